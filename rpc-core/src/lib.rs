@@ -1,1 +1,4 @@
 //! rpc-core
+#![forbid(unsafe_code)]
+pub mod limits;
+pub mod transport;

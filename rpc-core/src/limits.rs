@@ -1,0 +1,119 @@
+//! What a poller is asked to be good for ([`Intents`]), and what was made of it ([`Limits`]).
+
+use std::fmt;
+
+/// What a server or a client says about its work. Everything else is derived from it, and can be
+/// printed as [`Limits`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Intents {
+    /// The longest encoded message, in bytes, that is received or sent; a slot is this long plus
+    /// the frame's header and a little metadata. Default: 4096.
+    pub max_message_len: usize,
+    /// Calls that one connection may have under way at a time. Default: 128.
+    pub max_in_flight: u32,
+    /// Connections that one poller should hold. Default: 64. The handshake refuses more.
+    pub connections: u32,
+}
+
+impl Default for Intents {
+    fn default() -> Self {
+        Self {
+            max_message_len: 4096,
+            max_in_flight: 128,
+            connections: 64,
+        }
+    }
+}
+
+/// How many bytes of a slot are set aside for the frame's header and the call's metadata.
+///
+/// 16 bytes of header; the rest holds a few short metadata entries or a status with its message
+/// beside a message of full length. A multiple of 64, so that slots stay aligned to cache lines.
+pub const FRAME_OVERHEAD: usize = 256;
+
+/// What one poller was sized to, each number with its place. Printed line by line.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Limits {
+    /// The device's name.
+    pub device: String,
+    /// Bytes of a slot, and so of the longest frame.
+    pub slot_len: usize,
+    /// Bytes up to which a frame travels inside its work request.
+    pub max_inline_len: usize,
+    /// Receives kept posted in the shared receive queue.
+    pub receives_posted: u32,
+    /// Receives in the hands of the async-event thread, posted when the poller lags.
+    pub receives_reserved: u32,
+    /// Receive slots that frames may occupy between their arrival and their release.
+    pub receives_held: u32,
+    /// Send slots: written, queued or in flight.
+    pub send_slots: u32,
+    /// Work requests that one connection may have in its send queue.
+    pub send_queue_depth: u32,
+    /// One send in this many asks for a completion.
+    pub signal_interval: u32,
+    /// Completions that the completion queue holds.
+    pub completion_queue_depth: u32,
+    /// Connections that fit.
+    pub max_connections: u32,
+    /// Calls under way at a time on one connection.
+    pub max_in_flight: u32,
+}
+
+impl Limits {
+    /// Slots in the poller's one registration: the sum of the places where a slot can be.
+    #[must_use]
+    pub fn slots(&self) -> u32 {
+        self.receives_posted + self.receives_reserved + self.receives_held + self.send_slots
+    }
+
+    /// Bytes registered for the poller.
+    #[must_use]
+    pub fn registered_len(&self) -> usize {
+        self.slots() as usize * self.slot_len
+    }
+
+    /// Receives that may be promised to peers: what is posted plus what is in reserve.
+    #[must_use]
+    pub fn promisable_receives(&self) -> u32 {
+        self.receives_posted + self.receives_reserved
+    }
+
+    /// The longest encoded message that fits a slot.
+    #[must_use]
+    pub fn max_message_len(&self) -> usize {
+        self.slot_len.saturating_sub(FRAME_OVERHEAD)
+    }
+}
+
+impl fmt::Display for Limits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "device {}: messages up to {} bytes, {} connections, {} calls in flight on each",
+            self.device,
+            self.max_message_len(),
+            self.max_connections,
+            self.max_in_flight
+        )?;
+        writeln!(
+            f,
+            "  slots      {:>6} = {} receives posted + {} in reserve + {} held + {} for sending, of {} bytes each: {} KiB registered",
+            self.slots(),
+            self.receives_posted,
+            self.receives_reserved,
+            self.receives_held,
+            self.send_slots,
+            self.slot_len,
+            self.registered_len() / 1024
+        )?;
+        write!(
+            f,
+            "  queues     {:>6} sends deep, one in {} signaled, inline up to {} bytes; {} completions",
+            self.send_queue_depth,
+            self.signal_interval,
+            self.max_inline_len,
+            self.completion_queue_depth
+        )
+    }
+}

@@ -1,0 +1,386 @@
+//! The two seams that point down: [`Transport`], which one poller drives, and [`Fabric`], which
+//! opens transports and connects them.
+//!
+//! A transport moves whole frames between two connected peers, in order, each frame into one
+//! receive slot of the peer. It knows nothing of calls. The driver (the only caller) uses it in
+//! this order, over and over:
+//!
+//! 1. [`Transport::poll`] fills a batch of [`Event`]s;
+//! 2. for each received frame, the driver reads it and gives the slot back with
+//!    [`Transport::release`];
+//! 3. to send, [`Transport::reserve`] gives a buffer of exactly the wanted length,
+//!    [`Transport::send`] consumes it;
+//! 4. [`Transport::flush`] rings the doorbell for what was sent since the last time.
+//!
+//! Buffers are tokens: they are moved, never copied or cloned, and every one of them goes back
+//! through exactly one of `send`, `cancel` or `release`. A transport and its buffers belong to one
+//! thread; a [`Fabric`] and its [`Fabric::Port`]s may be used from any.
+//!
+//! Flow control is the core's: it never has more frames under way to a peer than the peer has
+//! promised receives for ([`crate::credit`]). A transport may therefore treat a receiver that is
+//! not ready as a bug to be counted, not as a state to be waited in.
+
+use std::error::Error;
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::limits::{Intents, Limits};
+
+/// Names one connection of one transport for as long as the transport lives.
+///
+/// The index is reused, the generation is not: an id that outlives its connection names nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ConnectionId {
+    /// Dense, for tables.
+    pub index: u32,
+    /// Differs between two connections that had the same index.
+    pub generation: u32,
+}
+
+impl fmt::Display for ConnectionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "#{}.{}", self.index, self.generation)
+    }
+}
+
+/// What [`Transport::poll`] reports.
+#[derive(Debug)]
+pub enum Event<R> {
+    /// A peer connected to a listener and was given to this poller.
+    ///
+    /// It may already have sent: its frames come in later events.
+    Accepted {
+        /// The new connection.
+        connection: ConnectionId,
+        /// What [`Admission::admit`] let in, with the bytes that the peer's core had sent.
+        admitted: Admitted,
+    },
+    /// A frame arrived. Frames of one connection arrive in the order in which they were sent.
+    Received {
+        /// Where it came from.
+        connection: ConnectionId,
+        /// The frame, in its receive slot, until it is given to [`Transport::release`].
+        buf: R,
+    },
+    /// The connection has ended; this is the last event that names it. Everything that had been
+    /// received before was reported before.
+    Closed {
+        /// The connection that ended.
+        connection: ConnectionId,
+        /// Why, in words for a person and with what the device said.
+        reason: CloseReason,
+    },
+}
+
+/// Why a connection ended.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum CloseReason {
+    /// This side closed it.
+    Local,
+    /// The peer closed it, or its process ended.
+    PeerGone,
+    /// The device failed the connection.
+    Failed(Arc<dyn Error + Send + Sync>),
+}
+
+impl fmt::Display for CloseReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Local => f.write_str("closed by this side"),
+            Self::PeerGone => f.write_str("the peer closed the connection or its process ended"),
+            Self::Failed(error) => write!(f, "the connection failed: {error}"),
+        }
+    }
+}
+
+/// Why no buffer could be reserved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReserveError {
+    /// Every send slot, or every slot of this connection's send queue, is in flight. Some come
+    /// back as the device completes sends: poll, then try again.
+    #[error("no send slot is free at the moment")]
+    NoSlot,
+    /// The frame is longer than a slot. Never worth another try.
+    #[error("a frame of {len} bytes is longer than the {limit} bytes of a slot")]
+    TooLong {
+        /// Bytes asked for.
+        len: usize,
+        /// The most that this connection takes: the smaller of both sides' slots.
+        limit: usize,
+    },
+    /// The connection has ended, or is about to be reported as such.
+    #[error("the connection has ended")]
+    Closed,
+}
+
+/// The connection ended before the frame could be given to the device: it was not sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the connection has ended; the frame was not sent")]
+pub struct SendError;
+
+/// One poller's way to its peers.
+///
+/// Used by one thread. Nothing here blocks, but [`connect`](Self::connect).
+pub trait Transport: 'static {
+    /// A send slot in hand, exactly as long as was reserved.
+    type SendBuf: AsMut<[u8]>;
+    /// A receive slot in hand; its bytes are the frame.
+    type RecvBuf: AsRef<[u8]>;
+
+    /// What this transport was sized to, from the intents it was opened with.
+    fn limits(&self) -> &Limits;
+
+    /// What it has counted since it was opened.
+    fn counters(&self) -> Counters;
+
+    /// Connects to a server's listener and carries out the handshake, blocking the thread.
+    ///
+    /// `session` is what the server's [`Admission::admit`] is given; the answer's
+    /// [`Connected::session`] is what that returned.
+    fn connect(
+        &mut self,
+        address: &str,
+        session: &[u8],
+        timeout: Duration,
+    ) -> Result<Connected, ConnectError>;
+
+    /// Takes a send slot for a frame of `len` bytes to `connection`.
+    fn reserve(
+        &mut self,
+        connection: ConnectionId,
+        len: usize,
+    ) -> Result<Self::SendBuf, ReserveError>;
+
+    /// Gives a written frame to the connection's send queue. It leaves at the next
+    /// [`flush`](Self::flush) at the latest, earlier when the chain is long.
+    fn send(&mut self, connection: ConnectionId, buf: Self::SendBuf) -> Result<(), SendError>;
+
+    /// Gives a reserved slot back unsent.
+    fn cancel(&mut self, buf: Self::SendBuf);
+
+    /// Hands everything that was sent to the device.
+    fn flush(&mut self);
+
+    /// Takes completions from the device, refills receives, and appends what the driver should
+    /// know to `events`: a bounded batch, nothing if there is nothing. Never blocks.
+    fn poll(&mut self, events: &mut Vec<Event<Self::RecvBuf>>);
+
+    /// Gives a receive slot back, so that it can be posted again.
+    fn release(&mut self, buf: Self::RecvBuf);
+
+    /// Ends a connection; [`Event::Closed`] follows when its buffers are back.
+    fn close(&mut self, connection: ConnectionId);
+}
+
+/// A device, as far as the core needs one: where transports come from.
+///
+/// Cheap to clone; used from any thread, off the data path.
+pub trait Fabric: Clone + Send + Sync + 'static {
+    /// What it opens.
+    type Transport: Transport;
+    /// How a listener hands accepted connections to a poller's transport.
+    type Port: Send + 'static;
+
+    /// Opens a transport for the poller that runs on the calling thread.
+    fn open(&self, intents: &Intents) -> Result<Self::Transport, FabricError>;
+
+    /// The port of a transport that [`open`](Self::open) returned.
+    fn port(&self, transport: &Self::Transport) -> Self::Port;
+
+    /// Listens for handshakes on a thread of its own. Whom `admission` lets in goes to the port
+    /// with the index that it named.
+    fn listen(
+        &self,
+        address: &str,
+        ports: Vec<Self::Port>,
+        admission: Arc<dyn Admission>,
+    ) -> Result<Box<dyn Listener>, FabricError>;
+
+    /// The cores this process may run on, in ascending order.
+    fn allowed_cores(&self) -> Vec<usize>;
+
+    /// Pins the calling thread to a core.
+    fn pin_current_thread(&self, core: usize) -> Result<(), io::Error>;
+}
+
+/// A socket that takes handshakes until it is dropped.
+pub trait Listener: Send {
+    /// The address it is bound to, with the port that the system chose if 0 was asked for.
+    fn local_addr(&self) -> SocketAddr;
+}
+
+/// The core's part of a handshake, on the server's side. Called by the listener's thread.
+pub trait Admission: Send + Sync {
+    /// Decides whether a client may connect, and to which poller it goes.
+    ///
+    /// `session` is what the client's core passed to [`Transport::connect`]: bytes from a peer.
+    fn admit(&self, session: &[u8]) -> Result<Admitted, Refusal>;
+}
+
+/// A client that was let in.
+#[derive(Debug)]
+pub struct Admitted {
+    /// Index of the port, among those given to [`Fabric::listen`].
+    pub poller: usize,
+    /// What the client's core had sent.
+    pub client_session: Vec<u8>,
+    /// What the client's core is told.
+    pub server_session: Vec<u8>,
+    /// Held for as long as the connection, or its attempt, lives.
+    pub permit: Permit,
+}
+
+/// A place among the connections that a poller admits; dropping it frees the place.
+#[derive(Debug)]
+pub struct Permit(pub(crate) Arc<std::sync::atomic::AtomicUsize>);
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        // A count and nothing else: no memory is published through it.
+        self.0.fetch_sub(1, std::sync::atomic::Ordering::Relaxed);
+    }
+}
+
+/// Why a client was not let in, in one sentence that it will show to its user.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{reason}")]
+pub struct Refusal {
+    /// One sentence: what was wrong and what to change.
+    pub reason: String,
+}
+
+/// What [`Transport::connect`] achieved.
+#[derive(Debug)]
+pub struct Connected {
+    /// The new connection; both sides are ready to send.
+    pub connection: ConnectionId,
+    /// What the server's [`Admission::admit`] answered: bytes from a peer.
+    pub session: Vec<u8>,
+    /// Where the server is.
+    pub remote: SocketAddr,
+}
+
+/// Why a connection could not be made. Nothing was sent, so every such call is safe to repeat.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// The address could not be read or resolved.
+    #[error("'{address}' is not an address to connect to (wanted host:port): {source}")]
+    Address {
+        /// As it was given.
+        address: String,
+        /// What the resolver said.
+        source: io::Error,
+    },
+    /// Nobody listens there, or it cannot be reached.
+    #[error("no server answers at {address}: {source}. Is it running, and is this its port?")]
+    Unreachable {
+        /// As it was given.
+        address: String,
+        /// What the socket said.
+        source: io::Error,
+    },
+    /// Something answered, but not as a Verbline server does.
+    #[error("{address} does not answer as a Verbline server: {reason}")]
+    NotVerbline {
+        /// As it was given.
+        address: String,
+        /// What was wrong with its answer.
+        reason: String,
+    },
+    /// The two sides speak different protocol versions.
+    #[error(
+        "{address} speaks version {remote} of the protocol, this side speaks {local}: upgrade the older one"
+    )]
+    Version {
+        /// As it was given.
+        address: String,
+        /// This side's.
+        local: u32,
+        /// The server's.
+        remote: u32,
+    },
+    /// The server answered and said no.
+    #[error("{address} refused the connection: {reason}")]
+    Refused {
+        /// As it was given.
+        address: String,
+        /// The server's sentence.
+        reason: String,
+    },
+    /// The server did not answer in time.
+    #[error(
+        "{address} accepted the connection but did not finish the handshake within {timeout:?}"
+    )]
+    TimedOut {
+        /// As it was given.
+        address: String,
+        /// How long was waited.
+        timeout: Duration,
+    },
+    /// This side's device could not set the connection up.
+    #[error("the device could not connect to {address}: {source}")]
+    Device {
+        /// As it was given.
+        address: String,
+        /// What the device said.
+        source: Box<dyn Error + Send + Sync>,
+    },
+}
+
+/// Why a device could not do what was asked at set-up.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FabricError {
+    /// The listening socket could not be opened.
+    #[error("cannot listen at {address}: {source}")]
+    Listen {
+        /// As it was given.
+        address: String,
+        /// What the socket said.
+        source: io::Error,
+    },
+    /// The device refused.
+    #[error("the device '{device}' {action}: {source}")]
+    Device {
+        /// The device's name.
+        device: String,
+        /// What could not be done: "cannot register 4 MiB".
+        action: String,
+        /// What it said.
+        source: Box<dyn Error + Send + Sync>,
+    },
+    /// The intents do not fit the device.
+    #[error("{setting} = {value} does not fit the device: {reason}")]
+    Intent {
+        /// The name of the setter.
+        setting: &'static str,
+        /// What it was set to.
+        value: u64,
+        /// Why not, with the limit.
+        reason: String,
+    },
+}
+
+/// What a transport counts, all since it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Frames given to the device.
+    pub sends: u64,
+    /// Of these, those that asked for a completion.
+    pub signaled: u64,
+    /// Chains given to the device: one doorbell each.
+    pub doorbells: u64,
+    /// Frames received.
+    pub receives: u64,
+    /// Times that the shared receive queue fell below its limit because this poller lagged.
+    pub srq_limit_events: u64,
+    /// Receives that were posted from the reserve because of that.
+    pub reserve_posted: u64,
+    /// Frames that found no receive posted: a bug in flow control, or a hostile peer.
+    pub rnr: u64,
+}
