@@ -1,0 +1,214 @@
+//! [`CallError`]: why a client's call did not return a response.
+
+use std::error::Error;
+use std::fmt;
+
+use crate::status::{Code, Status};
+use crate::transport::CloseReason;
+
+/// How far a failed call may have got: what decides whether it can be repeated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Execution {
+    /// No byte of it left this process. Repeating it is safe.
+    NeverSent,
+    /// It left, and no answer came: the handler may have run, or not, or be running.
+    MayHaveRun,
+    /// The server answered.
+    Answered,
+}
+
+impl fmt::Display for Execution {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NeverSent => "never sent",
+            Self::MayHaveRun => "may have run",
+            Self::Answered => "answered",
+        })
+    }
+}
+
+/// Why a call did not return a response: the server's status, or what went wrong on this side.
+/// One pointer wide.
+#[derive(Clone, Debug)]
+pub struct CallError(Box<Inner>);
+
+#[derive(Clone, Debug)]
+struct Inner {
+    cause: Cause,
+    execution: Execution,
+}
+
+/// What went wrong.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Cause {
+    /// The server answered with this status.
+    Remote(Status),
+    /// The time allowed passed on this side's clock.
+    DeadlineExceeded,
+    /// The connection ended.
+    Disconnected(CloseReason),
+    /// The request does not fit a slot.
+    RequestTooLong {
+        /// Bytes of the encoded message.
+        message_len: usize,
+        /// Bytes that would have fitted beside its header and metadata.
+        limit: usize,
+    },
+    /// The server has no such method; known from the handshake, so nothing was sent.
+    Unimplemented {
+        /// `package.Service/Method`.
+        path: &'static str,
+    },
+    /// The answer is not the message that the method returns.
+    Undecodable(prost::DecodeError),
+}
+
+impl CallError {
+    pub(crate) fn new(cause: Cause, execution: Execution) -> Self {
+        Self(Box::new(Inner { cause, execution }))
+    }
+
+    pub(crate) fn remote(status: Status) -> Self {
+        Self::new(Cause::Remote(status), Execution::Answered)
+    }
+
+    /// What went wrong, to match on.
+    #[must_use]
+    pub fn cause(&self) -> &Cause {
+        &self.0.cause
+    }
+
+    /// How far the call may have got.
+    #[must_use]
+    pub fn execution(&self) -> Execution {
+        self.0.execution
+    }
+
+    /// The server's status, if it was the server that failed the call.
+    #[must_use]
+    pub fn status(&self) -> Option<&Status> {
+        match &self.0.cause {
+            Cause::Remote(status) => Some(status),
+            _ => None,
+        }
+    }
+
+    /// The canonical code: the server's, or the one that fits what went wrong here.
+    #[must_use]
+    pub fn code(&self) -> Code {
+        match &self.0.cause {
+            Cause::Remote(status) => status.code(),
+            Cause::DeadlineExceeded => Code::DeadlineExceeded,
+            Cause::Disconnected(_) => Code::Unavailable,
+            Cause::RequestTooLong { .. } => Code::ResourceExhausted,
+            Cause::Unimplemented { .. } => Code::Unimplemented,
+            Cause::Undecodable(_) => Code::Internal,
+        }
+    }
+}
+
+impl fmt::Display for CallError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let execution = self.0.execution;
+        match &self.0.cause {
+            Cause::Remote(status) => write!(f, "{status}"),
+            Cause::DeadlineExceeded => {
+                write!(
+                    f,
+                    "{}: the call's deadline passed; it {execution}",
+                    self.code()
+                )
+            }
+            Cause::Disconnected(reason) => {
+                let verb = if execution == Execution::NeverSent {
+                    "was never sent"
+                } else {
+                    "may have run"
+                };
+                write!(f, "{}: {reason}; the call {verb}", self.code())
+            }
+            Cause::RequestTooLong { message_len, limit } => write!(
+                f,
+                "{}: the request's message of {message_len} bytes is longer than the {limit} that fit \
+                 a slot of both sides: raise `max_message_len` on the client and on the server; \
+                 the call was never sent",
+                self.code()
+            ),
+            Cause::Unimplemented { path } => write!(
+                f,
+                "{}: the server has no method {path}; the call was never sent",
+                self.code()
+            ),
+            Cause::Undecodable(error) => {
+                write!(f, "{}: the answer cannot be decoded: {error}", self.code())
+            }
+        }
+    }
+}
+
+impl Error for CallError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match &self.0.cause {
+            Cause::Remote(status) => Some(status),
+            Cause::Undecodable(error) => Some(error),
+            Cause::Disconnected(CloseReason::Failed(error)) => Some(&**error),
+            _ => None,
+        }
+    }
+}
+
+/// What a handler answers when a call that *it* made failed and it used `?`.
+///
+/// The code stays; the message says that the failure was in a nested call. Details and metadata of
+/// a remote status are left out: they were meant for this process, not for its clients.
+impl From<CallError> for Status {
+    fn from(error: CallError) -> Self {
+        let code = error.code();
+        let message = match error.status() {
+            Some(status) => format!("in a nested call: {}", status.message()),
+            None => format!("in a nested call: {error}"),
+        };
+        Self::new(code, message).with_source(std::sync::Arc::new(error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_error_is_one_pointer_wide() {
+        assert_eq!(size_of::<Result<(), CallError>>(), size_of::<usize>());
+    }
+
+    #[test]
+    fn an_error_says_what_and_whether_it_may_have_run() {
+        let error = CallError::new(
+            Cause::Disconnected(CloseReason::PeerGone),
+            Execution::MayHaveRun,
+        );
+        assert_eq!(error.code(), Code::Unavailable);
+        assert!(
+            error.to_string().ends_with("the call may have run"),
+            "{error}"
+        );
+        let error = CallError::new(
+            Cause::RequestTooLong {
+                message_len: 9000,
+                limit: 4096,
+            },
+            Execution::NeverSent,
+        );
+        assert!(error.to_string().contains("max_message_len"), "{error}");
+        assert!(error.to_string().contains("4096"), "{error}");
+    }
+
+    #[test]
+    fn a_nested_failure_keeps_its_code_and_its_source() {
+        let status = Status::from(CallError::remote(Status::not_found("no user 7")));
+        assert_eq!(status.code(), Code::NotFound);
+        assert_eq!(status.message(), "in a nested call: no user 7");
+        assert!(status.source().is_some());
+    }
+}

@@ -1,0 +1,234 @@
+//! [`Metadata`]: key-value pairs beside a message, as gRPC has them.
+//!
+//! Keys are lower-case ASCII. A key that ends in `-bin` has a value of any bytes; every other key
+//! has a value of printable ASCII. Empty metadata is one null pointer, and does not travel.
+
+use std::fmt;
+
+use bytes::Bytes;
+use prost::Message;
+
+/// Key-value pairs, in the order in which they were added. A key may appear more than once.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Metadata(
+    // The box is what makes an empty one a null pointer, in every request and response.
+    #[allow(clippy::box_collection)] Option<Box<Vec<Entry>>>,
+);
+
+#[derive(Clone, PartialEq, Eq)]
+struct Entry {
+    key: String,
+    value: Bytes,
+}
+
+/// Why a pair cannot be metadata.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum MetadataError {
+    /// The key has a character that keys may not have, or is empty.
+    #[error("'{key}' is not a metadata key: only a-z, 0-9, '-', '_' and '.' may be used")]
+    Key {
+        /// The key.
+        key: String,
+    },
+    /// The value of a key without `-bin` is not printable ASCII.
+    #[error(
+        "the value of '{key}' is not printable ASCII: give the key the suffix '-bin' for bytes"
+    )]
+    Value {
+        /// The key.
+        key: String,
+    },
+    /// Bytes from a peer are not metadata.
+    #[error("the metadata of a frame cannot be decoded: {0}")]
+    Undecodable(#[from] prost::DecodeError),
+}
+
+impl Metadata {
+    /// No metadata. Allocates nothing.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self(None)
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.as_ref().is_none_or(|entries| entries.is_empty())
+    }
+
+    /// How many pairs there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.as_ref().map_or(0, |entries| entries.len())
+    }
+
+    /// Adds a pair.
+    ///
+    /// # Errors
+    ///
+    /// [`MetadataError`] if the key or the value has characters it may not have.
+    pub fn insert(
+        &mut self,
+        key: impl Into<String>,
+        value: impl Into<Bytes>,
+    ) -> Result<(), MetadataError> {
+        let (key, value) = (key.into(), value.into());
+        check(&key, &value)?;
+        self.0.get_or_insert_default().push(Entry { key, value });
+        Ok(())
+    }
+
+    /// The first value of a key, as text. `None` for a `-bin` key.
+    #[must_use]
+    pub fn get(&self, key: &str) -> Option<&str> {
+        if is_binary(key) {
+            return None;
+        }
+        self.get_bin(key)
+            .and_then(|value| std::str::from_utf8(value).ok())
+    }
+
+    /// The first value of a key, as bytes.
+    #[must_use]
+    pub fn get_bin(&self, key: &str) -> Option<&[u8]> {
+        self.iter()
+            .find(|(name, _)| *name == key)
+            .map(|(_, value)| value)
+    }
+
+    /// All pairs.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &[u8])> {
+        self.0
+            .iter()
+            .flat_map(|entries| entries.iter())
+            .map(|entry| (entry.key.as_str(), &entry.value[..]))
+    }
+
+    /// Bytes that it takes in a frame: none when empty.
+    pub(crate) fn encoded_len(&self) -> usize {
+        if self.is_empty() {
+            0
+        } else {
+            self.to_wire().encoded_len()
+        }
+    }
+
+    /// Writes it to `out`, which is [`encoded_len`](Self::encoded_len) bytes long.
+    pub(crate) fn encode(&self, mut out: &mut [u8]) {
+        if !self.is_empty() {
+            let wire = self.to_wire();
+            debug_assert_eq!(wire.encoded_len(), out.len());
+            // The only error is a buffer that is too short, and its length was asked for above.
+            let _ = wire.encode(&mut out);
+        }
+    }
+
+    /// Reads what a peer wrote.
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, MetadataError> {
+        let mut metadata = Self::new();
+        if bytes.is_empty() {
+            return Ok(metadata);
+        }
+        for pair in WireMetadata::decode(bytes)?.pairs {
+            metadata.insert(pair.key, pair.value)?;
+        }
+        Ok(metadata)
+    }
+
+    fn to_wire(&self) -> WireMetadata {
+        let pairs = self.iter().map(|(key, value)| WirePair {
+            key: key.to_owned(),
+            value: Bytes::copy_from_slice(value),
+        });
+        WireMetadata {
+            pairs: pairs.collect(),
+        }
+    }
+}
+
+fn is_binary(key: &str) -> bool {
+    key.ends_with("-bin")
+}
+
+fn check(key: &str, value: &[u8]) -> Result<(), MetadataError> {
+    let allowed = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.');
+    if key.is_empty() || !key.bytes().all(allowed) {
+        return Err(MetadataError::Key {
+            key: key.to_owned(),
+        });
+    }
+    if !is_binary(key) && !value.iter().all(|byte| (0x20..=0x7e).contains(byte)) {
+        return Err(MetadataError::Value {
+            key: key.to_owned(),
+        });
+    }
+    Ok(())
+}
+
+impl fmt::Debug for Metadata {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = |value: &[u8]| String::from_utf8_lossy(value).into_owned();
+        f.debug_map()
+            .entries(self.iter().map(|(key, value)| (key, text(value))))
+            .finish()
+    }
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct WireMetadata {
+    #[prost(message, repeated, tag = "1")]
+    pairs: Vec<WirePair>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct WirePair {
+    #[prost(string, tag = "1")]
+    key: String,
+    #[prost(bytes = "bytes", tag = "2")]
+    value: Bytes,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn empty_metadata_is_a_null_pointer_and_no_bytes() {
+        assert_eq!(size_of::<Metadata>(), size_of::<usize>());
+        assert_eq!(Metadata::new().encoded_len(), 0);
+        assert!(Metadata::decode(&[]).unwrap().is_empty());
+    }
+
+    #[test]
+    fn pairs_survive_the_wire_in_order() {
+        let mut metadata = Metadata::new();
+        metadata.insert("trace-id", "abc").unwrap();
+        metadata.insert("key-bin", vec![0, 255]).unwrap();
+        metadata.insert("trace-id", "def").unwrap();
+        let mut wire = vec![0; metadata.encoded_len()];
+        metadata.encode(&mut wire);
+        let decoded = Metadata::decode(&wire).unwrap();
+        assert_eq!(decoded, metadata);
+        assert_eq!(decoded.get("trace-id"), Some("abc"));
+        assert_eq!(decoded.get_bin("key-bin"), Some(&[0, 255][..]));
+        assert_eq!(decoded.get("key-bin"), None);
+    }
+
+    #[test]
+    fn wrong_keys_and_values_are_named() {
+        let mut metadata = Metadata::new();
+        assert!(
+            matches!(metadata.insert("Upper", "x"), Err(MetadataError::Key { key }) if key == "Upper")
+        );
+        assert!(matches!(
+            metadata.insert("", "x"),
+            Err(MetadataError::Key { .. })
+        ));
+        assert!(
+            matches!(metadata.insert("text", vec![7]), Err(MetadataError::Value { key }) if key == "text")
+        );
+        assert!(metadata.is_empty());
+        assert!(Metadata::decode(&[0xff, 0xff]).is_err());
+    }
+}
