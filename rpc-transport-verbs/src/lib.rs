@@ -1,1 +1,3 @@
 //! rpc-transport-verbs
+
+mod handshake;

@@ -1,0 +1,72 @@
+//! The client's side: its messages, and what may come back.
+
+use super::frame::{self, Inbound};
+use super::messages::{self, handshake::Body};
+use super::{HandshakeError, Offer};
+
+/// The client's first message.
+pub(crate) fn hello(offer: Offer) -> Result<Vec<u8>, HandshakeError> {
+    frame::emit(Body::ClientHello(messages::ClientHello {
+        endpoints: offer.endpoints.into_iter().map(Into::into).collect(),
+        max_frame_len: offer.max_frame_len,
+        session: offer.session,
+    }))
+}
+
+/// The client's last message.
+pub(crate) fn ready() -> Result<Vec<u8>, HandshakeError> {
+    frame::emit(Body::Ready(messages::Ready {}))
+}
+
+/// What the server said.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    /// Come in: the offer holds the one endpoint that the server chose.
+    Welcome(Offer),
+    /// Stay out, with the server's sentence.
+    Refused(String),
+}
+
+/// The wait for the server's answer.
+#[derive(Debug, Default)]
+pub(crate) struct ClientHandshake {
+    inbound: Inbound,
+}
+
+impl ClientHandshake {
+    /// Takes what the socket gave; says what the server answered, once it is whole.
+    pub(crate) fn handle(&mut self, bytes: &[u8]) -> Result<Option<Answer>, HandshakeError> {
+        self.inbound.feed(bytes);
+        let answer = match self.inbound.next()? {
+            None => return Ok(None),
+            Some(Body::ServerHello(hello)) => {
+                let Some(endpoint) = hello.endpoint else {
+                    return Err(HandshakeError::Field {
+                        field: "endpoint",
+                        value: "missing".to_owned(),
+                        why: "a welcome names the queue pair that waits",
+                    });
+                };
+                Answer::Welcome(Offer::check(
+                    vec![endpoint],
+                    hello.max_frame_len,
+                    hello.session,
+                )?)
+            }
+            Some(Body::Refusal(refusal)) => Answer::Refused(refusal.reason),
+            Some(other) => {
+                return Err(HandshakeError::Unexpected {
+                    wanted: "the server's hello",
+                    got: frame::name(&other),
+                });
+            }
+        };
+        if !self.inbound.is_empty() {
+            return Err(HandshakeError::Unexpected {
+                wanted: "silence",
+                got: "more bytes",
+            });
+        }
+        Ok(Some(answer))
+    }
+}

@@ -1,0 +1,190 @@
+//! The server's side: which message may come next.
+
+use super::frame::{self, Inbound};
+use super::messages::{self, handshake::Body};
+use super::{HandshakeError, Offer};
+
+/// What a client asked for.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Request {
+    /// To be let in. Answered by [`welcome`] or [`refuse`].
+    Hello(Offer),
+    /// To be given to its poller: its queue pair can receive and send.
+    Ready,
+}
+
+/// One client, from its first byte until it is ready.
+#[derive(Debug, Default)]
+pub(crate) struct ServerHandshake {
+    inbound: Inbound,
+    greeted: bool,
+    ready: bool,
+}
+
+impl ServerHandshake {
+    /// Takes what the socket gave; says what it asks for, once it is whole.
+    pub(crate) fn handle(&mut self, bytes: &[u8]) -> Result<Option<Request>, HandshakeError> {
+        self.inbound.feed(bytes);
+        let Some(body) = self.inbound.next()? else {
+            return Ok(None);
+        };
+        let request = match body {
+            Body::ClientHello(hello) if !self.greeted => {
+                self.greeted = true;
+                Request::Hello(Offer::check(
+                    hello.endpoints,
+                    hello.max_frame_len,
+                    hello.session,
+                )?)
+            }
+            Body::Ready(_) if self.greeted && !self.ready => {
+                self.ready = true;
+                Request::Ready
+            }
+            other => {
+                return Err(HandshakeError::Unexpected {
+                    wanted: if self.greeted { "ready" } else { "a hello" },
+                    got: frame::name(&other),
+                });
+            }
+        };
+        // A client waits for the answer to each of its messages, so nothing comes behind one.
+        if !self.inbound.is_empty() {
+            return Err(HandshakeError::Unexpected {
+                wanted: "silence until the answer",
+                got: "more bytes",
+            });
+        }
+        Ok(Some(request))
+    }
+}
+
+/// The answer that lets a client in. `offer` holds the one endpoint that was chosen.
+pub(crate) fn welcome(offer: Offer) -> Result<Vec<u8>, HandshakeError> {
+    frame::emit(Body::ServerHello(messages::ServerHello {
+        endpoint: offer.endpoints.into_iter().next().map(Into::into),
+        max_frame_len: offer.max_frame_len,
+        session: offer.session,
+    }))
+}
+
+/// The answer that does not; `reason` is one sentence for the client's user.
+pub(crate) fn refuse(reason: &str) -> Vec<u8> {
+    // Cut so that the frame always fits, whatever made the sentence long.
+    let mut end = reason.len().min(4096);
+    while !reason.is_char_boundary(end) {
+        end -= 1;
+    }
+    frame::emit(Body::Refusal(messages::Refusal {
+        reason: reason[..end].to_owned(),
+    }))
+    .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::client::{self, Answer, ClientHandshake};
+    use super::super::endpoint::tests::sample;
+    use super::*;
+
+    fn offer() -> Offer {
+        Offer {
+            endpoints: vec![sample()],
+            max_frame_len: 4352,
+            session: b"methods".to_vec(),
+        }
+    }
+
+    #[test]
+    fn hello_welcome_ready() {
+        let mut server = ServerHandshake::default();
+        let mut client = ClientHandshake::default();
+        let hello = client::hello(offer()).unwrap();
+        assert_eq!(
+            server.handle(&hello).unwrap(),
+            Some(Request::Hello(offer()))
+        );
+        let welcome = welcome(offer()).unwrap();
+        assert_eq!(
+            client.handle(&welcome).unwrap(),
+            Some(Answer::Welcome(offer()))
+        );
+        let ready = client::ready().unwrap();
+        assert_eq!(server.handle(&ready).unwrap(), Some(Request::Ready));
+    }
+
+    #[test]
+    fn a_refusal_reaches_the_client_as_its_sentence() {
+        let mut client = ClientHandshake::default();
+        assert_eq!(
+            client.handle(&refuse("no room")).unwrap(),
+            Some(Answer::Refused("no room".to_owned()))
+        );
+    }
+
+    #[test]
+    fn a_sentence_without_end_is_cut_at_a_character() {
+        let mut client = ClientHandshake::default();
+        let Some(Answer::Refused(reason)) = client.handle(&refuse(&"ü".repeat(90_000))).unwrap()
+        else {
+            panic!("not a refusal");
+        };
+        assert_eq!(reason, "ü".repeat(2048));
+    }
+
+    #[test]
+    fn messages_out_of_turn_end_the_handshake() {
+        let hello = client::hello(offer()).unwrap();
+        let ready = client::ready().unwrap();
+        let welcome = welcome(offer()).unwrap();
+        for sequence in [
+            vec![&ready],
+            vec![&welcome],
+            vec![&hello, &hello],
+            vec![&hello, &ready, &ready],
+        ] {
+            let mut server = ServerHandshake::default();
+            let (last, before) = sequence.split_last().unwrap();
+            for message in before {
+                assert!(server.handle(message).unwrap().is_some());
+            }
+            assert!(matches!(
+                server.handle(last),
+                Err(HandshakeError::Unexpected { .. })
+            ));
+        }
+    }
+
+    #[test]
+    fn a_client_that_does_not_wait_for_the_answer_is_refused() {
+        let mut both = client::hello(offer()).unwrap();
+        both.extend(client::ready().unwrap());
+        assert!(matches!(
+            ServerHandshake::default().handle(&both),
+            Err(HandshakeError::Unexpected { .. })
+        ));
+    }
+
+    proptest! {
+        /// Whatever bytes come in whatever pieces: a request, patience or a reason.
+        #[test]
+        fn a_server_survives_any_bytes(
+            prefix in any::<bool>(),
+            pieces in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..64), 0..16),
+        ) {
+            let mut server = ServerHandshake::default();
+            if prefix {
+                // Past the magic and the version, where the interesting code is.
+                prop_assert!(server.handle(b"VBLN\x00\x01\x00\x00").unwrap().is_none());
+            }
+            for piece in &pieces {
+                if let Err(error) = server.handle(piece) {
+                    prop_assert!(!error.to_string().is_empty());
+                    break;
+                }
+            }
+        }
+    }
+}
