@@ -1,0 +1,323 @@
+//! Makes the comments of a `.proto` harmless as documentation.
+//!
+//! Comments become Markdown that rustdoc reads, and whoever wrote them for a `.proto` did not know: an indented or
+//! fenced block would be compiled as a doctest, `[brackets]` would be a link to nowhere, `<name>` an unclosed tag.
+//! Comments are rewritten in the descriptors, before prost sees them, so that messages and services get the same.
+//! prost itself then makes links of bare URLs; what is written here is such that its rules find nothing else to do.
+
+use prost_types::{FileDescriptorProto, SourceCodeInfo};
+
+/// Rewrites all the comments of `file`.
+pub(crate) fn disarm(file: &mut FileDescriptorProto) {
+    let Some(SourceCodeInfo { location, .. }) = &mut file.source_code_info else {
+        return;
+    };
+    for location in location {
+        for comment in location
+            .leading_comments
+            .iter_mut()
+            .chain(&mut location.trailing_comments)
+        {
+            *comment = harmless(comment);
+        }
+        for comment in &mut location.leading_detached_comments {
+            // These become plain comments, in which only this is refused.
+            *comment = comment.replace('\r', "");
+        }
+    }
+}
+
+/// `comment` as Markdown that shows the same and does nothing.
+fn harmless(comment: &str) -> String {
+    // A carriage return on its own is an error in a doc comment; a tab is as wide as Markdown takes it to be.
+    let comment = comment.replace('\r', "").replace('\t', "    ");
+    let lines: Vec<&str> = comment.lines().map(str::trim_end).collect();
+    let margin = lines
+        .iter()
+        .filter(|line| !line.is_empty())
+        .map(|line| indent(line))
+        .min()
+        .unwrap_or(0);
+    let mut lines = lines
+        .into_iter()
+        .map(|line| line.get(margin..).unwrap_or_default())
+        .peekable();
+
+    let mut out = Vec::new();
+    let mut paragraph: Vec<&str> = Vec::new();
+    while let Some(line) = lines.next() {
+        let opens_block = paragraph.last().is_none_or(|last| !continues(last));
+        // An indented fence among text is one inside a list, which the end of the block would tear apart: that one
+        // is escaped with the text.
+        if let Some(fence) = fence(line).filter(|_| paragraph.is_empty() || indent(line) == 0) {
+            flush(&mut paragraph, &mut out);
+            let mut block = Vec::new();
+            for line in lines.by_ref() {
+                if line.trim_start().starts_with(fence)
+                    && line.trim().trim_start_matches(&fence[..1]).is_empty()
+                {
+                    break;
+                }
+                block.push(line);
+            }
+            push_block(&block, &mut out);
+        } else if indent(line) >= 4 && opens_block {
+            flush(&mut paragraph, &mut out);
+            let mut block = vec![line];
+            while let Some(line) = lines.next_if(|line| line.is_empty() || indent(line) >= 4) {
+                block.push(line);
+            }
+            let blank = block
+                .iter()
+                .rev()
+                .take_while(|line| line.is_empty())
+                .count();
+            block.truncate(block.len() - blank);
+            push_block(&block, &mut out);
+            out.extend((blank > 0).then(String::new));
+        } else if line.is_empty() {
+            flush(&mut paragraph, &mut out);
+            out.push(String::new());
+        } else {
+            paragraph.push(line);
+        }
+    }
+    flush(&mut paragraph, &mut out);
+    out.join("\n")
+}
+
+/// Whether an indented line after this one belongs to its paragraph rather than being a block of code.
+fn continues(line: &str) -> bool {
+    !line.trim_start().starts_with('#') && line.contains(char::is_alphanumeric)
+}
+
+/// The fence that `line` opens: three or more backticks or tildes at the margin.
+fn fence(line: &str) -> Option<&str> {
+    let rest = line.trim_start();
+    let mark = rest
+        .chars()
+        .next()
+        .filter(|mark| matches!(mark, '`' | '~'))?;
+    let len = rest.len() - rest.trim_start_matches(mark).len();
+    (len >= 3 && indent(line) < 4 && !rest[len..].contains('`')).then(|| &rest[..len])
+}
+
+fn push_block(block: &[&str], out: &mut Vec<String>) {
+    // A fence that nothing in the block can close, and a language that rustdoc does not run.
+    let longest = block
+        .iter()
+        .flat_map(|line| line.split(|c| c != '`'))
+        .map(str::len)
+        .max()
+        .unwrap_or(0);
+    let fence = "`".repeat(3.max(longest + 1));
+    let margin = block
+        .iter()
+        .filter(|line| !line.is_empty())
+        .map(|line| indent(line))
+        .min()
+        .unwrap_or(0);
+    out.push(format!("{fence}text"));
+    out.extend(
+        block
+            .iter()
+            .map(|line| line.get(margin..).unwrap_or_default().to_owned()),
+    );
+    out.push(fence);
+}
+
+fn flush(paragraph: &mut Vec<&str>, out: &mut Vec<String>) {
+    if !paragraph.is_empty() {
+        // Code in backticks may go over the end of a line, so the paragraph is read as one.
+        out.extend(inline(&paragraph.join("\n")).lines().map(str::to_owned));
+        paragraph.clear();
+    }
+}
+
+/// The text of a paragraph with everything escaped that rustdoc would take for a link, a tag or code to run.
+fn inline(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(first) = rest.chars().next() {
+        let taken = match first {
+            '`' => code(rest, &mut out),
+            '~' if rest.starts_with("~~~") => escape(&rest[..3], &mut out),
+            '\\' => {
+                let escaped = rest.chars().nth(1).map_or(0, char::len_utf8);
+                out.push_str(&rest[..1 + escaped]);
+                1 + escaped
+            }
+            '<' if rest[1..].starts_with("http") => match autolink(rest) {
+                // prost puts the angle brackets back.
+                Some(url) => url_text(url, &mut out) + 2,
+                None => escape("<", &mut out),
+            },
+            '[' => match link(rest) {
+                Some(link) => {
+                    out.push_str(link);
+                    link.len()
+                }
+                None => escape("[", &mut out),
+            },
+            '<' | ']' => escape(&rest[..1], &mut out),
+            'h' if rest.starts_with("http://") || rest.starts_with("https://") => {
+                let end = rest
+                    .find(|c: char| c.is_whitespace() || c == ')')
+                    .unwrap_or(rest.len());
+                url_text(&rest[..end], &mut out)
+            }
+            // Several spaces show as one, except after a list mark, where they would begin a block of code.
+            ' ' | '\t' if !out.is_empty() && !out.ends_with('\n') => {
+                out.push(' ');
+                rest.len() - rest.trim_start_matches([' ', '\t']).len()
+            }
+            other => {
+                out.push(other);
+                other.len_utf8()
+            }
+        };
+        rest = &rest[taken..];
+        if out.ends_with('\n') {
+            let margin = rest.len() - rest.trim_start_matches(' ').len();
+            out.push_str(&rest[..margin]);
+            rest = &rest[margin..];
+        }
+    }
+    out
+}
+
+/// Copies code in backticks as it is; escapes backticks that nothing closes, and those that open a block.
+fn code(rest: &str, out: &mut String) -> usize {
+    let ticks = rest.len() - rest.trim_start_matches('`').len();
+    let after = &rest[ticks..];
+    let mut from = 0;
+    while let Some(start) = after[from..]
+        .find('`')
+        .map(|at| from + at)
+        .filter(|_| ticks < 3)
+    {
+        let closing = after[start..].len() - after[start..].trim_start_matches('`').len();
+        if closing == ticks {
+            let len = ticks + start + closing;
+            out.push_str(&rest[..len]);
+            return len;
+        }
+        from = start + closing;
+    }
+    escape(&rest[..ticks], out)
+}
+
+/// The URL of an `<https://…>` at the start of `rest`.
+fn autolink(rest: &str) -> Option<&str> {
+    let url = &rest[1..rest.find('>')?];
+    let is_url = url.starts_with("http://") || url.starts_with("https://");
+    (is_url && !url.contains(|c: char| c.is_whitespace() || c == ')')).then_some(url)
+}
+
+/// A whole `[text](https://…)` at the start of `rest`. Other targets would be paths of Rust to rustdoc.
+fn link(rest: &str) -> Option<&str> {
+    let close = rest
+        .find([']', '\n'])
+        .filter(|at| rest[*at..].starts_with("](http"))?;
+    let text = &rest[1..close];
+    let target = &rest[close + 2..];
+    let end = target
+        .find([')', ' ', '\n', '<'])
+        .filter(|at| target[*at..].starts_with(')'))?;
+    (!text.contains(['[', '<', '`'])).then(|| &rest[..close + 2 + end + 1])
+}
+
+/// Copies a URL, from which prost makes a link; one that would not be a valid link becomes text.
+fn url_text(url: &str, out: &mut String) -> usize {
+    if url.contains(['<', '>', '`', '[', ']', '\\']) {
+        for c in url.chars() {
+            // The colon too: prost looks for `http://`.
+            if matches!(c, ':' | '<' | '>' | '`' | '[' | ']' | '\\') {
+                out.push('\\');
+            }
+            out.push(c);
+        }
+    } else {
+        out.push_str(url);
+    }
+    url.len()
+}
+
+fn escape(text: &str, out: &mut String) -> usize {
+    for c in text.chars() {
+        out.push('\\');
+        out.push(c);
+    }
+    text.len()
+}
+
+fn indent(line: &str) -> usize {
+    line.len() - line.trim_start_matches(' ').len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn becomes(comment: &str, expected: &str) {
+        assert_eq!(harmless(comment), expected);
+    }
+
+    #[test]
+    fn ordinary_text_is_left_alone() {
+        becomes(
+            " Says hello.\n\n Once, *politely*.\n",
+            "Says hello.\n\nOnce, *politely*.",
+        );
+        becomes(" - one\n   more\n - two\n", "- one\n  more\n- two");
+    }
+
+    #[test]
+    fn code_is_never_run() {
+        becomes(
+            " For example:\n\n     let x = y[0];\n\n Then.",
+            "For example:\n\n```text\nlet x = y[0];\n```\n\nThen.",
+        );
+        becomes(" ```rust\n boom!()\n ```\n", "```text\nboom!()\n```");
+        becomes(" ```\n never closed", "```text\nnever closed\n```");
+        becomes(" ~~~\n a ``` b\n ~~~", "````text\na ``` b\n````");
+        becomes(" # Title\n     code", "# Title\n```text\ncode\n```");
+        becomes(
+            " - ```\n   code\n   ```",
+            "- \\`\\`\\`\n  code\n  \\`\\`\\`",
+        );
+        becomes(" -      code\n", "- code");
+        becomes("\tone\n\n\t\ttwo", "one\n\n```text\ntwo\n```");
+    }
+
+    #[test]
+    fn nothing_links_to_nowhere() {
+        becomes(" See [Other] and x[1].", "See \\[Other\\] and x\\[1\\].");
+        becomes(
+            " See [it](Other), [docs](https://a.b/c).",
+            "See \\[it\\](Other), [docs](https://a.b/c).",
+        );
+        becomes(
+            " `a[0]` stays, `unclosed [x]",
+            "`a[0]` stays, \\`unclosed \\[x\\]",
+        );
+        becomes(" Already \\[escaped\\].", "Already \\[escaped\\].");
+    }
+
+    #[test]
+    fn no_tag_is_opened() {
+        becomes(" A Vec<u8> of <html>.", "A Vec\\<u8> of \\<html>.");
+        becomes(
+            " <https://a.b> or https://c.d/e",
+            "https://a.b or https://c.d/e",
+        );
+        becomes(" https://host/<id>", "https\\://host/\\<id\\>");
+    }
+
+    #[test]
+    fn line_ends_of_all_kinds() {
+        becomes(" a\r\n b\r c", "a\nb c");
+        becomes("", "");
+    }
+}

@@ -1,0 +1,271 @@
+//! From `.proto` files to descriptors, by protox or by `protoc`, and the list of files that were read.
+
+use std::fs;
+use std::io;
+use std::path::{Component, Path, PathBuf};
+use std::process::Command;
+
+use miette::Diagnostic;
+use prost::Message;
+use prost_types::FileDescriptorSet;
+
+use crate::error::Error;
+use crate::problem::{Place, Problem};
+
+/// What is to be compiled.
+#[derive(Debug)]
+pub(crate) struct Sources {
+    pub(crate) protos: Vec<PathBuf>,
+    pub(crate) includes: Vec<PathBuf>,
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub(crate) struct Compiled {
+    /// Every file, imported ones before those that import them.
+    pub(crate) set: FileDescriptorSet,
+    /// The same set in bytes, with the custom options for which `set` has no field.
+    pub(crate) bytes: Vec<u8>,
+    /// The names, within `set`, of the files that were asked for.
+    pub(crate) roots: Vec<String>,
+    /// The files on disk that were read.
+    pub(crate) read: Vec<PathBuf>,
+}
+
+impl Sources {
+    /// Compiles with protox, which is linked in.
+    pub(crate) fn compile(&self) -> Result<Compiled, Error> {
+        let roots = self.roots()?;
+        let compile = || {
+            let mut compiler = protox::Compiler::new(&self.includes)?;
+            compiler
+                .include_imports(true)
+                .include_source_info(true)
+                .open_files(&self.protos)?;
+            Ok(compiler)
+        };
+        let compiler = compile().map_err(|err| self.explain(err))?;
+        Ok(Compiled {
+            set: compiler.file_descriptor_set(),
+            bytes: compiler.encode_file_descriptor_set(),
+            roots,
+            // Files without a path are the well-known ones that protox brings along.
+            read: compiler
+                .files()
+                .filter_map(|file| file.path().map(Path::to_owned))
+                .collect(),
+        })
+    }
+
+    /// Compiles with the `protoc` that is at `protoc`.
+    pub(crate) fn compile_with_protoc(&self, protoc: &Path) -> Result<Compiled, Error> {
+        let roots = self.roots()?;
+        let mut command = Command::new(protoc);
+        command.args([
+            "--include_imports",
+            "--include_source_info",
+            "--descriptor_set_out=/dev/stdout",
+        ]);
+        for include in &self.includes {
+            command.arg("-I").arg(include);
+        }
+        let output = command
+            .args(&self.protos)
+            .output()
+            .map_err(|source| match source.kind() {
+                io::ErrorKind::NotFound => Error::ProtocNotFound {
+                    protoc: protoc.to_owned(),
+                },
+                _ => Error::Io {
+                    doing: "run",
+                    path: protoc.to_owned(),
+                    source,
+                },
+            })?;
+        if !output.status.success() {
+            return Err(Error::Protoc {
+                protoc: protoc.to_owned(),
+                status: output.status,
+                stderr: String::from_utf8_lossy(&output.stderr)
+                    .trim_end()
+                    .to_owned(),
+            });
+        }
+        let set = FileDescriptorSet::decode(output.stdout.as_slice()).map_err(|source| {
+            Error::ProtocOutput {
+                protoc: protoc.to_owned(),
+                source,
+            }
+        })?;
+        // Files that are below none of the include directories are the well-known ones that protoc brings along.
+        let read = set
+            .file
+            .iter()
+            .filter_map(|file| self.find(file.name()))
+            .collect();
+        Ok(Compiled {
+            set,
+            bytes: output.stdout,
+            roots,
+            read,
+        })
+    }
+
+    /// The names by which the files that are asked for can be imported.
+    fn roots(&self) -> Result<Vec<String>, Error> {
+        let root = |path: &PathBuf| match self.import_name(path) {
+            Some(name) if path.exists() || self.find(&name).is_some() => Ok(name),
+            None if path.exists() => Err(Error::NotIncluded {
+                path: path.clone(),
+                includes: self.includes.clone(),
+            }),
+            _ => Err(Error::FileNotFound { path: path.clone() }),
+        };
+        self.protos.iter().map(root).collect()
+    }
+
+    /// `b/c.proto` for `a/b/c.proto` if `a` is an include directory, and for `b/c.proto` itself if it is in one.
+    fn import_name(&self, path: &Path) -> Option<String> {
+        // Only components are compared, so that `./a` and `a/` are the same.
+        let plain = |path: &Path| -> PathBuf {
+            path.components()
+                .filter(|part| *part != Component::CurDir)
+                .collect()
+        };
+        let path = plain(path);
+        let below = self
+            .includes
+            .iter()
+            .find_map(|include| Some(path.strip_prefix(plain(include)).ok()?.to_owned()));
+        let name = below.or_else(|| path.is_relative().then_some(path))?;
+        Some(name.to_str()?.to_owned())
+    }
+
+    /// The file that an import of `name` reads.
+    fn find(&self, name: &str) -> Option<PathBuf> {
+        self.includes
+            .iter()
+            .map(|include| include.join(name))
+            .find(|path| path.is_file())
+    }
+
+    /// Everything that protox knows about its error, with the lines of the file that it is about.
+    fn explain(&self, err: protox::Error) -> Error {
+        let name = err.file().unwrap_or_default();
+        let file = self.find(name).unwrap_or_else(|| PathBuf::from(name));
+        // protox has read this file a moment ago; without it there are no lines to show, and that is all.
+        let source = fs::read_to_string(&file).unwrap_or_default();
+        if let Some((line, edition)) = edition_of(&source) {
+            return Error::Edition {
+                file,
+                line: Some(line),
+                edition,
+            };
+        }
+        let mut problems = vec![problem(&err, &file, &source)];
+        problems.extend(
+            err.related()
+                .into_iter()
+                .flatten()
+                .map(|related| problem(related, &file, &source)),
+        );
+        if err.is_file_not_found() && !problems[0].places.is_empty() {
+            let includes: Vec<_> = self
+                .includes
+                .iter()
+                .map(|path| path.display().to_string())
+                .collect();
+            problems[0].help = Some(format!(
+                "the include directories are: {}",
+                includes.join(", ")
+            ));
+        }
+        Error::Proto { problems }
+    }
+}
+
+fn problem(diagnostic: &dyn Diagnostic, file: &Path, source: &str) -> Problem {
+    let mut problem = Problem::in_file(file, diagnostic.to_string());
+    problem.help = diagnostic.help().map(|help| help.to_string());
+    for label in diagnostic.labels().into_iter().flatten() {
+        let text = label.label().unwrap_or_default().to_owned();
+        problem
+            .places
+            .push(Place::new(source, label.offset(), label.len(), text));
+    }
+    // Of two definitions of one thing, the later is the one to mend.
+    if problem
+        .places
+        .first()
+        .is_some_and(|place| place.label.starts_with("first"))
+    {
+        problem.places.reverse();
+    }
+    if problem.places.is_empty() && problem.message.ends_with("end of file") {
+        problem.places.push(Place::end_of(source));
+    }
+    problem
+}
+
+/// The line and the value of the `edition` statement with which `source` begins, if it begins with one.
+fn edition_of(source: &str) -> Option<(usize, String)> {
+    let mut rest = source;
+    loop {
+        rest = rest.trim_start_matches(|c: char| c.is_whitespace() || c == '\u{feff}');
+        rest = match rest.get(..2) {
+            Some("//") => rest.split_once('\n')?.1,
+            Some("/*") => rest.split_once("*/")?.1,
+            _ => break,
+        };
+    }
+    let value = rest
+        .strip_prefix("edition")?
+        .trim_start()
+        .strip_prefix('=')?;
+    let value = value
+        .split(';')
+        .next()
+        .unwrap_or_default()
+        .trim()
+        .trim_matches(['"', '\'']);
+    let line = source[..source.len() - rest.len()].matches('\n').count() + 1;
+    Some((line, value.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_edition_is_seen_behind_comments() {
+        let source = "// edition = \"no\";\n/* nor\n here */\nedition = \"2023\";\npackage a;";
+        assert_eq!(edition_of(source), Some((4, "2023".to_owned())));
+        assert_eq!(
+            edition_of("syntax = \"proto3\"; // edition = \"2023\";"),
+            None
+        );
+        assert_eq!(edition_of("/* never closed edition"), None);
+        assert_eq!(edition_of("/é"), None);
+    }
+
+    #[test]
+    fn import_names_are_relative_to_an_include_directory() {
+        let sources = Sources {
+            protos: vec![],
+            includes: vec!["./a".into(), "/abs".into()],
+        };
+        assert_eq!(
+            sources.import_name(Path::new("a/b/c.proto")).as_deref(),
+            Some("b/c.proto")
+        );
+        assert_eq!(
+            sources.import_name(Path::new("/abs/c.proto")).as_deref(),
+            Some("c.proto")
+        );
+        assert_eq!(
+            sources.import_name(Path::new("c.proto")).as_deref(),
+            Some("c.proto")
+        );
+        assert_eq!(sources.import_name(Path::new("/elsewhere/c.proto")), None);
+    }
+}

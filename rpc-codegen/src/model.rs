@@ -1,0 +1,155 @@
+//! What the emitters see of a service.
+//!
+//! Small on purpose: no type of prost or of the descriptors gets past this file, so that an emitter can be read, and
+//! tested, without knowing either.
+
+use prost_types::method_options::IdempotencyLevel;
+
+use crate::names::{self, ServiceNames};
+
+/// One service.
+#[derive(Clone, Debug)]
+pub(crate) struct Service {
+    pub(crate) names: ServiceNames,
+    /// `demo.Greeter`, as it travels.
+    pub(crate) full_name: String,
+    /// Lines of documentation, without the slashes.
+    pub(crate) docs: Vec<String>,
+    pub(crate) deprecated: bool,
+    pub(crate) methods: Vec<Method>,
+}
+
+/// One unary method.
+#[derive(Clone, Debug)]
+pub(crate) struct Method {
+    /// `say_hello`.
+    pub(crate) name: String,
+    /// `SAY_HELLO`.
+    pub(crate) constant: String,
+    /// `demo.Greeter/SayHello`.
+    pub(crate) path: String,
+    pub(crate) request: Message,
+    pub(crate) response: Message,
+    /// Lines of documentation, without the slashes.
+    pub(crate) docs: Vec<String>,
+    pub(crate) deprecated: bool,
+    pub(crate) idempotency: Idempotency,
+}
+
+/// The type of a request or of a response.
+#[derive(Clone, Debug)]
+pub(crate) struct Message {
+    /// A Rust path that no generic parameter can shadow: `self::HelloRequest`.
+    pub(crate) rust_type: String,
+    /// `demo.HelloRequest`.
+    pub(crate) proto_type: String,
+}
+
+/// `google.protobuf.MethodOptions.idempotency_level`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Idempotency {
+    Unknown,
+    NoSideEffects,
+    Idempotent,
+}
+
+impl Service {
+    /// The model of what prost has read; `externs` says which messages live outside the generated code.
+    pub(crate) fn new(service: prost_build::Service, externs: &ExternPaths) -> Service {
+        let full_name = qualified(&service.package, &service.proto_name);
+        Service {
+            names: ServiceNames::new(&service.proto_name),
+            docs: doc_lines(&service.comments),
+            deprecated: service.options.deprecated(),
+            methods: service
+                .methods
+                .into_iter()
+                .map(|method| Method::new(method, &full_name, externs))
+                .collect(),
+            full_name,
+        }
+    }
+}
+
+impl Method {
+    fn new(method: prost_build::Method, service: &str, externs: &ExternPaths) -> Method {
+        let name = names::method(&method.name);
+        Method {
+            constant: names::method_constant(&name),
+            name,
+            path: format!("{service}/{}", method.proto_name),
+            request: Message::new(&method.input_type, &method.input_proto_type, externs),
+            response: Message::new(&method.output_type, &method.output_proto_type, externs),
+            docs: doc_lines(&method.comments),
+            deprecated: method.options.deprecated(),
+            idempotency: match method.options.idempotency_level() {
+                IdempotencyLevel::IdempotencyUnknown => Idempotency::Unknown,
+                IdempotencyLevel::NoSideEffects => Idempotency::NoSideEffects,
+                IdempotencyLevel::Idempotent => Idempotency::Idempotent,
+            },
+        }
+    }
+}
+
+impl Message {
+    fn new(rust_type: &str, proto_type: &str, externs: &ExternPaths) -> Message {
+        // A message may well be called `T` or `C`, as our generic parameters are.
+        let anchored = externs.contains(proto_type) || rust_type.starts_with("super::");
+        Message {
+            rust_type: if anchored {
+                rust_type.to_owned()
+            } else {
+                format!("self::{rust_type}")
+            },
+            proto_type: proto_type.trim_start_matches('.').to_owned(),
+        }
+    }
+}
+
+/// The Protobuf paths (with a leading dot) whose Rust types are not generated here.
+#[derive(Clone, Debug)]
+pub(crate) struct ExternPaths(pub(crate) Vec<String>);
+
+impl ExternPaths {
+    /// Whether `proto_path` is one of these paths or lies below one.
+    pub(crate) fn contains(&self, proto_path: &str) -> bool {
+        self.0.iter().any(|path| {
+            let rest = proto_path.strip_prefix(path.as_str());
+            rest.is_some_and(|rest| rest.is_empty() || path == "." || rest.starts_with('.'))
+        })
+    }
+}
+
+/// `package.name`, or `name` in a file without a package.
+pub(crate) fn qualified(package: &str, name: &str) -> String {
+    if package.is_empty() {
+        name.to_owned()
+    } else {
+        format!("{package}.{name}")
+    }
+}
+
+/// The lines that prost would write, without its slashes and without the detached comments, which document nothing.
+fn doc_lines(comments: &prost_build::Comments) -> Vec<String> {
+    let mut comments = comments.clone();
+    comments.leading_detached.clear();
+    let mut text = String::new();
+    comments.append_with_indent(0, &mut text);
+    text.lines()
+        .map(|line| line.trim_start_matches("///").to_owned())
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn extern_paths_cover_whole_segments() {
+        let externs = ExternPaths(vec![".google.protobuf".to_owned(), ".a.B".to_owned()]);
+        assert!(externs.contains(".google.protobuf.Empty"));
+        assert!(externs.contains(".a.B"));
+        assert!(!externs.contains(".a.Better"));
+        assert!(!externs.contains(".google.proto"));
+    }
+}

@@ -1,0 +1,131 @@
+//! The Rust names that one service gives rise to.
+//!
+//! prost chooses the names of messages; these rules are the same ones (heck's casing, raw identifiers for keywords), so
+//! that what a reader guesses from the `.proto` is what is there.
+
+use heck::{ToSnakeCase, ToUpperCamelCase};
+
+/// The items generated for one service, all of them in the module of its package.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ServiceNames {
+    /// The trait that servers implement: `Greeter`.
+    pub(crate) server_trait: String,
+    /// The same without `Send`: `LocalGreeter`.
+    pub(crate) local_trait: String,
+    /// What is added to a server: `GreeterServer`.
+    pub(crate) server: String,
+    /// What calls: `GreeterClient`.
+    pub(crate) client: String,
+    /// The module of the method constants: `greeter_methods`.
+    pub(crate) methods: String,
+}
+
+impl ServiceNames {
+    /// Names for the service called `proto_name` in its `.proto`.
+    pub(crate) fn new(proto_name: &str) -> ServiceNames {
+        let base = identifier(proto_name.to_upper_camel_case());
+        ServiceNames {
+            // The only keyword in upper camel case, and it cannot be a raw identifier.
+            server_trait: if base == "Self" {
+                "Self_".to_owned()
+            } else {
+                base.clone()
+            },
+            local_trait: format!("Local{}", base.trim_start_matches('_')),
+            server: format!("{base}Server"),
+            client: format!("{base}Client"),
+            methods: format!("{}_methods", identifier(proto_name.to_snake_case())),
+        }
+    }
+
+    /// Every type-namespace name, for the check that no two items share one.
+    pub(crate) fn all(&self) -> [&str; 5] {
+        [
+            &self.server_trait,
+            &self.local_trait,
+            &self.server,
+            &self.client,
+            &self.methods,
+        ]
+    }
+}
+
+/// `_1st` loses its underscore to the casing, and Rust needs one.
+fn identifier(mut cased: String) -> String {
+    if !cased.starts_with(|first: char| first.is_ascii_alphabetic()) {
+        cased.insert(0, '_');
+    }
+    cased
+}
+
+/// The Rust method for a method that prost would call `rust_name` (snake case, `r#` before keywords).
+///
+/// `new` is the client's constructor, and a client's `clone` must stay the one of `Clone`: those two get an underscore,
+/// in the traits too, so that a method has one name.
+pub(crate) fn method(rust_name: &str) -> String {
+    match rust_name {
+        "new" | "clone" => format!("{rust_name}_"),
+        _ => rust_name.to_owned(),
+    }
+}
+
+/// The constant that describes the method: `SAY_HELLO` for `say_hello`, `TYPE` for `r#type`.
+pub(crate) fn method_constant(rust_name: &str) -> String {
+    rust_name.trim_start_matches("r#").to_ascii_uppercase()
+}
+
+/// The method name for a name as it stands in a `.proto`, for checks that run before prost does.
+pub(crate) fn method_from_proto(proto_name: &str) -> String {
+    method(&proto_name.to_snake_case())
+}
+
+/// The Rust type for a message or enum as it stands in a `.proto`.
+pub(crate) fn message_from_proto(proto_name: &str) -> String {
+    proto_name.to_upper_camel_case()
+}
+
+/// The Rust module that holds what is nested in a message.
+pub(crate) fn nested_module_from_proto(proto_name: &str) -> String {
+    proto_name.to_snake_case()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn usual_names() {
+        let names = ServiceNames::new("Greeter");
+        assert_eq!(
+            names.all(),
+            [
+                "Greeter",
+                "LocalGreeter",
+                "GreeterServer",
+                "GreeterClient",
+                "greeter_methods"
+            ]
+        );
+    }
+
+    #[test]
+    fn names_that_rust_keeps_for_itself() {
+        assert_eq!(ServiceNames::new("Self").server_trait, "Self_");
+        assert_eq!(ServiceNames::new("Self").client, "SelfClient");
+        assert_eq!(ServiceNames::new("type").server_trait, "Type");
+        assert_eq!(
+            ServiceNames::new("_1st").all(),
+            [
+                "_1st",
+                "Local1st",
+                "_1stServer",
+                "_1stClient",
+                "_1st_methods"
+            ]
+        );
+        assert_eq!(method("r#type"), "r#type");
+        assert_eq!(method("new"), "new_");
+        assert_eq!(method_constant("r#type"), "TYPE");
+        assert_eq!(method_constant("say_hello"), "SAY_HELLO");
+    }
+}

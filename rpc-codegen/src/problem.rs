@@ -1,0 +1,172 @@
+//! A mistake in a `.proto`, shown where it is.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+/// One thing that is wrong in a `.proto` file.
+///
+/// Displays as rustc does: the message, then file, line and column, then the line itself with the place marked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Problem {
+    /// What is wrong.
+    pub message: String,
+    /// The file, as a path that can be opened from the directory in which the build script ran.
+    pub file: PathBuf,
+    /// The places that matter, the most important one first; empty if only the file is known.
+    pub places: Vec<Place>,
+    /// What may help, if there is anything to say.
+    pub help: Option<String>,
+}
+
+/// A place in a `.proto` file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Place {
+    /// The line, counted from one.
+    pub line: usize,
+    /// The column in characters, counted from one.
+    pub column: usize,
+    /// The whole line as it stands in the file, without its end.
+    pub text: String,
+    /// How many characters of the line are meant.
+    pub width: usize,
+    /// What is there to see; may be empty.
+    pub label: String,
+}
+
+impl Place {
+    /// The place of `len` bytes at byte `offset` of `source`.
+    pub(crate) fn new(source: &str, offset: usize, len: usize, label: String) -> Place {
+        let offset = floor_char_boundary(source, offset);
+        let line_start = source[..offset]
+            .rfind('\n')
+            .map_or(0, |newline| newline + 1);
+        let text = source[line_start..].lines().next().unwrap_or_default();
+        // A span may go over several lines; what is marked ends with the first.
+        let in_line = (offset - line_start).min(text.len());
+        let marked = &text[in_line..floor_char_boundary(text, in_line.saturating_add(len))];
+        Place {
+            line: source[..line_start].matches('\n').count() + 1,
+            column: text[..in_line].chars().count() + 1,
+            text: text.to_owned(),
+            width: marked.chars().count().max(1),
+            label,
+        }
+    }
+
+    /// The last place of `source`, for a file that ends too early.
+    pub(crate) fn end_of(source: &str) -> Place {
+        Place::new(
+            source,
+            source.trim_end().len(),
+            0,
+            "the file ends here".to_owned(),
+        )
+    }
+}
+
+impl Problem {
+    /// A problem of which only the file is known.
+    pub(crate) fn in_file(file: &Path, message: String) -> Problem {
+        Problem {
+            message,
+            file: file.to_owned(),
+            places: Vec::new(),
+            help: None,
+        }
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let file = self.file.display();
+        match self.places.first() {
+            Some(place) => write!(
+                f,
+                "{file}:{}:{}: {}",
+                place.line, place.column, self.message
+            )?,
+            None => write!(f, "{file}: {}", self.message)?,
+        }
+        let gutter = self
+            .places
+            .iter()
+            .map(|place| place.line.to_string().len())
+            .max()
+            .unwrap_or(0);
+        for Place {
+            line,
+            column,
+            text,
+            width,
+            label,
+        } in &self.places
+        {
+            // Tabs are repeated under the line, so that the mark stands where it should however wide they are.
+            let before = text
+                .chars()
+                .take(column - 1)
+                .map(|c| if c == '\t' { '\t' } else { ' ' });
+            let (before, mark): (String, String) = (before.collect(), "^".repeat(*width));
+            write!(
+                f,
+                "\n{:gutter$} |\n{line:>gutter$} | {text}\n{:gutter$} | {before}{mark} {label}",
+                "", ""
+            )?;
+        }
+        if let Some(help) = &self.help {
+            write!(f, "\n{:gutter$} = help: {help}", "")?;
+        }
+        Ok(())
+    }
+}
+
+/// The nearest place at or before `index` at which `text` can be cut.
+fn floor_char_boundary(text: &str, index: usize) -> usize {
+    let mut index = index.min(text.len());
+    while !text.is_char_boundary(index) {
+        index -= 1;
+    }
+    index
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn marks_the_place_under_the_line() {
+        let source = "syntax = \"proto3\";\n\tmessage Überall { strin name = 1; }\n";
+        let offset = source.find("strin").unwrap();
+        let problem = Problem {
+            message: "name 'strin' is not defined".to_owned(),
+            file: "proto/a.proto".into(),
+            places: vec![Place::new(source, offset, 5, "found here".to_owned())],
+            help: Some("did you mean 'string'?".to_owned()),
+        };
+        assert_eq!(
+            problem.to_string(),
+            "proto/a.proto:2:20: name 'strin' is not defined\n  \
+             |\n\
+             2 | \tmessage Überall { strin name = 1; }\n  \
+             | \t                  ^^^^^ found here\n  \
+             = help: did you mean 'string'?"
+        );
+    }
+
+    #[test]
+    fn any_offset_is_safe() {
+        let source = "é\n\nü";
+        for offset in 0..10 {
+            for len in 0..10 {
+                let place = Place::new(source, offset, len, String::new());
+                assert!(
+                    place.line >= 1 && place.line <= 3 && place.width >= 1,
+                    "{place:?}"
+                );
+            }
+        }
+        assert_eq!(Place::end_of("a\nb\n\n").line, 2);
+    }
+}
