@@ -31,7 +31,12 @@ pub(crate) fn disarm(file: &mut FileDescriptorProto) {
 fn harmless(comment: &str) -> String {
     // A carriage return on its own is an error in a doc comment; a tab is as wide as Markdown takes it to be.
     let comment = comment.replace('\r', "").replace('\t', "    ");
-    let lines: Vec<&str> = comment.lines().map(str::trim_end).collect();
+    // `/** … */` leaves a star, and `///` a slash at the beginning of each line.
+    let comment = comment.strip_prefix('*').unwrap_or(&comment);
+    let mut lines: Vec<&str> = comment.lines().map(str::trim_end).collect();
+    if lines.iter().all(|line| line.starts_with('/')) {
+        lines.iter_mut().for_each(|line| *line = &line[1..]);
+    }
     let margin = lines
         .iter()
         .filter(|line| !line.is_empty())
@@ -237,8 +242,15 @@ fn url_text(url: &str, out: &mut String) -> usize {
             }
             out.push(c);
         }
-    } else {
-        out.push_str(url);
+        return url.len();
+    }
+    // To prost a URL goes on to the next space; what ends the sentence is none of it.
+    let address = url.trim_end_matches(['.', ',', ';', ':', '!', '?', '\'', '"']);
+    match (address.split_once(':'), &url[address.len()..]) {
+        (Some((scheme, rest)), end) if !end.is_empty() => {
+            out.push_str(&format!("[{scheme}\\:{rest}]({address}){end}"));
+        }
+        _ => out.push_str(url),
     }
     url.len()
 }
@@ -313,11 +325,18 @@ mod tests {
             "https://a.b or https://c.d/e",
         );
         becomes(" https://host/<id>", "https\\://host/\\<id\\>");
+        becomes(" At https://a.b/c.", "At [https\\://a.b/c](https://a.b/c).");
     }
 
     #[test]
     fn line_ends_of_all_kinds() {
         becomes(" a\r\n b\r c", "a\nb c");
         becomes("", "");
+    }
+
+    #[test]
+    fn comments_of_other_languages() {
+        becomes("* Javadoc\n more", "Javadoc\nmore");
+        becomes("/ three\n/\n/ slashes", "three\n\nslashes");
     }
 }

@@ -60,11 +60,12 @@ fn identifier(mut cased: String) -> String {
 
 /// The Rust method for a method that prost would call `rust_name` (snake case, `r#` before keywords).
 ///
-/// `new` is the client's constructor, and a client's `clone` must stay the one of `Clone`: those two get an underscore,
-/// in the traits too, so that a method has one name.
+/// `new` is the client's constructor, its `clone` must stay the one of `Clone`, and `into` and `try_into` would be found
+/// in the prelude first, because they take `self` by value. Those get an underscore, in the traits too, so that a method
+/// has one name.
 pub(crate) fn method(rust_name: &str) -> String {
     match rust_name {
-        "new" | "clone" => format!("{rust_name}_"),
+        "new" | "clone" | "into" | "try_into" => format!("{rust_name}_"),
         _ => rust_name.to_owned(),
     }
 }

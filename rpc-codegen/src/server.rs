@@ -36,7 +36,7 @@ fn local_trait(service: &Service, rt: &Runtime) -> String {
     format!(
         "/// [`{server_trait}`] without `Send`, for a service that stays on one poller: see [`{server}::per_poller`].\n\
          ///\n\
-         /// Every [`{server_trait}`] is one of these.\n\
+         /// Every [`{server_trait}`] is one of these, so bring only one of the two into scope where methods are called.\n\
          pub trait {name}: 'static {{\n{methods}}}\n"
     )
 }

@@ -1,0 +1,114 @@
+//! What is generated compiles against `rpc-core`, for users of either edition and with every lint on.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden");
+
+#[test]
+fn in_edition_2021() {
+    let user = UserCrate::new("2021");
+    succeeds(&mut user.cargo("check"));
+}
+
+#[test]
+fn in_edition_2024() {
+    let user = UserCrate::new("2024");
+    succeeds(&mut user.cargo("check"));
+    // Comments have become documentation that rustdoc has nothing to say about.
+    succeeds(
+        user.cargo("doc")
+            .arg("--no-deps")
+            .env("RUSTDOCFLAGS", "-D warnings"),
+    );
+}
+
+#[test]
+fn a_handler_that_is_not_send_does_not_compile() {
+    let user = UserCrate::new("2024-not-send");
+    let output = user
+        .cargo("check")
+        .args(["--features", "not-send"])
+        .output()
+        .unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success());
+    assert!(
+        stderr.contains("future cannot be sent between threads safely"),
+        "{stderr}"
+    );
+}
+
+/// A crate as a user would write it, in the target directory.
+struct UserCrate {
+    dir: PathBuf,
+}
+
+impl UserCrate {
+    /// `name` begins with the edition.
+    fn new(name: &str) -> UserCrate {
+        let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("user-{name}"));
+        let edition = &name[..4];
+        fs::create_dir_all(dir.join("src")).unwrap();
+        let manifest = format!(
+            r#"
+                [package]
+                name = "user"
+                version = "0.1.0"
+                edition = "{edition}"
+                [dependencies]
+                rpc-core = {{ path = {:?} }}
+                [features]
+                not-send = []
+                # The target directory may be inside of the workspace, to which this crate doesn't belong.
+                [workspace]
+            "#,
+            Path::new(ROOT).join("rpc-core")
+        );
+        fs::write(dir.join("Cargo.toml"), manifest).unwrap();
+        // The versions that the workspace was built with, so that nothing has to be fetched.
+        fs::copy(Path::new(ROOT).join("Cargo.lock"), dir.join("Cargo.lock")).unwrap();
+        fs::copy(
+            concat!(env!("CARGO_MANIFEST_DIR"), "/tests/compiles/lib.rs"),
+            dir.join("src/lib.rs"),
+        )
+        .unwrap();
+        let protos = fs::read_dir(GOLDEN)
+            .unwrap()
+            .map(|entry| entry.unwrap().path());
+        let protos: Vec<_> = protos
+            .filter(|path| path.extension().is_some_and(|found| found == "proto"))
+            .collect();
+        rpc_codegen::configure()
+            .out_dir(dir.join("generated"))
+            .include_file("packages.rs")
+            .compile_protos(&protos, &[GOLDEN])
+            .unwrap();
+        UserCrate { dir }
+    }
+
+    fn cargo(&self, command: &str) -> Command {
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo
+            .args([command, "--offline", "--quiet"])
+            .current_dir(&self.dir)
+            // One for all of these crates, which have their dependencies in common.
+            .env(
+                "CARGO_TARGET_DIR",
+                Path::new(env!("CARGO_TARGET_TMPDIR")).join("user-target"),
+            );
+        cargo
+    }
+}
+
+#[track_caller]
+fn succeeds(cargo: &mut Command) {
+    let Output { status, stderr, .. } = cargo.output().unwrap();
+    assert!(
+        status.success(),
+        "{cargo:?}\n{}",
+        String::from_utf8_lossy(&stderr)
+    );
+}
