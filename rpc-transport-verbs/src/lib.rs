@@ -1,3 +1,6 @@
 //! rpc-transport-verbs
 
 mod handshake;
+
+mod provider;
+pub mod verbs;

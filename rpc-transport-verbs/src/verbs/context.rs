@@ -1,0 +1,189 @@
+//! An opened device.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::async_event::AsyncEvent;
+use super::completion_queue::CompletionQueue;
+use super::error::{OpenError, VerbsError};
+use super::protection_domain::ProtectionDomain;
+use super::queue_pair_attributes::Mtu;
+use crate::provider;
+
+/// An opened device: where every other object comes from. Cheap to clone.
+///
+/// Open one per poller. Its objects may be used from any thread, but one thread at a time gets
+/// into the device through one context.
+#[derive(Clone, Debug)]
+pub struct Context {
+    pub(super) raw: provider::Context,
+}
+
+impl Context {
+    /// Opens a device by name. `"soft"` is there everywhere.
+    pub fn open(name: &str) -> Result<Self, OpenError> {
+        Ok(Self {
+            raw: provider::Context::open(name)?,
+        })
+    }
+
+    /// Opens the software device with options of its own.
+    pub fn open_soft(options: SoftOptions) -> Result<Self, OpenError> {
+        Ok(Self {
+            raw: provider::Context::open_soft(options)?,
+        })
+    }
+
+    /// The name that it was opened by.
+    pub fn device_name(&self) -> &'static str {
+        self.raw.device_name()
+    }
+
+    /// The device's limits.
+    pub fn query_device(&self) -> DeviceAttributes {
+        self.raw.query_device()
+    }
+
+    /// State of a port. Ports are numbered from 1.
+    pub fn query_port(&self, port: u8) -> Result<PortAttributes, VerbsError> {
+        self.raw.query_port(port)
+    }
+
+    /// An entry of a port's GID table.
+    pub fn query_gid(&self, port: u8, index: u8) -> Result<Gid, VerbsError> {
+        self.raw.query_gid(port, index)
+    }
+
+    /// Allocates a protection domain.
+    pub fn alloc_pd(&self) -> Result<ProtectionDomain, VerbsError> {
+        ProtectionDomain::new(self)
+    }
+
+    /// Creates a completion queue of at least `depth` entries.
+    ///
+    /// Size it to the sum of the depths of all queues that complete to it: one completion too many
+    /// kills it, and its queue pairs with it.
+    pub fn create_cq(&self, depth: usize) -> Result<CompletionQueue, VerbsError> {
+        CompletionQueue::new(self, depth)
+    }
+
+    /// Waits for an asynchronous event; for a thread of its own.
+    ///
+    /// `None` after `timeout`, or when [`interrupt_async_events`](Self::interrupt_async_events) was
+    /// called. Without a timeout it waits as long as it takes.
+    pub fn get_async_event(
+        &self,
+        timeout: Option<Duration>,
+    ) -> Result<Option<AsyncEvent>, VerbsError> {
+        self.raw.get_async_event(timeout)
+    }
+
+    /// Makes one present or next [`get_async_event`](Self::get_async_event) return `None`.
+    pub fn interrupt_async_events(&self) {
+        self.raw.interrupt_async_events();
+    }
+
+    /// What the device has counted for this context.
+    pub fn counters(&self) -> Result<DeviceCounters, VerbsError> {
+        self.raw.counters()
+    }
+}
+
+/// Options of the software device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SoftOptions {
+    /// Fail sends to a dead process at once, instead of after timeout × (retry_cnt + 1) as a
+    /// device on a network would.
+    pub detect_death_at_once: bool,
+}
+
+/// A global identifier: the address of a port.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Gid(pub [u8; 16]);
+
+impl fmt::Display for Gid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&std::net::Ipv6Addr::from(self.0), f)
+    }
+}
+
+impl fmt::Debug for Gid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Gid({self})")
+    }
+}
+
+/// The device's limits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceAttributes {
+    /// Queue pairs per context.
+    pub max_qp: usize,
+    /// Work requests per send or receive queue.
+    pub max_qp_wr: usize,
+    /// Scatter/gather elements per work request that this layer uses.
+    pub max_sge: usize,
+    /// Completion queues per context.
+    pub max_cq: usize,
+    /// Entries per completion queue.
+    pub max_cqe: usize,
+    /// Shared receive queues per context.
+    pub max_srq: usize,
+    /// Work requests per shared receive queue.
+    pub max_srq_wr: usize,
+    /// Memory regions per context.
+    pub max_mr: usize,
+    /// Bytes per memory region.
+    pub max_mr_len: usize,
+    /// Bytes that a send can carry inline.
+    pub max_inline_data: usize,
+    /// RDMA reads and atomics that a queue pair can have outstanding.
+    pub max_qp_rd_atomic: u8,
+    /// Ports.
+    pub port_count: u8,
+}
+
+/// State of a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PortState {
+    /// Not connected.
+    Down,
+    /// Ready.
+    Active,
+    /// Another state, by its number in `enum ibv_port_state`.
+    Other(u32),
+}
+
+/// What a port says of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PortAttributes {
+    /// Its state.
+    pub state: PortState,
+    /// The MTU in use.
+    pub active_mtu: Mtu,
+    /// Bytes of the longest message.
+    pub max_msg_len: usize,
+    /// Entries of its GID table.
+    pub gid_count: u8,
+    /// Its local identifier; 0 where there are none.
+    pub lid: u16,
+}
+
+/// What the device has counted for one context since it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeviceCounters {
+    /// Lists of sends that were posted, each with one look at the receiver.
+    pub doorbells: u64,
+    /// Messages sent.
+    pub sends: u64,
+    /// Messages received.
+    pub receives: u64,
+    /// Times that a message found no receive here: a bug in the users' flow control.
+    pub rnr_nak_sent: u64,
+    /// Times that a peer had no receive for a message from here.
+    pub rnr_nak_received: u64,
+    /// Times that a limit of a shared receive queue was reached.
+    pub srq_limit_events: u64,
+    /// Ready bits and wake-ups that senders here had to write for cold receivers.
+    pub wakes: u64,
+}

@@ -1,0 +1,233 @@
+//! What can go wrong, one enum per family of calls: data to match on, the source kept.
+
+use std::io;
+
+use super::queue_pair_attributes::QpNum;
+use super::queue_pair_state::{Attribute, QpState};
+use super::wr_id::WrId;
+
+/// The process was forked after the device was opened: in the child, no object of it works.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the device was opened before fork(); open another one in the child")]
+pub struct Forked;
+
+/// Why a device could not be opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// No device has this name.
+    #[error("there is no device named '{name}' (known here: {known})")]
+    UnknownDevice {
+        /// The name that was asked for.
+        name: String,
+        /// The names that would do.
+        known: &'static str,
+    },
+    /// The operating system refused something that the device needs.
+    #[error("the device '{name}' cannot {action}: {source}")]
+    Os {
+        /// The device.
+        name: String,
+        /// What it tried: "create its socket".
+        action: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The process was forked after its first device was opened.
+    #[error(transparent)]
+    Forked(#[from] Forked),
+}
+
+/// Why an object could not be made or asked. Nothing was changed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum VerbsError {
+    /// A parameter is outside what the device takes (`EINVAL`).
+    #[error("{call}: {parameter} = {value} is outside {min}..={max}")]
+    OutOfRange {
+        /// The verb.
+        call: &'static str,
+        /// The parameter's name.
+        parameter: &'static str,
+        /// What was given.
+        value: u64,
+        /// The least that is taken.
+        min: u64,
+        /// The most that is taken.
+        max: u64,
+    },
+    /// Remote write or remote atomic access needs local write access as well (`EINVAL`).
+    #[error("register: REMOTE_WRITE and REMOTE_ATOMIC need LOCAL_WRITE as well")]
+    RemoteWithoutLocalWrite,
+    /// Two objects that have to belong to the same context do not.
+    #[error("{call}: {object} belongs to another context")]
+    ForeignObject {
+        /// The verb.
+        call: &'static str,
+        /// Which object.
+        object: &'static str,
+    },
+    /// The device has no more of something (`ENOMEM`).
+    #[error("{call}: all {limit} {what} of the device are in use")]
+    Exhausted {
+        /// The verb.
+        call: &'static str,
+        /// What ran out: "queue pairs".
+        what: &'static str,
+        /// How many there are.
+        limit: u64,
+    },
+    /// More completions came than the queue holds. It is dead, and so are its queue pairs.
+    #[error(
+        "the completion queue of {capacity} entries overran: its depth must be at least the sum of the depths of the queues that complete to it"
+    )]
+    CompletionQueueOverrun {
+        /// How many entries it has.
+        capacity: usize,
+    },
+    /// The operating system refused.
+    #[error("{call}: {source}")]
+    Os {
+        /// The verb.
+        call: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The process was forked after the device was opened.
+    #[error(transparent)]
+    Forked(#[from] Forked),
+}
+
+/// Why a queue pair was not modified. None of its attributes has changed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ModifyError {
+    /// There is no such transition.
+    #[error("a queue pair cannot go from {from} to {to}")]
+    Transition {
+        /// The state it is in (or that `current_state` claimed).
+        from: QpState,
+        /// The state asked for.
+        to: QpState,
+    },
+    /// The transition needs an attribute that was not given.
+    #[error("{from} to {to} needs the attribute {attribute}")]
+    Missing {
+        /// The state it is in.
+        from: QpState,
+        /// The state asked for.
+        to: QpState,
+        /// The first one that is missing.
+        attribute: Attribute,
+    },
+    /// The transition does not take an attribute that was given.
+    #[error("{from} to {to} does not take the attribute {attribute}")]
+    Superfluous {
+        /// The state it is in.
+        from: QpState,
+        /// The state asked for.
+        to: QpState,
+        /// The first one that is too many.
+        attribute: Attribute,
+    },
+    /// An attribute has a value that the device does not take.
+    #[error("attribute {attribute} = {value}: {reason}")]
+    Value {
+        /// Which.
+        attribute: Attribute,
+        /// What was given, as a number.
+        value: u64,
+        /// What would do.
+        reason: &'static str,
+    },
+    /// The send queue is still draining; only ERR and RESET can be reached before it has.
+    #[error("the send queue is still draining")]
+    Draining,
+    /// The process that the remote GID names cannot be reached.
+    #[error("the remote device {gid} cannot {action}: {source}")]
+    Unreachable {
+        /// The remote GID.
+        gid: super::context::Gid,
+        /// What was tried: "be reached".
+        action: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The operating system refused.
+    #[error("modify: cannot {action}: {source}")]
+    Os {
+        /// What was tried.
+        action: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The process was forked after the device was opened.
+    #[error(transparent)]
+    Forked(#[from] Forked),
+}
+
+/// A list of work requests was not taken whole.
+///
+/// Those before `taken` are posted. The one at `taken` and all after it were not, and are still in
+/// the caller's list, which now begins with the one that was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("work request {taken} of the list was refused: {reason}")]
+pub struct PostError {
+    /// How many were posted: the index of the one that was refused.
+    pub taken: usize,
+    /// Why that one was refused.
+    pub reason: PostErrorReason,
+}
+
+/// Why a work request was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PostErrorReason {
+    /// No slot of the queue is free (`ENOMEM`). A slot of a send queue becomes free only when a
+    /// completion that covers it has been polled and completed.
+    #[error("all {capacity} slots of the queue are taken")]
+    QueueFull {
+        /// How many there are.
+        capacity: usize,
+    },
+    /// The queue pair's state does not permit it (`EINVAL`).
+    #[error("the queue pair is in {state}")]
+    State {
+        /// The state.
+        state: QpState,
+    },
+    /// More bytes than the slot has (`EINVAL`).
+    #[error("{len} bytes are more than the {slot_len} of the slot")]
+    TooLong {
+        /// Bytes to send.
+        len: usize,
+        /// Bytes in the slot.
+        slot_len: usize,
+    },
+    /// More bytes than can be sent inline (`EINVAL`).
+    #[error("{len} bytes are more than the {limit} that can be inline")]
+    InlineTooLong {
+        /// Bytes to send.
+        len: usize,
+        /// The queue pair's `max_inline_data`.
+        limit: usize,
+    },
+    /// The queue pair receives from a shared receive queue: post there (`EINVAL`).
+    #[error("the queue pair receives from a shared receive queue; post there")]
+    HasSharedReceiveQueue,
+    /// The process was forked after the device was opened.
+    #[error(transparent)]
+    Forked(#[from] Forked),
+}
+
+/// A completion that names no work request in flight on this queue.
+///
+/// It belongs to another queue, or the device reported the same request twice. Nothing was released.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{wr_id} of queue pair {qp_num} names no work request that is in flight here")]
+pub struct ClaimError {
+    /// What the completion named.
+    pub wr_id: WrId,
+    /// The queue pair that it came from.
+    pub qp_num: QpNum,
+}

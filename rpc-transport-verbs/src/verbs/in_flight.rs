@@ -1,0 +1,158 @@
+//! The slots that are in flight on one send queue, oldest first.
+
+use super::slot::Slot;
+use super::wr_id::{GENERATION_BITS, QueueTag, WorkKind, WrId};
+
+/// A ring with one entry per send-queue slot in use. An entry holds the memory slot of its request,
+/// or nothing if that went inline.
+///
+/// An entry becomes free only when a completion of its request *or a later one* has been polled
+/// and is completed here: this is the count that keeps a send queue from overrunning on devices
+/// that reclaim late, and from hiding a missing signal on devices that reclaim early.
+#[derive(Debug)]
+pub(super) struct InFlight {
+    entries: Box<[Option<Slot>]>,
+    queue: QueueTag,
+    capacity: usize,
+    /// Number of the next request, counted from 0 since the queue pair was made.
+    head: u64,
+    /// Number of the oldest request in flight.
+    tail: u64,
+}
+
+impl InFlight {
+    pub(super) fn new(queue: QueueTag, capacity: usize) -> Self {
+        let entries = capacity.max(1).next_power_of_two();
+        Self {
+            entries: (0..entries).map(|_| None).collect(),
+            queue,
+            capacity,
+            head: 0,
+            tail: 0,
+        }
+    }
+
+    pub(super) fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    pub(super) fn free(&self) -> usize {
+        // The difference is at most the capacity.
+        self.capacity - (self.head - self.tail) as usize
+    }
+
+    fn place(&self, number: u64) -> usize {
+        // The number of entries is a power of two.
+        number as usize & (self.entries.len() - 1)
+    }
+
+    fn shift(&self) -> u32 {
+        self.entries.len().trailing_zeros()
+    }
+
+    /// The id that the request `ahead` places after the next one will have.
+    pub(super) fn id_of_next(&self, ahead: usize) -> WrId {
+        let number = self.head + ahead as u64;
+        // Queue depths fit 32 bits, and the generation is cut to its bits.
+        WrId::new(
+            WorkKind::Send,
+            self.queue,
+            self.place(number) as u32,
+            (number >> self.shift()) as u32,
+        )
+    }
+
+    /// Takes the next entry. The caller has seen that one is free.
+    pub(super) fn push(&mut self, slot: Option<Slot>) {
+        let place = self.place(self.head);
+        self.entries[place] = slot;
+        self.head += 1;
+    }
+
+    /// Frees every entry up to the one that `id` names. `false`: it names none in flight.
+    pub(super) fn complete(&mut self, id: WrId, release: &mut impl FnMut(Slot)) -> bool {
+        if !id.belongs_to(WorkKind::Send, self.queue) || id.index() as usize >= self.entries.len() {
+            return false;
+        }
+        let number = u64::from(id.generation()) << self.shift() | u64::from(id.index());
+        // What the id carries are the lower bits of the number: compare in as many.
+        let bits = GENERATION_BITS + self.shift();
+        let offset = number.wrapping_sub(self.tail) & ((1 << bits) - 1);
+        if offset >= self.head - self.tail {
+            return false;
+        }
+        for _ in 0..=offset {
+            self.release_oldest(release);
+        }
+        true
+    }
+
+    /// Frees everything. The device must have given the queue up.
+    pub(super) fn drain(&mut self, release: &mut impl FnMut(Slot)) {
+        while self.tail != self.head {
+            self.release_oldest(release);
+        }
+    }
+
+    fn release_oldest(&mut self, release: &mut impl FnMut(Slot)) {
+        let place = self.place(self.tail);
+        self.tail += 1;
+        if let Some(slot) = self.entries[place].take() {
+            release(slot);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ring(capacity: usize) -> InFlight {
+        InFlight::new(QueueTag::allocate("test").unwrap(), capacity)
+    }
+
+    #[test]
+    fn a_completion_frees_its_own_request_and_all_before() {
+        let mut ring = ring(3);
+        let ids: Vec<_> = (0..3)
+            .map(|_| {
+                let id = ring.id_of_next(0);
+                ring.push(None);
+                id
+            })
+            .collect();
+        assert_eq!(ring.free(), 0);
+        assert!(ring.complete(ids[1], &mut drop));
+        assert_eq!(ring.free(), 2);
+        assert!(!ring.complete(ids[0], &mut drop), "it is gone already");
+        assert!(!ring.complete(ids[1], &mut drop));
+        assert!(ring.complete(ids[2], &mut drop));
+        assert_eq!(ring.free(), 3);
+    }
+
+    #[test]
+    fn an_id_of_an_earlier_round_is_stale() {
+        let mut ring = ring(2);
+        let old = ring.id_of_next(0);
+        for _ in 0..3 {
+            let id = ring.id_of_next(0);
+            ring.push(None);
+            assert!(ring.complete(id, &mut drop));
+        }
+        ring.push(None);
+        assert!(!ring.complete(old, &mut drop));
+        assert_eq!(ring.free(), 1);
+    }
+
+    #[test]
+    fn ids_stay_right_when_the_generation_comes_round() {
+        let mut ring = ring(2);
+        let start = (1_u64 << (GENERATION_BITS + 1)) - 1;
+        (ring.head, ring.tail) = (start, start);
+        for _ in 0..4 {
+            let id = ring.id_of_next(0);
+            ring.push(None);
+            assert!(ring.complete(id, &mut drop));
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! The safe verbs layer: one verbs object per file, usable without the rest of the crate.
+//!
+//! The names are those of `libibverbs`, spelled out, so that a man page can be looked up. What is
+//! different from C:
+//!
+//! * **Memory in flight is owned.** A [`Slot`] is the unique token of one piece of a
+//!   [`MemoryRegion`]. Posting consumes it; only the device's word brings it back: its completion,
+//!   a later completion of the same send queue, a flush, or the end of the queue pair. So no bytes
+//!   can be touched while the device may touch them, whatever is dropped or forgotten.
+//! * **A completion is claimed once.** [`WorkCompletion`] is not `Clone`; claiming consumes it.
+//! * **Parents outlive children.** Every object shares ownership of what it was made from, so that
+//!   dropping them in any order destroys them in an order that the device accepts.
+//! * **Errors say what was expected**, in particular [`ModifyError`], which names the missing or
+//!   superfluous attribute and the transition.
+//!
+//! The calling order, each step by the method's verbs name:
+//!
+//! 1. [`Context::open`], [`Context::alloc_pd`], [`ProtectionDomain::register`],
+//!    [`MemoryRegion::into_slots`];
+//! 2. [`Context::create_cq`], [`ProtectionDomain::create_srq`], [`ProtectionDomain::create_qp`];
+//! 3. [`SharedReceiveQueue::post_recv`] *before* the peer may send;
+//! 4. [`QueuePair::to_init`], [`QueuePair::to_rtr`] with what the peer told out of band,
+//!    [`QueuePair::to_rts`]; neither side sends before both are ready to receive;
+//! 5. [`QueuePair::post_send`]; [`CompletionQueue::poll`]; then [`QueuePair::complete_send`] or
+//!    [`SharedReceiveQueue::claim`] for each completion.
+//!
+//! One [`Context`] belongs to one poller: everything that was made from it may be used from any
+//! thread, but the device lets one thread at a time do so.
+
+mod async_event;
+mod completion_queue;
+mod context;
+mod error;
+mod in_flight;
+mod memory_region;
+mod posted_receives;
+mod protection_domain;
+mod queue_pair;
+mod queue_pair_attributes;
+mod queue_pair_state;
+mod shared_receive_queue;
+mod slot;
+mod work_completion;
+mod wr_id;
+
+pub use async_event::{AsyncEvent, SrqNum};
+pub use completion_queue::CompletionQueue;
+pub use context::{
+    Context, DeviceAttributes, DeviceCounters, Gid, PortAttributes, PortState, SoftOptions,
+};
+pub use error::{
+    ClaimError, Forked, ModifyError, OpenError, PostError, PostErrorReason, VerbsError,
+};
+pub use memory_region::{Access, LocalKey, MemoryRegion, RemoteKey};
+pub use protection_domain::ProtectionDomain;
+pub use queue_pair::{QueuePair, QueuePairCapabilities, QueuePairConfig, SendRequest};
+pub use queue_pair_attributes::{
+    AddressVector, Mtu, PathMigration, Psn, QpAttributes, QpNum, RemoteEndpoint, RnrTimer,
+    RtrAttributes, RtsAttributes,
+};
+pub use queue_pair_state::{Attribute, AttributeMask, QpState, QpType};
+pub use shared_receive_queue::{SharedReceiveQueue, SrqAttributes};
+pub use slot::{Slot, SlotIndex};
+pub use work_completion::{CompletionOpcode, CompletionStatus, WorkCompletion};
+pub use wr_id::{WorkKind, WrId};

@@ -1,0 +1,239 @@
+//! What a queue pair can be told: the attributes of `ibv_modify_qp`, each present or not.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::context::Gid;
+use super::memory_region::Access;
+use super::queue_pair_state::{Attribute, AttributeMask, QpState};
+
+/// The number of a queue pair: 24 bits; 0 and 1 are special.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct QpNum(pub u32);
+
+impl fmt::Display for QpNum {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#08x}", self.0)
+    }
+}
+
+/// A packet sequence number: 24 bits, the rest is cut off as the kernel does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Psn(u32);
+
+impl Psn {
+    /// The lower 24 bits of `number`.
+    pub fn new(number: u32) -> Self {
+        Self(number & 0x00ff_ffff)
+    }
+
+    /// The number.
+    pub fn get(self) -> u32 {
+        self.0
+    }
+}
+
+/// Path MTU, with the codes of `enum ibv_mtu`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Mtu {
+    /// 256 bytes.
+    Bytes256 = 1,
+    /// 512 bytes.
+    Bytes512 = 2,
+    /// 1,024 bytes.
+    Bytes1024 = 3,
+    /// 2,048 bytes.
+    Bytes2048 = 4,
+    /// 4,096 bytes.
+    Bytes4096 = 5,
+}
+
+/// The least time that a peer waits after it was told "receiver not ready", as a 5-bit code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RnrTimer(pub u8);
+
+impl RnrTimer {
+    /// The time. Note that code 0 is the *longest*, 655.36 ms. Codes above 31 are refused by
+    /// `modify`; here only the lower 5 bits count.
+    pub fn duration(self) -> Duration {
+        Duration::from_micros(RNR_TIMER_US[usize::from(self.0 & 31)])
+    }
+}
+
+/// Microseconds for each code (`enum ib_rnr_timeout` of the kernel).
+const RNR_TIMER_US: [u64; 32] = [
+    655_360, 10, 20, 30, 40, 60, 80, 120, 160, 240, 320, 480, 640, 960, 1_280, 1_920, 2_560, 3_840,
+    5_120, 7_680, 10_240, 15_360, 20_480, 30_720, 40_960, 61_440, 81_920, 122_880, 163_840,
+    245_760, 327_680, 491_520,
+];
+
+/// Where a queue pair sends to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AddressVector {
+    /// The remote port's GID.
+    pub gid: Gid,
+    /// Index of the local GID to send from.
+    pub sgid_index: u8,
+    /// Whether a global route is used. Required where there are no LIDs (RoCE, `soft`).
+    pub is_global: bool,
+    /// The local port; the queue pair's own.
+    pub port: u8,
+}
+
+/// State of automatic path migration. No device here has any; it is named to be refused by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PathMigration {
+    /// Migrated.
+    Migrated,
+    /// To be armed again.
+    Rearm,
+    /// Armed.
+    Armed,
+}
+
+/// Attributes of a queue pair. What is `None` is not part of the call.
+///
+/// Which may and must be given depends on the transition: see [`ModifyError`](super::ModifyError).
+/// [`QueuePair::to_init`](super::QueuePair::to_init) and its neighbours fill them in for the usual way up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs)] // the names are those of `ibv_qp_attr`; units are in the types or said below
+pub struct QpAttributes {
+    /// The state to go to; `None` stays in the current one.
+    pub state: Option<QpState>,
+    /// The state that the caller believes it to be in.
+    pub current_state: Option<QpState>,
+    /// Raise [`SqDrained`](super::AsyncEvent::SqDrained) when it is.
+    pub notify_drained: Option<bool>,
+    pub access: Option<Access>,
+    pub pkey_index: Option<u16>,
+    pub port: Option<u8>,
+    pub qkey: Option<u32>,
+    pub address: Option<AddressVector>,
+    pub path_mtu: Option<Mtu>,
+    /// Acknowledgement timer: 4.096 µs × 2^timeout, at most 31; 0 waits for ever.
+    pub timeout: Option<u8>,
+    /// At most 7.
+    pub retry_cnt: Option<u8>,
+    /// At most 7, which is for ever.
+    pub rnr_retry: Option<u8>,
+    pub rq_psn: Option<Psn>,
+    pub max_rd_atomic: Option<u8>,
+    pub alternate_path: Option<AddressVector>,
+    pub min_rnr_timer: Option<RnrTimer>,
+    pub sq_psn: Option<Psn>,
+    pub max_dest_rd_atomic: Option<u8>,
+    pub path_migration: Option<PathMigration>,
+    pub dest_qp_num: Option<QpNum>,
+}
+
+impl QpAttributes {
+    /// Which are present. The state is always implied.
+    pub fn mask(&self) -> AttributeMask {
+        let present = [
+            (self.current_state.is_some(), Attribute::CurrentState),
+            (self.notify_drained.is_some(), Attribute::NotifyDrained),
+            (self.access.is_some(), Attribute::Access),
+            (self.pkey_index.is_some(), Attribute::PkeyIndex),
+            (self.port.is_some(), Attribute::Port),
+            (self.qkey.is_some(), Attribute::Qkey),
+            (self.address.is_some(), Attribute::Address),
+            (self.path_mtu.is_some(), Attribute::PathMtu),
+            (self.timeout.is_some(), Attribute::Timeout),
+            (self.retry_cnt.is_some(), Attribute::RetryCnt),
+            (self.rnr_retry.is_some(), Attribute::RnrRetry),
+            (self.rq_psn.is_some(), Attribute::RqPsn),
+            (self.max_rd_atomic.is_some(), Attribute::MaxRdAtomic),
+            (self.alternate_path.is_some(), Attribute::AlternatePath),
+            (self.min_rnr_timer.is_some(), Attribute::MinRnrTimer),
+            (self.sq_psn.is_some(), Attribute::SqPsn),
+            (
+                self.max_dest_rd_atomic.is_some(),
+                Attribute::MaxDestRdAtomic,
+            ),
+            (self.path_migration.is_some(), Attribute::PathMigration),
+            (self.dest_qp_num.is_some(), Attribute::DestQpNum),
+        ];
+        present
+            .into_iter()
+            .filter_map(|(is_present, attribute)| is_present.then_some(attribute))
+            .collect()
+    }
+}
+
+/// What one side tells the other, out of band, so that they can be connected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RemoteEndpoint {
+    /// GID of the port.
+    pub gid: Gid,
+    /// Number of the queue pair.
+    pub qp_num: QpNum,
+    /// The first sequence number that it will send.
+    pub psn: Psn,
+}
+
+/// What [`QueuePair::to_rtr`](super::QueuePair::to_rtr) needs.
+#[derive(Clone, Copy, Debug)]
+pub struct RtrAttributes {
+    /// The peer's queue pair.
+    pub remote: RemoteEndpoint,
+    /// The smaller of what both ports take.
+    pub path_mtu: Mtu,
+    /// What a peer waits when this side has no receive posted. Never code 0, the longest.
+    pub min_rnr_timer: RnrTimer,
+}
+
+impl RtrAttributes {
+    /// The usual values: MTU 1,024; RNR timer 0.96 ms.
+    pub fn new(remote: RemoteEndpoint) -> Self {
+        Self {
+            remote,
+            path_mtu: Mtu::Bytes1024,
+            min_rnr_timer: RnrTimer(13),
+        }
+    }
+}
+
+/// What [`QueuePair::to_rts`](super::QueuePair::to_rts) needs.
+#[derive(Clone, Copy, Debug)]
+pub struct RtsAttributes {
+    /// The first sequence number that this side sends: what the peer was told.
+    pub psn: Psn,
+    /// Acknowledgement timer: 4.096 µs × 2^timeout; 0 waits for ever.
+    pub timeout: u8,
+    /// How often an unanswered request is repeated: at most 6, since 7 is for ever on some devices.
+    pub retry_cnt: u8,
+    /// How often "receiver not ready" is put up with; 7 is for ever.
+    pub rnr_retry: u8,
+}
+
+impl RtsAttributes {
+    /// The usual values: timeout 14 (67 ms), 6 retries, RNR retried for ever.
+    pub fn new(psn: Psn) -> Self {
+        Self {
+            psn,
+            timeout: 14,
+            retry_cnt: 6,
+            rnr_retry: 7,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rnr_timer_zero_is_the_longest_and_the_rest_ascend() {
+        assert_eq!(RnrTimer(0).duration(), Duration::from_micros(655_360));
+        assert_eq!(RnrTimer(13).duration(), Duration::from_micros(960));
+        for code in 2..32 {
+            assert!(RnrTimer(code).duration() > RnrTimer(code - 1).duration());
+        }
+        assert!(RnrTimer(31).duration() < RnrTimer(0).duration());
+    }
+
+    #[test]
+    fn a_psn_has_24_bits() {
+        assert_eq!(Psn::new(0x1234_5678).get(), 0x0034_5678);
+    }
+}

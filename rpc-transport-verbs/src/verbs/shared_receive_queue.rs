@@ -1,0 +1,91 @@
+//! Receives that many queue pairs share.
+
+use std::sync::Arc;
+
+use super::async_event::SrqNum;
+use super::error::{ClaimError, PostError, VerbsError};
+use super::posted_receives::PostedReceives;
+use super::protection_domain::ProtectionDomain;
+use super::slot::Slot;
+use super::work_completion::WorkCompletion;
+use super::wr_id::QueueTag;
+use crate::provider;
+
+/// A shared receive queue: whichever queue pair receives takes the oldest receive posted here.
+///
+/// Cheap to clone, and usable from any thread: a second thread may post while the poller claims.
+/// Destroyed after all queue pairs that receive from it; what is still posted then is dropped.
+#[derive(Clone, Debug)]
+pub struct SharedReceiveQueue {
+    pub(super) shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+pub(super) struct Shared {
+    // Before the slots, which are dropped after the device has given the queue up.
+    pub(super) raw: provider::SharedReceiveQueue,
+    posted: PostedReceives,
+    _domain: Arc<provider::ProtectionDomain>,
+}
+
+/// What a shared receive queue says of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SrqAttributes {
+    /// Work requests that it takes.
+    pub max_wr: usize,
+    /// Scatter/gather elements of each.
+    pub max_sge: usize,
+    /// The armed limit; 0 if none is.
+    pub limit: usize,
+}
+
+impl SharedReceiveQueue {
+    pub(super) fn new(
+        domain: &ProtectionDomain,
+        max_wr: usize,
+        max_sge: usize,
+    ) -> Result<Self, VerbsError> {
+        let raw = domain.raw.create_srq(max_wr, max_sge)?;
+        let posted = PostedReceives::new(QueueTag::allocate("create_srq")?, raw.query()?.max_wr);
+        Ok(Self {
+            shared: Arc::new(Shared {
+                raw,
+                posted,
+                _domain: Arc::clone(&domain.raw),
+            }),
+        })
+    }
+
+    /// Names it in [`AsyncEvent::SrqLimitReached`](super::AsyncEvent::SrqLimitReached).
+    pub fn number(&self) -> SrqNum {
+        self.shared.raw.number()
+    }
+
+    /// Posts `count` slots, or as many as there are, from the end of `slots`, in one list.
+    ///
+    /// On error those from `taken` on are still in `slots`.
+    pub fn post_recv(&self, slots: &mut Vec<Slot>, count: usize) -> Result<(), PostError> {
+        self.shared
+            .posted
+            .post(slots, count, |work| self.shared.raw.post_recv(work))
+    }
+
+    /// Gives the slot of a receive back, with the number of bytes that came: 0 if it failed.
+    pub fn claim(&self, completion: WorkCompletion) -> Result<(Slot, usize), ClaimError> {
+        self.shared.posted.claim(completion)
+    }
+
+    /// Arms the limit: one [`SrqLimitReached`](super::AsyncEvent::SrqLimitReached) when a receive
+    /// is taken and fewer than `limit` are left. 0 disarms.
+    ///
+    /// It does not fire for what is already below: check after arming. It fires once: arm again
+    /// after posting.
+    pub fn arm_limit(&self, limit: usize) -> Result<(), VerbsError> {
+        self.shared.raw.arm_limit(limit)
+    }
+
+    /// Its size and armed limit.
+    pub fn query(&self) -> Result<SrqAttributes, VerbsError> {
+        self.shared.raw.query()
+    }
+}
