@@ -1,0 +1,304 @@
+//! [`CallTable`]: the calls of one connection that have been sent, from there to their end.
+//!
+//! ```text
+//!   begin ──▶ InFlight ──answer──▶ Answered ──take──▶ (free)
+//!                │  │
+//!                │  └──connection ends──▶ Failed ──take──▶ (free)
+//!                └──future dropped, or deadline passed──▶ Abandoned ──answer, or end──▶ (free)
+//! ```
+//!
+//! The table owns what arrives, not the future that waits for it: a future may be dropped or
+//! forgotten at any moment and no receive slot goes with it. An abandoned call keeps its place
+//! until its one answer has come, so that the answer finds the receive that was promised for it
+//! and is never taken for the answer to another call.
+
+use std::task::Waker;
+
+use crate::call_error::CallError;
+use crate::frame::CallId;
+use crate::timers::TimerKey;
+
+/// Calls by the index in their id. `B` is the transport's receive slot.
+#[derive(Debug)]
+pub(crate) struct CallTable<B> {
+    entries: Vec<Entry<B>>,
+    free: Vec<u32>,
+}
+
+#[derive(Debug)]
+struct Entry<B> {
+    id: CallId,
+    state: State<B>,
+}
+
+#[derive(Debug)]
+enum State<B> {
+    Free,
+    InFlight { waker: Option<Waker>, timer: Option<TimerKey> },
+    Answered(Answer<B>),
+    Failed(CallError),
+    Abandoned,
+}
+
+/// The frame that answered a call.
+#[derive(Debug)]
+pub(crate) enum Answer<B> {
+    /// Still in its receive slot.
+    Slot(B),
+    /// Copied out, because the slot was needed and nobody had come for the answer yet.
+    Copied(Vec<u8>),
+}
+
+/// What became of a frame that answers a call.
+#[derive(Debug)]
+pub(crate) enum Arrival<B> {
+    /// The call waits no longer: wake it, and cancel its timer.
+    Kept { waker: Option<Waker>, timer: Option<TimerKey> },
+    /// Nobody waits for it any more: the slot goes straight back.
+    NotWanted(B),
+    /// No such call is under way: the peer invented it.
+    Unknown(B),
+}
+
+/// What there is for a call's future.
+#[derive(Debug)]
+pub(crate) enum Taken<B> {
+    Pending,
+    Answered(Answer<B>),
+    Failed(CallError),
+}
+
+impl<B> Default for CallTable<B> {
+    fn default() -> Self {
+        Self { entries: Vec::new(), free: Vec::new() }
+    }
+}
+
+impl<B> CallTable<B> {
+    /// A place for a call that is about to be sent.
+    pub(crate) fn begin(&mut self) -> CallId {
+        let index = self.free.pop().unwrap_or_else(|| {
+            let index = self.entries.len() as u32;
+            self.entries.push(Entry { id: CallId::new(index, 0), state: State::Free });
+            index
+        });
+        let entry = &mut self.entries[index as usize];
+        entry.state = State::InFlight { waker: None, timer: None };
+        entry.id
+    }
+
+    /// The call in flight has a deadline.
+    pub(crate) fn set_timer(&mut self, id: CallId, key: TimerKey) {
+        if let State::InFlight { timer, .. } = &mut self.entries[id.index()].state {
+            *timer = Some(key);
+        }
+    }
+
+    /// A frame has come that answers `id`, an id from a peer.
+    pub(crate) fn answer(&mut self, id: CallId, frame: B) -> Arrival<B> {
+        let Some(entry) = self.entries.get_mut(id.index()).filter(|entry| entry.id == id) else {
+            return Arrival::Unknown(frame);
+        };
+        match &mut entry.state {
+            State::InFlight { waker, timer } => {
+                let (waker, timer) = (waker.take(), timer.take());
+                entry.state = State::Answered(Answer::Slot(frame));
+                Arrival::Kept { waker, timer }
+            }
+            State::Abandoned => {
+                self.release(id);
+                Arrival::NotWanted(frame)
+            }
+            // A second answer to the same call, or one that was never begun.
+            State::Free | State::Answered(_) | State::Failed(_) => Arrival::Unknown(frame),
+        }
+    }
+
+    /// What has come for a call; if nothing yet, `waker` is woken when it does.
+    pub(crate) fn take(&mut self, id: CallId, waker: &Waker) -> Taken<B> {
+        let Some(entry) = self.entries.get_mut(id.index()).filter(|entry| entry.id == id) else {
+            debug_assert!(false, "a call is polled that is not in its table");
+            return Taken::Pending;
+        };
+        match std::mem::replace(&mut entry.state, State::Free) {
+            State::InFlight { timer, .. } => {
+                entry.state = State::InFlight { waker: Some(waker.clone()), timer };
+                Taken::Pending
+            }
+            State::Answered(answer) => {
+                self.release(id);
+                Taken::Answered(answer)
+            }
+            State::Failed(error) => {
+                self.release(id);
+                Taken::Failed(error)
+            }
+            state @ (State::Free | State::Abandoned) => {
+                entry.state = state;
+                Taken::Pending
+            }
+        }
+    }
+
+    /// The call's future goes away, or gives up. What it left is handed out: an answer to
+    /// release, a timer to cancel.
+    pub(crate) fn abandon(&mut self, id: CallId) -> (Option<Answer<B>>, Option<TimerKey>) {
+        let Some(entry) = self.entries.get_mut(id.index()).filter(|entry| entry.id == id) else {
+            return (None, None);
+        };
+        match std::mem::replace(&mut entry.state, State::Abandoned) {
+            State::InFlight { timer, .. } => (None, timer),
+            State::Abandoned => (None, None),
+            State::Answered(answer) => {
+                self.release(id);
+                (Some(answer), None)
+            }
+            State::Free | State::Failed(_) => {
+                self.release(id);
+                (None, None)
+            }
+        }
+    }
+
+    /// The waker of a call whose deadline has passed; its timer has fired.
+    pub(crate) fn expire(&mut self, id: CallId) -> Option<Waker> {
+        match self.entries.get_mut(id.index()).filter(|entry| entry.id == id).map(|entry| &mut entry.state) {
+            Some(State::InFlight { waker, timer }) => {
+                *timer = None;
+                waker.take()
+            }
+            _ => None,
+        }
+    }
+
+    /// The connection has ended: every call that waits fails. Hands out what each leaves, and
+    /// returns how many promised receives no answer will use any more.
+    pub(crate) fn fail_all(
+        &mut self,
+        error: &CallError,
+        mut left: impl FnMut(Option<Waker>, Option<TimerKey>),
+    ) -> u32 {
+        let mut unanswered = 0;
+        for index in 0..self.entries.len() {
+            match std::mem::replace(&mut self.entries[index].state, State::Free) {
+                State::InFlight { waker, timer } => {
+                    self.entries[index].state = State::Failed(error.clone());
+                    unanswered += 1;
+                    left(waker, timer);
+                }
+                State::Abandoned => {
+                    unanswered += 1;
+                    self.release(self.entries[index].id);
+                }
+                state => self.entries[index].state = state,
+            }
+        }
+        unanswered
+    }
+
+    /// Copies every answer out of its slot that nobody has come for yet, and hands the slots out.
+    pub(crate) fn copy_answers_out(&mut self, mut slots: impl FnMut(B))
+    where
+        B: AsRef<[u8]>,
+    {
+        for entry in &mut self.entries {
+            if let State::Answered(answer) = &mut entry.state
+                && let Answer::Slot(frame) = answer
+            {
+                let copy = Answer::Copied(frame.as_ref().to_vec());
+                if let Answer::Slot(frame) = std::mem::replace(answer, copy) {
+                    slots(frame);
+                }
+            }
+        }
+    }
+
+    /// Calls that are not at their end yet, for their peers or for their futures.
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len() - self.free.len()
+    }
+
+    fn release(&mut self, id: CallId) {
+        let entry = &mut self.entries[id.index()];
+        entry.state = State::Free;
+        // The next call here has another id: a late answer to this one finds nothing.
+        let index = id.index() as u32;
+        entry.id = CallId::new(index, (id.0 >> 20).wrapping_add(1));
+        self.free.push(index);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::call_error::{Cause, Execution};
+
+    fn begin(table: &mut CallTable<u8>) -> CallId {
+        table.begin()
+    }
+
+    #[test]
+    fn an_answer_finds_its_call_once() {
+        let mut table = CallTable::default();
+        let (a, b) = (begin(&mut table), begin(&mut table));
+        assert!(matches!(table.answer(b, 7), Arrival::Kept { .. }));
+        assert!(matches!(table.answer(b, 8), Arrival::Unknown(8)));
+        assert!(matches!(table.take(a, Waker::noop()), Taken::Pending));
+        assert!(matches!(table.take(b, Waker::noop()), Taken::Answered(Answer::Slot(7))));
+        assert!(matches!(table.answer(b, 9), Arrival::Unknown(9)));
+        assert_eq!(table.len(), 1);
+    }
+
+    #[test]
+    fn a_late_answer_is_not_taken_for_that_of_the_next_call() {
+        let mut table = CallTable::default();
+        let old = begin(&mut table);
+        table.answer(old, 1);
+        table.take(old, Waker::noop());
+        let new = begin(&mut table);
+        assert_eq!(new.index(), old.index());
+        assert!(matches!(table.answer(old, 2), Arrival::Unknown(2)));
+        assert!(matches!(table.take(new, Waker::noop()), Taken::Pending));
+    }
+
+    #[test]
+    fn an_abandoned_call_keeps_its_place_until_its_answer_has_come() {
+        let mut table = CallTable::default();
+        let id = begin(&mut table);
+        assert!(matches!(table.abandon(id), (None, None)));
+        assert_eq!(table.len(), 1);
+        assert!(matches!(table.answer(id, 5), Arrival::NotWanted(5)));
+        assert_eq!(table.len(), 0);
+        let id = begin(&mut table);
+        table.answer(id, 6);
+        assert!(matches!(table.abandon(id), (Some(Answer::Slot(6)), None)));
+        assert_eq!(table.len(), 0);
+    }
+
+    #[test]
+    fn answers_nobody_came_for_can_be_copied_out_of_their_slots() {
+        let mut table: CallTable<Vec<u8>> = CallTable::default();
+        let id = table.begin();
+        table.answer(id, vec![1, 2]);
+        let mut slots = Vec::new();
+        table.copy_answers_out(|slot| slots.push(slot));
+        assert_eq!(slots, [[1, 2]]);
+        table.copy_answers_out(|_| panic!("twice"));
+        assert!(matches!(table.take(id, Waker::noop()), Taken::Answered(Answer::Copied(copy)) if copy == [1, 2]));
+    }
+
+    #[test]
+    fn when_the_connection_ends_every_call_does() {
+        let mut table = CallTable::default();
+        let (waiting, answered, abandoned) = (begin(&mut table), begin(&mut table), begin(&mut table));
+        table.answer(answered, 1);
+        table.abandon(abandoned);
+        let mut woken = 0;
+        let error = CallError::new(Cause::DeadlineExceeded, Execution::MayHaveRun);
+        assert_eq!(table.fail_all(&error, |_, _| woken += 1), 2);
+        assert_eq!(woken, 1);
+        assert!(matches!(table.take(waiting, Waker::noop()), Taken::Failed(_)));
+        assert!(matches!(table.take(answered, Waker::noop()), Taken::Answered(Answer::Slot(1))));
+        assert_eq!(table.len(), 0);
+    }
+}

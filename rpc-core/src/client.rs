@@ -1,0 +1,216 @@
+//! The client: [`Caller`], which generated clients call through, and [`LocalChannel`], the one
+//! whose poller is the application's own thread.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use prost::Message;
+
+use crate::call_error::{CallError, Cause, Execution};
+use crate::channel::ChannelCore;
+use crate::frame::{CallId, FrameHeader, StatusBody};
+use crate::message::{Request, Response, TimeAllowed};
+use crate::metadata::Metadata;
+use crate::method::MethodSpec;
+use crate::outgoing::{Begun, Outgoing, Polled};
+use crate::status::{Code, Status};
+use crate::waiters::WaiterKey;
+
+/// What a generated client calls through. Implemented by channels; mock a client by serving its
+/// trait in process instead.
+pub trait Caller {
+    /// Makes one call of a unary method.
+    fn unary<Req, Res>(
+        &self,
+        method: &'static MethodSpec,
+        request: Request<Req>,
+    ) -> impl Future<Output = Result<Response<Res>, CallError>>
+    where
+        Req: Message,
+        Res: Message + Default;
+}
+
+/// A connection to a server, used from the thread of its poller only. Cheap to clone; the
+/// connection ends when the last clone, and the last call on it, is gone.
+#[derive(Clone)]
+pub struct LocalChannel(pub(crate) Rc<ChannelCore>);
+
+impl Caller for LocalChannel {
+    async fn unary<Req, Res>(
+        &self,
+        method: &'static MethodSpec,
+        request: Request<Req>,
+    ) -> Result<Response<Res>, CallError>
+    where
+        Req: Message,
+        Res: Message + Default,
+    {
+        LocalCall {
+            channel: &self.0,
+            method,
+            request,
+            deadline: None,
+            state: CallState::New,
+            response: PhantomData,
+        }
+        .await
+    }
+}
+
+impl fmt::Debug for LocalChannel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "LocalChannel({})", self.0.address())
+    }
+}
+
+/// One call, as a future. It holds no device memory: the driver's call table does, so it may be
+/// dropped or forgotten in every state.
+struct LocalCall<'a, Req, Res> {
+    channel: &'a ChannelCore,
+    method: &'static MethodSpec,
+    request: Request<Req>,
+    deadline: Option<Instant>,
+    state: CallState,
+    response: PhantomData<fn() -> Res>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum CallState {
+    New,
+    Waiting(WaiterKey),
+    InFlight(CallId),
+    Done,
+}
+
+// Nothing in it is ever pinned: its request is only borrowed.
+impl<Req, Res> Unpin for LocalCall<'_, Req, Res> {}
+
+impl<Req: Message, Res: Message + Default> Future for LocalCall<'_, Req, Res> {
+    type Output = Result<Response<Res>, CallError>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.get_mut();
+        let poller = &*this.channel.poller;
+        if let Poll::Ready(outcome) = this.step(cx) {
+            return Poll::Ready(outcome);
+        }
+        if poller.is_turning() {
+            return Poll::Pending;
+        }
+        // Nobody else takes this poller's turns: this future has been polled by an executor that
+        // does not know of it. Take one, and ask to be polled again.
+        poller.turn();
+        let polled = this.step(cx);
+        if polled.is_pending() {
+            cx.waker().wake_by_ref();
+        }
+        polled
+    }
+}
+
+impl<Req: Message, Res: Message + Default> LocalCall<'_, Req, Res> {
+    fn step(&mut self, cx: &mut Context<'_>) -> Poll<Result<Response<Res>, CallError>> {
+        let call = match self.state {
+            CallState::InFlight(call) => call,
+            CallState::New | CallState::Waiting(_) => match self.begin(cx) {
+                Ok(Some(call)) => call,
+                Ok(None) => return Poll::Pending,
+                Err(error) => {
+                    self.state = CallState::Done;
+                    return Poll::Ready(Err(error));
+                }
+            },
+            // Polled again after it was ready, which the contract of futures leaves open.
+            CallState::Done => return Poll::Pending,
+        };
+        let mut received = None;
+        let channel = self.channel;
+        let polled = channel.poller.poll_answer(channel.link, call, self.deadline, cx.waker(), &mut |frame| {
+            received = Some(decode(frame));
+        });
+        let outcome = match polled {
+            Polled::Pending => return Poll::Pending,
+            Polled::Failed(error) => Err(error),
+            Polled::Received => received.unwrap_or_else(|| decode(&[])),
+        };
+        self.state = CallState::Done;
+        Poll::Ready(outcome)
+    }
+
+    fn begin(&mut self, cx: &mut Context<'_>) -> Result<Option<CallId>, CallError> {
+        let channel = self.channel;
+        let waiter = match self.state {
+            CallState::Waiting(waiter) => Some(waiter),
+            _ => {
+                self.deadline = match self.request.time_allowed() {
+                    TimeAllowed::Unlimited => None,
+                    TimeAllowed::For(timeout) => channel.poller.deadline_after(timeout),
+                    TimeAllowed::Until(deadline) => Some(deadline),
+                };
+                None
+            }
+        };
+        let Some(method) = channel.number_of(self.method) else {
+            let cause = Cause::Unimplemented { path: self.method.path };
+            return Err(CallError::new(cause, Execution::NeverSent));
+        };
+        let message = self.request.get_ref();
+        let outgoing = Outgoing {
+            method,
+            deadline: self.deadline,
+            metadata: self.request.metadata(),
+            message_len: message.encoded_len(),
+            encode: &mut |mut out| {
+                // It was reserved to fit; a message whose length changes is zero-filled, and
+                // refused by the server's decoder.
+                if message.encode(&mut out).is_err() || !out.is_empty() {
+                    tracing::error!(method = self.method.path, "the message's encoded length changed");
+                    out.fill(0);
+                }
+            },
+        };
+        match channel.poller.begin(channel.link, outgoing, waiter, cx.waker()) {
+            Begun::Sent(call) => {
+                self.state = CallState::InFlight(call);
+                Ok(Some(call))
+            }
+            Begun::Waiting(waiter) => {
+                self.state = CallState::Waiting(waiter);
+                Ok(None)
+            }
+            Begun::Failed(error) => Err(error),
+        }
+    }
+}
+
+impl<Req, Res> Drop for LocalCall<'_, Req, Res> {
+    fn drop(&mut self) {
+        match self.state {
+            CallState::New | CallState::Done => {}
+            CallState::Waiting(waiter) => self.channel.poller.leave(self.channel.link, waiter),
+            CallState::InFlight(call) => self.channel.poller.abandon(self.channel.link, call),
+        }
+    }
+}
+
+/// Decodes a frame that is known to be a response.
+fn decode<Res: Message + Default>(frame: &[u8]) -> Result<Response<Res>, CallError> {
+    let undecodable = |error| CallError::new(Cause::Undecodable(error), Execution::Answered);
+    let not_a_frame = |_| CallError::remote(Status::internal("the answer is not a frame"));
+    let (header, metadata, message) = FrameHeader::parse(frame).map_err(not_a_frame)?;
+    let metadata = Metadata::decode(metadata)
+        .map_err(|error| CallError::remote(Status::internal(error.to_string())))?;
+    if header.selector == Code::Ok.number() {
+        let message = Res::decode(message).map_err(undecodable)?;
+        return Ok(Response::received(message, metadata));
+    }
+    let body = StatusBody::decode(message).map_err(undecodable)?;
+    let status = Status::new(Code::from_number(header.selector), body.message)
+        .with_details(body.details)
+        .with_metadata(metadata);
+    Err(CallError::remote(status))
+}

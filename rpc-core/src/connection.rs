@@ -1,0 +1,291 @@
+//! [`Connection`]: the rules of one connection, without its bytes.
+//!
+//! It is told of every header that arrives ([`handle_header`](Connection::handle_header)) and asked
+//! for every header that leaves ([`poll_header`](Connection::poll_header)); it keeps the credits in
+//! both directions and the counts that both sides agreed on, and names the rule that a peer breaks.
+//! It does no I/O, has no clock, and knows neither messages nor buffers, so that every order of
+//! events can be tried in a test.
+
+use crate::credit::{CreditError, ReceiveWindow, SendCredits};
+use crate::frame::{CallId, FrameError, FrameHeader, FrameKind};
+
+/// Which side of a connection this is. Requests go from the client to the server only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// The side that connected.
+    Client,
+    /// The side that listened.
+    Server,
+}
+
+/// The peer broke a rule. The connection ends with this reason; nothing else does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ProtocolError {
+    /// Not a frame.
+    #[error("the peer sent {0}")]
+    Frame(#[from] FrameError),
+    /// The rules of credits.
+    #[error("the peer broke the rules of credits: {0}")]
+    Credit(#[from] CreditError),
+    /// A request to a client, or a response to a server.
+    #[error("the peer sent a {kind:?} to a {role:?}")]
+    WrongWay {
+        /// What came.
+        kind: FrameKind,
+        /// What this side is.
+        role: Role,
+    },
+    /// More calls under way than were agreed on.
+    #[error("the peer has more than the {limit} calls under way that were agreed on")]
+    TooManyCalls {
+        /// The number agreed on.
+        limit: u32,
+    },
+    /// An answer to no call.
+    #[error("the peer answered a call that is not under way (id {:#010x})", call.0)]
+    UnknownCall {
+        /// The id that came.
+        call: CallId,
+    },
+}
+
+/// The state of one connection that both sides agree on.
+#[derive(Debug)]
+pub struct Connection {
+    role: Role,
+    credits: SendCredits,
+    window: ReceiveWindow,
+    /// Client: requests sent and not answered. Server: requests received and not answered.
+    calls_under_way: u32,
+    max_in_flight: u32,
+}
+
+impl Connection {
+    /// The client's side, after a handshake in which the server granted `initial_credits`.
+    #[must_use]
+    pub fn client(initial_credits: u32, max_in_flight: u32) -> Self {
+        Self {
+            role: Role::Client,
+            credits: SendCredits::new(initial_credits, max_in_flight),
+            window: ReceiveWindow::new(0),
+            calls_under_way: 0,
+            max_in_flight,
+        }
+    }
+
+    /// The server's side, after a handshake in which it granted `initial_credits`.
+    #[must_use]
+    pub fn server(initial_credits: u32, max_in_flight: u32) -> Self {
+        Self {
+            role: Role::Server,
+            credits: SendCredits::new(0, 0),
+            window: ReceiveWindow::new(initial_credits),
+            calls_under_way: 0,
+            max_in_flight,
+        }
+    }
+
+    /// Takes note of a frame that arrived.
+    ///
+    /// # Errors
+    ///
+    /// [`ProtocolError`] if the peer may not send it now.
+    pub fn handle_header(&mut self, header: &FrameHeader) -> Result<(), ProtocolError> {
+        if header.credits != 0 {
+            self.credits.add(header.credits)?;
+        }
+        if header.credit_ack {
+            self.window.credit_frame_acknowledged()?;
+        }
+        match (header.kind, self.role) {
+            (FrameKind::Request, Role::Server) => {
+                self.window.consume()?;
+                if self.calls_under_way >= self.max_in_flight {
+                    return Err(ProtocolError::TooManyCalls { limit: self.max_in_flight });
+                }
+                self.calls_under_way += 1;
+            }
+            (FrameKind::Response, Role::Client) => {
+                self.calls_under_way = self
+                    .calls_under_way
+                    .checked_sub(1)
+                    .ok_or(ProtocolError::UnknownCall { call: header.call })?;
+            }
+            (FrameKind::Credit, _) => self.window.credit_frame_received(),
+            (kind, role) => return Err(ProtocolError::WrongWay { kind, role }),
+        }
+        Ok(())
+    }
+
+    /// The header of a frame that is sent now, with the credits that it carries. The frame must be
+    /// sent: what it carries is no longer owed.
+    pub fn poll_header(&mut self, kind: FrameKind, call: CallId, selector: u16) -> FrameHeader {
+        let (credits, credit_ack) = self.window.take_owed();
+        match kind {
+            FrameKind::Response => self.calls_under_way = self.calls_under_way.saturating_sub(1),
+            FrameKind::Credit => self.window.credit_frame_sent(),
+            FrameKind::Request => {}
+        }
+        FrameHeader { kind, credit_ack, credits, call, selector, metadata_len: 0, timeout_us: 0 }
+    }
+
+    /// How many more requests may be sent now.
+    #[must_use]
+    pub fn requests_allowed(&self) -> u32 {
+        self.credits.available().min(self.max_in_flight - self.calls_under_way)
+    }
+
+    /// Takes the credit and the place among the calls under way that a request needs; `false` if
+    /// there is none.
+    pub fn take_request(&mut self) -> bool {
+        let allowed = self.requests_allowed() > 0 && self.credits.take();
+        self.calls_under_way += u32::from(allowed);
+        allowed
+    }
+
+    /// Gives back what [`take_request`](Self::take_request) took, for a request that was not sent.
+    pub fn untake_request(&mut self) {
+        self.credits.untake();
+        self.calls_under_way -= 1;
+    }
+
+    /// The receive of a request is free again.
+    pub fn release_request(&mut self) {
+        self.window.release();
+    }
+
+    /// How many receives the window should grow by, given how many are free: the client has used
+    /// up what it was granted, so double it, but leave most of what is free to others.
+    #[must_use]
+    pub fn wants_growth(&self, free: u32) -> u32 {
+        if !self.window.is_exhausted() {
+            return 0;
+        }
+        self.window.size().min(self.max_in_flight - self.window.size()).min(free / 4)
+    }
+
+    /// Grows the window by receives that were taken from the budget.
+    pub fn grow(&mut self, receives: u32) {
+        self.window.grow(receives);
+    }
+
+    /// Whether a frame should be sent for its credits alone.
+    #[must_use]
+    pub fn wants_credit_frame(&self) -> bool {
+        self.window.wants_credit_frame()
+    }
+
+    /// Receives promised to the peer's requests.
+    #[must_use]
+    pub fn window_len(&self) -> u32 {
+        self.window.size()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn header(kind: FrameKind) -> FrameHeader {
+        FrameHeader {
+            kind,
+            credit_ack: false,
+            credits: 0,
+            call: CallId(0),
+            selector: 0,
+            metadata_len: 0,
+            timeout_us: 0,
+        }
+    }
+
+    #[test]
+    fn each_broken_rule_is_named() {
+        let mut server = Connection::server(2, 1);
+        assert_eq!(server.handle_header(&header(FrameKind::Request)), Ok(()));
+        assert_eq!(
+            server.handle_header(&header(FrameKind::Request)),
+            Err(ProtocolError::TooManyCalls { limit: 1 })
+        );
+        assert!(matches!(
+            server.handle_header(&header(FrameKind::Response)),
+            Err(ProtocolError::WrongWay { .. })
+        ));
+        let mut client = Connection::client(2, 4);
+        assert!(matches!(
+            client.handle_header(&header(FrameKind::Response)),
+            Err(ProtocolError::UnknownCall { .. })
+        ));
+        let mut greedy = header(FrameKind::Credit);
+        greedy.credits = 3;
+        assert!(matches!(
+            client.handle_header(&greedy),
+            Err(ProtocolError::Credit(CreditError::Overflow { .. }))
+        ));
+    }
+
+    #[test]
+    fn a_window_of_one_is_replenished_without_an_answer() {
+        let mut client = Connection::client(1, 8);
+        let mut server = Connection::server(1, 8);
+        for _ in 0..3 {
+            assert!(client.take_request());
+            assert!(!client.take_request());
+            let request = client.poll_header(FrameKind::Request, CallId(0), 0);
+            server.handle_header(&request).unwrap();
+            assert!(!server.wants_credit_frame());
+            server.release_request();
+            assert!(server.wants_credit_frame());
+            let credit = server.poll_header(FrameKind::Credit, CallId(0), 0);
+            client.handle_header(&credit).unwrap();
+        }
+    }
+
+    proptest! {
+        /// A client and a server that keep the rules never accuse each other, whatever the order
+        /// in which frames are sent, received, released and answered.
+        #[test]
+        fn two_honest_sides_agree(
+            initial in 1u32..8, max_in_flight in 1u32..12,
+            steps in proptest::collection::vec(0u8..6, 0..500),
+        ) {
+            let initial = initial.min(max_in_flight);
+            let mut client = Connection::client(initial, max_in_flight);
+            let mut server = Connection::server(initial, max_in_flight);
+            let (mut to_server, mut to_client) = (std::collections::VecDeque::new(), std::collections::VecDeque::new());
+            let (mut held, mut running) = (0, 0);
+            for step in steps {
+                match step {
+                    0 if client.take_request() => {
+                        to_server.push_back(client.poll_header(FrameKind::Request, CallId(0), 0));
+                    }
+                    1 => if let Some(frame) = to_server.pop_front() {
+                        server.handle_header(&frame).unwrap();
+                        if frame.kind == FrameKind::Request { held += 1 }
+                        let growth = server.wants_growth(8);
+                        server.grow(growth);
+                    },
+                    2 if held > 0 => {
+                        held -= 1;
+                        running += 1;
+                        server.release_request();
+                    }
+                    3 if running > 0 => {
+                        running -= 1;
+                        to_client.push_back(server.poll_header(FrameKind::Response, CallId(0), 0));
+                    }
+                    4 => if let Some(frame) = to_client.pop_front() {
+                        client.handle_header(&frame).unwrap();
+                    },
+                    5 if server.wants_credit_frame() => {
+                        to_client.push_back(server.poll_header(FrameKind::Credit, CallId(0), 0));
+                    }
+                    _ => {}
+                }
+                prop_assert!(client.requests_allowed() <= server.window_len());
+            }
+        }
+    }
+}

@@ -1,0 +1,391 @@
+//! From a method's number to its handler's future, and from that to a response.
+//!
+//! A [`Service`] registers its methods on every poller; their position in the poller's table is
+//! their number. The future of a call is built in a slot of its method, where it stays until it is
+//! done: slots are boxed once and refilled by [`Pin::set`], so a warm method allocates nothing.
+//!
+//! All that is the user's (decoding into their types, the handler, its destructors) runs here, and
+//! nothing of it can take the poller down: a panic becomes `INTERNAL` for that call alone.
+
+use std::any::Any;
+use std::cell::RefCell;
+use std::fmt;
+use std::marker::PhantomData;
+use std::ops::Deref;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use prost::Message;
+
+use crate::message::{Request, Response};
+use crate::metadata::Metadata;
+use crate::method::MethodSpec;
+use crate::status::Status;
+
+/// A service to be served: what generated `…Server` types are.
+pub trait Service: Send + Sync + 'static {
+    /// `package.Service`.
+    fn name(&self) -> &'static str;
+
+    /// Registers each method on one poller. Called once per poller, on its thread.
+    fn register(&self, methods: &mut Methods);
+}
+
+/// The methods that one poller serves.
+#[derive(Default)]
+pub struct Methods {
+    entries: Vec<(&'static MethodSpec, Rc<dyn Handler>)>,
+}
+
+impl Methods {
+    /// None yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a unary method, with what makes the future of one call.
+    pub fn unary<Req, Res, F>(
+        &mut self,
+        spec: &'static MethodSpec,
+        handler: impl Fn(Request<Req>) -> F + 'static,
+    ) where
+        Req: Message + Default + 'static,
+        Res: Message + 'static,
+        F: Future<Output = Result<Response<Res>, Status>> + 'static,
+    {
+        let handler = Unary { make: handler, slots: RefCell::default(), request: PhantomData };
+        self.entries.push((spec, Rc::new(handler)));
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Each with its number.
+    pub(crate) fn numbered(&self) -> impl Iterator<Item = (u16, &'static MethodSpec)> {
+        (0..).zip(self.entries.iter().map(|(spec, _)| *spec))
+    }
+
+    pub(crate) fn handler(&self, number: u16) -> Option<&Rc<dyn Handler>> {
+        self.entries.get(usize::from(number)).map(|(_, handler)| handler)
+    }
+}
+
+impl fmt::Debug for Methods {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.entries.iter().map(|(spec, _)| spec.path)).finish()
+    }
+}
+
+/// Names a call's future among those of its method.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct HandlerSlot(u32);
+
+/// Bytes of a response, behind the frame's header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ResponseLen {
+    pub(crate) metadata: usize,
+    pub(crate) message: usize,
+}
+
+#[cfg(test)]
+impl HandlerSlot {
+    pub(crate) fn test(index: u32) -> Self {
+        Self(index)
+    }
+}
+
+impl ResponseLen {
+    pub(crate) fn total(self) -> usize {
+        self.metadata + self.message
+    }
+}
+
+/// A method as the driver sees it: the types of its messages and futures are erased here.
+///
+/// For each call: `start`, then `poll` until it is ready, then exactly one of `emit` (if it was
+/// `Ok`) or `discard`. A `poll` that returned `Err` has freed the slot.
+pub(crate) trait Handler {
+    /// Decodes the request and builds the future; no code of the handler has run yet.
+    fn start(
+        &self,
+        message: &[u8],
+        metadata: &[u8],
+        deadline: Option<Instant>,
+    ) -> Result<HandlerSlot, Status>;
+
+    /// Polls the future. When it is done, the response stays in the slot, to be emitted.
+    fn poll(&self, slot: HandlerSlot, cx: &mut Context<'_>) -> Poll<Result<ResponseLen, Status>>;
+
+    /// Writes the response to `out`, exactly as long as `poll` said, and frees the slot.
+    fn emit(&self, slot: HandlerSlot, out: &mut [u8]) -> Result<(), Status>;
+
+    /// Drops what is in the slot, the future or the response, and frees it.
+    fn discard(&self, slot: HandlerSlot);
+}
+
+struct Unary<H, F, Req, Res> {
+    make: H,
+    slots: RefCell<Slots<F, Res>>,
+    request: PhantomData<fn(Req)>,
+}
+
+struct Slots<F, Res> {
+    slots: Vec<Slot<F, Res>>,
+    free: Vec<u32>,
+}
+
+struct Slot<F, Res> {
+    /// `None` while it is being polled: the handler may come back to this method.
+    future: Option<Pin<Box<Option<F>>>>,
+    response: Option<Response<Res>>,
+}
+
+impl<F, Res> Default for Slots<F, Res> {
+    fn default() -> Self {
+        Self { slots: Vec::new(), free: Vec::new() }
+    }
+}
+
+impl<F, Res> Slots<F, Res> {
+    fn take_free(&mut self) -> u32 {
+        self.free.pop().unwrap_or_else(|| {
+            self.slots.push(Slot { future: Some(Box::pin(None)), response: None });
+            // One slot per call under way: 20 bits of call ids bound them.
+            (self.slots.len() - 1) as u32
+        })
+    }
+}
+
+impl<H, F, Req, Res> Unary<H, F, Req, Res> {
+    fn take_future(&self, slot: HandlerSlot) -> Option<Pin<Box<Option<F>>>> {
+        self.slots.borrow_mut().slots[slot.0 as usize].future.take()
+    }
+
+    fn put_future(&self, slot: HandlerSlot, future: Pin<Box<Option<F>>>) {
+        self.slots.borrow_mut().slots[slot.0 as usize].future = Some(future);
+    }
+
+    fn take_response(&self, slot: HandlerSlot) -> Option<Response<Res>> {
+        self.slots.borrow_mut().slots[slot.0 as usize].response.take()
+    }
+
+    fn free(&self, slot: HandlerSlot) {
+        self.slots.borrow_mut().free.push(slot.0);
+    }
+}
+
+impl<H, F, Req, Res> Handler for Unary<H, F, Req, Res>
+where
+    H: Fn(Request<Req>) -> F,
+    F: Future<Output = Result<Response<Res>, Status>>,
+    Req: Message + Default,
+    Res: Message,
+{
+    fn start(
+        &self,
+        message: &[u8],
+        metadata: &[u8],
+        deadline: Option<Instant>,
+    ) -> Result<HandlerSlot, Status> {
+        let undecodable = |what: &dyn fmt::Display| {
+            Status::internal(format!("the request cannot be decoded: {what}"))
+        };
+        let metadata = Metadata::decode(metadata).map_err(|error| undecodable(&error))?;
+        let future = guard(|| {
+            let message = Req::decode(message).map_err(|error| undecodable(&error))?;
+            Ok::<F, Status>((self.make)(Request::received(message, metadata, deadline)))
+        })??;
+        let mut slots = self.slots.borrow_mut();
+        let slot = slots.take_free();
+        if let Some(place) = &mut slots.slots[slot as usize].future {
+            place.set(Some(future));
+        }
+        Ok(HandlerSlot(slot))
+    }
+
+    fn poll(&self, slot: HandlerSlot, cx: &mut Context<'_>) -> Poll<Result<ResponseLen, Status>> {
+        let Some(mut place) = self.take_future(slot) else { return Poll::Pending };
+        let polled = guard(|| match place.as_mut().as_pin_mut() {
+            Some(future) => future.poll(cx),
+            None => Poll::Pending,
+        });
+        let outcome = match polled {
+            Ok(Poll::Pending) => {
+                self.put_future(slot, place);
+                return Poll::Pending;
+            }
+            Ok(Poll::Ready(outcome)) => outcome,
+            Err(panicked) => Err(panicked),
+        };
+        // The destructor of the future is the user's code, too.
+        let dropped = guard(|| place.as_mut().set(None));
+        let outcome = dropped.and(outcome).and_then(|response| {
+            let message = guard(|| response.get_ref().encoded_len())?;
+            let len = ResponseLen { metadata: response.metadata().encoded_len(), message };
+            if len.metadata > usize::from(u16::MAX) {
+                return Err(Status::resource_exhausted(format!(
+                    "the response's metadata of {} bytes is longer than the {} that a header can say",
+                    len.metadata,
+                    u16::MAX
+                )));
+            }
+            Ok((len, response))
+        });
+        self.put_future(slot, place);
+        Poll::Ready(match outcome {
+            Ok((len, response)) => {
+                self.slots.borrow_mut().slots[slot.0 as usize].response = Some(response);
+                Ok(len)
+            }
+            Err(status) => {
+                self.free(slot);
+                Err(status)
+            }
+        })
+    }
+
+    fn emit(&self, slot: HandlerSlot, out: &mut [u8]) -> Result<(), Status> {
+        let response = self.take_response(slot);
+        self.free(slot);
+        let Some(response) = response else {
+            return Err(Status::internal("the handler's response is gone"));
+        };
+        guard(|| {
+            let metadata_len = response.metadata().encoded_len();
+            let (metadata, mut message) = out.split_at_mut(metadata_len);
+            response.metadata().encode(metadata);
+            let encoded = response.get_ref().encode(&mut message);
+            let left = message.len();
+            drop(response);
+            if encoded.is_err() || left != 0 {
+                return Err(Status::internal("the response's encoded length changed"));
+            }
+            Ok(())
+        })?
+    }
+
+    fn discard(&self, slot: HandlerSlot) {
+        let response = self.take_response(slot);
+        if let Some(mut place) = self.take_future(slot) {
+            // Nobody is left to tell of a panic in a destructor but the log.
+            if let Err(panicked) = guard(|| place.as_mut().set(None)) {
+                tracing::error!(%panicked, "a handler's future panicked while it was dropped");
+            }
+            self.put_future(slot, place);
+        }
+        drop(response);
+        self.free(slot);
+    }
+}
+
+/// Runs the user's code; a panic becomes a status.
+fn guard<R>(run: impl FnOnce() -> R) -> Result<R, Status> {
+    catch_unwind(AssertUnwindSafe(run)).map_err(|payload| {
+        let message = panic_message(&*payload);
+        Status::internal(format!("the handler panicked: {message}"))
+    })
+}
+
+fn panic_message(payload: &(dyn Any + Send)) -> &str {
+    payload
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("(no message)")
+}
+
+/// Where a generated server takes the instance of the user's service from: one for all pollers,
+/// or one for each.
+pub struct Instances<T>(Source<T>);
+
+enum Source<T> {
+    Shared(Arc<T>),
+    PerPoller(Arc<dyn Fn() -> T + Send + Sync>),
+}
+
+impl<T: Send + Sync + 'static> Instances<T> {
+    /// One instance for all pollers.
+    #[must_use]
+    pub fn shared(instance: Arc<T>) -> Self {
+        Self(Source::Shared(instance))
+    }
+}
+
+impl<T: 'static> Instances<T> {
+    /// One instance for each poller, made on its thread; it need not be `Send`.
+    pub fn per_poller(make: impl Fn() -> T + Send + Sync + 'static) -> Self {
+        Self(Source::PerPoller(Arc::new(make)))
+    }
+
+    /// The instance for the poller of the calling thread.
+    #[must_use]
+    pub fn instance(&self) -> Instance<T> {
+        Instance(Rc::new(match &self.0 {
+            Source::Shared(instance) => Held::Shared(Arc::clone(instance)),
+            Source::PerPoller(make) => Held::Own(make()),
+        }))
+    }
+}
+
+impl<T> Clone for Instances<T> {
+    fn clone(&self) -> Self {
+        Self(match &self.0 {
+            Source::Shared(instance) => Source::Shared(Arc::clone(instance)),
+            Source::PerPoller(make) => Source::PerPoller(Arc::clone(make)),
+        })
+    }
+}
+
+impl<T> fmt::Debug for Instances<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.0 {
+            Source::Shared(_) => "Instances::Shared",
+            Source::PerPoller(_) => "Instances::PerPoller",
+        })
+    }
+}
+
+/// One poller's instance of a service. Cloned for each call, and so without an atomic count.
+pub struct Instance<T>(Rc<Held<T>>);
+
+enum Held<T> {
+    Shared(Arc<T>),
+    Own(T),
+}
+
+impl<T> Clone for Instance<T> {
+    fn clone(&self) -> Self {
+        Self(Rc::clone(&self.0))
+    }
+}
+
+impl<T> Deref for Instance<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        match &*self.0 {
+            Held::Shared(instance) => instance,
+            Held::Own(instance) => instance,
+        }
+    }
+}
+
+impl<T> fmt::Debug for Instance<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Instance")
+    }
+}

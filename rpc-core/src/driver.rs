@@ -1,0 +1,507 @@
+//! [`Driver`]: what one poller's thread does, turn by turn.
+//!
+//! A turn, in the order of its steps:
+//!
+//! 1. [`Driver::turn`] flushes what was sent since the last turn, and polls the transport;
+//! 2. each frame is checked and routed ([`Driver::receive`]): an answer to the call that waits for
+//!    it, a request to its handler (`serve.rs`);
+//! 3. handlers that were woken go on (`serve.rs`);
+//! 4. what had to wait is tried again: responses without a slot, calls without a credit; deadlines;
+//!    credits that no response carried;
+//! 5. one flush.
+//!
+//! The state is borrowed for the steps between the user's code, never across it: decoding, handlers,
+//! wakers and destructors all run while nothing is borrowed, so they may call back into the poller.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::task::Waker;
+use std::time::Instant;
+
+use slab::Slab;
+
+use crate::call::{Answer, Arrival, CallTable};
+use crate::call_error::{CallError, Cause, Execution};
+use crate::clock::Clock;
+use crate::connection::{Connection, ProtocolError};
+use crate::credit::ReceiveBudget;
+use crate::dispatch::Methods;
+use crate::frame::{CallId, FrameHeader, FrameKind, HEADER_LEN};
+use crate::serve::Blocked;
+use crate::task::{TaskKey, Tasks};
+use crate::timers::Timers;
+use crate::transport::{Admitted, CloseReason, ConnectionId, Event, Permit, Transport};
+use crate::waiters::{WaiterKey, Waiters};
+
+/// Names a connection in the driver, for as long as anybody holds a channel to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LinkKey(u32);
+
+/// Turns between two looks at the clock while deadlines are pending: a look costs about as much as
+/// an empty poll, and a busy poller takes 64 turns in a few microseconds.
+const TURNS_PER_CLOCK: u32 = 64;
+
+/// One poller's connections, calls and tasks, over its transport.
+pub(crate) struct Driver<T: Transport> {
+    pub(crate) state: RefCell<State<T>>,
+    pub(crate) methods: RefCell<Methods>,
+    pub(crate) tasks: RefCell<Tasks>,
+    pub(crate) clock: Clock,
+    /// Reused by every turn.
+    events: RefCell<Vec<Event<T::RecvBuf>>>,
+    turning: Cell<bool>,
+    turns: Cell<u32>,
+    /// When the present batch was polled, if a frame of it or of the one before has a deadline.
+    polled_at: Cell<Option<Instant>>,
+    saw_deadline: Cell<bool>,
+}
+
+/// What is borrowed between the user's code.
+pub(crate) struct State<T: Transport> {
+    pub(crate) transport: T,
+    pub(crate) links: Slab<Link<T::RecvBuf>>,
+    /// From the transport's index of a connection to its link.
+    routes: Vec<Option<(ConnectionId, LinkKey)>>,
+    pub(crate) budget: ReceiveBudget,
+    pub(crate) timers: Timers<TimerTarget>,
+    /// Responses that found no send slot, oldest first.
+    pub(crate) blocked: VecDeque<Blocked>,
+    /// Links that owe credits which no response carried.
+    pub(crate) owing: Vec<LinkKey>,
+    /// Links on which calls wait.
+    pub(crate) waiting: Vec<LinkKey>,
+    /// Wakers to wake as soon as the state is no longer borrowed.
+    wakers: Vec<Waker>,
+}
+
+/// A connection with its calls.
+pub(crate) struct Link<B> {
+    pub(crate) id: ConnectionId,
+    pub(crate) connection: Connection,
+    pub(crate) calls: CallTable<B>,
+    pub(crate) waiters: Waiters,
+    /// Channels that name this link; the server's side has none.
+    pub(crate) handles: u32,
+    /// Set when this side has decided to end it, and for good when the transport has.
+    pub(crate) ended: Option<CloseReason>,
+    closed: bool,
+    _permit: Option<Permit>,
+}
+
+/// What a deadline ends.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum TimerTarget {
+    Call(LinkKey, CallId),
+    Waiter(LinkKey, WaiterKey),
+    Task(TaskKey),
+}
+
+impl<T: Transport> Driver<T> {
+    pub(crate) fn new(transport: T, methods: Methods, clock: Clock) -> Self {
+        let budget = ReceiveBudget::new(transport.limits().promisable_receives());
+        Self {
+            state: RefCell::new(State {
+                transport,
+                links: Slab::new(),
+                routes: Vec::new(),
+                budget,
+                timers: Timers::default(),
+                blocked: VecDeque::new(),
+                owing: Vec::new(),
+                waiting: Vec::new(),
+                wakers: Vec::new(),
+            }),
+            methods: RefCell::new(methods),
+            tasks: RefCell::default(),
+            clock,
+            events: RefCell::default(),
+            turning: Cell::new(false),
+            turns: Cell::new(0),
+            polled_at: Cell::new(None),
+            saw_deadline: Cell::new(false),
+        }
+    }
+
+    /// Whether this thread is inside a turn, or inside `block_on`, which takes the turns itself.
+    pub(crate) fn is_turning(&self) -> bool {
+        self.turning.get()
+    }
+
+    /// Runs `work` as a part of a turn: calls that are polled in it register and wait.
+    pub(crate) fn as_part_of_a_turn<R>(&self, work: impl FnOnce() -> R) -> R {
+        let _mark = TurnMark::set(&self.turning);
+        work()
+    }
+
+    /// One turn. Returns at once if this thread is inside one already.
+    pub(crate) fn turn(&self) {
+        if !self.turning.get() {
+            self.as_part_of_a_turn(|| self.take_turn());
+        }
+    }
+
+    fn take_turn(&self) {
+        let mut events = self.events.take();
+        {
+            let state = &mut *self.state.borrow_mut();
+            state.transport.flush();
+            state.transport.poll(&mut events);
+        }
+        if !events.is_empty() {
+            // Asked for in the batch before: it will be asked for in this one.
+            let timed = self.polled_at.get().is_some();
+            self.polled_at.set(None);
+            if timed && self.saw_deadline.take() {
+                self.arrival();
+            }
+        }
+        for event in events.drain(..) {
+            match event {
+                Event::Received { connection, buf } => self.receive(connection, buf),
+                Event::Accepted { connection, admitted } => {
+                    self.state.borrow_mut().accept(connection, admitted);
+                }
+                Event::Closed { connection, reason } => self.close(connection, reason),
+            }
+        }
+        self.events.replace(events);
+        self.run_ready_tasks();
+        self.retry_what_waited();
+        self.state.borrow_mut().transport.flush();
+    }
+
+    /// When the frame with a deadline that is being handled arrived, as nearly as is known.
+    pub(crate) fn arrival_of_timed(&self) -> Instant {
+        self.saw_deadline.set(true);
+        self.arrival()
+    }
+
+    fn arrival(&self) -> Instant {
+        self.polled_at.get().unwrap_or_else(|| {
+            let now = self.clock.now();
+            self.polled_at.set(Some(now));
+            now
+        })
+    }
+
+    fn receive(&self, id: ConnectionId, buf: T::RecvBuf) {
+        let mut borrowed = self.state.borrow_mut();
+        let state = &mut *borrowed;
+        let Some(key) = state.route(id).filter(|key| state.links[key.index()].ended.is_none()) else {
+            // Ended by this side, and the peer does not know it yet.
+            state.transport.release(buf);
+            return;
+        };
+        let link = &mut state.links[key.index()];
+        let header = match FrameHeader::parse(buf.as_ref()) {
+            Ok((header, ..)) => header,
+            Err(error) => return state.violate(key, buf, error.into()),
+        };
+        if let Err(error) = link.connection.handle_header(&header) {
+            return state.violate(key, buf, error);
+        }
+        match header.kind {
+            FrameKind::Request => {
+                drop(borrowed);
+                self.serve(key, &header, buf);
+            }
+            FrameKind::Response => match link.calls.answer(header.call, buf) {
+                Arrival::Kept { waker, timer } => {
+                    if let Some(timer) = timer {
+                        state.timers.cancel(timer);
+                    }
+                    drop(borrowed);
+                    if let Some(waker) = waker {
+                        waker.wake();
+                    }
+                }
+                Arrival::NotWanted(buf) => state.release_answer(buf),
+                Arrival::Unknown(buf) => {
+                    state.violate(key, buf, ProtocolError::UnknownCall { call: header.call });
+                }
+            },
+            FrameKind::Credit => state.transport.release(buf),
+        }
+    }
+
+    fn close(&self, id: ConnectionId, reason: CloseReason) {
+        let Some(key) = self.state.borrow_mut().close(id, reason) else { return };
+        self.discard_tasks_of(key);
+        let mut state = self.state.borrow_mut();
+        state.reap(key);
+        drop(state);
+        self.wake_collected();
+    }
+
+    fn wake_collected(&self) {
+        let mut wakers = std::mem::take(&mut self.state.borrow_mut().wakers);
+        for waker in wakers.drain(..) {
+            waker.wake();
+        }
+        let mut state = self.state.borrow_mut();
+        if state.wakers.is_empty() {
+            state.wakers = wakers;
+        }
+    }
+
+    fn retry_what_waited(&self) {
+        let turns = self.turns.get().wrapping_add(1);
+        self.turns.set(turns);
+        let mut state = self.state.borrow_mut();
+        state.call_waiters_up();
+        state.send_owed_credits();
+        let look_at_clock = turns.is_multiple_of(TURNS_PER_CLOCK) && !state.timers.is_empty();
+        let any_blocked = !state.blocked.is_empty();
+        let any_woken = !state.wakers.is_empty();
+        drop(state);
+        if look_at_clock {
+            self.expire_deadlines();
+        }
+        if any_blocked {
+            self.retry_blocked_responses();
+        }
+        if any_woken || look_at_clock {
+            self.wake_collected();
+        }
+    }
+
+    /// Ends what has taken longer than it was allowed to.
+    pub(crate) fn expire_deadlines(&self) {
+        let now = self.clock.now();
+        loop {
+            let mut state = self.state.borrow_mut();
+            let Some(target) = state.timers.pop_expired(now) else { break };
+            match target {
+                TimerTarget::Call(key, call) => {
+                    let waker = state.links.get_mut(key.index()).and_then(|link| link.calls.expire(call));
+                    state.wakers.extend(waker);
+                }
+                TimerTarget::Waiter(key, waiter) => {
+                    let waker = state.links.get_mut(key.index()).and_then(|link| link.waiters.expire(waiter));
+                    state.wakers.extend(waker);
+                }
+                TimerTarget::Task(task) => {
+                    drop(state);
+                    self.expire_task(task);
+                }
+            }
+        }
+    }
+
+    /// The last channel to a link has gone: it ends when its calls have.
+    pub(crate) fn close_link(&self, key: LinkKey) {
+        let state = &mut *self.state.borrow_mut();
+        if let Some(link) = state.links.get_mut(key.index())
+            && link.ended.is_none()
+        {
+            link.ended = Some(CloseReason::Local);
+            state.transport.close(link.id);
+        }
+        state.reap(key);
+    }
+
+    /// Ends every connection, for a poller that stops.
+    pub(crate) fn close_all(&self) {
+        let state = &mut *self.state.borrow_mut();
+        for (_, link) in &mut state.links {
+            if link.ended.is_none() {
+                link.ended = Some(CloseReason::Local);
+                state.transport.close(link.id);
+            }
+        }
+    }
+
+    /// Whether nothing is under way: no connection is left.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.state.borrow().links.iter().all(|(_, link)| link.closed)
+    }
+
+    /// Whether a response is still owed to some client.
+    pub(crate) fn is_serving(&self) -> bool {
+        self.tasks.borrow().parked() > 0 || !self.state.borrow().blocked.is_empty()
+    }
+}
+
+impl<T: Transport> State<T> {
+    fn route(&self, id: ConnectionId) -> Option<LinkKey> {
+        let (known, key) = (*self.routes.get(id.index as usize)?)?;
+        (known == id).then_some(key)
+    }
+
+    fn add(&mut self, id: ConnectionId, connection: Connection, permit: Option<Permit>) -> LinkKey {
+        let key = LinkKey(self.links.insert(Link {
+            id,
+            connection,
+            calls: CallTable::default(),
+            waiters: Waiters::default(),
+            handles: 0,
+            ended: None,
+            closed: false,
+            _permit: permit,
+        }) as u32);
+        let index = id.index as usize;
+        if self.routes.len() <= index {
+            self.routes.resize(index + 1, None);
+        }
+        self.routes[index] = Some((id, key));
+        key
+    }
+
+    /// Adds the client's side of a connection that the transport has made.
+    pub(crate) fn add_client(&mut self, id: ConnectionId, connection: Connection) -> LinkKey {
+        self.add(id, connection, None)
+    }
+
+    fn accept(&mut self, id: ConnectionId, admitted: Admitted) {
+        // Both are this side's own bytes, or checked by the admission: they decode.
+        let Ok(session) = crate::session::ServerSession::accept(&admitted.server_session) else {
+            return self.transport.close(id);
+        };
+        // The window, and one receive for the client's credit frame.
+        if !self.budget.take(session.initial_credits + 1) {
+            tracing::error!(connection = %id, "admitted a connection for which no receives are left");
+            return self.transport.close(id);
+        }
+        let connection = Connection::server(session.initial_credits, session.max_in_flight);
+        self.add(id, connection, Some(admitted.permit));
+        tracing::debug!(connection = %id, window = session.initial_credits, "accepted");
+    }
+
+    /// The peer broke a rule: its connection ends, and nothing else does.
+    fn violate(&mut self, key: LinkKey, buf: T::RecvBuf, error: ProtocolError) {
+        self.transport.release(buf);
+        let link = &mut self.links[key.index()];
+        tracing::warn!(connection = %link.id, %error, "ending the connection");
+        link.ended = Some(CloseReason::Failed(Arc::new(error)));
+        self.transport.close(link.id);
+    }
+
+    /// The transport has ended the connection: every call on it ends. Wakers are collected.
+    fn close(&mut self, id: ConnectionId, reason: CloseReason) -> Option<LinkKey> {
+        let key = self.route(id)?;
+        self.routes[id.index as usize] = None;
+        let link = &mut self.links[key.index()];
+        link.closed = true;
+        let reason = link.ended.get_or_insert(reason).clone();
+        tracing::debug!(connection = %id, %reason, "closed");
+        let error = CallError::new(Cause::Disconnected(reason), Execution::MayHaveRun);
+        let (timers, wakers) = (&mut self.timers, &mut self.wakers);
+        let unanswered = link.calls.fail_all(&error, |waker, timer| {
+            wakers.extend(waker);
+            if let Some(timer) = timer {
+                timers.cancel(timer);
+            }
+        });
+        // They find the link ended, and were never sent.
+        link.waiters.call_up(u32::MAX, |waker| wakers.push(waker));
+        // One for the credit frame, on either side.
+        self.budget.give_back(unanswered + link.connection.window_len() + 1);
+        Some(key)
+    }
+
+    /// Forgets a link that has ended on both ends: in the transport and for its channels.
+    pub(crate) fn reap(&mut self, key: LinkKey) {
+        let Some(link) = self.links.get_mut(key.index()) else { return };
+        if !(link.closed && link.handles == 0) {
+            return;
+        }
+        // Nobody can come for these any more: a call's future holds its channel.
+        let mut left = Vec::new();
+        link.calls.copy_answers_out(|buf| left.push(buf));
+        self.links.remove(key.index());
+        for buf in left {
+            self.release_answer(buf);
+        }
+    }
+
+    /// Gives the slot of an answer back, with the promise that was made for it.
+    pub(crate) fn release_answer(&mut self, buf: T::RecvBuf) {
+        self.transport.release(buf);
+        self.budget.give_back(1);
+    }
+
+    pub(crate) fn discard_answer(&mut self, answer: Answer<T::RecvBuf>) {
+        if let Answer::Slot(buf) = answer {
+            self.release_answer(buf);
+        }
+    }
+
+    /// Takes the promise of a receive for an answer. When none is left, answers that nobody has
+    /// come for yet are copied out of their slots first.
+    pub(crate) fn promise_receive(&mut self) -> bool {
+        if self.budget.take(1) {
+            return true;
+        }
+        let mut slots = Vec::new();
+        for (_, link) in &mut self.links {
+            link.calls.copy_answers_out(|buf| slots.push(buf));
+        }
+        for buf in slots {
+            self.release_answer(buf);
+        }
+        self.budget.take(1)
+    }
+
+    fn call_waiters_up(&mut self) {
+        let (links, wakers) = (&mut self.links, &mut self.wakers);
+        self.waiting.retain(|key| {
+            let Some(link) = links.get_mut(key.index()) else { return false };
+            let room = if link.ended.is_some() { u32::MAX } else { link.connection.requests_allowed() };
+            link.waiters.call_up(room, |waker| wakers.push(waker));
+            !link.waiters.is_empty()
+        });
+    }
+
+    fn send_owed_credits(&mut self) {
+        while let Some(key) = self.owing.pop() {
+            let Some(link) = self.links.get_mut(key.index()) else { continue };
+            if link.ended.is_some() || !link.connection.wants_credit_frame() {
+                continue;
+            }
+            match self.transport.reserve(link.id, HEADER_LEN) {
+                Ok(mut buf) => {
+                    let header = link.connection.poll_header(FrameKind::Credit, CallId(0), 0);
+                    header.emit(buf.as_mut());
+                    // If the connection has ended, so have its credits.
+                    let _ = self.transport.send(link.id, buf);
+                }
+                Err(crate::transport::ReserveError::NoSlot) => {
+                    // Others are as unlikely to find one: all are tried again in the next turn.
+                    self.owing.push(key);
+                    break;
+                }
+                Err(_) => {}
+            }
+        }
+    }
+}
+
+impl LinkKey {
+    pub(crate) fn index(self) -> usize {
+        self.0 as usize
+    }
+
+    #[cfg(test)]
+    pub(crate) fn test(index: u32) -> Self {
+        Self(index)
+    }
+}
+
+/// Marks this thread as inside a turn until it is dropped, also by a panic.
+struct TurnMark<'a> {
+    turning: &'a Cell<bool>,
+    before: bool,
+}
+
+impl<'a> TurnMark<'a> {
+    fn set(turning: &'a Cell<bool>) -> Self {
+        Self { turning, before: turning.replace(true) }
+    }
+}
+
+impl Drop for TurnMark<'_> {
+    fn drop(&mut self) {
+        self.turning.set(self.before);
+    }
+}

@@ -1,0 +1,345 @@
+//! The client's half of the driver: from a call to its answer.
+//!
+//! The types of messages are erased here as those of the transport are above: a call's future
+//! ([`crate::client`]) speaks to its poller through [`Poller`] alone.
+
+use std::task::Waker;
+use std::time::{Duration, Instant};
+
+use prost::Message;
+
+use crate::call::{Answer, Taken};
+use crate::call_error::{CallError, Cause, Execution};
+use crate::connection::Connection;
+use crate::driver::{Driver, LinkKey, TimerTarget};
+use crate::frame::{CallId, FrameKind, HEADER_LEN, timeout_us};
+use crate::limits::Limits;
+use crate::metadata::Metadata;
+use crate::session::{ClientSession, ServerSession, VERSION};
+use crate::transport::{CloseReason, ConnectError, Counters, ReserveError, Transport};
+use crate::waiters::WaiterKey;
+
+/// A call that is to be sent.
+pub(crate) struct Outgoing<'a> {
+    /// The method's number on this connection.
+    pub(crate) method: u16,
+    pub(crate) deadline: Option<Instant>,
+    pub(crate) metadata: &'a Metadata,
+    pub(crate) message_len: usize,
+    /// Writes the message to a buffer of that length.
+    pub(crate) encode: &'a mut dyn FnMut(&mut [u8]),
+}
+
+/// What became of an attempt to send a call.
+#[derive(Debug)]
+pub(crate) enum Begun {
+    /// It is on its way.
+    Sent(CallId),
+    /// It has to wait, under this key, and is woken.
+    Waiting(WaiterKey),
+    /// It will never be sent.
+    Failed(CallError),
+}
+
+/// What there is for a call on its way.
+#[derive(Debug)]
+pub(crate) enum Polled {
+    /// Nothing yet; it is woken.
+    Pending,
+    /// Its answer was handed to `receive`.
+    Received,
+    /// It has ended without one.
+    Failed(CallError),
+}
+
+/// What a connected channel is made of.
+#[derive(Debug)]
+pub(crate) struct Joined {
+    pub(crate) link: LinkKey,
+    pub(crate) session: ServerSession,
+}
+
+/// A driver, with the type of its transport erased.
+pub(crate) trait Poller {
+    fn connect(&self, address: &str, timeout: Duration) -> Result<Joined, ConnectError>;
+    /// Sends a call, or queues it; `waiter` is what an earlier attempt returned.
+    fn begin(&self, link: LinkKey, call: Outgoing<'_>, waiter: Option<WaiterKey>, waker: &Waker) -> Begun;
+    /// Takes the answer of a call, if it has come, and hands the frame to `receive`.
+    fn poll_answer(
+        &self,
+        link: LinkKey,
+        call: CallId,
+        deadline: Option<Instant>,
+        waker: &Waker,
+        receive: &mut dyn FnMut(&[u8]),
+    ) -> Polled;
+    /// A call's future goes away.
+    fn abandon(&self, link: LinkKey, call: CallId);
+    /// A waiting call's future goes away.
+    fn leave(&self, link: LinkKey, waiter: WaiterKey);
+    fn hold(&self, link: LinkKey);
+    fn let_go(&self, link: LinkKey);
+    fn deadline_after(&self, timeout: Duration) -> Option<Instant>;
+    fn turn(&self);
+    fn is_turning(&self) -> bool;
+    /// Runs `work` as a part of a turn.
+    fn inside_turn(&self, work: &mut dyn FnMut());
+    fn limits(&self) -> Limits;
+    fn counters(&self) -> Counters;
+}
+
+impl<T: Transport> Poller for Driver<T> {
+    fn connect(&self, address: &str, timeout: Duration) -> Result<Joined, ConnectError> {
+        let state = &mut *self.state.borrow_mut();
+        // For the server's credit frame.
+        if !state.promise_receive() {
+            return Err(no_receive_left(address));
+        }
+        let max_in_flight = state.transport.limits().max_in_flight;
+        let hello = ClientSession { version: VERSION, max_in_flight }.encode_to_vec();
+        let connected = match state.transport.connect(address, &hello, timeout) {
+            Ok(connected) => connected,
+            Err(error) => {
+                state.budget.give_back(1);
+                return Err(error);
+            }
+        };
+        let session = match ServerSession::accept(&connected.session) {
+            Ok(session) => session,
+            Err(reason) => {
+                // Its end is reported for a connection that has no link; the promise ends here.
+                state.budget.give_back(1);
+                state.transport.close(connected.connection);
+                return Err(ConnectError::NotVerbline { address: address.to_owned(), reason });
+            }
+        };
+        let in_flight = session.max_in_flight.min(max_in_flight);
+        let connection = Connection::client(session.initial_credits, in_flight);
+        let link = state.add_client(connected.connection, connection);
+        Ok(Joined { link, session })
+    }
+
+    fn begin(&self, link: LinkKey, call: Outgoing<'_>, waiter: Option<WaiterKey>, waker: &Waker) -> Begun {
+        let now = call.deadline.map(|_| self.clock.now());
+        let metadata_len = call.metadata.encoded_len();
+        let frame_len = HEADER_LEN + metadata_len + call.message_len;
+        let mut borrowed = self.state.borrow_mut();
+        let state = &mut *borrowed;
+        let Some(entry) = state.links.get_mut(link.index()) else {
+            return Begun::Failed(never_sent(Cause::Disconnected(CloseReason::Local)));
+        };
+        let failure = if let Some(reason) = &entry.ended {
+            Some(Cause::Disconnected(reason.clone()))
+        } else if now.zip(call.deadline).is_some_and(|(now, deadline)| deadline <= now) {
+            Some(Cause::DeadlineExceeded)
+        } else if metadata_len > usize::from(u16::MAX) {
+            let limit = usize::from(u16::MAX);
+            Some(Cause::RequestTooLong { message_len: metadata_len, limit })
+        } else {
+            None
+        };
+        if let Some(cause) = failure {
+            state.leave(link, waiter);
+            return Begun::Failed(never_sent(cause));
+        }
+        // First come, first served: nobody overtakes those that wait.
+        let is_turn = match waiter {
+            Some(waiter) => entry.waiters.is_called_up(waiter, waker),
+            None => entry.waiters.is_empty(),
+        };
+        if !is_turn || !entry.connection.take_request() {
+            return state.wait(link, waiter, call.deadline, waker);
+        }
+        let id = entry.id;
+        if !state.promise_receive() {
+            state.links[link.index()].connection.untake_request();
+            return state.wait(link, waiter, call.deadline, waker);
+        }
+        let mut buf = match state.transport.reserve(id, frame_len) {
+            Ok(buf) => buf,
+            Err(error) => {
+                state.budget.give_back(1);
+                state.links[link.index()].connection.untake_request();
+                let cause = match error {
+                    ReserveError::NoSlot => return state.wait(link, waiter, call.deadline, waker),
+                    ReserveError::Closed => Cause::Disconnected(CloseReason::PeerGone),
+                    ReserveError::TooLong { limit, .. } => Cause::RequestTooLong {
+                        message_len: call.message_len,
+                        limit: limit.saturating_sub(HEADER_LEN + metadata_len),
+                    },
+                };
+                state.leave(link, waiter);
+                return Begun::Failed(never_sent(cause));
+            }
+        };
+        state.leave(link, waiter);
+        let entry = &mut state.links[link.index()];
+        let call_id = entry.calls.begin();
+        if let Some(deadline) = call.deadline {
+            entry.calls.set_timer(call_id, state.timers.insert(deadline, TimerTarget::Call(link, call_id)));
+        }
+        drop(borrowed);
+
+        let (metadata, message) = buf.as_mut()[HEADER_LEN..].split_at_mut(metadata_len);
+        call.metadata.encode(metadata);
+        (call.encode)(message);
+
+        let state = &mut *self.state.borrow_mut();
+        if let Some(entry) = state.links.get_mut(link.index()) {
+            let mut header = entry.connection.poll_header(FrameKind::Request, call_id, call.method);
+            header.metadata_len = metadata_len as u16;
+            if let Some((now, deadline)) = now.zip(call.deadline) {
+                header.timeout_us = timeout_us(Some(deadline.saturating_duration_since(now)));
+            }
+            header.emit(buf.as_mut());
+            // If the connection has ended, that is the next event, and fails this call.
+            let _ = state.transport.send(entry.id, buf);
+        } else {
+            state.transport.cancel(buf);
+        }
+        Begun::Sent(call_id)
+    }
+
+    fn poll_answer(
+        &self,
+        link: LinkKey,
+        call: CallId,
+        deadline: Option<Instant>,
+        waker: &Waker,
+        receive: &mut dyn FnMut(&[u8]),
+    ) -> Polled {
+        let mut state = self.state.borrow_mut();
+        let Some(entry) = state.links.get_mut(link.index()) else {
+            return Polled::Failed(never_sent(Cause::Disconnected(CloseReason::Local)));
+        };
+        match entry.calls.take(call, waker) {
+            Taken::Pending => {
+                if deadline.is_some_and(|deadline| deadline <= self.clock.now()) {
+                    drop(state);
+                    self.abandon(link, call);
+                    let error = CallError::new(Cause::DeadlineExceeded, Execution::MayHaveRun);
+                    return Polled::Failed(error);
+                }
+                Polled::Pending
+            }
+            Taken::Failed(error) => Polled::Failed(error),
+            Taken::Answered(answer) => {
+                drop(state);
+                match answer {
+                    Answer::Slot(buf) => {
+                        receive(buf.as_ref());
+                        self.state.borrow_mut().release_answer(buf);
+                    }
+                    Answer::Copied(frame) => receive(&frame),
+                }
+                Polled::Received
+            }
+        }
+    }
+
+    fn abandon(&self, link: LinkKey, call: CallId) {
+        let state = &mut *self.state.borrow_mut();
+        let Some(entry) = state.links.get_mut(link.index()) else { return };
+        let (answer, timer) = entry.calls.abandon(call);
+        if let Some(timer) = timer {
+            state.timers.cancel(timer);
+        }
+        if let Some(answer) = answer {
+            state.discard_answer(answer);
+        }
+    }
+
+    fn leave(&self, link: LinkKey, waiter: WaiterKey) {
+        self.state.borrow_mut().leave(link, Some(waiter));
+    }
+
+    fn hold(&self, link: LinkKey) {
+        if let Some(entry) = self.state.borrow_mut().links.get_mut(link.index()) {
+            entry.handles += 1;
+        }
+    }
+
+    fn let_go(&self, link: LinkKey) {
+        let mut state = self.state.borrow_mut();
+        let Some(entry) = state.links.get_mut(link.index()) else { return };
+        entry.handles -= 1;
+        let last = entry.handles == 0;
+        drop(state);
+        if last {
+            self.close_link(link);
+        }
+    }
+
+    fn deadline_after(&self, timeout: Duration) -> Option<Instant> {
+        crate::clock::deadline_after(self.clock.now(), timeout)
+    }
+
+    fn turn(&self) {
+        Self::turn(self);
+    }
+
+    fn is_turning(&self) -> bool {
+        Self::is_turning(self)
+    }
+
+    fn inside_turn(&self, work: &mut dyn FnMut()) {
+        self.as_part_of_a_turn(work);
+    }
+
+    fn limits(&self) -> Limits {
+        self.state.borrow().transport.limits().clone()
+    }
+
+    fn counters(&self) -> Counters {
+        self.state.borrow().transport.counters()
+    }
+}
+
+impl<T: Transport> crate::driver::State<T> {
+    fn wait(
+        &mut self,
+        link: LinkKey,
+        waiter: Option<WaiterKey>,
+        deadline: Option<Instant>,
+        waker: &Waker,
+    ) -> Begun {
+        let waiters = &mut self.links[link.index()].waiters;
+        let key = match waiter {
+            Some(key) => {
+                waiters.call_back(key);
+                key
+            }
+            None => {
+                let key = waiters.join(waker.clone());
+                if let Some(deadline) = deadline {
+                    waiters.set_timer(key, self.timers.insert(deadline, TimerTarget::Waiter(link, key)));
+                }
+                key
+            }
+        };
+        if !self.waiting.contains(&link) {
+            self.waiting.push(link);
+        }
+        Begun::Waiting(key)
+    }
+
+    fn leave(&mut self, link: LinkKey, waiter: Option<WaiterKey>) {
+        if let Some(waiter) = waiter
+            && let Some(entry) = self.links.get_mut(link.index())
+            && let Some(timer) = entry.waiters.leave(waiter)
+        {
+            self.timers.cancel(timer);
+        }
+    }
+}
+
+fn never_sent(cause: Cause) -> CallError {
+    CallError::new(cause, Execution::NeverSent)
+}
+
+fn no_receive_left(address: &str) -> ConnectError {
+    ConnectError::Refused {
+        address: address.to_owned(),
+        reason: "this side has promised all its receives to other connections: raise `connections`".to_owned(),
+    }
+}

@@ -1,0 +1,301 @@
+//! The server's half of a turn: from a request to its response.
+//!
+//! A request's slot is given back, and its credit owed, as soon as the message is decoded and
+//! before the handler runs: however long a handler takes, it holds no receive, so that calls which
+//! call back cannot starve each other of them.
+
+use std::collections::VecDeque;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use prost::Message;
+
+use crate::clock::deadline_after;
+use crate::dispatch::{HandlerSlot, ResponseLen};
+use crate::driver::{Driver, LinkKey, State, TimerTarget};
+use crate::frame::{CallId, FrameHeader, FrameKind, HEADER_LEN, StatusBody};
+use crate::metadata::Metadata;
+use crate::status::Status;
+use crate::task::{Task, TaskKey};
+use crate::transport::{ReserveError, Transport};
+
+/// A response that found no send slot.
+#[derive(Debug)]
+pub(crate) struct Blocked {
+    link: LinkKey,
+    call: CallId,
+    response: BlockedResponse,
+}
+
+#[derive(Debug)]
+enum BlockedResponse {
+    Ready { method: u16, slot: HandlerSlot, len: ResponseLen },
+    Failed(Status),
+}
+
+impl<T: Transport> Driver<T> {
+    /// Serves the request in `buf`, whose header is checked and accounted.
+    pub(crate) fn serve(&self, link: LinkKey, header: &FrameHeader, buf: T::RecvBuf) {
+        let deadline = self.deadline_of(header);
+        let handler = self.methods.borrow().handler(header.selector).cloned();
+        let started = match &handler {
+            None => Err(Status::unimplemented(format!("there is no method number {}", header.selector))),
+            Some(_) if deadline.is_some_and(|deadline| deadline <= self.clock.now()) => {
+                Err(Status::deadline_exceeded("the deadline passed before the call was begun"))
+            }
+            Some(handler) => {
+                // It was parsed before.
+                let (_, metadata, message) =
+                    FrameHeader::parse(buf.as_ref()).unwrap_or((*header, &[], &[]));
+                handler.start(message, metadata, deadline)
+            }
+        };
+        self.state.borrow_mut().release_request(link, buf);
+        match (started, handler) {
+            (Ok(slot), Some(handler)) => {
+                let (key, waker) = self.tasks.borrow_mut().borrow_place();
+                let polled = handler.poll(slot, &mut Context::from_waker(&waker));
+                let task = Task { link, call: header.call, method: header.selector, slot, timer: None };
+                match polled {
+                    Poll::Ready(outcome) => {
+                        self.tasks.borrow_mut().return_place(key, waker);
+                        self.respond(&task, outcome);
+                    }
+                    Poll::Pending => {
+                        let state = &mut *self.state.borrow_mut();
+                        // No response carries this request's credit now.
+                        state.owing.push(link);
+                        let timer = deadline
+                            .map(|deadline| state.timers.insert(deadline, TimerTarget::Task(key)));
+                        self.tasks.borrow_mut().park(key, waker, Task { timer, ..task });
+                    }
+                }
+            }
+            (Err(status), _) => self.respond_status(link, header.call, status),
+            (Ok(_), None) => {}
+        }
+    }
+
+    fn deadline_of(&self, header: &FrameHeader) -> Option<Instant> {
+        if header.timeout_us == 0 {
+            return None;
+        }
+        deadline_after(self.arrival_of_timed(), Duration::from_micros(header.timeout_us.into()))
+    }
+
+    /// Polls the handlers that were woken since the last turn.
+    pub(crate) fn run_ready_tasks(&self) {
+        let Some(ready) = self.tasks.borrow_mut().take_ready() else { return };
+        for &index in &ready {
+            let Some((key, task, waker)) = self.tasks.borrow_mut().unpark(index) else { continue };
+            let Some(handler) = self.methods.borrow().handler(task.method).cloned() else { continue };
+            match handler.poll(task.slot, &mut Context::from_waker(&waker)) {
+                Poll::Pending => self.tasks.borrow_mut().park(key, waker, task),
+                Poll::Ready(outcome) => {
+                    self.tasks.borrow_mut().return_place(key, waker);
+                    if let Some(timer) = task.timer {
+                        self.state.borrow_mut().timers.cancel(timer);
+                    }
+                    self.respond(&task, outcome);
+                }
+            }
+        }
+        self.tasks.borrow_mut().put_back(ready);
+    }
+
+    /// A parked handler's deadline has passed: it is dropped, and its client is told.
+    pub(crate) fn expire_task(&self, key: TaskKey) {
+        let Some(task) = self.tasks.borrow_mut().expire(key) else { return };
+        self.discard(&task);
+        let status = Status::deadline_exceeded("the deadline passed while the handler was at work");
+        self.respond_status(task.link, task.call, status);
+    }
+
+    /// The connection has ended: nobody waits for these any more.
+    pub(crate) fn discard_tasks_of(&self, link: LinkKey) {
+        for task in self.tasks.borrow_mut().remove_where(|task| task.link == link) {
+            if let Some(timer) = task.timer {
+                self.state.borrow_mut().timers.cancel(timer);
+            }
+            self.discard(&task);
+        }
+        let mut state = self.state.borrow_mut();
+        let (gone, kept): (VecDeque<_>, _) =
+            state.blocked.drain(..).partition(|blocked| blocked.link == link);
+        state.blocked = kept;
+        drop(state);
+        for blocked in gone {
+            if let BlockedResponse::Ready { method, slot, .. } = blocked.response {
+                self.discard_slot(method, slot);
+            }
+        }
+    }
+
+    /// Drops every handler at work, and the methods: for a poller that stops.
+    pub(crate) fn discard_all_tasks(&self) {
+        let tasks = self.tasks.borrow_mut().remove_where(|_| true);
+        for task in tasks {
+            self.discard(&task);
+        }
+        let methods = self.methods.take();
+        drop(methods);
+    }
+
+    fn discard(&self, task: &Task) {
+        self.discard_slot(task.method, task.slot);
+    }
+
+    fn discard_slot(&self, method: u16, slot: HandlerSlot) {
+        let handler = self.methods.borrow().handler(method).cloned();
+        if let Some(handler) = handler {
+            handler.discard(slot);
+        }
+    }
+
+    pub(crate) fn retry_blocked_responses(&self) {
+        // Each is tried once: those that find no slot again queue up behind the others.
+        let count = self.state.borrow().blocked.len();
+        for _ in 0..count {
+            let Some(Blocked { link, call, response }) = self.state.borrow_mut().blocked.pop_front() else {
+                break;
+            };
+            match response {
+                BlockedResponse::Ready { method, slot, len } => {
+                    self.respond(&Task { link, call, method, slot, timer: None }, Ok(len));
+                }
+                BlockedResponse::Failed(status) => self.respond_status(link, call, status),
+            }
+        }
+    }
+
+    fn respond(&self, task: &Task, outcome: Result<ResponseLen, Status>) {
+        let len = match outcome {
+            Ok(len) => len,
+            Err(status) => return self.respond_status(task.link, task.call, status),
+        };
+        let handler = self.methods.borrow().handler(task.method).cloned();
+        let Some(handler) = handler else { return };
+        let reserved = self.state.borrow_mut().reserve_response(task.link, HEADER_LEN + len.total());
+        match reserved {
+            Ok(mut buf) => match handler.emit(task.slot, &mut buf.as_mut()[HEADER_LEN..]) {
+                Ok(()) => {
+                    let mut state = self.state.borrow_mut();
+                    state.send_response(task.link, task.call, 0, len.metadata, buf);
+                }
+                Err(status) => {
+                    self.state.borrow_mut().transport.cancel(buf);
+                    self.respond_status(task.link, task.call, status);
+                }
+            },
+            Err(ReserveError::NoSlot) => self.state.borrow_mut().block(Blocked {
+                link: task.link,
+                call: task.call,
+                response: BlockedResponse::Ready { method: task.method, slot: task.slot, len },
+            }),
+            Err(ReserveError::TooLong { limit, .. }) => {
+                handler.discard(task.slot);
+                let status = too_long(len, limit);
+                self.respond_status(task.link, task.call, status);
+            }
+            Err(ReserveError::Closed) => handler.discard(task.slot),
+        }
+    }
+
+    fn respond_status(&self, link: LinkKey, call: CallId, status: Status) {
+        let mut state = self.state.borrow_mut();
+        match state.respond_status(link, call, &status) {
+            Ok(()) | Err(ReserveError::Closed) => {}
+            Err(ReserveError::NoSlot) => {
+                state.block(Blocked { link, call, response: BlockedResponse::Failed(status) });
+            }
+            Err(ReserveError::TooLong { limit, .. }) => {
+                // The code always fits; what it says is cut to what does.
+                let cut = shorten(&status, limit.saturating_sub(HEADER_LEN));
+                if state.respond_status(link, call, &cut) == Err(ReserveError::NoSlot) {
+                    state.block(Blocked { link, call, response: BlockedResponse::Failed(cut) });
+                }
+            }
+        }
+    }
+}
+
+impl<T: Transport> State<T> {
+    /// A request is decoded: its slot and its credit go back before its handler runs.
+    fn release_request(&mut self, link: LinkKey, buf: T::RecvBuf) {
+        self.transport.release(buf);
+        if let Some(link) = self.links.get_mut(link.index()) {
+            link.connection.release_request();
+            let growth = link.connection.wants_growth(self.budget.left());
+            if growth > 0 && self.budget.take(growth) {
+                link.connection.grow(growth);
+            }
+        }
+    }
+
+    fn reserve_response(&mut self, link: LinkKey, len: usize) -> Result<T::SendBuf, ReserveError> {
+        match self.links.get(link.index()) {
+            Some(link) if link.ended.is_none() => self.transport.reserve(link.id, len),
+            _ => Err(ReserveError::Closed),
+        }
+    }
+
+    fn send_response(&mut self, link: LinkKey, call: CallId, code: u16, metadata_len: usize, mut buf: T::SendBuf) {
+        // The handler may have taken a turn of time, but not of the driver: the link is there.
+        let Some(link) = self.links.get_mut(link.index()) else {
+            return self.transport.cancel(buf);
+        };
+        let mut header = link.connection.poll_header(FrameKind::Response, call, code);
+        // Longer metadata was refused when its length was known.
+        header.metadata_len = metadata_len as u16;
+        header.emit(buf.as_mut());
+        // If the connection has ended, its end is the next event.
+        let _ = self.transport.send(link.id, buf);
+    }
+
+    fn respond_status(&mut self, link: LinkKey, call: CallId, status: &Status) -> Result<(), ReserveError> {
+        let body = StatusBody {
+            message: status.message().to_owned(),
+            details: Bytes::copy_from_slice(status.details()),
+        };
+        let metadata_len = status.metadata().encoded_len();
+        let body_len = body.encoded_len();
+        if metadata_len > usize::from(u16::MAX) {
+            return Err(ReserveError::TooLong { len: metadata_len, limit: HEADER_LEN });
+        }
+        let mut buf = self.reserve_response(link, HEADER_LEN + metadata_len + body_len)?;
+        let (metadata, mut message) = buf.as_mut()[HEADER_LEN..].split_at_mut(metadata_len);
+        status.metadata().encode(metadata);
+        // It was reserved to fit.
+        let _ = body.encode(&mut message);
+        self.send_response(link, call, status.code().number(), metadata_len, buf);
+        Ok(())
+    }
+
+    fn block(&mut self, blocked: Blocked) {
+        // Its credit travels with it; until then the client may need it.
+        self.owing.push(blocked.link);
+        self.blocked.push_back(blocked);
+    }
+}
+
+fn too_long(len: ResponseLen, limit: usize) -> Status {
+    Status::resource_exhausted(format!(
+        "the response's message of {} bytes is longer than the {} that fit a slot of both sides: \
+         raise `max_message_len` on the server and on the client",
+        len.message,
+        limit.saturating_sub(HEADER_LEN + len.metadata)
+    ))
+}
+
+/// The same status with as much of its message as fits `len` bytes, and nothing else.
+fn shorten(status: &Status, len: usize) -> Status {
+    // The field's tag and length.
+    let room = len.saturating_sub(8);
+    let message = status.message();
+    let mut end = room.min(message.len());
+    while !message.is_char_boundary(end) {
+        end -= 1;
+    }
+    Status::new(status.code(), &message[..end]).with_metadata(Metadata::new())
+}

@@ -1,0 +1,212 @@
+//! [`Tasks`]: handlers' futures that have been started, each with a waker that is made once.
+//!
+//! A handler that finishes when it is first polled only borrows a place here, for its waker. One
+//! that awaits is parked in its place until the waker, from whichever thread, puts the place's
+//! index into the ready queue; the poller takes the queue once per turn.
+
+use std::mem;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::task::{Wake, Waker};
+
+use crate::dispatch::HandlerSlot;
+use crate::driver::LinkKey;
+use crate::frame::CallId;
+use crate::timers::TimerKey;
+
+/// A handler at work on a call.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Task {
+    pub(crate) link: LinkKey,
+    pub(crate) call: CallId,
+    /// The method's number, and where its future is.
+    pub(crate) method: u16,
+    pub(crate) slot: HandlerSlot,
+    pub(crate) timer: Option<TimerKey>,
+}
+
+/// Names a place among the tasks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TaskKey(u32);
+
+/// The tasks of one poller.
+#[derive(Debug, Default)]
+pub(crate) struct Tasks {
+    places: Vec<Place>,
+    free: Vec<u32>,
+    ready: Arc<ReadyQueue>,
+    /// Swapped with the ready queue, so that neither allocates once warm.
+    running: Vec<u32>,
+}
+
+#[derive(Debug)]
+struct Place {
+    /// `None` while its task is being polled with it.
+    waker: Option<Waker>,
+    signal: Arc<Signal>,
+    parked: Option<Task>,
+}
+
+impl Tasks {
+    /// A place with its waker, to poll a future with.
+    pub(crate) fn borrow_place(&mut self) -> (TaskKey, Waker) {
+        let index = self.free.pop().unwrap_or_else(|| {
+            let index = self.places.len() as u32;
+            let signal = Arc::new(Signal {
+                index,
+                queued: AtomicBool::new(false),
+                ready: Arc::clone(&self.ready),
+            });
+            let waker = Some(Waker::from(Arc::clone(&signal)));
+            self.places.push(Place { waker, signal, parked: None });
+            index
+        });
+        let place = &mut self.places[index as usize];
+        let waker = place.waker.take().unwrap_or_else(|| Waker::from(Arc::clone(&place.signal)));
+        (TaskKey(index), waker)
+    }
+
+    /// The future is done: the place is free again.
+    pub(crate) fn return_place(&mut self, key: TaskKey, waker: Waker) {
+        self.places[key.0 as usize].waker = Some(waker);
+        self.free.push(key.0);
+    }
+
+    /// The future is not done: it waits here for its waker.
+    pub(crate) fn park(&mut self, key: TaskKey, waker: Waker, task: Task) {
+        let place = &mut self.places[key.0 as usize];
+        place.waker = Some(waker);
+        place.parked = Some(task);
+    }
+
+    /// Takes the indices of the tasks that were woken since the last time; empty for most turns.
+    /// To be returned by [`put_back`](Self::put_back).
+    pub(crate) fn take_ready(&mut self) -> Option<Vec<u32>> {
+        if !self.ready.any.load(Ordering::Relaxed) {
+            return None;
+        }
+        let mut running = mem::take(&mut self.running);
+        self.ready.take(&mut running);
+        Some(running)
+    }
+
+    pub(crate) fn put_back(&mut self, mut running: Vec<u32>) {
+        running.clear();
+        self.running = running;
+    }
+
+    /// Takes a woken task up again; `None` if it has ended in the meantime.
+    pub(crate) fn unpark(&mut self, index: u32) -> Option<(TaskKey, Task, Waker)> {
+        let place = &mut self.places[index as usize];
+        // Cleared before the future is polled: a wake from now on queues it once more.
+        place.signal.queued.store(false, Ordering::Release);
+        let task = place.parked.take()?;
+        let waker = place.waker.take()?;
+        Some((TaskKey(index), task, waker))
+    }
+
+    /// The task parked here, if it is still there: its deadline has passed.
+    pub(crate) fn expire(&mut self, key: TaskKey) -> Option<Task> {
+        let task = self.places[key.0 as usize].parked.take()?;
+        self.free.push(key.0);
+        Some(task)
+    }
+
+    /// Takes every parked task out that `select` names.
+    pub(crate) fn remove_where(&mut self, select: impl Fn(&Task) -> bool) -> Vec<Task> {
+        let mut removed = Vec::new();
+        for (index, place) in (0..).zip(&mut self.places) {
+            if let Some(task) = place.parked.take_if(|task| select(task)) {
+                self.free.push(index);
+                removed.push(task);
+            }
+        }
+        removed
+    }
+
+    /// How many futures are parked.
+    pub(crate) fn parked(&self) -> usize {
+        self.places.iter().filter(|place| place.parked.is_some()).count()
+    }
+}
+
+#[derive(Debug, Default)]
+struct ReadyQueue {
+    /// Whether there is anything: what a turn looks at. Set after the push, inside the lock.
+    any: AtomicBool,
+    queue: Mutex<Vec<u32>>,
+}
+
+impl ReadyQueue {
+    fn push(&self, index: u32) {
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        queue.push(index);
+        self.any.store(true, Ordering::Relaxed);
+    }
+
+    fn take(&self, into: &mut Vec<u32>) {
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        mem::swap(&mut *queue, into);
+        self.any.store(false, Ordering::Relaxed);
+    }
+}
+
+/// What a task's wakers share.
+#[derive(Debug)]
+struct Signal {
+    index: u32,
+    queued: AtomicBool,
+    ready: Arc<ReadyQueue>,
+}
+
+impl Wake for Signal {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        // Acquire and release: what the waker's thread did before is seen by the poll that
+        // follows, also when an earlier wake has queued it already.
+        if !self.queued.swap(true, Ordering::AcqRel) {
+            self.ready.push(self.index);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_task_is_queued_once_however_often_it_is_woken_and_again_after_it_ran() {
+        let mut tasks = Tasks::default();
+        let (key, waker) = tasks.borrow_place();
+        let remote = waker.clone();
+        let task = Task {
+            link: LinkKey::test(0),
+            call: CallId(0),
+            method: 0,
+            slot: HandlerSlot::test(0),
+            timer: None,
+        };
+        tasks.park(key, waker, task);
+        assert!(tasks.take_ready().is_none());
+        std::thread::spawn(move || {
+            remote.wake_by_ref();
+            remote.wake();
+        })
+        .join()
+        .unwrap();
+        let ready = tasks.take_ready().unwrap();
+        assert_eq!(ready.len(), 1);
+        let (key, task, waker) = tasks.unpark(ready[0]).unwrap();
+        tasks.put_back(ready);
+        waker.wake_by_ref();
+        tasks.park(key, waker, task);
+        assert_eq!(tasks.take_ready().unwrap().len(), 1);
+        assert_eq!(tasks.parked(), 1);
+        assert_eq!(tasks.remove_where(|_| true).len(), 1);
+        assert_eq!(tasks.parked(), 0);
+    }
+}
