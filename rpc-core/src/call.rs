@@ -34,7 +34,10 @@ struct Entry<B> {
 #[derive(Debug)]
 enum State<B> {
     Free,
-    InFlight { waker: Option<Waker>, timer: Option<TimerKey> },
+    InFlight {
+        waker: Option<Waker>,
+        timer: Option<TimerKey>,
+    },
     Answered(Answer<B>),
     Failed(CallError),
     Abandoned,
@@ -53,7 +56,10 @@ pub(crate) enum Answer<B> {
 #[derive(Debug)]
 pub(crate) enum Arrival<B> {
     /// The call waits no longer: wake it, and cancel its timer.
-    Kept { waker: Option<Waker>, timer: Option<TimerKey> },
+    Kept {
+        waker: Option<Waker>,
+        timer: Option<TimerKey>,
+    },
     /// Nobody waits for it any more: the slot goes straight back.
     NotWanted(B),
     /// No such call is under way: the peer invented it.
@@ -70,7 +76,10 @@ pub(crate) enum Taken<B> {
 
 impl<B> Default for CallTable<B> {
     fn default() -> Self {
-        Self { entries: Vec::new(), free: Vec::new() }
+        Self {
+            entries: Vec::new(),
+            free: Vec::new(),
+        }
     }
 }
 
@@ -79,11 +88,17 @@ impl<B> CallTable<B> {
     pub(crate) fn begin(&mut self) -> CallId {
         let index = self.free.pop().unwrap_or_else(|| {
             let index = self.entries.len() as u32;
-            self.entries.push(Entry { id: CallId::new(index, 0), state: State::Free });
+            self.entries.push(Entry {
+                id: CallId::new(index, 0),
+                state: State::Free,
+            });
             index
         });
         let entry = &mut self.entries[index as usize];
-        entry.state = State::InFlight { waker: None, timer: None };
+        entry.state = State::InFlight {
+            waker: None,
+            timer: None,
+        };
         entry.id
     }
 
@@ -96,7 +111,11 @@ impl<B> CallTable<B> {
 
     /// A frame has come that answers `id`, an id from a peer.
     pub(crate) fn answer(&mut self, id: CallId, frame: B) -> Arrival<B> {
-        let Some(entry) = self.entries.get_mut(id.index()).filter(|entry| entry.id == id) else {
+        let Some(entry) = self
+            .entries
+            .get_mut(id.index())
+            .filter(|entry| entry.id == id)
+        else {
             return Arrival::Unknown(frame);
         };
         match &mut entry.state {
@@ -116,13 +135,20 @@ impl<B> CallTable<B> {
 
     /// What has come for a call; if nothing yet, `waker` is woken when it does.
     pub(crate) fn take(&mut self, id: CallId, waker: &Waker) -> Taken<B> {
-        let Some(entry) = self.entries.get_mut(id.index()).filter(|entry| entry.id == id) else {
+        let Some(entry) = self
+            .entries
+            .get_mut(id.index())
+            .filter(|entry| entry.id == id)
+        else {
             debug_assert!(false, "a call is polled that is not in its table");
             return Taken::Pending;
         };
         match std::mem::replace(&mut entry.state, State::Free) {
             State::InFlight { timer, .. } => {
-                entry.state = State::InFlight { waker: Some(waker.clone()), timer };
+                entry.state = State::InFlight {
+                    waker: Some(waker.clone()),
+                    timer,
+                };
                 Taken::Pending
             }
             State::Answered(answer) => {
@@ -143,7 +169,11 @@ impl<B> CallTable<B> {
     /// The call's future goes away, or gives up. What it left is handed out: an answer to
     /// release, a timer to cancel.
     pub(crate) fn abandon(&mut self, id: CallId) -> (Option<Answer<B>>, Option<TimerKey>) {
-        let Some(entry) = self.entries.get_mut(id.index()).filter(|entry| entry.id == id) else {
+        let Some(entry) = self
+            .entries
+            .get_mut(id.index())
+            .filter(|entry| entry.id == id)
+        else {
             return (None, None);
         };
         match std::mem::replace(&mut entry.state, State::Abandoned) {
@@ -162,7 +192,12 @@ impl<B> CallTable<B> {
 
     /// The waker of a call whose deadline has passed; its timer has fired.
     pub(crate) fn expire(&mut self, id: CallId) -> Option<Waker> {
-        match self.entries.get_mut(id.index()).filter(|entry| entry.id == id).map(|entry| &mut entry.state) {
+        match self
+            .entries
+            .get_mut(id.index())
+            .filter(|entry| entry.id == id)
+            .map(|entry| &mut entry.state)
+        {
             Some(State::InFlight { waker, timer }) => {
                 *timer = None;
                 waker.take()
@@ -244,7 +279,10 @@ mod tests {
         assert!(matches!(table.answer(b, 7), Arrival::Kept { .. }));
         assert!(matches!(table.answer(b, 8), Arrival::Unknown(8)));
         assert!(matches!(table.take(a, Waker::noop()), Taken::Pending));
-        assert!(matches!(table.take(b, Waker::noop()), Taken::Answered(Answer::Slot(7))));
+        assert!(matches!(
+            table.take(b, Waker::noop()),
+            Taken::Answered(Answer::Slot(7))
+        ));
         assert!(matches!(table.answer(b, 9), Arrival::Unknown(9)));
         assert_eq!(table.len(), 1);
     }
@@ -284,21 +322,30 @@ mod tests {
         table.copy_answers_out(|slot| slots.push(slot));
         assert_eq!(slots, [[1, 2]]);
         table.copy_answers_out(|_| panic!("twice"));
-        assert!(matches!(table.take(id, Waker::noop()), Taken::Answered(Answer::Copied(copy)) if copy == [1, 2]));
+        assert!(
+            matches!(table.take(id, Waker::noop()), Taken::Answered(Answer::Copied(copy)) if copy == [1, 2])
+        );
     }
 
     #[test]
     fn when_the_connection_ends_every_call_does() {
         let mut table = CallTable::default();
-        let (waiting, answered, abandoned) = (begin(&mut table), begin(&mut table), begin(&mut table));
+        let (waiting, answered, abandoned) =
+            (begin(&mut table), begin(&mut table), begin(&mut table));
         table.answer(answered, 1);
         table.abandon(abandoned);
         let mut woken = 0;
         let error = CallError::new(Cause::DeadlineExceeded, Execution::MayHaveRun);
         assert_eq!(table.fail_all(&error, |_, _| woken += 1), 2);
         assert_eq!(woken, 1);
-        assert!(matches!(table.take(waiting, Waker::noop()), Taken::Failed(_)));
-        assert!(matches!(table.take(answered, Waker::noop()), Taken::Answered(Answer::Slot(1))));
+        assert!(matches!(
+            table.take(waiting, Waker::noop()),
+            Taken::Failed(_)
+        ));
+        assert!(matches!(
+            table.take(answered, Waker::noop()),
+            Taken::Answered(Answer::Slot(1))
+        ));
         assert_eq!(table.len(), 0);
     }
 }

@@ -129,9 +129,15 @@ impl<Req: Message, Res: Message + Default> LocalCall<'_, Req, Res> {
         };
         let mut received = None;
         let channel = self.channel;
-        let polled = channel.poller.poll_answer(channel.link, call, self.deadline, cx.waker(), &mut |frame| {
-            received = Some(decode(frame));
-        });
+        let polled = channel.poller.poll_answer(
+            channel.link,
+            call,
+            self.deadline,
+            cx.waker(),
+            &mut |frame| {
+                received = Some(decode(frame));
+            },
+        );
         let outcome = match polled {
             Polled::Pending => return Poll::Pending,
             Polled::Failed(error) => Err(error),
@@ -155,7 +161,9 @@ impl<Req: Message, Res: Message + Default> LocalCall<'_, Req, Res> {
             }
         };
         let Some(method) = channel.number_of(self.method) else {
-            let cause = Cause::Unimplemented { path: self.method.path };
+            let cause = Cause::Unimplemented {
+                path: self.method.path,
+            };
             return Err(CallError::new(cause, Execution::NeverSent));
         };
         let message = self.request.get_ref();
@@ -168,12 +176,18 @@ impl<Req: Message, Res: Message + Default> LocalCall<'_, Req, Res> {
                 // It was reserved to fit; a message whose length changes is zero-filled, and
                 // refused by the server's decoder.
                 if message.encode(&mut out).is_err() || !out.is_empty() {
-                    tracing::error!(method = self.method.path, "the message's encoded length changed");
+                    tracing::error!(
+                        method = self.method.path,
+                        "the message's encoded length changed"
+                    );
                     out.fill(0);
                 }
             },
         };
-        match channel.poller.begin(channel.link, outgoing, waiter, cx.waker()) {
+        match channel
+            .poller
+            .begin(channel.link, outgoing, waiter, cx.waker())
+        {
             Begun::Sent(call) => {
                 self.state = CallState::InFlight(call);
                 Ok(Some(call))

@@ -102,7 +102,9 @@ impl Connection {
             (FrameKind::Request, Role::Server) => {
                 self.window.consume()?;
                 if self.calls_under_way >= self.max_in_flight {
-                    return Err(ProtocolError::TooManyCalls { limit: self.max_in_flight });
+                    return Err(ProtocolError::TooManyCalls {
+                        limit: self.max_in_flight,
+                    });
                 }
                 self.calls_under_way += 1;
             }
@@ -127,13 +129,23 @@ impl Connection {
             FrameKind::Credit => self.window.credit_frame_sent(),
             FrameKind::Request => {}
         }
-        FrameHeader { kind, credit_ack, credits, call, selector, metadata_len: 0, timeout_us: 0 }
+        FrameHeader {
+            kind,
+            credit_ack,
+            credits,
+            call,
+            selector,
+            metadata_len: 0,
+            timeout_us: 0,
+        }
     }
 
     /// How many more requests may be sent now.
     #[must_use]
     pub fn requests_allowed(&self) -> u32 {
-        self.credits.available().min(self.max_in_flight - self.calls_under_way)
+        self.credits
+            .available()
+            .min(self.max_in_flight - self.calls_under_way)
     }
 
     /// Takes the credit and the place among the calls under way that a request needs; `false` if
@@ -162,7 +174,10 @@ impl Connection {
         if !self.window.is_exhausted() {
             return 0;
         }
-        self.window.size().min(self.max_in_flight - self.window.size()).min(free / 4)
+        self.window
+            .size()
+            .min(self.max_in_flight - self.window.size())
+            .min(free / 4)
     }
 
     /// Grows the window by receives that were taken from the budget.

@@ -58,7 +58,11 @@ impl Methods {
         Res: Message + 'static,
         F: Future<Output = Result<Response<Res>, Status>> + 'static,
     {
-        let handler = Unary { make: handler, slots: RefCell::default(), request: PhantomData };
+        let handler = Unary {
+            make: handler,
+            slots: RefCell::default(),
+            request: PhantomData,
+        };
         self.entries.push((spec, Rc::new(handler)));
     }
 
@@ -80,13 +84,17 @@ impl Methods {
     }
 
     pub(crate) fn handler(&self, number: u16) -> Option<&Rc<dyn Handler>> {
-        self.entries.get(usize::from(number)).map(|(_, handler)| handler)
+        self.entries
+            .get(usize::from(number))
+            .map(|(_, handler)| handler)
     }
 }
 
 impl fmt::Debug for Methods {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.entries.iter().map(|(spec, _)| spec.path)).finish()
+        f.debug_list()
+            .entries(self.entries.iter().map(|(spec, _)| spec.path))
+            .finish()
     }
 }
 
@@ -156,14 +164,20 @@ struct Slot<F, Res> {
 
 impl<F, Res> Default for Slots<F, Res> {
     fn default() -> Self {
-        Self { slots: Vec::new(), free: Vec::new() }
+        Self {
+            slots: Vec::new(),
+            free: Vec::new(),
+        }
     }
 }
 
 impl<F, Res> Slots<F, Res> {
     fn take_free(&mut self) -> u32 {
         self.free.pop().unwrap_or_else(|| {
-            self.slots.push(Slot { future: Some(Box::pin(None)), response: None });
+            self.slots.push(Slot {
+                future: Some(Box::pin(None)),
+                response: None,
+            });
             // One slot per call under way: 20 bits of call ids bound them.
             (self.slots.len() - 1) as u32
         })
@@ -180,7 +194,9 @@ impl<H, F, Req, Res> Unary<H, F, Req, Res> {
     }
 
     fn take_response(&self, slot: HandlerSlot) -> Option<Response<Res>> {
-        self.slots.borrow_mut().slots[slot.0 as usize].response.take()
+        self.slots.borrow_mut().slots[slot.0 as usize]
+            .response
+            .take()
     }
 
     fn free(&self, slot: HandlerSlot) {
@@ -218,7 +234,9 @@ where
     }
 
     fn poll(&self, slot: HandlerSlot, cx: &mut Context<'_>) -> Poll<Result<ResponseLen, Status>> {
-        let Some(mut place) = self.take_future(slot) else { return Poll::Pending };
+        let Some(mut place) = self.take_future(slot) else {
+            return Poll::Pending;
+        };
         let polled = guard(|| match place.as_mut().as_pin_mut() {
             Some(future) => future.poll(cx),
             None => Poll::Pending,

@@ -134,14 +134,12 @@ impl<T: Transport> Driver<T> {
         work()
     }
 
-    /// One turn. Returns at once if this thread is inside one already.
-    pub(crate) fn turn(&self) {
-        if !self.turning.get() {
-            self.as_part_of_a_turn(|| self.take_turn());
-        }
+    /// One turn; whether it found anything to do. Returns at once if this thread is inside one.
+    pub(crate) fn turn(&self) -> bool {
+        !self.turning.get() && self.as_part_of_a_turn(|| self.take_turn())
     }
 
-    fn take_turn(&self) {
+    fn take_turn(&self) -> bool {
         let mut events = self.events.take();
         {
             let state = &mut *self.state.borrow_mut();
@@ -156,10 +154,14 @@ impl<T: Transport> Driver<T> {
                 self.arrival();
             }
         }
+        let found_any = !events.is_empty();
         for event in events.drain(..) {
             match event {
                 Event::Received { connection, buf } => self.receive(connection, buf),
-                Event::Accepted { connection, admitted } => {
+                Event::Accepted {
+                    connection,
+                    admitted,
+                } => {
                     self.state.borrow_mut().accept(connection, admitted);
                 }
                 Event::Closed { connection, reason } => self.close(connection, reason),
@@ -169,6 +171,7 @@ impl<T: Transport> Driver<T> {
         self.run_ready_tasks();
         self.retry_what_waited();
         self.state.borrow_mut().transport.flush();
+        found_any
     }
 
     /// When the frame with a deadline that is being handled arrived, as nearly as is known.
@@ -188,7 +191,10 @@ impl<T: Transport> Driver<T> {
     fn receive(&self, id: ConnectionId, buf: T::RecvBuf) {
         let mut borrowed = self.state.borrow_mut();
         let state = &mut *borrowed;
-        let Some(key) = state.route(id).filter(|key| state.links[key.index()].ended.is_none()) else {
+        let Some(key) = state
+            .route(id)
+            .filter(|key| state.links[key.index()].ended.is_none())
+        else {
             // Ended by this side, and the peer does not know it yet.
             state.transport.release(buf);
             return;
@@ -226,7 +232,9 @@ impl<T: Transport> Driver<T> {
     }
 
     fn close(&self, id: ConnectionId, reason: CloseReason) {
-        let Some(key) = self.state.borrow_mut().close(id, reason) else { return };
+        let Some(key) = self.state.borrow_mut().close(id, reason) else {
+            return;
+        };
         self.discard_tasks_of(key);
         let mut state = self.state.borrow_mut();
         state.reap(key);
@@ -271,14 +279,22 @@ impl<T: Transport> Driver<T> {
         let now = self.clock.now();
         loop {
             let mut state = self.state.borrow_mut();
-            let Some(target) = state.timers.pop_expired(now) else { break };
+            let Some(target) = state.timers.pop_expired(now) else {
+                break;
+            };
             match target {
                 TimerTarget::Call(key, call) => {
-                    let waker = state.links.get_mut(key.index()).and_then(|link| link.calls.expire(call));
+                    let waker = state
+                        .links
+                        .get_mut(key.index())
+                        .and_then(|link| link.calls.expire(call));
                     state.wakers.extend(waker);
                 }
                 TimerTarget::Waiter(key, waiter) => {
-                    let waker = state.links.get_mut(key.index()).and_then(|link| link.waiters.expire(waiter));
+                    let waker = state
+                        .links
+                        .get_mut(key.index())
+                        .and_then(|link| link.waiters.expire(waiter));
                     state.wakers.extend(waker);
                 }
                 TimerTarget::Task(task) => {
@@ -314,7 +330,11 @@ impl<T: Transport> Driver<T> {
 
     /// Whether nothing is under way: no connection is left.
     pub(crate) fn is_closed(&self) -> bool {
-        self.state.borrow().links.iter().all(|(_, link)| link.closed)
+        self.state
+            .borrow()
+            .links
+            .iter()
+            .all(|(_, link)| link.closed)
     }
 
     /// Whether a response is still owed to some client.
@@ -396,13 +416,16 @@ impl<T: Transport> State<T> {
         // They find the link ended, and were never sent.
         link.waiters.call_up(u32::MAX, |waker| wakers.push(waker));
         // One for the credit frame, on either side.
-        self.budget.give_back(unanswered + link.connection.window_len() + 1);
+        self.budget
+            .give_back(unanswered + link.connection.window_len() + 1);
         Some(key)
     }
 
     /// Forgets a link that has ended on both ends: in the transport and for its channels.
     pub(crate) fn reap(&mut self, key: LinkKey) {
-        let Some(link) = self.links.get_mut(key.index()) else { return };
+        let Some(link) = self.links.get_mut(key.index()) else {
+            return;
+        };
         if !(link.closed && link.handles == 0) {
             return;
         }
@@ -446,8 +469,14 @@ impl<T: Transport> State<T> {
     fn call_waiters_up(&mut self) {
         let (links, wakers) = (&mut self.links, &mut self.wakers);
         self.waiting.retain(|key| {
-            let Some(link) = links.get_mut(key.index()) else { return false };
-            let room = if link.ended.is_some() { u32::MAX } else { link.connection.requests_allowed() };
+            let Some(link) = links.get_mut(key.index()) else {
+                return false;
+            };
+            let room = if link.ended.is_some() {
+                u32::MAX
+            } else {
+                link.connection.requests_allowed()
+            };
             link.waiters.call_up(room, |waker| wakers.push(waker));
             !link.waiters.is_empty()
         });
@@ -455,7 +484,9 @@ impl<T: Transport> State<T> {
 
     fn send_owed_credits(&mut self) {
         while let Some(key) = self.owing.pop() {
-            let Some(link) = self.links.get_mut(key.index()) else { continue };
+            let Some(link) = self.links.get_mut(key.index()) else {
+                continue;
+            };
             if link.ended.is_some() || !link.connection.wants_credit_frame() {
                 continue;
             }
@@ -496,7 +527,10 @@ struct TurnMark<'a> {
 
 impl<'a> TurnMark<'a> {
     fn set(turning: &'a Cell<bool>) -> Self {
-        Self { turning, before: turning.replace(true) }
+        Self {
+            turning,
+            before: turning.replace(true),
+        }
     }
 }
 

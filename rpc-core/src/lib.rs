@@ -11,6 +11,7 @@ pub mod credit;
 pub mod dispatch;
 mod driver;
 pub mod frame;
+mod idle;
 pub mod limits;
 pub mod message;
 pub mod metadata;
@@ -18,6 +19,7 @@ pub mod method;
 mod outgoing;
 pub mod poller;
 mod serve;
+pub mod server;
 pub mod session;
 pub mod status;
 mod task;
@@ -33,6 +35,7 @@ pub use message::{Extensions, IntoRequest, Request, Response};
 pub use metadata::Metadata;
 pub use method::{Idempotency, MethodKind, MethodSpec};
 pub use poller::LocalPoller;
+pub use server::{Server, ServerError, ServerHandle};
 pub use status::{Code, Status};
 
 /// Includes what `rpc-codegen` generated for a package: `include_proto!("demo.v1")`.

@@ -63,7 +63,13 @@ pub(crate) struct Joined {
 pub(crate) trait Poller {
     fn connect(&self, address: &str, timeout: Duration) -> Result<Joined, ConnectError>;
     /// Sends a call, or queues it; `waiter` is what an earlier attempt returned.
-    fn begin(&self, link: LinkKey, call: Outgoing<'_>, waiter: Option<WaiterKey>, waker: &Waker) -> Begun;
+    fn begin(
+        &self,
+        link: LinkKey,
+        call: Outgoing<'_>,
+        waiter: Option<WaiterKey>,
+        waker: &Waker,
+    ) -> Begun;
     /// Takes the answer of a call, if it has come, and hands the frame to `receive`.
     fn poll_answer(
         &self,
@@ -80,7 +86,8 @@ pub(crate) trait Poller {
     fn hold(&self, link: LinkKey);
     fn let_go(&self, link: LinkKey);
     fn deadline_after(&self, timeout: Duration) -> Option<Instant>;
-    fn turn(&self);
+    /// Takes a turn; whether it found anything to do.
+    fn turn(&self) -> bool;
     fn is_turning(&self) -> bool;
     /// Runs `work` as a part of a turn.
     fn inside_turn(&self, work: &mut dyn FnMut());
@@ -96,7 +103,11 @@ impl<T: Transport> Poller for Driver<T> {
             return Err(no_receive_left(address));
         }
         let max_in_flight = state.transport.limits().max_in_flight;
-        let hello = ClientSession { version: VERSION, max_in_flight }.encode_to_vec();
+        let hello = ClientSession {
+            version: VERSION,
+            max_in_flight,
+        }
+        .encode_to_vec();
         let connected = match state.transport.connect(address, &hello, timeout) {
             Ok(connected) => connected,
             Err(error) => {
@@ -110,7 +121,10 @@ impl<T: Transport> Poller for Driver<T> {
                 // Its end is reported for a connection that has no link; the promise ends here.
                 state.budget.give_back(1);
                 state.transport.close(connected.connection);
-                return Err(ConnectError::NotVerbline { address: address.to_owned(), reason });
+                return Err(ConnectError::NotVerbline {
+                    address: address.to_owned(),
+                    reason,
+                });
             }
         };
         let in_flight = session.max_in_flight.min(max_in_flight);
@@ -119,7 +133,13 @@ impl<T: Transport> Poller for Driver<T> {
         Ok(Joined { link, session })
     }
 
-    fn begin(&self, link: LinkKey, call: Outgoing<'_>, waiter: Option<WaiterKey>, waker: &Waker) -> Begun {
+    fn begin(
+        &self,
+        link: LinkKey,
+        call: Outgoing<'_>,
+        waiter: Option<WaiterKey>,
+        waker: &Waker,
+    ) -> Begun {
         let now = call.deadline.map(|_| self.clock.now());
         let metadata_len = call.metadata.encoded_len();
         let frame_len = HEADER_LEN + metadata_len + call.message_len;
@@ -130,11 +150,17 @@ impl<T: Transport> Poller for Driver<T> {
         };
         let failure = if let Some(reason) = &entry.ended {
             Some(Cause::Disconnected(reason.clone()))
-        } else if now.zip(call.deadline).is_some_and(|(now, deadline)| deadline <= now) {
+        } else if now
+            .zip(call.deadline)
+            .is_some_and(|(now, deadline)| deadline <= now)
+        {
             Some(Cause::DeadlineExceeded)
         } else if metadata_len > usize::from(u16::MAX) {
             let limit = usize::from(u16::MAX);
-            Some(Cause::RequestTooLong { message_len: metadata_len, limit })
+            Some(Cause::RequestTooLong {
+                message_len: metadata_len,
+                limit,
+            })
         } else {
             None
         };
@@ -176,7 +202,12 @@ impl<T: Transport> Poller for Driver<T> {
         let entry = &mut state.links[link.index()];
         let call_id = entry.calls.begin();
         if let Some(deadline) = call.deadline {
-            entry.calls.set_timer(call_id, state.timers.insert(deadline, TimerTarget::Call(link, call_id)));
+            entry.calls.set_timer(
+                call_id,
+                state
+                    .timers
+                    .insert(deadline, TimerTarget::Call(link, call_id)),
+            );
         }
         drop(borrowed);
 
@@ -186,7 +217,9 @@ impl<T: Transport> Poller for Driver<T> {
 
         let state = &mut *self.state.borrow_mut();
         if let Some(entry) = state.links.get_mut(link.index()) {
-            let mut header = entry.connection.poll_header(FrameKind::Request, call_id, call.method);
+            let mut header = entry
+                .connection
+                .poll_header(FrameKind::Request, call_id, call.method);
             header.metadata_len = metadata_len as u16;
             if let Some((now, deadline)) = now.zip(call.deadline) {
                 header.timeout_us = timeout_us(Some(deadline.saturating_duration_since(now)));
@@ -239,7 +272,9 @@ impl<T: Transport> Poller for Driver<T> {
 
     fn abandon(&self, link: LinkKey, call: CallId) {
         let state = &mut *self.state.borrow_mut();
-        let Some(entry) = state.links.get_mut(link.index()) else { return };
+        let Some(entry) = state.links.get_mut(link.index()) else {
+            return;
+        };
         let (answer, timer) = entry.calls.abandon(call);
         if let Some(timer) = timer {
             state.timers.cancel(timer);
@@ -261,7 +296,9 @@ impl<T: Transport> Poller for Driver<T> {
 
     fn let_go(&self, link: LinkKey) {
         let mut state = self.state.borrow_mut();
-        let Some(entry) = state.links.get_mut(link.index()) else { return };
+        let Some(entry) = state.links.get_mut(link.index()) else {
+            return;
+        };
         entry.handles -= 1;
         let last = entry.handles == 0;
         drop(state);
@@ -274,8 +311,8 @@ impl<T: Transport> Poller for Driver<T> {
         crate::clock::deadline_after(self.clock.now(), timeout)
     }
 
-    fn turn(&self) {
-        Self::turn(self);
+    fn turn(&self) -> bool {
+        Self::turn(self)
     }
 
     fn is_turning(&self) -> bool {
@@ -312,7 +349,10 @@ impl<T: Transport> crate::driver::State<T> {
             None => {
                 let key = waiters.join(waker.clone());
                 if let Some(deadline) = deadline {
-                    waiters.set_timer(key, self.timers.insert(deadline, TimerTarget::Waiter(link, key)));
+                    waiters.set_timer(
+                        key,
+                        self.timers.insert(deadline, TimerTarget::Waiter(link, key)),
+                    );
                 }
                 key
             }
@@ -340,6 +380,7 @@ fn never_sent(cause: Cause) -> CallError {
 fn no_receive_left(address: &str) -> ConnectError {
     ConnectError::Refused {
         address: address.to_owned(),
-        reason: "this side has promised all its receives to other connections: raise `connections`".to_owned(),
+        reason: "this side has promised all its receives to other connections: raise `connections`"
+            .to_owned(),
     }
 }

@@ -14,6 +14,7 @@ use crate::client::LocalChannel;
 use crate::clock::Clock;
 use crate::dispatch::Methods;
 use crate::driver::Driver;
+use crate::idle::Idle;
 use crate::limits::{Intents, Limits};
 use crate::outgoing::Poller;
 use crate::transport::{ConnectError, Counters, Fabric, FabricError, Transport};
@@ -32,7 +33,9 @@ pub struct LocalPoller(Rc<dyn Poller>);
 /// [`LocalPoller::block_on`] was called inside a turn of the same poller, from a handler or from a
 /// future that `block_on` runs: it would wait for the very thread that it blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("block_on was called inside a turn of its own poller, which would wait for itself: await the call instead")]
+#[error(
+    "block_on was called inside a turn of its own poller, which would wait for itself: await the call instead"
+)]
 pub struct BlockOnInTurn;
 
 thread_local! {
@@ -94,9 +97,17 @@ impl LocalPoller {
     /// # Errors
     ///
     /// [`ConnectError`]; nothing has been sent.
-    pub fn connect_within(&self, address: &str, timeout: Duration) -> Result<LocalChannel, ConnectError> {
+    pub fn connect_within(
+        &self,
+        address: &str,
+        timeout: Duration,
+    ) -> Result<LocalChannel, ConnectError> {
         let joined = self.0.connect(address, timeout)?;
-        Ok(LocalChannel(Rc::new(ChannelCore::new(Rc::clone(&self.0), address, joined))))
+        Ok(LocalChannel(Rc::new(ChannelCore::new(
+            Rc::clone(&self.0),
+            address,
+            joined,
+        ))))
     }
 
     /// Runs a future on this thread to its end, polling the device as long as it waits.
@@ -125,24 +136,27 @@ impl LocalPoller {
         let waker = Waker::from(Arc::clone(&woken));
         let mut cx = Context::from_waker(&waker);
         let mut future = pin!(future);
+        let mut idle = Idle::default();
         loop {
             if woken.0.swap(false, Ordering::Acquire) {
                 let mut polled = Poll::Pending;
                 // Calls that are polled here only register, so that many started together share
                 // a doorbell.
-                self.0.inside_turn(&mut || polled = future.as_mut().poll(&mut cx));
+                self.0
+                    .inside_turn(&mut || polled = future.as_mut().poll(&mut cx));
                 if let Poll::Ready(output) = polled {
                     return Ok(output);
                 }
             }
-            self.0.turn();
+            idle.after_turn(self.0.turn());
         }
     }
 
     /// Takes one turn: what has arrived is handled, what was sent leaves. For a thread that has
-    /// other things to do; `block_on` and awaited calls take their own.
-    pub fn turn(&self) {
-        self.0.turn();
+    /// other things to do; `block_on` and awaited calls take their own. Returns whether there was
+    /// anything to do.
+    pub fn turn(&self) -> bool {
+        self.0.turn()
     }
 
     /// What this poller was sized to.

@@ -30,7 +30,11 @@ pub(crate) struct Blocked {
 
 #[derive(Debug)]
 enum BlockedResponse {
-    Ready { method: u16, slot: HandlerSlot, len: ResponseLen },
+    Ready {
+        method: u16,
+        slot: HandlerSlot,
+        len: ResponseLen,
+    },
     Failed(Status),
 }
 
@@ -40,10 +44,13 @@ impl<T: Transport> Driver<T> {
         let deadline = self.deadline_of(header);
         let handler = self.methods.borrow().handler(header.selector).cloned();
         let started = match &handler {
-            None => Err(Status::unimplemented(format!("there is no method number {}", header.selector))),
-            Some(_) if deadline.is_some_and(|deadline| deadline <= self.clock.now()) => {
-                Err(Status::deadline_exceeded("the deadline passed before the call was begun"))
-            }
+            None => Err(Status::unimplemented(format!(
+                "there is no method number {}",
+                header.selector
+            ))),
+            Some(_) if deadline.is_some_and(|deadline| deadline <= self.clock.now()) => Err(
+                Status::deadline_exceeded("the deadline passed before the call was begun"),
+            ),
             Some(handler) => {
                 // It was parsed before.
                 let (_, metadata, message) =
@@ -56,7 +63,13 @@ impl<T: Transport> Driver<T> {
             (Ok(slot), Some(handler)) => {
                 let (key, waker) = self.tasks.borrow_mut().borrow_place();
                 let polled = handler.poll(slot, &mut Context::from_waker(&waker));
-                let task = Task { link, call: header.call, method: header.selector, slot, timer: None };
+                let task = Task {
+                    link,
+                    call: header.call,
+                    method: header.selector,
+                    slot,
+                    timer: None,
+                };
                 match polled {
                     Poll::Ready(outcome) => {
                         self.tasks.borrow_mut().return_place(key, waker);
@@ -68,7 +81,9 @@ impl<T: Transport> Driver<T> {
                         state.owing.push(link);
                         let timer = deadline
                             .map(|deadline| state.timers.insert(deadline, TimerTarget::Task(key)));
-                        self.tasks.borrow_mut().park(key, waker, Task { timer, ..task });
+                        self.tasks
+                            .borrow_mut()
+                            .park(key, waker, Task { timer, ..task });
                     }
                 }
             }
@@ -81,15 +96,24 @@ impl<T: Transport> Driver<T> {
         if header.timeout_us == 0 {
             return None;
         }
-        deadline_after(self.arrival_of_timed(), Duration::from_micros(header.timeout_us.into()))
+        deadline_after(
+            self.arrival_of_timed(),
+            Duration::from_micros(header.timeout_us.into()),
+        )
     }
 
     /// Polls the handlers that were woken since the last turn.
     pub(crate) fn run_ready_tasks(&self) {
-        let Some(ready) = self.tasks.borrow_mut().take_ready() else { return };
+        let Some(ready) = self.tasks.borrow_mut().take_ready() else {
+            return;
+        };
         for &index in &ready {
-            let Some((key, task, waker)) = self.tasks.borrow_mut().unpark(index) else { continue };
-            let Some(handler) = self.methods.borrow().handler(task.method).cloned() else { continue };
+            let Some((key, task, waker)) = self.tasks.borrow_mut().unpark(index) else {
+                continue;
+            };
+            let Some(handler) = self.methods.borrow().handler(task.method).cloned() else {
+                continue;
+            };
             match handler.poll(task.slot, &mut Context::from_waker(&waker)) {
                 Poll::Pending => self.tasks.borrow_mut().park(key, waker, task),
                 Poll::Ready(outcome) => {
@@ -106,7 +130,9 @@ impl<T: Transport> Driver<T> {
 
     /// A parked handler's deadline has passed: it is dropped, and its client is told.
     pub(crate) fn expire_task(&self, key: TaskKey) {
-        let Some(task) = self.tasks.borrow_mut().expire(key) else { return };
+        let Some(task) = self.tasks.borrow_mut().expire(key) else {
+            return;
+        };
         self.discard(&task);
         let status = Status::deadline_exceeded("the deadline passed while the handler was at work");
         self.respond_status(task.link, task.call, status);
@@ -114,15 +140,21 @@ impl<T: Transport> Driver<T> {
 
     /// The connection has ended: nobody waits for these any more.
     pub(crate) fn discard_tasks_of(&self, link: LinkKey) {
-        for task in self.tasks.borrow_mut().remove_where(|task| task.link == link) {
+        for task in self
+            .tasks
+            .borrow_mut()
+            .remove_where(|task| task.link == link)
+        {
             if let Some(timer) = task.timer {
                 self.state.borrow_mut().timers.cancel(timer);
             }
             self.discard(&task);
         }
         let mut state = self.state.borrow_mut();
-        let (gone, kept): (VecDeque<_>, _) =
-            state.blocked.drain(..).partition(|blocked| blocked.link == link);
+        let (gone, kept): (VecDeque<_>, _) = state
+            .blocked
+            .drain(..)
+            .partition(|blocked| blocked.link == link);
         state.blocked = kept;
         drop(state);
         for blocked in gone {
@@ -157,12 +189,26 @@ impl<T: Transport> Driver<T> {
         // Each is tried once: those that find no slot again queue up behind the others.
         let count = self.state.borrow().blocked.len();
         for _ in 0..count {
-            let Some(Blocked { link, call, response }) = self.state.borrow_mut().blocked.pop_front() else {
+            let Some(Blocked {
+                link,
+                call,
+                response,
+            }) = self.state.borrow_mut().blocked.pop_front()
+            else {
                 break;
             };
             match response {
                 BlockedResponse::Ready { method, slot, len } => {
-                    self.respond(&Task { link, call, method, slot, timer: None }, Ok(len));
+                    self.respond(
+                        &Task {
+                            link,
+                            call,
+                            method,
+                            slot,
+                            timer: None,
+                        },
+                        Ok(len),
+                    );
                 }
                 BlockedResponse::Failed(status) => self.respond_status(link, call, status),
             }
@@ -176,7 +222,10 @@ impl<T: Transport> Driver<T> {
         };
         let handler = self.methods.borrow().handler(task.method).cloned();
         let Some(handler) = handler else { return };
-        let reserved = self.state.borrow_mut().reserve_response(task.link, HEADER_LEN + len.total());
+        let reserved = self
+            .state
+            .borrow_mut()
+            .reserve_response(task.link, HEADER_LEN + len.total());
         match reserved {
             Ok(mut buf) => match handler.emit(task.slot, &mut buf.as_mut()[HEADER_LEN..]) {
                 Ok(()) => {
@@ -191,7 +240,11 @@ impl<T: Transport> Driver<T> {
             Err(ReserveError::NoSlot) => self.state.borrow_mut().block(Blocked {
                 link: task.link,
                 call: task.call,
-                response: BlockedResponse::Ready { method: task.method, slot: task.slot, len },
+                response: BlockedResponse::Ready {
+                    method: task.method,
+                    slot: task.slot,
+                    len,
+                },
             }),
             Err(ReserveError::TooLong { limit, .. }) => {
                 handler.discard(task.slot);
@@ -207,13 +260,21 @@ impl<T: Transport> Driver<T> {
         match state.respond_status(link, call, &status) {
             Ok(()) | Err(ReserveError::Closed) => {}
             Err(ReserveError::NoSlot) => {
-                state.block(Blocked { link, call, response: BlockedResponse::Failed(status) });
+                state.block(Blocked {
+                    link,
+                    call,
+                    response: BlockedResponse::Failed(status),
+                });
             }
             Err(ReserveError::TooLong { limit, .. }) => {
                 // The code always fits; what it says is cut to what does.
                 let cut = shorten(&status, limit.saturating_sub(HEADER_LEN));
                 if state.respond_status(link, call, &cut) == Err(ReserveError::NoSlot) {
-                    state.block(Blocked { link, call, response: BlockedResponse::Failed(cut) });
+                    state.block(Blocked {
+                        link,
+                        call,
+                        response: BlockedResponse::Failed(cut),
+                    });
                 }
             }
         }
@@ -240,7 +301,14 @@ impl<T: Transport> State<T> {
         }
     }
 
-    fn send_response(&mut self, link: LinkKey, call: CallId, code: u16, metadata_len: usize, mut buf: T::SendBuf) {
+    fn send_response(
+        &mut self,
+        link: LinkKey,
+        call: CallId,
+        code: u16,
+        metadata_len: usize,
+        mut buf: T::SendBuf,
+    ) {
         // The handler may have taken a turn of time, but not of the driver: the link is there.
         let Some(link) = self.links.get_mut(link.index()) else {
             return self.transport.cancel(buf);
@@ -253,7 +321,12 @@ impl<T: Transport> State<T> {
         let _ = self.transport.send(link.id, buf);
     }
 
-    fn respond_status(&mut self, link: LinkKey, call: CallId, status: &Status) -> Result<(), ReserveError> {
+    fn respond_status(
+        &mut self,
+        link: LinkKey,
+        call: CallId,
+        status: &Status,
+    ) -> Result<(), ReserveError> {
         let body = StatusBody {
             message: status.message().to_owned(),
             details: Bytes::copy_from_slice(status.details()),
@@ -261,7 +334,10 @@ impl<T: Transport> State<T> {
         let metadata_len = status.metadata().encoded_len();
         let body_len = body.encoded_len();
         if metadata_len > usize::from(u16::MAX) {
-            return Err(ReserveError::TooLong { len: metadata_len, limit: HEADER_LEN });
+            return Err(ReserveError::TooLong {
+                len: metadata_len,
+                limit: HEADER_LEN,
+            });
         }
         let mut buf = self.reserve_response(link, HEADER_LEN + metadata_len + body_len)?;
         let (metadata, mut message) = buf.as_mut()[HEADER_LEN..].split_at_mut(metadata_len);

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use prost::Message;
 
-use crate::dispatch::Methods;
+use crate::method::MethodSpec;
 use crate::transport::Refusal;
 
 /// Version of the frames ([`crate::frame`]) and of the rules of credits.
@@ -59,8 +59,9 @@ impl ClientSession {
     ///
     /// [`Refusal`] with the sentence that the client is told.
     pub fn accept(bytes: &[u8]) -> Result<Self, Refusal> {
-        let session = Self::decode(bytes)
-            .map_err(|error| Refusal { reason: format!("the client's session cannot be decoded: {error}") })?;
+        let session = Self::decode(bytes).map_err(|error| Refusal {
+            reason: format!("the client's session cannot be decoded: {error}"),
+        })?;
         if session.version != VERSION {
             return Err(Refusal {
                 reason: format!(
@@ -74,13 +75,23 @@ impl ClientSession {
 }
 
 impl ServerSession {
-    /// What a server that serves `methods` offers.
+    /// What a server that serves `methods`, each with its number, offers.
     #[must_use]
-    pub fn offer(methods: &Methods, max_in_flight: u32, initial_credits: u32) -> Self {
-        let methods = methods
-            .numbered()
-            .map(|(number, spec)| NumberedMethod { path: spec.path.to_owned(), number: number.into() });
-        Self { version: VERSION, max_in_flight, initial_credits, methods: methods.collect() }
+    pub fn offer(
+        methods: &[(u16, &'static MethodSpec)],
+        max_in_flight: u32,
+        initial_credits: u32,
+    ) -> Self {
+        let methods = methods.iter().map(|&(number, spec)| NumberedMethod {
+            path: spec.path.to_owned(),
+            number: number.into(),
+        });
+        Self {
+            version: VERSION,
+            max_in_flight,
+            initial_credits,
+            methods: methods.collect(),
+        }
     }
 
     /// Reads and checks what a server sent.
@@ -89,10 +100,13 @@ impl ServerSession {
     ///
     /// One sentence on what is wrong with it.
     pub fn accept(bytes: &[u8]) -> Result<Self, String> {
-        let session =
-            Self::decode(bytes).map_err(|error| format!("its session cannot be decoded: {error}"))?;
+        let session = Self::decode(bytes)
+            .map_err(|error| format!("its session cannot be decoded: {error}"))?;
         if session.version != VERSION {
-            return Err(format!("its frames are of version {}, not {VERSION}", session.version));
+            return Err(format!(
+                "its frames are of version {}, not {VERSION}",
+                session.version
+            ));
         }
         if session.max_in_flight == 0 || session.initial_credits == 0 {
             return Err("it grants no calls at all".to_owned());
@@ -105,7 +119,10 @@ impl ServerSession {
     #[must_use]
     pub fn numbers(&self) -> HashMap<String, u16> {
         let number = |method: &NumberedMethod| u16::try_from(method.number).ok();
-        self.methods.iter().filter_map(|method| Some((method.path.clone(), number(method)?))).collect()
+        self.methods
+            .iter()
+            .filter_map(|method| Some((method.path.clone(), number(method)?)))
+            .collect()
     }
 }
 
@@ -115,11 +132,19 @@ mod tests {
 
     #[test]
     fn another_version_is_refused_in_a_sentence() {
-        let old = ClientSession { version: 0, max_in_flight: 1 };
+        let old = ClientSession {
+            version: 0,
+            max_in_flight: 1,
+        };
         let refusal = ClientSession::accept(&old.encode_to_vec()).unwrap_err();
         assert!(refusal.reason.contains("version 0"), "{refusal}");
         assert!(ClientSession::accept(&[0xff]).is_err());
-        let server = ServerSession { version: VERSION, max_in_flight: 0, initial_credits: 1, methods: vec![] };
+        let server = ServerSession {
+            version: VERSION,
+            max_in_flight: 0,
+            initial_credits: 1,
+            methods: vec![],
+        };
         assert!(ServerSession::accept(&server.encode_to_vec()).is_err());
     }
 }

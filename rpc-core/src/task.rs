@@ -59,11 +59,18 @@ impl Tasks {
                 ready: Arc::clone(&self.ready),
             });
             let waker = Some(Waker::from(Arc::clone(&signal)));
-            self.places.push(Place { waker, signal, parked: None });
+            self.places.push(Place {
+                waker,
+                signal,
+                parked: None,
+            });
             index
         });
         let place = &mut self.places[index as usize];
-        let waker = place.waker.take().unwrap_or_else(|| Waker::from(Arc::clone(&place.signal)));
+        let waker = place
+            .waker
+            .take()
+            .unwrap_or_else(|| Waker::from(Arc::clone(&place.signal)));
         (TaskKey(index), waker)
     }
 
@@ -127,7 +134,10 @@ impl Tasks {
 
     /// How many futures are parked.
     pub(crate) fn parked(&self) -> usize {
-        self.places.iter().filter(|place| place.parked.is_some()).count()
+        self.places
+            .iter()
+            .filter(|place| place.parked.is_some())
+            .count()
     }
 }
 

@@ -29,7 +29,11 @@ struct Entry<T> {
 
 impl<T> Default for Timers<T> {
     fn default() -> Self {
-        Self { heap: Vec::new(), positions: Vec::new(), free: Vec::new() }
+        Self {
+            heap: Vec::new(),
+            positions: Vec::new(),
+            free: Vec::new(),
+        }
     }
 }
 
@@ -44,7 +48,11 @@ impl<T> Timers<T> {
             (self.positions.len() - 1) as u32
         });
         let last = self.heap.len();
-        self.heap.push(Entry { deadline, key, target });
+        self.heap.push(Entry {
+            deadline,
+            key,
+            target,
+        });
         self.positions[key as usize] = last as u32;
         self.sift_up(last);
         TimerKey(key)

@@ -39,7 +39,12 @@ impl Waiters {
     pub(crate) fn join(&mut self, waker: Waker) -> WaiterKey {
         self.arrivals += 1;
         let arrival = self.arrivals;
-        let key = self.waiting.insert(Waiter { arrival, waker, called_up: false, timer: None });
+        let key = self.waiting.insert(Waiter {
+            arrival,
+            waker,
+            called_up: false,
+            timer: None,
+        });
         self.queue.push_back((key, arrival));
         WaiterKey(key)
     }
@@ -83,7 +88,11 @@ impl Waiters {
         while self.called_up < room
             && let Some((key, arrival)) = self.queue.pop_front()
         {
-            if let Some(waiter) = self.waiting.get_mut(key).filter(|waiter| waiter.arrival == arrival) {
+            if let Some(waiter) = self
+                .waiting
+                .get_mut(key)
+                .filter(|waiter| waiter.arrival == arrival)
+            {
                 waiter.called_up = true;
                 self.called_up += 1;
                 wake(waiter.waker.clone());

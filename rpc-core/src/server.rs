@@ -1,0 +1,502 @@
+//! [`Server`]: services, pollers and a listener.
+//!
+//! [`ServerBuilder::bind`] starts the pollers' threads, lets each open its transport, and opens the
+//! listener; [`Server::run`] (or [`spawn`](Server::spawn)) lets the pollers go. From then on the
+//! threads share nothing but a flag to stop.
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, Sender, bounded};
+use prost::Message;
+
+use crate::clock::Clock;
+use crate::dispatch::{Methods, Service};
+use crate::driver::Driver;
+use crate::idle::Idle;
+use crate::limits::{Intents, Limits};
+use crate::method::MethodSpec;
+use crate::poller::LocalPoller;
+use crate::session::{ClientSession, ServerSession};
+use crate::transport::{
+    Admission, Admitted, Fabric, FabricError, Listener, Permit, Refusal, Transport,
+};
+
+/// Receives that a new connection is granted at first: enough for a client that makes a few calls
+/// at a time; the window doubles as it is used.
+const INITIAL_WINDOW: u32 = 8;
+
+/// How long a poller that stops waits for handlers at work, and then for its connections to end.
+const DRAIN_TIME: Duration = Duration::from_secs(1);
+
+/// What a server is made of.
+pub struct ServerBuilder<F> {
+    fabric: F,
+    services: Vec<Arc<dyn Service>>,
+    intents: Intents,
+    pollers: usize,
+    cores: Option<Vec<usize>>,
+}
+
+/// Why a server could not be started, or ended.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ServerError {
+    /// The device or the listening socket.
+    #[error(transparent)]
+    Fabric(#[from] FabricError),
+    /// A poller's thread could not be started.
+    #[error("cannot start a poller's thread: {0}")]
+    Thread(#[from] io::Error),
+    /// Two services have the same name.
+    #[error("two services with the name {name} were added: a method could be either's")]
+    DuplicateService {
+        /// `package.Service`.
+        name: &'static str,
+    },
+    /// A poller could not be pinned.
+    #[error("cannot pin a poller to core {core}: {source}")]
+    Pin {
+        /// The core.
+        core: usize,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A poller's thread panicked, which is a bug of this library or of the device's.
+    #[error("poller {poller} panicked: {message}")]
+    PollerPanicked {
+        /// Its index.
+        poller: usize,
+        /// What it said.
+        message: String,
+    },
+}
+
+/// A server that is bound to its address. Its pollers wait for [`run`](Self::run).
+pub struct Server {
+    running: Running,
+    start: Sender<()>,
+}
+
+/// A server that runs on its own threads. It stops when this is dropped.
+pub struct ServerHandle {
+    running: Running,
+}
+
+struct Running {
+    local_addr: SocketAddr,
+    limits: Limits,
+    stopping: Arc<AtomicBool>,
+    listener: Option<Box<dyn Listener>>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Server {
+    /// A server on this device, with no services yet.
+    pub fn builder<F: Fabric>(fabric: &F) -> ServerBuilder<F> {
+        ServerBuilder {
+            fabric: fabric.clone(),
+            services: Vec::new(),
+            intents: Intents::default(),
+            pollers: 1,
+            cores: None,
+        }
+    }
+
+    /// The address that it listens at.
+    #[must_use]
+    pub fn local_addr(&self) -> SocketAddr {
+        self.running.local_addr
+    }
+
+    /// What each of its pollers was sized to.
+    #[must_use]
+    pub fn limits(&self) -> &Limits {
+        &self.running.limits
+    }
+
+    /// Serves until the process ends.
+    ///
+    /// # Errors
+    ///
+    /// [`ServerError::PollerPanicked`] if a poller did.
+    pub fn run(self) -> Result<(), ServerError> {
+        self.spawn().running.join()
+    }
+
+    /// Serves on its own threads.
+    #[must_use = "the server stops when its handle is dropped"]
+    pub fn spawn(self) -> ServerHandle {
+        for _ in &self.running.threads {
+            // A poller that is gone already is found by joining it.
+            let _ = self.start.send(());
+        }
+        ServerHandle {
+            running: self.running,
+        }
+    }
+}
+
+impl ServerHandle {
+    /// The address that it listens at.
+    #[must_use]
+    pub fn local_addr(&self) -> SocketAddr {
+        self.running.local_addr
+    }
+
+    /// What each of its pollers was sized to.
+    #[must_use]
+    pub fn limits(&self) -> &Limits {
+        &self.running.limits
+    }
+
+    /// Stops: no new connections, handlers at work get a second to finish, connections are closed.
+    ///
+    /// # Errors
+    ///
+    /// [`ServerError::PollerPanicked`] if a poller did.
+    pub fn shutdown(mut self) -> Result<(), ServerError> {
+        self.running.stop();
+        self.running.join()
+    }
+}
+
+impl Running {
+    fn stop(&mut self) {
+        self.listener = None;
+        self.stopping.store(true, Ordering::Relaxed);
+    }
+
+    fn join(&mut self) -> Result<(), ServerError> {
+        let mut outcome = Ok(());
+        for (poller, thread) in self.threads.drain(..).enumerate() {
+            if let Err(payload) = thread.join() {
+                let message = payload
+                    .downcast_ref::<String>()
+                    .cloned()
+                    .or_else(|| {
+                        payload
+                            .downcast_ref::<&str>()
+                            .map(|&message| message.to_owned())
+                    })
+                    .unwrap_or_default();
+                outcome = Err(ServerError::PollerPanicked { poller, message });
+            }
+        }
+        outcome
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.stop();
+        if let Err(error) = self.join() {
+            tracing::error!(%error, "while the server stopped");
+        }
+    }
+}
+
+impl<F: Fabric> ServerBuilder<F> {
+    /// Adds a service: a generated `…Server`.
+    #[must_use]
+    pub fn add_service(mut self, service: impl Service) -> Self {
+        self.services.push(Arc::new(service));
+        self
+    }
+
+    /// The longest encoded message, in bytes: see [`Intents::max_message_len`].
+    #[must_use]
+    pub fn max_message_len(mut self, bytes: usize) -> Self {
+        self.intents.max_message_len = bytes;
+        self
+    }
+
+    /// Calls that a connection may have under way: see [`Intents::max_in_flight`].
+    #[must_use]
+    pub fn max_in_flight(mut self, calls: u32) -> Self {
+        self.intents.max_in_flight = calls;
+        self
+    }
+
+    /// Connections that each poller should hold: see [`Intents::connections`].
+    #[must_use]
+    pub fn connections(mut self, connections: u32) -> Self {
+        self.intents.connections = connections;
+        self
+    }
+
+    /// How many pollers serve, each on a thread of its own. Default: 1.
+    #[must_use]
+    pub fn pollers(mut self, pollers: usize) -> Self {
+        self.pollers = pollers.max(1);
+        self
+    }
+
+    /// The cores that the pollers are pinned to, one each, over and over. Without this, pollers are
+    /// pinned to the highest of the cores that the process may use, if it may use more cores than
+    /// there are pollers. An empty list pins none.
+    #[must_use]
+    pub fn cores(mut self, cores: impl IntoIterator<Item = usize>) -> Self {
+        self.cores = Some(cores.into_iter().collect());
+        self
+    }
+
+    /// Starts the pollers' threads and listens at `host:port`; port 0 lets the system choose.
+    ///
+    /// # Errors
+    ///
+    /// [`ServerError`], with nothing left running.
+    pub fn bind(self, address: &str) -> Result<Server, ServerError> {
+        for (index, service) in self.services.iter().enumerate() {
+            if self.services[..index]
+                .iter()
+                .any(|other| other.name() == service.name())
+            {
+                return Err(ServerError::DuplicateService {
+                    name: service.name(),
+                });
+            }
+        }
+        let stopping = Arc::new(AtomicBool::new(false));
+        let (start, started) = bounded(self.pollers);
+        let mut running = Running {
+            // Replaced below by what the listener says.
+            local_addr: SocketAddr::from(([0, 0, 0, 0], 0)),
+            limits: Limits::default(),
+            stopping,
+            listener: None,
+            threads: Vec::new(),
+        };
+        let cores = self.cores_of_pollers();
+        let (ready, readied) = bounded(self.pollers);
+        for index in 0..self.pollers {
+            let setup = PollerSetup {
+                index,
+                core: (!cores.is_empty()).then(|| cores[index % cores.len()]),
+                fabric: self.fabric.clone(),
+                services: self.services.clone(),
+                intents: self.intents.clone(),
+                ready: ready.clone(),
+                started: started.clone(),
+                stopping: Arc::clone(&running.stopping),
+            };
+            let name = format!("verbline-poller-{index}");
+            running
+                .threads
+                .push(thread::Builder::new().name(name).spawn(|| setup.run())?);
+        }
+        drop(ready);
+
+        let mut ports: Vec<Option<F::Port>> = (0..self.pollers).map(|_| None).collect();
+        let mut methods = Vec::new();
+        for opened in readied.iter().take(self.pollers) {
+            let opened: Opened<F::Port> = opened?;
+            ports[opened.index] = Some(opened.port);
+            running.limits = opened.limits;
+            methods = opened.methods;
+        }
+        let ports: Vec<F::Port> = ports.into_iter().flatten().collect();
+        if ports.len() < self.pollers {
+            // A thread ended without a word: it panicked.
+            running.join()?;
+        }
+        let admission = Arc::new(ServerAdmission::new(&running.limits, methods, self.pollers));
+        let listener = self.fabric.listen(address, ports, admission)?;
+        running.local_addr = listener.local_addr();
+        running.listener = Some(listener);
+        Ok(Server { running, start })
+    }
+
+    fn cores_of_pollers(&self) -> Vec<usize> {
+        let allowed = self.fabric.allowed_cores();
+        if self.pollers > allowed.len() {
+            tracing::warn!(
+                pollers = self.pollers,
+                cores = allowed.len(),
+                "more busy pollers than cores: each will wait for the others' time slices"
+            );
+        }
+        match &self.cores {
+            Some(cores) => cores.clone(),
+            None if allowed.len() > self.pollers => {
+                allowed.into_iter().rev().take(self.pollers).collect()
+            }
+            None => Vec::new(),
+        }
+    }
+}
+
+/// All that a poller's thread is given.
+struct PollerSetup<F: Fabric> {
+    index: usize,
+    core: Option<usize>,
+    fabric: F,
+    services: Vec<Arc<dyn Service>>,
+    intents: Intents,
+    ready: Sender<Result<Opened<F::Port>, ServerError>>,
+    started: Receiver<()>,
+    stopping: Arc<AtomicBool>,
+}
+
+/// What a poller's thread reports when its transport is open.
+struct Opened<P> {
+    index: usize,
+    port: P,
+    limits: Limits,
+    methods: Vec<(u16, &'static MethodSpec)>,
+}
+
+impl<F: Fabric> PollerSetup<F> {
+    fn run(self) {
+        match self.open() {
+            Ok((driver, opened)) => {
+                let _ = self.ready.send(Ok(opened));
+                drop(self.ready);
+                // An error means that the server was dropped before it was started.
+                if self.started.recv().is_ok() {
+                    serve(driver, &self.stopping);
+                }
+            }
+            Err(error) => {
+                let _ = self.ready.send(Err(error));
+            }
+        }
+    }
+
+    #[allow(clippy::type_complexity)]
+    fn open(&self) -> Result<(Rc<Driver<F::Transport>>, Opened<F::Port>), ServerError> {
+        // Before any memory is touched, so that it comes from the core's own node.
+        if let Some(core) = self.core {
+            self.fabric
+                .pin_current_thread(core)
+                .map_err(|source| ServerError::Pin { core, source })?;
+        }
+        let transport = self.fabric.open(&self.intents)?;
+        let port = self.fabric.port(&transport);
+        let limits = transport.limits().clone();
+        let mut methods = Methods::new();
+        for service in &self.services {
+            service.register(&mut methods);
+        }
+        let numbered = methods.numbered().collect();
+        let driver = Rc::new(Driver::new(transport, methods, Clock::system()));
+        Ok((
+            driver,
+            Opened {
+                index: self.index,
+                port,
+                limits,
+                methods: numbered,
+            },
+        ))
+    }
+}
+
+fn serve<T: Transport>(driver: Rc<Driver<T>>, stopping: &AtomicBool) {
+    LocalPoller::set_current(Some(LocalPoller::from_driver(Rc::clone(&driver) as Rc<_>)));
+    let mut idle = Idle::default();
+    while !stopping.load(Ordering::Relaxed) {
+        idle.after_turn(driver.turn());
+    }
+    let until = |done: &dyn Fn() -> bool| {
+        let deadline = Instant::now() + DRAIN_TIME;
+        while !done() && Instant::now() < deadline {
+            driver.turn();
+        }
+    };
+    until(&|| !driver.is_serving());
+    driver.discard_all_tasks();
+    driver.close_all();
+    until(&|| driver.is_closed());
+    LocalPoller::set_current(None);
+}
+
+/// Lets clients in as long as some poller has receives for them, the emptiest poller first.
+struct ServerAdmission {
+    methods: Vec<(u16, &'static MethodSpec)>,
+    max_in_flight: u32,
+    window: u32,
+    max_connections: usize,
+    connections: Vec<Arc<AtomicUsize>>,
+}
+
+impl ServerAdmission {
+    fn new(limits: &Limits, methods: Vec<(u16, &'static MethodSpec)>, pollers: usize) -> Self {
+        let receives = limits.promisable_receives();
+        // Each needs one receive for a call and one for its credit frame.
+        let max_connections = limits.max_connections.min(receives / 2).max(1);
+        let window = (receives / max_connections)
+            .saturating_sub(1)
+            .clamp(1, INITIAL_WINDOW);
+        Self {
+            methods,
+            max_in_flight: limits.max_in_flight,
+            window,
+            max_connections: max_connections as usize,
+            connections: (0..pollers).map(|_| Arc::default()).collect(),
+        }
+    }
+}
+
+impl Admission for ServerAdmission {
+    fn admit(&self, session: &[u8]) -> Result<Admitted, Refusal> {
+        let client = ClientSession::accept(session)?;
+        let emptiest = (0..)
+            .zip(&self.connections)
+            .min_by_key(|(_, count)| count.load(Ordering::Relaxed));
+        let Some((poller, count)) = emptiest else {
+            return Err(Refusal {
+                reason: "the server has no pollers".to_owned(),
+            });
+        };
+        // One listener's thread admits, so nothing is added between the look and the sum.
+        if count.load(Ordering::Relaxed) >= self.max_connections {
+            return Err(Refusal {
+                reason: format!(
+                    "the server holds all the {} connections that each of its pollers was sized for: \
+                     raise `connections` on the server",
+                    self.max_connections
+                ),
+            });
+        }
+        count.fetch_add(1, Ordering::Relaxed);
+        let permit = Permit(Arc::clone(count));
+        let max_in_flight = client.max_in_flight.min(self.max_in_flight).max(1);
+        let offer =
+            ServerSession::offer(&self.methods, max_in_flight, self.window.min(max_in_flight));
+        Ok(Admitted {
+            poller,
+            client_session: session.to_vec(),
+            server_session: offer.encode_to_vec(),
+            permit,
+        })
+    }
+}
+
+impl<F> fmt::Debug for ServerBuilder<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let services: Vec<_> = self.services.iter().map(|service| service.name()).collect();
+        f.debug_struct("ServerBuilder")
+            .field("services", &services)
+            .field("intents", &self.intents)
+            .finish()
+    }
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Server({})", self.running.local_addr)
+    }
+}
+
+impl fmt::Debug for ServerHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ServerHandle({})", self.running.local_addr)
+    }
+}
