@@ -1,5 +1,6 @@
 //! The settings, in the words that users of tonic know.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use prost::Message;
@@ -125,7 +126,7 @@ impl Builder {
             bytes: set.encode_to_vec(),
             set,
             roots,
-            read: Vec::new(),
+            read: BTreeMap::new(),
         })
     }
 
@@ -138,10 +139,9 @@ impl Builder {
         } = compiled;
         let output = Output::new(self.out_dir.clone())?;
         let stubs = self.stubs();
-        check::check(&set, |file| {
-            stubs.any() && roots.iter().any(|root| root == file.name())
-        })?;
-        let packages = generate::generate(set, &roots, self.prost_config(), stubs)?;
+        let wanted = if stubs.any() { roots } else { Vec::new() };
+        check::check(&set, &wanted, &read)?;
+        let packages = generate::generate(set, &wanted, self.prost_config(), stubs)?;
         output.write_packages(&packages)?;
         if let Some(path) = &self.include_file {
             output.write_include_file(path, &packages)?;
@@ -150,7 +150,7 @@ impl Builder {
             output::write_if_changed(path, &bytes)?;
         }
         if self.emit_rerun_if_changed {
-            output::rerun_if_changed(&read)?;
+            output::rerun_if_changed(read.values())?;
         }
         Ok(())
     }

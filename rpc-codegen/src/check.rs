@@ -1,7 +1,7 @@
 //! What the descriptors may say and the generator cannot do (yet), found before anything is written.
 
-use std::collections::HashMap;
-use std::path::PathBuf;
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
 
 use prost_types::{FileDescriptorProto, FileDescriptorSet, ServiceDescriptorProto};
 
@@ -13,17 +13,20 @@ use crate::names::{self, ServiceNames};
 const FILE_SERVICE: i32 = 6;
 const SERVICE_METHOD: i32 = 2;
 
-/// Refuses what cannot be generated. `stubs` says of a file whether its services are wanted.
+/// Refuses what cannot be generated for `set`, with stubs for the files named in `wanted`. `read` says where on disk
+/// files are.
 pub(crate) fn check(
     set: &FileDescriptorSet,
-    stubs: impl Fn(&FileDescriptorProto) -> bool,
+    wanted: &[String],
+    read: &BTreeMap<String, PathBuf>,
 ) -> Result<(), Error> {
+    let on_disk = |name: &str| read.get(name).cloned().unwrap_or_else(|| name.into());
     for file in &set.file {
         if file.syntax() == "editions" {
             return Err(Error::Edition {
-                file: file.name().into(),
+                file: on_disk(file.name()),
                 line: None,
-                edition: String::new(),
+                edition: None,
             });
         }
         if let Some(import) = file
@@ -38,10 +41,16 @@ pub(crate) fn check(
         }
     }
     let mut taken = messages(set);
-    for file in set.file.iter().filter(|file| stubs(file)) {
+    for file in set
+        .file
+        .iter()
+        .filter(|file| wanted.iter().any(|name| name == file.name()))
+    {
+        let on_disk = on_disk(file.name());
         for (index, service) in file.service.iter().enumerate() {
             let place = Place {
                 file,
+                on_disk: &on_disk,
                 path: vec![FILE_SERVICE, index as i32],
             };
             unary_only(&place, service)?;
@@ -56,7 +65,7 @@ fn unary_only(place: &Place<'_>, service: &ServiceDescriptorProto) -> Result<(),
     for (index, method) in service.method.iter().enumerate() {
         if method.client_streaming() || method.server_streaming() {
             return Err(Error::Streaming {
-                file: place.file(),
+                file: place.on_disk.to_owned(),
                 line: place.method(index).line(),
                 service: qualified(place.file.package(), service.name()),
                 method: method.name().to_owned(),
@@ -75,7 +84,7 @@ fn distinct_methods(place: &Place<'_>, service: &ServiceDescriptorProto) -> Resu
         let name = names::method_from_proto(method.name());
         if let Some(other) = taken.insert(name.clone(), method.name()) {
             return Err(Error::NameTaken {
-                file: place.file(),
+                file: place.on_disk.to_owned(),
                 line: place.method(index).line(),
                 what: format!("method `{}` of service `{}`", method.name(), service.name()),
                 name,
@@ -97,7 +106,7 @@ fn distinct_items(
     for name in ServiceNames::new(service.name()).all() {
         if let Some(other) = taken.insert((package.to_owned(), name.to_owned()), what.clone()) {
             return Err(Error::NameTaken {
-                file: place.file(),
+                file: place.on_disk.to_owned(),
                 line: place.line(),
                 what,
                 name: name.to_owned(),
@@ -145,20 +154,14 @@ fn messages(set: &FileDescriptorSet) -> HashMap<(String, String), String> {
 /// A descriptor's path within its file, by which its line can be looked up.
 struct Place<'a> {
     file: &'a FileDescriptorProto,
+    on_disk: &'a Path,
     path: Vec<i32>,
 }
 
 impl Place<'_> {
     fn method(&self, index: usize) -> Self {
         let path = [self.path.as_slice(), &[SERVICE_METHOD, index as i32]].concat();
-        Place {
-            file: self.file,
-            path,
-        }
-    }
-
-    fn file(&self) -> PathBuf {
-        self.file.name().into()
+        Place { path, ..*self }
     }
 
     /// Counted from one; nothing if the descriptors came without source information.

@@ -1,5 +1,6 @@
 //! From `.proto` files to descriptors, by protox or by `protoc`, and the list of files that were read.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Component, Path, PathBuf};
@@ -28,8 +29,8 @@ pub(crate) struct Compiled {
     pub(crate) bytes: Vec<u8>,
     /// The names, within `set`, of the files that were asked for.
     pub(crate) roots: Vec<String>,
-    /// The files on disk that were read.
-    pub(crate) read: Vec<PathBuf>,
+    /// The files on disk that were read, by their names within `set`.
+    pub(crate) read: BTreeMap<String, PathBuf>,
 }
 
 impl Sources {
@@ -52,7 +53,7 @@ impl Sources {
             // Files without a path are the well-known ones that protox brings along.
             read: compiler
                 .files()
-                .filter_map(|file| file.path().map(Path::to_owned))
+                .filter_map(|file| Some((file.name().to_owned(), file.path()?.to_owned())))
                 .collect(),
         })
     }
@@ -101,7 +102,7 @@ impl Sources {
         let read = set
             .file
             .iter()
-            .filter_map(|file| self.find(file.name()))
+            .filter_map(|file| Some((file.name().to_owned(), self.find(file.name())?)))
             .collect();
         Ok(Compiled {
             set,
@@ -159,7 +160,7 @@ impl Sources {
             return Error::Edition {
                 file,
                 line: Some(line),
-                edition,
+                edition: Some(edition),
             };
         }
         let mut problems = vec![problem(&err, &file, &source)];

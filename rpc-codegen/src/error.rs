@@ -35,16 +35,16 @@ pub enum Error {
 
     /// A `.proto` file is written in an edition, and only `syntax = "proto2"` and `"proto3"` are read so far.
     #[error(
-        "{}{}: edition {edition:?} is not supported yet: write `syntax = \"proto3\";` instead",
-        file.display(), at(*line)
+        "{}{}: {} not supported yet: write `syntax = \"proto3\";` instead",
+        file.display(), at(*line), editions(edition.as_deref())
     )]
     Edition {
         /// The file.
         file: PathBuf,
         /// The line of the `edition` statement, counted from one, if it is known.
         line: Option<usize>,
-        /// Which edition, or nothing if the descriptors don't say.
-        edition: String,
+        /// Which edition, if it is known.
+        edition: Option<String>,
     },
 
     /// A method streams, and only unary methods are generated so far.
@@ -178,6 +178,12 @@ fn list(paths: &[PathBuf]) -> String {
         .map(|path| path.display().to_string())
         .collect::<Vec<_>>()
         .join(", ")
+}
+
+fn editions(edition: Option<&str>) -> String {
+    edition.map_or("editions are".to_owned(), |edition| {
+        format!("edition {edition:?} is")
+    })
 }
 
 fn streams(requests: bool, responses: bool) -> &'static str {

@@ -37,7 +37,7 @@ pub(crate) fn generate(
 ) -> Result<BTreeMap<Module, String>, Error> {
     for file in &mut set.file {
         comments::disarm(file);
-        if !stubs.any() || !wanted.iter().any(|name| name == file.name()) {
+        if !wanted.iter().any(|name| name == file.name()) {
             file.service.clear();
         }
     }

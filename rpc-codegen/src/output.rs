@@ -51,7 +51,7 @@ impl Output {
     pub(crate) fn write_packages(&self, packages: &BTreeMap<Module, String>) -> Result<(), Error> {
         packages
             .iter()
-            .try_for_each(|(module, code)| self.write(&file_name(module), code.as_bytes()))
+            .try_for_each(|(module, code)| self.write(file_name(module), code.as_bytes()))
     }
 
     /// Writes the file that includes all the others, in nested modules as the packages are nested.
@@ -107,7 +107,7 @@ pub(crate) fn write_if_changed(path: &Path, contents: &[u8]) -> Result<(), Error
 /// Tells cargo to run the build script again when one of `files` has changed, and not otherwise.
 ///
 /// Says nothing outside a build script.
-pub(crate) fn rerun_if_changed(files: &[PathBuf]) -> Result<(), Error> {
+pub(crate) fn rerun_if_changed<'a>(files: impl Iterator<Item = &'a PathBuf>) -> Result<(), Error> {
     // cargo sets both for build scripts, and TARGET for nothing else.
     if env::var_os("OUT_DIR").is_none() || env::var_os("TARGET").is_none() {
         return Ok(());

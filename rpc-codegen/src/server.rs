@@ -96,6 +96,11 @@ impl<T: self::{local_trait}> {name}<T> {{
         Self {{ instances: {rt}::Instances::per_poller(make) }}
     }}
 }}
+impl<T> ::core::clone::Clone for {name}<T> {{
+    fn clone(&self) -> Self {{
+        Self {{ instances: ::core::clone::Clone::clone(&self.instances) }}
+    }}
+}}
 impl<T> ::core::fmt::Debug for {name}<T> {{
     fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {{
         f.debug_struct("{name}").finish_non_exhaustive()

@@ -71,6 +71,12 @@ impl<T: self::LocalAlone> AloneServer<T> {
     }
 }
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
+impl<T> ::core::clone::Clone for AloneServer<T> {
+    fn clone(&self) -> Self {
+        Self { instances: ::core::clone::Clone::clone(&self.instances) }
+    }
+}
+#[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 impl<T> ::core::fmt::Debug for AloneServer<T> {
     fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
         f.debug_struct("AloneServer").finish_non_exhaustive()

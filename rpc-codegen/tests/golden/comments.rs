@@ -274,6 +274,12 @@ impl<T: self::LocalComments> CommentsServer<T> {
     }
 }
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
+impl<T> ::core::clone::Clone for CommentsServer<T> {
+    fn clone(&self) -> Self {
+        Self { instances: ::core::clone::Clone::clone(&self.instances) }
+    }
+}
+#[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 impl<T> ::core::fmt::Debug for CommentsServer<T> {
     fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
         f.debug_struct("CommentsServer").finish_non_exhaustive()

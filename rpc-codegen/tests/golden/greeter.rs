@@ -81,6 +81,12 @@ impl<T: self::LocalGreeter> GreeterServer<T> {
     }
 }
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
+impl<T> ::core::clone::Clone for GreeterServer<T> {
+    fn clone(&self) -> Self {
+        Self { instances: ::core::clone::Clone::clone(&self.instances) }
+    }
+}
+#[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 impl<T> ::core::fmt::Debug for GreeterServer<T> {
     fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
         f.debug_struct("GreeterServer").finish_non_exhaustive()

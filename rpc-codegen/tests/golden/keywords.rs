@@ -362,6 +362,12 @@ impl<T: self::LocalType> TypeServer<T> {
     }
 }
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
+impl<T> ::core::clone::Clone for TypeServer<T> {
+    fn clone(&self) -> Self {
+        Self { instances: ::core::clone::Clone::clone(&self.instances) }
+    }
+}
+#[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 impl<T> ::core::fmt::Debug for TypeServer<T> {
     fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
         f.debug_struct("TypeServer").finish_non_exhaustive()
@@ -636,6 +642,12 @@ impl<T: self::LocalSelf> SelfServer<T> {
     }
 }
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
+impl<T> ::core::clone::Clone for SelfServer<T> {
+    fn clone(&self) -> Self {
+        Self { instances: ::core::clone::Clone::clone(&self.instances) }
+    }
+}
+#[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 impl<T> ::core::fmt::Debug for SelfServer<T> {
     fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
         f.debug_struct("SelfServer").finish_non_exhaustive()
@@ -745,6 +757,12 @@ impl<T: self::LocalSnakeCaseService> SnakeCaseServiceServer<T> {
     }
 }
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
+impl<T> ::core::clone::Clone for SnakeCaseServiceServer<T> {
+    fn clone(&self) -> Self {
+        Self { instances: ::core::clone::Clone::clone(&self.instances) }
+    }
+}
+#[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 impl<T> ::core::fmt::Debug for SnakeCaseServiceServer<T> {
     fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
         f.debug_struct("SnakeCaseServiceServer").finish_non_exhaustive()
@@ -851,6 +869,12 @@ impl<T: self::Local2nd> _2ndServer<T> {
         make: impl ::core::ops::Fn() -> T + ::core::marker::Send + ::core::marker::Sync + 'static,
     ) -> Self {
         Self { instances: ::rpc_core::codegen::v1::Instances::per_poller(make) }
+    }
+}
+#[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
+impl<T> ::core::clone::Clone for _2ndServer<T> {
+    fn clone(&self) -> Self {
+        Self { instances: ::core::clone::Clone::clone(&self.instances) }
     }
 }
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]

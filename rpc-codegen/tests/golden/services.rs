@@ -105,6 +105,12 @@ impl<T: self::LocalReader> ReaderServer<T> {
     }
 }
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
+impl<T> ::core::clone::Clone for ReaderServer<T> {
+    fn clone(&self) -> Self {
+        Self { instances: ::core::clone::Clone::clone(&self.instances) }
+    }
+}
+#[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 impl<T> ::core::fmt::Debug for ReaderServer<T> {
     fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
         f.debug_struct("ReaderServer").finish_non_exhaustive()
@@ -279,6 +285,12 @@ impl<T: self::LocalWriter> WriterServer<T> {
     }
 }
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
+impl<T> ::core::clone::Clone for WriterServer<T> {
+    fn clone(&self) -> Self {
+        Self { instances: ::core::clone::Clone::clone(&self.instances) }
+    }
+}
+#[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 impl<T> ::core::fmt::Debug for WriterServer<T> {
     fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
         f.debug_struct("WriterServer").finish_non_exhaustive()
@@ -421,6 +433,12 @@ impl<T: self::LocalOld> OldServer<T> {
     }
 }
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
+impl<T> ::core::clone::Clone for OldServer<T> {
+    fn clone(&self) -> Self {
+        Self { instances: ::core::clone::Clone::clone(&self.instances) }
+    }
+}
+#[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 impl<T> ::core::fmt::Debug for OldServer<T> {
     fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
         f.debug_struct("OldServer").finish_non_exhaustive()
@@ -504,6 +522,12 @@ impl<T: self::LocalNothing> NothingServer<T> {
         make: impl ::core::ops::Fn() -> T + ::core::marker::Send + ::core::marker::Sync + 'static,
     ) -> Self {
         Self { instances: ::rpc_core::codegen::v1::Instances::per_poller(make) }
+    }
+}
+#[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
+impl<T> ::core::clone::Clone for NothingServer<T> {
+    fn clone(&self) -> Self {
+        Self { instances: ::core::clone::Clone::clone(&self.instances) }
     }
 }
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]

@@ -1,0 +1,19 @@
+//! What this package's build script told cargo, as cargo wrote it down.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+#[test]
+fn cargo_watches_the_proto_files_and_nothing_else() {
+    let output = Path::new(env!("OUT_DIR")).with_file_name("output");
+    let output = fs::read_to_string(output).unwrap();
+    let watched: BTreeSet<&str> = output
+        .lines()
+        .filter_map(|line| line.strip_prefix("cargo:rerun-if-changed="))
+        .collect();
+    assert_eq!(
+        watched,
+        BTreeSet::from(["./bench.proto", "./echo.proto", "./greeter.proto"])
+    );
+}

@@ -1,0 +1,286 @@
+//! What each word of the builder does to what is written.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use prost::Message;
+use prost_types::FileDescriptorSet;
+use rpc_codegen::{Builder, Error, configure};
+use tempfile::TempDir;
+
+const A: &str = r#"
+    syntax = "proto3";
+    package a;
+    import "b.proto";
+    import "google/protobuf/timestamp.proto";
+    // A message.
+    message Record {
+      bytes data = 1;
+      map<string, int32> counts = 2;
+      b.Part part = 3;
+      google.protobuf.Timestamp at = 4;
+    }
+    enum Kind { KIND_NONE = 0; }
+    service Records { rpc Put(Record) returns (b.Part); }
+"#;
+const B: &str = "syntax = \"proto3\"; package b; message Part { int32 id = 1; } service Parts { rpc Go(Part) returns (Part); }";
+
+struct Run {
+    dir: TempDir,
+}
+
+impl Run {
+    fn new() -> Run {
+        let dir = TempDir::new().unwrap();
+        fs::write(dir.path().join("a.proto"), A).unwrap();
+        fs::write(dir.path().join("b.proto"), B).unwrap();
+        Run { dir }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn compile(&self, settings: Builder) -> Result<(), Error> {
+        settings
+            .out_dir(self.path("out"))
+            .compile_protos(&[self.path("a.proto")], &[self.dir.path()])
+    }
+
+    fn code(&self, package: &str) -> String {
+        fs::read_to_string(self.path("out").join(format!("{package}.rs"))).unwrap()
+    }
+}
+
+/// The code of package `a` under `settings`.
+fn code(settings: Builder) -> String {
+    let run = Run::new();
+    run.compile(settings).unwrap();
+    run.code("a")
+}
+
+#[track_caller]
+fn has(code: &str, part: &str) {
+    assert!(code.contains(part), "no {part:?} in:\n{code}");
+}
+
+#[track_caller]
+fn lacks(code: &str, part: &str) {
+    assert!(!code.contains(part), "{part:?} in:\n{code}");
+}
+
+#[test]
+fn without_any() {
+    let run = Run::new();
+    run.compile(configure()).unwrap();
+    let code = run.code("a");
+    for part in [
+        "pub trait Records",
+        "struct RecordsServer",
+        "struct RecordsClient",
+        "/// A message.",
+        "HashMap",
+    ] {
+        has(&code, part);
+    }
+    has(
+        &code,
+        "pub data: ::rpc_core::codegen::v1::prost::alloc::vec::Vec<u8>",
+    );
+    has(&code, "::rpc_core::codegen::v1::prost_types::Timestamp");
+    // Messages of an imported file, but no stubs: nobody asked for that file.
+    has(&run.code("b"), "pub struct Part");
+    lacks(&run.code("b"), "Parts");
+    assert!(!run.path("out/google.protobuf.rs").exists());
+}
+
+#[test]
+fn halves() {
+    let only_client = code(configure().build_server(false));
+    has(&only_client, "struct RecordsClient");
+    has(&only_client, "mod records_methods");
+    lacks(&only_client, "Server");
+    lacks(&only_client, "trait ");
+
+    let only_server = code(configure().build_client(false));
+    has(&only_server, "struct RecordsServer");
+    lacks(&only_server, "Client");
+
+    lacks(
+        &code(configure().build_client(false).build_server(false)),
+        "records_methods",
+    );
+}
+
+#[test]
+fn paths() {
+    let code = code(configure().crate_path("crate::rpc"));
+    has(&code, "crate::rpc::codegen::v1::Request<self::Record>");
+    has(
+        &code,
+        "#[prost(prost_path = \"crate::rpc::codegen::v1::prost\")]",
+    );
+    lacks(&code, "rpc_core");
+}
+
+#[test]
+fn extern_path() {
+    let run = Run::new();
+    run.compile(configure().extern_path(".b", "::other::b"))
+        .unwrap();
+    has(&run.code("a"), "::core::option::Option<::other::b::Part>");
+    has(&run.code("a"), "Response<::other::b::Part>");
+    assert!(!run.path("out/b.rs").exists());
+}
+
+#[test]
+fn types_of_fields() {
+    has(
+        &code(configure().bytes(".a.Record.data")),
+        "::prost::bytes::Bytes",
+    );
+    has(&code(configure().btree_map(".")), "BTreeMap");
+    has(
+        &code(configure().boxed(".a.Record.part")),
+        "boxed::Box<super::b::Part>",
+    );
+    // Each call adds to those before.
+    has(
+        &code(configure().bytes(".a.Record.data").bytes(".elsewhere")),
+        "::prost::bytes::Bytes",
+    );
+}
+
+#[test]
+fn attributes() {
+    let code = code(
+        configure()
+            .type_attribute(".a", "#[on_type]")
+            .message_attribute(".a.Record", "#[on_message]")
+            .enum_attribute(".", "#[on_enum]")
+            .field_attribute("Record.data", "#[on_field]"),
+    );
+    assert_eq!(
+        ["#[on_type]", "#[on_message]", "#[on_enum]", "#[on_field]"]
+            .map(|it| code.matches(it).count()),
+        [2, 1, 1, 1]
+    );
+}
+
+#[test]
+fn well_known_types() {
+    let run = Run::new();
+    run.compile(configure().compile_well_known_types(true))
+        .unwrap();
+    has(&run.code("google.protobuf"), "pub struct Timestamp");
+    has(&run.code("a"), "super::google::protobuf::Timestamp");
+}
+
+#[test]
+fn include_file() {
+    let run = Run::new();
+    run.compile(configure().include_file("all.rs")).unwrap();
+    let code = run.code("all");
+    has(&code, "pub mod a {\n    include!(\"a.rs\");\n}\n");
+    has(&code, "pub mod b {\n    include!(\"b.rs\");\n}\n");
+}
+
+#[test]
+fn descriptors_are_written_and_can_be_compiled() {
+    let run = Run::new();
+    run.compile(configure().file_descriptor_set_path(run.path("all.pb")))
+        .unwrap();
+    let set = FileDescriptorSet::decode(fs::read(run.path("all.pb")).unwrap().as_slice()).unwrap();
+    let names: Vec<_> = set.file.iter().map(|file| file.name()).collect();
+    assert_eq!(
+        names,
+        ["b.proto", "google/protobuf/timestamp.proto", "a.proto"]
+    );
+
+    let from_protos = run.code("a");
+    configure()
+        .out_dir(run.path("out"))
+        .compile_fds(set)
+        .unwrap();
+    assert_eq!(run.code("a"), from_protos);
+    // Here every file was asked for.
+    has(&run.code("b"), "struct PartsClient");
+}
+
+#[test]
+fn files_that_stay_the_same_are_not_written() {
+    let run = Run::new();
+    let settings = || {
+        configure()
+            .include_file("all.rs")
+            .file_descriptor_set_path(run.path("out/all.pb"))
+    };
+    run.compile(settings()).unwrap();
+    let files = ["a.rs", "b.rs", "all.rs", "all.pb"].map(|name| run.path("out").join(name));
+    let long_ago = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+    for file in &files {
+        fs::File::options()
+            .write(true)
+            .open(file)
+            .unwrap()
+            .set_modified(long_ago)
+            .unwrap();
+    }
+    let unwritten = || {
+        files
+            .each_ref()
+            .map(|file| file.metadata().unwrap().modified().unwrap() == long_ago)
+    };
+
+    run.compile(settings()).unwrap();
+    assert_eq!(unwritten(), [true; 4]);
+
+    fs::write(run.path("b.proto"), B.replace("id", "number")).unwrap();
+    run.compile(settings()).unwrap();
+    assert_eq!(unwritten(), [true, false, true, false]);
+}
+
+/// A `protoc` that writes the descriptors in `answer`, if it is called as protoc is.
+fn fake_protoc(run: &Run, answer: &Path) -> PathBuf {
+    let protoc = run.path("protoc");
+    let script = format!(
+        "#!/bin/sh\n\
+         [ \"$*\" = \"--include_imports --include_source_info --descriptor_set_out=/dev/stdout -I {dir} {dir}/a.proto\" ] ||\n\
+         {{ echo \"a.proto:1:2: called as $*\" >&2; exit 3; }}\n\
+         cat {}\n",
+        answer.display(),
+        dir = run.dir.path().display(),
+    );
+    fs::write(&protoc, script).unwrap();
+    fs::set_permissions(&protoc, fs::Permissions::from_mode(0o755)).unwrap();
+    protoc
+}
+
+#[test]
+fn protoc_gives_the_same() {
+    let run = Run::new();
+    run.compile(configure().file_descriptor_set_path(run.path("all.pb")))
+        .unwrap();
+    let by_protox = (run.code("a"), run.code("b"));
+    fs::remove_dir_all(run.path("out")).unwrap();
+
+    let protoc = fake_protoc(&run, &run.path("all.pb"));
+    run.compile(configure().protoc(&protoc)).unwrap();
+    assert_eq!((run.code("a"), run.code("b")), by_protox);
+
+    fs::write(run.path("all.pb"), "not descriptors").unwrap();
+    let error = run.compile(configure().protoc(&protoc)).unwrap_err();
+    assert!(matches!(error, Error::ProtocOutput { .. }), "{error}");
+
+    let error = configure()
+        .out_dir(run.path("out"))
+        .protoc(&protoc)
+        .compile_protos(&[run.path("b.proto")], &[run.dir.path()]);
+    let Err(Error::Protoc { status, stderr, .. }) = error else {
+        panic!("{error:?}")
+    };
+    assert_eq!(status.code(), Some(3));
+    assert!(stderr.starts_with("a.proto:1:2: "), "{stderr}");
+}
