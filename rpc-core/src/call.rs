@@ -249,6 +249,7 @@ impl<B> CallTable<B> {
     }
 
     /// Calls that are not at their end yet, for their peers or for their futures.
+    #[cfg(feature = "test-util")]
     pub(crate) fn len(&self) -> usize {
         self.entries.len() - self.free.len()
     }

@@ -242,7 +242,7 @@ impl<T: Transport> Driver<T> {
         self.wake_collected();
     }
 
-    fn wake_collected(&self) {
+    pub(crate) fn wake_collected(&self) {
         let mut wakers = std::mem::take(&mut self.state.borrow_mut().wakers);
         for waker in wakers.drain(..) {
             waker.wake();
@@ -335,6 +335,35 @@ impl<T: Transport> Driver<T> {
             .links
             .iter()
             .all(|(_, link)| link.closed)
+    }
+
+    /// What is under way, in words: nothing when all calls have ended.
+    #[cfg(feature = "test-util")]
+    pub(crate) fn leftovers(&self) -> Vec<String> {
+        let state = self.state.borrow();
+        let mut left = Vec::new();
+        let mut note = |what: &str, count: usize| {
+            if count > 0 {
+                left.push(format!("{count} {what}"));
+            }
+        };
+        for (_, link) in &state.links {
+            note("calls", link.calls.len());
+            note("waiting calls", link.waiters.len());
+        }
+        note("tasks", self.tasks.borrow().parked());
+        note("blocked responses", state.blocked.len());
+        note("timers", state.timers.len());
+        let promised: u32 = state.links.iter().map(|(_, link)| link.promised()).sum();
+        note(
+            "promises too many",
+            state.budget.promised().saturating_sub(promised) as usize,
+        );
+        note(
+            "promises too few",
+            promised.saturating_sub(state.budget.promised()) as usize,
+        );
+        left
     }
 
     /// Whether a response is still owed to some client.
@@ -504,6 +533,18 @@ impl<T: Transport> State<T> {
                 }
                 Err(_) => {}
             }
+        }
+    }
+}
+
+#[cfg(feature = "test-util")]
+impl<B> Link<B> {
+    /// Receives promised to the peer while no call is under way.
+    fn promised(&self) -> u32 {
+        if self.closed {
+            0
+        } else {
+            self.connection.window_len() + 1
         }
     }
 }

@@ -23,6 +23,8 @@ pub mod server;
 pub mod session;
 pub mod status;
 mod task;
+#[cfg(feature = "test-util")]
+pub mod testing;
 mod timers;
 pub mod transport;
 mod waiters;

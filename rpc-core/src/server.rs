@@ -418,7 +418,7 @@ fn serve<T: Transport>(driver: Rc<Driver<T>>, stopping: &AtomicBool) {
 }
 
 /// Lets clients in as long as some poller has receives for them, the emptiest poller first.
-struct ServerAdmission {
+pub(crate) struct ServerAdmission {
     methods: Vec<(u16, &'static MethodSpec)>,
     max_in_flight: u32,
     window: u32,
@@ -427,7 +427,11 @@ struct ServerAdmission {
 }
 
 impl ServerAdmission {
-    fn new(limits: &Limits, methods: Vec<(u16, &'static MethodSpec)>, pollers: usize) -> Self {
+    pub(crate) fn new(
+        limits: &Limits,
+        methods: Vec<(u16, &'static MethodSpec)>,
+        pollers: usize,
+    ) -> Self {
         let receives = limits.promisable_receives();
         // Each needs one receive for a call and one for its credit frame.
         let max_connections = limits.max_connections.min(receives / 2).max(1);
@@ -465,8 +469,7 @@ impl Admission for ServerAdmission {
                 ),
             });
         }
-        count.fetch_add(1, Ordering::Relaxed);
-        let permit = Permit(Arc::clone(count));
+        let permit = Permit::of(count);
         let max_in_flight = client.max_in_flight.min(self.max_in_flight).max(1);
         let offer =
             ServerSession::offer(&self.methods, max_in_flight, self.window.min(max_in_flight));

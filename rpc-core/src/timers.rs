@@ -42,6 +42,11 @@ impl<T> Timers<T> {
         self.heap.is_empty()
     }
 
+    #[cfg(feature = "test-util")]
+    pub(crate) fn len(&self) -> usize {
+        self.heap.len()
+    }
+
     pub(crate) fn insert(&mut self, deadline: Instant, target: T) -> TimerKey {
         let key = self.free.pop().unwrap_or_else(|| {
             self.positions.push(0);

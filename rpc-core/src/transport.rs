@@ -25,6 +25,7 @@ use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::limits::{Intents, Limits};
@@ -236,12 +237,21 @@ pub struct Admitted {
 
 /// A place among the connections that a poller admits; dropping it frees the place.
 #[derive(Debug)]
-pub struct Permit(pub(crate) Arc<std::sync::atomic::AtomicUsize>);
+pub struct Permit(Arc<AtomicUsize>);
+
+impl Permit {
+    /// Takes a place: adds one to the count.
+    #[must_use]
+    pub fn of(count: &Arc<AtomicUsize>) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(count))
+    }
+}
 
 impl Drop for Permit {
     fn drop(&mut self) {
         // A count and nothing else: no memory is published through it.
-        self.0.fetch_sub(1, std::sync::atomic::Ordering::Relaxed);
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -35,6 +35,11 @@ impl Waiters {
         self.waiting.is_empty()
     }
 
+    #[cfg(feature = "test-util")]
+    pub(crate) fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
     /// Joins the end of the queue.
     pub(crate) fn join(&mut self, waker: Waker) -> WaiterKey {
         self.arrivals += 1;

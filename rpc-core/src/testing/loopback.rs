@@ -1,0 +1,350 @@
+//! [`Loopback`]: a transport within one thread that keeps the accounts a device would.
+
+use std::cell::RefCell;
+use std::collections::{HashMap, VecDeque};
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::faults::{Faults, Random};
+use crate::limits::Limits;
+use crate::transport::{
+    Admission, CloseReason, ConnectError, Connected, ConnectionId, Counters, Event, ReserveError,
+    SendError, Transport,
+};
+
+/// Frames that one poll hands out at most.
+const BATCH: usize = 16;
+
+/// All endpoints of one network.
+#[derive(Default)]
+pub(super) struct Wires {
+    endpoints: Vec<Endpoint>,
+    listeners: HashMap<String, (usize, Arc<dyn Admission>)>,
+}
+
+#[derive(Default)]
+struct Endpoint {
+    /// By the index of their id.
+    connections: Vec<Wire>,
+    incoming: VecDeque<Event<Vec<u8>>>,
+    posted: u32,
+    held: u32,
+    sending: u32,
+    counters: Counters,
+}
+
+/// One side's view of a connection.
+struct Wire {
+    peer: Option<(usize, ConnectionId)>,
+    unflushed: Vec<Vec<u8>>,
+}
+
+/// Where the slots of an endpoint are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Places {
+    /// Receives posted.
+    pub posted: u32,
+    /// Receives with a frame that is not released yet.
+    pub held: u32,
+    /// Send slots reserved, or sent and not yet received.
+    pub sending: u32,
+    /// Frames that found no receive posted.
+    pub rnr: u64,
+}
+
+/// One node's transport.
+pub struct Loopback {
+    wires: Rc<RefCell<Wires>>,
+    index: usize,
+    limits: Limits,
+    faults: Faults,
+    random: Random,
+}
+
+impl Loopback {
+    pub(super) fn new(
+        wires: &Rc<RefCell<Wires>>,
+        limits: Limits,
+        faults: Faults,
+        random: Random,
+    ) -> Self {
+        let mut all = wires.borrow_mut();
+        let posted = limits.promisable_receives();
+        all.endpoints.push(Endpoint {
+            posted,
+            ..Endpoint::default()
+        });
+        let index = all.endpoints.len() - 1;
+        Self {
+            wires: Rc::clone(wires),
+            index,
+            limits,
+            faults,
+            random,
+        }
+    }
+
+    pub(super) fn index(&self) -> usize {
+        self.index
+    }
+
+    fn with_own<R>(&self, act: impl FnOnce(&mut Endpoint) -> R) -> R {
+        act(&mut self.wires.borrow_mut().endpoints[self.index])
+    }
+}
+
+impl Wires {
+    pub(super) fn listen(&mut self, address: &str, endpoint: usize, admission: Arc<dyn Admission>) {
+        self.listeners
+            .insert(address.to_owned(), (endpoint, admission));
+    }
+
+    pub(super) fn places(&self, endpoint: usize) -> Places {
+        let endpoint = &self.endpoints[endpoint];
+        Places {
+            posted: endpoint.posted,
+            held: endpoint.held,
+            sending: endpoint.sending,
+            rnr: endpoint.counters.rnr,
+        }
+    }
+
+    /// Whether anything is still on its way to anybody.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.endpoints.iter().all(|endpoint| {
+            endpoint.incoming.is_empty()
+                && endpoint
+                    .connections
+                    .iter()
+                    .all(|wire| wire.unflushed.is_empty())
+        })
+    }
+
+    /// Puts a frame into a node's receives as if its peer on this connection had sent it.
+    pub(super) fn inject(&mut self, endpoint: usize, connection: ConnectionId, frame: Vec<u8>) {
+        self.endpoints[endpoint].arrive(Event::Received {
+            connection,
+            buf: frame,
+        });
+    }
+
+    /// The connections of a node that are up.
+    pub(super) fn connections(&self, endpoint: usize) -> Vec<ConnectionId> {
+        (0..)
+            .zip(&self.endpoints[endpoint].connections)
+            .filter(|(_, wire)| wire.peer.is_some())
+            .map(|(index, _)| ConnectionId {
+                index,
+                generation: 0,
+            })
+            .collect()
+    }
+
+    fn add_wire(&mut self, endpoint: usize) -> ConnectionId {
+        let connections = &mut self.endpoints[endpoint].connections;
+        connections.push(Wire {
+            peer: None,
+            unflushed: Vec::new(),
+        });
+        // Indices are not reused here, so the generation never changes.
+        ConnectionId {
+            index: (connections.len() - 1) as u32,
+            generation: 0,
+        }
+    }
+
+    fn close(
+        &mut self,
+        endpoint: usize,
+        connection: ConnectionId,
+        reason: &CloseReason,
+        peer_reason: &CloseReason,
+    ) {
+        self.flush(endpoint, connection);
+        let wire = &mut self.endpoints[endpoint].connections[connection.index as usize];
+        let Some((peer, peer_connection)) = wire.peer.take() else {
+            return;
+        };
+        let closed = |connection, reason: &CloseReason| Event::Closed {
+            connection,
+            reason: reason.clone(),
+        };
+        self.endpoints[endpoint]
+            .incoming
+            .push_back(closed(connection, reason));
+        self.endpoints[peer].connections[peer_connection.index as usize].peer = None;
+        self.endpoints[peer]
+            .incoming
+            .push_back(closed(peer_connection, peer_reason));
+    }
+
+    fn flush(&mut self, endpoint: usize, connection: ConnectionId) {
+        let own = &mut self.endpoints[endpoint];
+        let wire = &mut own.connections[connection.index as usize];
+        let frames = std::mem::take(&mut wire.unflushed);
+        if frames.is_empty() {
+            return;
+        }
+        let peer = wire.peer;
+        own.sending -= frames.len() as u32;
+        own.counters.sends += frames.len() as u64;
+        own.counters.doorbells += 1;
+        if let Some((peer, connection)) = peer {
+            for buf in frames {
+                self.endpoints[peer].arrive(Event::Received { connection, buf });
+            }
+        }
+    }
+}
+
+impl Endpoint {
+    fn arrive(&mut self, event: Event<Vec<u8>>) {
+        if self.posted == 0 {
+            self.counters.rnr += 1;
+        } else {
+            self.posted -= 1;
+            self.held += 1;
+        }
+        self.counters.receives += 1;
+        self.incoming.push_back(event);
+    }
+}
+
+impl Transport for Loopback {
+    type SendBuf = Vec<u8>;
+    type RecvBuf = Vec<u8>;
+
+    fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    fn counters(&self) -> Counters {
+        self.with_own(|own| own.counters)
+    }
+
+    fn connect(
+        &mut self,
+        address: &str,
+        session: &[u8],
+        _: Duration,
+    ) -> Result<Connected, ConnectError> {
+        let mut wires = self.wires.borrow_mut();
+        let Some((server, admission)) = wires.listeners.get(address).cloned() else {
+            let source = std::io::ErrorKind::ConnectionRefused.into();
+            return Err(ConnectError::Unreachable {
+                address: address.to_owned(),
+                source,
+            });
+        };
+        let admitted = admission
+            .admit(session)
+            .map_err(|refusal| ConnectError::Refused {
+                address: address.to_owned(),
+                reason: refusal.reason,
+            })?;
+        let (connection, remote) = (wires.add_wire(self.index), wires.add_wire(server));
+        wires.endpoints[self.index].connections[connection.index as usize].peer =
+            Some((server, remote));
+        wires.endpoints[server].connections[remote.index as usize].peer =
+            Some((self.index, connection));
+        let session = admitted.server_session.clone();
+        wires.endpoints[server].incoming.push_back(Event::Accepted {
+            connection: remote,
+            admitted,
+        });
+        Ok(Connected {
+            connection,
+            session,
+            remote: SocketAddr::from(([127, 0, 0, 1], 0)),
+        })
+    }
+
+    fn reserve(&mut self, connection: ConnectionId, len: usize) -> Result<Vec<u8>, ReserveError> {
+        if len > self.limits.slot_len {
+            return Err(ReserveError::TooLong {
+                len,
+                limit: self.limits.slot_len,
+            });
+        }
+        let refused = self.random.happens(self.faults.no_slot);
+        let send_slots = self.limits.send_slots;
+        self.with_own(|own| {
+            if own.connections[connection.index as usize].peer.is_none() {
+                return Err(ReserveError::Closed);
+            }
+            if refused || own.sending >= send_slots {
+                return Err(ReserveError::NoSlot);
+            }
+            own.sending += 1;
+            Ok(vec![0; len])
+        })
+    }
+
+    fn send(&mut self, connection: ConnectionId, buf: Vec<u8>) -> Result<(), SendError> {
+        self.with_own(|own| {
+            let wire = &mut own.connections[connection.index as usize];
+            if wire.peer.is_none() {
+                own.sending -= 1;
+                return Err(SendError);
+            }
+            wire.unflushed.push(buf);
+            Ok(())
+        })
+    }
+
+    fn cancel(&mut self, _: Vec<u8>) {
+        self.with_own(|own| own.sending -= 1);
+    }
+
+    fn flush(&mut self) {
+        let mut wires = self.wires.borrow_mut();
+        for index in 0..wires.endpoints[self.index].connections.len() {
+            wires.flush(
+                self.index,
+                ConnectionId {
+                    index: index as u32,
+                    generation: 0,
+                },
+            );
+        }
+    }
+
+    fn poll(&mut self, events: &mut Vec<Event<Vec<u8>>>) {
+        if self.random.happens(self.faults.late) {
+            return;
+        }
+        let mut wires = self.wires.borrow_mut();
+        if self.random.happens(self.faults.disconnect) {
+            let up = wires.connections(self.index);
+            if !up.is_empty() {
+                let unlucky = up[self.random.below(up.len() as u64) as usize];
+                let failed = CloseReason::Failed(Arc::from(Box::from("the wire was cut")));
+                wires.close(self.index, unlucky, &failed, &failed);
+            }
+        }
+        let incoming = &mut wires.endpoints[self.index].incoming;
+        let mut batch = incoming.len().min(BATCH);
+        if batch > 1 && self.random.happens(self.faults.short_batch) {
+            batch = 1 + self.random.below(batch as u64) as usize;
+        }
+        events.extend(incoming.drain(..batch));
+    }
+
+    fn release(&mut self, _: Vec<u8>) {
+        self.with_own(|own| {
+            own.held -= 1;
+            own.posted += 1;
+        });
+    }
+
+    fn close(&mut self, connection: ConnectionId) {
+        self.wires.borrow_mut().close(
+            self.index,
+            connection,
+            &CloseReason::Local,
+            &CloseReason::PeerGone,
+        );
+    }
+}
