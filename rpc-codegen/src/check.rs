@@ -3,14 +3,21 @@
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
-use prost_types::{FileDescriptorProto, FileDescriptorSet, ServiceDescriptorProto};
+use prost_types::{
+    DescriptorProto, EnumDescriptorProto, FileDescriptorProto, FileDescriptorSet,
+    ServiceDescriptorProto,
+};
 
 use crate::error::Error;
 use crate::model::qualified;
 use crate::names::{self, ServiceNames};
 
 /// Field numbers of `descriptor.proto`, of which the paths to source locations are made.
+const FILE_MESSAGE: i32 = 4;
+const FILE_ENUM: i32 = 5;
 const FILE_SERVICE: i32 = 6;
+const MESSAGE_MESSAGE: i32 = 3;
+const MESSAGE_ENUM: i32 = 4;
 const SERVICE_METHOD: i32 = 2;
 
 /// Refuses what cannot be generated for `set`, with stubs for the files named in `wanted`. `read` says where on disk
@@ -20,45 +27,50 @@ pub(crate) fn check(
     wanted: &[String],
     read: &BTreeMap<String, PathBuf>,
 ) -> Result<(), Error> {
-    let on_disk = |name: &str| read.get(name).cloned().unwrap_or_else(|| name.into());
-    for file in &set.file {
-        if file.syntax() == "editions" {
-            return Err(Error::Edition {
-                file: on_disk(file.name()),
-                line: None,
-                edition: None,
-            });
-        }
-        if let Some(import) = file
-            .dependency
-            .iter()
-            .find(|import| !set.file.iter().any(|f| f.name() == *import))
-        {
-            return Err(Error::IncompleteDescriptorSet {
-                file: file.name().to_owned(),
-                import: import.clone(),
-            });
-        }
+    let places = || {
+        set.file.iter().map(|file| Place {
+            file,
+            on_disk: read
+                .get(file.name())
+                .map_or(Path::new(file.name()), PathBuf::as_path),
+            path: Vec::new(),
+        })
+    };
+    let mut packages: HashMap<&str, Scope> = HashMap::new();
+    for place in places() {
+        readable(&place, set)?;
+        distinct_messages(&place, packages.entry(place.file.package()).or_default())?;
     }
-    let mut taken = messages(set);
-    for file in set
-        .file
-        .iter()
-        .filter(|file| wanted.iter().any(|name| name == file.name()))
-    {
-        let on_disk = on_disk(file.name());
-        for (index, service) in file.service.iter().enumerate() {
-            let place = Place {
-                file,
-                on_disk: &on_disk,
-                path: vec![FILE_SERVICE, index as i32],
-            };
+    for place in places().filter(|place| wanted.iter().any(|name| name == place.file.name())) {
+        let package = packages.entry(place.file.package()).or_default();
+        for (index, service) in place.file.service.iter().enumerate() {
+            let place = place.below(FILE_SERVICE, index);
             unary_only(&place, service)?;
             distinct_methods(&place, service)?;
-            distinct_items(&place, service, &mut taken)?;
+            distinct_items(&place, service, package)?;
         }
     }
     Ok(())
+}
+
+/// The file is of a syntax that we know, and its imports are in `set`.
+fn readable(place: &Place<'_>, set: &FileDescriptorSet) -> Result<(), Error> {
+    if place.file.syntax() == "editions" {
+        let file = place.on_disk.to_owned();
+        return Err(Error::Edition {
+            file,
+            line: None,
+            edition: None,
+        });
+    }
+    let missing = |import: &&String| !set.file.iter().any(|file| file.name() == *import);
+    match place.file.dependency.iter().find(missing) {
+        Some(import) => Err(Error::IncompleteDescriptorSet {
+            file: place.file.name().to_owned(),
+            import: import.clone(),
+        }),
+        None => Ok(()),
+    }
 }
 
 fn unary_only(place: &Place<'_>, service: &ServiceDescriptorProto) -> Result<(), Error> {
@@ -66,7 +78,7 @@ fn unary_only(place: &Place<'_>, service: &ServiceDescriptorProto) -> Result<(),
         if method.client_streaming() || method.server_streaming() {
             return Err(Error::Streaming {
                 file: place.on_disk.to_owned(),
-                line: place.method(index).line(),
+                line: place.below(SERVICE_METHOD, index).line(),
                 service: qualified(place.file.package(), service.name()),
                 method: method.name().to_owned(),
                 requests: method.client_streaming(),
@@ -79,18 +91,11 @@ fn unary_only(place: &Place<'_>, service: &ServiceDescriptorProto) -> Result<(),
 
 /// `SayHello` and `say_hello` are two names in a `.proto`, and one in Rust.
 fn distinct_methods(place: &Place<'_>, service: &ServiceDescriptorProto) -> Result<(), Error> {
-    let mut taken: HashMap<String, &str> = HashMap::new();
+    let mut scope = Scope::default();
     for (index, method) in service.method.iter().enumerate() {
-        let name = names::method_from_proto(method.name());
-        if let Some(other) = taken.insert(name.clone(), method.name()) {
-            return Err(Error::NameTaken {
-                file: place.on_disk.to_owned(),
-                line: place.method(index).line(),
-                what: format!("method `{}` of service `{}`", method.name(), service.name()),
-                name,
-                other: format!("method `{other}`"),
-            });
-        }
+        let what = format!("method `{}` of service `{}`", method.name(), service.name());
+        let place = place.below(SERVICE_METHOD, index);
+        scope.take(names::method_from_proto(method.name()), &what, &place)?;
     }
     Ok(())
 }
@@ -99,59 +104,119 @@ fn distinct_methods(place: &Place<'_>, service: &ServiceDescriptorProto) -> Resu
 fn distinct_items(
     place: &Place<'_>,
     service: &ServiceDescriptorProto,
-    taken: &mut HashMap<(String, String), String>,
+    package: &mut Scope,
 ) -> Result<(), Error> {
-    let package = place.file.package();
-    let what = format!("service `{}`", qualified(package, service.name()));
-    for name in ServiceNames::new(service.name()).all() {
-        if let Some(other) = taken.insert((package.to_owned(), name.to_owned()), what.clone()) {
-            return Err(Error::NameTaken {
-                file: place.on_disk.to_owned(),
-                line: place.line(),
-                what,
-                name: name.to_owned(),
-                other,
-            });
-        }
+    let what = format!(
+        "service `{}`",
+        qualified(place.file.package(), service.name())
+    );
+    let names = ServiceNames::new(service.name());
+    names
+        .all()
+        .into_iter()
+        .try_for_each(|name| package.take(name.to_owned(), &what, place))
+}
+
+/// Messages and enums have the names that prost gives them; it takes for granted that no two are the same.
+fn distinct_messages(place: &Place<'_>, package: &mut Scope) -> Result<(), Error> {
+    let full_name = |name: &str| qualified(place.file.package(), name);
+    for (index, message) in place.file.message_type.iter().enumerate() {
+        let place = place.below(FILE_MESSAGE, index);
+        distinct_message(&place, message, &full_name(message.name()), package)?;
+    }
+    for (index, r#enum) in place.file.enum_type.iter().enumerate() {
+        let place = place.below(FILE_ENUM, index);
+        distinct_enum(&place, r#enum, &full_name(r#enum.name()), package)?;
     }
     Ok(())
 }
 
-/// The Rust names that prost gives to top-level items, by package.
-fn messages(set: &FileDescriptorSet) -> HashMap<(String, String), String> {
-    let mut taken = HashMap::new();
-    for file in &set.file {
-        let package = file.package();
-        let mut take = |name: String, kind: &str, proto_name: &str| {
-            let what = format!("{kind} `{}`", qualified(package, proto_name));
-            taken.insert((package.to_owned(), name), what);
-        };
-        for message in &file.message_type {
-            let name = message.name();
-            take(names::message_from_proto(name), "message", name);
-            if !message.nested_type.is_empty()
-                || !message.enum_type.is_empty()
-                || !message.oneof_decl.is_empty()
-            {
-                take(
-                    names::nested_module_from_proto(name),
-                    "the module of message",
-                    name,
-                );
-            }
-        }
-        for r#enum in &file.enum_type {
-            take(
-                names::message_from_proto(r#enum.name()),
-                "enum",
-                r#enum.name(),
-            );
-        }
+fn distinct_message(
+    place: &Place<'_>,
+    message: &DescriptorProto,
+    full_name: &str,
+    scope: &mut Scope,
+) -> Result<(), Error> {
+    let what = format!("message `{full_name}`");
+    scope.take(names::message_from_proto(message.name()), &what, place)?;
+    // The entries of a map are messages to protobuf, but not to Rust.
+    let is_type =
+        |nested: &&DescriptorProto| !nested.options.as_ref().is_some_and(|it| it.map_entry());
+    let mut inside = Scope::default();
+    for (index, nested) in message
+        .nested_type
+        .iter()
+        .enumerate()
+        .filter(|(_, it)| is_type(it))
+    {
+        let full_name = qualified(full_name, nested.name());
+        distinct_message(
+            &place.below(MESSAGE_MESSAGE, index),
+            nested,
+            &full_name,
+            &mut inside,
+        )?;
     }
-    taken
+    for (index, nested) in message.enum_type.iter().enumerate() {
+        let full_name = qualified(full_name, nested.name());
+        distinct_enum(
+            &place.below(MESSAGE_ENUM, index),
+            nested,
+            &full_name,
+            &mut inside,
+        )?;
+    }
+    if !inside.0.is_empty() || !message.oneof_decl.is_empty() {
+        let what = format!("the module of {what}");
+        scope.take(
+            names::nested_module_from_proto(message.name()),
+            &what,
+            place,
+        )?;
+    }
+    Ok(())
 }
 
-/// A descriptor's path within its file, by which its line can be looked up.
+fn distinct_enum(
+    place: &Place<'_>,
+    r#enum: &EnumDescriptorProto,
+    full_name: &str,
+    scope: &mut Scope,
+) -> Result<(), Error> {
+    let name = names::message_from_proto(r#enum.name());
+    let mut inside = Scope::default();
+    let mut numbers = Vec::new();
+    for value in &r#enum.value {
+        // A second name for a number is no variant.
+        if !numbers.contains(&value.number()) {
+            numbers.push(value.number());
+            let what = format!("value `{}` of enum `{full_name}`", value.name());
+            inside.take(names::variant_from_proto(&name, value.name()), &what, place)?;
+        }
+    }
+    scope.take(name, &format!("enum `{full_name}`"), place)
+}
+
+/// The Rust names of one scope, each with what it is the name of.
+#[derive(Default)]
+struct Scope(HashMap<String, String>);
+
+impl Scope {
+    fn take(&mut self, name: String, what: &str, place: &Place<'_>) -> Result<(), Error> {
+        match self.0.insert(name.clone(), what.to_owned()) {
+            None => Ok(()),
+            Some(other) => Err(Error::NameTaken {
+                file: place.on_disk.to_owned(),
+                line: place.line(),
+                what: what.to_owned(),
+                name,
+                other,
+            }),
+        }
+    }
+}
+
+/// Where a descriptor is in its file, by which its line can be looked up.
 struct Place<'a> {
     file: &'a FileDescriptorProto,
     on_disk: &'a Path,
@@ -159,9 +224,12 @@ struct Place<'a> {
 }
 
 impl Place<'_> {
-    fn method(&self, index: usize) -> Self {
-        let path = [self.path.as_slice(), &[SERVICE_METHOD, index as i32]].concat();
-        Place { path, ..*self }
+    /// The place of element `index` of the repeated field `field`.
+    fn below(&self, field: i32, index: usize) -> Self {
+        Place {
+            path: [self.path.as_slice(), &[field, index as i32]].concat(),
+            ..*self
+        }
     }
 
     /// Counted from one; nothing if the descriptors came without source information.

@@ -115,8 +115,8 @@ impl Sources {
     /// The names by which the files that are asked for can be imported.
     fn roots(&self) -> Result<Vec<String>, Error> {
         let root = |path: &PathBuf| match self.import_name(path) {
-            Some(name) if path.exists() || self.find(&name).is_some() => Ok(name),
-            None if path.exists() => Err(Error::NotIncluded {
+            Some(name) if self.find(&name).is_some() => Ok(name),
+            _ if path.exists() => Err(Error::NotIncluded {
                 path: path.clone(),
                 includes: self.includes.clone(),
             }),

@@ -90,6 +90,15 @@ pub(crate) fn nested_module_from_proto(proto_name: &str) -> String {
     proto_name.to_snake_case()
 }
 
+/// The Rust variant for an enum's value, which loses the name of its enum if it begins with it.
+pub(crate) fn variant_from_proto(rust_enum: &str, proto_name: &str) -> String {
+    let name = proto_name.to_upper_camel_case();
+    match name.strip_prefix(rust_enum) {
+        Some(rest) if rest.starts_with(char::is_uppercase) => rest.to_owned(),
+        _ => name,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -194,6 +194,12 @@ fn a_file_outside_the_include_directories() {
         matches!(&error, Error::NotIncluded { includes, .. } if includes == &[elsewhere.path()]),
         "{error}"
     );
+    // A relative path is one from here, or from an include directory, and this is neither.
+    let error = protos
+        .settings()
+        .compile_protos(&["tests/golden/greeter.proto"], &["src"])
+        .unwrap_err();
+    assert!(matches!(&error, Error::NotIncluded { .. }), "{error}");
 }
 
 #[test]
@@ -272,7 +278,7 @@ fn names_that_meet_in_rust() {
         "syntax = \"proto3\";\nmessage M {}\nservice S {\n  rpc SayHi(M) returns (M);\n  rpc say_hi(M) returns (M);\n}\n",
     )]);
     protos.fails_with(
-        "a.proto:5: method `say_hi` of service `S` needs the Rust name `say_hi`, which method `SayHi` has already: \
+        "a.proto:5: method `say_hi` of service `S` needs the Rust name `say_hi`, which method `SayHi` of service `S` has already: \
          rename one of the two",
     );
     let protos = Protos::new(&[(
@@ -284,6 +290,30 @@ fn names_that_meet_in_rust() {
         matches!(&error, Error::NameTaken { name, line: Some(3), .. } if name == "LocalA"),
         "{error}"
     );
+}
+
+#[test]
+fn names_of_messages_that_meet_in_rust() {
+    for (text, name) in [
+        ("message Say {}\nmessage say {}\n", "Say"),
+        (
+            "message M {\n  enum E { FOO_BAR = 0; FooBar = 1; } }\n",
+            "FooBar",
+        ),
+        ("message M {}\nenum E { E_ONE = 0; ONE = 1; }\n", "One"),
+    ] {
+        let protos = Protos::new(&[("a.proto", &format!("syntax = \"proto3\";\n{text}"))]);
+        let error = protos.error();
+        assert!(
+            matches!(&error, Error::NameTaken { name: taken, line: Some(3), .. } if taken == name),
+            "{error}"
+        );
+    }
+    // A second name for a number gets no variant, and a map's entry no type.
+    let text = "syntax = \"proto3\";\nmessage M { map<int32, int32> e = 1; }\n\
+                enum E { option allow_alias = true; A = 0; a = 0; }\n";
+    let protos = Protos::new(&[("a.proto", text)]);
+    protos.compile(protos.settings()).unwrap();
 }
 
 #[test]
