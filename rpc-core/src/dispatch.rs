@@ -328,52 +328,38 @@ fn panic_message(payload: &(dyn Any + Send)) -> &str {
 
 /// Where a generated server takes the instance of the user's service from: one for all pollers,
 /// or one for each.
-pub struct Instances<T>(Source<T>);
-
-enum Source<T> {
-    Shared(Arc<T>),
-    PerPoller(Arc<dyn Fn() -> T + Send + Sync>),
-}
+pub struct Instances<T>(Arc<dyn Fn() -> Held<T> + Send + Sync>);
 
 impl<T: Send + Sync + 'static> Instances<T> {
     /// One instance for all pollers.
     #[must_use]
     pub fn shared(instance: Arc<T>) -> Self {
-        Self(Source::Shared(instance))
+        Self(Arc::new(move || Held::Shared(Arc::clone(&instance))))
     }
 }
 
 impl<T: 'static> Instances<T> {
     /// One instance for each poller, made on its thread; it need not be `Send`.
     pub fn per_poller(make: impl Fn() -> T + Send + Sync + 'static) -> Self {
-        Self(Source::PerPoller(Arc::new(make)))
+        Self(Arc::new(move || Held::Own(make())))
     }
 
     /// The instance for the poller of the calling thread.
     #[must_use]
     pub fn instance(&self) -> Instance<T> {
-        Instance(Rc::new(match &self.0 {
-            Source::Shared(instance) => Held::Shared(Arc::clone(instance)),
-            Source::PerPoller(make) => Held::Own(make()),
-        }))
+        Instance(Rc::new((self.0)()))
     }
 }
 
 impl<T> Clone for Instances<T> {
     fn clone(&self) -> Self {
-        Self(match &self.0 {
-            Source::Shared(instance) => Source::Shared(Arc::clone(instance)),
-            Source::PerPoller(make) => Source::PerPoller(Arc::clone(make)),
-        })
+        Self(Arc::clone(&self.0))
     }
 }
 
 impl<T> fmt::Debug for Instances<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self.0 {
-            Source::Shared(_) => "Instances::Shared",
-            Source::PerPoller(_) => "Instances::PerPoller",
-        })
+        f.write_str("Instances")
     }
 }
 

@@ -1,0 +1,160 @@
+//! Random calls over a network on which things go wrong, from seeds that are printed.
+//!
+//! `VERBLINE_SEED=<seed> cargo test -p rpc-core --test faults` replays one; `VERBLINE_SEEDS=<count>`
+//! tries more.
+
+mod support;
+
+use std::collections::HashMap;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use rpc_core::testing::{Faults, Network, Random};
+use rpc_core::{CallError, Code, Intents, Request};
+
+use support::{ECHO, Gate, HELD, PANIC, register, send};
+
+type Call<'a> = Pin<Box<dyn Future<Output = Result<Vec<u8>, CallError>> + 'a>>;
+
+/// Random calls, drops, deadlines and waits by several clients of one server. Every call ends once,
+/// with its own answer or with an error that it may end with; then nothing is left anywhere.
+fn run(seed: u64, faults: Faults) {
+    let random = Random::new(seed);
+    let intents = Intents {
+        max_in_flight: 1 + random.below(12) as u32,
+        connections: 1 + random.below(6) as u32,
+        ..Intents::default()
+    };
+    let gate = Gate::default();
+    let mut network = Network::new(faults, random.next_u64());
+    network.add("server", &intents, |methods| register(methods, &gate));
+    let clients: Vec<_> = (0..intents.connections)
+        .map(|n| network.add(&format!("client {n}"), &intents, |_| ()))
+        .collect();
+    let channels: Vec<_> = clients
+        .iter()
+        .map(|client| client.poller().connect("server").expect("there is room"))
+        .collect();
+
+    let mut calls: HashMap<u64, Call<'_>> = HashMap::new();
+    let mut ended = 0u64;
+    let mut check = |id: u64, outcome: Result<Vec<u8>, CallError>| {
+        ended += 1;
+        match outcome {
+            Ok(answer) => assert_eq!(
+                answer,
+                id.to_le_bytes(),
+                "seed {seed}: another call's answer"
+            ),
+            Err(error) => {
+                let expected = match error.code() {
+                    Code::Internal => error.to_string().contains("asked to panic"),
+                    Code::DeadlineExceeded => true,
+                    Code::Unavailable => faults.disconnect > 0,
+                    _ => false,
+                };
+                assert!(expected, "seed {seed}: {error}");
+            }
+        }
+    };
+    let started = 200u64;
+    for id in 0..started {
+        let method = [&ECHO, &ECHO, &HELD, &PANIC][random.below(4) as usize];
+        let mut request = Request::new(id.to_le_bytes().to_vec());
+        if random.happens(300) {
+            request = request.with_timeout(Duration::from_micros(random.below(50)));
+        }
+        let channel = &channels[random.below(channels.len() as u64) as usize];
+        calls.insert(id, Box::pin(send(channel, method, request)));
+        for _ in 0..random.below(4) {
+            network.step();
+        }
+        if random.happens(100) {
+            network.advance(Duration::from_micros(random.below(30)));
+        }
+        if random.happens(50) {
+            gate.open();
+        }
+        let mut ids: Vec<u64> = calls.keys().copied().collect();
+        ids.sort_unstable();
+        for id in ids {
+            if random.happens(20) {
+                calls.remove(&id);
+                check(id, Ok(id.to_le_bytes().to_vec()));
+            } else if random.happens(400)
+                && let Some(call) = calls.get_mut(&id)
+                && let Poll::Ready(outcome) =
+                    call.as_mut().poll(&mut Context::from_waker(Waker::noop()))
+            {
+                calls.remove(&id);
+                check(id, outcome);
+            }
+        }
+    }
+    gate.open();
+    let mut rest: Vec<_> = calls.into_iter().collect();
+    rest.sort_unstable_by_key(|(id, _)| *id);
+    // All at once: those that wait for a credit must not keep those that hold one from being polled.
+    for _ in 0..100_000 {
+        rest.retain_mut(|(id, call)| {
+            match call.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+                Poll::Ready(outcome) => {
+                    check(*id, outcome);
+                    false
+                }
+                Poll::Pending => true,
+            }
+        });
+        if rest.is_empty() {
+            break;
+        }
+        network.step();
+    }
+    assert!(
+        rest.is_empty(),
+        "seed {seed}: {} calls never end",
+        rest.len()
+    );
+    assert_eq!(ended, started, "seed {seed}");
+    drop(rest);
+    drop(channels);
+    network.assert_nothing_left();
+}
+
+fn run_seeds(faults: Faults) {
+    let number = |name| {
+        std::env::var(name)
+            .ok()
+            .and_then(|value| value.parse().ok())
+    };
+    if let Some(seed) = number("VERBLINE_SEED") {
+        return run(seed, faults);
+    }
+    for seed in 0..number("VERBLINE_SEEDS").unwrap_or(100) {
+        // The seed of a panic that says nothing of it.
+        let outcome = std::panic::catch_unwind(|| run(seed, faults));
+        if let Err(panic) = outcome {
+            eprintln!("VERBLINE_SEED={seed} replays this failure, with {faults:?}");
+            std::panic::resume_unwind(panic);
+        }
+    }
+}
+
+#[test]
+fn without_faults() {
+    run_seeds(Faults::none());
+}
+
+#[test]
+fn with_faults_that_pass() {
+    run_seeds(Faults::rough());
+}
+
+#[test]
+fn with_connections_that_fail() {
+    run_seeds(Faults {
+        disconnect: 10,
+        ..Faults::rough()
+    });
+}

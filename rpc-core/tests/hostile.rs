@@ -1,0 +1,222 @@
+//! Frames that no honest peer sends: the connection that they come on ends, with a reason, and
+//! nothing else does.
+
+mod support;
+
+use std::pin::pin;
+use std::task::{Context, Waker};
+
+use proptest::prelude::*;
+use rpc_core::frame::{CallId, FrameHeader, FrameKind, HEADER_LEN};
+use rpc_core::testing::{Node, Pair};
+use rpc_core::{Cause, Code, Execution};
+
+use support::{ECHO, Gate, HELD, call, register};
+
+fn header(kind: FrameKind) -> FrameHeader {
+    FrameHeader {
+        kind,
+        credit_ack: false,
+        credits: 0,
+        call: CallId(0),
+        selector: 0,
+        metadata_len: 0,
+        timeout_us: 0,
+    }
+}
+
+fn frame(header: FrameHeader, message: &[u8]) -> Vec<u8> {
+    let mut frame = vec![0; HEADER_LEN];
+    header.emit(&mut frame);
+    frame.extend(message);
+    frame
+}
+
+/// Lets `frame` arrive at the server's or the client's side of one of two connections, and checks
+/// that this connection ends with `reason` on the side that got it, that its calls end, and that
+/// the other connection, with a call at work, goes on.
+fn assert_ends_its_connection(at: fn(&Pair) -> &Node, frame: Vec<u8>, reason: &str) {
+    let gate = Gate::default();
+    let pair = Pair::new(|methods| register(methods, &gate));
+    let (other, attacked) = (pair.connect(), pair.connect());
+    let mut held = pin!(call(&other, &HELD, *b"held"));
+    let mut victim = pin!(call(&attacked, &HELD, *b"victim"));
+    let mut cx = Context::from_waker(Waker::noop());
+    assert!(held.as_mut().poll(&mut cx).is_pending());
+    assert!(victim.as_mut().poll(&mut cx).is_pending());
+    pair.network().settle();
+    assert_eq!(gate.entered(), 2);
+
+    let connection = *at(&pair).connections().last().unwrap();
+    at(&pair).inject(connection, frame);
+    pair.network().settle();
+    assert_eq!(pair.client().connections().len(), 1);
+
+    let error = pair.run(victim).unwrap_err();
+    assert_eq!(
+        (error.code(), error.execution()),
+        (Code::Unavailable, Execution::MayHaveRun)
+    );
+    assert!(matches!(error.cause(), Cause::Disconnected(_)));
+    if std::ptr::eq(at(&pair), pair.client()) {
+        assert!(error.to_string().contains(reason), "{error}");
+    }
+    let error = pair.run(call(&attacked, &ECHO, *b"x")).unwrap_err();
+    assert_eq!(
+        (error.code(), error.execution()),
+        (Code::Unavailable, Execution::NeverSent)
+    );
+
+    gate.open();
+    assert_eq!(pair.run(held).unwrap(), b"held");
+    assert_eq!(pair.run(call(&other, &ECHO, *b"on")).unwrap(), b"on");
+    pair.assert_nothing_left();
+}
+
+#[test]
+fn frames_that_are_none() {
+    for at in [Pair::client, Pair::server] {
+        assert_ends_its_connection(at, vec![1; 7], "shorter than its header");
+        assert_ends_its_connection(at, vec![0; 16], "unknown kind 0");
+        let mut flags = frame(header(FrameKind::Credit), &[]);
+        flags[1] = 0x40;
+        assert_ends_its_connection(at, flags, "unknown flags");
+        let lying = frame(
+            FrameHeader {
+                metadata_len: 500,
+                ..header(FrameKind::Credit)
+            },
+            &[0; 10],
+        );
+        assert_ends_its_connection(at, lying, "metadata of 500 bytes");
+    }
+}
+
+#[test]
+fn frames_that_go_the_wrong_way() {
+    assert_ends_its_connection(
+        Pair::client,
+        frame(header(FrameKind::Request), &[]),
+        "Request to a Client",
+    );
+    assert_ends_its_connection(
+        Pair::server,
+        frame(header(FrameKind::Response), &[]),
+        "Response to a Server",
+    );
+}
+
+#[test]
+fn answers_to_calls_that_were_never_made() {
+    for id in [1, 1 << 20, u32::MAX] {
+        let answer = frame(
+            FrameHeader {
+                call: CallId(id),
+                ..header(FrameKind::Response)
+            },
+            &[],
+        );
+        assert_ends_its_connection(Pair::client, answer, "not under way");
+    }
+}
+
+#[test]
+fn credits_that_were_not_agreed_on() {
+    let many = frame(
+        FrameHeader {
+            credits: u16::MAX,
+            ..header(FrameKind::Credit)
+        },
+        &[],
+    );
+    assert_ends_its_connection(Pair::client, many.clone(), "exceed the");
+    assert_ends_its_connection(Pair::server, many, "exceed the");
+    let ack = frame(
+        FrameHeader {
+            credit_ack: true,
+            ..header(FrameKind::Credit)
+        },
+        &[],
+    );
+    assert_ends_its_connection(
+        Pair::client,
+        ack.clone(),
+        "was acknowledged that was not sent",
+    );
+}
+
+#[test]
+fn a_method_number_out_of_the_table_fails_that_call_alone() {
+    let gate = Gate::default();
+    let pair = Pair::new(|methods| register(methods, &gate));
+    let channel = pair.connect();
+    // The server cannot know that this client never asked: it answers, and the client objects.
+    let request = FrameHeader {
+        selector: 999,
+        call: CallId(5),
+        ..header(FrameKind::Request)
+    };
+    pair.server()
+        .inject(pair.server().connections()[0], frame(request, &[]));
+    pair.network().settle();
+    let error = pair.run(call(&channel, &ECHO, *b"x")).unwrap_err();
+    assert!(error.to_string().contains("not under way"), "{error}");
+    drop(channel);
+    pair.assert_nothing_left();
+}
+
+#[test]
+fn requests_beyond_the_window() {
+    let gate = Gate::default();
+    let pair = Pair::new(|methods| register(methods, &gate));
+    let (_other, attacked) = (pair.connect(), pair.connect());
+    let connection = *pair.server().connections().last().unwrap();
+    // Without letting the server take a turn, more than it ever granted.
+    for n in 0..40 {
+        let request = FrameHeader {
+            call: CallId(n),
+            ..header(FrameKind::Request)
+        };
+        pair.server().inject(connection, frame(request, &[]));
+    }
+    pair.network().settle();
+    assert_eq!(pair.server().connections().len(), 1);
+    drop(attacked);
+    pair.network().settle();
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    /// Whatever arrives on one connection, in either direction: no panic, and the other works.
+    #[test]
+    fn garbage_on_one_connection_leaves_the_other_alone(
+        to_server in any::<bool>(),
+        frames in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..40), 1..8),
+        plausible in proptest::collection::vec((1u8..4, 0u8..2, 0u16..4, 0u32..4, 0u16..8), 0..8),
+    ) {
+        let gate = Gate::default();
+        gate.open();
+        let pair = Pair::new(|methods| register(methods, &gate));
+        let (other, attacked) = (pair.connect(), pair.connect());
+        let node = if to_server { pair.server() } else { pair.client() };
+        let connection = *node.connections().last().unwrap();
+        let plausible = plausible.into_iter().map(|(kind, flags, credits, call, selector)| {
+            let kind = [FrameKind::Request, FrameKind::Response, FrameKind::Credit][usize::from(kind - 1)];
+            frame(FrameHeader { kind, credit_ack: flags == 1, credits, call: CallId(call), selector, metadata_len: 0, timeout_us: 0 }, &[])
+        });
+        for frame in plausible.chain(frames) {
+            if node.connections().contains(&connection) {
+                node.inject(connection, frame);
+            }
+            pair.network().step();
+        }
+        pair.network().settle();
+        prop_assert_eq!(pair.run(call(&other, &ECHO, *b"on")).unwrap(), b"on");
+        let _ = pair.run(call(&attacked, &ECHO, *b"x"));
+        drop(attacked);
+        pair.network().settle();
+        prop_assert_eq!(pair.server().places().held + pair.client().places().held, 0);
+        prop_assert_eq!(pair.server().places().sending + pair.client().places().sending, 0);
+    }
+}
