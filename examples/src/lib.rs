@@ -1,1 +1,16 @@
-//! examples
+//! Programs to start from, each a page, with the command that runs it at its top:
+//!
+//! | program | what it shows |
+//! | --- | --- |
+//! | `greeter_server` | a service, and the server around it |
+//! | `greeter_client` | a client on the fastest path: this thread polls the device |
+//! | `in_process` | both in one program, and how a service is tested |
+//!
+//! This library holds nothing of its own. The programs of the README are compiled and run here as
+//! documentation tests, since every crate that they need is a dependency of this package.
+#![forbid(unsafe_code)]
+
+/// The README, whose programs are tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+pub struct Readme;

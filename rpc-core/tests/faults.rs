@@ -3,6 +3,8 @@
 //! `VERBLINE_SEED=<seed> cargo test -p rpc-core --test faults` replays one; `VERBLINE_SEEDS=<count>`
 //! tries more.
 
+#![allow(clippy::print_stderr, reason = "a failing seed is told to the person who runs the test")]
+
 mod support;
 
 use std::collections::HashMap;

@@ -1,6 +1,5 @@
-//! rpc-transport-verbs
+//! Verbline's transport.
 
 mod handshake;
-
 mod provider;
 pub mod verbs;
