@@ -1,0 +1,614 @@
+//! The control thread: every TCP socket of the process, off the data path.
+//!
+//! One thread waits in epoll for all listeners, all handshakes that are under way and all
+//! connections' liveness channels; each socket is a [`Source`] with its own state, so that a slow or
+//! hostile peer holds up nobody. What the thread learns goes to pollers through their
+//! [`Mailbox`]es.
+//!
+//! ```text
+//!  Listener --accept--> Handshake --Ready--> Line --end of file--> Notice::Ended
+//!                           |
+//!                           +--refused--> Leaving --its end, or the deadline--> closed
+//! ```
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, Sender};
+use rpc_core::transport::Admission;
+use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
+
+use crate::accept::Port;
+use crate::handshake::server::{self, Request, ServerHandshake};
+use crate::handshake::{Offer, TIMEOUT};
+use crate::mailbox::{LineEnd, LineKey, Mailbox, Notice};
+
+/// Handshakes that may be under way at a time, in the whole process. Each costs a socket and at
+/// most 64 KiB of bytes; a thousand clients that start together fit.
+const MAX_HANDSHAKES: usize = 1024;
+
+/// Accepts for one readiness of a listener, so that a flood of clients leaves room for the others.
+const ACCEPT_BATCH: usize = 64;
+
+/// How long a listener rests when the process is out of file descriptors: without a pause, the
+/// connection that cannot be accepted would wake the thread again at once.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// How long the kernel waits in silence before it asks whether the peer's host is still there, and
+/// between its questions. A process that ends is noticed at once, without any question.
+const KEEPALIVE: Duration = Duration::from_secs(1);
+
+/// Questions without an answer until the peer's host counts as gone.
+const KEEPALIVE_PROBES: u32 = 3;
+
+/// The control thread of this process, started at first use.
+pub(crate) fn control() -> io::Result<Control> {
+    static CONTROL: Mutex<Option<Control>> = Mutex::new(None);
+    // A poisoned lock means that starting panicked, and left nothing half done.
+    let mut control = CONTROL.lock().unwrap_or_else(PoisonError::into_inner);
+    match &*control {
+        Some(control) => Ok(control.clone()),
+        None => {
+            let started = Control::start()?;
+            *control = Some(started.clone());
+            Ok(started)
+        }
+    }
+}
+
+/// A handle to the control thread.
+#[derive(Clone, Debug)]
+pub(crate) struct Control {
+    commands: Sender<Command>,
+    wakeup: Arc<OwnedFd>,
+}
+
+/// Who is let in by a listener, and where they go.
+pub(crate) struct Door {
+    /// One for each poller.
+    pub(crate) ports: Vec<Port>,
+    /// The core's word on who may come.
+    pub(crate) admission: Arc<dyn Admission>,
+}
+
+enum Command {
+    Listen(TcpListener, Arc<Door>, Sender<Token>),
+    /// Answered by dropping the sender once the socket is closed.
+    StopListening(Token, #[allow(dead_code)] Sender<()>),
+    Watch(Line),
+}
+
+/// Names a source; never used twice, so that an event in the same batch as its source's end names
+/// nothing.
+type Token = u64;
+
+/// Of the eventfd that says that there are commands.
+const WAKEUP: Token = 0;
+
+/// A TCP connection after its handshake.
+#[derive(Debug)]
+pub(crate) struct Line {
+    /// Shared with the poller, which ends it by shutting it down.
+    pub(crate) stream: Arc<TcpStream>,
+    /// Its name in notices.
+    pub(crate) key: LineKey,
+    /// Who is told of its end.
+    pub(crate) mailbox: Mailbox,
+}
+
+impl Control {
+    fn start() -> io::Result<Self> {
+        let wakeup = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        epoll::add(
+            &epoll,
+            &wakeup,
+            epoll::EventData::new_u64(WAKEUP),
+            epoll::EventFlags::IN,
+        )?;
+        let (sender, receiver) = crossbeam_channel::unbounded();
+        let mut sockets = Sockets {
+            epoll,
+            wakeup: Arc::clone(&wakeup),
+            commands: receiver,
+            sources: HashMap::new(),
+            last_token: WAKEUP,
+            handshakes: 0,
+            deadlines: BinaryHeap::new(),
+        };
+        thread::Builder::new()
+            .name("verbline-control".to_owned())
+            .spawn(move || sockets.run())?;
+        Ok(Self {
+            commands: sender,
+            wakeup,
+        })
+    }
+
+    /// Takes handshakes at a bound socket until the returned value is dropped.
+    pub(crate) fn listen(&self, listener: TcpListener, door: Door) -> io::Result<Listening> {
+        let local_addr = listener.local_addr()?;
+        listener.set_nonblocking(true)?;
+        let (sender, receiver) = crossbeam_channel::bounded(1);
+        self.command(Command::Listen(listener, Arc::new(door), sender))?;
+        let token = receiver.recv().map_err(|_| thread_is_gone())?;
+        Ok(Listening {
+            local_addr,
+            token,
+            control: self.clone(),
+        })
+    }
+
+    /// Watches a connection whose handshake has been carried out elsewhere.
+    pub(crate) fn watch(&self, line: Line) -> io::Result<()> {
+        prepare_line(&line.stream)?;
+        self.command(Command::Watch(line))
+    }
+
+    fn command(&self, command: Command) -> io::Result<()> {
+        self.commands.send(command).map_err(|_| thread_is_gone())?;
+        // EAGAIN would mean a counter at its maximum, which wakes the thread all the same.
+        match rustix::io::write(&self.wakeup, &1u64.to_ne_bytes()) {
+            Ok(_) | Err(rustix::io::Errno::AGAIN) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+fn thread_is_gone() -> io::Error {
+    io::Error::other("the control thread has ended")
+}
+
+/// A listening socket; dropping it closes it.
+#[derive(Debug)]
+pub(crate) struct Listening {
+    local_addr: SocketAddr,
+    token: Token,
+    control: Control,
+}
+
+impl rpc_core::transport::Listener for Listening {
+    fn local_addr(&self) -> SocketAddr {
+        self.local_addr
+    }
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        let (done, closed) = crossbeam_channel::bounded(1);
+        if self
+            .control
+            .command(Command::StopListening(self.token, done))
+            .is_ok()
+        {
+            // Until the socket is closed, so that its address is free when this returns. Bounded,
+            // as the thread may be in the middle of another client's queue pair.
+            let _ = closed.recv_timeout(Duration::from_secs(2));
+        }
+    }
+}
+
+/// Sends without delay (a handshake is all small messages), never blocks, and notices the end of
+/// the peer's host.
+fn prepare_line(stream: &TcpStream) -> io::Result<()> {
+    use rustix::net::sockopt;
+    stream.set_nodelay(true)?;
+    stream.set_nonblocking(true)?;
+    sockopt::set_socket_keepalive(stream, true)?;
+    sockopt::set_tcp_keepidle(stream, KEEPALIVE)?;
+    sockopt::set_tcp_keepintvl(stream, KEEPALIVE)?;
+    sockopt::set_tcp_keepcnt(stream, KEEPALIVE_PROBES)?;
+    Ok(())
+}
+
+/// All that the thread owns.
+struct Sockets {
+    epoll: OwnedFd,
+    wakeup: Arc<OwnedFd>,
+    commands: Receiver<Command>,
+    sources: HashMap<Token, Source>,
+    last_token: Token,
+    /// Sources that are handshakes, leaving ones included.
+    handshakes: usize,
+    /// When to look at a source again. Entries of sources that have ended are skipped.
+    deadlines: BinaryHeap<Reverse<(Instant, Token)>>,
+}
+
+enum Source {
+    Listener(TcpListener, Arc<Door>),
+    Handshake(Box<Handshake>),
+    Line(Line),
+}
+
+/// A client on its way in.
+struct Handshake {
+    stream: Arc<TcpStream>,
+    peer: SocketAddr,
+    listener: Token,
+    door: Arc<Door>,
+    machine: ServerHandshake,
+    /// Written, but not yet taken by the socket.
+    outgoing: Vec<u8>,
+    stage: Stage,
+}
+
+enum Stage {
+    /// Its hello has not come.
+    Arriving,
+    /// Its queue pair is prepared, and the poller knows of it.
+    Prepared(LineKey, Mailbox),
+    /// It was refused; the socket stays until it has read why.
+    Leaving,
+}
+
+/// What is to become of a source after it has been looked at.
+enum Next {
+    Stay,
+    Close,
+    /// The handshake is complete.
+    Line(LineKey, Mailbox),
+}
+
+impl Sockets {
+    fn run(&mut self) {
+        let mut events = Vec::with_capacity(64);
+        loop {
+            events.clear();
+            let timeout = self.until_deadline();
+            match epoll::wait(
+                &self.epoll,
+                rustix::buffer::spare_capacity(&mut events),
+                timeout.as_ref(),
+            ) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => {
+                    // Nothing that is passed can be wrong at one time and right at another.
+                    tracing::error!(%error, "the control thread cannot wait for its sockets");
+                    return;
+                }
+            }
+            for event in &events {
+                match event.data.u64() {
+                    WAKEUP => self.obey(),
+                    token => self.look_at(token, event.flags),
+                }
+            }
+            self.pass_deadlines();
+        }
+    }
+
+    fn until_deadline(&self) -> Option<Timespec> {
+        let Reverse((deadline, _)) = self.deadlines.peek()?;
+        // One millisecond more, as the kernel rounds down and would wake the thread too early.
+        let wait = deadline.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
+        Timespec::try_from(wait).ok()
+    }
+
+    fn obey(&mut self) {
+        let mut counter = [0; 8];
+        // Read before the commands are taken: one that comes later raises it again.
+        let _ = rustix::io::read(&self.wakeup, &mut counter);
+        while let Ok(command) = self.commands.try_recv() {
+            match command {
+                Command::Listen(listener, door, reply) => {
+                    if let Some(token) = self.add(Source::Listener(listener, door)) {
+                        let _ = reply.send(token);
+                    }
+                }
+                Command::StopListening(token, _closed) => self.stop_listening(token),
+                Command::Watch(line) => {
+                    let (key, mailbox) = (line.key, line.mailbox.clone());
+                    if self.add(Source::Line(line)).is_none() {
+                        let _ = mailbox.put(Notice::Ended(key, LineEnd::Gone));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Registers a source. Edge cases of the kernel (no memory, the limit of watches) are logged
+    /// and give `None`: the caller does without the source.
+    fn add(&mut self, source: Source) -> Option<Token> {
+        self.last_token += 1;
+        let token = self.last_token;
+        let data = epoll::EventData::new_u64(token);
+        let flags = epoll::EventFlags::IN;
+        let added = match &source {
+            Source::Listener(listener, _) => epoll::add(&self.epoll, listener, data, flags),
+            Source::Handshake(handshake) => epoll::add(&self.epoll, &handshake.stream, data, flags),
+            Source::Line(line) => epoll::add(&self.epoll, &line.stream, data, flags),
+        };
+        if let Err(error) = added {
+            tracing::warn!(%error, "a socket cannot be watched, and is closed");
+            return None;
+        }
+        self.sources.insert(token, source);
+        Some(token)
+    }
+
+    /// Takes a source out, so that its socket closes when the returned value is dropped.
+    fn remove(&mut self, token: Token) -> Option<Source> {
+        let source = self.sources.remove(&token)?;
+        // Explicit, since a line's descriptor lives on while the poller holds it.
+        let deleted = match &source {
+            Source::Listener(listener, _) => epoll::delete(&self.epoll, listener),
+            Source::Handshake(handshake) => {
+                self.handshakes -= 1;
+                epoll::delete(&self.epoll, &handshake.stream)
+            }
+            Source::Line(line) => epoll::delete(&self.epoll, &line.stream),
+        };
+        if let Err(error) = deleted {
+            tracing::warn!(%error, "a socket cannot be taken out of the watch");
+        }
+        Some(source)
+    }
+
+    fn stop_listening(&mut self, listener: Token) {
+        self.remove(listener);
+        let orphans: Vec<_> = self
+            .sources
+            .iter()
+            .filter(|(_, source)| matches!(source, Source::Handshake(h) if h.listener == listener))
+            .map(|(token, _)| *token)
+            .collect();
+        for token in orphans {
+            self.end_handshake(token, "the server stops listening");
+        }
+    }
+
+    fn look_at(&mut self, token: Token, flags: epoll::EventFlags) {
+        match self.sources.get_mut(&token) {
+            None => {}
+            Some(Source::Listener(..)) => self.accept(token),
+            Some(Source::Handshake(handshake)) => {
+                let next = handshake.look_at(flags);
+                let writing = !handshake.outgoing.is_empty();
+                self.follow(token, next, writing);
+            }
+            Some(Source::Line(line)) => {
+                let end = match (&*line.stream).read(&mut [0]) {
+                    Ok(0) => LineEnd::Gone,
+                    Ok(_) => LineEnd::Bytes,
+                    Err(error) if is_transient(&error) => return,
+                    // A reset, or the end of keepalive's patience.
+                    Err(_) => LineEnd::Gone,
+                };
+                let _ = line.mailbox.put(Notice::Ended(line.key, end));
+                self.remove(token);
+            }
+        }
+    }
+
+    fn follow(&mut self, token: Token, next: Next, writing: bool) {
+        match next {
+            Next::Close => {
+                self.remove(token);
+            }
+            Next::Line(key, mailbox) => {
+                if let Some(Source::Handshake(handshake)) = self.remove(token) {
+                    let stream = handshake.stream;
+                    let watched = Source::Line(Line {
+                        stream,
+                        key,
+                        mailbox: mailbox.clone(),
+                    });
+                    let notice = match self.add(watched) {
+                        Some(_) => Notice::Ready(key),
+                        None => Notice::Ended(key, LineEnd::Gone),
+                    };
+                    let _ = mailbox.put(notice);
+                }
+            }
+            Next::Stay => {
+                if let Some(Source::Handshake(handshake)) = self.sources.get(&token) {
+                    let mut flags = epoll::EventFlags::IN;
+                    if writing {
+                        flags |= epoll::EventFlags::OUT;
+                    }
+                    let data = epoll::EventData::new_u64(token);
+                    if epoll::modify(&self.epoll, &handshake.stream, data, flags).is_err() {
+                        self.end_handshake(token, "the server cannot watch the socket");
+                    }
+                }
+            }
+        }
+    }
+
+    fn accept(&mut self, token: Token) {
+        for _ in 0..ACCEPT_BATCH {
+            let Some(Source::Listener(listener, door)) = self.sources.get(&token) else {
+                return;
+            };
+            let (stream, peer) = match listener.accept() {
+                Ok(accepted) => accepted,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                // The client has gone again while it was in the queue.
+                Err(error)
+                    if matches!(
+                        error.kind(),
+                        io::ErrorKind::ConnectionAborted | io::ErrorKind::Interrupted
+                    ) =>
+                {
+                    continue;
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept a client; trying again soon");
+                    let data = epoll::EventData::new_u64(token);
+                    let none = epoll::EventFlags::empty();
+                    if epoll::modify(&self.epoll, listener, data, none).is_ok() {
+                        let resume = Instant::now() + ACCEPT_PAUSE;
+                        self.deadlines.push(Reverse((resume, token)));
+                    }
+                    return;
+                }
+            };
+            if let Err(error) = prepare_line(&stream) {
+                tracing::debug!(%peer, %error, "a client's socket has ended already");
+                continue;
+            }
+            let mut handshake = Box::new(Handshake {
+                stream: Arc::new(stream),
+                peer,
+                listener: token,
+                door: Arc::clone(door),
+                machine: ServerHandshake::default(),
+                outgoing: Vec::new(),
+                stage: Stage::Arriving,
+            });
+            if self.handshakes >= MAX_HANDSHAKES {
+                handshake.refuse("the server has too many handshakes under way; try again");
+                continue;
+            }
+            if let Some(token) = self.add(Source::Handshake(handshake)) {
+                self.handshakes += 1;
+                let deadline = Instant::now() + TIMEOUT;
+                self.deadlines.push(Reverse((deadline, token)));
+            }
+        }
+    }
+
+    fn pass_deadlines(&mut self) {
+        let now = Instant::now();
+        while let Some(&Reverse((deadline, token))) = self.deadlines.peek() {
+            if deadline > now {
+                break;
+            }
+            self.deadlines.pop();
+            match self.sources.get(&token) {
+                Some(Source::Listener(listener, _)) => {
+                    let data = epoll::EventData::new_u64(token);
+                    let _ = epoll::modify(&self.epoll, listener, data, epoll::EventFlags::IN);
+                }
+                Some(Source::Handshake(_)) => {
+                    self.end_handshake(token, "the handshake took longer than 5 s");
+                }
+                // Its handshake came in time, or it has ended.
+                Some(Source::Line(_)) | None => {}
+            }
+        }
+    }
+
+    /// Ends a handshake now, with a last word if the socket takes it.
+    fn end_handshake(&mut self, token: Token, reason: &str) {
+        if let Some(Source::Handshake(mut handshake)) = self.remove(token) {
+            if !matches!(handshake.stage, Stage::Leaving) {
+                handshake.refuse(reason);
+            }
+        }
+    }
+}
+
+impl Handshake {
+    fn look_at(&mut self, flags: epoll::EventFlags) -> Next {
+        if flags.contains(epoll::EventFlags::OUT) && self.write().is_err() {
+            return self.refuse("the socket ended");
+        }
+        let mut bytes = [0; 4096];
+        match (&*self.stream).read(&mut bytes) {
+            Ok(0) if matches!(self.stage, Stage::Leaving) => Next::Close,
+            Ok(0) => {
+                self.refuse("the socket was closed in the middle of the handshake");
+                Next::Close
+            }
+            // Read on, so that its last bytes do not turn our closing into a reset, which would
+            // take the refusal away from it.
+            Ok(_) if matches!(self.stage, Stage::Leaving) => Next::Stay,
+            Ok(len) => match self.machine.handle(&bytes[..len]) {
+                Ok(None) => Next::Stay,
+                Ok(Some(Request::Hello(offer))) => self.admit(&offer),
+                Ok(Some(Request::Ready)) => self.complete(),
+                Err(error) => self.refuse(&error.to_string()),
+            },
+            Err(error) if is_transient(&error) => Next::Stay,
+            Err(error) => {
+                self.refuse(&format!("the socket failed: {error}"));
+                Next::Close
+            }
+        }
+    }
+
+    fn admit(&mut self, offer: &Offer) -> Next {
+        let admitted = match self.door.admission.admit(&offer.session) {
+            Ok(admitted) => admitted,
+            Err(refusal) => return self.refuse(&refusal.reason),
+        };
+        let Some(port) = self.door.ports.get(admitted.poller) else {
+            let reason = format!("the server has no poller {}", admitted.poller);
+            return self.refuse(&reason);
+        };
+        let key = LineKey::next();
+        let welcome = port
+            .prepare(offer, admitted, Arc::clone(&self.stream), key)
+            .and_then(|offer| Ok(server::welcome(offer)?));
+        let mailbox = port.mailbox().clone();
+        match welcome {
+            Ok(frame) => {
+                self.stage = Stage::Prepared(key, mailbox);
+                self.outgoing = frame;
+                match self.write() {
+                    Ok(()) => Next::Stay,
+                    Err(_) => self.refuse("the socket ended"),
+                }
+            }
+            Err(error) => {
+                // In case the connection had reached the poller before its welcome failed.
+                let _ = mailbox.put(Notice::Ended(key, LineEnd::Gone));
+                self.refuse(&error.to_string())
+            }
+        }
+    }
+
+    fn complete(&mut self) -> Next {
+        match std::mem::replace(&mut self.stage, Stage::Leaving) {
+            Stage::Prepared(key, mailbox) => {
+                tracing::debug!(peer = %self.peer, %key, "a client has connected");
+                Next::Line(key, mailbox)
+            }
+            // The machine lets no `Ready` through before the hello was answered.
+            Stage::Arriving | Stage::Leaving => Next::Close,
+        }
+    }
+
+    /// Says why, and lets the socket end by itself so that the client can read it.
+    fn refuse(&mut self, reason: &str) -> Next {
+        tracing::info!(peer = %self.peer, reason, "a client was not let in");
+        if let Stage::Prepared(key, mailbox) = std::mem::replace(&mut self.stage, Stage::Leaving) {
+            let _ = mailbox.put(Notice::Ended(key, LineEnd::Gone));
+        }
+        self.outgoing.extend(server::refuse(reason));
+        match self.write() {
+            Ok(()) => Next::Stay,
+            Err(_) => Next::Close,
+        }
+    }
+
+    /// Writes what the socket takes. When a refusal is out, the writing half is closed.
+    fn write(&mut self) -> io::Result<()> {
+        while !self.outgoing.is_empty() {
+            match (&*self.stream).write(&self.outgoing) {
+                Ok(len) => drop(self.outgoing.drain(..len)),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+        if matches!(self.stage, Stage::Leaving) {
+            self.stream.shutdown(Shutdown::Write)?;
+        }
+        Ok(())
+    }
+}
+
+fn is_transient(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
+    )
+}

@@ -1,0 +1,118 @@
+//! What is said when a device fails a connection: what happened, what that usually means, and what
+//! to check.
+
+use std::fmt;
+
+use crate::verbs::{
+    CompletionStatus, Context, PortAttributes, PostError, QpAttributes, QpNum, QueuePair,
+    VerbsError, WorkKind,
+};
+
+/// A work request completed in error, and the queue pair with it.
+#[derive(Debug)]
+pub struct ConnectionFailure {
+    /// How the request ended.
+    pub status: CompletionStatus,
+    /// Whether it was a send or a receive.
+    pub kind: WorkKind,
+    /// This side's queue pair.
+    pub qp_num: QpNum,
+    /// Its attributes when it had failed, if the device still said them.
+    pub queue_pair: Option<QpAttributes>,
+    /// The port's state at that moment.
+    pub port: Option<PortAttributes>,
+}
+
+impl std::error::Error for ConnectionFailure {}
+
+impl fmt::Display for ConnectionFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = match self.kind {
+            WorkKind::Send => "a send",
+            WorkKind::Receive => "a receive",
+        };
+        write!(
+            f,
+            "{kind} of queue pair {} ended with {}",
+            self.qp_num, self.status
+        )?;
+        if let Some(attributes) = &self.queue_pair {
+            f.write_str(" (")?;
+            if let Some(state) = attributes.state {
+                write!(f, "now in {state}")?;
+            }
+            if let Some(remote) = attributes.dest_qp_num {
+                write!(f, ", its peer is {remote}")?;
+            }
+            if let Some(address) = attributes.address {
+                write!(f, " at {}", address.gid)?;
+            }
+            if let (Some(timeout), Some(retries)) = (attributes.timeout, attributes.retry_cnt) {
+                write!(f, ", timeout {timeout}, {retries} retries")?;
+            }
+            f.write_str(")")?;
+        }
+        if let Some(port) = &self.port {
+            write!(f, "; port {:?}, MTU {:?}", port.state, port.active_mtu)?;
+        }
+        write!(f, ". {}", what_to_check(self.status))
+    }
+}
+
+/// Looks at a queue pair that has failed.
+pub(crate) fn examine(
+    context: &Context,
+    queue_pair: &QueuePair,
+    kind: WorkKind,
+    status: CompletionStatus,
+) -> ConnectionFailure {
+    ConnectionFailure {
+        status,
+        kind,
+        qp_num: queue_pair.qp_num(),
+        queue_pair: queue_pair.query().ok(),
+        port: context.query_port(1).ok(),
+    }
+}
+
+/// One sentence of advice for each way to fail that a user can do something about.
+fn what_to_check(status: CompletionStatus) -> &'static str {
+    match status {
+        CompletionStatus::RetryExceeded => {
+            "Check that the peer's process is alive, and on a network that its port is up, routed and not congested"
+        }
+        CompletionStatus::RnrRetryExceeded => {
+            "The peer ran out of posted receives: flow control failed, which is a bug here or in the peer"
+        }
+        CompletionStatus::RemoteInvalidRequest | CompletionStatus::LocalLength => {
+            "A frame was longer than the receiver's slots: compare max_message_len on both sides"
+        }
+        CompletionStatus::LocalProtection
+        | CompletionStatus::LocalAccess
+        | CompletionStatus::RemoteAccess => {
+            "Memory was used that is not registered for it, which is a bug in this crate"
+        }
+        CompletionStatus::WorkRequestFlushed => {
+            "The queue pair had failed before: the cause is in an earlier message, or with the peer"
+        }
+        CompletionStatus::Fatal => "Check the system's log for the device",
+        _ => "This is not expected between two Verbline processes: please report it",
+    }
+}
+
+/// The device did not take a chain of sends.
+#[derive(Debug, thiserror::Error)]
+#[error("queue pair {qp_num} did not take a send: {source}")]
+pub(crate) struct PostFailure {
+    pub(crate) qp_num: QpNum,
+    pub(crate) source: PostError,
+}
+
+/// A queue that all connections of a poller share has failed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum QueueFailure {
+    #[error("the completion queue cannot be polled: {0}")]
+    Completions(#[source] VerbsError),
+    #[error("receives cannot be posted: {0}")]
+    Receives(#[source] PostError),
+}

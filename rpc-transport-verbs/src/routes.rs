@@ -1,0 +1,153 @@
+//! From a queue pair's number to its connection, for every completion.
+
+use crate::verbs::QpNum;
+
+/// A small hash table with open addressing: queue-pair numbers are given out by the device for the
+/// whole process (or host), so they are not dense in one poller, but they are not chosen by anybody
+/// who could make them collide either.
+#[derive(Debug)]
+pub(crate) struct Routes {
+    /// At most half full; its length is a power of two.
+    entries: Box<[Entry]>,
+    /// Of the 32 hash bits, the upper ones are used: `32 - log2(entries.len())`.
+    shift: u32,
+    len: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    qp_num: u32,
+    index: u32,
+}
+
+/// No queue pair has this number: they have 24 bits.
+const VACANT: u32 = u32::MAX;
+
+/// 2^32 divided by the golden ratio: neighbouring numbers, which is how devices count, land far
+/// from each other.
+const MULTIPLIER: u32 = 0x9e37_79b9;
+
+impl Routes {
+    /// A table that holds `capacity` routes without growing.
+    pub(crate) fn with_capacity(capacity: usize) -> Self {
+        let len = (capacity.max(8) * 2).next_power_of_two();
+        let vacant = Entry {
+            qp_num: VACANT,
+            index: 0,
+        };
+        Self {
+            entries: vec![vacant; len].into_boxed_slice(),
+            shift: 32 - len.trailing_zeros(),
+            len: 0,
+        }
+    }
+
+    /// The connection's index.
+    #[inline]
+    pub(crate) fn get(&self, qp_num: QpNum) -> Option<u32> {
+        let mut place = self.home(qp_num.0);
+        loop {
+            let entry = self.entries[place & (self.entries.len() - 1)];
+            if entry.qp_num == qp_num.0 {
+                return Some(entry.index);
+            }
+            if entry.qp_num == VACANT {
+                return None;
+            }
+            place += 1;
+        }
+    }
+
+    /// Adds a route; a number that is there already goes to the new index.
+    pub(crate) fn insert(&mut self, qp_num: QpNum, index: u32) {
+        if (self.len + 1) * 2 > self.entries.len() {
+            self.grow();
+        }
+        let mask = self.entries.len() - 1;
+        let mut place = self.home(qp_num.0) & mask;
+        while self.entries[place].qp_num != VACANT && self.entries[place].qp_num != qp_num.0 {
+            place = (place + 1) & mask;
+        }
+        if self.entries[place].qp_num == VACANT {
+            self.len += 1;
+        }
+        self.entries[place] = Entry {
+            qp_num: qp_num.0,
+            index,
+        };
+    }
+
+    /// Takes a route out.
+    pub(crate) fn remove(&mut self, qp_num: QpNum) {
+        let mask = self.entries.len() - 1;
+        let mut hole = self.home(qp_num.0) & mask;
+        loop {
+            match self.entries[hole].qp_num {
+                VACANT => return,
+                number if number == qp_num.0 => break,
+                _ => hole = (hole + 1) & mask,
+            }
+        }
+        self.len -= 1;
+        // Those behind move up where that does not take them before their home, so that no search
+        // stops at a hole too early and no tombstones pile up.
+        let mut next = hole;
+        loop {
+            next = (next + 1) & mask;
+            let entry = self.entries[next];
+            if entry.qp_num == VACANT {
+                break;
+            }
+            let home = self.home(entry.qp_num) & mask;
+            if (next.wrapping_sub(home) & mask) >= (next.wrapping_sub(hole) & mask) {
+                self.entries[hole] = entry;
+                hole = next;
+            }
+        }
+        self.entries[hole].qp_num = VACANT;
+    }
+
+    fn home(&self, qp_num: u32) -> usize {
+        (qp_num.wrapping_mul(MULTIPLIER) >> self.shift) as usize
+    }
+
+    fn grow(&mut self) {
+        let mut grown = Self::with_capacity(self.entries.len());
+        for entry in self.entries.iter().filter(|e| e.qp_num != VACANT) {
+            grown.insert(QpNum(entry.qp_num), entry.index);
+        }
+        *self = grown;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// Against a map that is known to be right, with numbers close together so that they
+        /// collide and are used again.
+        #[test]
+        fn behaves_as_a_map(operations in prop::collection::vec((0u32..48, any::<bool>()), 0..400)) {
+            let mut routes = Routes::with_capacity(4);
+            let mut map = HashMap::new();
+            for (step, (number, insert)) in operations.into_iter().enumerate() {
+                if insert {
+                    routes.insert(QpNum(number), step as u32);
+                    map.insert(number, step as u32);
+                } else {
+                    routes.remove(QpNum(number));
+                    map.remove(&number);
+                }
+                for number in 0..48 {
+                    prop_assert_eq!(routes.get(QpNum(number)), map.get(&number).copied());
+                }
+                prop_assert_eq!(routes.len, map.len());
+            }
+        }
+    }
+}

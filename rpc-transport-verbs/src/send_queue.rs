@@ -1,0 +1,132 @@
+//! One connection's sends between the driver and its queue pair: places, signals, chains.
+//!
+//! **Places.** A send queue has a fixed number of places, and a place comes back only when a
+//! completion that covers it has been polled. The queue pair counts the places of what was posted;
+//! here is counted what is about to be posted, so that a frame for which a place was reserved always
+//! finds it.
+//!
+//! **Signals.** Only signaled requests complete, and a completion covers all earlier requests of its
+//! queue. A posted request cannot become signaled later, so two rules decide beforehand:
+//!
+//! 1. one request in every interval is signaled, which bounds the places that wait for a completion
+//!    that nobody asked for;
+//! 2. the last request of a chain is signaled if any request since the last signal holds a slot of
+//!    the pool, so that no slot is stranded when the connection falls silent. Inline requests hold
+//!    none: a quiet connection with short frames needs no completions at all.
+//!
+//! **Chains.** Requests are collected and given to the device together, with one doorbell.
+
+use crate::verbs::{SendRequest, Slot};
+
+/// Requests in one chain at most: the doorbell's cost is spread over eight, and the first of them
+/// has not waited long.
+pub(crate) const CHAIN_LEN: usize = 8;
+
+/// What of a connection's send queue is this side's to keep.
+#[derive(Debug)]
+pub(crate) struct SendQueue {
+    /// Places that are spoken for: reserved by the driver, or in the chain.
+    pending: usize,
+    /// Rule 1.
+    interval: u32,
+    /// Requests since the last signaled one, those in the chain included.
+    since_signal: u32,
+    /// How many of these hold a slot.
+    tail_slots: u32,
+    /// Signaled requests in the chain.
+    signals: u32,
+    /// Not yet given to the device.
+    chain: Vec<SendRequest>,
+}
+
+impl SendQueue {
+    /// A queue with nothing in it; one request in `interval` will be signaled.
+    pub(crate) fn new(interval: u32) -> Self {
+        Self {
+            pending: 0,
+            interval,
+            since_signal: 0,
+            tail_slots: 0,
+            signals: 0,
+            chain: Vec::with_capacity(CHAIN_LEN),
+        }
+    }
+
+    /// Takes a place, of the `free` ones that the queue pair has left; `false` if all are spoken
+    /// for.
+    #[inline]
+    pub(crate) fn reserve(&mut self, free: usize) -> bool {
+        let fits = self.pending < free;
+        self.pending += usize::from(fits);
+        fits
+    }
+
+    /// Gives a place back that nothing will be sent in.
+    pub(crate) fn cancel(&mut self) {
+        self.pending -= 1;
+    }
+
+    /// Appends a frame to the chain, in a place that was reserved. `true`: the chain is full, and
+    /// is to be given to the device now.
+    #[inline]
+    pub(crate) fn push(&mut self, slot: Slot, len: usize, inline: bool) -> bool {
+        self.since_signal += 1;
+        self.tail_slots += u32::from(!inline);
+        let signaled = self.since_signal >= self.interval;
+        if signaled {
+            self.covered();
+        }
+        self.chain.push(SendRequest {
+            slot,
+            len,
+            signaled,
+            inline,
+            solicited: false,
+        });
+        self.chain.len() >= CHAIN_LEN
+    }
+
+    /// Whether there is something to give to the device.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.chain.is_empty()
+    }
+
+    /// The chain, ready to be posted. What is posted is drained from it, and then reported to
+    /// [`posted`](Self::posted).
+    #[inline]
+    pub(crate) fn seal(&mut self) -> &mut Vec<SendRequest> {
+        if self.tail_slots > 0
+            && let Some(last) = self.chain.last_mut()
+        {
+            last.signaled = true;
+            self.covered();
+        }
+        &mut self.chain
+    }
+
+    /// `count` requests of the chain are the queue pair's now, which counts their places. Gives how
+    /// many of the chain were signaled.
+    #[inline]
+    pub(crate) fn posted(&mut self, count: usize) -> u32 {
+        self.pending -= count;
+        std::mem::take(&mut self.signals)
+    }
+
+    /// Requests that no completion will cover unless another one follows.
+    pub(crate) fn uncovered(&self) -> usize {
+        self.since_signal as usize
+    }
+
+    /// Takes back what will not be posted any more.
+    pub(crate) fn abandon(&mut self) -> impl Iterator<Item = Slot> {
+        self.pending -= self.chain.len();
+        self.chain.drain(..).map(|request| request.slot)
+    }
+
+    fn covered(&mut self) {
+        self.since_signal = 0;
+        self.tail_slots = 0;
+        self.signals += 1;
+    }
+}

@@ -1,0 +1,366 @@
+//! From what a user says of the work ([`Intents`]) to every number of a poller, each with its
+//! reason, checked against what the device can do.
+
+use rpc_core::limits::{FRAME_OVERHEAD, Intents, Limits};
+use rpc_core::transport::FabricError;
+
+use crate::verbs::DeviceAttributes;
+
+/// What remains for experts and tests: numbers that are otherwise derived from [`Intents`].
+///
+/// `None` leaves a number to the derivation. What was made of all of them is printed by the
+/// transport's [`Limits`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sizing {
+    /// Receives kept posted in the shared receive queue of a poller.
+    pub receives_posted: Option<u32>,
+    /// Receives in the hands of the async-event thread.
+    pub receives_reserved: Option<u32>,
+    /// Receive slots that frames may occupy between their arrival and their release, and that wait
+    /// to be posted again. Decides how many completions are taken in one poll.
+    pub receives_held: Option<u32>,
+    /// Send slots of a poller, for all of its connections.
+    pub send_slots: Option<u32>,
+    /// Work requests that one connection may have in its send queue.
+    pub send_queue_depth: Option<u32>,
+    /// One send in this many asks for a completion: at most half of the send queue's depth.
+    pub signal_interval: Option<u32>,
+    /// Bytes up to which a frame travels inside its work request: 0 for never.
+    pub max_inline_len: Option<usize>,
+}
+
+/// What one poller is made of: [`Limits`] and the numbers that nobody outside needs to know.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    pub(crate) limits: Limits,
+    /// Entries of the shared receive queue: every receive slot may be posted at a time.
+    pub(crate) srq_depth: u32,
+    /// The shared receive queue's alarm: fewer receives than this are left.
+    pub(crate) srq_limit: u32,
+    /// Receives posted with one doorbell.
+    pub(crate) refill_batch: u32,
+    /// Completions taken in one poll.
+    pub(crate) poll_batch: u32,
+}
+
+/// A frame's slot begins on a cache line of its own.
+const SLOT_ALIGN: usize = 64;
+
+/// Receives that are kept posted for one poller at most, unless there are so many connections that
+/// each could not have its few. With 4 KiB messages: 4.25 MiB.
+const MAX_RECEIVES_POSTED: u32 = 1024;
+
+/// Receives for each connection at least: one for a credit frame of the peer, one for a call (the
+/// core promises these two), and two to grow.
+const MIN_RECEIVES_PER_CONNECTION: u32 = 4;
+
+/// Send slots of one poller at most: frames above the inline size wait in them for their
+/// completion, which is a network round trip, and small ones only while they are written.
+const MAX_SEND_SLOTS: u32 = 1024;
+
+/// The fewest send slots: a batch of received requests can be answered in one turn.
+const MIN_SEND_SLOTS: u32 = 64;
+
+/// One completion for this many sends: its cost is then lost beside theirs, and the send queue is
+/// still short.
+const SIGNAL_INTERVAL: u32 = 32;
+
+/// Receives posted with one doorbell: enough that the doorbell is cheap for each, few enough to
+/// fit between two frames.
+const REFILL_BATCH: u32 = 16;
+
+/// Completions taken in one poll: enough to share the poll's cost, few enough that the first
+/// frame's answer does not wait long for the last frame's arrival.
+const POLL_BATCH: u32 = 32;
+
+/// Bytes up to which a frame is copied into its work request, where the device can: what costs less
+/// to copy than to keep a slot and to signal for it.
+const MAX_INLINE_LEN: usize = 256;
+
+impl Plan {
+    /// Derives all numbers, and refuses what the device cannot do, naming the setting to change.
+    pub(crate) fn new(
+        device: &str,
+        intents: &Intents,
+        sizing: &Sizing,
+        attributes: &DeviceAttributes,
+    ) -> Result<Self, FabricError> {
+        let connections = at_least_one("connections", intents.connections)?;
+        let max_in_flight = at_least_one("max_in_flight", intents.max_in_flight)?;
+
+        let slot_len = intents
+            .max_message_len
+            .checked_add(FRAME_OVERHEAD)
+            .and_then(|len| len.checked_next_multiple_of(SLOT_ALIGN))
+            .ok_or_else(|| does_not_fit("max_message_len", usize::MAX as u64, "it is too long"))?;
+
+        let interval = sizing.signal_interval.unwrap_or(SIGNAL_INTERVAL).max(1);
+        // Every call in flight may have a frame queued, beside one credit frame and a cancellation.
+        // Places come back an interval at a time, and while one interval's completion is under way
+        // the next one fills: twice the interval on top.
+        let queue_depth = sizing.send_queue_depth.unwrap_or_else(|| {
+            max_in_flight
+                .saturating_add(2 * interval + 2)
+                .checked_next_power_of_two()
+                .unwrap_or(u32::MAX)
+        });
+        // A queue whose places are all taken by unsignaled sends would be stuck for ever.
+        if interval > queue_depth / 2 {
+            return Err(does_not_fit(
+                "signal_interval",
+                interval.into(),
+                format!("it is more than half of the send queue's depth of {queue_depth}"),
+            ));
+        }
+
+        // All that the clients may have under way, and their credit frames, as far as that is a
+        // sensible amount of memory: the credits are made to fit what is posted.
+        let wanted = connections.saturating_mul(max_in_flight.saturating_add(1));
+        let least = connections.saturating_mul(MIN_RECEIVES_PER_CONNECTION);
+        let posted = sizing
+            .receives_posted
+            .unwrap_or_else(|| wanted.min(MAX_RECEIVES_POSTED).max(least))
+            .max(1);
+        // A quarter, as it is posted when three quarters have been used up: the peers may then use
+        // as much again as they had just used before the alarm comes a second time.
+        let reserved = sizing.receives_reserved.unwrap_or((posted / 4).max(1));
+        // One batch in the driver's hands, and two batches that wait to be posted again.
+        let held = sizing
+            .receives_held
+            .unwrap_or(POLL_BATCH + 2 * REFILL_BATCH)
+            .max(1);
+        let refill_batch = REFILL_BATCH.min(held / 4).max(1);
+        let poll_batch = POLL_BATCH.min(held / 2).max(1);
+        // Fewer than a quarter left of what is kept posted.
+        let srq_limit = (posted / 4).max(1);
+
+        let send_slots = sizing
+            .send_slots
+            .unwrap_or_else(|| wanted.clamp(MIN_SEND_SLOTS, MAX_SEND_SLOTS))
+            .max(1);
+
+        let srq_depth = sum([posted, reserved, held], "receives_posted")?;
+        let slots = sum([srq_depth, send_slots], "send_slots")?;
+        // A flush completes unsignaled sends too, so every place of every queue may need an entry.
+        let completions = connections
+            .checked_mul(queue_depth)
+            .and_then(|sends| sends.checked_add(srq_depth))
+            .ok_or_else(|| does_not_fit("connections", connections.into(), "they are too many"))?;
+
+        let plan = Self {
+            limits: Limits {
+                device: device.to_owned(),
+                slot_len,
+                max_inline_len: sizing
+                    .max_inline_len
+                    .unwrap_or(MAX_INLINE_LEN)
+                    .min(attributes.max_inline_data)
+                    .min(slot_len),
+                receives_posted: posted,
+                receives_reserved: reserved,
+                receives_held: held,
+                send_slots,
+                send_queue_depth: queue_depth,
+                signal_interval: interval,
+                completion_queue_depth: completions,
+                max_connections: connections,
+                max_in_flight,
+            },
+            srq_depth,
+            srq_limit,
+            refill_batch,
+            poll_batch,
+        };
+
+        let registered = u64::from(slots).saturating_mul(slot_len as u64);
+        // Setting, its value, what that needs, what there is, of what.
+        let checks: [(&'static str, u64, u64, u64, &str); 5] = [
+            (
+                "connections",
+                connections.into(),
+                connections.into(),
+                attributes.max_qp as u64,
+                "queue pairs",
+            ),
+            (
+                "max_in_flight",
+                max_in_flight.into(),
+                queue_depth.into(),
+                attributes.max_qp_wr as u64,
+                "places in a send queue",
+            ),
+            (
+                "connections",
+                connections.into(),
+                srq_depth.into(),
+                attributes.max_srq_wr as u64,
+                "receives in a shared receive queue",
+            ),
+            (
+                "connections",
+                connections.into(),
+                completions.into(),
+                attributes.max_cqe as u64,
+                "entries in a completion queue",
+            ),
+            (
+                "max_message_len",
+                intents.max_message_len as u64,
+                registered,
+                attributes.max_mr_len as u64,
+                "bytes in one registration",
+            ),
+        ];
+        for (setting, value, needed, limit, what) in checks {
+            if needed > limit {
+                let reason = format!("it needs {needed} {what}, and the device has {limit}");
+                return Err(does_not_fit(setting, value, reason));
+            }
+        }
+        Ok(plan)
+    }
+}
+
+fn at_least_one(setting: &'static str, value: u32) -> Result<u32, FabricError> {
+    if value == 0 {
+        return Err(does_not_fit(setting, 0, "it must be at least 1"));
+    }
+    Ok(value)
+}
+
+fn sum<const N: usize>(terms: [u32; N], setting: &'static str) -> Result<u32, FabricError> {
+    terms
+        .into_iter()
+        .try_fold(0u32, u32::checked_add)
+        .ok_or_else(|| {
+            let value = terms.iter().map(|&term| u64::from(term)).sum();
+            does_not_fit(
+                setting,
+                value,
+                "there would be more than 4,294,967,295 slots",
+            )
+        })
+}
+
+fn does_not_fit(setting: &'static str, value: u64, reason: impl Into<String>) -> FabricError {
+    FabricError::Intent {
+        setting,
+        value,
+        reason: reason.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A device that can do more than anybody asks for here.
+    fn device() -> DeviceAttributes {
+        DeviceAttributes {
+            max_qp: 1 << 16,
+            max_qp_wr: 1 << 16,
+            max_sge: 1,
+            max_cq: 1 << 16,
+            max_cqe: 1 << 22,
+            max_srq: 1 << 16,
+            max_srq_wr: 1 << 20,
+            max_mr: 1 << 16,
+            max_mr_len: 1 << 40,
+            max_inline_data: 220,
+            max_qp_rd_atomic: 0,
+            port_count: 1,
+        }
+    }
+
+    fn plan(intents: &Intents, sizing: &Sizing) -> Result<Plan, FabricError> {
+        Plan::new("soft", intents, sizing, &device())
+    }
+
+    #[test]
+    fn the_defaults_fit_in_ten_mebibytes() {
+        let plan = plan(&Intents::default(), &Sizing::default()).unwrap();
+        let limits = &plan.limits;
+        assert_eq!(
+            (limits.receives_posted, limits.receives_reserved),
+            (1024, 256)
+        );
+        assert_eq!((limits.send_queue_depth, limits.signal_interval), (256, 32));
+        assert_eq!(limits.max_inline_len, 220);
+        assert!(limits.registered_len() < 10 << 20, "{limits}");
+    }
+
+    #[test]
+    fn what_does_not_fit_names_the_setting_and_the_limit() {
+        type Change = fn(&mut Intents, &mut Sizing, &mut DeviceAttributes);
+        let cases: [(&str, &str, Change); 8] = [
+            ("connections", "at least 1", |i, _, _| i.connections = 0),
+            ("max_in_flight", "at least 1", |i, _, _| i.max_in_flight = 0),
+            ("max_message_len", "too long", |i, _, _| {
+                i.max_message_len = usize::MAX
+            }),
+            ("connections", "device has 8", |_, _, d| d.max_qp = 8),
+            ("max_in_flight", "device has 64", |_, _, d| d.max_qp_wr = 64),
+            ("connections", "device has 100", |_, _, d| d.max_cqe = 100),
+            ("max_message_len", "device has 4096", |_, _, d| {
+                d.max_mr_len = 4096
+            }),
+            ("signal_interval", "half", |_, s, _| {
+                s.send_queue_depth = Some(32);
+                s.signal_interval = Some(17);
+            }),
+        ];
+        for (name, hint, change) in cases {
+            let (mut intents, mut sizing, mut device) =
+                (Intents::default(), Sizing::default(), device());
+            change(&mut intents, &mut sizing, &mut device);
+            let error = Plan::new("soft", &intents, &sizing, &device).unwrap_err();
+            assert!(error.to_string().contains(hint), "{name}: {error}");
+            match error {
+                FabricError::Intent { setting, .. } => assert_eq!(setting, name),
+                other => panic!("{name}: {other}"),
+            }
+        }
+    }
+
+    proptest! {
+        /// Whatever is asked for: it is refused, or every relation holds that the rest of the crate
+        /// relies on.
+        #[test]
+        fn every_plan_keeps_its_relations(
+            max_message_len in 0usize..1 << 20,
+            max_in_flight in 0u32..100_000,
+            connections in 0u32..20_000,
+            signal_interval in prop::option::of(0u32..200),
+            receives_posted in prop::option::of(0u32..5000),
+            receives_held in prop::option::of(0u32..300),
+        ) {
+            let intents = Intents { max_message_len, max_in_flight, connections };
+            let sizing = Sizing {
+                signal_interval,
+                receives_posted,
+                receives_held,
+                ..Sizing::default()
+            };
+            if let Ok(plan) = plan(&intents, &sizing) {
+                let limits = &plan.limits;
+                prop_assert!(limits.signal_interval >= 1);
+                prop_assert!(limits.signal_interval * 2 <= limits.send_queue_depth);
+                prop_assert!(limits.send_queue_depth >= max_in_flight + 2);
+                prop_assert!(limits.slot_len % 64 == 0);
+                prop_assert!(limits.max_message_len() >= max_message_len);
+                prop_assert!(plan.srq_limit >= 1 && plan.srq_limit <= limits.receives_posted);
+                // A batch in the driver's hands, and two that wait, never eat into what is promised.
+                prop_assert!(
+                    limits.receives_held == 1
+                        || plan.poll_batch + 2 * plan.refill_batch <= limits.receives_held + 1
+                );
+                prop_assert!(
+                    plan.srq_depth
+                        == limits.promisable_receives() + limits.receives_held
+                );
+            }
+        }
+    }
+}
