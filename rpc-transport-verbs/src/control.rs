@@ -6,15 +6,17 @@
 //! [`Mailbox`]es.
 //!
 //! ```text
-//!  Listener --accept--> Handshake --Ready--> Line --end of file--> Notice::Ended
-//!                           |
-//!                           +--refused--> Leaving --its end, or the deadline--> closed
+//!  Listener --accept--> Arrival --Ready--> Line --end of file--> Notice::Ended
+//!                          |
+//!                          +--refused--> told why; closed at its end, or at the deadline
 //! ```
 
 use std::cmp::Reverse;
+mod arrival;
+
 use std::collections::{BinaryHeap, HashMap};
-use std::io::{self, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::io::{self, Read};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -24,9 +26,9 @@ use crossbeam_channel::{Receiver, Sender};
 use rpc_core::transport::Admission;
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 
+use self::arrival::{Arrival, Next};
 use crate::accept::Port;
-use crate::handshake::server::{self, Request, ServerHandshake};
-use crate::handshake::{Offer, TIMEOUT};
+use crate::handshake::TIMEOUT;
 use crate::mailbox::{LineEnd, LineKey, Mailbox, Notice};
 
 /// Handshakes that may be under way at a time, in the whole process. Each costs a socket and at
@@ -119,7 +121,7 @@ impl Control {
             commands: receiver,
             sources: HashMap::new(),
             last_token: WAKEUP,
-            handshakes: 0,
+            arrivals: 0,
             deadlines: BinaryHeap::new(),
         };
         thread::Builder::new()
@@ -214,45 +216,16 @@ struct Sockets {
     commands: Receiver<Command>,
     sources: HashMap<Token, Source>,
     last_token: Token,
-    /// Sources that are handshakes, leaving ones included.
-    handshakes: usize,
+    /// Sources that are arrivals.
+    arrivals: usize,
     /// When to look at a source again. Entries of sources that have ended are skipped.
     deadlines: BinaryHeap<Reverse<(Instant, Token)>>,
 }
 
 enum Source {
     Listener(TcpListener, Arc<Door>),
-    Handshake(Box<Handshake>),
+    Arrival(Box<Arrival>),
     Line(Line),
-}
-
-/// A client on its way in.
-struct Handshake {
-    stream: Arc<TcpStream>,
-    peer: SocketAddr,
-    listener: Token,
-    door: Arc<Door>,
-    machine: ServerHandshake,
-    /// Written, but not yet taken by the socket.
-    outgoing: Vec<u8>,
-    stage: Stage,
-}
-
-enum Stage {
-    /// Its hello has not come.
-    Arriving,
-    /// Its queue pair is prepared, and the poller knows of it.
-    Prepared(LineKey, Mailbox),
-    /// It was refused; the socket stays until it has read why.
-    Leaving,
-}
-
-/// What is to become of a source after it has been looked at.
-enum Next {
-    Stay,
-    Close,
-    /// The handshake is complete.
-    Line(LineKey, Mailbox),
 }
 
 impl Sockets {
@@ -321,7 +294,7 @@ impl Sockets {
         let flags = epoll::EventFlags::IN;
         let added = match &source {
             Source::Listener(listener, _) => epoll::add(&self.epoll, listener, data, flags),
-            Source::Handshake(handshake) => epoll::add(&self.epoll, &handshake.stream, data, flags),
+            Source::Arrival(arrival) => epoll::add(&self.epoll, &arrival.stream, data, flags),
             Source::Line(line) => epoll::add(&self.epoll, &line.stream, data, flags),
         };
         if let Err(error) = added {
@@ -338,9 +311,9 @@ impl Sockets {
         // Explicit, since a line's descriptor lives on while the poller holds it.
         let deleted = match &source {
             Source::Listener(listener, _) => epoll::delete(&self.epoll, listener),
-            Source::Handshake(handshake) => {
-                self.handshakes -= 1;
-                epoll::delete(&self.epoll, &handshake.stream)
+            Source::Arrival(arrival) => {
+                self.arrivals -= 1;
+                epoll::delete(&self.epoll, &arrival.stream)
             }
             Source::Line(line) => epoll::delete(&self.epoll, &line.stream),
         };
@@ -355,11 +328,11 @@ impl Sockets {
         let orphans: Vec<_> = self
             .sources
             .iter()
-            .filter(|(_, source)| matches!(source, Source::Handshake(h) if h.listener == listener))
+            .filter(|(_, source)| matches!(source, Source::Arrival(a) if a.listener == listener))
             .map(|(token, _)| *token)
             .collect();
         for token in orphans {
-            self.end_handshake(token, "the server stops listening");
+            self.end_arrival(token, "the server stops listening");
         }
     }
 
@@ -367,9 +340,9 @@ impl Sockets {
         match self.sources.get_mut(&token) {
             None => {}
             Some(Source::Listener(..)) => self.accept(token),
-            Some(Source::Handshake(handshake)) => {
-                let next = handshake.look_at(flags);
-                let writing = !handshake.outgoing.is_empty();
+            Some(Source::Arrival(arrival)) => {
+                let next = arrival.look_at(flags);
+                let writing = arrival.is_writing();
                 self.follow(token, next, writing);
             }
             Some(Source::Line(line)) => {
@@ -392,8 +365,8 @@ impl Sockets {
                 self.remove(token);
             }
             Next::Line(key, mailbox) => {
-                if let Some(Source::Handshake(handshake)) = self.remove(token) {
-                    let stream = handshake.stream;
+                if let Some(Source::Arrival(arrival)) = self.remove(token) {
+                    let stream = arrival.stream;
                     let watched = Source::Line(Line {
                         stream,
                         key,
@@ -407,14 +380,14 @@ impl Sockets {
                 }
             }
             Next::Stay => {
-                if let Some(Source::Handshake(handshake)) = self.sources.get(&token) {
+                if let Some(Source::Arrival(arrival)) = self.sources.get(&token) {
                     let mut flags = epoll::EventFlags::IN;
                     if writing {
                         flags |= epoll::EventFlags::OUT;
                     }
                     let data = epoll::EventData::new_u64(token);
-                    if epoll::modify(&self.epoll, &handshake.stream, data, flags).is_err() {
-                        self.end_handshake(token, "the server cannot watch the socket");
+                    if epoll::modify(&self.epoll, &arrival.stream, data, flags).is_err() {
+                        self.end_arrival(token, "the server cannot watch the socket");
                     }
                 }
             }
@@ -453,21 +426,13 @@ impl Sockets {
                 tracing::debug!(%peer, %error, "a client's socket has ended already");
                 continue;
             }
-            let mut handshake = Box::new(Handshake {
-                stream: Arc::new(stream),
-                peer,
-                listener: token,
-                door: Arc::clone(door),
-                machine: ServerHandshake::default(),
-                outgoing: Vec::new(),
-                stage: Stage::Arriving,
-            });
-            if self.handshakes >= MAX_HANDSHAKES {
-                handshake.refuse("the server has too many handshakes under way; try again");
+            let mut arrival = Box::new(Arrival::new(stream, peer, token, Arc::clone(door)));
+            if self.arrivals >= MAX_HANDSHAKES {
+                arrival.refuse("the server has too many handshakes under way; try again");
                 continue;
             }
-            if let Some(token) = self.add(Source::Handshake(handshake)) {
-                self.handshakes += 1;
+            if let Some(token) = self.add(Source::Arrival(arrival)) {
+                self.arrivals += 1;
                 let deadline = Instant::now() + TIMEOUT;
                 self.deadlines.push(Reverse((deadline, token)));
             }
@@ -486,8 +451,8 @@ impl Sockets {
                     let data = epoll::EventData::new_u64(token);
                     let _ = epoll::modify(&self.epoll, listener, data, epoll::EventFlags::IN);
                 }
-                Some(Source::Handshake(_)) => {
-                    self.end_handshake(token, "the handshake took longer than 5 s");
+                Some(Source::Arrival(_)) => {
+                    self.end_arrival(token, "the handshake took longer than 5 s");
                 }
                 // Its handshake came in time, or it has ended.
                 Some(Source::Line(_)) | None => {}
@@ -495,114 +460,13 @@ impl Sockets {
         }
     }
 
-    /// Ends a handshake now, with a last word if the socket takes it.
-    fn end_handshake(&mut self, token: Token, reason: &str) {
-        if let Some(Source::Handshake(mut handshake)) = self.remove(token) {
-            if !matches!(handshake.stage, Stage::Leaving) {
-                handshake.refuse(reason);
-            }
+    /// Ends a client's way in now, with a last word if the socket takes it.
+    fn end_arrival(&mut self, token: Token, reason: &str) {
+        if let Some(Source::Arrival(mut arrival)) = self.remove(token)
+            && !arrival.is_leaving()
+        {
+            arrival.refuse(reason);
         }
-    }
-}
-
-impl Handshake {
-    fn look_at(&mut self, flags: epoll::EventFlags) -> Next {
-        if flags.contains(epoll::EventFlags::OUT) && self.write().is_err() {
-            return self.refuse("the socket ended");
-        }
-        let mut bytes = [0; 4096];
-        match (&*self.stream).read(&mut bytes) {
-            Ok(0) if matches!(self.stage, Stage::Leaving) => Next::Close,
-            Ok(0) => {
-                self.refuse("the socket was closed in the middle of the handshake");
-                Next::Close
-            }
-            // Read on, so that its last bytes do not turn our closing into a reset, which would
-            // take the refusal away from it.
-            Ok(_) if matches!(self.stage, Stage::Leaving) => Next::Stay,
-            Ok(len) => match self.machine.handle(&bytes[..len]) {
-                Ok(None) => Next::Stay,
-                Ok(Some(Request::Hello(offer))) => self.admit(&offer),
-                Ok(Some(Request::Ready)) => self.complete(),
-                Err(error) => self.refuse(&error.to_string()),
-            },
-            Err(error) if is_transient(&error) => Next::Stay,
-            Err(error) => {
-                self.refuse(&format!("the socket failed: {error}"));
-                Next::Close
-            }
-        }
-    }
-
-    fn admit(&mut self, offer: &Offer) -> Next {
-        let admitted = match self.door.admission.admit(&offer.session) {
-            Ok(admitted) => admitted,
-            Err(refusal) => return self.refuse(&refusal.reason),
-        };
-        let Some(port) = self.door.ports.get(admitted.poller) else {
-            let reason = format!("the server has no poller {}", admitted.poller);
-            return self.refuse(&reason);
-        };
-        let key = LineKey::next();
-        let welcome = port
-            .prepare(offer, admitted, Arc::clone(&self.stream), key)
-            .and_then(|offer| Ok(server::welcome(offer)?));
-        let mailbox = port.mailbox().clone();
-        match welcome {
-            Ok(frame) => {
-                self.stage = Stage::Prepared(key, mailbox);
-                self.outgoing = frame;
-                match self.write() {
-                    Ok(()) => Next::Stay,
-                    Err(_) => self.refuse("the socket ended"),
-                }
-            }
-            Err(error) => {
-                // In case the connection had reached the poller before its welcome failed.
-                let _ = mailbox.put(Notice::Ended(key, LineEnd::Gone));
-                self.refuse(&error.to_string())
-            }
-        }
-    }
-
-    fn complete(&mut self) -> Next {
-        match std::mem::replace(&mut self.stage, Stage::Leaving) {
-            Stage::Prepared(key, mailbox) => {
-                tracing::debug!(peer = %self.peer, %key, "a client has connected");
-                Next::Line(key, mailbox)
-            }
-            // The machine lets no `Ready` through before the hello was answered.
-            Stage::Arriving | Stage::Leaving => Next::Close,
-        }
-    }
-
-    /// Says why, and lets the socket end by itself so that the client can read it.
-    fn refuse(&mut self, reason: &str) -> Next {
-        tracing::info!(peer = %self.peer, reason, "a client was not let in");
-        if let Stage::Prepared(key, mailbox) = std::mem::replace(&mut self.stage, Stage::Leaving) {
-            let _ = mailbox.put(Notice::Ended(key, LineEnd::Gone));
-        }
-        self.outgoing.extend(server::refuse(reason));
-        match self.write() {
-            Ok(()) => Next::Stay,
-            Err(_) => Next::Close,
-        }
-    }
-
-    /// Writes what the socket takes. When a refusal is out, the writing half is closed.
-    fn write(&mut self) -> io::Result<()> {
-        while !self.outgoing.is_empty() {
-            match (&*self.stream).write(&self.outgoing) {
-                Ok(len) => drop(self.outgoing.drain(..len)),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-                Err(error) => return Err(error),
-            }
-        }
-        if matches!(self.stage, Stage::Leaving) {
-            self.stream.shutdown(Shutdown::Write)?;
-        }
-        Ok(())
     }
 }
 
