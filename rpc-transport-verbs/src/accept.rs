@@ -60,7 +60,7 @@ impl Port {
     pub(crate) fn prepare(
         &self,
         client: &Offer,
-        mut admitted: Admitted,
+        admitted: Admitted,
         line: Arc<TcpStream>,
         key: LineKey,
     ) -> Result<Offer, AcceptError> {
@@ -79,7 +79,7 @@ impl Port {
         let welcome = Offer {
             endpoints: vec![local],
             max_frame_len: u32::try_from(slot_len).unwrap_or(u32::MAX),
-            session: std::mem::take(&mut admitted.server_session),
+            session: admitted.server_session.clone(),
         };
         let prepared = Prepared {
             ready,

@@ -143,3 +143,65 @@ impl Inbox {
         notice
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key_of(notice: Option<Notice>) -> Option<LineKey> {
+        match notice? {
+            Notice::Ready(key) => Some(key),
+            other => panic!("{other:?} was not put"),
+        }
+    }
+
+    #[test]
+    fn notices_come_in_order_and_the_flag_is_lowered_behind_the_last() {
+        let (mailbox, inbox) = mailbox();
+        assert!(!inbox.is_flagged());
+        let keys = [LineKey::next(), LineKey::next()];
+        for key in keys {
+            mailbox.put(Notice::Ready(key)).unwrap();
+        }
+        for key in keys {
+            assert!(inbox.is_flagged());
+            assert_eq!(key_of(inbox.take()), Some(key));
+        }
+        assert!(inbox.take().is_none());
+        assert!(!inbox.is_flagged());
+    }
+
+    #[test]
+    fn what_is_put_for_nobody_comes_back() {
+        let (mailbox, inbox) = mailbox();
+        drop(inbox);
+        let key = LineKey::next();
+        assert_eq!(key_of(mailbox.put(Notice::Ready(key)).err()), Some(key));
+    }
+
+    /// Whenever a notice is put, beside a poller that takes at any moment: the flag never stays low
+    /// above a notice.
+    #[test]
+    fn no_notice_is_left_behind_a_lowered_flag() {
+        let (mailbox, inbox) = mailbox();
+        const COUNT: u64 = 20_000;
+        let sender = std::thread::spawn(move || {
+            for number in 0..COUNT {
+                mailbox.put(Notice::Ready(LineKey(number))).unwrap();
+            }
+        });
+        let mut next = 0;
+        while next < COUNT {
+            // Only the flag is asked, as a poller does.
+            if inbox.is_flagged() {
+                while let Some(key) = key_of(inbox.take()) {
+                    assert_eq!(key, LineKey(next));
+                    next += 1;
+                }
+            } else if sender.is_finished() && !inbox.is_flagged() {
+                panic!("{next} of {COUNT} notices came, and the flag is low");
+            }
+        }
+        sender.join().unwrap();
+    }
+}

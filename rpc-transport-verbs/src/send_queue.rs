@@ -130,3 +130,89 @@ impl SendQueue {
         self.signals += 1;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::verbs::{Access, Context};
+
+    fn slots(count: usize) -> Vec<Slot> {
+        let domain = Context::open("soft").unwrap().alloc_pd().unwrap();
+        let region = domain.register(count * 64, Access::LOCAL_WRITE).unwrap();
+        region.into_slots(64)
+    }
+
+    #[test]
+    fn a_silent_tail_of_inline_requests_needs_no_signal() {
+        let mut queue = SendQueue::new(16);
+        for slot in slots(4) {
+            assert!(queue.reserve(100));
+            assert!(!queue.push(slot, 10, true));
+        }
+        assert!(queue.seal().iter().all(|request| !request.signaled));
+        assert_eq!(queue.uncovered(), 4);
+    }
+
+    #[test]
+    fn one_request_that_holds_a_slot_signals_the_end_of_its_chain() {
+        let mut queue = SendQueue::new(16);
+        for (number, slot) in slots(4).into_iter().enumerate() {
+            assert!(queue.reserve(100));
+            queue.push(slot, 10, number != 1);
+        }
+        let signaled: Vec<_> = queue
+            .seal()
+            .iter()
+            .map(|request| request.signaled)
+            .collect();
+        assert_eq!(signaled, [false, false, false, true]);
+        assert_eq!(queue.uncovered(), 0);
+    }
+
+    #[test]
+    fn places_are_refused_when_all_are_spoken_for() {
+        let mut queue = SendQueue::new(16);
+        assert!(queue.reserve(2));
+        assert!(queue.reserve(2));
+        assert!(!queue.reserve(2));
+        queue.cancel();
+        assert!(queue.reserve(2));
+    }
+
+    proptest! {
+        /// Whatever is sent, in whatever chains: no more than an interval goes by without a signal,
+        /// and after each doorbell no request that holds a slot waits for a later one's signal.
+        #[test]
+        fn no_slot_is_stranded(
+            interval in 1u32..40,
+            frames in prop::collection::vec((any::<bool>(), any::<bool>()), 0..200),
+        ) {
+            let mut queue = SendQueue::new(interval);
+            let mut slots = slots(CHAIN_LEN);
+            let (mut since_signal, mut held) = (0, 0);
+            for (inline, flush) in frames {
+                prop_assert!(queue.reserve(usize::MAX));
+                let full = queue.push(slots.pop().unwrap(), 10, inline);
+                prop_assert!(!full || slots.is_empty(), "a chain has {CHAIN_LEN} at most");
+                if flush || full {
+                    let chain = queue.seal();
+                    let count = chain.len();
+                    for request in chain.drain(..) {
+                        held += u32::from(!request.inline);
+                        since_signal += 1;
+                        prop_assert!(since_signal <= interval);
+                        if request.signaled {
+                            (since_signal, held) = (0, 0);
+                        }
+                        slots.push(request.slot);
+                    }
+                    prop_assert_eq!(held, 0, "a slot waits for a signal that may never come");
+                    queue.posted(count);
+                    prop_assert_eq!(queue.uncovered(), since_signal as usize);
+                }
+            }
+        }
+    }
+}
