@@ -1,0 +1,142 @@
+//! All that one context has, behind its owner word.
+//!
+//! `State` is what the owner may touch. What is done with it is told by the files that extend it:
+//! `transmit` (sends go into rings), `receive` (messages come out of rings), `progress` (the loop
+//! over hot rings and awaited acknowledgements), `retry` (timers), `failure` (errors and flushing),
+//! `queue_pair` (set-up).
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use slab::Slab;
+
+use super::event_queue::EventQueue;
+use super::node::Node;
+use super::owner::{Inside, Owned};
+use super::queue_pair::SoftQueuePair;
+use super::regions::Regions;
+use super::ring::RingSender;
+use super::shared_memory::SharedMemory;
+use super::wake::DomainReadyBits;
+use super::work_queues::{CompletionRing, ReceiveQueue};
+use crate::verbs::{DeviceCounters, Forked, Gid, SoftOptions};
+
+/// One context.
+#[derive(Debug)]
+pub(super) struct Domain {
+    pub(super) node: &'static Node,
+    /// Names it to peers.
+    pub(super) number: u32,
+    /// The ready bits that peers set.
+    pub(super) ready: Arc<SharedMemory>,
+    pub(super) events: Arc<EventQueue>,
+    state: Owned<State>,
+    /// What peers have to map: by number, set-up only.
+    arenas: Mutex<Vec<(u64, Arc<SharedMemory>)>>,
+}
+
+/// What belongs to whoever holds the owner word.
+#[derive(Debug)]
+pub(super) struct State {
+    pub(super) regions: Regions,
+    pub(super) completion_queues: Slab<CompletionRing>,
+    pub(super) shared_receive_queues: Slab<SharedReceives>,
+    pub(super) queue_pairs: Slab<SoftQueuePair>,
+    /// Protection domains are numbers.
+    pub(super) next_protection_domain: u32,
+    /// Queue pairs whose rings are looked at directly.
+    pub(super) hot: Vec<u32>,
+    /// Queue pairs with something that a poll has to wait for: a signaled send, a send that had no
+    /// room, a failure that has to wait its turn.
+    pub(super) awaiting: Vec<u32>,
+    /// Queue pairs with unacknowledged sends, signaled or not: looked at by the engine's tick.
+    pub(super) unacked: Vec<u32>,
+    /// Completion queues that overran and whose queue pairs have not been failed yet.
+    pub(super) overrun: Vec<u32>,
+    /// Polls so far, and at the engine's last tick: whether the application polls.
+    pub(super) polls: u64,
+    pub(super) polls_at_tick: u64,
+    /// One more than the highest place of a queue pair so far.
+    pub(super) places: usize,
+    pub(super) ready: Arc<SharedMemory>,
+    pub(super) events: Arc<EventQueue>,
+    pub(super) options: SoftOptions,
+    pub(super) counters: DeviceCounters,
+}
+
+/// A shared receive queue.
+#[derive(Debug)]
+pub(super) struct SharedReceives {
+    pub(super) queue: ReceiveQueue,
+    pub(super) number: u32,
+    pub(super) domain: u32,
+}
+
+/// A ring to send into, as it came over a link.
+#[derive(Debug)]
+pub(super) struct NewRing {
+    pub(super) gid: Gid,
+    pub(super) qp_num: u32,
+    pub(super) sender: RingSender,
+}
+
+impl Domain {
+    pub(super) fn open(node: &'static Node, options: SoftOptions) -> std::io::Result<Arc<Self>> {
+        let len = size_of::<DomainReadyBits>();
+        let ready = Arc::new(SharedMemory::for_writers("verbline-ready", len)?);
+        let events = Arc::new(EventQueue::default());
+        let state = State {
+            regions: Regions::default(),
+            completion_queues: Slab::new(),
+            shared_receive_queues: Slab::new(),
+            queue_pairs: Slab::new(),
+            next_protection_domain: 0,
+            hot: Vec::new(),
+            awaiting: Vec::new(),
+            unacked: Vec::new(),
+            overrun: Vec::new(),
+            polls: 0,
+            polls_at_tick: 0,
+            places: 0,
+            ready: Arc::clone(&ready),
+            events: Arc::clone(&events),
+            options,
+            counters: DeviceCounters::default(),
+        };
+        let domain = Arc::new(Self {
+            node,
+            number: node.next_serial(),
+            ready,
+            events,
+            state: Owned::new(state),
+            arenas: Mutex::default(),
+        });
+        node.add_context(&domain);
+        Ok(domain)
+    }
+
+    /// Becomes the owner, as soon as the present one has left.
+    #[inline]
+    pub(super) fn enter(&self) -> Result<Inside<'_, State>, Forked> {
+        // First: in the child of a fork, the word may be held by a thread that is not there.
+        self.node.fork_guard.check()?;
+        Ok(self.state.enter())
+    }
+
+    /// Becomes the owner if there is none.
+    pub(super) fn try_enter(&self) -> Option<Inside<'_, State>> {
+        self.state.try_enter()
+    }
+
+    pub(super) fn arenas(&self) -> Vec<(u64, Arc<SharedMemory>)> {
+        self.arenas.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(super) fn add_arena(&self, number: u64, memory: Arc<SharedMemory>) {
+        self.arenas.lock().unwrap_or_else(PoisonError::into_inner).push((number, memory));
+    }
+
+    pub(super) fn remove_arena(&self, number: u64) {
+        let mut arenas = self.arenas.lock().unwrap_or_else(PoisonError::into_inner);
+        arenas.retain(|(arena, _)| *arena != number);
+    }
+}

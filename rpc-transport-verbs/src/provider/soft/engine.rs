@@ -1,0 +1,218 @@
+//! The engine: the one thread of the device. It sleeps until another process speaks, and ticks
+//! while anything is connected.
+//!
+//! At a tick it does, for each context, what that context's application has not done: it receives
+//! and completes while the application does not poll (so that messages are taken, acknowledged,
+//! and counted against the limit of a shared receive queue while a handler blocks), and it lets
+//! timers expire. It only ever tries the owner word, and leaves after a bounded batch.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use rustix::buffer::spare_capacity;
+use rustix::event::{Timespec, epoll};
+
+use super::domain::NewRing;
+use super::link::{IncomingLink, Packet};
+use super::link_message::LinkMessage;
+use super::node::{FIRST_LINK_TOKEN, Node, TOKEN_LISTENER, TOKEN_WAKE};
+use super::peer::Peer;
+use super::ring::{Bell, LAYOUT_VERSION, RING_LEN, RingSender};
+use super::shared_memory::{Mapping, PeerAccess};
+use super::wake::DomainReadyBits;
+
+/// Time between two ticks. Short against the 67 ms of the default acknowledgement timer and the
+/// patience of a sender whose peer is stalled; long enough that 200 ticks a second, a microsecond
+/// or two each, cost less than 0.1 % of a core.
+const TICK: Duration = Duration::from_millis(5);
+
+/// Batches that a tick does for a context whose application does not poll, before the others have
+/// their turn.
+const BATCHES_PER_TICK: usize = 64;
+
+/// Starts the engine of `node`.
+pub(super) fn start(node: &'static Node) -> io::Result<()> {
+    std::thread::Builder::new()
+        .name("verbline-soft".into())
+        .spawn(move || Engine { node, links: HashMap::new(), next_token: FIRST_LINK_TOKEN + 1 }.run())
+        .map(drop)
+}
+
+struct Engine {
+    node: &'static Node,
+    /// Links that other processes made, with who they said they are.
+    links: HashMap<u64, (IncomingLink, Option<Arc<Peer>>)>,
+    next_token: u64,
+}
+
+impl Engine {
+    fn run(mut self) {
+        let mut events = Vec::with_capacity(64);
+        let mut next_tick = Instant::now() + TICK;
+        loop {
+            let ticking = self.node.connected.load(Ordering::Acquire) > 0;
+            let timeout = ticking.then(|| {
+                let left = next_tick.saturating_duration_since(Instant::now());
+                // At most TICK.
+                Timespec { tv_sec: 0, tv_nsec: i64::from(left.subsec_nanos()) }
+            });
+            events.clear();
+            match epoll::wait(&self.node.epoll, spare_capacity(&mut events), timeout.as_ref()) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => {
+                    // Nothing that this process does makes a wait fail; but it must not spin.
+                    tracing::error!(%error, "the software device's engine cannot wait");
+                    std::thread::sleep(TICK);
+                }
+            }
+            for event in events.drain(..) {
+                self.handle_event(event.data.u64());
+            }
+            let now = Instant::now();
+            if ticking && now >= next_tick {
+                next_tick = now + TICK;
+                self.tick(now);
+            }
+        }
+    }
+
+    fn handle_event(&mut self, token: u64) {
+        match token {
+            TOKEN_LISTENER => self.accept(),
+            TOKEN_WAKE => {
+                let mut count = [0; 8];
+                // Emptied or empty: either way the next wait sleeps.
+                let _ = rustix::io::read(&self.node.wake, &mut count);
+            }
+            token if token % 2 == 0 => {
+                if let Some(gid) = self.node.gid_of_token(token) {
+                    self.node.forget_peer(gid);
+                }
+            }
+            token => self.receive(token),
+        }
+    }
+
+    fn accept(&mut self) {
+        loop {
+            match self.node.listener.accept() {
+                Ok(Some(link)) => {
+                    let token = self.next_token;
+                    self.next_token += 2;
+                    let data = epoll::EventData::new_u64(token);
+                    match epoll::add(&self.node.epoll, &link, data, epoll::EventFlags::IN) {
+                        Ok(()) => drop(self.links.insert(token, (link, None))),
+                        Err(error) => tracing::warn!(%error, "a link cannot be watched"),
+                    }
+                }
+                Ok(None) => return,
+                Err(error) => {
+                    tracing::warn!(%error, "a link cannot be accepted");
+                    // Out of files, most likely: come back when some are closed.
+                    std::thread::sleep(TICK);
+                    return;
+                }
+            }
+        }
+    }
+
+    fn receive(&mut self, token: u64) {
+        let Some((link, peer)) = self.links.get_mut(&token) else { return };
+        let reason = loop {
+            match link.receive() {
+                Ok(Packet::Empty) => return,
+                Ok(Packet::End) => break None,
+                Ok(Packet::Garbage) => break Some("it sent what is no message".to_owned()),
+                Ok(Packet::Message(message, file)) => {
+                    if let Err(reason) = handle_message(self.node, link, peer, message, file) {
+                        break Some(reason);
+                    }
+                }
+                Err(error) => break Some(error.to_string()),
+            }
+        };
+        // Closing the socket also takes it out of the epoll set.
+        let Some((_, peer)) = self.links.remove(&token) else { return };
+        let gid = peer.map(|peer| peer.gid);
+        if let Some(reason) = reason {
+            tracing::warn!(?gid, reason, "a link of the software device is broken off");
+        }
+        if let Some(gid) = gid {
+            self.node.forget_peer(gid);
+        }
+    }
+
+    fn tick(&mut self, now: Instant) {
+        for context in self.node.contexts() {
+            for _ in 0..BATCHES_PER_TICK {
+                // An owner at work does all that a tick would do, but for the timers, which can
+                // wait for the next tick.
+                let Some(mut state) = context.try_enter() else { break };
+                if !state.progress_while_idle(now) {
+                    break;
+                }
+            }
+        }
+    }
+}
+
+/// Does what a message says. An error is the reason to break the link off.
+fn handle_message(
+    node: &Node,
+    link: &IncomingLink,
+    peer: &mut Option<Arc<Peer>>,
+    message: LinkMessage,
+    file: Option<OwnedFd>,
+) -> Result<(), String> {
+    let wrong = |error: io::Error| error.to_string();
+    let Some(peer) = peer else {
+        let LinkMessage::Hello { layout_version, gid } = message else {
+            return Err("it did not say who it is".into());
+        };
+        if layout_version != LAYOUT_VERSION {
+            return Err(format!(
+                "its shared memory has layout {layout_version}, ours has {LAYOUT_VERSION}"
+            ));
+        }
+        if !link.is_from(gid).map_err(wrong)? {
+            return Err(format!("it is not the process of {gid}, or another user's"));
+        }
+        *peer = Some(node.peer(gid));
+        return Ok(());
+    };
+    let file = || file.ok_or_else(|| String::from("a message came without its file"));
+    match message {
+        LinkMessage::Hello { .. } => return Err("it said twice who it is".into()),
+        LinkMessage::Arena { number } => {
+            let mapping = Mapping::of_peer(&file()?, 1, PeerAccess::ReadOnly).map_err(wrong)?;
+            peer.add_arena(number, mapping);
+        }
+        LinkMessage::ArenaGone { number } => peer.remove_arena(number),
+        LinkMessage::ReadyBits { context } => {
+            let len = size_of::<DomainReadyBits>();
+            let mapping = Mapping::of_peer(&file()?, len, PeerAccess::ReadWrite).map_err(wrong)?;
+            peer.add_ready_bits(context, mapping);
+        }
+        LinkMessage::Attach { from, to, context, ready_index } => {
+            let ring = Mapping::of_peer(&file()?, RING_LEN, PeerAccess::ReadWrite).map_err(wrong)?;
+            let bell = peer
+                .ready_bits(context)
+                .and_then(|bits| Bell::new(bits, ready_index as usize))
+                .ok_or("it named ready bits that it had not sent")?;
+            let sender = RingSender::new(ring, bell).map_err(wrong)?;
+            // A queue pair that is gone meanwhile needs no ring.
+            if let Some((context, place)) = node.find_queue_pair(to) {
+                let ring = NewRing { gid: peer.gid, qp_num: from, sender };
+                if let Ok(mut state) = context.enter() {
+                    state.attach(place, to, ring);
+                }
+            }
+        }
+    }
+    Ok(())
+}
+

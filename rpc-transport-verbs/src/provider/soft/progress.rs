@@ -1,0 +1,261 @@
+//! The loop over what may have moved: hot rings, ready bits, awaited acknowledgements.
+
+use std::time::Instant;
+
+use super::domain::State;
+use super::queue_pair::NotifyDrained;
+use super::receive::Look;
+use super::ring::RingReceiver;
+use super::wake::DomainReadyBits;
+use super::work_queues::Completion;
+use crate::verbs::{
+    AsyncEvent, CompletionOpcode, CompletionStatus, QpState, VerbsError, WorkCompletion,
+};
+
+/// Rings that are looked at directly. Each costs a poll one cached line; more than this and a poll
+/// of empty rings takes longer than the way of a ready bit.
+const MAX_HOT: usize = 16;
+/// Empty looks after which a ring goes cold while others are hot: some 10 µs of polling, far longer
+/// than an answer takes, so that connections in use stay hot.
+const PATIENCE: u32 = 512;
+/// The same while more than `MAX_HOT` are hot.
+const PATIENCE_IN_A_CROWD: u32 = 8;
+
+impl State {
+    /// `poll_cq`: what is there, or else what can be brought there.
+    #[inline]
+    pub(super) fn poll(
+        &mut self,
+        cq: usize,
+        out: &mut Vec<WorkCompletion>,
+        max: usize,
+    ) -> Result<usize, VerbsError> {
+        self.polls += 1;
+        if self.completion_queues[cq].is_empty() {
+            self.progress();
+        }
+        let queue = &mut self.completion_queues[cq];
+        let mut count = 0;
+        while count < max {
+            let Some(completion) = queue.pop() else { break };
+            if let Some((place, number)) = completion.frees
+                // A queue pair that has been destroyed since has nothing to free.
+                && let Some(qp) = self.queue_pairs.get_mut(place as usize)
+                && qp.number == completion.qp_num
+            {
+                qp.sends.free_through(number);
+            }
+            out.push(completion.report());
+            count += 1;
+        }
+        if count == 0 && max > 0 && queue.is_overrun() {
+            return Err(VerbsError::CompletionQueueOverrun { capacity: queue.capacity() });
+        }
+        Ok(count)
+    }
+
+    /// One bounded batch of everything; how many messages were received.
+    #[inline]
+    pub(super) fn progress(&mut self) -> usize {
+        self.heed_ready_bits();
+        let mut received = 0;
+        let mut index = 0;
+        while let Some(&place) = self.hot.get(index) {
+            match self.receive(place) {
+                Look::Took(count) => {
+                    received += count;
+                    self.queue_pairs[place as usize].empty_looks = 0;
+                    index += 1;
+                }
+                Look::Nothing => {
+                    if self.stays_hot(place) {
+                        index += 1;
+                    } else {
+                        self.hot.swap_remove(index);
+                    }
+                }
+                Look::Over => self.leave_hot(place),
+            }
+        }
+        if !self.awaiting.is_empty() {
+            self.settle_awaiting();
+        }
+        if !self.overrun.is_empty() {
+            self.fail_overrun();
+        }
+        received
+    }
+
+    // ---- hot and cold rings ----
+
+    #[inline]
+    fn heed_ready_bits(&mut self) {
+        // SAFETY: the memory was made with room for the bits, is aligned to a page and lives as
+        // long as `self.ready`; the bits are atomics, for which any bytes are values.
+        let bits: &DomainReadyBits = unsafe { self.ready.mapping.start().cast().as_ref() };
+        let (queue_pairs, hot) = (&mut self.queue_pairs, &mut self.hot);
+        bits.take(self.places, |place| {
+            // Any peer can set any bit: one without a ring behind it means nothing.
+            if let Some(qp) = queue_pairs.get_mut(place)
+                && !qp.is_hot
+                && let Some(receiver) = &qp.link.receiver
+            {
+                receiver.go_hot();
+                qp.is_hot = true;
+                qp.empty_looks = 0;
+                // Below the number of places, which fits.
+                hot.push(place as u32);
+            }
+        });
+    }
+
+    pub(super) fn make_hot(&mut self, place: u32) {
+        let qp = &mut self.queue_pairs[place as usize];
+        if !qp.is_hot {
+            qp.is_hot = true;
+            qp.empty_looks = 0;
+            self.hot.push(place);
+        }
+    }
+
+    fn leave_hot(&mut self, place: u32) {
+        if let Some(qp) = self.queue_pairs.get_mut(place as usize) {
+            qp.is_hot = false;
+        }
+        self.hot.retain(|hot| *hot != place);
+    }
+
+    /// After an empty look. `false`: the ring has gone cold and is to be taken off the list.
+    #[inline]
+    fn stays_hot(&mut self, place: u32) -> bool {
+        let crowd = self.hot.len();
+        let qp = &mut self.queue_pairs[place as usize];
+        qp.empty_looks += 1;
+        let patience = if crowd > MAX_HOT { PATIENCE_IN_A_CROWD } else { PATIENCE };
+        // A lone ring costs no other ring anything: it stays.
+        if qp.empty_looks < patience || crowd == 1 {
+            return true;
+        }
+        qp.empty_looks = 0;
+        qp.is_hot = !qp.link.receiver.as_mut().is_some_and(RingReceiver::try_go_cold);
+        qp.is_hot
+    }
+
+    // ---- acknowledgements ----
+
+    pub(super) fn await_progress(&mut self, place: u32) {
+        let qp = &mut self.queue_pairs[place as usize];
+        if !qp.is_awaiting {
+            qp.is_awaiting = true;
+            self.awaiting.push(place);
+        }
+    }
+
+    #[inline]
+    fn settle_awaiting(&mut self) {
+        let mut index = 0;
+        while let Some(&place) = self.awaiting.get(index) {
+            self.settle(place, Instant::now);
+            // A queue pair that failed meanwhile has left the list by itself.
+            if self.awaiting.get(index) != Some(&place) {
+                continue;
+            }
+            let qp = &mut self.queue_pairs[place as usize];
+            let sends = &qp.sends;
+            if sends.signaled > 0 || sends.started < sends.posted || qp.draining.is_some() {
+                index += 1;
+            } else {
+                qp.is_awaiting = false;
+                self.awaiting.swap_remove(index);
+            }
+        }
+    }
+
+    /// Looks at what the peer says of this queue pair's sends, and does what follows from it.
+    #[inline]
+    pub(super) fn settle(&mut self, place: u32, now: fn() -> Instant) {
+        if !self.complete_acked(place) {
+            // The peer's acknowledgement makes no sense.
+            return self.fail(place, Some(CompletionStatus::BadResponse));
+        }
+        let qp = &mut self.queue_pairs[place as usize];
+        if let Some(sender) = &mut qp.link.sender
+            && qp.sends.acked < qp.sends.started
+        {
+            if let Some(code) = sender.verdict() {
+                let status = CompletionStatus::from_code(u32::from(code));
+                return self.fail(place, Some(status));
+            }
+            if !self.heed_receiver_not_ready(place, now) {
+                return self.fail(place, Some(CompletionStatus::RnrRetryExceeded));
+            }
+        }
+        let qp = &mut self.queue_pairs[place as usize];
+        if let Some(status) = qp.sends.local_failure
+            && qp.sends.acked == qp.sends.started
+        {
+            return self.fail(place, Some(status));
+        }
+        if qp.sends.started < qp.sends.posted {
+            self.transmit(place);
+        }
+        let qp = &mut self.queue_pairs[place as usize];
+        if qp.draining.is_some() && qp.sends.acked == qp.sends.started {
+            let notify = qp.draining.take();
+            let qp_num = qp.number;
+            if notify == Some(NotifyDrained(true)) {
+                self.raise(AsyncEvent::SqDrained { qp_num });
+            }
+        }
+    }
+
+    /// Completes what the peer has acknowledged. `false`: it acknowledged what was never sent.
+    #[inline]
+    pub(super) fn complete_acked(&mut self, place: u32) -> bool {
+        let qp = &mut self.queue_pairs[place as usize];
+        let Some(sender) = &mut qp.link.sender else { return true };
+        if sender.collect_ack().is_err() {
+            return false;
+        }
+        // Every started send took one slot of the ring, so the two counts go together.
+        let unacked = sender.unacked();
+        let acked = qp.sends.started - unacked.min(qp.sends.started);
+        if acked > qp.sends.acked {
+            qp.retry.rnr_count = 0;
+            qp.retry.silent_since = None;
+        }
+        while qp.sends.acked < acked {
+            let Some((number, work)) = qp.sends.retire() else { break };
+            if work.signaled {
+                let completion = Completion {
+                    wr_id: work.wr_id,
+                    status: CompletionStatus::Success,
+                    opcode: CompletionOpcode::Send,
+                    solicited: false,
+                    qp_num: qp.number,
+                    byte_len: 0,
+                    frees: Some((place, number)),
+                };
+                if self.completion_queues[qp.send_cq].push(completion) {
+                    self.overrun.push(qp.send_cq as u32);
+                }
+            }
+        }
+        true
+    }
+
+    // ---- for the engine ----
+
+    /// What the application has not done since the last call, and the timers. `true`: there may be
+    /// more.
+    pub(super) fn progress_while_idle(&mut self, now: Instant) -> bool {
+        let is_polled = self.polls != self.polls_at_tick;
+        self.polls_at_tick = self.polls;
+        let received = if is_polled { 0 } else { self.progress() };
+        self.expire_timers(now);
+        if !self.overrun.is_empty() {
+            self.fail_overrun();
+        }
+        received > 0
+    }
+}

@@ -1,0 +1,311 @@
+//! A queue pair of the device: what it is made of, and its set-up from RESET to RTS and back.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::domain::{NewRing, State};
+use super::peer::Peer;
+use super::ring::{RingReceiver, RingSender};
+use super::shared_memory::Mapping;
+use super::work_queues::{ReceiveQueue, SendQueue};
+use crate::verbs::{
+    AddressVector, AsyncEvent, Attribute, Gid, ModifyError, QpAttributes, QpNum, QpState,
+};
+
+/// One queue pair.
+#[derive(Debug)]
+pub(super) struct SoftQueuePair {
+    pub(super) number: QpNum,
+    pub(super) domain: u32,
+    pub(super) state: QpState,
+    /// As they were last set; `state` and what only makes sense in a call are `None`.
+    pub(super) attributes: QpAttributes,
+    pub(super) send_cq: usize,
+    pub(super) recv_cq: usize,
+    pub(super) srq: Option<usize>,
+    pub(super) sq_sig_all: bool,
+    pub(super) sends: SendQueue,
+    pub(super) receives: ReceiveQueue,
+    pub(super) link: Link,
+    pub(super) retry: Retry,
+    /// Membership of the lists in `State`.
+    pub(super) is_hot: bool,
+    pub(super) is_awaiting: bool,
+    pub(super) is_unacked: bool,
+    /// Looks at the hot ring since something was in it.
+    pub(super) empty_looks: u32,
+    /// Going to SQD: raise `SqDrained` when nothing is under way.
+    pub(super) draining: Option<NotifyDrained>,
+    pub(super) established: bool,
+}
+
+/// Whether somebody asked to be told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct NotifyDrained(pub(super) bool);
+
+/// The two rings, once there are any, and who is at the other end.
+#[derive(Debug, Default)]
+pub(super) struct Link {
+    /// This side's ring: from RTR on.
+    pub(super) receiver: Option<RingReceiver>,
+    /// The peer's: when the peer is at RTR, too, and its message has come.
+    pub(super) sender: Option<RingSender>,
+    pub(super) peer: Option<Arc<Peer>>,
+    /// The peer expects other sequence numbers than this side sends, and would drop all silently.
+    pub(super) is_deaf: bool,
+    /// Rings of peers that were quicker than this side.
+    early: Vec<NewRing>,
+    /// The peer's arena that the last descriptor named.
+    pub(super) arena: Option<(u64, Arc<Mapping>)>,
+}
+
+/// Rings kept for a queue pair that is not at RTR yet. One is right; more are a peer's mistakes.
+const MAX_EARLY_RINGS: usize = 4;
+
+/// Where retrying stands.
+#[derive(Debug, Default)]
+pub(super) struct Retry {
+    /// "Receiver not ready" that were noticed on this ring.
+    pub(super) naks: u64,
+    /// Of these, since the last progress.
+    pub(super) rnr_count: u32,
+    /// When the receiver may be asked again.
+    pub(super) rnr_until: Option<Instant>,
+    /// Since when the peer has been silent: dead, or not ready.
+    pub(super) silent_since: Option<Instant>,
+}
+
+impl SoftQueuePair {
+    /// Whether messages are received in this state.
+    pub(super) fn receives_now(&self) -> bool {
+        matches!(self.state, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe)
+    }
+
+    fn is_remote(&self, ring: &NewRing) -> bool {
+        self.attributes.dest_qp_num == Some(QpNum(ring.qp_num))
+            && self.attributes.address.is_some_and(|address| address.gid == ring.gid)
+    }
+
+    /// Checks the values of what is present; presence itself was checked.
+    pub(super) fn check_values(&self, attributes: &QpAttributes) -> Result<(), ModifyError> {
+        let at_most = |attribute, value: Option<u64>, max, reason| match value {
+            Some(value) if value > max => Err(ModifyError::Value { attribute, value, reason }),
+            _ => Ok(()),
+        };
+        let small = |value: Option<u8>| value.map(u64::from);
+        if let Some(port) = attributes.port
+            && port != 1
+        {
+            return Err(ModifyError::Value {
+                attribute: Attribute::Port,
+                value: u64::from(port),
+                reason: "the device has port 1 alone",
+            });
+        }
+        at_most(
+            Attribute::PkeyIndex,
+            attributes.pkey_index.map(u64::from),
+            0,
+            "the device has one partition key",
+        )?;
+        at_most(Attribute::Timeout, small(attributes.timeout), 31, "at most 31")?;
+        at_most(Attribute::RetryCnt, small(attributes.retry_cnt), 7, "at most 7")?;
+        at_most(Attribute::RnrRetry, small(attributes.rnr_retry), 7, "at most 7")?;
+        let timer = attributes.min_rnr_timer.map(|timer| u64::from(timer.0));
+        at_most(Attribute::MinRnrTimer, timer, 31, "a code of at most 31")?;
+        let max_rd_atomic = u64::from(super::MAX_RD_ATOMIC);
+        let reason = "more than the device's max_qp_rd_atomic";
+        at_most(Attribute::MaxRdAtomic, small(attributes.max_rd_atomic), max_rd_atomic, reason)?;
+        let value = small(attributes.max_dest_rd_atomic);
+        at_most(Attribute::MaxDestRdAtomic, value, max_rd_atomic, reason)?;
+        let value = attributes.dest_qp_num.map(|number| u64::from(number.0));
+        at_most(Attribute::DestQpNum, value, 0x00ff_ffff, "queue-pair numbers have 24 bits")?;
+        if let Some(address) = attributes.alternate_path {
+            return Err(ModifyError::Value {
+                attribute: Attribute::AlternatePath,
+                value: u64::from(address.port),
+                reason: "the device has one path",
+            });
+        }
+        if let Some(address) = attributes.address {
+            self.check_address(address, attributes)?;
+        }
+        Ok(())
+    }
+
+    fn check_address(
+        &self,
+        address: AddressVector,
+        attributes: &QpAttributes,
+    ) -> Result<(), ModifyError> {
+        let wrong = |value: u8, reason| {
+            let value = u64::from(value);
+            Err(ModifyError::Value { attribute: Attribute::Address, value, reason })
+        };
+        if !address.is_global {
+            return wrong(0, "is_global has to be set: the device has no LIDs");
+        }
+        if address.sgid_index != 0 {
+            return wrong(address.sgid_index, "sgid_index: the device has one GID");
+        }
+        let port = attributes.port.or(self.attributes.port);
+        if Some(address.port) != port {
+            return wrong(address.port, "port: another than the queue pair's");
+        }
+        if self.state == QpState::Sqd
+            && self.attributes.address.is_some_and(|now| now.gid != address.gid)
+        {
+            return wrong(address.port, "gid: a connection cannot be moved to another process");
+        }
+        Ok(())
+    }
+
+    /// Whether the peer would listen: to be asked when both are known and nothing has been sent.
+    fn compare_sequence_numbers(&mut self) {
+        self.link.is_deaf = match (&self.link.sender, self.attributes.sq_psn) {
+            (Some(sender), Some(psn)) => sender.expected_psn() != psn.get(),
+            _ => false,
+        };
+    }
+
+    /// Takes over what is present.
+    fn set(&mut self, new: &QpAttributes) {
+        let old = &mut self.attributes;
+        *old = QpAttributes {
+            state: None,
+            current_state: None,
+            notify_drained: None,
+            access: new.access.or(old.access),
+            pkey_index: new.pkey_index.or(old.pkey_index),
+            port: new.port.or(old.port),
+            qkey: new.qkey.or(old.qkey),
+            address: new.address.or(old.address),
+            path_mtu: new.path_mtu.or(old.path_mtu),
+            timeout: new.timeout.or(old.timeout),
+            retry_cnt: new.retry_cnt.or(old.retry_cnt),
+            rnr_retry: new.rnr_retry.or(old.rnr_retry),
+            rq_psn: new.rq_psn.or(old.rq_psn),
+            max_rd_atomic: new.max_rd_atomic.or(old.max_rd_atomic),
+            alternate_path: None,
+            min_rnr_timer: new.min_rnr_timer.or(old.min_rnr_timer),
+            sq_psn: new.sq_psn.or(old.sq_psn),
+            max_dest_rd_atomic: new.max_dest_rd_atomic.or(old.max_dest_rd_atomic),
+            path_migration: new.path_migration.or(old.path_migration),
+            dest_qp_num: new.dest_qp_num.or(old.dest_qp_num),
+        };
+    }
+}
+
+impl State {
+    /// Carries out a transition whose attributes were checked. `ready` is what INIT→RTR needs.
+    pub(super) fn modify(
+        &mut self,
+        place: u32,
+        to: QpState,
+        attributes: &QpAttributes,
+        ready: Option<(RingReceiver, Arc<Peer>)>,
+    ) -> Result<(), ModifyError> {
+        let qp = &mut self.queue_pairs[place as usize];
+        if qp.draining.is_some() && qp.state == QpState::Sqd && to == QpState::Rts {
+            return Err(ModifyError::Draining);
+        }
+        match to {
+            QpState::Reset => {
+                self.disconnect(place);
+                let qp = &mut self.queue_pairs[place as usize];
+                qp.state = QpState::Reset;
+                qp.attributes = QpAttributes::default();
+                qp.sends.reset();
+                qp.receives.clear();
+                return Ok(());
+            }
+            QpState::Error => {
+                self.fail(place, None);
+                return Ok(());
+            }
+            _ => {}
+        }
+        qp.set(attributes);
+        let from = std::mem::replace(&mut qp.state, to);
+        match (from, to) {
+            (QpState::Init, QpState::Rtr) => {
+                if let Some((receiver, peer)) = ready {
+                    receiver.set_ready();
+                    qp.link.receiver = Some(receiver);
+                    qp.link.peer = Some(peer);
+                    qp.retry = Retry::default();
+                    let early = std::mem::take(&mut qp.link.early);
+                    if let Some(ring) = early.into_iter().rev().find(|ring| qp.is_remote(ring)) {
+                        qp.link.sender = Some(ring.sender);
+                    }
+                    self.make_hot(place);
+                }
+            }
+            (QpState::Rts, QpState::Sqd) => {
+                qp.draining = Some(NotifyDrained(attributes.notify_drained == Some(true)));
+                self.await_progress(place);
+                self.settle(place, Instant::now);
+            }
+            (_, QpState::Rts) => {
+                qp.draining = None;
+                if from == QpState::Rtr {
+                    qp.compare_sequence_numbers();
+                }
+                self.transmit(place);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// A ring came for this queue pair: to be used if it is connected to its owner, or kept.
+    pub(super) fn attach(&mut self, place: u32, number: u32, ring: NewRing) {
+        let Some(qp) = self.queue_pairs.get_mut(place as usize) else { return };
+        if qp.number != QpNum(number) {
+            return;
+        }
+        if qp.receives_now() && qp.link.sender.is_none() && qp.is_remote(&ring) {
+            qp.link.sender = Some(ring.sender);
+            qp.compare_sequence_numbers();
+            self.transmit(place);
+            return;
+        }
+        if qp.link.early.len() == MAX_EARLY_RINGS {
+            qp.link.early.remove(0);
+        }
+        qp.link.early.push(ring);
+    }
+
+    /// Gives both rings up: nothing more is taken from peers, and no descriptor of ours is valid any
+    /// more. What was received stays in the completion queue.
+    pub(super) fn disconnect(&mut self, place: u32) {
+        let qp = &mut self.queue_pairs[place as usize];
+        if let Some(receiver) = &qp.link.receiver {
+            receiver.set_not_ready();
+        }
+        if let Some(sender) = &qp.link.sender {
+            sender.close();
+        }
+        let early = std::mem::take(&mut qp.link.early);
+        qp.link = Link { early, ..Link::default() };
+        qp.retry = Retry::default();
+        qp.draining = None;
+        qp.established = false;
+        self.forget_in_lists(place);
+    }
+
+    pub(super) fn raise(&self, event: AsyncEvent) {
+        self.events.raise(event);
+    }
+
+    /// The state as `query` tells it.
+    pub(super) fn query(&self, place: u32) -> QpAttributes {
+        let qp = &self.queue_pairs[place as usize];
+        QpAttributes { state: Some(qp.state), ..qp.attributes }
+    }
+}
+
+/// What INIT→RTR connects to.
+pub(super) fn remote_of(attributes: &QpAttributes) -> Option<(Gid, QpNum)> {
+    Some((attributes.address?.gid, attributes.dest_qp_num?))
+}

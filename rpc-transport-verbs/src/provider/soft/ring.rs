@@ -1,0 +1,139 @@
+//! The ring of one direction of a connection: shared memory that the receiver makes and the sender
+//! writes.
+//!
+//! ```text
+//!     0  Preamble   what it is; written once by the receiver before the sender has it
+//!    64  Progress   receiver's: acknowledgement, verdict, receiver-not-ready
+//!   128  Readiness  receiver's: state, mark; read by the sender at each doorbell, rarely written
+//!   192  Notices    sender's: retry, closed
+//!   256  slots      SLOT_COUNT × 256 bytes: commit word, a spare word, up to 240 bytes of payload
+//! ```
+//!
+//! Each line has one writer. A message takes the slot of its sequence number; a fixed stride keeps
+//! a payload from ever lying where a commit word is looked for. One message of up to 48 bytes moves
+//! one cache line, one of 112 bytes two; nothing else moves while both sides poll, but for the
+//! acknowledgement now and then.
+
+mod receiver;
+mod sender;
+
+use std::io;
+use std::mem::offset_of;
+use std::ptr::NonNull;
+
+pub(super) use receiver::{Incoming, RingReceiver};
+pub(super) use sender::{Bell, RingSender};
+
+use super::commit::{AckWord, CommitWord};
+use super::shared_memory::Mapping;
+use super::sync::{AtomicU32, AtomicU64};
+use super::wake::Mark;
+
+/// Slots of a ring: a power of two. 128 hide the acknowledgement's way back at the rates that two
+/// cores reach, and keep an idle connection at 32 KiB a direction.
+pub(super) const SLOT_COUNT: u64 = 128;
+/// Bytes of a slot: four cache lines, so that slots share none.
+const SLOT_LEN: usize = 256;
+/// Bytes before a slot's payload: commit word and spare word.
+const SLOT_HEADER_LEN: usize = 16;
+/// The longest message that travels in the ring itself.
+pub(super) const MAX_IN_RING: usize = SLOT_LEN - SLOT_HEADER_LEN;
+const SLOTS_OFFSET: usize = 256;
+/// Bytes of a whole ring.
+pub(super) const RING_LEN: usize = SLOTS_OFFSET + SLOT_COUNT as usize * SLOT_LEN;
+
+const MAGIC: u64 = u64::from_le_bytes(*b"VBLNring");
+/// To be raised with every change of what this module draws.
+pub(super) const LAYOUT_VERSION: u32 = 1;
+
+#[repr(C, align(64))]
+struct Preamble {
+    magic: AtomicU64,
+    version: AtomicU32,
+    slot_count: AtomicU32,
+    /// The sequence number before the first one: the receiver's RQ_PSN.
+    psn: AtomicU64,
+}
+
+#[repr(C, align(64))]
+struct Progress {
+    ack: AckWord,
+    /// 0, or `sequence << 8 | code` of the message that was refused for good.
+    verdict: AtomicU64,
+    /// `count << 8 | timer code` of the latest "receiver not ready".
+    nak: AtomicU64,
+}
+
+#[repr(C, align(64))]
+struct Readiness {
+    /// One of `NOT_READY`, `READY`.
+    state: AtomicU32,
+    mark: Mark,
+}
+
+const NOT_READY: u32 = 0;
+const READY: u32 = 1;
+
+#[repr(C, align(64))]
+struct Notices {
+    /// The count of the "receiver not ready" that the sender has waited for.
+    retry: AtomicU64,
+    /// Not 0 once the sender may have its memory back: descriptors are void.
+    closed: AtomicU32,
+}
+
+#[repr(C)]
+struct Head {
+    preamble: Preamble,
+    progress: Progress,
+    readiness: Readiness,
+    notices: Notices,
+}
+
+const _: () = assert!(size_of::<Head>() == SLOTS_OFFSET && offset_of!(Head, notices) == 192);
+
+/// A mapped ring, from either side.
+#[derive(Debug)]
+struct Ring {
+    mapping: Mapping,
+}
+
+impl Ring {
+    fn new(mapping: Mapping) -> io::Result<Self> {
+        if mapping.len() < RING_LEN {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "a ring is shorter than it has to be"));
+        }
+        Ok(Self { mapping })
+    }
+
+    fn head(&self) -> &Head {
+        // SAFETY: `new` saw that the mapping is long enough, mmap aligns it to a page, and it lives
+        // as long as `self`. `Head` is atomics only, for which any bytes are values and any other
+        // writer is allowed.
+        unsafe { self.mapping.start().cast().as_ref() }
+    }
+
+    fn slot(&self, sequence: u64) -> NonNull<u8> {
+        let index = (sequence % SLOT_COUNT) as usize;
+        // SAFETY: index < SLOT_COUNT, so the slot ends within RING_LEN, which `new` checked.
+        unsafe { self.mapping.start().add(SLOTS_OFFSET + index * SLOT_LEN) }
+    }
+
+    #[inline]
+    fn commit_word(&self, sequence: u64) -> &CommitWord {
+        // SAFETY: a slot begins with its commit word, at a multiple of 256 bytes; it is an atomic,
+        // as in `head`.
+        unsafe { self.slot(sequence).cast().as_ref() }
+    }
+
+    /// The `MAX_IN_RING` payload bytes of a slot. They belong to the sender until it commits them,
+    /// then to the receiver until it acknowledges them.
+    #[inline]
+    fn payload(&self, sequence: u64) -> NonNull<u8> {
+        // SAFETY: within the slot.
+        unsafe { self.slot(sequence).add(SLOT_HEADER_LEN) }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests;

@@ -1,0 +1,150 @@
+//! The receiving half of a ring: memory that this process made and the peer writes.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, OwnedFd};
+use std::ptr::NonNull;
+
+use super::super::commit::Flags;
+use super::super::shared_memory::SharedMemory;
+use super::super::sync::{Ordering, fence};
+use super::{LAYOUT_VERSION, MAGIC, MAX_IN_RING, NOT_READY, READY, RING_LEN, Ring, SLOT_COUNT};
+
+/// The receiving half of a ring.
+#[derive(Debug)]
+pub(in super::super) struct RingReceiver {
+    ring: Ring,
+    fd: OwnedFd,
+    /// Sequence number of the next message.
+    next: u64,
+    /// What the sender was last told.
+    published: u64,
+    /// "Receiver not ready" said so far.
+    naks: u64,
+    /// The next message waits for the sender's leave to be tried again.
+    awaits_retry: bool,
+}
+
+/// The next message, still in its slot.
+#[derive(Clone, Copy, Debug)]
+pub(in super::super) struct Incoming {
+    /// `len` bytes, which the sender leaves alone until the message is acknowledged. Bytes from a
+    /// peer.
+    pub(in super::super) payload: NonNull<u8>,
+    pub(in super::super) len: usize,
+    pub(in super::super) flags: Flags,
+}
+
+/// The sender committed something that no sender should.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) struct BadCommit;
+
+impl RingReceiver {
+    /// Makes a ring that expects its first message to follow `psn`.
+    pub(in super::super) fn new(psn: u32) -> io::Result<Self> {
+        let SharedMemory { mapping, fd } = SharedMemory::for_writers("verbline-ring", RING_LEN)?;
+        let ring = Ring::new(mapping)?;
+        let head = ring.head();
+        head.preamble.magic.store(MAGIC, Ordering::Relaxed);
+        head.preamble.version.store(LAYOUT_VERSION, Ordering::Relaxed);
+        head.preamble.slot_count.store(SLOT_COUNT as u32, Ordering::Relaxed);
+        head.preamble.psn.store(u64::from(psn), Ordering::Relaxed);
+        head.progress.ack.publish(u64::from(psn));
+        head.readiness.state.store(NOT_READY, Ordering::Release);
+        let psn = u64::from(psn);
+        Ok(Self { ring, fd, next: psn + 1, published: psn, naks: 0, awaits_retry: false })
+    }
+
+    /// The file to send to the peer.
+    pub(in super::super) fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// From now on messages are taken.
+    pub(in super::super) fn set_ready(&self) {
+        self.ring.head().readiness.state.store(READY, Ordering::Release);
+    }
+
+    /// From now on messages are dropped: senders see a peer that is not ready.
+    pub(in super::super) fn set_not_ready(&self) {
+        self.ring.head().readiness.state.store(NOT_READY, Ordering::Release);
+    }
+
+    /// The next message, if it is there and may be tried.
+    #[inline]
+    pub(in super::super) fn look(&mut self) -> Result<Option<Incoming>, BadCommit> {
+        if self.awaits_retry {
+            if self.ring.head().notices.retry.load(Ordering::Acquire) < self.naks {
+                return Ok(None);
+            }
+            self.awaits_retry = false;
+        }
+        let Some(commit) = self.ring.commit_word(self.next).look(self.next) else {
+            return Ok(None);
+        };
+        let len = usize::from(commit.len);
+        if len > MAX_IN_RING {
+            return Err(BadCommit);
+        }
+        let payload = self.ring.payload(self.next);
+        Ok(Some(Incoming { payload, len, flags: commit.flags }))
+    }
+
+    /// The message that `look` gave has been copied out of its slot.
+    #[inline]
+    pub(in super::super) fn advance(&mut self) {
+        self.next += 1;
+    }
+
+    /// Tells the sender what was taken since the last time: once per batch.
+    #[inline]
+    pub(in super::super) fn publish_ack(&mut self) {
+        let ack = self.next - 1;
+        if ack != self.published {
+            self.published = ack;
+            self.ring.head().progress.ack.publish(ack);
+        }
+    }
+
+    /// There is no receive for the next message: it stays, and the sender is told to wait for the
+    /// time of this code.
+    pub(in super::super) fn refuse_for_now(&mut self, timer: u8) {
+        self.naks += 1;
+        self.awaits_retry = true;
+        // Release: the acknowledgement of what came before is seen with it.
+        self.ring.head().progress.nak.store(self.naks << 8 | u64::from(timer), Ordering::Release);
+    }
+
+    /// The next message is refused for good, with the status that its sender is to report.
+    pub(in super::super) fn refuse_for_good(&mut self, code: u8) {
+        // Release: the acknowledgement of what came before is seen with it.
+        let verdict = self.next << 8 | u64::from(code);
+        self.ring.head().progress.verdict.store(verdict, Ordering::Release);
+    }
+
+    /// After copying from the sender's arena: whether the sender may have had its memory back
+    /// before the copy ended, so that what was copied is worth nothing.
+    pub(in super::super) fn is_closed_after_copy(&self) -> bool {
+        // The reading half of a sequence lock: if the copy saw a byte that was written after
+        // `RingSender::close`, then the load below sees `closed`.
+        fence(Ordering::SeqCst);
+        self.ring.head().notices.closed.load(Ordering::Relaxed) != 0
+    }
+
+    /// Goes cold. `false` if something came meanwhile, and the ring is as hot as before.
+    pub(in super::super) fn try_go_cold(&mut self) -> bool {
+        self.ring.head().readiness.mark.arm();
+        // The second look that `wake` draws as R3. A commit that makes no sense is something, too.
+        if matches!(self.look(), Ok(None)) {
+            true
+        } else {
+            self.go_hot();
+            false
+        }
+    }
+
+    /// Is looked at directly again.
+    pub(in super::super) fn go_hot(&self) {
+        self.ring.head().readiness.mark.disarm();
+    }
+}

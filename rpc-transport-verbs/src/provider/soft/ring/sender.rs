@@ -1,0 +1,180 @@
+//! The sending half of a ring: the peer's memory, mapped here.
+
+use std::io;
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+
+use super::super::commit::{Commit, Flags};
+use super::super::descriptor::{DESCRIPTOR_LEN, Descriptor};
+use super::super::shared_memory::Mapping;
+use super::super::sync::{AtomicU64, Ordering, fence};
+use super::super::wake::DomainReadyBits;
+use super::{LAYOUT_VERSION, MAGIC, MAX_IN_RING, READY, Ring, SLOT_COUNT};
+
+/// The sending half of a ring.
+#[derive(Debug)]
+pub(in super::super) struct RingSender {
+    ring: Ring,
+    /// Sequence number of the next message.
+    next: u64,
+    /// The receiver's acknowledgement when it was last looked at: never more than was sent.
+    acked: u64,
+    bell: Bell,
+}
+
+/// How a receiver that does not look is told: its domain's ready bits, and which is this ring's.
+#[derive(Clone, Debug)]
+pub(in super::super) struct Bell {
+    bits: Arc<Mapping>,
+    index: usize,
+}
+
+impl Bell {
+    /// `bits` has room for a whole domain's; whatever a peer gave as `index` is bounded when used.
+    pub(in super::super) fn new(bits: Arc<Mapping>, index: usize) -> Option<Self> {
+        (bits.len() >= size_of::<DomainReadyBits>()).then_some(Self { bits, index })
+    }
+
+    fn ring(&self) {
+        // SAFETY: `new` saw that the mapping is long enough, mmap aligns it to a page, it lives as
+        // long as `self`, and the bits are atomics, for which any bytes are values.
+        let bits: &DomainReadyBits = unsafe { self.bits.start().cast().as_ref() };
+        bits.set(self.index);
+    }
+}
+
+/// "Receiver not ready": how many there have been, and the receiver's timer code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) struct Nak {
+    pub(in super::super) count: u64,
+    pub(in super::super) timer: u8,
+}
+
+impl RingSender {
+    /// Takes a ring that a peer made, after checking that it is one.
+    pub(in super::super) fn new(mapping: Mapping, bell: Bell) -> io::Result<Self> {
+        let ring = Ring::new(mapping)?;
+        let preamble = &ring.head().preamble;
+        let is_ours = preamble.magic.load(Ordering::Relaxed) == MAGIC
+            && preamble.version.load(Ordering::Relaxed) == LAYOUT_VERSION
+            && u64::from(preamble.slot_count.load(Ordering::Relaxed)) == SLOT_COUNT;
+        if !is_ours {
+            let reason = "a ring has another layout: both sides have to run the same version";
+            return Err(io::Error::new(io::ErrorKind::InvalidData, reason));
+        }
+        let psn = preamble.psn.load(Ordering::Relaxed) & 0x00ff_ffff;
+        Ok(Self { ring, next: psn + 1, acked: psn, bell })
+    }
+
+    /// The PSN that the receiver expects: it would drop anything else silently.
+    pub(in super::super) fn expected_psn(&self) -> u32 {
+        // Masked to 24 bits in `new`, and asked before anything is sent.
+        self.acked as u32
+    }
+
+    /// Whether the receiver takes messages; one that is not ready drops them silently.
+    pub(in super::super) fn is_ready(&self) -> bool {
+        self.ring.head().readiness.state.load(Ordering::Acquire) == READY
+    }
+
+    /// Messages sent and not known to be acknowledged.
+    pub(in super::super) fn unacked(&self) -> u64 {
+        self.next - 1 - self.acked
+    }
+
+    /// Whether a message fits, looking at the acknowledgement only if it seems not to.
+    #[inline]
+    pub(in super::super) fn has_room(&mut self) -> bool {
+        self.unacked() < SLOT_COUNT || {
+            // A wrong acknowledgement is reported where acknowledgements are collected.
+            let _ = self.collect_ack();
+            self.unacked() < SLOT_COUNT
+        }
+    }
+
+    /// Looks at the acknowledgement. How many messages it newly covers, or an error if it covers
+    /// what was never sent, or takes back what it covered.
+    #[inline]
+    pub(in super::super) fn collect_ack(&mut self) -> Result<u64, BadAck> {
+        let ack = self.ring.head().progress.ack.look();
+        // Both counts are far below 2⁶³, unless the peer lies.
+        let newly = ack.wrapping_sub(self.acked);
+        if newly > self.unacked() {
+            return Err(BadAck);
+        }
+        self.acked = ack;
+        Ok(newly)
+    }
+
+    /// Writes and commits a message. The caller has seen that there is room, that `len` is at most
+    /// `MAX_IN_RING`, and owns the bytes at `from`.
+    #[inline]
+    pub(in super::super) fn send(&mut self, from: NonNull<u8>, len: usize, flags: u16) {
+        debug_assert!(len <= MAX_IN_RING && self.unacked() < SLOT_COUNT);
+        let payload = self.ring.payload(self.next);
+        // SAFETY: `from` is readable for `len` bytes (the caller's), which is at most a slot's
+        // payload; the slot's last message was acknowledged, so the receiver does not read it; a
+        // ring never overlaps registered memory.
+        unsafe { ptr::copy_nonoverlapping(from.as_ptr(), payload.as_ptr(), len) };
+        self.commit(len, flags);
+    }
+
+    /// Writes and commits a descriptor in place of a long message.
+    pub(in super::super) fn send_descriptor(&mut self, descriptor: Descriptor, flags: u16) {
+        let bytes = descriptor.emit();
+        self.send(NonNull::from(&bytes).cast(), DESCRIPTOR_LEN, flags | Flags::DESCRIPTOR);
+    }
+
+    #[inline]
+    fn commit(&mut self, len: usize, flags: u16) {
+        // At most MAX_IN_RING.
+        let commit = Commit { len: len as u16, flags: Flags(flags) };
+        self.ring.commit_word(self.next).publish(self.next, commit);
+        self.next += 1;
+    }
+
+    /// The doorbell: once after a batch of messages. Whether the receiver had to be told.
+    #[inline]
+    pub(in super::super) fn ring_doorbell(&self) -> bool {
+        let armed = self.ring.head().readiness.mark.is_armed_after_commit();
+        if armed {
+            self.bell.ring();
+        }
+        armed
+    }
+
+    /// The status with which the receiver has refused the oldest unacknowledged message for good.
+    /// A verdict on any other message would be a peer's mistake, and means nothing.
+    #[inline]
+    pub(in super::super) fn verdict(&self) -> Option<u8> {
+        let word = self.ring.head().progress.verdict.load(Ordering::Acquire);
+        (word >> 8 == self.acked + 1).then_some(word as u8)
+    }
+
+    /// The latest "receiver not ready".
+    #[inline]
+    pub(in super::super) fn nak(&self) -> Nak {
+        let word = self.ring.head().progress.nak.load(Ordering::Acquire);
+        Nak { count: word >> 8, timer: word as u8 & 31 }
+    }
+
+    /// Lets the receiver try again the message that it was not ready for.
+    pub(in super::super) fn allow_retry(&self, nak: Nak) {
+        let retry: &AtomicU64 = &self.ring.head().notices.retry;
+        // Release: a receiver that sees it has its own `nak` answered; no data is published.
+        retry.store(nak.count, Ordering::Release);
+        self.ring_doorbell();
+    }
+
+    /// Voids all descriptors under way: after this, the memory that they name may be written again.
+    pub(in super::super) fn close(&self) {
+        self.ring.head().notices.closed.store(1, Ordering::Relaxed);
+        // The writing half of a sequence lock: the store above is seen by any receiver that sees
+        // a later write to the memory. The reading half is in `RingReceiver::is_closed_after_copy`.
+        fence(Ordering::SeqCst);
+    }
+}
+
+/// The acknowledgement of a peer makes no sense.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) struct BadAck;

@@ -1,0 +1,103 @@
+//! Sends, from the queue into the peer's ring.
+
+use std::ptr::NonNull;
+
+use super::super::SendWork;
+use super::commit::Flags;
+use super::descriptor::Descriptor;
+use super::domain::State;
+use super::ring::MAX_IN_RING;
+use crate::verbs::{Access, PostError, PostErrorReason, QpState};
+
+impl State {
+    /// Takes a list of sends and writes what has room, with one doorbell.
+    #[inline]
+    pub(super) fn post_send(&mut self, place: u32, list: &[SendWork]) -> Result<(), PostError> {
+        let qp = &mut self.queue_pairs[place as usize];
+        let state = qp.state;
+        if matches!(state, QpState::Reset | QpState::Init | QpState::Rtr) && !list.is_empty() {
+            return Err(PostError { taken: 0, reason: PostErrorReason::State { state } });
+        }
+        let mut taken = list.len();
+        for (index, work) in list.iter().enumerate() {
+            let signaled = work.signaled || qp.sq_sig_all;
+            if !qp.sends.push(SendWork { signaled, ..*work }) {
+                taken = index;
+                break;
+            }
+        }
+        match state {
+            QpState::Error => self.flush_sends(place),
+            _ => self.transmit(place),
+        }
+        if taken == list.len() {
+            return Ok(());
+        }
+        let capacity = self.queue_pairs[place as usize].sends.capacity();
+        Err(PostError { taken, reason: PostErrorReason::QueueFull { capacity } })
+    }
+
+    /// Writes the sends that are next, as far as there is room for them, and rings once.
+    #[inline]
+    pub(super) fn transmit(&mut self, place: u32) {
+        let qp = &mut self.queue_pairs[place as usize];
+        let before = qp.sends.started;
+        if let (QpState::Rts, Some(sender)) = (qp.state, &mut qp.link.sender)
+            && !qp.link.is_deaf
+        {
+            while qp.sends.started < qp.sends.posted
+                && qp.sends.local_failure.is_none()
+                && sender.has_room()
+            {
+                let number = qp.sends.started;
+                let Some(&work) = qp.sends.request(number) else { break };
+                let flags = if work.solicited { Flags::SOLICITED } else { 0 };
+                let len = work.len as usize;
+                if work.inline {
+                    // The bytes are the caller's while it posts, and a copy of them later.
+                    match qp.sends.staged(number) {
+                        Some(bytes) => sender.send(NonNull::from(&*bytes).cast(), len, flags),
+                        None => sender.send(work.addr, len, flags),
+                    }
+                } else {
+                    let bytes = (work.addr, len);
+                    match self.regions.check(work.local_key, qp.domain, bytes, Access::NONE) {
+                        Err(status) => {
+                            // It completes when all before it have: see `settle`.
+                            qp.sends.local_failure = Some(status);
+                            break;
+                        }
+                        Ok(_) if len <= MAX_IN_RING => sender.send(work.addr, len, flags),
+                        Ok((arena, offset)) => {
+                            let offset = offset as u64;
+                            let descriptor = Descriptor { arena, offset, len: work.len };
+                            sender.send_descriptor(descriptor, flags);
+                        }
+                    }
+                }
+                qp.sends.started += 1;
+            }
+            let written = qp.sends.started - before;
+            if written > 0 {
+                self.counters.sends += written;
+                self.counters.doorbells += 1;
+                self.counters.wakes += u64::from(sender.ring_doorbell());
+            }
+        }
+        let qp = &mut self.queue_pairs[place as usize];
+        let waits = qp.sends.started < qp.sends.posted;
+        if waits {
+            // SAFETY: this is still the call that posted them, or a later one, by which time they
+            // are staged already.
+            unsafe { qp.sends.stage_inline() };
+        }
+        if (waits || qp.sends.signaled > 0) && !qp.is_awaiting {
+            self.await_progress(place);
+        }
+        let qp = &mut self.queue_pairs[place as usize];
+        if !qp.is_unacked && qp.sends.acked < qp.sends.posted {
+            qp.is_unacked = true;
+            self.unacked.push(place);
+        }
+    }
+}

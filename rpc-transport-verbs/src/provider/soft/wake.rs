@@ -1,0 +1,206 @@
+//! How a sender reaches a receiver that has stopped looking at its ring.
+//!
+//! A poller looks directly at a few *hot* rings. A ring that stays empty becomes *cold*: its
+//! receiver arms a mark in it, and from then on relies on its bit in the domain's [`ReadyBits`].
+//!
+//! ```text
+//!  receiver                              sender
+//!  R1 mark = ARMED                       S1 commit the message
+//!  R2 fence                              S2 fence
+//!  R3 look at the commit word again      S3 look at the mark
+//! ```
+//!
+//! Without the fences both looks could miss: the sender's store of the commit word and the
+//! receiver's store of the mark may each wait in a store buffer while the other side's word is read
+//! (R3 before S1 is seen, S3 before R1 is seen), and the message would lie there for ever. With both
+//! fences sequentially consistent, whichever comes second sees the other side's store: either R3
+//! finds the message, or S3 finds the mark and sets the bit.
+
+use super::sync::{AtomicU32, AtomicU64, Ordering, fence};
+
+const HOT: u32 = 0;
+const ARMED: u32 = 1;
+
+/// A ring's mark, written by its receiver.
+#[repr(transparent)]
+#[derive(Debug)]
+pub(super) struct Mark(AtomicU32);
+
+impl Mark {
+    #[cfg(loom)]
+    fn new() -> Self {
+        Self(AtomicU32::new(HOT))
+    }
+
+    /// R1 and R2: the receiver will not look again by itself. It must do so once more after this.
+    pub(super) fn arm(&self) {
+        self.0.store(ARMED, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
+    /// The receiver looks again: senders need not say anything.
+    pub(super) fn disarm(&self) {
+        // Relaxed: a sender that still sees ARMED sets a bit for nothing.
+        self.0.store(HOT, Ordering::Relaxed);
+    }
+
+    /// S2 and S3, once per doorbell: whether the receiver has to be told.
+    #[inline]
+    pub(super) fn is_armed_after_commit(&self) -> bool {
+        fence(Ordering::SeqCst);
+        self.0.load(Ordering::Relaxed) == ARMED
+    }
+}
+
+/// Bits of a domain that say which of its cold rings have something: one bit per queue pair, and a
+/// summary bit per word of bits, all summaries in one cache line. A poll reads that line, which
+/// nobody writes while all traffic is on hot rings.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub(super) struct ReadyBits<const WORDS: usize, const SUMMARIES: usize> {
+    summaries: [AtomicU64; SUMMARIES],
+    words: [AtomicU64; WORDS],
+}
+
+/// Queue pairs of one domain: 64 bits × 64 words × 8 summary words, so that the summaries are
+/// exactly one cache line.
+pub(super) const MAX_READY: usize = 64 * 64 * 8;
+
+/// The bits of a whole domain, as they lie in its shared memory.
+pub(super) type DomainReadyBits = ReadyBits<{ MAX_READY / 64 }, { MAX_READY / 64 / 64 }>;
+
+impl<const WORDS: usize, const SUMMARIES: usize> ReadyBits<WORDS, SUMMARIES> {
+    #[cfg(any(test, loom))]
+    fn new() -> Self {
+        Self {
+            summaries: std::array::from_fn(|_| AtomicU64::new(0)),
+            words: std::array::from_fn(|_| AtomicU64::new(0)),
+        }
+    }
+
+    /// The sender's side. An index out of range, which only a peer could have given, does nothing.
+    pub(super) fn set(&self, index: usize) {
+        let word = index / 64;
+        let (Some(bits), Some(summary)) = (self.words.get(word), self.summaries.get(word / 64))
+        else {
+            return;
+        };
+        // The bit before its summary, and the receiver takes them the other way round: if it
+        // misses this bit, the summary bit is set after it took the summaries, and is there at its
+        // next poll. Release: the commit is seen by whoever takes the bit.
+        bits.fetch_or(1 << (index % 64), Ordering::Release);
+        summary.fetch_or(1 << (word % 64), Ordering::Release);
+    }
+
+    /// The receiver's side: takes all bits that are set below `end`'s group, and names them.
+    #[inline]
+    pub(super) fn take(&self, end: usize, mut found: impl FnMut(usize)) {
+        let groups = end.div_ceil(64 * 64);
+        for (group, summary) in self.summaries.iter().take(groups).enumerate() {
+            // A plain load first: the swap would make the line this core's own at each poll.
+            if summary.load(Ordering::Relaxed) == 0 {
+                continue;
+            }
+            // Acquire: pairs with the summary's `fetch_or`, so that its bit is seen below.
+            let mut words = summary.swap(0, Ordering::Acquire);
+            while words != 0 {
+                let word = group * 64 + words.trailing_zeros() as usize;
+                words &= words - 1;
+                let Some(bits) = self.words.get(word) else { break };
+                let mut bits = bits.swap(0, Ordering::Acquire);
+                while bits != 0 {
+                    found(word * 64 + bits.trailing_zeros() as usize);
+                    bits &= bits - 1;
+                }
+            }
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_bit_is_taken_once_and_names_its_index() {
+        let ready = Box::new(DomainReadyBits::new());
+        let set = [0, 63, 64, 4095, 4096, MAX_READY - 1];
+        for index in set {
+            ready.set(index);
+        }
+        ready.set(MAX_READY);
+        ready.set(usize::MAX);
+        let mut taken = Vec::new();
+        ready.take(MAX_READY, |index| taken.push(index));
+        assert_eq!(taken, set);
+        ready.take(MAX_READY, |index| panic!("{index} was taken already"));
+    }
+
+    #[test]
+    fn all_summaries_share_one_cache_line() {
+        assert_eq!(std::mem::offset_of!(DomainReadyBits, words), 64);
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_models {
+    use loom::sync::Arc;
+    use loom::thread;
+
+    use super::*;
+    use crate::provider::soft::commit::*;
+
+    struct Shared {
+        message: AtomicU64,
+        mark: Mark,
+        ready: ReadyBits<1, 1>,
+    }
+
+    /// A receiver goes cold while a sender sends: one of them notices, always.
+    #[test]
+    fn loom_cold_ring_loses_no_message() {
+        let _ = Flags::default();
+        loom::model(|| {
+            let shared = Arc::new(Shared {
+                message: AtomicU64::new(0),
+                mark: Mark::new(),
+                ready: ReadyBits::new(),
+            });
+            let sender = {
+                let shared = Arc::clone(&shared);
+                thread::spawn(move || {
+                    shared.message.store(1, Ordering::Release);
+                    if shared.mark.is_armed_after_commit() {
+                        shared.ready.set(5);
+                    }
+                })
+            };
+            shared.mark.arm();
+            let seen_directly = shared.message.load(Ordering::Acquire) == 1;
+            sender.join().unwrap();
+            let mut told = false;
+            shared.ready.take(64, |index| told |= index == 5);
+            assert!(seen_directly || told, "the message lies there for ever");
+        });
+    }
+
+    /// Bits set while they are being taken are taken then or the next time.
+    #[test]
+    fn loom_ready_bit_is_not_lost_while_bits_are_taken() {
+        loom::model(|| {
+            let ready = Arc::new(ReadyBits::<1, 1>::new());
+            let sender = {
+                let ready = Arc::clone(&ready);
+                thread::spawn(move || {
+                    ready.set(1);
+                    ready.set(2);
+                })
+            };
+            let mut taken = 0_u64;
+            ready.take(64, |index| taken |= 1 << index);
+            sender.join().unwrap();
+            ready.take(64, |index| taken |= 1 << index);
+            assert_eq!(taken, 0b110);
+        });
+    }
+}

@@ -1,0 +1,270 @@
+//! The queues of work of one context: sends, receives, completions.
+
+use std::collections::VecDeque;
+
+use super::super::{ReceiveWork, SendWork};
+use crate::verbs::{CompletionOpcode, CompletionStatus, QpNum, WorkCompletion, WrId};
+
+/// A send queue: requests are numbered from 0 and pass through three marks in order.
+///
+/// ```text
+///   freed ≤ acked ≤ started ≤ posted
+///     │        │        │        └ next request to be posted
+///     │        │        └ next request to be written to the ring
+///     │        └ oldest request that the receiver has not acknowledged
+///     └ oldest request whose slot of the queue is taken
+/// ```
+///
+/// A slot becomes free only when a completion that covers it has been *polled*. Unsignaled
+/// successes complete nothing, so a queue filled with them is stuck: as on a NIC, and as it must be
+/// here so that the mistake shows on a laptop.
+#[derive(Debug)]
+pub(super) struct SendQueue {
+    requests: Box<[Option<SendWork>]>,
+    capacity: usize,
+    pub(super) posted: u64,
+    pub(super) started: u64,
+    pub(super) acked: u64,
+    freed: u64,
+    /// Requests in `acked..posted` that complete even if they succeed.
+    pub(super) signaled: usize,
+    /// Inline requests before this one are written or staged.
+    staged_through: u64,
+    /// The bytes of inline requests that had to wait for room, by number.
+    staged: VecDeque<(u64, Box<[u8]>)>,
+    /// The request at `started` failed here; it completes once all before it have.
+    pub(super) local_failure: Option<CompletionStatus>,
+}
+
+impl SendQueue {
+    pub(super) fn new(capacity: usize) -> Self {
+        Self {
+            requests: (0..capacity.next_power_of_two()).map(|_| None).collect(),
+            capacity,
+            posted: 0,
+            started: 0,
+            acked: 0,
+            freed: 0,
+            signaled: 0,
+            staged_through: 0,
+            staged: VecDeque::new(),
+            local_failure: None,
+        }
+    }
+
+    pub(super) fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    #[inline]
+    fn place(&self, number: u64) -> usize {
+        number as usize & (self.requests.len() - 1)
+    }
+
+    /// Takes a request, if a slot is free.
+    #[inline]
+    pub(super) fn push(&mut self, work: SendWork) -> bool {
+        if self.posted - self.freed == self.capacity as u64 {
+            return false;
+        }
+        let place = self.place(self.posted);
+        self.signaled += usize::from(work.signaled);
+        self.requests[place] = Some(work);
+        self.posted += 1;
+        true
+    }
+
+    #[inline]
+    pub(super) fn request(&self, number: u64) -> Option<&SendWork> {
+        self.requests[self.place(number)].as_ref()
+    }
+
+    /// Keeps the bytes of inline requests that could not be written at once.
+    ///
+    /// # Safety
+    ///
+    /// The bytes of inline requests that were posted since the last call must still be the caller's:
+    /// it has to be called before the post that took them returns.
+    pub(super) unsafe fn stage_inline(&mut self) {
+        for number in self.staged_through.max(self.started)..self.posted {
+            if let Some(work) = self.request(number)
+                && work.inline
+            {
+                // SAFETY: the caller's promise, for each request from `staged_through` on.
+                let bytes =
+                    unsafe { std::slice::from_raw_parts(work.addr.as_ptr(), work.len as usize) };
+                let bytes = bytes.into();
+                self.staged.push_back((number, bytes));
+            }
+        }
+        self.staged_through = self.posted;
+    }
+
+    /// The bytes of a staged request.
+    pub(super) fn staged(&mut self, number: u64) -> Option<Box<[u8]>> {
+        match self.staged.front() {
+            Some((front, _)) if *front == number => self.staged.pop_front().map(|(_, bytes)| bytes),
+            _ => None,
+        }
+    }
+
+    /// Takes the oldest unacknowledged request off, for its completion.
+    #[inline]
+    pub(super) fn retire(&mut self) -> Option<(u64, SendWork)> {
+        if self.acked == self.posted {
+            return None;
+        }
+        let number = self.acked;
+        let place = self.place(number);
+        let work = self.requests[place].take()?;
+        self.acked += 1;
+        self.started = self.started.max(self.acked);
+        self.signaled -= usize::from(work.signaled);
+        Some((number, work))
+    }
+
+    /// A completion of this request was polled.
+    #[inline]
+    pub(super) fn free_through(&mut self, number: u64) {
+        // After a reset, completions of before come too late to mean anything.
+        self.freed = self.freed.max(number + 1).min(self.acked);
+    }
+
+    /// Forgets everything that was posted.
+    pub(super) fn reset(&mut self) {
+        self.requests.fill(None);
+        (self.started, self.acked, self.freed) = (self.posted, self.posted, self.posted);
+        self.signaled = 0;
+        self.staged.clear();
+        self.local_failure = None;
+    }
+}
+
+/// A receive queue, shared or not: strictly first in, first out.
+#[derive(Debug)]
+pub(super) struct ReceiveQueue {
+    posted: VecDeque<ReceiveWork>,
+    capacity: usize,
+    /// 0 if not armed.
+    limit: usize,
+}
+
+impl ReceiveQueue {
+    pub(super) fn new(capacity: usize) -> Self {
+        Self { posted: VecDeque::with_capacity(capacity), capacity, limit: 0 }
+    }
+
+    pub(super) fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    pub(super) fn limit(&self) -> usize {
+        self.limit
+    }
+
+    pub(super) fn set_limit(&mut self, limit: usize) {
+        self.limit = limit;
+    }
+
+    /// Takes requests in order; how many there was room for.
+    pub(super) fn push(&mut self, work: &[ReceiveWork]) -> usize {
+        let taken = work.len().min(self.capacity - self.posted.len());
+        self.posted.extend(&work[..taken]);
+        taken
+    }
+
+    #[inline]
+    pub(super) fn front(&self) -> Option<ReceiveWork> {
+        self.posted.front().copied()
+    }
+
+    /// Takes the oldest off. `true`: fewer than the limit are left now, for the first time since it
+    /// was armed.
+    #[inline]
+    pub(super) fn consume(&mut self) -> bool {
+        self.posted.pop_front();
+        let reached = self.posted.len() < self.limit;
+        if reached {
+            self.limit = 0;
+        }
+        reached
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.posted.clear();
+    }
+}
+
+/// A completion, before it is polled.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Completion {
+    pub(super) wr_id: WrId,
+    pub(super) status: CompletionStatus,
+    pub(super) opcode: CompletionOpcode,
+    pub(super) solicited: bool,
+    pub(super) qp_num: QpNum,
+    pub(super) byte_len: u32,
+    /// The queue pair's place in the context, and the number of the send that this frees when it is
+    /// polled.
+    pub(super) frees: Option<(u32, u64)>,
+}
+
+impl Completion {
+    pub(super) fn report(self) -> WorkCompletion {
+        WorkCompletion::new(
+            self.wr_id,
+            self.status,
+            self.qp_num,
+            self.opcode,
+            self.byte_len,
+            self.solicited,
+        )
+    }
+}
+
+/// A completion queue. It overruns once and for all; what it held then can still be polled.
+#[derive(Debug)]
+pub(super) struct CompletionRing {
+    entries: VecDeque<Completion>,
+    capacity: usize,
+    overrun: bool,
+    pub(super) number: u32,
+}
+
+impl CompletionRing {
+    pub(super) fn new(capacity: usize, number: u32) -> Self {
+        Self { entries: VecDeque::with_capacity(capacity), capacity, overrun: false, number }
+    }
+
+    pub(super) fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    pub(super) fn is_overrun(&self) -> bool {
+        self.overrun
+    }
+
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// `true`: this was the one too many.
+    #[inline]
+    pub(super) fn push(&mut self, completion: Completion) -> bool {
+        if self.overrun {
+            return false;
+        }
+        if self.entries.len() == self.capacity {
+            self.overrun = true;
+            return true;
+        }
+        self.entries.push_back(completion);
+        false
+    }
+
+    #[inline]
+    pub(super) fn pop(&mut self) -> Option<Completion> {
+        self.entries.pop_front()
+    }
+}
