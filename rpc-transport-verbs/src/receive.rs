@@ -30,15 +30,25 @@ impl VerbsTransport {
             }
             self.completions = completions;
         }
-        let refilled = self
-            .receives
-            .refill(&mut self.pool, &self.reserve, count == 0);
+        let refilled = if count == 0 {
+            self.receives.refill_idle(&mut self.pool, &self.reserve)
+        } else {
+            self.receives.refill(&mut self.pool, &self.reserve)
+        };
         if let Err(error) = refilled {
             self.fail_all(QueueFailure::Receives(error), events);
         }
         if !self.closing.is_empty() {
             self.advance_closing(count < batch, events);
         }
+    }
+
+    #[inline]
+    pub(crate) fn release_slot(&mut self, buf: RecvBuf) {
+        self.pool.release_receive(buf.slot);
+        // At once, not in the next poll: a handler may block before that. What cannot be posted
+        // stays free, and the next poll reports it.
+        let _ = self.receives.refill(&mut self.pool, &self.reserve);
     }
 
     #[inline]

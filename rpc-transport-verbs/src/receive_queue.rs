@@ -1,9 +1,28 @@
 //! The shared receive queue of one poller, on its own thread: claim, and post again in batches.
 //!
-//! Whatever is free is posted, so that the receives posted fall below their target only by what the
-//! driver holds and by less than two batches; the places for these are part of the sum. When the
-//! poller has lagged and the [reserve](crate::reserve) was posted, the reserve is given back from
-//! what comes free, as soon as enough is posted again.
+//! Whatever is free is posted. So an idle poller has all of its receives but the
+//! [reserve](crate::reserve) in the queue, and no frame ever finds it empty, however quick a burst is
+//! and wherever the poller stops. With `P` posted, `R` reserved and `H` held as in
+//! [`Limits`](rpc_core::limits::Limits), every receive slot is in one place,
+//!
+//! ```text
+//! P + R + H = in the queue + consumed, not polled + held + free + in reserve
+//! ```
+//!
+//! the core promises no more than `P + R`, and takes a promise back when a frame is released,
+//!
+//! ```text
+//! still to come + consumed, not polled + held ≤ P + R
+//! ```
+//!
+//! and so, as `free` stays below two batches and `H ≥ R + 2 batches`,
+//!
+//! ```text
+//! in the queue ≥ still to come + H - free - in reserve ≥ still to come
+//! ```
+//!
+//! When the poller has lagged and the reserve was posted, it is given back from what comes free, as
+//! soon as enough is posted again.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -54,17 +73,27 @@ impl ReceiveQueue {
         Ok(claimed)
     }
 
-    /// Posts what is free, if that is a batch. `idle`: the last poll found nothing, so that this is
-    /// a good moment; otherwise a second batch is waited for.
+    /// Posts what is free if it has become two batches: what is free is missing in the queue.
     #[inline]
     pub(crate) fn refill(
         &mut self,
         pool: &mut BufferPool,
         reserve: &Reserve,
-        idle: bool,
     ) -> Result<(), PostError> {
-        let free = pool.receives.len();
-        if free >= 2 * self.batch || (idle && free >= self.batch) {
+        if pool.receives.len() >= 2 * self.batch {
+            self.refill_now(pool, reserve)?;
+        }
+        Ok(())
+    }
+
+    /// The same for one batch, when the poller has nothing else to do.
+    #[inline]
+    pub(crate) fn refill_idle(
+        &mut self,
+        pool: &mut BufferPool,
+        reserve: &Reserve,
+    ) -> Result<(), PostError> {
+        if pool.receives.len() >= self.batch {
             self.refill_now(pool, reserve)?;
         }
         Ok(())

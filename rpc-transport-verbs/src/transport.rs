@@ -230,7 +230,7 @@ impl Transport for VerbsTransport {
 
     #[inline]
     fn release(&mut self, buf: RecvBuf) {
-        self.pool.release_receive(buf.slot);
+        self.release_slot(buf);
     }
 
     fn close(&mut self, connection: ConnectionId) {
