@@ -81,7 +81,6 @@ pub enum ServerError {
 /// A server that is bound to its address. Its pollers wait for [`run`](Self::run).
 pub struct Server {
     running: Running,
-    start: Sender<()>,
 }
 
 /// A server that runs on its own threads. It stops when this is dropped.
@@ -92,6 +91,9 @@ pub struct ServerHandle {
 struct Running {
     local_addr: SocketAddr,
     limits: Limits,
+    /// Lets the pollers go, one message each. Those that still wait end when it is dropped, so it is
+    /// before they are joined.
+    start: Option<Sender<()>>,
     stopping: Arc<AtomicBool>,
     listener: Option<Box<dyn Listener>>,
     threads: Vec<JoinHandle<()>>,
@@ -133,9 +135,14 @@ impl Server {
     /// Serves on its own threads.
     #[must_use = "the server stops when its handle is dropped"]
     pub fn spawn(self) -> ServerHandle {
-        for _ in &self.running.threads {
+        for (_, start) in self
+            .running
+            .threads
+            .iter()
+            .zip(self.running.start.iter().cycle())
+        {
             // A poller that is gone already is found by joining it.
-            let _ = self.start.send(());
+            let _ = start.send(());
         }
         ServerHandle {
             running: self.running,
@@ -170,6 +177,7 @@ impl ServerHandle {
 impl Running {
     fn stop(&mut self) {
         self.listener = None;
+        self.start = None;
         self.stopping.store(true, Ordering::Relaxed);
     }
 
@@ -269,6 +277,7 @@ impl<F: Fabric> ServerBuilder<F> {
             // Replaced below by what the listener says.
             local_addr: SocketAddr::from(([0, 0, 0, 0], 0)),
             limits: Limits::default(),
+            start: Some(start),
             stopping,
             listener: None,
             threads: Vec::new(),
@@ -304,13 +313,14 @@ impl<F: Fabric> ServerBuilder<F> {
         let ports: Vec<F::Port> = ports.into_iter().flatten().collect();
         if ports.len() < self.pollers {
             // A thread ended without a word: it panicked.
+            running.stop();
             running.join()?;
         }
         let admission = Arc::new(ServerAdmission::new(&running.limits, methods, self.pollers));
         let listener = self.fabric.listen(address, ports, admission)?;
         running.local_addr = listener.local_addr();
         running.listener = Some(listener);
-        Ok(Server { running, start })
+        Ok(Server { running })
     }
 
     fn cores_of_pollers(&self) -> Vec<usize> {
@@ -354,6 +364,7 @@ struct Opened<P> {
 
 impl<F: Fabric> PollerSetup<F> {
     fn run(self) {
+        let _stop_all = StopAllOnPanic(Arc::clone(&self.stopping));
         match self.open() {
             Ok((driver, opened)) => {
                 let _ = self.ready.send(Ok(opened));
@@ -395,6 +406,18 @@ impl<F: Fabric> PollerSetup<F> {
                 methods: numbered,
             },
         ))
+    }
+}
+
+/// A poller that panics takes the others along: a server that lets clients in whom nobody serves
+/// is worse than one that ends and says why.
+struct StopAllOnPanic(Arc<AtomicBool>);
+
+impl Drop for StopAllOnPanic {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.0.store(true, Ordering::Relaxed);
+        }
     }
 }
 

@@ -3,7 +3,10 @@
 //! `VERBLINE_SEED=<seed> cargo test -p rpc-core --test faults` replays one; `VERBLINE_SEEDS=<count>`
 //! tries more.
 
-#![allow(clippy::print_stderr, reason = "a failing seed is told to the person who runs the test")]
+#![allow(
+    clippy::print_stderr,
+    reason = "a failing seed is told to the person who runs the test"
+)]
 
 mod support;
 

@@ -1,0 +1,227 @@
+//! The server's threads: how they start, and that they end, whatever fails.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread::{self, ThreadId};
+use std::time::Duration;
+
+use rpc_core::dispatch::Instances;
+use rpc_core::transport::{
+    Admission, ConnectError, Connected, ConnectionId, Counters, Event, Fabric, FabricError,
+    Listener, ReserveError, SendError, Transport,
+};
+use rpc_core::{Intents, Limits, Methods, Server, ServerError, Service};
+
+/// A device that nobody is connected to, and that may have a bug in the first transport it opens.
+#[derive(Clone, Default)]
+struct Nowhere {
+    opened: Arc<AtomicU32>,
+    polls_until_panic: Option<u32>,
+}
+
+struct Silence {
+    limits: Limits,
+    polls_until_panic: Option<u32>,
+}
+
+impl Transport for Silence {
+    type SendBuf = Vec<u8>;
+    type RecvBuf = Vec<u8>;
+
+    fn limits(&self) -> &Limits {
+        &self.limits
+    }
+    fn counters(&self) -> Counters {
+        Counters::default()
+    }
+    fn connect(&mut self, _: &str, _: &[u8], _: Duration) -> Result<Connected, ConnectError> {
+        Err(ConnectError::Unreachable {
+            address: String::new(),
+            source: io::ErrorKind::ConnectionRefused.into(),
+        })
+    }
+    fn reserve(&mut self, _: ConnectionId, _: usize) -> Result<Vec<u8>, ReserveError> {
+        Err(ReserveError::Closed)
+    }
+    fn send(&mut self, _: ConnectionId, _: Vec<u8>) -> Result<(), SendError> {
+        Err(SendError)
+    }
+    fn cancel(&mut self, _: Vec<u8>) {}
+    fn flush(&mut self) {}
+    fn poll(&mut self, _: &mut Vec<Event<Vec<u8>>>) {
+        if let Some(left) = &mut self.polls_until_panic {
+            *left = left.checked_sub(1).expect("this device has a bug");
+        }
+    }
+    fn release(&mut self, _: Vec<u8>) {}
+    fn close(&mut self, _: ConnectionId) {}
+}
+
+struct Address(SocketAddr);
+
+impl Listener for Address {
+    fn local_addr(&self) -> SocketAddr {
+        self.0
+    }
+}
+
+impl Fabric for Nowhere {
+    type Transport = Silence;
+    type Port = ();
+
+    fn open(&self, _: &Intents) -> Result<Silence, FabricError> {
+        let limits = Limits {
+            receives_posted: 64,
+            max_connections: 4,
+            max_in_flight: 4,
+            ..Limits::default()
+        };
+        let first = self.opened.fetch_add(1, Ordering::Relaxed) == 0;
+        let polls_until_panic = self.polls_until_panic.filter(|_| first);
+        Ok(Silence {
+            limits,
+            polls_until_panic,
+        })
+    }
+    fn port(&self, _: &Silence) {}
+    fn listen(
+        &self,
+        address: &str,
+        _: Vec<()>,
+        _: Arc<dyn Admission>,
+    ) -> Result<Box<dyn Listener>, FabricError> {
+        let bound = address.parse().map_err(|_| FabricError::Listen {
+            address: address.to_owned(),
+            source: io::ErrorKind::AddrInUse.into(),
+        })?;
+        Ok(Box::new(Address(bound)))
+    }
+    fn allowed_cores(&self) -> Vec<usize> {
+        Vec::new()
+    }
+    fn pin_current_thread(&self, core: usize) -> Result<(), io::Error> {
+        Err(io::Error::other(format!("there is no core {core}")))
+    }
+}
+
+/// Registers nothing; panics on its `n`th poller, if it is told to.
+struct Registered {
+    count: AtomicU32,
+    panic_at: Option<u32>,
+}
+
+impl Service for Registered {
+    fn name(&self) -> &'static str {
+        "test.Registered"
+    }
+    fn register(&self, _: &mut Methods) {
+        let nth = self.count.fetch_add(1, Ordering::Relaxed);
+        assert_ne!(Some(nth), self.panic_at, "this service has a bug");
+    }
+}
+
+fn service(panic_at: Option<u32>) -> Registered {
+    Registered {
+        count: AtomicU32::new(0),
+        panic_at,
+    }
+}
+
+#[test]
+fn a_server_that_is_dropped_before_it_runs_ends_its_threads() {
+    let server = Server::builder(&Nowhere::default())
+        .pollers(3)
+        .bind("127.0.0.1:1")
+        .unwrap();
+    drop(server);
+}
+
+#[test]
+fn an_address_that_is_taken_is_an_error_and_not_a_hang() {
+    let outcome = Server::builder(&Nowhere::default())
+        .pollers(2)
+        .bind("taken");
+    assert!(matches!(
+        outcome,
+        Err(ServerError::Fabric(FabricError::Listen { .. }))
+    ));
+}
+
+#[test]
+fn a_core_that_is_not_there_is_named() {
+    let outcome = Server::builder(&Nowhere::default())
+        .cores([77])
+        .bind("127.0.0.1:1");
+    assert!(matches!(outcome, Err(ServerError::Pin { core: 77, .. })));
+}
+
+#[test]
+fn a_service_that_panics_while_it_registers_is_an_error_and_not_a_hang() {
+    let outcome = Server::builder(&Nowhere::default())
+        .add_service(service(Some(1)))
+        .pollers(3)
+        .bind("127.0.0.1:1");
+    let Err(ServerError::PollerPanicked { message, .. }) = outcome else {
+        panic!("the second poller panicked");
+    };
+    assert!(message.contains("this service has a bug"), "{message}");
+}
+
+#[test]
+fn a_service_is_added_once() {
+    let outcome = Server::builder(&Nowhere::default())
+        .add_service(service(None))
+        .add_service(service(None))
+        .bind("127.0.0.1:1");
+    assert!(matches!(
+        outcome,
+        Err(ServerError::DuplicateService {
+            name: "test.Registered"
+        })
+    ));
+}
+
+#[test]
+fn a_server_runs_until_it_is_told_to_stop() {
+    let server = Server::builder(&Nowhere::default())
+        .pollers(2)
+        .bind("127.0.0.1:7")
+        .unwrap();
+    assert_eq!(server.local_addr(), "127.0.0.1:7".parse().unwrap());
+    let handle = server.spawn();
+    handle.shutdown().unwrap();
+}
+
+#[test]
+fn when_one_poller_panics_the_server_ends_and_says_so() {
+    let device = Nowhere {
+        polls_until_panic: Some(1000),
+        ..Nowhere::default()
+    };
+    let server = Server::builder(&device)
+        .pollers(3)
+        .bind("127.0.0.1:1")
+        .unwrap();
+    // The other two would serve for ever.
+    let error = server.run().unwrap_err();
+    assert!(
+        error.to_string().contains("this device has a bug"),
+        "{error}"
+    );
+}
+
+#[test]
+fn each_poller_has_its_own_instance_made_on_its_thread() {
+    let instances = Instances::per_poller(|| thread::current().id());
+    let of = |instances: &Instances<ThreadId>| *instances.instance();
+    assert_eq!(of(&instances), thread::current().id());
+    let other = instances.clone();
+    let (made, thread) = thread::spawn(move || (of(&other), thread::current().id()))
+        .join()
+        .unwrap();
+    assert_eq!(made, thread);
+    let shared = Instances::shared(Arc::new(7));
+    assert_eq!(*shared.instance(), 7);
+}
