@@ -44,7 +44,7 @@ mod work_completion;
 mod wr_id;
 
 pub use async_event::{AsyncEvent, SrqNum};
-pub use completion_queue::CompletionQueue;
+pub use completion_queue::{CompletionQueue, CompletionQueueHandle};
 pub use context::{
     Context, DeviceAttributes, DeviceCounters, Gid, PortAttributes, PortState, SoftOptions,
 };

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::completion_queue::CompletionQueue;
+use super::completion_queue::CompletionQueueHandle;
 use super::error::{ClaimError, ModifyError, PostError, PostErrorReason, VerbsError};
 use super::in_flight::InFlight;
 use super::memory_region::Access;
@@ -22,9 +22,9 @@ use crate::provider::{self, SendWork};
 #[derive(Clone, Copy, Debug)]
 pub struct QueuePairConfig<'a> {
     /// Where sends complete.
-    pub send_cq: &'a CompletionQueue,
+    pub send_cq: &'a CompletionQueueHandle,
     /// Where receives complete; may be the same.
-    pub recv_cq: &'a CompletionQueue,
+    pub recv_cq: &'a CompletionQueueHandle,
     /// Where receives are taken from; `None` for a receive queue of its own.
     pub srq: Option<&'a SharedReceiveQueue>,
     /// Depth of the send queue.
