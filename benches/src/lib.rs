@@ -1,1 +1,40 @@
-//! benches
+//! Verbline's benchmarks. The programs:
+//!
+//! | program | what it measures |
+//! | --- | --- |
+//! | `latency` | one call at a time, beside the raw verbs ping-pong, in alternating slices of one run |
+//! | `throughput` | calls per second with many in flight, over one or many connections |
+//! | `peers` (feature `peers`) | tonic and UCX in turn with both, in one table |
+//! | `instructions` (feature `count`) | nothing by itself: callgrind counts its instructions |
+//!
+//! `make bench`, `make bench-peers` and `make count` run them. What they share is here, a file for
+//! each concern:
+//!
+//! - what is measured: [`raw`] (verbs without calls), [`rpc`] (calls), [`service`] (who answers),
+//!   [`message`] (what is sent), [`crew`] (many calls under way on one thread);
+//! - how: [`cores`], [`clock`], [`slices`], [`allocations`], [`child`] (the other side's process);
+//! - what is said of it: [`table`] (for people), [`hgrm`] (for the plotter), [`report`] (JSON).
+//!
+//! Why alternating slices: virtual machines change regime. The same ping-pong over one cache line
+//! takes 100 or 540 ns, depending on where the virtual cores sit, for minutes at a time. So two
+//! things are only ever compared within one run, in short turns, and what is quoted is the ratio.
+#![forbid(unsafe_code)]
+
+pub mod allocations;
+pub mod child;
+pub mod clock;
+pub mod cores;
+pub mod crew;
+pub mod hgrm;
+pub mod message;
+#[cfg(feature = "peers")]
+pub mod peers;
+pub mod raw;
+pub mod report;
+pub mod rpc;
+pub mod service;
+pub mod slices;
+pub mod table;
+
+/// What the programs return: they end at the first error, and print it as a sentence.
+pub type Outcome<T> = Result<T, Box<dyn std::error::Error>>;

@@ -48,8 +48,16 @@ struct Plan {
 fn main() -> Outcome<()> {
     let mut arguments = env::args().skip(1);
     let mut next = |default: usize| arguments.next().map_or(Ok(default), |text| text.parse());
-    let plan = Plan { messages: next(1_000_000)?, len: next(88)?, idle: next(0)? };
-    if env::var_os(SERVER).is_some() { serve(plan) } else { measure(plan) }
+    let plan = Plan {
+        messages: next(1_000_000)?,
+        len: next(88)?,
+        idle: next(0)?,
+    };
+    if env::var_os(SERVER).is_some() {
+        serve(plan)
+    } else {
+        measure(plan)
+    }
 }
 
 /// The connected objects of one side.
@@ -112,16 +120,28 @@ impl Side {
         let gid = Context::open("soft")?.query_gid(1, 0)?;
         let queue_pairs = || std::iter::once(&self.queue_pair).chain(&self.idle);
         for queue_pair in queue_pairs() {
-            writeln!(to, "{} {}", std::net::Ipv6Addr::from(gid.0), queue_pair.qp_num().0)?;
+            writeln!(
+                to,
+                "{} {}",
+                std::net::Ipv6Addr::from(gid.0),
+                queue_pair.qp_num().0
+            )?;
         }
         to.flush()?;
         for queue_pair in std::iter::once(&mut self.queue_pair).chain(&mut self.idle) {
             let mut line = String::new();
             from.read_line(&mut line)?;
-            let (gid, number) = line.trim().split_once(' ').ok_or("the peer said no endpoint")?;
+            let (gid, number) = line
+                .trim()
+                .split_once(' ')
+                .ok_or("the peer said no endpoint")?;
             let gid = Gid(gid.parse::<std::net::Ipv6Addr>()?.octets());
             let qp_num = QpNum(number.parse()?);
-            let remote = RemoteEndpoint { gid, qp_num, psn: Psn::new(7) };
+            let remote = RemoteEndpoint {
+                gid,
+                qp_num,
+                psn: Psn::new(7),
+            };
             queue_pair.to_rtr(RtrAttributes::new(remote))?;
             queue_pair.to_rts(RtsAttributes::new(Psn::new(7)))?;
         }
@@ -141,9 +161,16 @@ impl Side {
             self.unsignaled = 0;
         }
         let inline = len <= self.queue_pair.capabilities().max_inline_data;
-        self.requests.push(SendRequest { slot, len, signaled, inline, solicited: false });
+        self.requests.push(SendRequest {
+            slot,
+            len,
+            signaled,
+            inline,
+            solicited: false,
+        });
         let send_slots = &mut self.send_slots;
-        self.queue_pair.post_send(&mut self.requests, &mut |slot| send_slots.push(slot))?;
+        self.queue_pair
+            .post_send(&mut self.requests, &mut |slot| send_slots.push(slot))?;
         Ok(())
     }
 
@@ -158,7 +185,8 @@ impl Side {
                 }
                 if completion.wr_id().kind() == Some(WorkKind::Send) {
                     let send_slots = &mut self.send_slots;
-                    self.queue_pair.complete_send(completion, &mut |slot| send_slots.push(slot))?;
+                    self.queue_pair
+                        .complete_send(completion, &mut |slot| send_slots.push(slot))?;
                 } else {
                     let (slot, len) = self.receives.claim(completion)?;
                     message = Some((slot[0], len));
@@ -233,16 +261,27 @@ fn measure(plan: Plan) -> Outcome<()> {
 }
 
 fn pipes(server: &mut Child) -> Outcome<(ChildStdin, BufReader<ChildStdout>)> {
-    let to = server.stdin.take().ok_or("the server has no standard input")?;
-    let from = server.stdout.take().ok_or("the server has no standard output")?;
+    let to = server
+        .stdin
+        .take()
+        .ok_or("the server has no standard input")?;
+    let from = server
+        .stdout
+        .take()
+        .ok_or("the server has no standard output")?;
     Ok((to, BufReader::new(from)))
 }
 
 /// Pins this thread to the `index`th core that the process may use.
 fn pin(index: usize) -> Outcome<()> {
     let allowed = sched_getaffinity(None)?;
-    let cores: Vec<_> = (0..CpuSet::MAX_CPU).filter(|core| allowed.is_set(*core)).collect();
-    let core = cores.get(index).or(cores.first()).ok_or("no core is allowed")?;
+    let cores: Vec<_> = (0..CpuSet::MAX_CPU)
+        .filter(|core| allowed.is_set(*core))
+        .collect();
+    let core = cores
+        .get(index)
+        .or(cores.first())
+        .ok_or("no core is allowed")?;
     let mut set = CpuSet::new();
     set.set(*core);
     Ok(sched_setaffinity(None, &set)?)

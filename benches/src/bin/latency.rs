@@ -1,0 +1,183 @@
+//! The latency of one call at a time, beside that of the raw verbs under it:
+//!
+//! ```text
+//! cargo run --release -p benches --bin latency
+//! cargo run --release -p benches --bin latency -- --message bytes --size 1024 --json
+//! ```
+//!
+//! It starts its server processes itself, pins both sides, and measures the two in alternating
+//! slices of one run.
+#![forbid(unsafe_code)]
+// A benchmark's product is what it prints.
+#![allow(clippy::print_stdout, clippy::print_stderr)]
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use benches::message::{FIXED_SIZE, Load, Shape};
+use benches::raw::{PingPong, RawArgs};
+use benches::rpc::{ClosedLoop, Rpc};
+use benches::service::{ServerArgs, intents_for};
+use benches::slices::{self, alternate};
+use benches::table::{self, Table};
+use benches::{Outcome, allocations, clock, cores, hgrm, report};
+use clap::{Parser, Subcommand};
+use indicatif::{ProgressBar, ProgressStyle};
+use rpc_core::frame::HEADER_LEN;
+use rpc_transport_verbs::Device;
+
+#[global_allocator]
+static ALLOCATOR: allocations::Counting = allocations::COUNTING;
+
+/// Measures the latency of calls, one at a time, beside that of the raw verbs under them.
+#[derive(Parser)]
+#[command(subcommand_negates_reqs = true, args_conflicts_with_subcommands = true)]
+struct Cli {
+    #[command(subcommand)]
+    role: Option<Role>,
+    #[command(flatten)]
+    measurement: Measurement,
+}
+
+/// What the processes are that it starts itself.
+#[derive(Subcommand)]
+enum Role {
+    #[command(name = benches::rpc::SERVE, hide = true)]
+    ServeCalls(ServerArgs),
+    #[command(name = benches::raw::SERVE, hide = true)]
+    ServeFrames(RawArgs),
+}
+
+#[derive(clap::Args)]
+struct Measurement {
+    /// Name of the device [default: the best there is, or what VERBLINE_DEVICE names]
+    #[arg(long)]
+    device: Option<String>,
+    /// Shape of the message
+    #[arg(long, value_enum, default_value = "fixed64")]
+    message: Shape,
+    /// Bytes of payload
+    #[arg(long, default_value_t = FIXED_SIZE)]
+    size: usize,
+    /// Calls to record, and as many raw round trips
+    #[arg(long, default_value_t = 200_000)]
+    calls: usize,
+    /// Turns that each of the two takes
+    #[arg(long, default_value_t = 20)]
+    slices: usize,
+    /// Directory for the histograms, which HdrHistogram's plotter reads
+    #[arg(long, default_value = "target/latency")]
+    out: PathBuf,
+    /// Print the result as one JSON object on the last line
+    #[arg(long)]
+    json: bool,
+}
+
+impl Measurement {
+    fn run(&self) -> Outcome<()> {
+        let load = Load::new(self.message, self.size)?;
+        let slices = self.slices.clamp(1, self.calls.max(1));
+        let calls_per_slice = (self.calls / slices).max(1);
+        let calls = slices * calls_per_slice;
+        let cores = cores::Cores::choose()?;
+        let device = match &self.device {
+            Some(name) => Device::open(name)?,
+            None => Device::best()?,
+        };
+        let device = device.name();
+        println!(
+            "{calls} calls of {} bytes on '{device}', one at a time, in {slices} slices; \
+             in turn with as many raw round trips",
+            self.size
+        );
+        println!("{cores}");
+        println!(
+            "one look at the clock costs {}, and each call has one",
+            table::duration(clock::cost_of_reading())
+        );
+
+        cores::pin_current_thread(cores.client)?;
+        let intents = intents_for(load.encoded_len());
+        let frame_len = HEADER_LEN + load.encoded_len();
+        let rpc = Rpc::start(device, cores.server, &intents)?;
+        println!("{}", rpc.poller().limits());
+        let like_rpc = RawArgs::like(&rpc.poller().limits(), cores.client, frame_len);
+        let mut rpc = ClosedLoop::new(rpc, load)?;
+        let mut raw = PingPong::start(&like_rpc, cores.server)?;
+
+        let bar = progress_bar(2 * slices);
+        let records = alternate(
+            &mut [&mut raw, &mut rpc],
+            slices,
+            calls_per_slice,
+            |turns| {
+                bar.set_position(turns as u64);
+            },
+        )?;
+        bar.finish_and_clear();
+        let [raw, rpc_record] = &records[..] else {
+            return Err("each side has a record".into());
+        };
+        let allocations = rpc.allocations_per_call()?;
+
+        let mut table = Table::new([""].into_iter().chain(table::PERCENTILES).chain(["rate"]));
+        for (name, record) in [
+            (format!("raw, {frame_len} bytes"), raw),
+            (format!("rpc, {frame_len} bytes framed"), rpc_record),
+        ] {
+            let cells = table::percentiles(&record.histogram);
+            table.add(
+                [name]
+                    .into_iter()
+                    .chain(cells)
+                    .chain([table::rate(record.rate())]),
+            );
+        }
+        print!("\n{table}");
+        println!(
+            "rpc / raw: {:.2} (median over slices of the ratio of their p50)",
+            slices::ratio_p50(rpc_record, raw)
+        );
+        println!(
+            "allocations per call: {:.6} on the client, {:.6} on the server",
+            allocations.client, allocations.server
+        );
+        for (name, record) in [("raw", raw), ("rpc", rpc_record)] {
+            let path = self.out.join(format!("{name}-{frame_len}.hgrm"));
+            hgrm::save(&record.histogram, &path)
+                .map_err(|error| format!("cannot write {}: {error}", path.display()))?;
+            println!("histogram, in ns: {}", path.display());
+        }
+        if self.json {
+            let json = report::latency(device, self.size, calls, raw, rpc_record, allocations);
+            println!("{json}");
+        }
+        Ok(())
+    }
+}
+
+/// Drawn on a terminal only.
+fn progress_bar(turns: usize) -> ProgressBar {
+    let style = ProgressStyle::with_template("{bar:40} {pos}/{len} turns, {eta} left");
+    let bar = ProgressBar::new(turns as u64);
+    match style {
+        Ok(style) => bar.with_style(style),
+        Err(_) => bar,
+    }
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let outcome = match &cli.role {
+        Some(Role::ServeCalls(args)) => args.serve(),
+        Some(Role::ServeFrames(args)) => args.serve(),
+        None => cli.measurement.run(),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("latency: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

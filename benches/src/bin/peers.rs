@@ -1,0 +1,210 @@
+//! Verbline beside its peers, in turns of one run and in one table:
+//!
+//! ```text
+//! make bench-peers
+//! ```
+//!
+//! tonic carries the same messages over a Unix socket and over TCP; UCX, where `ucx_perftest` is
+//! installed, sends active messages of the same payload, which is not an RPC but the floor beneath
+//! one. Everything runs between two processes, pinned to the same two cores.
+#![forbid(unsafe_code)]
+// A benchmark's product is what it prints.
+#![allow(clippy::print_stdout, clippy::print_stderr)]
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use benches::message::{FIXED_SIZE, Load, Shape};
+use benches::peers::tonic::{self, Socket, Tonic, TonicArgs};
+use benches::peers::ucx::{self, Ucx};
+use benches::raw::{self, PingPong, RawArgs};
+use benches::rpc::{self, ClosedLoop, Rpc};
+use benches::service::{ServerArgs, intents_for};
+use benches::slices::{Record, Side, alternate, median, ratio_p50};
+use benches::table::{self, Table};
+use benches::{Outcome, clock, cores};
+use clap::{Parser, Subcommand};
+use rpc_core::frame::HEADER_LEN;
+use rpc_transport_verbs::Device;
+
+/// Measures Verbline in turn with tonic and UCX.
+#[derive(Parser)]
+#[command(subcommand_negates_reqs = true, args_conflicts_with_subcommands = true)]
+struct Cli {
+    #[command(subcommand)]
+    role: Option<Role>,
+    #[command(flatten)]
+    measurement: Measurement,
+}
+
+/// What the processes are that it starts itself.
+#[derive(Subcommand)]
+enum Role {
+    #[command(name = rpc::SERVE, hide = true)]
+    ServeCalls(ServerArgs),
+    #[command(name = raw::SERVE, hide = true)]
+    ServeFrames(RawArgs),
+    #[command(name = tonic::SERVE, hide = true)]
+    ServeTonic(TonicArgs),
+}
+
+#[derive(clap::Args)]
+struct Measurement {
+    /// Name of the device [default: the best there is, or what VERBLINE_DEVICE names]
+    #[arg(long)]
+    device: Option<String>,
+    /// Bytes of payload; the message of eight fixed64 is measured if it is 64
+    #[arg(long, default_value_t = FIXED_SIZE)]
+    size: usize,
+    /// Calls that each makes in one turn
+    #[arg(long, default_value_t = 20_000)]
+    calls: usize,
+    /// Turns that each takes
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+}
+
+/// One line of the table.
+struct Row {
+    name: String,
+    /// The head of the column with everybody's ratio to this row, if it has one.
+    base: Option<String>,
+    side: Box<dyn Side>,
+}
+
+impl Row {
+    fn new(name: String, side: impl Side + 'static) -> Self {
+        Self {
+            name,
+            base: None,
+            side: Box::new(side),
+        }
+    }
+
+    fn as_base(self, head: impl Into<String>) -> Self {
+        Self {
+            base: Some(head.into()),
+            ..self
+        }
+    }
+}
+
+impl Measurement {
+    fn run(&self) -> Outcome<()> {
+        let cores = cores::Cores::choose()?;
+        println!(
+            "{} rounds; in each, every row makes {} calls of {} bytes, one at a time",
+            self.rounds, self.calls, self.size
+        );
+        println!("{cores}");
+        println!(
+            "one look at the clock costs {}, and each call has one",
+            table::duration(clock::cost_of_reading())
+        );
+        cores::pin_current_thread(cores.client)?;
+
+        let mut rows = self.rows(cores)?;
+        let mut sides: Vec<&mut dyn Side> =
+            rows.iter_mut().map(|row| &mut *row.side as _).collect();
+        let turns = sides.len() * self.rounds;
+        let records = alternate(&mut sides, self.rounds, self.calls, |taken| {
+            eprint!("\r{taken} of {turns} turns");
+        })?;
+        eprintln!();
+        print!("\n{}", compare(&rows, &records));
+        println!(
+            "p50 is the median over the rounds; a ratio is the median of the rounds' ratios. UCX \
+             prints half round trips, doubled here."
+        );
+        Ok(())
+    }
+
+    fn rows(&self, cores: cores::Cores) -> Outcome<Vec<Row>> {
+        let device = match &self.device {
+            Some(name) => Device::open(name)?,
+            None => Device::best()?,
+        };
+        let device = device.name();
+        let blob = Load::new(Shape::Bytes, self.size)?;
+        let fixed = Load::new(Shape::Fixed64, self.size).ok();
+        let intents = intents_for(blob.encoded_len());
+
+        let loads = [("fixed64", fixed), ("bytes", Some(blob))];
+        let mut rows = Vec::new();
+        for (shape, load) in loads {
+            let Some(load) = load else { continue };
+            let rpc = Rpc::start(device, cores.server, &intents)?;
+            if rows.is_empty() {
+                // The floors come first, and the first shape says how long the frame is.
+                let len = HEADER_LEN + load.encoded_len();
+                let like_rpc = RawArgs::like(&rpc.poller().limits(), cores.client, len);
+                let raw = PingPong::start(&like_rpc, cores.server)?;
+                let name = format!("raw verbs on {device}, {len} bytes");
+                rows.push(Row::new(name, raw).as_base("/ raw"));
+                match Ucx::find(cores, self.size) {
+                    Some(ucx) => {
+                        let name = format!("UCX active message, {} bytes", self.size);
+                        rows.push(Row::new(name, ucx).as_base("/ UCX"));
+                    }
+                    None => println!("{}", ucx::MISSING),
+                }
+            }
+            let rpc = ClosedLoop::new(rpc, load.clone())?;
+            let name = format!("Verbline on {device}, {shape}");
+            rows.push(Row::new(name, rpc).as_base(format!("/ {shape}")));
+            for (name, socket) in [("a Unix socket", Socket::Unix), ("TCP", Socket::Tcp)] {
+                let tonic = Tonic::start(socket, cores, load.clone())?;
+                rows.push(Row::new(format!("tonic over {name}, {shape}"), tonic));
+            }
+        }
+        Ok(rows)
+    }
+}
+
+/// One table: each row, and its ratios to those that are bases.
+fn compare(rows: &[Row], records: &[Record]) -> Table {
+    let bases: Vec<(&str, &Record)> = rows
+        .iter()
+        .zip(records)
+        .filter_map(|(row, record)| Some((row.base.as_deref()?, record)))
+        .collect();
+    let heads = bases.iter().map(|&(head, _)| head);
+    let mut table = Table::new(["", "p50", "p99"].into_iter().chain(heads));
+    for (row, record) in rows.iter().zip(records) {
+        let p50 = median(&mut record.slice_p50.clone());
+        // Of another program only the medians are known.
+        let p99 = if record.histogram.len() > record.slice_p50.len() as u64 {
+            let nanos = record.histogram.value_at_quantile(0.99);
+            table::duration(Duration::from_nanos(nanos))
+        } else {
+            "-".to_owned()
+        };
+        let cells = [
+            row.name.clone(),
+            table::duration(Duration::from_nanos(p50)),
+            p99,
+        ];
+        let ratios = bases
+            .iter()
+            .map(|&(_, base)| format!("{:.2}", ratio_p50(record, base)));
+        table.add(cells.into_iter().chain(ratios));
+    }
+    table
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let outcome = match &cli.role {
+        Some(Role::ServeCalls(args)) => args.serve(),
+        Some(Role::ServeFrames(args)) => args.serve(),
+        Some(Role::ServeTonic(args)) => args.serve(),
+        None => cli.measurement.run(),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("peers: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

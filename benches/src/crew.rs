@@ -1,0 +1,143 @@
+//! [`Crew`]: many workers on one thread, of which only those that were woken are polled.
+//!
+//! What `FuturesUnordered` is, for a number of workers that does not change: a bit for each worker
+//! says that it was woken, so waking one allocates nothing and locks nothing.
+
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll, Wake, Waker};
+
+/// Futures that are polled as they are woken; ready when all of them are.
+pub struct Crew<F> {
+    workers: Vec<Option<Pin<Box<F>>>>,
+    wakers: Vec<Waker>,
+    woken: Arc<Woken>,
+    at_work: usize,
+}
+
+/// A bit for each worker.
+struct Woken {
+    words: Vec<AtomicU64>,
+    /// Whoever runs the crew: the same one from first to last.
+    crew: OnceLock<Waker>,
+}
+
+struct WorkerWaker {
+    woken: Arc<Woken>,
+    index: usize,
+}
+
+impl<F: Future<Output = ()>> Crew<F> {
+    /// A crew of these workers.
+    pub fn new(workers: impl IntoIterator<Item = F>) -> Self {
+        let workers: Vec<_> = workers.into_iter().map(|f| Some(Box::pin(f))).collect();
+        let count = workers.len();
+        let words = (0..count.div_ceil(64)).map(|word| {
+            // Everybody is to be polled once at first.
+            let in_word = (count - word * 64).min(64);
+            AtomicU64::new(u64::MAX >> (64 - in_word))
+        });
+        let woken = Arc::new(Woken {
+            words: words.collect(),
+            crew: OnceLock::new(),
+        });
+        let waker = |index| {
+            Waker::from(Arc::new(WorkerWaker {
+                woken: Arc::clone(&woken),
+                index,
+            }))
+        };
+        Self {
+            wakers: (0..count).map(waker).collect(),
+            workers,
+            woken,
+            at_work: count,
+        }
+    }
+}
+
+impl<F: Future<Output = ()>> Future for Crew<F> {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let crew = self.get_mut();
+        let waker = crew.woken.crew.get_or_init(|| cx.waker().clone());
+        assert!(waker.will_wake(cx.waker()), "a crew is run by one executor");
+        for (index, word) in crew.woken.words.iter().enumerate() {
+            // Acquire: what a waker did before it set the bit is seen by the worker.
+            let mut woken = word.swap(0, Ordering::Acquire);
+            while woken != 0 {
+                let worker = index * 64 + woken.trailing_zeros() as usize;
+                woken &= woken - 1;
+                let Some(future) = &mut crew.workers[worker] else {
+                    continue;
+                };
+                let mut cx = Context::from_waker(&crew.wakers[worker]);
+                if future.as_mut().poll(&mut cx).is_ready() {
+                    crew.workers[worker] = None;
+                    crew.at_work -= 1;
+                }
+            }
+        }
+        if crew.at_work == 0 {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
+        }
+    }
+}
+
+impl Wake for WorkerWaker {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.woken.words[self.index / 64].fetch_or(1 << (self.index % 64), Ordering::Release);
+        if let Some(crew) = self.woken.crew.get() {
+            crew.wake_by_ref();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::{Cell, RefCell};
+    use std::future::poll_fn;
+    use std::pin::pin;
+
+    #[test]
+    fn only_the_woken_are_polled_and_all_come_to_an_end() {
+        const WORKERS: usize = 130;
+        let polls = Cell::new(0);
+        let waiting = RefCell::new(vec![None; WORKERS]);
+        let workers = (0..WORKERS).map(|index| {
+            let (polls, waiting) = (&polls, &waiting);
+            let mut polled_before = false;
+            poll_fn(move |cx| {
+                polls.set(polls.get() + 1);
+                if std::mem::replace(&mut polled_before, true) {
+                    return Poll::Ready(());
+                }
+                waiting.borrow_mut()[index] = Some(cx.waker().clone());
+                Poll::Pending
+            })
+        });
+        let mut crew = pin!(Crew::new(workers));
+        let mut cx = Context::from_waker(Waker::noop());
+        assert!(crew.as_mut().poll(&mut cx).is_pending());
+        assert_eq!(polls.get(), WORKERS);
+        for woken in [0, 63, 64, 129] {
+            waiting.borrow()[woken].as_ref().map(Waker::wake_by_ref);
+        }
+        assert!(crew.as_mut().poll(&mut cx).is_pending());
+        assert_eq!(polls.get(), WORKERS + 4);
+        for waker in waiting.borrow().iter().flatten() {
+            waker.wake_by_ref();
+        }
+        assert!(crew.as_mut().poll(&mut cx).is_ready());
+        assert_eq!(polls.get(), 2 * WORKERS, "who is done is not polled again");
+    }
+}

@@ -1,0 +1,255 @@
+//! tonic, with the same messages: over a Unix socket and over TCP, each side on a current-thread
+//! runtime pinned to its core, which is where it is fastest when one call is under way.
+//!
+//! What `tonic-prost-build` would generate is written by hand: it is short, and the messages are the
+//! ones that `rpc-codegen` made.
+
+use std::convert::Infallible;
+use std::future::{Ready, ready};
+use std::marker::PhantomData;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use clap::{Args, ValueEnum};
+use proto::bench::{Blob, Fixed};
+use tokio::net::{TcpListener, UnixListener};
+use tokio::runtime::{Builder, Runtime};
+use tokio_stream::wrappers::UnixListenerStream;
+use tonic::body::Body;
+use tonic::client::Grpc;
+use tonic::codegen::{Service, StdError, http};
+use tonic::server::{NamedService, UnaryService};
+use tonic::transport::server::TcpIncoming;
+use tonic::transport::{Channel, Endpoint, Server as TonicServer};
+use tonic::{Request, Response, Status};
+use tonic_prost::ProstCodec;
+
+use crate::Outcome;
+use crate::child::{self, Server};
+use crate::cores::{self, Cores};
+use crate::message::Load;
+use crate::slices::{Side, Stopwatch, UNRECORDED};
+
+/// The name of the hidden command that runs [`TonicArgs::serve`].
+pub const SERVE: &str = "serve-tonic";
+
+const ECHO_FIXED: &str = "/verbline.bench.Bench/EchoFixed";
+const ECHO_BLOB: &str = "/verbline.bench.Bench/EchoBlob";
+
+/// What carries the calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Socket {
+    /// A Unix socket.
+    Unix,
+    /// TCP over the loopback interface, without Nagle's delay.
+    Tcp,
+}
+
+/// What a server process is told on its command line.
+#[derive(Clone, Debug, Args)]
+pub struct TonicArgs {
+    /// Core to pin to.
+    #[arg(long)]
+    pub core: usize,
+    /// What to listen at.
+    #[arg(long, value_enum)]
+    pub socket: Socket,
+    /// Path of the Unix socket.
+    #[arg(long)]
+    pub path: PathBuf,
+}
+
+impl TonicArgs {
+    /// The server process: says its address, and serves until it is ended.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be started.
+    pub fn serve(&self) -> Outcome<()> {
+        child::end_with_parent()?;
+        cores::pin_current_thread(self.core)?;
+        runtime()?.block_on(async {
+            let server = TonicServer::builder().add_service(Echo);
+            match self.socket {
+                Socket::Unix => {
+                    let listener = UnixListener::bind(&self.path)?;
+                    child::say(&format!("unix:{}", self.path.display()))?;
+                    let incoming = UnixListenerStream::new(listener);
+                    server.serve_with_incoming(incoming).await?;
+                }
+                Socket::Tcp => {
+                    let listener = TcpListener::bind("127.0.0.1:0").await?;
+                    child::say(&format!("http://{}", listener.local_addr()?))?;
+                    let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
+                    server.serve_with_incoming(incoming).await?;
+                }
+            }
+            Ok(())
+        })
+    }
+}
+
+/// A client on this thread, with a server process of its own.
+pub struct Tonic {
+    runtime: Runtime,
+    client: Grpc<Channel>,
+    load: Load,
+    server: Server,
+    // Holds the Unix socket.
+    _directory: tempfile::TempDir,
+}
+
+impl Tonic {
+    /// Starts the server process, connects, and leaves it paused until the first turn. The calling
+    /// thread should be pinned before.
+    ///
+    /// # Errors
+    ///
+    /// If either side cannot be set up.
+    pub fn start(socket: Socket, cores: Cores, load: Load) -> Outcome<Self> {
+        let directory = tempfile::tempdir()?;
+        let path = directory.path().join("tonic");
+        let socket = socket
+            .to_possible_value()
+            .map(|value| value.get_name().to_owned())
+            .unwrap_or_default();
+        let role = [
+            SERVE.to_owned(),
+            "--core".to_owned(),
+            cores.server.to_string(),
+            "--socket".to_owned(),
+            socket,
+            "--path".to_owned(),
+            path.display().to_string(),
+        ];
+        let mut server = Server::start(&role)?;
+        let address = server.hear()?;
+        let runtime = runtime()?;
+        let endpoint = Endpoint::from_shared(address)?.tcp_nodelay(true);
+        let channel = runtime.block_on(endpoint.connect())?;
+        let mut this = Self {
+            runtime,
+            client: Grpc::new(channel),
+            load,
+            server,
+            _directory: directory,
+        };
+        this.runtime
+            .block_on(exchange(&mut this.client, &mut this.load))?;
+        this.server.pause()?;
+        Ok(this)
+    }
+}
+
+impl Side for Tonic {
+    fn take_turn(&mut self, calls: usize, stopwatch: &mut Stopwatch) -> Outcome<()> {
+        self.server.resume()?;
+        let Self {
+            runtime,
+            client,
+            load,
+            ..
+        } = self;
+        runtime.block_on(async {
+            for _ in 0..UNRECORDED {
+                exchange(client, load).await?;
+            }
+            stopwatch.start();
+            for _ in 0..calls {
+                exchange(client, load).await?;
+                stopwatch.lap();
+            }
+            Ok::<_, Status>(())
+        })?;
+        Ok(self.server.pause()?)
+    }
+}
+
+fn runtime() -> std::io::Result<Runtime> {
+    Builder::new_current_thread().enable_all().build()
+}
+
+/// As [`Load::exchange`] does it.
+async fn exchange(client: &mut Grpc<Channel>, load: &mut Load) -> Result<(), Status> {
+    match load {
+        Load::Fixed(message) => {
+            message.a = message.a.wrapping_add(2);
+            let answer = unary(client, ECHO_FIXED, *message).await?;
+            assert_eq!(answer, *message, "the server echoes what it is sent");
+        }
+        Load::Blob(message) => {
+            let len = message.payload.len();
+            *message = unary(client, ECHO_BLOB, std::mem::take(message)).await?;
+            assert_eq!(
+                message.payload.len(),
+                len,
+                "the server echoes what it is sent"
+            );
+        }
+    }
+    Ok(())
+}
+
+async fn unary<M>(client: &mut Grpc<Channel>, path: &'static str, message: M) -> Result<M, Status>
+where
+    M: prost::Message + Default + 'static,
+{
+    client
+        .ready()
+        .await
+        .map_err(|error| Status::unknown(StdError::from(error).to_string()))?;
+    let path = http::uri::PathAndQuery::from_static(path);
+    let codec = ProstCodec::<M, M>::default();
+    let response = client.unary(Request::new(message), path, codec).await?;
+    Ok(response.into_inner())
+}
+
+/// The service, as tonic's generator would have written it.
+#[derive(Clone)]
+struct Echo;
+
+impl NamedService for Echo {
+    const NAME: &'static str = "verbline.bench.Bench";
+}
+
+/// One of its methods.
+struct EchoOf<M>(PhantomData<fn() -> M>);
+
+impl<M: Send + 'static> UnaryService<M> for EchoOf<M> {
+    type Response = M;
+    type Future = Ready<Result<Response<M>, Status>>;
+
+    fn call(&mut self, request: Request<M>) -> Self::Future {
+        ready(Ok(Response::new(request.into_inner())))
+    }
+}
+
+impl Service<http::Request<Body>> for Echo {
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        match request.uri().path() {
+            ECHO_FIXED => Box::pin(serve::<Fixed>(request)),
+            ECHO_BLOB => Box::pin(serve::<Blob>(request)),
+            path => {
+                let status = Status::unimplemented(format!("no method {path}"));
+                Box::pin(ready(Ok(status.into_http())))
+            }
+        }
+    }
+}
+
+async fn serve<M>(request: http::Request<Body>) -> Result<http::Response<Body>, Infallible>
+where
+    M: prost::Message + Default + 'static,
+{
+    let mut grpc = tonic::server::Grpc::new(ProstCodec::<M, M>::default());
+    Ok(grpc.unary(EchoOf::<M>(PhantomData), request).await)
+}

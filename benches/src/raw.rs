@@ -1,0 +1,334 @@
+//! The floor: a ping-pong through the safe verbs layer, without calls.
+//!
+//! It uses what the RPC uses, in the same way: the same device, frames of the same length in slots of
+//! the same length, as many receives in a shared receive queue, refilled in batches, the same signal
+//! interval, inlining where the RPC's frames are inlined, and one doorbell for each message. What it
+//! leaves out is what the two differ by: headers, encoding, credits, the call table, dispatch.
+
+use clap::Args;
+use rpc_core::Limits;
+use rpc_transport_verbs::verbs::{
+    Access, CompletionQueue, Context, Gid, Psn, QpNum, QueuePair, QueuePairConfig, RemoteEndpoint,
+    RtrAttributes, RtsAttributes, SendRequest, SharedReceiveQueue, Slot, WorkCompletion, WorkKind,
+};
+
+use crate::child::{self, Server};
+use crate::slices::{Side, Stopwatch, UNRECORDED};
+use crate::{Outcome, cores};
+
+/// The name of the hidden command that runs [`RawArgs::serve`].
+pub const SERVE: &str = "serve-frames";
+
+/// Receives posted with one call, as the transport does.
+const REFILL_BATCH: usize = 16;
+
+/// Completions taken in one poll, as the transport does.
+const POLL_BATCH: usize = 32;
+
+/// How an endpoint is made: as the RPC's limits say.
+#[derive(Clone, Debug, Args)]
+pub struct RawArgs {
+    /// Name of the device.
+    #[arg(long)]
+    pub device: String,
+    /// Core to pin to.
+    #[arg(long)]
+    pub core: usize,
+    /// Bytes of a message.
+    #[arg(long)]
+    pub frame_len: usize,
+    /// Bytes of a slot.
+    #[arg(long)]
+    pub slot_len: usize,
+    /// Receives kept posted.
+    #[arg(long)]
+    pub receives: usize,
+    /// Depth of the send queue.
+    #[arg(long)]
+    pub send_queue_depth: usize,
+    /// One send in this many is signaled.
+    #[arg(long)]
+    pub signal_interval: usize,
+    /// Bytes up to which a message is inlined.
+    #[arg(long)]
+    pub max_inline_len: usize,
+}
+
+impl RawArgs {
+    /// What the RPC's poller was sized to, for frames of this length.
+    #[must_use]
+    pub fn like(limits: &Limits, core: usize, frame_len: usize) -> Self {
+        Self {
+            device: limits.device.clone(),
+            core,
+            frame_len,
+            slot_len: limits.slot_len,
+            receives: limits.receives_posted as usize,
+            send_queue_depth: limits.send_queue_depth as usize,
+            signal_interval: limits.signal_interval as usize,
+            max_inline_len: limits.max_inline_len,
+        }
+    }
+
+    fn to_args(&self) -> Vec<String> {
+        let numbers = [
+            ("--core", self.core),
+            ("--frame-len", self.frame_len),
+            ("--slot-len", self.slot_len),
+            ("--receives", self.receives),
+            ("--send-queue-depth", self.send_queue_depth),
+            ("--signal-interval", self.signal_interval),
+            ("--max-inline-len", self.max_inline_len),
+        ];
+        let mut args = vec!["--device".to_owned(), self.device.clone()];
+        for (name, number) in numbers {
+            args.extend([name.to_owned(), number.to_string()]);
+        }
+        args
+    }
+
+    /// The server process: answers each message with one, until it is ended.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be set up, or the connection fails.
+    pub fn serve(&self) -> Outcome<()> {
+        child::end_with_parent()?;
+        cores::pin_current_thread(self.core)?;
+        let mut endpoint = Endpoint::open(self)?;
+        child::say(&line_of(&endpoint.local))?;
+        endpoint.ready_to_receive(endpoint_of(&child::listen()?)?)?;
+        endpoint.ready_to_send()?;
+        child::say("ready")?;
+        loop {
+            endpoint.receive()?;
+            endpoint.send()?;
+        }
+    }
+}
+
+/// The side that asks, with the process that answers.
+pub struct PingPong {
+    // Before the server, so that the queue pair is gone before its peer.
+    endpoint: Endpoint,
+    server: Server,
+}
+
+impl PingPong {
+    /// Starts the server process, connects, and leaves it paused until the first turn. The calling
+    /// thread should be pinned before.
+    ///
+    /// # Errors
+    ///
+    /// If either side cannot be set up.
+    pub fn start(local: &RawArgs, server_core: usize) -> Outcome<Self> {
+        let remote = RawArgs {
+            core: server_core,
+            ..local.clone()
+        };
+        let mut role = vec![SERVE.to_owned()];
+        role.extend(remote.to_args());
+        let mut server = Server::start(&role)?;
+        let mut endpoint = Endpoint::open(local)?;
+        endpoint.ready_to_receive(endpoint_of(&server.hear()?)?)?;
+        // Both are ready to receive before either sends.
+        server.tell(&line_of(&endpoint.local))?;
+        server.hear()?;
+        endpoint.ready_to_send()?;
+        let mut this = Self { endpoint, server };
+        this.exchange_unrecorded()?;
+        this.server.pause()?;
+        Ok(this)
+    }
+
+    fn exchange_unrecorded(&mut self) -> Outcome<()> {
+        for _ in 0..UNRECORDED {
+            self.endpoint.send()?;
+            self.endpoint.receive()?;
+        }
+        Ok(())
+    }
+}
+
+impl Side for PingPong {
+    fn take_turn(&mut self, calls: usize, stopwatch: &mut Stopwatch) -> Outcome<()> {
+        self.server.resume()?;
+        self.exchange_unrecorded()?;
+        stopwatch.start();
+        for _ in 0..calls {
+            self.endpoint.send()?;
+            self.endpoint.receive()?;
+            stopwatch.lap();
+        }
+        Ok(self.server.pause()?)
+    }
+}
+
+/// One queue pair and what it needs.
+struct Endpoint {
+    queue_pair: QueuePair,
+    completion_queue: CompletionQueue,
+    receives: SharedReceiveQueue,
+    local: RemoteEndpoint,
+    /// Received messages' slots, to be posted again.
+    to_post: Vec<Slot>,
+    /// Slots for sending that are not in flight.
+    to_send: Vec<Slot>,
+    requests: Vec<SendRequest>,
+    completions: Vec<WorkCompletion>,
+    /// Messages that were claimed, and not yet taken by [`receive`](Self::receive).
+    received: usize,
+    since_signal: usize,
+    signal_interval: usize,
+    frame_len: usize,
+    is_inline: bool,
+}
+
+impl Endpoint {
+    fn open(args: &RawArgs) -> Outcome<Self> {
+        let context = Context::open(&args.device)?;
+        let domain = context.alloc_pd()?;
+        let slots = args.receives + args.send_queue_depth;
+        let region = domain.register(slots * args.slot_len, Access::LOCAL_WRITE)?;
+        let mut to_send = region.into_slots(args.slot_len);
+        let mut to_post = to_send.split_off(args.send_queue_depth);
+        let completion_queue = context.create_cq(slots)?;
+        let receives = domain.create_srq(args.receives, 1)?;
+        let mut queue_pair = domain.create_qp(QueuePairConfig {
+            send_cq: &completion_queue,
+            recv_cq: &completion_queue,
+            srq: Some(&receives),
+            max_send_wr: args.send_queue_depth,
+            max_recv_wr: 0,
+            max_inline_data: args.max_inline_len,
+            sq_sig_all: false,
+        })?;
+        queue_pair.to_init(1, Access::LOCAL_WRITE)?;
+        receives.post_recv(&mut to_post, args.receives)?;
+        Ok(Self {
+            local: RemoteEndpoint {
+                gid: context.query_gid(1, 0)?,
+                qp_num: queue_pair.qp_num(),
+                psn: Psn::new(0),
+            },
+            queue_pair,
+            completion_queue,
+            receives,
+            to_post,
+            to_send,
+            requests: Vec::with_capacity(1),
+            completions: Vec::with_capacity(POLL_BATCH),
+            received: 0,
+            since_signal: 0,
+            signal_interval: args.signal_interval,
+            frame_len: args.frame_len,
+            is_inline: args.frame_len <= args.max_inline_len,
+        })
+    }
+
+    fn ready_to_receive(&mut self, remote: RemoteEndpoint) -> Outcome<()> {
+        Ok(self.queue_pair.to_rtr(RtrAttributes::new(remote))?)
+    }
+
+    fn ready_to_send(&mut self) -> Outcome<()> {
+        Ok(self.queue_pair.to_rts(RtsAttributes::new(self.local.psn))?)
+    }
+
+    #[inline]
+    fn send(&mut self) -> Outcome<()> {
+        let Some(slot) = self.to_send.pop() else {
+            return Err("every send slot is in flight".into());
+        };
+        self.since_signal += 1;
+        // As the transport does: a slot that the device keeps comes back by a completion only.
+        let is_signaled = !self.is_inline || self.since_signal >= self.signal_interval;
+        if is_signaled {
+            self.since_signal = 0;
+        }
+        self.requests.push(SendRequest {
+            slot,
+            len: self.frame_len,
+            signaled: is_signaled,
+            inline: self.is_inline,
+            solicited: false,
+        });
+        let to_send = &mut self.to_send;
+        Ok(self
+            .queue_pair
+            .post_send(&mut self.requests, &mut |slot| to_send.push(slot))?)
+    }
+
+    #[inline]
+    fn receive(&mut self) -> Outcome<()> {
+        while self.received == 0 {
+            self.poll()?;
+        }
+        self.received -= 1;
+        Ok(())
+    }
+
+    #[inline]
+    fn poll(&mut self) -> Outcome<()> {
+        self.completion_queue
+            .poll(&mut self.completions, POLL_BATCH)?;
+        for completion in self.completions.drain(..) {
+            if !completion.is_success() {
+                return Err(completion.status().to_string().into());
+            }
+            if completion.wr_id().kind() == Some(WorkKind::Send) {
+                let to_send = &mut self.to_send;
+                self.queue_pair
+                    .complete_send(completion, &mut |slot| to_send.push(slot))?;
+            } else {
+                let (slot, len) = self.receives.claim(completion)?;
+                if len != self.frame_len {
+                    return Err(format!("a message of {len} bytes arrived").into());
+                }
+                self.to_post.push(slot);
+                self.received += 1;
+            }
+        }
+        if self.to_post.len() >= REFILL_BATCH {
+            self.receives.post_recv(&mut self.to_post, REFILL_BATCH)?;
+        }
+        Ok(())
+    }
+}
+
+/// An endpoint as one line of text: the GID, the queue pair's number, the first packet's.
+fn line_of(endpoint: &RemoteEndpoint) -> String {
+    format!(
+        "{:032x} {} {}",
+        u128::from_be_bytes(endpoint.gid.0),
+        endpoint.qp_num.0,
+        endpoint.psn.get()
+    )
+}
+
+fn endpoint_of(line: &str) -> Outcome<RemoteEndpoint> {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let [gid, qp_num, psn] = words[..] else {
+        return Err(format!("'{line}' is not an endpoint").into());
+    };
+    Ok(RemoteEndpoint {
+        gid: Gid(u128::from_str_radix(gid, 16)?.to_be_bytes()),
+        qp_num: QpNum(qp_num.parse()?),
+        psn: Psn::new(psn.parse()?),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_endpoint_survives_its_line() {
+        let endpoint = RemoteEndpoint {
+            gid: Gid(std::array::from_fn(|index| index as u8)),
+            qp_num: QpNum(0x00ab_cdef),
+            psn: Psn::new(77),
+        };
+        assert_eq!(endpoint_of(&line_of(&endpoint)).expect("a line"), endpoint);
+        assert!(endpoint_of("ready").is_err());
+    }
+}

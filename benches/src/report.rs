@@ -1,0 +1,148 @@
+//! Reports for programs: one JSON object on the last line.
+
+use hdrhistogram::Histogram;
+use rpc_core::transport::Counters;
+use serde_json::{Value, json};
+
+use crate::rpc::AllocationsPerCall;
+use crate::slices::{Record, ratio_p50};
+
+/// What `latency --json` prints.
+#[must_use]
+pub fn latency(
+    device: &str,
+    size: usize,
+    calls: usize,
+    raw: &Record,
+    rpc: &Record,
+    allocations: AllocationsPerCall,
+) -> Value {
+    json!({
+        "device": device,
+        "size": size,
+        "calls": calls,
+        "mode": "closed",
+        "raw": {
+            "p50_ns": raw.histogram.value_at_quantile(0.5),
+            "p99_ns": raw.histogram.value_at_quantile(0.99),
+            "p999_ns": raw.histogram.value_at_quantile(0.999),
+        },
+        "rpc": {
+            "p50_ns": rpc.histogram.value_at_quantile(0.5),
+            "p99_ns": rpc.histogram.value_at_quantile(0.99),
+            "p999_ns": rpc.histogram.value_at_quantile(0.999),
+            "max_ns": rpc.histogram.max(),
+        },
+        "ratio_p50": rounded(ratio_p50(rpc, raw), 3),
+        "allocs_per_call": {
+            "client": rounded(allocations.client, 6),
+            "server": rounded(allocations.server, 6),
+        },
+    })
+}
+
+/// How `throughput` was asked to load the server.
+#[derive(Clone, Copy, Debug)]
+pub struct LoadShape {
+    /// Payload of a message, in bytes.
+    pub size: usize,
+    /// Calls under way at a time, over all connections.
+    pub in_flight: usize,
+    /// Connections that carry them.
+    pub connections: usize,
+}
+
+/// What `throughput --json` prints. `sides` are what client and server counted meanwhile.
+#[must_use]
+pub fn throughput(
+    device: &str,
+    load: LoadShape,
+    calls_per_s: f64,
+    histogram: &Histogram<u64>,
+    sides: &[Counters; 2],
+) -> Value {
+    json!({
+        "device": device,
+        "size": load.size,
+        "in_flight": load.in_flight,
+        "connections": load.connections,
+        "calls_per_s": calls_per_s.round(),
+        "p50_ns": histogram.value_at_quantile(0.5),
+        "p99_ns": histogram.value_at_quantile(0.99),
+        "sends_per_signal": rounded(lesser(sides, sends_per_signal), 2),
+        "sends_per_doorbell": rounded(lesser(sides, sends_per_doorbell), 2),
+        "srq_limit_events": sides.iter().map(|side| side.srq_limit_events).sum::<u64>(),
+        "rnr": sides.iter().map(|side| side.rnr).sum::<u64>(),
+    })
+}
+
+/// Frames given to the device for each completion asked for.
+#[must_use]
+pub fn sends_per_signal(counters: &Counters) -> f64 {
+    counters.sends as f64 / counters.signaled.max(1) as f64
+}
+
+/// Frames given to the device with each doorbell.
+#[must_use]
+pub fn sends_per_doorbell(counters: &Counters) -> f64 {
+    counters.sends as f64 / counters.doorbells.max(1) as f64
+}
+
+/// The side that does worse is the one to report.
+fn lesser(sides: &[Counters; 2], of: impl Fn(&Counters) -> f64) -> f64 {
+    of(&sides[0]).min(of(&sides[1]))
+}
+
+fn rounded(value: f64, digits: i32) -> f64 {
+    let scale = 10f64.powi(digits);
+    (value * scale).round() / scale
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(nanos: u64) -> Record {
+        let mut record = Record::new();
+        record.add(&mut [nanos; 100]);
+        record
+    }
+
+    #[test]
+    fn the_latency_report_has_its_keys_in_order() {
+        let allocations = AllocationsPerCall {
+            client: 0.0,
+            server: 1.0,
+        };
+        let json = latency("soft", 64, 100, &record(500), &record(750), allocations);
+        assert_eq!(
+            json.to_string(),
+            r#"{"device":"soft","size":64,"calls":100,"mode":"closed","raw":{"p50_ns":500,"p99_ns":500,"p999_ns":500},"rpc":{"p50_ns":750,"p99_ns":750,"p999_ns":750,"max_ns":750},"ratio_p50":1.5,"allocs_per_call":{"client":0.0,"server":1.0}}"#
+        );
+    }
+
+    #[test]
+    fn the_throughput_report_is_of_the_side_that_does_worse() {
+        let load = LoadShape {
+            size: 64,
+            in_flight: 32,
+            connections: 1,
+        };
+        let client = Counters {
+            sends: 320,
+            signaled: 10,
+            doorbells: 40,
+            ..Counters::default()
+        };
+        let server = Counters {
+            signaled: 20,
+            srq_limit_events: 3,
+            ..client
+        };
+        let json = throughput("soft", load, 2e6, &record(9).histogram, &[client, server]);
+        assert_eq!(
+            json.to_string(),
+            r#"{"device":"soft","size":64,"in_flight":32,"connections":1,"calls_per_s":2000000.0,"p50_ns":9,"p99_ns":9,"sends_per_signal":16.0,"sends_per_doorbell":8.0,"srq_limit_events":3,"rnr":0}"#
+        );
+    }
+}

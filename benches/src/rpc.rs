@@ -1,0 +1,192 @@
+//! The measured client: a local one, on the thread that measures, with a server process.
+
+use proto::bench::{BenchClient, StatsReply, StatsRequest};
+use rpc_core::limits::Intents;
+use rpc_core::{LocalChannel, LocalPoller};
+use rpc_transport_verbs::Device;
+
+use crate::child::Server;
+use crate::message::Load;
+use crate::service::ServerArgs;
+use crate::slices::{Side, Stopwatch, UNRECORDED};
+use crate::{Outcome, allocations};
+
+/// The name of the hidden command that [`ServerArgs::serve`]s.
+pub const SERVE: &str = "serve-calls";
+
+/// A client on this thread, connected to a server process of its own.
+pub struct Rpc {
+    // Before the server, so that connections end before their peer does.
+    clients: Vec<BenchClient<LocalChannel>>,
+    poller: LocalPoller,
+    server: Server,
+    address: String,
+}
+
+impl Rpc {
+    /// Starts the server process on `server_core`, and connects once. The calling thread should be
+    /// pinned before: memory then comes from its own node.
+    ///
+    /// # Errors
+    ///
+    /// If either side cannot be set up.
+    pub fn start(device: &str, server_core: usize, intents: &Intents) -> Outcome<Self> {
+        let mut role = vec![SERVE.to_owned()];
+        role.extend(ServerArgs::new(device, server_core, intents).to_args());
+        let mut server = Server::start(&role)?;
+        let address = server.hear()?;
+        let poller = LocalPoller::with_intents(&Device::open(device)?, intents)?;
+        let mut rpc = Self {
+            clients: Vec::new(),
+            poller,
+            server,
+            address,
+        };
+        rpc.connect(1)?;
+        Ok(rpc)
+    }
+
+    /// Makes more connections.
+    ///
+    /// # Errors
+    ///
+    /// If the server refuses one.
+    pub fn connect(&mut self, count: usize) -> Outcome<()> {
+        for _ in 0..count {
+            let channel = self.poller.connect(&self.address)?;
+            self.clients.push(BenchClient::new(channel));
+        }
+        Ok(())
+    }
+
+    /// A client for each connection.
+    #[must_use]
+    pub fn clients(&self) -> &[BenchClient<LocalChannel>] {
+        &self.clients
+    }
+
+    /// This thread's poller.
+    #[must_use]
+    pub fn poller(&self) -> &LocalPoller {
+        &self.poller
+    }
+
+    /// The server's process.
+    #[must_use]
+    pub fn server(&self) -> &Server {
+        &self.server
+    }
+
+    /// The server's counters. The server must not be paused.
+    ///
+    /// # Errors
+    ///
+    /// The call's.
+    pub fn stats(&self) -> Outcome<StatsReply> {
+        let reply = self.clients[0].stats(StatsRequest {});
+        Ok(self.poller.block_on(reply)?.into_inner())
+    }
+}
+
+/// One call at a time.
+pub struct ClosedLoop {
+    rpc: Rpc,
+    load: Load,
+    /// Recorded calls, and what this process allocated during them.
+    calls: u64,
+    allocations: u64,
+    /// The server's counters before the first recorded call, and what a look at them costs.
+    first: StatsReply,
+    allocations_of_a_look: u64,
+}
+
+/// Heap allocations per call.
+#[derive(Clone, Copy, Debug)]
+pub struct AllocationsPerCall {
+    /// In the client's process.
+    pub client: f64,
+    /// In the server's process.
+    pub server: f64,
+}
+
+impl ClosedLoop {
+    /// Warms both sides up and leaves the server paused until the first turn.
+    ///
+    /// # Errors
+    ///
+    /// The first call that fails.
+    pub fn new(rpc: Rpc, load: Load) -> Outcome<Self> {
+        let mut this = Self {
+            rpc,
+            load,
+            calls: 0,
+            allocations: 0,
+            first: StatsReply::default(),
+            allocations_of_a_look: 0,
+        };
+        this.make_unrecorded_calls(UNRECORDED)?;
+        // The first looks allocate what they will use from then on. Two more, with nothing between
+        // them, differ by what one look costs.
+        for _ in 0..UNRECORDED {
+            this.rpc.stats()?;
+        }
+        let before = this.rpc.stats()?;
+        this.first = this.rpc.stats()?;
+        this.allocations_of_a_look = this.first.allocations - before.allocations;
+        this.rpc.server.pause()?;
+        Ok(this)
+    }
+
+    /// What was allocated in all turns. The server's count is of all its calls, the unrecorded ones
+    /// at the beginning of each turn included.
+    ///
+    /// # Errors
+    ///
+    /// If the server cannot be asked.
+    pub fn allocations_per_call(&self) -> Outcome<AllocationsPerCall> {
+        self.rpc.server.resume()?;
+        let last = self.rpc.stats()?;
+        self.rpc.server.pause()?;
+        let by_calls =
+            (last.allocations - self.first.allocations).saturating_sub(self.allocations_of_a_look);
+        // The last look is counted as a call too.
+        let calls = last.calls - self.first.calls - 1;
+        Ok(AllocationsPerCall {
+            client: self.allocations as f64 / self.calls as f64,
+            server: by_calls as f64 / calls as f64,
+        })
+    }
+
+    fn make_unrecorded_calls(&mut self, calls: usize) -> Outcome<()> {
+        let Self { rpc, load, .. } = self;
+        let client = &rpc.clients[0];
+        rpc.poller.block_on(async {
+            for _ in 0..calls {
+                load.exchange(client).await?;
+            }
+            Ok(())
+        })
+    }
+}
+
+impl Side for ClosedLoop {
+    fn take_turn(&mut self, calls: usize, stopwatch: &mut Stopwatch) -> Outcome<()> {
+        self.rpc.server.resume()?;
+        self.make_unrecorded_calls(UNRECORDED)?;
+        let Self { rpc, load, .. } = self;
+        let client = &rpc.clients[0];
+        let allocated = rpc.poller.block_on(async {
+            let before = allocations::count();
+            stopwatch.start();
+            for _ in 0..calls {
+                load.exchange(client).await?;
+                stopwatch.lap();
+            }
+            Ok::<_, rpc_core::CallError>(allocations::count() - before)
+        })?;
+        self.calls += calls as u64;
+        self.allocations += allocated;
+        self.rpc.server.pause()?;
+        Ok(())
+    }
+}

@@ -1,0 +1,131 @@
+//! The service that answers the benchmarks, and the process around it.
+
+use std::cell::Cell;
+
+use clap::Args;
+use proto::bench::{BenchServer, Blob, Fixed, LocalBench, StatsReply, StatsRequest};
+use rpc_core::limits::Intents;
+use rpc_core::{LocalPoller, Request, Response, Server, Status};
+use rpc_transport_verbs::Device;
+
+use crate::{Outcome, allocations, child};
+
+/// Echoes, and counts.
+#[derive(Debug, Default)]
+pub struct Echo {
+    calls: Cell<u64>,
+}
+
+impl Echo {
+    fn count(&self) {
+        self.calls.set(self.calls.get() + 1);
+    }
+}
+
+impl LocalBench for Echo {
+    async fn echo_fixed(&self, request: Request<Fixed>) -> Result<Response<Fixed>, Status> {
+        self.count();
+        Ok(Response::new(request.into_inner()))
+    }
+
+    async fn echo_blob(&self, request: Request<Blob>) -> Result<Response<Blob>, Status> {
+        self.count();
+        Ok(Response::new(request.into_inner()))
+    }
+
+    async fn stats(&self, _: Request<StatsRequest>) -> Result<Response<StatsReply>, Status> {
+        self.count();
+        // There is one poller, so its counters are the server's.
+        let counters = LocalPoller::current()
+            .ok_or_else(|| Status::internal("a handler runs on a poller's thread"))?
+            .counters();
+        Ok(Response::new(StatsReply {
+            allocations: allocations::count(),
+            calls: self.calls.get(),
+            sends: counters.sends,
+            signaled: counters.signaled,
+            doorbells: counters.doorbells,
+            srq_limit_events: counters.srq_limit_events,
+            rnr: counters.rnr,
+        }))
+    }
+}
+
+/// What a server process is told on its command line.
+#[derive(Clone, Debug, Args)]
+pub struct ServerArgs {
+    /// Name of the device.
+    #[arg(long)]
+    pub device: String,
+    /// Core to pin the poller to.
+    #[arg(long)]
+    pub core: usize,
+    /// The longest message, in bytes.
+    #[arg(long)]
+    pub max_message_len: usize,
+    /// Connections to be ready for.
+    #[arg(long)]
+    pub connections: u32,
+    /// Calls in flight on one connection to be ready for.
+    #[arg(long)]
+    pub max_in_flight: u32,
+}
+
+impl ServerArgs {
+    /// For both sides alike.
+    #[must_use]
+    pub fn new(device: &str, core: usize, intents: &Intents) -> Self {
+        Self {
+            device: device.to_owned(),
+            core,
+            max_message_len: intents.max_message_len,
+            connections: intents.connections,
+            max_in_flight: intents.max_in_flight,
+        }
+    }
+
+    /// As they stand on the command line.
+    #[must_use]
+    pub fn to_args(&self) -> Vec<String> {
+        vec![
+            "--device".to_owned(),
+            self.device.clone(),
+            "--core".to_owned(),
+            self.core.to_string(),
+            "--max-message-len".to_owned(),
+            self.max_message_len.to_string(),
+            "--connections".to_owned(),
+            self.connections.to_string(),
+            "--max-in-flight".to_owned(),
+            self.max_in_flight.to_string(),
+        ]
+    }
+
+    /// The server process: says its address, and serves until it is ended.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be started.
+    pub fn serve(&self) -> Outcome<()> {
+        child::end_with_parent()?;
+        let server = Server::builder(&Device::open(&self.device)?)
+            .add_service(BenchServer::per_poller(Echo::default))
+            .cores([self.core])
+            .max_message_len(self.max_message_len)
+            .connections(self.connections)
+            .max_in_flight(self.max_in_flight)
+            .bind("127.0.0.1:0")?;
+        child::say(&server.local_addr().to_string())?;
+        Ok(server.run()?)
+    }
+}
+
+/// What a message of `size` bytes of payload needs on both sides, beside the defaults.
+#[must_use]
+pub fn intents_for(encoded_len: usize) -> Intents {
+    let defaults = Intents::default();
+    Intents {
+        max_message_len: defaults.max_message_len.max(encoded_len),
+        ..defaults
+    }
+}

@@ -1,0 +1,207 @@
+//! Alternating slices: two things measured in turns, so that both see the same machine.
+
+use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
+
+use crate::Outcome;
+
+/// One of the things that take turns.
+pub trait Side {
+    /// Comes onto its cores, makes a few calls that nobody records, then `calls` calls in a closed
+    /// loop, telling the stopwatch after each, and leaves its cores.
+    ///
+    /// # Errors
+    ///
+    /// Whatever ends the measurement.
+    fn take_turn(&mut self, calls: usize, stopwatch: &mut Stopwatch) -> Outcome<()>;
+}
+
+/// Calls at the beginning of a turn that are not recorded: the caches are the other side's then,
+/// and the server may just have been let go on.
+pub const UNRECORDED: usize = 1000;
+
+/// Times calls that follow each other without a pause: the end of one is the beginning of the next,
+/// so the clock is read once for each.
+#[derive(Debug)]
+pub struct Stopwatch {
+    last: Instant,
+    /// Nanoseconds. Plain numbers while the calls are made; a histogram is made of them afterwards.
+    samples: Vec<u64>,
+}
+
+impl Stopwatch {
+    fn new(calls: usize) -> Self {
+        Self {
+            last: Instant::now(),
+            samples: Vec::with_capacity(calls),
+        }
+    }
+
+    /// The first call begins now.
+    #[inline]
+    pub fn start(&mut self) {
+        self.last = Instant::now();
+    }
+
+    /// A call has ended, and the next one begins.
+    #[inline]
+    pub fn lap(&mut self) {
+        let now = Instant::now();
+        self.samples.push((now - self.last).as_nanos() as u64);
+        self.last = now;
+    }
+
+    /// A time that another program measured.
+    pub fn record(&mut self, time: Duration) {
+        self.samples.push(time.as_nanos() as u64);
+    }
+}
+
+/// What was recorded of one side.
+#[derive(Debug)]
+pub struct Record {
+    /// Of all its slices, in nanoseconds.
+    pub histogram: Histogram<u64>,
+    /// The median of each slice, in nanoseconds.
+    pub slice_p50: Vec<u64>,
+    /// The sum of all that was recorded.
+    pub busy: Duration,
+}
+
+impl Record {
+    /// Nothing yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            histogram: histogram(),
+            slice_p50: Vec::new(),
+            busy: Duration::ZERO,
+        }
+    }
+
+    /// Adds a slice.
+    pub fn add(&mut self, samples: &mut [u64]) {
+        for &nanos in &*samples {
+            self.histogram.saturating_record(nanos.max(1));
+        }
+        self.busy += Duration::from_nanos(samples.iter().sum());
+        self.slice_p50.push(median(samples));
+    }
+
+    /// Calls per second while it had its turns.
+    #[must_use]
+    pub fn rate(&self) -> f64 {
+        self.histogram.len() as f64 / self.busy.as_secs_f64()
+    }
+}
+
+impl Default for Record {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// A histogram of nanoseconds, up to a minute, with three digits: 0.1 %.
+#[must_use]
+pub fn histogram() -> Histogram<u64> {
+    Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("the bounds are in order")
+}
+
+/// Lets the sides take `slices` turns of `calls` each, in this order, over and over, and gives a
+/// record for each. `after_each` is told after each turn how many were taken.
+///
+/// # Errors
+///
+/// The first error of a side.
+pub fn alternate(
+    sides: &mut [&mut dyn Side],
+    slices: usize,
+    calls: usize,
+    mut after_each: impl FnMut(usize),
+) -> Outcome<Vec<Record>> {
+    let count = sides.len();
+    let mut records: Vec<Record> = sides.iter().map(|_| Record::new()).collect();
+    let mut stopwatch = Stopwatch::new(calls);
+    for slice in 0..slices {
+        for (index, side) in sides.iter_mut().enumerate() {
+            stopwatch.samples.clear();
+            side.take_turn(calls, &mut stopwatch)?;
+            records[index].add(&mut stopwatch.samples);
+            after_each(slice * count + index + 1);
+        }
+    }
+    Ok(records)
+}
+
+/// How many times the base one side took, as the median over slices of the ratios of their medians:
+/// the two slices of each ratio were taken right after each other.
+#[must_use]
+pub fn ratio_p50(side: &Record, base: &Record) -> f64 {
+    let pairs = side.slice_p50.iter().zip(&base.slice_p50);
+    let mut ratios: Vec<f64> = pairs
+        .map(|(&side, &base)| side as f64 / base as f64)
+        .collect();
+    ratios.sort_unstable_by(f64::total_cmp);
+    ratios.get(ratios.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+/// The median; the upper of the two in the middle if there are two. 0 of nothing.
+pub fn median(samples: &mut [u64]) -> u64 {
+    if samples.is_empty() {
+        return 0;
+    }
+    *samples.select_nth_unstable(samples.len() / 2).1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Takes a fixed time per call, which doubles in some turns: the machine's regime.
+    struct Steady {
+        nanos: u64,
+        turns: usize,
+    }
+
+    impl Side for Steady {
+        fn take_turn(&mut self, calls: usize, stopwatch: &mut Stopwatch) -> Outcome<()> {
+            let regime = if self.turns.is_multiple_of(2) { 1 } else { 5 };
+            self.turns += 1;
+            stopwatch
+                .samples
+                .extend(std::iter::repeat_n(self.nanos * regime, calls));
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn the_ratio_does_not_see_the_regime() {
+        let (mut raw, mut rpc) = (
+            Steady {
+                nanos: 200,
+                turns: 0,
+            },
+            Steady {
+                nanos: 300,
+                turns: 0,
+            },
+        );
+        let mut seen = Vec::new();
+        let records = alternate(&mut [&mut raw, &mut rpc], 4, 10, |turns| seen.push(turns));
+        let [raw, rpc] = &records.expect("no errors")[..] else {
+            panic!("a record for each side");
+        };
+        assert_eq!(seen, [1, 2, 3, 4, 5, 6, 7, 8]);
+        assert_eq!(raw.slice_p50, [200, 1000, 200, 1000]);
+        assert_eq!(rpc.histogram.len(), 40);
+        assert!((ratio_p50(rpc, raw) - 1.5).abs() < 1e-9);
+        assert_eq!(raw.busy, Duration::from_nanos(2 * 10 * 200 + 2 * 10 * 1000));
+    }
+
+    #[test]
+    fn the_median_of_an_even_number_is_the_upper_one() {
+        assert_eq!(median(&mut [4, 1, 3, 2]), 3);
+        assert_eq!(median(&mut []), 0);
+    }
+}

@@ -1,0 +1,116 @@
+//! Tables for people.
+
+use std::fmt;
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+
+/// Rows of text under a header, each column as wide as it must be; the first is set to the left,
+/// numbers to the right.
+#[derive(Clone, Debug, Default)]
+pub struct Table {
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    /// A table with these columns.
+    pub fn new<'a>(header: impl IntoIterator<Item = &'a str>) -> Self {
+        Self {
+            rows: vec![header.into_iter().map(str::to_owned).collect()],
+        }
+    }
+
+    /// Adds a row.
+    pub fn add(&mut self, row: impl IntoIterator<Item = String>) {
+        self.rows.push(row.into_iter().collect());
+    }
+}
+
+impl fmt::Display for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
+        let width_of = |column: usize| {
+            let cells = self.rows.iter().filter_map(|row| row.get(column));
+            cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+        };
+        let widths: Vec<usize> = (0..columns).map(width_of).collect();
+        for row in &self.rows {
+            let mut line = String::new();
+            for (column, (cell, width)) in row.iter().zip(&widths).enumerate() {
+                if column == 0 {
+                    line += &format!("{cell:<width$}");
+                } else {
+                    line += &format!("  {cell:>width$}");
+                }
+            }
+            writeln!(f, "{}", line.trim_end())?;
+        }
+        Ok(())
+    }
+}
+
+/// The columns of [`percentiles`].
+pub const PERCENTILES: [&str; 6] = ["min", "p50", "p90", "p99", "p99.9", "max"];
+
+/// A histogram of nanoseconds, as a person reads it.
+#[must_use]
+pub fn percentiles(histogram: &Histogram<u64>) -> [String; 6] {
+    [
+        histogram.min(),
+        histogram.value_at_quantile(0.5),
+        histogram.value_at_quantile(0.9),
+        histogram.value_at_quantile(0.99),
+        histogram.value_at_quantile(0.999),
+        histogram.max(),
+    ]
+    .map(|nanos| duration(Duration::from_nanos(nanos)))
+}
+
+/// A duration with a unit that suits it, in three or four digits.
+#[must_use]
+pub fn duration(duration: Duration) -> String {
+    let nanos = duration.as_nanos() as f64;
+    if nanos < 10_000.0 {
+        format!("{nanos:.0} ns")
+    } else if nanos < 10_000_000.0 {
+        format!("{:.1} µs", nanos / 1e3)
+    } else {
+        format!("{:.1} ms", nanos / 1e6)
+    }
+}
+
+/// Calls per second, in thousands or millions.
+#[must_use]
+pub fn rate(per_second: f64) -> String {
+    if per_second < 1e6 {
+        format!("{:.1} k/s", per_second / 1e3)
+    } else {
+        format!("{:.2} M/s", per_second / 1e6)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_line_up() {
+        let mut table = Table::new(["", "p50", "rate"]);
+        table.add(["raw".to_owned(), "480 ns".to_owned(), rate(2_083_000.0)]);
+        table.add(["rpc, bytes".to_owned(), "1 µs".to_owned(), rate(999.0)]);
+        let expected = "               p50      rate\n\
+                        raw         480 ns  2.08 M/s\n\
+                        rpc, bytes    1 µs   1.0 k/s\n";
+        assert_eq!(table.to_string(), expected);
+    }
+
+    #[test]
+    fn durations_choose_their_unit() {
+        let texts = [999, 9_999, 10_000, 9_999_000, 12_345_678];
+        let texts = texts.map(|nanos| duration(Duration::from_nanos(nanos)));
+        assert_eq!(
+            texts,
+            ["999 ns", "9999 ns", "10.0 µs", "9999.0 µs", "12.3 ms"]
+        );
+    }
+}
