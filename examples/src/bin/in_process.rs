@@ -93,7 +93,9 @@ mod tests {
         let (_server, poller, greeter) = start();
         for number in 1..=3 {
             let request = HelloRequest { name: "Ada".into() };
-            let reply = poller.block_on(greeter.say_hello(request)).expect("a reply");
+            let reply = poller
+                .block_on(greeter.say_hello(request))
+                .expect("a reply");
             let expected = format!("Hello, Ada! You are number {number}.");
             assert_eq!(reply.into_inner().message, expected);
         }
