@@ -1,0 +1,448 @@
+//! What production does, to a server and its clients in processes of their own, on the `soft`
+//! device: kill -9, SIGSTOP, garbage at the handshake's port, a poller that is blocked.
+//!
+//! The server's process is this test binary again, as the ignored test `server_process`.
+
+use std::future::{Future, pending, poll_fn};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::pin::pin;
+use std::process::{Child, Command, Stdio};
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use proto::echo::{EchoClient, EchoReply, EchoRequest, EchoServer, LocalEcho};
+use rpc_core::{
+    CallError, Cause, Code, Execution, LocalChannel, LocalPoller, Request, Response, Server, Status,
+};
+use rpc_transport_verbs::Device;
+
+/// Echoes; or does as the payload says.
+struct Obedient;
+
+const BLOCK: &[u8] = b"block the poller for 200 ms";
+const NEVER: &[u8] = b"never answer";
+const COUNTERS: &[u8] = b"counters";
+
+impl LocalEcho for Obedient {
+    async fn echo(&self, request: Request<EchoRequest>) -> Result<Response<EchoReply>, Status> {
+        let mut payload = request.into_inner().payload;
+        match &payload[..] {
+            BLOCK => std::thread::sleep(Duration::from_millis(200)),
+            NEVER => pending().await,
+            COUNTERS => {
+                let poller =
+                    LocalPoller::current().ok_or_else(|| Status::internal("not on a poller"))?;
+                let counters = poller.counters();
+                payload = format!(
+                    "{} {} {}",
+                    counters.srq_limit_events, counters.reserve_posted, counters.rnr
+                )
+                .into();
+            }
+            _ => {}
+        }
+        Ok(Response::new(EchoReply { payload }))
+    }
+}
+
+fn device() -> Device {
+    Device::open("soft").expect("soft is always there")
+}
+
+fn server() -> Server {
+    Server::builder(&device())
+        .add_service(EchoServer::per_poller(|| Obedient))
+        .bind("127.0.0.1:0")
+        .expect("a server on this machine")
+}
+
+#[test]
+#[ignore = "the other tests run it, as the server's process"]
+#[allow(clippy::print_stdout, reason = "its parent reads the address")]
+fn server_process() {
+    let server = server();
+    println!("\nlistening at {}", server.local_addr());
+    server.run().unwrap();
+}
+
+#[test]
+#[ignore = "the other tests run it, as a client's process"]
+#[allow(clippy::print_stdout, reason = "its parent waits for the line")]
+fn client_process() {
+    let (poller, echo) = connect(&std::env::var("VERBLINE_TEST_SERVER").unwrap());
+    // Calls that are never answered, and answers that nobody fetches.
+    let mut calls: Vec<_> = (0..64)
+        .map(|n| Box::pin(call(&echo, if n % 2 == 0 { NEVER } else { b"x" })))
+        .collect();
+    poller.block_on(poll_fn(|cx| {
+        for call in &mut calls {
+            let _ = call.as_mut().poll(cx);
+        }
+        Poll::Ready(())
+    }));
+    for _ in 0..10_000 {
+        poller.turn();
+    }
+    println!("\nin the middle of {} calls", calls.len());
+    std::thread::sleep(Duration::from_secs(600));
+}
+
+/// A process of this test binary, killed when the test is done with it.
+struct Process(Child);
+
+impl Process {
+    /// Starts an ignored test as a process, and waits for its line that begins with `word`.
+    fn start(test: &str, server: &str, word: &str) -> (Self, String) {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args([
+                "--exact",
+                test,
+                "--ignored",
+                "--nocapture",
+                "--test-threads=1",
+            ])
+            .env("VERBLINE_TEST_SERVER", server)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let stdout = BufReader::new(child.stdout.take().unwrap());
+        let line = stdout
+            .lines()
+            .map_while(Result::ok)
+            .find(|line| line.starts_with(word));
+        (
+            Self(child),
+            line.unwrap_or_else(|| panic!("{test} ended without saying '{word}'")),
+        )
+    }
+
+    fn server() -> (Self, String) {
+        let (process, line) = Self::start("server_process", "", "listening at ");
+        (process, line["listening at ".len()..].to_owned())
+    }
+
+    fn signal(&self, signal: rustix::process::Signal) {
+        let pid = rustix::process::Pid::from_child(&self.0);
+        rustix::process::kill_process(pid, signal).unwrap();
+    }
+
+    fn kill(mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn connect(address: &str) -> (LocalPoller, EchoClient<LocalChannel>) {
+    let poller = LocalPoller::new(&device()).unwrap();
+    let channel = poller
+        .connect(address)
+        .unwrap_or_else(|error| panic!("{error}"));
+    (poller, EchoClient::new(channel))
+}
+
+async fn call(echo: &EchoClient<LocalChannel>, payload: &[u8]) -> Result<Vec<u8>, CallError> {
+    let request = EchoRequest {
+        payload: payload.to_vec(),
+    };
+    echo.echo(request)
+        .await
+        .map(|response| response.into_inner().payload)
+}
+
+/// Polls all to their end; those that are ready are not polled again.
+async fn all<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<F::Output> {
+    let mut futures: Vec<_> = futures
+        .into_iter()
+        .map(|future| (Box::pin(future), None))
+        .collect();
+    poll_fn(|cx| {
+        for (future, output) in futures.iter_mut().filter(|(_, output)| output.is_none()) {
+            if let Poll::Ready(ready) = future.as_mut().poll(cx) {
+                *output = Some(ready);
+            }
+        }
+        if futures.iter().all(|(_, output)| output.is_some()) {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
+        }
+    })
+    .await;
+    futures
+        .into_iter()
+        .filter_map(|(_, output)| output)
+        .collect()
+}
+
+#[test]
+fn calls_between_two_processes_of_every_length() {
+    let (_server, address) = Process::server();
+    let (poller, echo) = connect(&address);
+    for len in [0, 1, 63, 64, 200, 220, 240, 241, 1000, 4000] {
+        let payload: Vec<u8> = (0..len).map(|n: u32| n as u8).collect();
+        assert_eq!(
+            poller.block_on(call(&echo, &payload)).unwrap(),
+            payload,
+            "{len} bytes"
+        );
+    }
+    let payloads: Vec<Vec<u8>> = (0..2000u32)
+        .map(|n| vec![n as u8; (n as usize * 7) % 4000])
+        .collect();
+    let answers = poller.block_on(all(payloads.iter().map(|payload| call(&echo, payload))));
+    for (answer, payload) in answers.into_iter().zip(&payloads) {
+        assert_eq!(&answer.unwrap(), payload);
+    }
+}
+
+#[test]
+fn clients_killed_in_the_middle_of_calls_leave_nothing_behind_in_the_server() {
+    let (_server, address) = Process::server();
+    let (poller, echo) = connect(&address);
+    // Together they have more calls under way, and more connections, than the server has room for.
+    for round in 0..8 {
+        let clients: Vec<_> = (0..10)
+            .map(|_| Process::start("client_process", &address, "in the middle").0)
+            .collect();
+        for client in clients {
+            client.kill();
+        }
+        assert_eq!(
+            poller.block_on(call(&echo, b"on")).unwrap(),
+            b"on",
+            "round {round}"
+        );
+    }
+    let counters = String::from_utf8(poller.block_on(call(&echo, COUNTERS)).unwrap()).unwrap();
+    assert!(
+        counters.ends_with(" 0"),
+        "frames found no receive: {counters}"
+    );
+}
+
+#[test]
+fn when_the_server_is_killed_every_call_in_flight_ends_and_says_that_it_may_have_run() {
+    let (server, address) = Process::server();
+    let (poller, echo) = connect(&address);
+    assert_eq!(poller.block_on(call(&echo, b"first")).unwrap(), b"first");
+    let mut calls: Vec<_> = (0..32).map(|_| Box::pin(call(&echo, NEVER))).collect();
+    poller.block_on(poll_fn(|cx| {
+        for call in &mut calls {
+            assert!(call.as_mut().poll(cx).is_pending());
+        }
+        Poll::Ready(())
+    }));
+    for _ in 0..1000 {
+        poller.turn();
+    }
+    server.kill();
+    let killed = Instant::now();
+    for outcome in poller.block_on(all(calls)) {
+        let error = outcome.unwrap_err();
+        assert_eq!(
+            (error.code(), error.execution()),
+            (Code::Unavailable, Execution::MayHaveRun),
+            "{error}"
+        );
+        assert!(matches!(error.cause(), Cause::Disconnected(_)), "{error:?}");
+    }
+    // Well above the second that is promised, for a machine that does other things meanwhile.
+    assert!(
+        killed.elapsed() < Duration::from_secs(5),
+        "it took {:?}",
+        killed.elapsed()
+    );
+    let error = poller.block_on(call(&echo, b"late")).unwrap_err();
+    assert_eq!(
+        (error.code(), error.execution()),
+        (Code::Unavailable, Execution::NeverSent)
+    );
+}
+
+#[test]
+fn nothing_is_lost_when_the_server_is_stopped_for_two_seconds() {
+    let (server, address) = Process::server();
+    let (poller, echo) = connect(&address);
+    assert!(poller.block_on(call(&echo, b"warm")).is_ok());
+    server.signal(rustix::process::Signal::STOP);
+    let mut calls = pin!(all((0..200u32).map(|n| {
+        let echo = &echo;
+        async move { call(echo, &n.to_le_bytes()).await }
+    })));
+    let stopped = Instant::now();
+    let mut cx = Context::from_waker(Waker::noop());
+    while stopped.elapsed() < Duration::from_secs(2) {
+        assert!(
+            calls.as_mut().poll(&mut cx).is_pending(),
+            "a stopped server answers nothing"
+        );
+    }
+    server.signal(rustix::process::Signal::CONT);
+    for (n, answer) in (0..200u32).zip(poller.block_on(calls)) {
+        assert_eq!(answer.unwrap(), n.to_le_bytes());
+    }
+}
+
+#[test]
+fn no_server_no_protocol_and_no_address_are_each_said_clearly() {
+    let poller = LocalPoller::new(&device()).unwrap();
+    // A port that was just free.
+    let free = std::net::TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .to_string();
+    let error = poller.connect(&free).unwrap_err().to_string();
+    assert!(
+        error.contains("no server answers") && error.contains(&free),
+        "{error}"
+    );
+    let error = poller.connect("not an address").unwrap_err().to_string();
+    assert!(error.contains("not an address"), "{error}");
+
+    let web = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = web.local_addr().unwrap().to_string();
+    let answering = std::thread::spawn(move || {
+        let (mut stream, _) = web.accept().unwrap();
+        let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n");
+        let _ = stream.read(&mut [0; 64]);
+    });
+    let error = poller.connect(&address).unwrap_err().to_string();
+    assert!(
+        error.contains("does not answer as a Verbline server"),
+        "{error}"
+    );
+    answering.join().unwrap();
+
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = silent.local_addr().unwrap().to_string();
+    let error = poller
+        .connect_within(&address, Duration::from_millis(200))
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("within 200ms"), "{error}");
+}
+
+#[test]
+fn garbage_silence_and_half_closed_sockets_at_the_handshakes_port_harm_nobody() {
+    let (_server, address) = Process::server();
+    let (poller, echo) = connect(&address);
+    let mut sockets = Vec::new();
+    for n in 0..30 {
+        let mut socket = TcpStream::connect(&address).unwrap();
+        match n % 3 {
+            0 => {
+                let _ = socket.write_all(&[n; 500]);
+            }
+            1 => socket.shutdown(Shutdown::Write).unwrap(),
+            _ => {}
+        }
+        sockets.push(socket);
+        assert_eq!(poller.block_on(call(&echo, &[n])).unwrap(), [n]);
+    }
+    let (other_poller, other) = connect(&address);
+    assert_eq!(other_poller.block_on(call(&other, b"new")).unwrap(), b"new");
+}
+
+#[test]
+fn while_a_poller_is_blocked_the_reserve_is_posted_and_nobody_finds_no_receive() {
+    let server = server().spawn();
+    let address = server.local_addr().to_string();
+    let clients: Vec<_> = (0..48).map(|_| connect(&address)).collect();
+    let count = |payload: Vec<u8>| -> Vec<u64> {
+        String::from_utf8(payload)
+            .unwrap()
+            .split(' ')
+            .map(|number| number.parse().unwrap())
+            .collect()
+    };
+    let (poller, echo) = &clients[0];
+    // Windows grow as they are used: let all clients use theirs, then spend them while the poller
+    // is blocked.
+    for round in 0..4 {
+        for (poller, echo) in &clients {
+            let answers = poller.block_on(all((0..64u32).map(|_| call(echo, b"grow"))));
+            assert!(
+                answers.into_iter().all(|answer| answer.is_ok()),
+                "round {round}"
+            );
+        }
+    }
+    let before = count(poller.block_on(call(echo, COUNTERS)).unwrap());
+    let mut blocked = pin!(call(echo, BLOCK));
+    let mut cx = Context::from_waker(Waker::noop());
+    assert!(blocked.as_mut().poll(&mut cx).is_pending());
+    let mut spent: Vec<_> = clients
+        .iter()
+        .map(|(_, echo)| {
+            Box::pin(all(
+                (0..64u32).map(move |n| async move { call(echo, &n.to_le_bytes()).await })
+            ))
+        })
+        .collect();
+    let mut done: Vec<_> = spent.iter().map(|_| None).collect();
+    while done.iter().any(Option::is_none) {
+        for (spend, done) in spent
+            .iter_mut()
+            .zip(&mut done)
+            .filter(|(_, done)| done.is_none())
+        {
+            if let Poll::Ready(answers) = spend.as_mut().poll(&mut cx) {
+                *done = Some(answers);
+            }
+        }
+    }
+    for answers in done.into_iter().flatten() {
+        for (n, answer) in (0u32..).zip(answers) {
+            assert_eq!(answer.unwrap(), n.to_le_bytes());
+        }
+    }
+    assert_eq!(poller.block_on(blocked).unwrap(), BLOCK);
+    let after = count(poller.block_on(call(echo, COUNTERS)).unwrap());
+    assert!(after[0] > before[0], "no limit event: {before:?} {after:?}");
+    assert!(
+        after[1] > before[1],
+        "no reserve was posted: {before:?} {after:?}"
+    );
+    assert_eq!(after[2], 0, "frames found no receive");
+    server.shutdown().unwrap();
+}
+
+#[test]
+fn a_server_that_is_shut_down_lets_its_address_go_and_its_clients_know() {
+    let server = server().spawn();
+    let address = server.local_addr().to_string();
+    let (poller, echo) = connect(&address);
+    assert!(poller.block_on(call(&echo, b"x")).is_ok());
+    server.shutdown().unwrap();
+    assert_eq!(
+        poller.block_on(call(&echo, b"x")).unwrap_err().code(),
+        Code::Unavailable
+    );
+    assert!(poller.connect(&address).is_err());
+}
+
+#[test]
+fn several_pollers_share_the_connections() {
+    let server = Server::builder(&device())
+        .add_service(EchoServer::per_poller(|| Obedient))
+        .pollers(2)
+        .cores([])
+        .bind("127.0.0.1:0")
+        .unwrap()
+        .spawn();
+    let address = server.local_addr().to_string();
+    let clients: Vec<_> = (0..6).map(|_| connect(&address)).collect();
+    for (n, (poller, echo)) in (0u8..).zip(&clients) {
+        assert_eq!(poller.block_on(call(echo, &[n])).unwrap(), [n]);
+    }
+    server.shutdown().unwrap();
+}
