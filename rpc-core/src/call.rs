@@ -84,22 +84,29 @@ impl<B> Default for CallTable<B> {
 }
 
 impl<B> CallTable<B> {
-    /// A place for a call that is about to be sent.
-    pub(crate) fn begin(&mut self) -> CallId {
-        let index = self.free.pop().unwrap_or_else(|| {
-            let index = self.entries.len() as u32;
-            self.entries.push(Entry {
-                id: CallId::new(index, 0),
-                state: State::Free,
-            });
-            index
-        });
+    /// A place for a call that is about to be sent; `None` if ids can tell no more calls apart:
+    /// answers to futures that were forgotten take places, too.
+    pub(crate) fn begin(&mut self) -> Option<CallId> {
+        let index = match self.free.pop() {
+            Some(index) => index,
+            None => {
+                let index = u32::try_from(self.entries.len()).ok()?;
+                if index > CallId::MAX_INDEX {
+                    return None;
+                }
+                self.entries.push(Entry {
+                    id: CallId::new(index, 0),
+                    state: State::Free,
+                });
+                index
+            }
+        };
         let entry = &mut self.entries[index as usize];
         entry.state = State::InFlight {
             waker: None,
             timer: None,
         };
-        entry.id
+        Some(entry.id)
     }
 
     /// The call in flight has a deadline.
@@ -270,7 +277,7 @@ mod tests {
     use crate::call_error::{Cause, Execution};
 
     fn begin(table: &mut CallTable<u8>) -> CallId {
-        table.begin()
+        table.begin().unwrap()
     }
 
     #[test]
@@ -317,7 +324,7 @@ mod tests {
     #[test]
     fn answers_nobody_came_for_can_be_copied_out_of_their_slots() {
         let mut table: CallTable<Vec<u8>> = CallTable::default();
-        let id = table.begin();
+        let id = table.begin().unwrap();
         table.answer(id, vec![1, 2]);
         let mut slots = Vec::new();
         table.copy_answers_out(|slot| slots.push(slot));
@@ -348,5 +355,22 @@ mod tests {
             Taken::Answered(Answer::Slot(1))
         ));
         assert_eq!(table.len(), 0);
+    }
+
+    #[test]
+    fn there_are_as_many_calls_as_ids_can_tell_apart() {
+        let mut table = CallTable::<u8>::default();
+        let mut last = CallId(0);
+        for _ in 0..=CallId::MAX_INDEX {
+            last = table.begin().unwrap();
+        }
+        assert_eq!(table.begin(), None);
+        table.answer(last, 1);
+        table.take(last, Waker::noop());
+        assert_eq!(
+            table.begin(),
+            Some(CallId::new(CallId::MAX_INDEX, 1)),
+            "a place that was used before"
+        );
     }
 }

@@ -114,7 +114,7 @@ impl Connection {
                     .checked_sub(1)
                     .ok_or(ProtocolError::UnknownCall { call: header.call })?;
             }
-            (FrameKind::Credit, _) => self.window.credit_frame_received(),
+            (FrameKind::Credit, _) => self.window.credit_frame_received()?,
             (kind, role) => return Err(ProtocolError::WrongWay { kind, role }),
         }
         Ok(())

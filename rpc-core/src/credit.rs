@@ -82,6 +82,9 @@ pub enum CreditError {
     /// A request for which no credit was granted.
     #[error("a request came without a credit")]
     NotGranted,
+    /// A credit frame while the one before was not acknowledged yet: there is one receive for them.
+    #[error("a second credit frame came before the first was acknowledged")]
+    TwoCreditFrames,
     /// An acknowledgement of a credit frame that is not under way.
     #[error("a credit frame was acknowledged that was not sent")]
     AckOfNothing,
@@ -119,7 +122,8 @@ impl SendCredits {
 
     /// Gives one back that was taken for a request that was then not sent.
     pub fn untake(&mut self) {
-        self.available += 1;
+        // A peer that grants too much in the meantime is found out by the next grant.
+        self.available = self.limit.min(self.available + 1);
     }
 
     /// Adds what a frame brought.
@@ -224,8 +228,15 @@ impl ReceiveWindow {
     }
 
     /// The peer's credit frame has been consumed; the next frame tells it.
-    pub fn credit_frame_received(&mut self) {
-        self.ack_owed = true;
+    ///
+    /// # Errors
+    ///
+    /// [`CreditError::TwoCreditFrames`] if it has not been told of the one before yet.
+    pub fn credit_frame_received(&mut self) -> Result<(), CreditError> {
+        if std::mem::replace(&mut self.ack_owed, true) {
+            return Err(CreditError::TwoCreditFrames);
+        }
+        Ok(())
     }
 
     /// The peer has consumed this side's credit frame.

@@ -2,12 +2,13 @@
 //!
 //! A turn, in the order of its steps:
 //!
-//! 1. [`Driver::turn`] flushes what was sent since the last turn, and polls the transport;
+//! 1. [`Driver::turn`] flushes what was sent since the last turn, and polls the transport; responses
+//!    that waited for a send slot are the first to get those that this brought back;
 //! 2. each frame is checked and routed ([`Driver::receive`]): an answer to the call that waits for
 //!    it, a request to its handler (`serve.rs`);
 //! 3. handlers that were woken go on (`serve.rs`);
-//! 4. what had to wait is tried again: responses without a slot, calls without a credit; deadlines;
-//!    credits that no response carried;
+//! 4. what had to wait is tried again: calls without a credit; credits that no response carried;
+//!    deadlines;
 //! 5. one flush.
 //!
 //! The state is borrowed for the steps between the user's code, never across it: decoding, handlers,
@@ -31,7 +32,10 @@ use crate::frame::{CallId, FrameHeader, FrameKind, HEADER_LEN};
 use crate::serve::Blocked;
 use crate::task::{TaskKey, Tasks};
 use crate::timers::Timers;
-use crate::transport::{Admitted, CloseReason, ConnectionId, Event, Permit, Transport};
+use crate::server::Shares;
+use crate::transport::{
+    Admitted, CloseReason, ConnectionId, Event, Permit, ReserveError, Transport,
+};
 use crate::waiters::{WaiterKey, Waiters};
 
 /// Names a connection in the driver, for as long as anybody holds a channel to it.
@@ -67,8 +71,12 @@ pub(crate) struct State<T: Transport> {
     pub(crate) timers: Timers<TimerTarget>,
     /// Responses that found no send slot, oldest first.
     pub(crate) blocked: VecDeque<Blocked>,
-    /// Links that owe credits which no response carried.
-    pub(crate) owing: Vec<LinkKey>,
+    /// Links that owe credits which no response carried, each once.
+    owing: Vec<LinkKey>,
+    /// Connections that the admission may still let in, and what each is granted at first: growing
+    /// windows leave that much of the budget alone.
+    expected: u32,
+    initial_window: u32,
     /// Links on which calls wait.
     pub(crate) waiting: Vec<LinkKey>,
     /// Wakers to wake as soon as the state is no longer borrowed.
@@ -86,7 +94,9 @@ pub(crate) struct Link<B> {
     /// Set when this side has decided to end it, and for good when the transport has.
     pub(crate) ended: Option<CloseReason>,
     closed: bool,
-    _permit: Option<Permit>,
+    /// It is among those that owe credits.
+    owes: bool,
+    permit: Option<Permit>,
 }
 
 /// What a deadline ends.
@@ -100,6 +110,7 @@ pub(crate) enum TimerTarget {
 impl<T: Transport> Driver<T> {
     pub(crate) fn new(transport: T, methods: Methods, clock: Clock) -> Self {
         let budget = ReceiveBudget::new(transport.limits().promisable_receives());
+        let shares = Shares::of(transport.limits());
         Self {
             state: RefCell::new(State {
                 transport,
@@ -109,6 +120,8 @@ impl<T: Transport> Driver<T> {
                 timers: Timers::default(),
                 blocked: VecDeque::new(),
                 owing: Vec::new(),
+                expected: shares.connections,
+                initial_window: shares.initial_window,
                 waiting: Vec::new(),
                 wakers: Vec::new(),
             }),
@@ -141,10 +154,15 @@ impl<T: Transport> Driver<T> {
 
     fn take_turn(&self) -> bool {
         let mut events = self.events.take();
-        {
+        let any_blocked = {
             let state = &mut *self.state.borrow_mut();
             state.transport.flush();
             state.transport.poll(&mut events);
+            !state.blocked.is_empty()
+        };
+        if any_blocked {
+            // Before those to come: the slots that this poll brought back are for the oldest.
+            self.retry_blocked_responses();
         }
         if !events.is_empty() {
             // Asked for in the batch before: it will be asked for in this one.
@@ -236,9 +254,8 @@ impl<T: Transport> Driver<T> {
             return;
         };
         self.discard_tasks_of(key);
-        let mut state = self.state.borrow_mut();
-        state.reap(key);
-        drop(state);
+        let reaped = self.state.borrow_mut().reap(key);
+        drop(reaped);
         self.wake_collected();
     }
 
@@ -260,14 +277,10 @@ impl<T: Transport> Driver<T> {
         state.call_waiters_up();
         state.send_owed_credits();
         let look_at_clock = turns.is_multiple_of(TURNS_PER_CLOCK) && !state.timers.is_empty();
-        let any_blocked = !state.blocked.is_empty();
         let any_woken = !state.wakers.is_empty();
         drop(state);
         if look_at_clock {
             self.expire_deadlines();
-        }
-        if any_blocked {
-            self.retry_blocked_responses();
         }
         if any_woken || look_at_clock {
             self.wake_collected();
@@ -307,14 +320,17 @@ impl<T: Transport> Driver<T> {
 
     /// The last channel to a link has gone: it ends when its calls have.
     pub(crate) fn close_link(&self, key: LinkKey) {
-        let state = &mut *self.state.borrow_mut();
+        let mut borrowed = self.state.borrow_mut();
+        let state = &mut *borrowed;
         if let Some(link) = state.links.get_mut(key.index())
             && link.ended.is_none()
         {
             link.ended = Some(CloseReason::Local);
             state.transport.close(link.id);
         }
-        state.reap(key);
+        let reaped = state.reap(key);
+        drop(borrowed);
+        drop(reaped);
     }
 
     /// Ends every connection, for a poller that stops.
@@ -387,7 +403,8 @@ impl<T: Transport> State<T> {
             handles: 0,
             ended: None,
             closed: false,
-            _permit: permit,
+            owes: false,
+            permit,
         }) as u32);
         let index = id.index as usize;
         if self.routes.len() <= index {
@@ -414,6 +431,7 @@ impl<T: Transport> State<T> {
         }
         let connection = Connection::server(session.initial_credits, session.max_in_flight);
         self.add(id, connection, Some(admitted.permit));
+        self.expected = self.expected.saturating_sub(1);
         tracing::debug!(connection = %id, window = session.initial_credits, "accepted");
     }
 
@@ -450,20 +468,42 @@ impl<T: Transport> State<T> {
         Some(key)
     }
 
-    /// Forgets a link that has ended on both ends: in the transport and for its channels.
-    pub(crate) fn reap(&mut self, key: LinkKey) {
-        let Some(link) = self.links.get_mut(key.index()) else {
-            return;
-        };
+    /// Forgets a link that has ended on both ends: in the transport and for its channels. It is to
+    /// be dropped when nothing is borrowed, for the wakers in it.
+    #[must_use]
+    fn reap(&mut self, key: LinkKey) -> Option<Link<T::RecvBuf>> {
+        let link = self.links.get(key.index())?;
         if !(link.closed && link.handles == 0) {
-            return;
+            return None;
         }
-        // Nobody can come for these any more: a call's future holds its channel.
-        let mut left = Vec::new();
-        link.calls.copy_answers_out(|buf| left.push(buf));
-        self.links.remove(key.index());
-        for buf in left {
-            self.release_answer(buf);
+        let mut link = self.links.remove(key.index());
+        // Nobody can come for what is left any more: a call's future holds its channel, so these
+        // were forgotten.
+        for timer in link.waiters.timers() {
+            self.timers.cancel(timer);
+        }
+        link.calls.copy_answers_out(|buf| {
+            self.transport.release(buf);
+            self.budget.give_back(1);
+        });
+        if link.is_server() {
+            self.expected += 1;
+        }
+        Some(link)
+    }
+
+    /// Receives that windows may grow by: what is not set aside for connections yet to come.
+    pub(crate) fn free_for_growth(&self) -> u32 {
+        let set_aside = self.expected.saturating_mul(self.initial_window + 1);
+        self.budget.left().saturating_sub(set_aside)
+    }
+
+    /// A request's credit is owed, and no response carries it now.
+    pub(crate) fn owe(&mut self, key: LinkKey) {
+        if let Some(link) = self.links.get_mut(key.index())
+            && !std::mem::replace(&mut link.owes, true)
+        {
+            self.owing.push(key);
         }
     }
 
@@ -512,28 +552,35 @@ impl<T: Transport> State<T> {
     }
 
     fn send_owed_credits(&mut self) {
-        while let Some(key) = self.owing.pop() {
-            let Some(link) = self.links.get_mut(key.index()) else {
-                continue;
+        let (links, transport) = (&mut self.links, &mut self.transport);
+        // Each is tried once: one whose peer takes nothing must not hold up the others.
+        self.owing.retain(|key| {
+            let Some(link) = links.get_mut(key.index()) else {
+                return false;
             };
+            link.owes = false;
             if link.ended.is_some() || !link.connection.wants_credit_frame() {
-                continue;
+                return false;
             }
-            match self.transport.reserve(link.id, HEADER_LEN) {
+            match transport.reserve(link.id, HEADER_LEN) {
                 Ok(mut buf) => {
                     let header = link.connection.poll_header(FrameKind::Credit, CallId(0), 0);
                     header.emit(buf.as_mut());
                     // If the connection has ended, so have its credits.
-                    let _ = self.transport.send(link.id, buf);
+                    let _ = transport.send(link.id, buf);
                 }
-                Err(crate::transport::ReserveError::NoSlot) => {
-                    // Others are as unlikely to find one: all are tried again in the next turn.
-                    self.owing.push(key);
-                    break;
-                }
+                Err(ReserveError::NoSlot) => link.owes = true,
                 Err(_) => {}
             }
-        }
+            link.owes
+        });
+    }
+}
+
+impl<B> Link<B> {
+    /// Only the server's side holds a place that the admission gave.
+    fn is_server(&self) -> bool {
+        self.permit.is_some()
     }
 }
 

@@ -3,6 +3,7 @@
 //! The types of messages are erased here as those of the transport are above: a call's future
 //! ([`crate::client`]) speaks to its poller through [`Poller`] alone.
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
@@ -15,7 +16,7 @@ use crate::driver::{Driver, LinkKey, TimerTarget};
 use crate::frame::{CallId, FrameKind, HEADER_LEN, timeout_us};
 use crate::limits::Limits;
 use crate::metadata::Metadata;
-use crate::session::{ClientSession, ServerSession, VERSION};
+use crate::session::{ClientSession, ServerSession, VERSION, calls_told_apart};
 use crate::transport::{CloseReason, ConnectError, Counters, ReserveError, Transport};
 use crate::waiters::WaiterKey;
 
@@ -102,7 +103,7 @@ impl<T: Transport> Poller for Driver<T> {
         if !state.promise_receive() {
             return Err(no_receive_left(address));
         }
-        let max_in_flight = state.transport.limits().max_in_flight;
+        let max_in_flight = calls_told_apart(state.transport.limits().max_in_flight);
         let hello = ClientSession {
             version: VERSION,
             max_in_flight,
@@ -198,38 +199,47 @@ impl<T: Transport> Poller for Driver<T> {
                 return Begun::Failed(never_sent(cause));
             }
         };
-        state.leave(link, waiter);
-        let entry = &mut state.links[link.index()];
-        let call_id = entry.calls.begin();
-        if let Some(deadline) = call.deadline {
-            entry.calls.set_timer(
-                call_id,
-                state
-                    .timers
-                    .insert(deadline, TimerTarget::Call(link, call_id)),
-            );
-        }
         drop(borrowed);
 
+        // The message's own code: nothing is borrowed, and if it panics, nothing is lost.
         let (metadata, message) = buf.as_mut()[HEADER_LEN..].split_at_mut(metadata_len);
-        call.metadata.encode(metadata);
-        (call.encode)(message);
+        let written = catch_unwind(AssertUnwindSafe(|| {
+            call.metadata.encode(metadata);
+            (call.encode)(message);
+        }));
 
-        let state = &mut *self.state.borrow_mut();
-        if let Some(entry) = state.links.get_mut(link.index()) {
-            let mut header = entry
-                .connection
-                .poll_header(FrameKind::Request, call_id, call.method);
-            header.metadata_len = metadata_len as u16;
-            if let Some((now, deadline)) = now.zip(call.deadline) {
-                header.timeout_us = timeout_us(Some(deadline.saturating_duration_since(now)));
-            }
-            header.emit(buf.as_mut());
-            // If the connection has ended, that is the next event, and fails this call.
-            let _ = state.transport.send(entry.id, buf);
-        } else {
+        let mut borrowed = self.state.borrow_mut();
+        let state = &mut *borrowed;
+        // The call's future holds its channel, so the link is there, if it may have ended.
+        let entry = &mut state.links[link.index()];
+        let begun = (written.is_ok() && entry.ended.is_none())
+            .then(|| entry.calls.begin())
+            .flatten();
+        let Some(call_id) = begun else {
+            entry.connection.untake_request();
             state.transport.cancel(buf);
+            state.budget.give_back(1);
+            if let Err(panic) = written {
+                drop(borrowed);
+                resume_unwind(panic);
+            }
+            return state.wait(link, waiter, call.deadline, waker);
+        };
+        let mut header = entry
+            .connection
+            .poll_header(FrameKind::Request, call_id, call.method);
+        header.metadata_len = metadata_len as u16;
+        if let Some((now, deadline)) = now.zip(call.deadline) {
+            header.timeout_us = timeout_us(Some(deadline.saturating_duration_since(now)));
+            let timer = state
+                .timers
+                .insert(deadline, TimerTarget::Call(link, call_id));
+            entry.calls.set_timer(call_id, timer);
         }
+        header.emit(buf.as_mut());
+        // If the connection has ended, that is the next event, and fails this call.
+        let _ = state.transport.send(entry.id, buf);
+        state.leave(link, waiter);
         Begun::Sent(call_id)
     }
 
@@ -260,8 +270,12 @@ impl<T: Transport> Poller for Driver<T> {
                 drop(state);
                 match answer {
                     Answer::Slot(buf) => {
-                        receive(buf.as_ref());
+                        // Decoding is the message's own code: a panic must not take the slot along.
+                        let received = catch_unwind(AssertUnwindSafe(|| receive(buf.as_ref())));
                         self.state.borrow_mut().release_answer(buf);
+                        if let Err(panic) = received {
+                            resume_unwind(panic);
+                        }
                     }
                     Answer::Copied(frame) => receive(&frame),
                 }

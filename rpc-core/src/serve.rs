@@ -78,7 +78,7 @@ impl<T: Transport> Driver<T> {
                     Poll::Pending => {
                         let state = &mut *self.state.borrow_mut();
                         // No response carries this request's credit now.
-                        state.owing.push(link);
+                        state.owe(link);
                         let timer = deadline
                             .map(|deadline| state.timers.insert(deadline, TimerTarget::Task(key)));
                         self.tasks
@@ -140,11 +140,11 @@ impl<T: Transport> Driver<T> {
 
     /// The connection has ended: nobody waits for these any more.
     pub(crate) fn discard_tasks_of(&self, link: LinkKey) {
-        for task in self
+        let tasks = self
             .tasks
             .borrow_mut()
-            .remove_where(|task| task.link == link)
-        {
+            .remove_where(|task| task.link == link);
+        for task in tasks {
             if let Some(timer) = task.timer {
                 self.state.borrow_mut().timers.cancel(timer);
             }
@@ -285,9 +285,10 @@ impl<T: Transport> State<T> {
     /// A request is decoded: its slot and its credit go back before its handler runs.
     fn release_request(&mut self, link: LinkKey, buf: T::RecvBuf) {
         self.transport.release(buf);
+        let free = self.free_for_growth();
         if let Some(link) = self.links.get_mut(link.index()) {
             link.connection.release_request();
-            let growth = link.connection.wants_growth(self.budget.left());
+            let growth = link.connection.wants_growth(free);
             if growth > 0 && self.budget.take(growth) {
                 link.connection.grow(growth);
             }
@@ -350,7 +351,7 @@ impl<T: Transport> State<T> {
 
     fn block(&mut self, blocked: Blocked) {
         // Its credit travels with it; until then the client may need it.
-        self.owing.push(blocked.link);
+        self.owe(blocked.link);
         self.blocked.push_back(blocked);
     }
 }

@@ -23,7 +23,7 @@ use crate::idle::Idle;
 use crate::limits::{Intents, Limits};
 use crate::method::MethodSpec;
 use crate::poller::LocalPoller;
-use crate::session::{ClientSession, ServerSession};
+use crate::session::{ClientSession, ServerSession, calls_told_apart};
 use crate::transport::{
     Admission, Admitted, Fabric, FabricError, Listener, Permit, Refusal, Transport,
 };
@@ -440,6 +440,30 @@ fn serve<T: Transport>(driver: Rc<Driver<T>>, stopping: &AtomicBool) {
     LocalPoller::set_current(None);
 }
 
+/// How a poller's receives are shared out between the clients that it lets in.
+pub(crate) struct Shares {
+    /// How many are let in.
+    pub(crate) connections: u32,
+    /// What each is granted when it comes, beside one receive for its credit frame.
+    pub(crate) initial_window: u32,
+}
+
+impl Shares {
+    pub(crate) fn of(limits: &Limits) -> Self {
+        let receives = limits.promisable_receives();
+        // Each needs one receive for a call and one for its credit frame.
+        let connections = limits.max_connections.min(receives / 2).max(1);
+        // Half of all to start with; the other half is for the windows of those that are busy.
+        let initial_window = (receives / 2 / connections)
+            .saturating_sub(1)
+            .clamp(1, INITIAL_WINDOW);
+        Self {
+            connections,
+            initial_window,
+        }
+    }
+}
+
 /// Lets clients in as long as some poller has receives for them, the emptiest poller first.
 pub(crate) struct ServerAdmission {
     methods: Vec<(u16, &'static MethodSpec)>,
@@ -455,17 +479,12 @@ impl ServerAdmission {
         methods: Vec<(u16, &'static MethodSpec)>,
         pollers: usize,
     ) -> Self {
-        let receives = limits.promisable_receives();
-        // Each needs one receive for a call and one for its credit frame.
-        let max_connections = limits.max_connections.min(receives / 2).max(1);
-        let window = (receives / max_connections)
-            .saturating_sub(1)
-            .clamp(1, INITIAL_WINDOW);
+        let shares = Shares::of(limits);
         Self {
             methods,
-            max_in_flight: limits.max_in_flight,
-            window,
-            max_connections: max_connections as usize,
+            max_in_flight: calls_told_apart(limits.max_in_flight),
+            window: shares.initial_window,
+            max_connections: shares.connections as usize,
             connections: (0..pollers).map(|_| Arc::default()).collect(),
         }
     }
@@ -493,7 +512,7 @@ impl Admission for ServerAdmission {
             });
         }
         let permit = Permit::of(count);
-        let max_in_flight = client.max_in_flight.min(self.max_in_flight).max(1);
+        let max_in_flight = client.max_in_flight.clamp(1, self.max_in_flight);
         let offer =
             ServerSession::offer(&self.methods, max_in_flight, self.window.min(max_in_flight));
         Ok(Admitted {

@@ -7,11 +7,18 @@ use std::collections::HashMap;
 
 use prost::Message;
 
+use crate::frame::CallId;
 use crate::method::MethodSpec;
 use crate::transport::Refusal;
 
 /// Version of the frames ([`crate::frame`]) and of the rules of credits.
 pub const VERSION: u32 = 1;
+
+/// How many calls a connection may have under way, given the wish for so many: at least one, and no
+/// more than ids can tell apart.
+pub(crate) fn calls_told_apart(wanted: u32) -> u32 {
+    wanted.clamp(1, CallId::MAX_INDEX)
+}
 
 /// From the client.
 #[derive(Clone, PartialEq, Message)]

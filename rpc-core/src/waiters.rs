@@ -7,6 +7,11 @@ use slab::Slab;
 
 use crate::timers::TimerKey;
 
+/// Turns that a waiter which is called up has for coming; then others are called up in its place,
+/// though it may still come. A future that is polled comes before the next turn, mostly; one that
+/// was forgotten never does, and must not keep the others waiting.
+const PATIENCE: u32 = 16;
+
 /// Names a waiting call until it is sent or gives up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct WaiterKey(usize);
@@ -17,7 +22,11 @@ pub(crate) struct Waiters {
     waiting: Slab<Waiter>,
     /// Those that have not been called up, oldest first. May name some that have left since.
     queue: VecDeque<(usize, u64)>,
-    called_up: u32,
+    /// How many were called up in this round and have not come yet.
+    expected: u32,
+    round: u32,
+    /// Turns since one of them was called up or came.
+    turns: u32,
     arrivals: u64,
 }
 
@@ -25,14 +34,15 @@ pub(crate) struct Waiters {
 struct Waiter {
     arrival: u64,
     waker: Waker,
-    called_up: bool,
+    /// The round in which it was called up.
+    called_up: Option<u32>,
     timer: Option<TimerKey>,
 }
 
 impl Waiters {
-    /// Whether a call that comes now would overtake somebody.
+    /// Whether nobody waits whom a call that comes now would overtake.
     pub(crate) fn is_empty(&self) -> bool {
-        self.waiting.is_empty()
+        self.queue.is_empty() && self.expected == 0
     }
 
     #[cfg(feature = "test-util")]
@@ -47,7 +57,7 @@ impl Waiters {
         let key = self.waiting.insert(Waiter {
             arrival,
             waker,
-            called_up: false,
+            called_up: None,
             timer: None,
         });
         self.queue.push_back((key, arrival));
@@ -56,6 +66,11 @@ impl Waiters {
 
     pub(crate) fn set_timer(&mut self, key: WaiterKey, timer: TimerKey) {
         self.waiting[key.0].timer = Some(timer);
+    }
+
+    /// The timers of all that wait, for when they are forgotten.
+    pub(crate) fn timers(&self) -> impl Iterator<Item = TimerKey> {
+        self.waiting.iter().filter_map(|(_, waiter)| waiter.timer)
     }
 
     /// The waiter's deadline has passed and its timer is gone: it is to look for itself.
@@ -69,41 +84,67 @@ impl Waiters {
     pub(crate) fn is_called_up(&mut self, key: WaiterKey, waker: &Waker) -> bool {
         let waiter = &mut self.waiting[key.0];
         waiter.waker.clone_from(waker);
-        waiter.called_up
+        waiter.called_up.is_some()
     }
 
-    /// It was this waiter's turn, and there was nothing for it after all: it stays first.
+    /// It was this waiter's turn, and there was nothing for it after all: it waits where it did.
     pub(crate) fn call_back(&mut self, key: WaiterKey) {
         let waiter = &mut self.waiting[key.0];
-        if std::mem::take(&mut waiter.called_up) {
-            self.called_up -= 1;
-            self.queue.push_front((key.0, waiter.arrival));
+        let arrival = waiter.arrival;
+        if let Some(round) = waiter.called_up.take() {
+            self.came(round);
+            let place = self.queue.partition_point(|&(_, other)| other < arrival);
+            self.queue.insert(place, (key.0, arrival));
         }
     }
 
     /// Leaves, because it is sent or gives up. Hands out its timer, to cancel.
     pub(crate) fn leave(&mut self, key: WaiterKey) -> Option<TimerKey> {
         let waiter = self.waiting.remove(key.0);
-        self.called_up -= u32::from(waiter.called_up);
+        if let Some(round) = waiter.called_up {
+            self.came(round);
+        }
+        // Calls may come and give up for as long as there is room for none.
+        if self.queue.len() > 2 * self.waiting.len() + 8 {
+            let waiting = &self.waiting;
+            self.queue
+                .retain(|&(key, arrival)| is_there(waiting, key, arrival));
+        }
         waiter.timer
     }
 
-    /// There is room for `room` calls: calls up the next ones, and hands out their wakers.
+    fn came(&mut self, round: u32) {
+        self.turns = 0;
+        self.expected -= u32::from(round == self.round);
+    }
+
+    /// There is room for `room` calls: calls up the next ones, and hands out their wakers. To be
+    /// called once per turn.
     pub(crate) fn call_up(&mut self, room: u32, mut wake: impl FnMut(Waker)) {
-        while self.called_up < room
+        self.turns += 1;
+        if self.turns > PATIENCE {
+            self.turns = 0;
+            self.expected = 0;
+            self.round = self.round.wrapping_add(1);
+        }
+        while self.expected < room
             && let Some((key, arrival)) = self.queue.pop_front()
         {
-            if let Some(waiter) = self
-                .waiting
-                .get_mut(key)
-                .filter(|waiter| waiter.arrival == arrival)
-            {
-                waiter.called_up = true;
-                self.called_up += 1;
+            if is_there(&self.waiting, key, arrival) {
+                let waiter = &mut self.waiting[key];
+                waiter.called_up = Some(self.round);
+                self.expected += 1;
+                self.turns = 0;
                 wake(waiter.waker.clone());
             }
         }
     }
+}
+
+fn is_there(waiting: &Slab<Waiter>, key: usize, arrival: u64) -> bool {
+    waiting
+        .get(key)
+        .is_some_and(|waiter| waiter.arrival == arrival)
 }
 
 #[cfg(test)]
@@ -129,5 +170,53 @@ mod tests {
         waiters.leave(a);
         waiters.leave(d);
         assert!(waiters.is_empty());
+    }
+
+    #[test]
+    fn those_that_are_called_back_keep_their_order() {
+        let waker = Waker::noop();
+        let mut waiters = Waiters::default();
+        let [a, b, c] = [(); 3].map(|()| waiters.join(waker.clone()));
+        waiters.call_up(2, |_| ());
+        waiters.call_back(a);
+        waiters.call_back(b);
+        waiters.call_up(1, |_| ());
+        assert!(waiters.is_called_up(a, waker));
+        assert!(!waiters.is_called_up(b, waker) && !waiters.is_called_up(c, waker));
+    }
+
+    #[test]
+    fn one_that_does_not_come_is_passed_over_and_may_still_come() {
+        let waker = Waker::noop();
+        let mut waiters = Waiters::default();
+        let [forgotten, next] = [(); 2].map(|()| waiters.join(waker.clone()));
+        for _ in 0..PATIENCE {
+            waiters.call_up(1, |_| ());
+            assert!(!waiters.is_called_up(next, waker));
+        }
+        waiters.call_up(1, |_| ());
+        waiters.call_up(1, |_| ());
+        assert!(waiters.is_called_up(next, waker) && waiters.is_called_up(forgotten, waker));
+        waiters.leave(next);
+        // Whoever comes now overtakes nobody but the one that does not come.
+        assert!(waiters.is_empty());
+        waiters.call_back(forgotten);
+        assert!(!waiters.is_empty());
+        waiters.call_up(1, |_| ());
+        assert!(waiters.is_called_up(forgotten, waker));
+    }
+
+    #[test]
+    fn calls_that_come_and_give_up_leave_nothing() {
+        let mut waiters = Waiters::default();
+        let stays = waiters.join(Waker::noop().clone());
+        for _ in 0..1000 {
+            let key = waiters.join(Waker::noop().clone());
+            waiters.call_up(0, |_| ());
+            waiters.leave(key);
+        }
+        assert!(waiters.queue.len() < 20, "{}", waiters.queue.len());
+        waiters.call_up(1, |_| ());
+        assert!(waiters.is_called_up(stays, Waker::noop()));
     }
 }
