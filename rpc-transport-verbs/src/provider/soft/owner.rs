@@ -52,7 +52,9 @@ impl<T> Owned<T> {
 
     #[inline]
     pub(super) fn try_enter(&self) -> Option<Inside<'_, T>> {
-        self.word.try_acquire().then_some(Inside { owned: self })
+        // Not `then_some`: its argument would be made, and dropped, when the word is another's, and
+        // its drop would release what was never taken.
+        self.word.try_acquire().then(|| Inside { owned: self })
     }
 
     /// Enters, giving the core away while somebody else is inside: nobody stays for long, but an
