@@ -59,6 +59,9 @@ pub struct Connection {
     /// Client: requests sent and not answered. Server: requests received and not answered.
     calls_under_way: u32,
     max_in_flight: u32,
+    /// Server: the client's latest request took the last credit it had. Only the client can know:
+    /// what this side has granted may still be on its way.
+    client_is_out: bool,
 }
 
 impl Connection {
@@ -71,6 +74,7 @@ impl Connection {
             window: ReceiveWindow::new(0),
             calls_under_way: 0,
             max_in_flight,
+            client_is_out: false,
         }
     }
 
@@ -83,6 +87,7 @@ impl Connection {
             window: ReceiveWindow::new(initial_credits),
             calls_under_way: 0,
             max_in_flight,
+            client_is_out: false,
         }
     }
 
@@ -107,6 +112,7 @@ impl Connection {
                     });
                 }
                 self.calls_under_way += 1;
+                self.client_is_out = header.credits_spent;
             }
             (FrameKind::Response, Role::Client) => {
                 self.calls_under_way = self
@@ -132,6 +138,7 @@ impl Connection {
         FrameHeader {
             kind,
             credit_ack,
+            credits_spent: kind == FrameKind::Request && self.credits.available() == 0,
             credits,
             call,
             selector,
@@ -171,7 +178,7 @@ impl Connection {
     /// up what it was granted, so double it, but leave most of what is free to others.
     #[must_use]
     pub fn wants_growth(&self, free: u32) -> u32 {
-        if !self.window.is_exhausted() {
+        if !self.client_is_out {
             return 0;
         }
         self.window
@@ -208,6 +215,7 @@ mod tests {
         FrameHeader {
             kind,
             credit_ack: false,
+            credits_spent: false,
             credits: 0,
             call: CallId(0),
             selector: 0,

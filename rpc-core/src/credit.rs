@@ -194,12 +194,6 @@ impl ReceiveWindow {
         self.owed += 1;
     }
 
-    /// Whether the peer has used its whole window up: the sign that a larger one would serve it.
-    #[must_use]
-    pub fn is_exhausted(&self) -> bool {
-        self.granted == 0
-    }
-
     /// Makes the window larger by receives that were taken from the budget.
     pub fn grow(&mut self, receives: u32) {
         self.size += receives;

@@ -11,6 +11,7 @@ use std::any::Any;
 use std::cell::RefCell;
 use std::fmt;
 use std::marker::PhantomData;
+use std::mem;
 use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
@@ -298,14 +299,20 @@ where
 
     fn discard(&self, slot: HandlerSlot) {
         let response = self.take_response(slot);
-        if let Some(mut place) = self.take_future(slot) {
-            // Nobody is left to tell of a panic in a destructor but the log.
-            if let Err(panicked) = guard(|| place.as_mut().set(None)) {
-                tracing::error!(%panicked, "a handler's future panicked while it was dropped");
+        let mut place = self.take_future(slot);
+        let dropped = guard(|| {
+            drop(response);
+            if let Some(place) = &mut place {
+                place.as_mut().set(None);
             }
+        });
+        // Nobody is left to tell of a panic in a destructor but the log.
+        if let Err(panicked) = dropped {
+            tracing::error!(%panicked, "a handler's future or response panicked while it was dropped");
+        }
+        if let Some(place) = place {
             self.put_future(slot, place);
         }
-        drop(response);
         self.free(slot);
     }
 }
@@ -314,7 +321,12 @@ where
 fn guard<R>(run: impl FnOnce() -> R) -> Result<R, Status> {
     catch_unwind(AssertUnwindSafe(run)).map_err(|payload| {
         let message = panic_message(&*payload);
-        Status::internal(format!("the handler panicked: {message}"))
+        let status = Status::internal(format!("the handler panicked: {message}"));
+        // What it panicked with may panic in its destructor; what that panics with is let be.
+        if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
+            mem::forget(again);
+        }
+        status
     })
 }
 

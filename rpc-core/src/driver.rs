@@ -30,9 +30,9 @@ use crate::credit::ReceiveBudget;
 use crate::dispatch::Methods;
 use crate::frame::{CallId, FrameHeader, FrameKind, HEADER_LEN};
 use crate::serve::Blocked;
+use crate::server::Shares;
 use crate::task::{TaskKey, Tasks};
 use crate::timers::Timers;
-use crate::server::Shares;
 use crate::transport::{
     Admitted, CloseReason, ConnectionId, Event, Permit, ReserveError, Transport,
 };

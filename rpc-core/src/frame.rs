@@ -74,6 +74,8 @@ pub struct FrameHeader {
     pub kind: FrameKind,
     /// The sender has consumed the credit frame that this side had under way.
     pub credit_ack: bool,
+    /// The sender has used its last credit for this request: a larger window would serve it.
+    pub credits_spent: bool,
     /// Receives that the sender promises in addition to those promised before.
     pub credits: u16,
     /// The call, for a request or response.
@@ -123,6 +125,8 @@ impl FrameHeader {
     const KIND_RESPONSE: u8 = 2;
     const KIND_CREDIT: u8 = 3;
     const FLAG_CREDIT_ACK: u8 = 1;
+    const FLAG_CREDITS_SPENT: u8 = 2;
+    const FLAGS: u8 = Self::FLAG_CREDIT_ACK | Self::FLAG_CREDITS_SPENT;
 
     /// Writes the header to the first [`HEADER_LEN`] bytes of a frame.
     ///
@@ -135,11 +139,8 @@ impl FrameHeader {
             FrameKind::Response => Self::KIND_RESPONSE,
             FrameKind::Credit => Self::KIND_CREDIT,
         };
-        let flags = if self.credit_ack {
-            Self::FLAG_CREDIT_ACK
-        } else {
-            0
-        };
+        let flags = u8::from(self.credit_ack) * Self::FLAG_CREDIT_ACK
+            | u8::from(self.credits_spent) * Self::FLAG_CREDITS_SPENT;
         // Two stores instead of seven: the compiler does not join byte-array pieces by itself.
         let low = u64::from(kind)
             | u64::from(flags) << 8
@@ -170,12 +171,13 @@ impl FrameHeader {
             kind => return Err(FrameError::Kind { kind }),
         };
         let flags = (low >> 8) as u8;
-        if flags & !Self::FLAG_CREDIT_ACK != 0 {
+        if flags & !Self::FLAGS != 0 {
             return Err(FrameError::Flags { flags });
         }
         let header = Self {
             kind,
             credit_ack: flags & Self::FLAG_CREDIT_ACK != 0,
+            credits_spent: flags & Self::FLAG_CREDITS_SPENT != 0,
             credits: (low >> 16) as u16,
             call: CallId((low >> 32) as u32),
             selector: high as u16,
@@ -229,7 +231,7 @@ mod tests {
         ];
         (
             kind,
-            any::<bool>(),
+            any::<(bool, bool)>(),
             any::<u16>(),
             any::<u32>(),
             any::<u16>(),
@@ -237,10 +239,19 @@ mod tests {
             any::<u32>(),
         )
             .prop_map(
-                |(kind, credit_ack, credits, call, selector, metadata_len, timeout_us)| {
+                |(
+                    kind,
+                    (credit_ack, credits_spent),
+                    credits,
+                    call,
+                    selector,
+                    metadata_len,
+                    timeout_us,
+                )| {
                     FrameHeader {
                         kind,
                         credit_ack,
+                        credits_spent,
                         credits,
                         call: CallId(call),
                         selector,

@@ -16,7 +16,7 @@ use crate::dispatch::{HandlerSlot, ResponseLen};
 use crate::driver::{Driver, LinkKey, State, TimerTarget};
 use crate::frame::{CallId, FrameHeader, FrameKind, HEADER_LEN, StatusBody};
 use crate::metadata::Metadata;
-use crate::status::Status;
+use crate::status::{Code, Status};
 use crate::task::{Task, TaskKey};
 use crate::transport::{ReserveError, Transport};
 
@@ -345,7 +345,13 @@ impl<T: Transport> State<T> {
         status.metadata().encode(metadata);
         // It was reserved to fit.
         let _ = body.encode(&mut message);
-        self.send_response(link, call, status.code().number(), metadata_len, buf);
+        // The number of OK is what tells a client that a response follows: a handler that returned
+        // it as its error did not say what went wrong.
+        let code = match status.code() {
+            Code::Ok => Code::Unknown,
+            code => code,
+        };
+        self.send_response(link, call, code.number(), metadata_len, buf);
         Ok(())
     }
 

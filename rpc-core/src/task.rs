@@ -106,8 +106,10 @@ impl Tasks {
     /// Takes a woken task up again; `None` if it has ended in the meantime.
     pub(crate) fn unpark(&mut self, index: u32) -> Option<(TaskKey, Task, Waker)> {
         let place = &mut self.places[index as usize];
-        // Cleared before the future is polled: a wake from now on queues it once more.
-        place.signal.queued.store(false, Ordering::Release);
+        // Cleared before the future is polled: a wake from now on queues it once more. One that came
+        // before, and found it queued already, is read here: what its thread did is seen by the poll.
+        // A plain store would let that poll read older values, and the wake would be lost.
+        place.signal.queued.swap(false, Ordering::AcqRel);
         let task = place.parked.take()?;
         let waker = place.waker.take()?;
         Some((TaskKey(index), task, waker))
@@ -218,5 +220,67 @@ mod tests {
         assert_eq!(tasks.parked(), 1);
         assert_eq!(tasks.remove_where(|_| true).len(), 1);
         assert_eq!(tasks.parked(), 0);
+    }
+
+    /// Another thread writes, and wakes; the poll that sees an old value is followed by another. An
+    /// optimised build (`cargo test --release`) reorders what a plain store would let it.
+    #[test]
+    fn a_wake_that_finds_its_task_queued_is_not_lost() {
+        use std::sync::atomic::AtomicU32;
+
+        const ROUNDS: u32 = 20_000;
+        let mut tasks = Tasks::default();
+        let (key, waker) = tasks.borrow_place();
+        let remote = waker.clone();
+        let (written, seen) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+        let (write, see) = (Arc::clone(&written), Arc::clone(&seen));
+        let task = Task {
+            link: LinkKey::test(0),
+            call: CallId(0),
+            method: 0,
+            slot: HandlerSlot::test(0),
+            timer: None,
+        };
+        tasks.park(key, waker, task);
+        let writer = std::thread::spawn(move || {
+            for round in 1..=ROUNDS {
+                // The first wake queues the task; the second may find it queued, or being polled.
+                remote.wake_by_ref();
+                for _ in 0..round % 64 {
+                    std::hint::spin_loop();
+                }
+                write.store(round, Ordering::Relaxed);
+                remote.wake_by_ref();
+                let mut spins = 0u32;
+                while see.load(Ordering::Relaxed) != round {
+                    spins += 1;
+                    if spins.is_multiple_of(1000) {
+                        std::thread::yield_now();
+                    }
+                    if spins > 50_000_000 {
+                        return Err(round);
+                    }
+                }
+            }
+            Ok(())
+        });
+        while !writer.is_finished() {
+            let Some(ready) = tasks.take_ready() else {
+                std::thread::yield_now();
+                continue;
+            };
+            for &index in &ready {
+                if let Some((key, task, waker)) = tasks.unpark(index) {
+                    seen.store(written.load(Ordering::Relaxed), Ordering::Relaxed);
+                    tasks.park(key, waker, task);
+                }
+            }
+            tasks.put_back(ready);
+        }
+        assert_eq!(
+            writer.join().unwrap(),
+            Ok(()),
+            "the round whose wake was lost"
+        );
     }
 }

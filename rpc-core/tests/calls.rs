@@ -165,6 +165,58 @@ fn a_message_larger_than_a_slot_is_refused_with_the_limit_and_the_settings_name(
 }
 
 #[test]
+fn an_error_with_the_code_ok_is_an_error_all_the_same() {
+    let pair = Pair::new(|methods| {
+        methods.unary(&ECHO, |_: Request<Vec<u8>>| async {
+            Err::<Response<Vec<u8>>, _>(Status::new(Code::Ok, "all is well"))
+        });
+    });
+    let channel = pair.connect();
+    let error = pair.run(call(&channel, &ECHO, *b"x")).unwrap_err();
+    assert_eq!(error.code(), Code::Unknown);
+    assert_eq!(error.status().unwrap().message(), "all is well");
+    pair.assert_nothing_left();
+}
+
+/// Panics when it is dropped.
+struct Grenade;
+
+impl Drop for Grenade {
+    fn drop(&mut self) {
+        panic!("went off");
+    }
+}
+
+#[test]
+fn a_handler_may_panic_with_what_panics_again() {
+    let pair = Pair::new(|methods| {
+        methods.unary(&ECHO, |_: Request<Vec<u8>>| async {
+            std::panic::panic_any(Grenade);
+            #[allow(unreachable_code)]
+            Ok(Response::new(Vec::<u8>::new()))
+        });
+        methods.unary(&HELD, |_: Request<Vec<u8>>| async {
+            let _dropped_with_its_future = Grenade;
+            std::future::pending::<Result<Response<Vec<u8>>, _>>().await
+        });
+        methods.unary(&FAIL, |request: Request<Vec<u8>>| async {
+            Ok(Response::new(request.into_inner()))
+        });
+    });
+    let channel = pair.connect();
+    let error = pair.run(call(&channel, &ECHO, *b"x")).unwrap_err();
+    assert_eq!(error.code(), Code::Internal);
+    let request = Request::new(vec![1]).with_timeout(Duration::from_millis(5));
+    let mut held = pin!(send(&channel, &HELD, request));
+    assert!(poll_once(held.as_mut()).is_pending());
+    pair.network().settle();
+    pair.network().advance(Duration::from_millis(6));
+    assert_eq!(pair.run(held).unwrap_err().code(), Code::DeadlineExceeded);
+    assert_eq!(pair.run(call(&channel, &FAIL, *b"x")).unwrap(), b"x");
+    pair.assert_nothing_left();
+}
+
+#[test]
 fn a_status_too_long_for_a_slot_keeps_its_code() {
     let (pair, _) = pair_with(&Intents {
         max_message_len: 100,

@@ -17,6 +17,7 @@ fn header(kind: FrameKind) -> FrameHeader {
     FrameHeader {
         kind,
         credit_ack: false,
+        credits_spent: false,
         credits: 0,
         call: CallId(0),
         selector: 0,
@@ -146,6 +147,29 @@ fn credits_that_were_not_agreed_on() {
 }
 
 #[test]
+fn credit_frames_beyond_the_one_there_is_a_receive_for() {
+    for at in [Pair::client, Pair::server] {
+        let gate = Gate::default();
+        let pair = Pair::new(|methods| register(methods, &gate));
+        let channel = pair.connect();
+        let connection = at(&pair).connections()[0];
+        for _ in 0..2 {
+            at(&pair).inject(connection, frame(header(FrameKind::Credit), &[]));
+        }
+        pair.network().settle();
+        let error = pair.run(call(&channel, &ECHO, *b"x")).unwrap_err();
+        assert_eq!(error.code(), Code::Unavailable);
+        if std::ptr::eq(at(&pair), pair.client()) {
+            assert!(
+                error.to_string().contains("a second credit frame"),
+                "{error}"
+            );
+        }
+        pair.assert_nothing_left();
+    }
+}
+
+#[test]
 fn a_method_number_out_of_the_table_fails_that_call_alone() {
     let gate = Gate::default();
     let pair = Pair::new(|methods| register(methods, &gate));
@@ -193,7 +217,7 @@ proptest! {
     fn garbage_on_one_connection_leaves_the_other_alone(
         to_server in any::<bool>(),
         frames in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..40), 1..8),
-        plausible in proptest::collection::vec((1u8..4, 0u8..2, 0u16..4, 0u32..4, 0u16..8), 0..8),
+        plausible in proptest::collection::vec((1u8..4, 0u8..3, 0u16..4, 0u32..4, 0u16..8), 0..8),
     ) {
         let gate = Gate::default();
         gate.open();
@@ -203,7 +227,7 @@ proptest! {
         let connection = *node.connections().last().unwrap();
         let plausible = plausible.into_iter().map(|(kind, flags, credits, call, selector)| {
             let kind = [FrameKind::Request, FrameKind::Response, FrameKind::Credit][usize::from(kind - 1)];
-            frame(FrameHeader { kind, credit_ack: flags == 1, credits, call: CallId(call), selector, metadata_len: 0, timeout_us: 0 }, &[])
+            frame(FrameHeader { kind, credit_ack: flags == 1, credits_spent: flags == 2, credits, call: CallId(call), selector, metadata_len: 0, timeout_us: 0 }, &[])
         });
         for frame in plausible.chain(frames) {
             if node.connections().contains(&connection) {

@@ -39,6 +39,8 @@ struct Endpoint {
 struct Wire {
     peer: Option<(usize, ConnectionId)>,
     unflushed: Vec<Vec<u8>>,
+    /// Sent, and not polled by the peer yet: they fill the send queue.
+    in_queue: u32,
 }
 
 /// Where the slots of an endpoint are.
@@ -147,6 +149,7 @@ impl Wires {
         connections.push(Wire {
             peer: None,
             unflushed: Vec::new(),
+            in_queue: 0,
         });
         // Indices are not reused here, so the generation never changes.
         ConnectionId {
@@ -178,6 +181,16 @@ impl Wires {
         self.endpoints[peer]
             .incoming
             .push_back(closed(peer_connection, peer_reason));
+    }
+
+    /// A frame has been polled: its sender's queue has a place again. (A frame that was injected
+    /// came from no queue.)
+    fn acknowledge(&mut self, endpoint: usize, connection: ConnectionId) {
+        let peer = self.endpoints[endpoint].connections[connection.index as usize].peer;
+        if let Some((peer, connection)) = peer {
+            let wire = &mut self.endpoints[peer].connections[connection.index as usize];
+            wire.in_queue = wire.in_queue.saturating_sub(1);
+        }
     }
 
     fn flush(&mut self, endpoint: usize, connection: ConnectionId) {
@@ -269,12 +282,17 @@ impl Transport for Loopback {
             });
         }
         let refused = self.random.happens(self.faults.no_slot);
-        let send_slots = self.limits.send_slots;
+        let Limits {
+            send_slots,
+            send_queue_depth,
+            ..
+        } = self.limits;
         self.with_own(|own| {
-            if own.connections[connection.index as usize].peer.is_none() {
+            let wire = &own.connections[connection.index as usize];
+            if wire.peer.is_none() {
                 return Err(ReserveError::Closed);
             }
-            if refused || own.sending >= send_slots {
+            if refused || own.sending >= send_slots || wire.in_queue >= send_queue_depth {
                 return Err(ReserveError::NoSlot);
             }
             own.sending += 1;
@@ -290,6 +308,7 @@ impl Transport for Loopback {
                 return Err(SendError);
             }
             wire.unflushed.push(buf);
+            wire.in_queue += 1;
             Ok(())
         })
     }
@@ -329,7 +348,13 @@ impl Transport for Loopback {
         if batch > 1 && self.random.happens(self.faults.short_batch) {
             batch = 1 + self.random.below(batch as u64) as usize;
         }
+        let polled = events.len();
         events.extend(incoming.drain(..batch));
+        for event in &events[polled..] {
+            if let Event::Received { connection, .. } = event {
+                wires.acknowledge(self.index, *connection);
+            }
+        }
     }
 
     fn release(&mut self, _: Vec<u8>) {

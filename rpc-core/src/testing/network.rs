@@ -240,7 +240,7 @@ fn limits_of(intents: &Intents) -> Limits {
         receives_reserved: 64,
         receives_held: 64,
         send_slots: 128,
-        send_queue_depth: intents.max_in_flight,
+        send_queue_depth: intents.max_in_flight.max(1),
         signal_interval: 1,
         completion_queue_depth: u32::MAX,
         max_connections: intents.connections,

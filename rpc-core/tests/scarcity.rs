@@ -1,0 +1,363 @@
+//! What happens when there is less of something than is asked for: turns, receives, send slots,
+//! places. Somebody waits; nobody waits for ever, and nothing is lost.
+
+mod support;
+
+use std::mem;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use bytes::{Buf, BufMut};
+use prost::encoding::{DecodeContext, WireType};
+use prost::{DecodeError, Message};
+use rpc_core::testing::{Faults, Network, Node, Pair};
+use rpc_core::{Caller, Code, Intents, Limits, LocalChannel, Request};
+
+use support::{ECHO, Gate, HELD, call, register, send};
+
+fn poll_once<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
+    future.poll(&mut Context::from_waker(Waker::noop()))
+}
+
+fn pair(max_in_flight: u32) -> (Pair, Gate) {
+    let gate = Gate::default();
+    let intents = Intents {
+        max_in_flight,
+        ..Intents::default()
+    };
+    let pair = Pair::with(&intents, Faults::none(), 0, |methods| {
+        register(methods, &gate);
+    });
+    (pair, gate)
+}
+
+/// A server with limits of its own, and two clients with plenty.
+fn sized(limits: Limits) -> (Network, [Rc<Node>; 3], Gate) {
+    let gate = Gate::default();
+    let mut network = Network::new(Faults::none(), 0);
+    let server = network.add_sized("server", limits, |methods| register(methods, &gate));
+    let clients = ["a", "b"].map(|name| network.add(name, &Intents::default(), |_| ()));
+    let [a, b] = clients;
+    (network, [server, a, b], gate)
+}
+
+fn small() -> Limits {
+    Limits {
+        device: "small".to_owned(),
+        slot_len: 4096,
+        receives_posted: 64,
+        send_slots: 64,
+        send_queue_depth: 64,
+        max_connections: 2,
+        max_in_flight: 32,
+        ..Limits::default()
+    }
+}
+
+#[test]
+fn a_forgotten_call_that_waited_does_not_keep_later_ones_from_their_turn() {
+    let (pair, gate) = pair(1);
+    let channel = pair.connect();
+    {
+        let mut first = Box::pin(call(&channel, &HELD, *b"first"));
+        assert!(poll_once(first.as_mut()).is_pending());
+        let request = Request::new(vec![1]).with_timeout(Duration::from_secs(1));
+        let mut forgotten = Box::pin(send(&channel, &ECHO, request));
+        assert!(poll_once(forgotten.as_mut()).is_pending());
+        mem::forget(forgotten);
+        let mut second = Box::pin(call(&channel, &ECHO, *b"second"));
+        assert!(poll_once(second.as_mut()).is_pending());
+        gate.open();
+        assert_eq!(pair.run(first).unwrap(), b"first");
+        assert_eq!(pair.run(second).unwrap(), b"second");
+    }
+    assert_eq!(
+        pair.run(call(&channel, &ECHO, *b"third")).unwrap(),
+        b"third"
+    );
+    // When the connection goes, so do the forgotten call and its timer.
+    drop(channel);
+    pair.assert_nothing_left();
+}
+
+#[test]
+fn busy_clients_leave_the_receives_alone_that_others_were_promised() {
+    let (pair, _) = pair(128);
+    let mut channels: Vec<LocalChannel> = Vec::new();
+    for _ in 0..pair.server().limits().max_connections {
+        let channel = pair.connect();
+        // As many at once as the window lets through, until it grows no more.
+        let mut calls: Vec<_> = (0..150u32)
+            .map(|n| Box::pin(call(&channel, &ECHO, n.to_le_bytes())))
+            .collect();
+        for call in &mut calls {
+            assert!(poll_once(call.as_mut()).is_pending());
+        }
+        for (n, call) in (0u32..).zip(calls) {
+            assert_eq!(pair.run(call).unwrap(), n.to_le_bytes());
+        }
+        channels.push(channel);
+    }
+    for channel in &channels {
+        assert!(pair.run(call(channel, &ECHO, *b"x")).is_ok());
+    }
+    pair.assert_nothing_left();
+}
+
+#[test]
+fn a_window_grows_while_there_are_receives() {
+    let (pair, gate) = pair(32);
+    let channel = pair.connect();
+    let mut calls: Vec<_> = (0..32)
+        .map(|_| Box::pin(call(&channel, &HELD, *b"x")))
+        .collect();
+    for call in &mut calls {
+        assert!(poll_once(call.as_mut()).is_pending());
+    }
+    // No answer comes, so all that carries credits are credit frames.
+    for _ in 0..100 {
+        pair.network().settle();
+        for call in &mut calls {
+            assert!(poll_once(call.as_mut()).is_pending());
+        }
+    }
+    assert_eq!(gate.entered(), 32);
+    // What was learnt stays: all of the next batch leave in the same turn.
+    gate.open();
+    drop(calls);
+    pair.network().settle();
+    let sent = pair.client().poller().counters().sends;
+    let mut calls: Vec<_> = (0..32)
+        .map(|_| Box::pin(call(&channel, &ECHO, *b"x")))
+        .collect();
+    for call in &mut calls {
+        assert!(poll_once(call.as_mut()).is_pending());
+    }
+    assert_eq!(pair.client().poller().counters().sends - sent, 32);
+    drop(calls);
+    pair.assert_nothing_left();
+}
+
+#[test]
+fn a_window_grows_though_each_answer_gives_back_what_its_request_took() {
+    let (pair, _) = pair(32);
+    let channel = pair.connect();
+    pair.run(async {
+        let mut calls: Vec<_> = (0..600)
+            .map(|_| Box::pin(call(&channel, &ECHO, *b"x")))
+            .collect();
+        std::future::poll_fn(|cx| {
+            calls.retain_mut(|call| call.as_mut().poll(cx).is_pending());
+            if calls.is_empty() {
+                Poll::Ready(())
+            } else {
+                Poll::Pending
+            }
+        })
+        .await;
+    });
+    let sent = pair.client().poller().counters().sends;
+    let mut calls: Vec<_> = (0..40)
+        .map(|_| Box::pin(call(&channel, &ECHO, *b"x")))
+        .collect();
+    for call in &mut calls {
+        assert!(poll_once(call.as_mut()).is_pending());
+    }
+    assert_eq!(pair.client().poller().counters().sends - sent, 32);
+    drop(calls);
+    pair.assert_nothing_left();
+}
+
+#[test]
+fn a_peer_that_takes_nothing_holds_up_nobody_elses_credits() {
+    let limits = Limits {
+        send_queue_depth: 1,
+        ..small()
+    };
+    let (network, [server, a, b], gate) = sized(limits);
+    let (of_a, of_b) = (
+        a.poller().connect("server").unwrap(),
+        b.poller().connect("server").unwrap(),
+    );
+    let mut from_b: Vec<_> = (0..8)
+        .map(|_| Box::pin(call(&of_b, &HELD, *b"b")))
+        .collect();
+    let mut from_a: Vec<_> = (0..8)
+        .map(|n| Box::pin(call(&of_a, if n == 0 { &ECHO } else { &HELD }, *b"a")))
+        .collect();
+    for call in from_b.iter_mut().chain(&mut from_a) {
+        assert!(poll_once(call.as_mut()).is_pending());
+    }
+    // From here on, a's process is stopped. The answer to its first call fills its queue.
+    b.step();
+    a.step();
+    for _ in 0..5 {
+        server.step();
+    }
+    assert_eq!(gate.entered(), 15);
+    let mut more = Box::pin(call(&of_b, &ECHO, *b"more"));
+    for _ in 0..50 {
+        if poll_once(more.as_mut()).is_ready() {
+            gate.open();
+            drop((more, from_a, from_b));
+            drop((of_a, of_b));
+            network.assert_nothing_left();
+            return;
+        }
+        b.step();
+        server.step();
+    }
+    panic!("b has no credit because a takes nothing");
+}
+
+#[test]
+fn responses_that_wait_for_a_slot_are_not_overtaken() {
+    let (network, [server, a, b], _) = sized(Limits {
+        send_slots: 1,
+        ..small()
+    });
+    let (of_a, of_b) = (
+        a.poller().connect("server").unwrap(),
+        b.poller().connect("server").unwrap(),
+    );
+    let mut from_a: Vec<_> = (0..4)
+        .map(|_| Box::pin(call(&of_a, &ECHO, *b"a")))
+        .collect();
+    for call in &mut from_a {
+        assert!(poll_once(call.as_mut()).is_pending());
+    }
+    a.step();
+    // Every turn of the server brings a new request, and one slot.
+    let mut from_b: Vec<_> = (0..12)
+        .map(|_| Box::pin(call(&of_b, &ECHO, *b"b")))
+        .collect();
+    for call in &mut from_b {
+        let _ = poll_once(call.as_mut());
+        b.step();
+        server.step();
+    }
+    a.step();
+    from_a.retain_mut(|call| poll_once(call.as_mut()).is_pending());
+    assert_eq!(from_a.len(), 0, "overtaken");
+    drop((from_a, from_b));
+    network.assert_nothing_left();
+}
+
+/// A message whose own code panics when it is told to.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Brittle {
+    breaks: bool,
+}
+
+impl Message for Brittle {
+    fn encode_raw(&self, _: &mut impl BufMut) {
+        assert!(!self.breaks, "broke in encode");
+    }
+    fn merge_field(
+        &mut self,
+        _: u32,
+        _: WireType,
+        _: &mut impl Buf,
+        _: DecodeContext,
+    ) -> Result<(), DecodeError> {
+        panic!("broke in decode");
+    }
+    fn encoded_len(&self) -> usize {
+        0
+    }
+    fn clear(&mut self) {}
+}
+
+#[test]
+fn a_message_that_panics_on_the_client_loses_nothing_but_its_call() {
+    // More often than there are calls, credits or slots.
+    for max_in_flight in [1, 4] {
+        let (pair, _) = pair(max_in_flight);
+        let channel = pair.connect();
+        for n in 0..500u32 {
+            let encode =
+                Request::new(Brittle { breaks: true }).with_timeout(Duration::from_secs(1));
+            let encode = channel.unary::<Brittle, Vec<u8>>(&ECHO, encode);
+            let outcome = catch_unwind(AssertUnwindSafe(|| pair.run(encode)));
+            assert!(outcome.is_err());
+            let decode = channel.unary::<Vec<u8>, Brittle>(&ECHO, Request::new(vec![1]));
+            let outcome = catch_unwind(AssertUnwindSafe(|| pair.run(decode)));
+            assert!(outcome.is_err());
+            if n % 100 == 0 {
+                assert_eq!(pair.run(call(&channel, &ECHO, *b"x")).unwrap(), b"x");
+            }
+        }
+        // Also when it had to wait.
+        let mut busy: Vec<_> = (0..max_in_flight + 1)
+            .map(|_| Box::pin(call(&channel, &ECHO, *b"y")))
+            .collect();
+        for call in &mut busy {
+            assert!(poll_once(call.as_mut()).is_pending());
+        }
+        let waits =
+            channel.unary::<Brittle, Vec<u8>>(&ECHO, Request::new(Brittle { breaks: true }));
+        let mut waits = Box::pin(waits);
+        assert!(poll_once(waits.as_mut()).is_pending());
+        for call in busy {
+            assert!(pair.run(call).is_ok());
+        }
+        assert!(catch_unwind(AssertUnwindSafe(|| pair.run(waits))).is_err());
+        pair.assert_nothing_left();
+    }
+}
+
+#[test]
+fn limits_of_nothing_or_of_too_much_are_corrected() {
+    for max_in_flight in [0, u32::MAX] {
+        let (pair, _) = pair(max_in_flight);
+        let channel = pair.connect();
+        assert_eq!(pair.run(call(&channel, &ECHO, *b"x")).unwrap(), b"x");
+        pair.assert_nothing_left();
+    }
+}
+
+#[test]
+fn a_call_that_is_called_up_and_then_gives_up_leaves_its_turn_to_the_next() {
+    let (pair, gate) = pair(1);
+    let channel = pair.connect();
+    let mut first = Box::pin(call(&channel, &HELD, *b"first"));
+    assert!(poll_once(first.as_mut()).is_pending());
+    let late = Request::new(vec![1]).with_timeout(Duration::from_micros(5));
+    let mut late = Box::pin(send(&channel, &ECHO, late));
+    let mut dropped = Box::pin(call(&channel, &ECHO, *b"dropped"));
+    let mut next = Box::pin(call(&channel, &ECHO, *b"next"));
+    assert!(poll_once(late.as_mut()).is_pending());
+    assert!(poll_once(dropped.as_mut()).is_pending());
+    assert!(poll_once(next.as_mut()).is_pending());
+    gate.open();
+    assert!(pair.run(first).is_ok());
+    pair.client().step();
+    pair.network().advance(Duration::from_micros(6));
+    let error = pair.run(late).unwrap_err();
+    assert_eq!(error.code(), Code::DeadlineExceeded);
+    pair.client().step();
+    drop(dropped);
+    assert_eq!(pair.run(next).unwrap(), b"next");
+    pair.assert_nothing_left();
+}
+
+#[test]
+fn calls_that_wait_when_the_connection_ends_were_never_sent() {
+    let (pair, _gate) = pair(1);
+    let channel = pair.connect();
+    let mut first = pin!(call(&channel, &HELD, *b"first"));
+    let mut waits = pin!(call(&channel, &ECHO, *b"waits"));
+    assert!(poll_once(first.as_mut()).is_pending());
+    assert!(poll_once(waits.as_mut()).is_pending());
+    pair.network().settle();
+    let connection = pair.client().connections()[0];
+    pair.client().inject(connection, vec![0; 3]);
+    let first = pair.run(first).unwrap_err();
+    let waits = pair.run(waits).unwrap_err();
+    assert_eq!(first.execution(), rpc_core::Execution::MayHaveRun);
+    assert_eq!(waits.execution(), rpc_core::Execution::NeverSent);
+    pair.assert_nothing_left();
+}
