@@ -12,6 +12,7 @@
 //! until its one answer has come, so that the answer finds the receive that was promised for it
 //! and is never taken for the answer to another call.
 
+use std::mem;
 use std::task::Waker;
 
 use crate::call_error::CallError;
@@ -35,12 +36,35 @@ struct Entry<B> {
 enum State<B> {
     Free,
     InFlight {
-        waker: Option<Waker>,
+        waiting: Waiting,
         timer: Option<TimerKey>,
     },
     Answered(Answer<B>),
     Failed(CallError),
     Abandoned,
+}
+
+/// Who is to be woken when a call ends.
+#[derive(Debug, Default)]
+pub(crate) enum Waiting {
+    /// Nobody: it was told already.
+    #[default]
+    Nobody,
+    /// This poller's own `block_on`, which takes no atomic count.
+    BlockOn,
+    /// A task of some executor.
+    Task(Waker),
+}
+
+impl Waiting {
+    /// A waker for it, given that of this poller's `block_on`.
+    pub(crate) fn into_waker(self, own: &Waker) -> Option<Waker> {
+        match self {
+            Self::Nobody => None,
+            Self::BlockOn => Some(own.clone()),
+            Self::Task(waker) => Some(waker),
+        }
+    }
 }
 
 /// The frame that answered a call.
@@ -57,7 +81,7 @@ pub(crate) enum Answer<B> {
 pub(crate) enum Arrival<B> {
     /// The call waits no longer: wake it, and cancel its timer.
     Kept {
-        waker: Option<Waker>,
+        waiting: Waiting,
         timer: Option<TimerKey>,
     },
     /// Nobody waits for it any more: the slot goes straight back.
@@ -84,9 +108,9 @@ impl<B> Default for CallTable<B> {
 }
 
 impl<B> CallTable<B> {
-    /// A place for a call that is about to be sent; `None` if ids can tell no more calls apart:
+    /// A place for a call that is about to be sent, and for which `waiting` waits; `None` if ids can tell no more calls apart:
     /// answers to futures that were forgotten take places, too.
-    pub(crate) fn begin(&mut self) -> Option<CallId> {
+    pub(crate) fn begin(&mut self, waiting: Waiting) -> Option<CallId> {
         let index = match self.free.pop() {
             Some(index) => index,
             None => {
@@ -103,7 +127,7 @@ impl<B> CallTable<B> {
         };
         let entry = &mut self.entries[index as usize];
         entry.state = State::InFlight {
-            waker: None,
+            waiting,
             timer: None,
         };
         Some(entry.id)
@@ -126,10 +150,10 @@ impl<B> CallTable<B> {
             return Arrival::Unknown(frame);
         };
         match &mut entry.state {
-            State::InFlight { waker, timer } => {
-                let (waker, timer) = (waker.take(), timer.take());
+            State::InFlight { waiting, timer } => {
+                let (waiting, timer) = (mem::take(waiting), timer.take());
                 entry.state = State::Answered(Answer::Slot(frame));
-                Arrival::Kept { waker, timer }
+                Arrival::Kept { waiting, timer }
             }
             State::Abandoned => {
                 self.release(id);
@@ -140,8 +164,8 @@ impl<B> CallTable<B> {
         }
     }
 
-    /// What has come for a call; if nothing yet, `waker` is woken when it does.
-    pub(crate) fn take(&mut self, id: CallId, waker: &Waker) -> Taken<B> {
+    /// What has come for a call; if nothing yet, the one that `waiting` makes is woken when it does.
+    pub(crate) fn take(&mut self, id: CallId, waiting: impl FnOnce() -> Waiting) -> Taken<B> {
         let Some(entry) = self
             .entries
             .get_mut(id.index())
@@ -150,14 +174,11 @@ impl<B> CallTable<B> {
             debug_assert!(false, "a call is polled that is not in its table");
             return Taken::Pending;
         };
-        match std::mem::replace(&mut entry.state, State::Free) {
-            State::InFlight { timer, .. } => {
-                entry.state = State::InFlight {
-                    waker: Some(waker.clone()),
-                    timer,
-                };
-                Taken::Pending
-            }
+        if let State::InFlight { waiting: who, .. } = &mut entry.state {
+            *who = waiting();
+            return Taken::Pending;
+        }
+        match mem::replace(&mut entry.state, State::Free) {
             State::Answered(answer) => {
                 self.release(id);
                 Taken::Answered(answer)
@@ -166,7 +187,7 @@ impl<B> CallTable<B> {
                 self.release(id);
                 Taken::Failed(error)
             }
-            state @ (State::Free | State::Abandoned) => {
+            state @ (State::Free | State::Abandoned | State::InFlight { .. }) => {
                 entry.state = state;
                 Taken::Pending
             }
@@ -183,7 +204,7 @@ impl<B> CallTable<B> {
         else {
             return (None, None);
         };
-        match std::mem::replace(&mut entry.state, State::Abandoned) {
+        match mem::replace(&mut entry.state, State::Abandoned) {
             State::InFlight { timer, .. } => (None, timer),
             State::Abandoned => (None, None),
             State::Answered(answer) => {
@@ -197,19 +218,19 @@ impl<B> CallTable<B> {
         }
     }
 
-    /// The waker of a call whose deadline has passed; its timer has fired.
-    pub(crate) fn expire(&mut self, id: CallId) -> Option<Waker> {
+    /// Who waits for a call whose deadline has passed; its timer has fired.
+    pub(crate) fn expire(&mut self, id: CallId) -> Waiting {
         match self
             .entries
             .get_mut(id.index())
             .filter(|entry| entry.id == id)
             .map(|entry| &mut entry.state)
         {
-            Some(State::InFlight { waker, timer }) => {
+            Some(State::InFlight { waiting, timer }) => {
                 *timer = None;
-                waker.take()
+                mem::take(waiting)
             }
-            _ => None,
+            _ => Waiting::Nobody,
         }
     }
 
@@ -218,15 +239,15 @@ impl<B> CallTable<B> {
     pub(crate) fn fail_all(
         &mut self,
         error: &CallError,
-        mut left: impl FnMut(Option<Waker>, Option<TimerKey>),
+        mut left: impl FnMut(Waiting, Option<TimerKey>),
     ) -> u32 {
         let mut unanswered = 0;
         for index in 0..self.entries.len() {
-            match std::mem::replace(&mut self.entries[index].state, State::Free) {
-                State::InFlight { waker, timer } => {
+            match mem::replace(&mut self.entries[index].state, State::Free) {
+                State::InFlight { waiting, timer } => {
                     self.entries[index].state = State::Failed(error.clone());
                     unanswered += 1;
-                    left(waker, timer);
+                    left(waiting, timer);
                 }
                 State::Abandoned => {
                     unanswered += 1;
@@ -248,7 +269,7 @@ impl<B> CallTable<B> {
                 && let Answer::Slot(frame) = answer
             {
                 let copy = Answer::Copied(frame.as_ref().to_vec());
-                if let Answer::Slot(frame) = std::mem::replace(answer, copy) {
+                if let Answer::Slot(frame) = mem::replace(answer, copy) {
                     slots(frame);
                 }
             }
@@ -277,7 +298,7 @@ mod tests {
     use crate::call_error::{Cause, Execution};
 
     fn begin(table: &mut CallTable<u8>) -> CallId {
-        table.begin().unwrap()
+        table.begin(Waiting::Nobody).unwrap()
     }
 
     #[test]
@@ -286,9 +307,9 @@ mod tests {
         let (a, b) = (begin(&mut table), begin(&mut table));
         assert!(matches!(table.answer(b, 7), Arrival::Kept { .. }));
         assert!(matches!(table.answer(b, 8), Arrival::Unknown(8)));
-        assert!(matches!(table.take(a, Waker::noop()), Taken::Pending));
+        assert!(matches!(table.take(a, || Waiting::Nobody), Taken::Pending));
         assert!(matches!(
-            table.take(b, Waker::noop()),
+            table.take(b, || Waiting::Nobody),
             Taken::Answered(Answer::Slot(7))
         ));
         assert!(matches!(table.answer(b, 9), Arrival::Unknown(9)));
@@ -300,11 +321,14 @@ mod tests {
         let mut table = CallTable::default();
         let old = begin(&mut table);
         table.answer(old, 1);
-        table.take(old, Waker::noop());
+        table.take(old, || Waiting::Nobody);
         let new = begin(&mut table);
         assert_eq!(new.index(), old.index());
         assert!(matches!(table.answer(old, 2), Arrival::Unknown(2)));
-        assert!(matches!(table.take(new, Waker::noop()), Taken::Pending));
+        assert!(matches!(
+            table.take(new, || Waiting::Nobody),
+            Taken::Pending
+        ));
     }
 
     #[test]
@@ -324,14 +348,14 @@ mod tests {
     #[test]
     fn answers_nobody_came_for_can_be_copied_out_of_their_slots() {
         let mut table: CallTable<Vec<u8>> = CallTable::default();
-        let id = table.begin().unwrap();
+        let id = table.begin(Waiting::Nobody).unwrap();
         table.answer(id, vec![1, 2]);
         let mut slots = Vec::new();
         table.copy_answers_out(|slot| slots.push(slot));
         assert_eq!(slots, [[1, 2]]);
         table.copy_answers_out(|_| panic!("twice"));
         assert!(
-            matches!(table.take(id, Waker::noop()), Taken::Answered(Answer::Copied(copy)) if copy == [1, 2])
+            matches!(table.take(id, || Waiting::Nobody), Taken::Answered(Answer::Copied(copy)) if copy == [1, 2])
         );
     }
 
@@ -347,11 +371,11 @@ mod tests {
         assert_eq!(table.fail_all(&error, |_, _| woken += 1), 2);
         assert_eq!(woken, 1);
         assert!(matches!(
-            table.take(waiting, Waker::noop()),
+            table.take(waiting, || Waiting::Nobody),
             Taken::Failed(_)
         ));
         assert!(matches!(
-            table.take(answered, Waker::noop()),
+            table.take(answered, || Waiting::Nobody),
             Taken::Answered(Answer::Slot(1))
         ));
         assert_eq!(table.len(), 0);
@@ -362,13 +386,13 @@ mod tests {
         let mut table = CallTable::<u8>::default();
         let mut last = CallId(0);
         for _ in 0..=CallId::MAX_INDEX {
-            last = table.begin().unwrap();
+            last = table.begin(Waiting::Nobody).unwrap();
         }
-        assert_eq!(table.begin(), None);
+        assert_eq!(table.begin(Waiting::Nobody), None);
         table.answer(last, 1);
-        table.take(last, Waker::noop());
+        table.take(last, || Waiting::Nobody);
         assert_eq!(
-            table.begin(),
+            table.begin(Waiting::Nobody),
             Some(CallId::new(CallId::MAX_INDEX, 1)),
             "a place that was used before"
         );

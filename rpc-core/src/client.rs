@@ -116,14 +116,15 @@ impl<Req: Message, Res: Message + Default> LocalCall<'_, Req, Res> {
     fn step(&mut self, cx: &mut Context<'_>) -> Poll<Result<Response<Res>, CallError>> {
         let call = match self.state {
             CallState::InFlight(call) => call,
-            CallState::New | CallState::Waiting(_) => match self.begin(cx) {
-                Ok(Some(call)) => call,
-                Ok(None) => return Poll::Pending,
-                Err(error) => {
-                    self.state = CallState::Done;
-                    return Poll::Ready(Err(error));
-                }
-            },
+            CallState::New | CallState::Waiting(_) => {
+                return match self.begin(cx) {
+                    Ok(()) => Poll::Pending,
+                    Err(error) => {
+                        self.state = CallState::Done;
+                        Poll::Ready(Err(error))
+                    }
+                };
+            }
             // Polled again after it was ready, which the contract of futures leaves open.
             CallState::Done => return Poll::Pending,
         };
@@ -147,7 +148,8 @@ impl<Req: Message, Res: Message + Default> LocalCall<'_, Req, Res> {
         Poll::Ready(outcome)
     }
 
-    fn begin(&mut self, cx: &mut Context<'_>) -> Result<Option<CallId>, CallError> {
+    /// Sends the call, or lets it wait; it is woken either way.
+    fn begin(&mut self, cx: &mut Context<'_>) -> Result<(), CallError> {
         let channel = self.channel;
         let waiter = match self.state {
             CallState::Waiting(waiter) => Some(waiter),
@@ -190,11 +192,11 @@ impl<Req: Message, Res: Message + Default> LocalCall<'_, Req, Res> {
         {
             Begun::Sent(call) => {
                 self.state = CallState::InFlight(call);
-                Ok(Some(call))
+                Ok(())
             }
             Begun::Waiting(waiter) => {
                 self.state = CallState::Waiting(waiter);
-                Ok(None)
+                Ok(())
             }
             Begun::Failed(error) => Err(error),
         }

@@ -264,14 +264,16 @@ where
             }
             Ok((len, response))
         });
-        self.put_future(slot, place);
+        let mut slots = self.slots.borrow_mut();
+        let own = &mut slots.slots[slot.0 as usize];
+        own.future = Some(place);
         Poll::Ready(match outcome {
             Ok((len, response)) => {
-                self.slots.borrow_mut().slots[slot.0 as usize].response = Some(response);
+                own.response = Some(response);
                 Ok(len)
             }
             Err(status) => {
-                self.free(slot);
+                slots.free.push(slot.0);
                 Err(status)
             }
         })

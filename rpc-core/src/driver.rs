@@ -22,13 +22,14 @@ use std::time::Instant;
 
 use slab::Slab;
 
-use crate::call::{Answer, Arrival, CallTable};
+use crate::call::{Answer, Arrival, CallTable, Waiting};
 use crate::call_error::{CallError, Cause, Execution};
 use crate::clock::Clock;
 use crate::connection::{Connection, ProtocolError};
 use crate::credit::ReceiveBudget;
 use crate::dispatch::Methods;
 use crate::frame::{CallId, FrameHeader, FrameKind, HEADER_LEN};
+use crate::poller::OwnWaker;
 use crate::serve::Blocked;
 use crate::server::Shares;
 use crate::task::{TaskKey, Tasks};
@@ -52,6 +53,8 @@ pub(crate) struct Driver<T: Transport> {
     pub(crate) methods: RefCell<Methods>,
     pub(crate) tasks: RefCell<Tasks>,
     pub(crate) clock: Clock,
+    /// What `block_on` waits with.
+    pub(crate) own: OwnWaker,
     /// Reused by every turn.
     events: RefCell<Vec<Event<T::RecvBuf>>>,
     turning: Cell<bool>,
@@ -128,6 +131,7 @@ impl<T: Transport> Driver<T> {
             methods: RefCell::new(methods),
             tasks: RefCell::default(),
             clock,
+            own: OwnWaker::default(),
             events: RefCell::default(),
             turning: Cell::new(false),
             turns: Cell::new(0),
@@ -231,13 +235,15 @@ impl<T: Transport> Driver<T> {
                 self.serve(key, &header, buf);
             }
             FrameKind::Response => match link.calls.answer(header.call, buf) {
-                Arrival::Kept { waker, timer } => {
+                Arrival::Kept { waiting, timer } => {
                     if let Some(timer) = timer {
                         state.timers.cancel(timer);
                     }
                     drop(borrowed);
-                    if let Some(waker) = waker {
-                        waker.wake();
+                    match waiting {
+                        Waiting::BlockOn => self.own.wake(),
+                        Waiting::Task(waker) => waker.wake(),
+                        Waiting::Nobody => {}
                     }
                 }
                 Arrival::NotWanted(buf) => state.release_answer(buf),
@@ -250,7 +256,8 @@ impl<T: Transport> Driver<T> {
     }
 
     fn close(&self, id: ConnectionId, reason: CloseReason) {
-        let Some(key) = self.state.borrow_mut().close(id, reason) else {
+        let own = self.own.waker();
+        let Some(key) = self.state.borrow_mut().close(id, reason, own) else {
             return;
         };
         self.discard_tasks_of(key);
@@ -297,11 +304,10 @@ impl<T: Transport> Driver<T> {
             };
             match target {
                 TimerTarget::Call(key, call) => {
-                    let waker = state
-                        .links
-                        .get_mut(key.index())
-                        .and_then(|link| link.calls.expire(call));
-                    state.wakers.extend(waker);
+                    if let Some(link) = state.links.get_mut(key.index()) {
+                        let waiting = link.calls.expire(call);
+                        state.wakers.extend(waiting.into_waker(self.own.waker()));
+                    }
                 }
                 TimerTarget::Waiter(key, waiter) => {
                     let waker = state
@@ -445,7 +451,7 @@ impl<T: Transport> State<T> {
     }
 
     /// The transport has ended the connection: every call on it ends. Wakers are collected.
-    fn close(&mut self, id: ConnectionId, reason: CloseReason) -> Option<LinkKey> {
+    fn close(&mut self, id: ConnectionId, reason: CloseReason, own: &Waker) -> Option<LinkKey> {
         let key = self.route(id)?;
         self.routes[id.index as usize] = None;
         let link = &mut self.links[key.index()];
@@ -454,8 +460,8 @@ impl<T: Transport> State<T> {
         tracing::debug!(connection = %id, %reason, "closed");
         let error = CallError::new(Cause::Disconnected(reason), Execution::MayHaveRun);
         let (timers, wakers) = (&mut self.timers, &mut self.wakers);
-        let unanswered = link.calls.fail_all(&error, |waker, timer| {
-            wakers.extend(waker);
+        let unanswered = link.calls.fail_all(&error, |waiting, timer| {
+            wakers.extend(waiting.into_waker(own));
             if let Some(timer) = timer {
                 timers.cancel(timer);
             }

@@ -16,6 +16,7 @@ use crate::driver::{Driver, LinkKey, TimerTarget};
 use crate::frame::{CallId, FrameKind, HEADER_LEN, timeout_us};
 use crate::limits::Limits;
 use crate::metadata::Metadata;
+use crate::poller::OwnWaker;
 use crate::session::{ClientSession, ServerSession, VERSION, calls_told_apart};
 use crate::transport::{CloseReason, ConnectError, Counters, ReserveError, Transport};
 use crate::waiters::WaiterKey;
@@ -34,7 +35,7 @@ pub(crate) struct Outgoing<'a> {
 /// What became of an attempt to send a call.
 #[derive(Debug)]
 pub(crate) enum Begun {
-    /// It is on its way.
+    /// It is on its way, and is woken when its answer has come.
     Sent(CallId),
     /// It has to wait, under this key, and is woken.
     Waiting(WaiterKey),
@@ -90,6 +91,8 @@ pub(crate) trait Poller {
     /// Takes a turn; whether it found anything to do.
     fn turn(&self) -> bool;
     fn is_turning(&self) -> bool;
+    /// What `block_on` waits with.
+    fn own_waker(&self) -> &OwnWaker;
     /// Runs `work` as a part of a turn.
     fn inside_turn(&self, work: &mut dyn FnMut());
     fn limits(&self) -> Limits;
@@ -213,7 +216,7 @@ impl<T: Transport> Poller for Driver<T> {
         // The call's future holds its channel, so the link is there, if it may have ended.
         let entry = &mut state.links[link.index()];
         let begun = (written.is_ok() && entry.ended.is_none())
-            .then(|| entry.calls.begin())
+            .then(|| entry.calls.begin(self.own.waiting(waker)))
             .flatten();
         let Some(call_id) = begun else {
             entry.connection.untake_request();
@@ -255,7 +258,7 @@ impl<T: Transport> Poller for Driver<T> {
         let Some(entry) = state.links.get_mut(link.index()) else {
             return Polled::Failed(never_sent(Cause::Disconnected(CloseReason::Local)));
         };
-        match entry.calls.take(call, waker) {
+        match entry.calls.take(call, || self.own.waiting(waker)) {
             Taken::Pending => {
                 if deadline.is_some_and(|deadline| deadline <= self.clock.now()) {
                     drop(state);
@@ -331,6 +334,10 @@ impl<T: Transport> Poller for Driver<T> {
 
     fn is_turning(&self) -> bool {
         Self::is_turning(self)
+    }
+
+    fn own_waker(&self) -> &OwnWaker {
+        &self.own
     }
 
     fn inside_turn(&self, work: &mut dyn FnMut()) {

@@ -1,6 +1,6 @@
 //! [`LocalPoller`]: the application's thread as a poller.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::pin::pin;
 use std::rc::Rc;
@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
+use crate::call::Waiting;
 use crate::channel::ChannelCore;
 use crate::client::LocalChannel;
 use crate::clock::Clock;
@@ -132,13 +133,13 @@ impl LocalPoller {
         if self.0.is_turning() {
             return Err(BlockOnInTurn);
         }
-        let woken = Arc::new(Woken(AtomicBool::new(true)));
-        let waker = Waker::from(Arc::clone(&woken));
-        let mut cx = Context::from_waker(&waker);
+        let own = self.0.own_waker();
+        own.wake();
+        let mut cx = Context::from_waker(own.waker());
         let mut future = pin!(future);
         let mut idle = Idle::default();
         loop {
-            if woken.0.swap(false, Ordering::Acquire) {
+            if own.take() {
                 let mut polled = Poll::Pending;
                 // Calls that are polled here only register, so that many started together share
                 // a doorbell.
@@ -178,8 +179,56 @@ impl fmt::Debug for LocalPoller {
     }
 }
 
-/// Whether the future that `block_on` runs should be polled again. The flag may be set by any
-/// thread; the release of `wake` makes what it did before visible to the poll that follows.
+/// What a poller's `block_on` waits with, whichever future it runs: a wake that is left over from
+/// the one before costs a poll for nothing.
+pub(crate) struct OwnWaker {
+    /// Woken by this poller's own turns, which is what nearly every call waits for.
+    here: Cell<bool>,
+    /// Woken through the waker, by any thread.
+    anywhere: Arc<Woken>,
+    waker: Waker,
+}
+
+impl Default for OwnWaker {
+    fn default() -> Self {
+        let anywhere = Arc::new(Woken(AtomicBool::new(false)));
+        Self {
+            here: Cell::new(false),
+            waker: Waker::from(Arc::clone(&anywhere)),
+            anywhere,
+        }
+    }
+}
+
+impl OwnWaker {
+    pub(crate) fn waker(&self) -> &Waker {
+        &self.waker
+    }
+
+    /// What a call notes down that is polled with this waker.
+    pub(crate) fn waiting(&self, waker: &Waker) -> Waiting {
+        if waker.will_wake(&self.waker) {
+            Waiting::BlockOn
+        } else {
+            Waiting::Task(waker.clone())
+        }
+    }
+
+    pub(crate) fn wake(&self) {
+        self.here.set(true);
+    }
+
+    /// Whether the future should be polled (again).
+    fn take(&self) -> bool {
+        // The look before the swap keeps a locked instruction out of empty turns.
+        self.here.take()
+            || (self.anywhere.0.load(Ordering::Relaxed)
+                && self.anywhere.0.swap(false, Ordering::Acquire))
+    }
+}
+
+/// Whether the future that `block_on` runs was woken. The flag may be set by any thread; the release
+/// of `wake` makes what it did before visible to the poll that follows.
 struct Woken(AtomicBool);
 
 impl Wake for Woken {

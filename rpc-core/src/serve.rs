@@ -12,7 +12,7 @@ use bytes::Bytes;
 use prost::Message;
 
 use crate::clock::deadline_after;
-use crate::dispatch::{HandlerSlot, ResponseLen};
+use crate::dispatch::{Handler, HandlerSlot, ResponseLen};
 use crate::driver::{Driver, LinkKey, State, TimerTarget};
 use crate::frame::{CallId, FrameHeader, FrameKind, HEADER_LEN, StatusBody};
 use crate::metadata::Metadata;
@@ -52,9 +52,9 @@ impl<T: Transport> Driver<T> {
                 Status::deadline_exceeded("the deadline passed before the call was begun"),
             ),
             Some(handler) => {
-                // It was parsed before.
-                let (_, metadata, message) =
-                    FrameHeader::parse(buf.as_ref()).unwrap_or((*header, &[], &[]));
+                // Its lengths were checked when it was parsed.
+                let (metadata, message) =
+                    buf.as_ref()[HEADER_LEN..].split_at(header.metadata_len.into());
                 handler.start(message, metadata, deadline)
             }
         };
@@ -73,7 +73,7 @@ impl<T: Transport> Driver<T> {
                 match polled {
                     Poll::Ready(outcome) => {
                         self.tasks.borrow_mut().return_place(key, waker);
-                        self.respond(&task, outcome);
+                        self.respond(&task, &*handler, outcome);
                     }
                     Poll::Pending => {
                         let state = &mut *self.state.borrow_mut();
@@ -121,7 +121,7 @@ impl<T: Transport> Driver<T> {
                     if let Some(timer) = task.timer {
                         self.state.borrow_mut().timers.cancel(timer);
                     }
-                    self.respond(&task, outcome);
+                    self.respond(&task, &*handler, outcome);
                 }
             }
         }
@@ -199,29 +199,28 @@ impl<T: Transport> Driver<T> {
             };
             match response {
                 BlockedResponse::Ready { method, slot, len } => {
-                    self.respond(
-                        &Task {
-                            link,
-                            call,
-                            method,
-                            slot,
-                            timer: None,
-                        },
-                        Ok(len),
-                    );
+                    let task = Task {
+                        link,
+                        call,
+                        method,
+                        slot,
+                        timer: None,
+                    };
+                    let handler = self.methods.borrow().handler(method).cloned();
+                    if let Some(handler) = handler {
+                        self.respond(&task, &*handler, Ok(len));
+                    }
                 }
                 BlockedResponse::Failed(status) => self.respond_status(link, call, status),
             }
         }
     }
 
-    fn respond(&self, task: &Task, outcome: Result<ResponseLen, Status>) {
+    fn respond(&self, task: &Task, handler: &dyn Handler, outcome: Result<ResponseLen, Status>) {
         let len = match outcome {
             Ok(len) => len,
             Err(status) => return self.respond_status(task.link, task.call, status),
         };
-        let handler = self.methods.borrow().handler(task.method).cloned();
-        let Some(handler) = handler else { return };
         let reserved = self
             .state
             .borrow_mut()
