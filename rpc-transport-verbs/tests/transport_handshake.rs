@@ -1,0 +1,341 @@
+//! What comes to a handshake port, and what a client meets at a port that is not one: each ends
+//! with a reason, and harms nobody.
+
+mod transport_harness;
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::Duration;
+
+use rpc_core::limits::Intents;
+use rpc_core::transport::{CloseReason, ConnectError, Transport};
+use rpc_transport_verbs::Sizing;
+use transport_harness::{PATIENCE, Rig, Side, device};
+
+fn rig() -> Rig {
+    let intents = Intents {
+        connections: 8,
+        ..Intents::default()
+    };
+    Rig::new(&intents, &Sizing::default())
+}
+
+/// What a server says to these bytes, until it ends the socket.
+fn answer_to(rig: &Rig, bytes: &[u8]) -> Vec<u8> {
+    let mut stream = TcpStream::connect(rig.address()).unwrap();
+    stream.write_all(bytes).unwrap();
+    read_to_end(&mut stream)
+}
+
+fn read_to_end(stream: &mut TcpStream) -> Vec<u8> {
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).unwrap();
+    answer
+}
+
+/// A frame of the handshake, whatever is in it.
+fn handshake_frame(version: u16, message: &[u8]) -> Vec<u8> {
+    let mut frame = b"VBLN".to_vec();
+    frame.extend(version.to_be_bytes());
+    frame.extend((message.len() as u32).to_be_bytes());
+    frame.extend(message);
+    frame
+}
+
+fn assert_says(answer: &[u8], words: &str) {
+    let text = String::from_utf8_lossy(answer);
+    assert!(text.starts_with("VBLN"), "{text:?}");
+    assert!(text.contains(words), "{text:?} does not say {words:?}");
+}
+
+/// The server serves on, and has kept nothing of those who went wrong.
+fn assert_unharmed(mut rig: Rig) {
+    let (client, server) = rig.connect(1)[0];
+    rig.client.send(client, b"unharmed").unwrap();
+    rig.client.transport.flush();
+    rig.step_until("a frame", |server, _| !server.received.is_empty());
+    assert_eq!(rig.server.received, [(server, b"unharmed".to_vec())]);
+    assert_eq!(rig.house.connections.load(Ordering::Relaxed), 1);
+    assert_eq!(rig.server.accepted.len(), 1);
+    rig.server.assert_quiet_pool();
+}
+
+#[test]
+fn garbage_is_answered_with_a_reason() {
+    let rig = rig();
+    let answer = answer_to(&rig, b"GET / HTTP/1.1\r\nHost: here\r\n\r\n");
+    assert_says(&answer, "it began with GET ");
+    assert_unharmed(rig);
+}
+
+#[test]
+fn another_version_is_told_ours() {
+    let rig = rig();
+    let answer = answer_to(&rig, &handshake_frame(7, b"whatever version 7 says"));
+    assert_eq!(answer[4..6], 1u16.to_be_bytes(), "ours is in the prologue");
+    assert_says(&answer, "it speaks version 7 of the protocol");
+    assert_unharmed(rig);
+}
+
+#[test]
+fn a_length_that_lies_is_refused_before_its_bytes_come() {
+    let rig = rig();
+    let mut frame = handshake_frame(1, b"");
+    frame[6..10].copy_from_slice(&u32::MAX.to_be_bytes());
+    assert_says(
+        &answer_to(&rig, &frame),
+        "announced a message of 4294967295",
+    );
+    assert_unharmed(rig);
+}
+
+#[test]
+fn a_message_that_does_not_decode_is_refused() {
+    let rig = rig();
+    let answer = answer_to(&rig, &handshake_frame(1, &[0xff; 40]));
+    assert_says(&answer, "cannot be decoded");
+    assert_unharmed(rig);
+}
+
+#[test]
+fn ready_before_a_hello_is_refused() {
+    let rig = rig();
+    // Field 3, of length 0: `Ready`.
+    let answer = answer_to(&rig, &handshake_frame(1, &[0x1a, 0]));
+    assert_says(&answer, "sent ready where a hello was expected");
+    assert_unharmed(rig);
+}
+
+#[test]
+fn a_hello_without_a_device_is_told_what_each_side_has() {
+    let rig = rig();
+    // Field 1, a hello, with field 2, max_frame_len, 4096.
+    let answer = answer_to(&rig, &handshake_frame(1, &[0x0a, 3, 0x10, 0x80, 0x20]));
+    assert_says(&answer, "the server has soft, the client offers none");
+    assert_unharmed(rig);
+}
+
+#[test]
+fn a_hello_with_an_impossible_field_is_told_which() {
+    let rig = rig();
+    // A hello with max_frame_len 1.
+    let answer = answer_to(&rig, &handshake_frame(1, &[0x0a, 2, 0x10, 1]));
+    assert_says(&answer, "its max_frame_len is 1");
+    assert_unharmed(rig);
+}
+
+/// A hello whose queue pair is at a GID that no process has.
+#[test]
+fn a_hello_from_nowhere_is_refused() {
+    let rig = rig();
+    let mut endpoint = vec![0x0a, 4];
+    endpoint.extend(b"soft");
+    endpoint.extend([0x12, 4]);
+    endpoint.extend(b"soft");
+    endpoint.extend([0x1a, 16]);
+    endpoint.extend([0x77; 16]);
+    // mtu 4096, qp_number 5, psn 6
+    endpoint.extend([0x20, 0x80, 0x20, 0x28, 5, 0x30, 6]);
+    let mut hello = vec![0x0a, endpoint.len() as u8];
+    hello.extend(endpoint);
+    hello.extend([0x10, 0x80, 0x20]);
+    let mut message = vec![0x0a, hello.len() as u8];
+    message.extend(hello);
+    let answer = answer_to(&rig, &handshake_frame(1, &message));
+    assert_says(&answer, "the server's device");
+    assert_unharmed(rig);
+}
+
+#[test]
+fn half_closed_and_silent_sockets_end_by_themselves() {
+    let rig = rig();
+    let mut half_closed = TcpStream::connect(rig.address()).unwrap();
+    half_closed.write_all(b"VBLN\x00\x01").unwrap();
+    half_closed.shutdown(Shutdown::Write).unwrap();
+    read_to_end(&mut half_closed);
+
+    // Both at a time: one says nothing, one stops in the middle.
+    let mut silent = TcpStream::connect(rig.address()).unwrap();
+    let mut stuck = TcpStream::connect(rig.address()).unwrap();
+    stuck.write_all(b"VBLN\x00\x01\x00\x00\x00").unwrap();
+    assert_says(&read_to_end(&mut silent), "took longer than 5 s");
+    assert_says(&read_to_end(&mut stuck), "took longer than 5 s");
+    assert_unharmed(rig);
+}
+
+/// Those who are slow hold up nobody.
+#[test]
+fn a_client_comes_in_while_a_hundred_others_dawdle() {
+    let rig = rig();
+    let address = rig.address();
+    let dawdlers: Vec<_> = (0..100)
+        .map(|_| {
+            let mut stream = TcpStream::connect(&address).unwrap();
+            stream.write_all(b"VB").unwrap();
+            stream
+        })
+        .collect();
+    assert_unharmed(rig);
+    drop(dawdlers);
+}
+
+#[test]
+fn bytes_after_the_handshake_end_the_connection_with_a_reason() {
+    // The client's socket is its own affair, so a server that speaks out of turn is made up here.
+    let mut rig = rig();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let upstream = rig.address();
+    // Passes the handshake on to the real server, and then says something.
+    let meddler = thread::spawn(move || {
+        let (mut client, _) = listener.accept().unwrap();
+        let mut server = TcpStream::connect(upstream).unwrap();
+        let mut bytes = [0; 4096];
+        let len = client.read(&mut bytes).unwrap();
+        server.write_all(&bytes[..len]).unwrap();
+        let len = server.read(&mut bytes).unwrap();
+        client.write_all(&bytes[..len]).unwrap();
+        let len = client.read(&mut bytes).unwrap();
+        server.write_all(&bytes[..len]).unwrap();
+        client.write_all(b"!").unwrap();
+        // Until the client has ended it.
+        while client.read(&mut bytes).is_ok_and(|len| len > 0) {}
+    });
+    let id = rig.client.connect(&address).connection;
+    rig.step_until("the end on both sides", |server, client| {
+        !client.closed.is_empty() && !server.closed.is_empty()
+    });
+    let (closed, reason) = &rig.client.closed[0];
+    assert_eq!(*closed, id);
+    assert!(matches!(reason, CloseReason::Failed(_)), "{reason}");
+    assert!(reason.to_string().contains("silence"), "{reason}");
+    meddler.join().unwrap();
+    rig.client.assert_quiet_pool();
+    rig.server.assert_quiet_pool();
+}
+
+/// A client that goes away between the welcome and its `Ready` leaves nothing behind.
+#[test]
+fn a_client_that_vanishes_in_the_middle_leaves_nothing_behind() {
+    let mut rig = rig();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let upstream = rig.address();
+    let middle = thread::spawn(move || {
+        let (mut client, _) = listener.accept().unwrap();
+        let mut server = TcpStream::connect(upstream).unwrap();
+        let mut bytes = [0; 4096];
+        let len = client.read(&mut bytes).unwrap();
+        server.write_all(&bytes[..len]).unwrap();
+        let len = server.read(&mut bytes).unwrap();
+        assert!(len > 10, "the server had let it in");
+        // Neither side hears from the other again.
+    });
+    let error = rig
+        .client
+        .transport
+        .connect(&address, b"hello", PATIENCE)
+        .unwrap_err();
+    assert!(matches!(error, ConnectError::NotVerbline { .. }), "{error}");
+    middle.join().unwrap();
+    let house = rig.house.clone();
+    rig.step_until("its place is free again", |_, _| {
+        house.connections.load(Ordering::Relaxed) == 0
+    });
+    assert!(rig.server.accepted.is_empty());
+    assert!(rig.server.closed.is_empty(), "nobody had heard of it");
+    assert_unharmed(rig);
+}
+
+#[test]
+fn a_refusal_reaches_the_client_in_the_servers_words() {
+    let mut rig = rig();
+    let address = rig.address();
+    let error = rig
+        .client
+        .transport
+        .connect(&address, b"no", PATIENCE)
+        .unwrap_err();
+    match error {
+        ConnectError::Refused { reason, .. } => {
+            assert_eq!(reason, "the house is closed to those who say no");
+        }
+        other => panic!("{other}"),
+    }
+    assert_unharmed(rig);
+}
+
+#[test]
+fn a_session_that_is_too_long_is_refused_here() {
+    let mut rig = rig();
+    let address = rig.address();
+    let error = rig
+        .client
+        .transport
+        .connect(&address, &[0; 70_000], PATIENCE)
+        .unwrap_err();
+    assert!(matches!(error, ConnectError::Device { .. }), "{error}");
+    assert_unharmed(rig);
+}
+
+/// A port where something else answers.
+fn served_by(answer: impl FnOnce(TcpStream) + Send + 'static) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    thread::spawn(move || answer(listener.accept().unwrap().0));
+    address
+}
+
+fn error_from(address: &str, timeout: Duration) -> ConnectError {
+    let mut side = Side::open(&device(), &Intents::default());
+    let error = side
+        .transport
+        .connect(address, b"hello", timeout)
+        .unwrap_err();
+    side.assert_quiet_pool();
+    error
+}
+
+#[test]
+fn a_client_says_what_it_met() {
+    let error = error_from("no port here", PATIENCE);
+    assert!(matches!(error, ConnectError::Address { .. }), "{error}");
+
+    // Bound, and closed again: nobody is there.
+    let vacant = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = vacant.local_addr().unwrap().to_string();
+    drop(vacant);
+    let error = error_from(&address, PATIENCE);
+    assert!(matches!(error, ConnectError::Unreachable { .. }), "{error}");
+
+    let address = served_by(|mut stream| {
+        stream.write_all(b"220 mail.example.org ESMTP\r\n").unwrap();
+        read_to_end(&mut stream);
+    });
+    let error = error_from(&address, PATIENCE);
+    assert!(matches!(error, ConnectError::NotVerbline { .. }), "{error}");
+    assert!(error.to_string().contains("220"), "{error}");
+
+    let address = served_by(|mut stream| {
+        stream.write_all(&handshake_frame(2, b"")).unwrap();
+        read_to_end(&mut stream);
+    });
+    let error = error_from(&address, PATIENCE);
+    match error {
+        ConnectError::Version { local, remote, .. } => assert_eq!((local, remote), (1, 2)),
+        other => panic!("{other}"),
+    }
+
+    let address = served_by(drop);
+    let error = error_from(&address, PATIENCE);
+    assert!(matches!(error, ConnectError::NotVerbline { .. }), "{error}");
+
+    let address = served_by(|mut stream| {
+        read_to_end(&mut stream);
+    });
+    let error = error_from(&address, Duration::from_millis(100));
+    assert!(matches!(error, ConnectError::TimedOut { .. }), "{error}");
+}

@@ -1,0 +1,303 @@
+//! What the tests of the transport share: a side to step, an admission that counts, and another
+//! process to talk to.
+
+// Each test binary uses its own part of this.
+#![allow(dead_code)]
+
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use rpc_core::limits::Intents;
+use rpc_core::transport::{
+    Admission, Admitted, CloseReason, Connected, ConnectionId, Event, Fabric, Listener, Permit,
+    Refusal, ReserveError, Transport,
+};
+use rpc_transport_verbs::{Device, RecvBuf, Sizing, VerbsTransport};
+
+/// How long a test waits for what must come; it bounds a failure, not a success.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+pub(crate) fn device() -> Device {
+    Device::open("soft").expect("the software device is everywhere")
+}
+
+pub(crate) fn device_with(sizing: Sizing) -> Device {
+    device().with_sizing(sizing)
+}
+
+/// Lets everybody in but who says "no", to the pollers in turn.
+#[derive(Debug, Default)]
+pub(crate) struct OpenHouse {
+    pub(crate) connections: Arc<AtomicUsize>,
+    pollers: usize,
+    next: AtomicUsize,
+}
+
+impl OpenHouse {
+    pub(crate) fn with_pollers(pollers: usize) -> Arc<Self> {
+        Arc::new(Self {
+            pollers,
+            ..Self::default()
+        })
+    }
+}
+
+impl Admission for OpenHouse {
+    fn admit(&self, session: &[u8]) -> Result<Admitted, Refusal> {
+        if session == b"no" {
+            return Err(Refusal {
+                reason: "the house is closed to those who say no".to_owned(),
+            });
+        }
+        Ok(Admitted {
+            poller: self.next.fetch_add(1, Ordering::Relaxed) % self.pollers,
+            client_session: session.to_vec(),
+            server_session: b"welcome".to_vec(),
+            permit: Permit::of(&self.connections),
+        })
+    }
+}
+
+/// A transport with what it has reported.
+#[derive(Debug)]
+pub(crate) struct Side {
+    pub(crate) transport: VerbsTransport,
+    events: Vec<Event<RecvBuf>>,
+    pub(crate) accepted: Vec<(ConnectionId, Admitted)>,
+    pub(crate) received: Vec<(ConnectionId, Vec<u8>)>,
+    pub(crate) closed: Vec<(ConnectionId, CloseReason)>,
+}
+
+impl Side {
+    pub(crate) fn open(device: &Device, intents: &Intents) -> Self {
+        Self {
+            transport: Fabric::open(device, intents).expect("the transport opens"),
+            events: Vec::new(),
+            accepted: Vec::new(),
+            received: Vec::new(),
+            closed: Vec::new(),
+        }
+    }
+
+    /// One poll: what it reports is kept, receive slots are copied out and released.
+    pub(crate) fn turn(&mut self) -> usize {
+        self.transport.poll(&mut self.events);
+        let count = self.events.len();
+        for event in self.events.drain(..) {
+            match event {
+                Event::Accepted {
+                    connection,
+                    admitted,
+                } => self.accepted.push((connection, admitted)),
+                Event::Received { connection, buf } => {
+                    self.received.push((connection, buf.as_ref().to_vec()));
+                    self.transport.release(buf);
+                }
+                Event::Closed { connection, reason } => self.closed.push((connection, reason)),
+            }
+        }
+        count
+    }
+
+    pub(crate) fn connect(&mut self, address: &str) -> Connected {
+        self.transport
+            .connect(address, b"hello", PATIENCE)
+            .expect("the server lets it in")
+    }
+
+    /// Sends one frame, without ringing for it.
+    pub(crate) fn send(
+        &mut self,
+        connection: ConnectionId,
+        frame: &[u8],
+    ) -> Result<(), ReserveError> {
+        let mut buf = self.transport.reserve(connection, frame.len())?;
+        assert_eq!(buf.as_mut().len(), frame.len());
+        buf.as_mut().copy_from_slice(frame);
+        self.transport
+            .send(connection, buf)
+            .expect("the connection was open a moment ago");
+        Ok(())
+    }
+
+    /// Every slot that is not posted or in reserve is free.
+    pub(crate) fn assert_quiet_pool(&self) {
+        let places = self.transport.slots_by_place();
+        let limits = self.transport.limits();
+        assert_eq!(places.total(), limits.slots(), "{places}");
+        assert_eq!(places.receives_held, 0, "{places}");
+        assert_eq!(places.sends_in_hand, 0, "{places}");
+        assert_eq!(places.sends_in_flight, 0, "{places}");
+        assert_eq!(places.sends_free, limits.send_slots, "{places}");
+    }
+}
+
+/// Steps `sides` until `done`, and panics with `what` when that takes too long.
+pub(crate) fn step_until(
+    sides: &mut [&mut Side],
+    what: &str,
+    mut done: impl FnMut(&mut [&mut Side]) -> bool,
+) {
+    let deadline = Instant::now() + PATIENCE;
+    while !done(sides) {
+        let mut events = 0;
+        for side in sides.iter_mut() {
+            events += side.turn();
+        }
+        if events == 0 {
+            // The other threads and processes of the test may need this core.
+            std::thread::yield_now();
+        }
+        if Instant::now() >= deadline {
+            for side in sides.iter() {
+                eprintln_state(side);
+            }
+            panic!("waited {PATIENCE:?} for: {what}");
+        }
+    }
+}
+
+fn eprintln_state(side: &Side) {
+    let state = format!(
+        "{}\n{:?}\naccepted {}, received {}, closed {:?}\n",
+        side.transport.slots_by_place(),
+        side.transport.counters(),
+        side.accepted.len(),
+        side.received.len(),
+        side.closed
+    );
+    std::io::stderr()
+        .write_all(state.as_bytes())
+        .expect("standard error can be written");
+}
+
+/// A server and a client in this process, stepped by the test.
+pub(crate) struct Rig {
+    pub(crate) server: Side,
+    pub(crate) client: Side,
+    pub(crate) house: Arc<OpenHouse>,
+    pub(crate) listener: Box<dyn Listener>,
+}
+
+impl Rig {
+    pub(crate) fn new(intents: &Intents, sizing: &Sizing) -> Self {
+        Self::with(
+            &device_with(sizing.clone()),
+            &device_with(sizing.clone()),
+            intents,
+        )
+    }
+
+    pub(crate) fn with(server: &Device, client: &Device, intents: &Intents) -> Self {
+        let house = OpenHouse::with_pollers(1);
+        let side = Side::open(server, intents);
+        let ports = vec![server.port(&side.transport)];
+        let listener = server
+            .listen("127.0.0.1:0", ports, house.clone())
+            .expect("it listens");
+        Self {
+            server: side,
+            client: Side::open(client, intents),
+            house,
+            listener,
+        }
+    }
+
+    pub(crate) fn address(&self) -> String {
+        self.listener.local_addr().to_string()
+    }
+
+    /// Connects `count` times; gives pairs of the client's and the server's ids.
+    pub(crate) fn connect(&mut self, count: usize) -> Vec<(ConnectionId, ConnectionId)> {
+        let address = self.address();
+        let mut pairs = Vec::with_capacity(count);
+        for _ in 0..count {
+            let before = self.server.accepted.len();
+            let id = self.client.connect(&address).connection;
+            step_until(
+                &mut [&mut self.server],
+                "the connection is accepted",
+                |sides| sides[0].accepted.len() > before,
+            );
+            pairs.push((id, self.server.accepted[before].0));
+        }
+        pairs
+    }
+
+    pub(crate) fn step_until(
+        &mut self,
+        what: &str,
+        mut done: impl FnMut(&mut Side, &mut Side) -> bool,
+    ) {
+        step_until(&mut [&mut self.server, &mut self.client], what, |sides| {
+            let [server, client] = sides else {
+                unreachable!("two sides were given");
+            };
+            done(server, client)
+        });
+    }
+}
+
+/// A frame whose every byte depends on its number, so that a wrong or torn one is seen.
+pub(crate) fn frame(number: usize, len: usize) -> Vec<u8> {
+    (0..len)
+        .map(|at| (number.wrapping_mul(31) + at * 7 + (at >> 8)) as u8)
+        .collect()
+}
+
+/// Another process: this test binary again, running one ignored test.
+pub(crate) struct Other {
+    pub(crate) child: Child,
+    stdout: BufReader<ChildStdout>,
+}
+
+impl Other {
+    pub(crate) fn start(test: &str, environment: &HashMap<&str, String>) -> Self {
+        let mut child = Command::new(std::env::current_exe().expect("a test has a file"))
+            .args(["--ignored", "--exact", test, "--nocapture"])
+            .envs(environment)
+            .stdout(Stdio::piped())
+            .stdin(Stdio::piped())
+            .spawn()
+            .expect("this binary can be run again");
+        let stdout = BufReader::new(child.stdout.take().expect("it was piped"));
+        Self { child, stdout }
+    }
+
+    /// The rest of the next line that says `word`.
+    pub(crate) fn hear(&mut self, word: &str) -> String {
+        let mut line = String::new();
+        loop {
+            line.clear();
+            let len = self.stdout.read_line(&mut line).expect("it can be read");
+            assert!(len > 0, "the other process ended before it said {word}");
+            if let Some((_, rest)) = line.split_once(word) {
+                return rest.trim().to_owned();
+            }
+        }
+    }
+
+    pub(crate) fn signal(&self, signal: rustix::process::Signal) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, signal).expect("the child is there");
+    }
+}
+
+impl Drop for Other {
+    fn drop(&mut self) {
+        // It may have ended, or been killed by the test.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Says something to the test that started this process.
+pub(crate) fn say(word: &str, rest: &str) {
+    let mut out = std::io::stdout();
+    writeln!(out, "{word} {rest}").expect("the test listens");
+    out.flush().expect("the test listens");
+}

@@ -1,0 +1,185 @@
+//! Two processes: frames between them, and what one sees when the other is killed or stopped.
+
+mod transport_harness;
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use rpc_core::limits::Intents;
+use rpc_core::transport::{CloseReason, Fabric, Transport};
+use rpc_transport_verbs::Sizing;
+use rustix::process::Signal;
+use transport_harness::{OpenHouse, Other, PATIENCE, Rig, Side, device, frame, say, step_until};
+
+fn intents() -> Intents {
+    Intents {
+        max_message_len: 4096,
+        max_in_flight: 64,
+        connections: 8,
+    }
+}
+
+/// The other process: a server that sends every frame back, for as long as it lives.
+#[test]
+#[ignore = "run by the other tests, as another process"]
+fn other_echoes() {
+    let device = device();
+    let mut side = Side::open(&device, &intents());
+    let ports = vec![device.port(&side.transport)];
+    let listener = device
+        .listen("127.0.0.1:0", ports, OpenHouse::with_pollers(1))
+        .unwrap();
+    say("ADDRESS", &listener.local_addr().to_string());
+    let mut back = Vec::new();
+    let started = Instant::now();
+    // Ends by being killed, or by itself if its parent was.
+    while started.elapsed() < 3 * PATIENCE {
+        if side.turn() == 0 {
+            std::thread::yield_now();
+        }
+        back.append(&mut side.received);
+        while let Some((connection, frame)) = back.first() {
+            if side.send(*connection, frame).is_err() {
+                break;
+            }
+            back.remove(0);
+        }
+        side.transport.flush();
+    }
+}
+
+fn start() -> (Other, String) {
+    let mut other = Other::start("other_echoes", &HashMap::new());
+    let address = other.hear("ADDRESS");
+    (other, address)
+}
+
+#[test]
+fn frames_go_to_another_process_and_back() {
+    let (_other, address) = start();
+    let mut side = Side::open(&device(), &intents());
+    let id = side.connect(&address).connection;
+    let slot_len = side.transport.limits().slot_len;
+    for window in 0..32 {
+        for number in window * 32..(window + 1) * 32 {
+            let len = 1 + (number * 131) % slot_len;
+            side.send(id, &frame(number, len)).unwrap();
+        }
+        side.transport.flush();
+        step_until(&mut [&mut side], "a window of echoes", |sides| {
+            sides[0].received.len() == (window + 1) * 32
+        });
+    }
+    for (number, (connection, received)) in side.received.iter().enumerate() {
+        assert_eq!(*connection, id);
+        assert!(*received == frame(number, 1 + (number * 131) % slot_len));
+    }
+    step_until(&mut [&mut side], "every slot is back", |sides| {
+        sides[0].transport.slots_by_place().sends_in_flight == 0
+    });
+    side.assert_quiet_pool();
+}
+
+#[test]
+fn a_killed_peer_is_reported_and_its_slots_come_back() {
+    let (mut other, address) = start();
+    let mut side = Side::open(&device(), &intents());
+    let id = side.connect(&address).connection;
+    side.send(id, b"are you there").unwrap();
+    side.transport.flush();
+    step_until(&mut [&mut side], "an echo", |sides| {
+        !sides[0].received.is_empty()
+    });
+    // In the middle of a conversation, with frames that hold slots.
+    for number in 0..32 {
+        side.send(id, &frame(number, 3000)).unwrap();
+    }
+    side.transport.flush();
+    other.signal(Signal::KILL);
+    other.child.wait().unwrap();
+    step_until(&mut [&mut side], "the end of the connection", |sides| {
+        !sides[0].closed.is_empty()
+    });
+    let (closed, reason) = &side.closed[0];
+    assert_eq!(*closed, id);
+    assert!(matches!(reason, CloseReason::PeerGone), "{reason}");
+    side.assert_quiet_pool();
+}
+
+/// A server outlives its clients: one is killed, and another goes on.
+#[test]
+fn a_killed_client_costs_the_server_nothing() {
+    let mut rig = Rig::new(&intents(), &Sizing::default());
+    let environment = HashMap::from([("SERVER", rig.address())]);
+    let mut other = Other::start("other_connects_and_floods", &environment);
+    other.hear("CONNECTED");
+    rig.step_until("its frames", |server, _| server.received.len() >= 32);
+    let (flooding, _) = rig.server.accepted[0];
+    other.signal(Signal::KILL);
+    other.child.wait().unwrap();
+    rig.step_until("its end", |server, _| !server.closed.is_empty());
+    assert_eq!(rig.server.closed[0].0, flooding);
+    rig.server.assert_quiet_pool();
+
+    let (client, _) = rig.connect(1)[0];
+    let before = rig.server.received.len();
+    rig.client.send(client, b"next, please").unwrap();
+    rig.client.transport.flush();
+    rig.step_until("the next client's frame", |server, _| {
+        server.received.len() > before
+    });
+}
+
+#[test]
+#[ignore = "run by the other tests, as another process"]
+fn other_connects_and_floods() {
+    let address = std::env::var("SERVER").unwrap();
+    let mut side = Side::open(&device(), &intents());
+    let id = side.connect(&address).connection;
+    for number in 0..32 {
+        side.send(id, &frame(number, if number % 2 == 0 { 64 } else { 4000 }))
+            .unwrap();
+    }
+    side.transport.flush();
+    say("CONNECTED", "");
+    let started = Instant::now();
+    while started.elapsed() < 3 * PATIENCE {
+        side.turn();
+        std::thread::yield_now();
+    }
+}
+
+/// A stopped peer is not a dead one: nothing is reported, and when it goes on, everything that was
+/// sent to it meanwhile has arrived.
+#[test]
+fn a_peer_that_is_stopped_for_two_seconds_loses_nothing() {
+    let (other, address) = start();
+    let mut side = Side::open(&device(), &intents());
+    let id = side.connect(&address).connection;
+    side.send(id, &frame(0, 100)).unwrap();
+    side.transport.flush();
+    step_until(&mut [&mut side], "an echo", |sides| {
+        sides[0].received.len() == 1
+    });
+
+    other.signal(Signal::STOP);
+    for number in 1..=32 {
+        side.send(id, &frame(number, 60 * number)).unwrap();
+    }
+    side.transport.flush();
+    let stopped = Instant::now();
+    while stopped.elapsed() < Duration::from_secs(2) {
+        side.turn();
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(side.received.len(), 1, "it is stopped");
+    assert!(side.closed.is_empty(), "{:?}", side.closed);
+    other.signal(Signal::CONT);
+    step_until(&mut [&mut side], "everything", |sides| {
+        sides[0].received.len() == 33
+    });
+    for (number, (_, received)) in side.received.iter().enumerate().skip(1) {
+        assert!(*received == frame(number, 60 * number));
+    }
+    side.assert_quiet_pool();
+}

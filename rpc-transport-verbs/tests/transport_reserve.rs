@@ -1,0 +1,71 @@
+//! The shared receive queue's alarm: a poller stops for a while, and no promise is broken.
+
+mod transport_harness;
+
+use std::time::{Duration, Instant};
+
+use rpc_core::limits::Intents;
+use rpc_core::transport::Transport;
+use rpc_transport_verbs::Sizing;
+use transport_harness::{Rig, frame};
+
+/// A poller is blocked for 200 ms while four peers send as many frames as were promised to them all
+/// together, twice: the alarm comes each time, the reserve is posted and comes home, the limit is
+/// armed again, and no frame finds the queue empty.
+#[test]
+fn a_blocked_poller_keeps_its_promises() {
+    let sizing = Sizing {
+        receives_posted: Some(64),
+        receives_reserved: Some(16),
+        receives_held: Some(48),
+        ..Sizing::default()
+    };
+    let intents = Intents {
+        max_message_len: 1024,
+        max_in_flight: 32,
+        connections: 4,
+    };
+    let mut rig = Rig::new(&intents, &sizing);
+    let pairs = rig.connect(4);
+    let promised = rig.server.transport.limits().promisable_receives() as usize;
+    assert_eq!(promised, 80);
+    assert_eq!(rig.server.transport.counters().srq_limit_events, 0);
+    assert_eq!(rig.server.transport.limit_armings(), 1);
+
+    let mut sent = 0;
+    for round in 1..=2 {
+        for number in 0..promised {
+            let (client, _) = pairs[number % pairs.len()];
+            // Inline and not.
+            let len = if number % 3 == 0 { 900 } else { 64 };
+            rig.client.send(client, &frame(sent, len)).unwrap();
+            sent += 1;
+        }
+        rig.client.transport.flush();
+        // The server's poller does nothing at all for this long; the client goes on.
+        let blocked = Instant::now();
+        while blocked.elapsed() < Duration::from_millis(200) {
+            rig.client.turn();
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let counters = rig.server.transport.counters();
+        assert!(counters.srq_limit_events >= round, "{counters:?}");
+        assert_eq!(counters.reserve_posted, 16 * round, "{counters:?}");
+        assert_eq!(counters.receives, 80 * (round - 1), "it was blocked");
+
+        rig.step_until("all frames", |server, _| server.received.len() == sent);
+        rig.step_until(
+            "the reserve is home, and the limit armed again",
+            |server, _| {
+                server.transport.slots_by_place().receives_reserved == 16
+                    && server.transport.limit_armings() > round
+            },
+        );
+    }
+    assert_eq!(rig.server.transport.counters().rnr, 0);
+    rig.step_until("every slot is back", |_, client| {
+        client.transport.slots_by_place().sends_in_flight == 0
+    });
+    rig.client.assert_quiet_pool();
+    rig.server.assert_quiet_pool();
+}
