@@ -9,7 +9,7 @@ use super::ring::RingReceiver;
 use super::wake::DomainReadyBits;
 use super::work_queues::Completion;
 use crate::verbs::{
-    AsyncEvent, CompletionOpcode, CompletionStatus, QpState, VerbsError, WorkCompletion,
+    AsyncEvent, CompletionOpcode, CompletionStatus, VerbsError, WorkCompletion,
 };
 
 /// Rings that are looked at directly. Each costs a poll one cached line; more than this and a poll

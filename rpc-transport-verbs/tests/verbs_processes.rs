@@ -1,0 +1,289 @@
+//! Two real processes: one of them is killed, stopped, or forked. The other must be told, or wait,
+//! and lose nothing else.
+//!
+//! The test program starts itself again as the peer. Both tell each other their endpoints over the
+//! peer's standard input and output, on lines that begin with `@`.
+
+mod verbs_side;
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::Ipv6Addr;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rpc_transport_verbs::verbs::{
+    CompletionStatus, Gid, Psn, QpNum, QpState, RemoteEndpoint, RtsAttributes, SoftOptions,
+    WorkKind,
+};
+use rustix::process::{Pid, Signal, kill_process};
+use verbs_side::{HANG, Plan, Side, failed, received, rts, sent, success};
+
+const ROLE: &str = "VERBS_PEER_ROLE";
+
+fn tell(mut to: impl Write, endpoint: RemoteEndpoint) {
+    let gid = Ipv6Addr::from(endpoint.gid.0);
+    writeln!(to, "@{gid} {} {}", endpoint.qp_num.0, endpoint.psn.get()).unwrap();
+    to.flush().unwrap();
+}
+
+fn hear(from: &mut impl BufRead) -> RemoteEndpoint {
+    let words = hear_line(from);
+    let mut words = words.split(' ');
+    let mut next = || words.next().expect("three words");
+    let gid = Gid(next().parse::<Ipv6Addr>().unwrap().octets());
+    let qp_num = QpNum(next().parse().unwrap());
+    let psn = Psn::new(next().parse().unwrap());
+    RemoteEndpoint { gid, qp_num, psn }
+}
+
+fn hear_line(from: &mut impl BufRead) -> String {
+    loop {
+        let mut line = String::new();
+        assert_ne!(from.read_line(&mut line).unwrap(), 0, "the peer has ended");
+        // The test harness of the peer may have begun the line.
+        if let Some((_, words)) = line.trim_end().split_once('@') {
+            return words.to_owned();
+        }
+    }
+}
+
+/// A peer process, killed when dropped.
+struct Peer {
+    process: Child,
+    from: BufReader<ChildStdout>,
+}
+
+impl Peer {
+    /// Starts a peer in this role, connected to `side`.
+    fn start(role: &str, side: &mut Side, attributes: RtsAttributes) -> Self {
+        let mut process = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "peer_process", "--nocapture", "--test-threads=1"])
+            .env(ROLE, role)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut from = BufReader::new(process.stdout.take().unwrap());
+        side.init();
+        tell(process.stdin.as_mut().unwrap(), side.endpoint());
+        let remote = hear(&mut from);
+        side.rtr(remote);
+        side.qp.to_rts(attributes).unwrap();
+        assert_eq!(hear_line(&mut from), "ready");
+        Self { process, from }
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = Pid::from_child(&self.process);
+        kill_process(pid, signal).unwrap();
+    }
+
+    fn kill(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// Not a test of its own: what the peer process runs.
+#[test]
+fn peer_process() {
+    let Ok(role) = std::env::var(ROLE) else { return };
+    let mut from = std::io::stdin().lock();
+    let plan = Plan { max_send_wr: 64, max_recv_wr: 64, ..Plan::default() };
+    let mut side = Side::new(plan);
+    side.init();
+    let remote = hear(&mut from);
+    tell(std::io::stdout(), side.endpoint());
+    side.rtr(remote);
+    side.rts();
+    if role != "deaf" {
+        side.post_recv(32);
+    }
+    println!("@ready");
+    loop {
+        for done in side.poll() {
+            if role == "echo" && done.kind == WorkKind::Receive && done.status == success(done.kind, 0, 0).status {
+                side.post_recv(1);
+                // As long as what came: through the arena if that was.
+                side.send_signaled(done.len, done.first);
+            }
+        }
+        std::thread::yield_now();
+    }
+}
+
+fn plan() -> Plan {
+    Plan { max_send_wr: 64, max_recv_wr: 64, ..Plan::default() }
+}
+
+/// One message there and back.
+fn round_trip(side: &mut Side, len: usize, fill: u8) {
+    side.post_recv(1);
+    side.send_signaled(len, fill);
+    let mut done = side.wait(2);
+    done.sort_by_key(|done| done.kind == WorkKind::Receive);
+    assert_eq!(done, [sent(), received(len, fill)]);
+}
+
+#[test]
+fn messages_go_to_another_process_and_back() {
+    let mut side = Side::new(plan());
+    let _peer = Peer::start("echo", &mut side, rts());
+    for number in 0..500_usize {
+        round_trip(&mut side, 1 + number * 2, (number % 250) as u8 + 1);
+    }
+}
+
+#[test]
+fn a_killed_peer_is_noticed_within_the_retry_budget_and_not_before() {
+    let mut side = Side::new(plan());
+    // 4.096 µs × 2^13 × 3: 100 ms.
+    let attributes = RtsAttributes { timeout: 13, retry_cnt: 2, ..rts() };
+    let mut peer = Peer::start("deaf", &mut side, attributes);
+    side.send(10, 1);
+    side.send_signaled(900, 2);
+    side.assert_quiet();
+    let killed = Instant::now();
+    peer.kill();
+    let done = side.wait(2);
+    assert!(killed.elapsed() >= Duration::from_millis(100), "{:?}", killed.elapsed());
+    assert_eq!(done[0], failed(WorkKind::Send, CompletionStatus::RetryExceeded));
+    assert_eq!(done[1], verbs_side::flushed(WorkKind::Send));
+    assert_eq!(side.state(), QpState::Error);
+}
+
+#[test]
+fn a_send_to_a_peer_that_was_killed_before_fails_too() {
+    let mut side = Side::new(plan());
+    let mut peer = Peer::start("echo", &mut side, rts());
+    round_trip(&mut side, 100, 1);
+    peer.kill();
+    side.send(10, 1);
+    assert_eq!(side.wait_one(), failed(WorkKind::Send, CompletionStatus::RetryExceeded));
+}
+
+#[test]
+fn death_can_be_noticed_at_once_for_tests_above() {
+    let options = SoftOptions { detect_death_at_once: true };
+    let mut side = Side::new(Plan { options, ..plan() });
+    // A budget far beyond the test's patience.
+    let attributes = RtsAttributes { timeout: 25, retry_cnt: 7, ..rts() };
+    let mut peer = Peer::start("deaf", &mut side, attributes);
+    side.send(10, 1);
+    peer.kill();
+    assert_eq!(side.wait_one(), failed(WorkKind::Send, CompletionStatus::RetryExceeded));
+}
+
+#[test]
+fn without_a_timeout_a_dead_peer_is_waited_for_for_ever() {
+    let mut side = Side::new(plan());
+    let mut peer = Peer::start("deaf", &mut side, RtsAttributes { timeout: 0, ..rts() });
+    side.send_signaled(10, 1);
+    peer.kill();
+    for _ in 0..3 {
+        side.assert_quiet();
+    }
+    assert_eq!(side.state(), QpState::Rts);
+}
+
+#[test]
+fn a_stopped_peer_is_waited_for_and_nothing_is_lost() {
+    let mut side = Side::new(plan());
+    // The budget is 12.6 ms, and the peer is stopped for 300.
+    let peer = Peer::start("echo", &mut side, rts());
+    round_trip(&mut side, 10, 1);
+    peer.signal(Signal::STOP);
+    side.post_recv(8);
+    for fill in 1..=8 {
+        side.send(200 * usize::from(fill) / 2, fill);
+    }
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_millis(300) {
+        assert_eq!(side.poll(), []);
+    }
+    peer.signal(Signal::CONT);
+    let fills: Vec<_> = side.wait(8).iter().map(|done| done.first).collect();
+    assert_eq!(fills, [1, 2, 3, 4, 5, 6, 7, 8]);
+}
+
+#[test]
+fn peers_killed_in_mid_transfer_leave_the_others_and_the_process_alone() {
+    let (mut left, mut right) = verbs_side::connected(Plan::default());
+    for round in 0..4_u8 {
+        let mut side = Side::new(plan());
+        let mut peer = Peer::start("echo", &mut side, rts());
+        side.post_recv(60);
+        let start = Instant::now();
+        // Traffic in both directions, in the ring and through the arenas, until it breaks.
+        let mut fill = 0_u8;
+        let mut is_killed = false;
+        let broke = loop {
+            fill = fill.wrapping_add(1);
+            if side.qp.send_slots_free() > 32 {
+                side.send_signaled(usize::from(fill) * 4, fill);
+            }
+            let done = side.poll();
+            if let Some(done) = done.iter().find(|done| done.status != sent().status) {
+                break *done;
+            }
+            let came = done.iter().filter(|done| done.kind == WorkKind::Receive).count();
+            side.post_recv(came);
+            if !is_killed && start.elapsed() > Duration::from_millis(20 + 7 * u64::from(round)) {
+                peer.kill();
+                is_killed = true;
+            }
+            assert!(start.elapsed() < HANG);
+        };
+        assert!(is_killed);
+        assert_eq!(broke, failed(WorkKind::Send, CompletionStatus::RetryExceeded));
+        right.post_recv(1);
+        left.send_signaled(500, round);
+        assert_eq!(right.wait_one(), received(500, round));
+        assert_eq!(left.wait_one(), sent());
+    }
+}
+
+#[test]
+fn in_the_child_of_a_fork_every_verb_is_an_error() {
+    unsafe extern "C" {
+        safe fn fork() -> i32;
+        safe fn _exit(code: i32) -> !;
+    }
+    let (mut left, mut right) = verbs_side::connected(Plan::default());
+    let (message, mut slots) = (left.message(10, 1), left.slots.split_off(left.slots.len() - 1));
+    let mut list = vec![message];
+    // In the child, nothing that allocates, prints or panics: another thread may have held a lock.
+    match fork() {
+        0 => {
+            let refused = [
+                left.qp.post_send(&mut list, &mut drop).is_err(),
+                left.qp.post_recv(&mut slots, 1).is_err(),
+                left.cq.poll(&mut Vec::new(), 0).is_err(),
+                left.qp.state().is_err(),
+                left.context.counters().is_err(),
+                left.context.alloc_pd().is_err(),
+                left.context.create_cq(1).is_err(),
+                left.context.get_async_event(Some(Duration::ZERO)).is_err(),
+            ];
+            let first_allowed = refused.iter().position(|refused| !refused);
+            _exit(first_allowed.map_or(0, |index| index as i32 + 1));
+        }
+        pid => {
+            assert!(pid > 0);
+            let child = Pid::from_raw(pid).unwrap();
+            let options = rustix::process::WaitOptions::empty();
+            let (_, status) = rustix::process::waitpid(Some(child), options).unwrap().unwrap();
+            assert_eq!(status.exit_status(), Some(0), "the number of the verb that was allowed");
+        }
+    }
+    right.post_recv(1);
+    left.post_list(&mut list).unwrap();
+    assert_eq!(right.wait_one(), received(10, 1));
+}

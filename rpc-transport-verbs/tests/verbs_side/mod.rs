@@ -1,0 +1,286 @@
+//! One side of a connection, for the tests of the verbs layer: a context with one of everything.
+
+// Each test program uses its own part of this.
+#![allow(dead_code)]
+
+use std::time::{Duration, Instant};
+
+use rpc_transport_verbs::verbs::{
+    Access, AsyncEvent, CompletionQueue, CompletionStatus, Context, MemoryRegion, PostError,
+    ProtectionDomain, Psn, QpAttributes, QpState, QueuePair, QueuePairConfig, RemoteEndpoint,
+    RnrTimer, RtrAttributes, RtsAttributes, SendRequest, SharedReceiveQueue, Slot, SoftOptions,
+    WorkCompletion, WorkKind,
+};
+
+/// Far longer than anything takes that is waited for: only a hang reaches it.
+pub const HANG: Duration = Duration::from_secs(20);
+pub const SLOT_LEN: usize = 1024;
+const PSN: u32 = 0x00ff_fff0;
+
+/// How a side is made.
+#[derive(Clone, Copy)]
+pub struct Plan {
+    pub max_send_wr: usize,
+    pub max_recv_wr: usize,
+    /// 0: receives from a queue of its own.
+    pub srq_wr: usize,
+    pub cq_depth: usize,
+    pub sq_sig_all: bool,
+    pub options: SoftOptions,
+}
+
+impl Default for Plan {
+    fn default() -> Self {
+        Self {
+            max_send_wr: 16,
+            max_recv_wr: 16,
+            srq_wr: 0,
+            cq_depth: 256,
+            sq_sig_all: false,
+            options: SoftOptions::default(),
+        }
+    }
+}
+
+/// What a completion said, once its slot has been claimed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Done {
+    pub kind: WorkKind,
+    pub status: CompletionStatus,
+    pub len: usize,
+    /// First byte of a received message.
+    pub first: u8,
+}
+
+pub struct Side {
+    pub context: Context,
+    pub domain: ProtectionDomain,
+    pub cq: CompletionQueue,
+    pub srq: Option<SharedReceiveQueue>,
+    pub qp: QueuePair,
+    pub slots: Vec<Slot>,
+    pub plan: Plan,
+}
+
+impl Side {
+    pub fn new(plan: Plan) -> Self {
+        let context = Context::open_soft(plan.options).unwrap();
+        let domain = context.alloc_pd().unwrap();
+        let cq = context.create_cq(plan.cq_depth).unwrap();
+        let srq = (plan.srq_wr > 0).then(|| domain.create_srq(plan.srq_wr, 1).unwrap());
+        let qp = create_qp(&domain, &cq, srq.as_ref(), plan);
+        let slots = region(&domain, 256).into_slots(SLOT_LEN);
+        Self { context, domain, cq, srq, qp, slots, plan }
+    }
+
+    pub fn endpoint(&self) -> RemoteEndpoint {
+        endpoint(&self.context, &self.qp)
+    }
+
+    pub fn init(&mut self) {
+        self.qp.to_init(1, Access::NONE).unwrap();
+    }
+
+    pub fn rtr(&mut self, remote: RemoteEndpoint) {
+        self.qp.to_rtr(rtr(remote)).unwrap();
+    }
+
+    pub fn rts(&mut self) {
+        self.qp.to_rts(rts()).unwrap();
+    }
+
+    /// Posts `count` receives to whichever queue there is.
+    pub fn post_recv(&mut self, count: usize) {
+        self.try_post_recv(count).unwrap();
+    }
+
+    pub fn try_post_recv(&mut self, count: usize) -> Result<(), PostError> {
+        match &self.srq {
+            Some(srq) => srq.post_recv(&mut self.slots, count),
+            None => self.qp.post_recv(&mut self.slots, count),
+        }
+    }
+
+    /// A message of `len` bytes, all `fill`.
+    pub fn message(&mut self, len: usize, fill: u8) -> SendRequest {
+        let mut slot = self.slots.pop().expect("the test has slots enough");
+        slot[..len].fill(fill);
+        SendRequest::new(slot, len)
+    }
+
+    pub fn post(&mut self, request: SendRequest) -> Result<(), PostError> {
+        self.post_list(&mut vec![request])
+    }
+
+    /// What was not posted stays in the list.
+    pub fn post_list(&mut self, list: &mut Vec<SendRequest>) -> Result<(), PostError> {
+        let slots = &mut self.slots;
+        self.qp.post_send(list, &mut |slot| slots.push(slot))
+    }
+
+    pub fn send(&mut self, len: usize, fill: u8) {
+        let request = self.message(len, fill);
+        self.post(request).unwrap();
+    }
+
+    pub fn send_signaled(&mut self, len: usize, fill: u8) {
+        let request = self.message(len, fill).signaled();
+        self.post(request).unwrap();
+    }
+
+    /// Polls once, and claims what came.
+    pub fn poll(&mut self) -> Vec<Done> {
+        let mut completions = Vec::new();
+        self.cq.poll(&mut completions, 64).unwrap();
+        completions.into_iter().map(|completion| self.claim(completion)).collect()
+    }
+
+    pub fn claim(&mut self, completion: WorkCompletion) -> Done {
+        let status = completion.status();
+        assert_eq!(completion.qp_num(), self.qp.qp_num());
+        match completion.wr_id().kind() {
+            Some(WorkKind::Send) => {
+                let slots = &mut self.slots;
+                self.qp.complete_send(completion, &mut |slot| slots.push(slot)).unwrap();
+                Done { kind: WorkKind::Send, status, len: 0, first: 0 }
+            }
+            Some(WorkKind::Receive) => {
+                let (slot, len) = match &self.srq {
+                    Some(srq) => srq.claim(completion).unwrap(),
+                    None => self.qp.claim_recv(completion).unwrap(),
+                };
+                let first = slot.first().copied().filter(|_| len > 0).unwrap_or(0);
+                assert!(slot[..len].iter().all(|byte| *byte == first), "a message is of one piece");
+                self.slots.push(slot);
+                Done { kind: WorkKind::Receive, status, len, first }
+            }
+            None => panic!("a completion of no kind"),
+        }
+    }
+
+    /// Polls until `count` completions have come.
+    pub fn wait(&mut self, count: usize) -> Vec<Done> {
+        let start = Instant::now();
+        let mut done = Vec::new();
+        while done.len() < count {
+            done.extend(self.poll());
+            assert!(start.elapsed() < HANG, "{} of {count} completions came: {done:?}", done.len());
+            std::thread::yield_now();
+        }
+        assert_eq!(done.len(), count, "{done:?}");
+        done
+    }
+
+    pub fn wait_one(&mut self) -> Done {
+        self.wait(1)[0]
+    }
+
+    /// Nothing comes for a while (a test that is too quick here misses a fault, and fails never).
+    pub fn assert_quiet(&mut self) {
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_millis(30) {
+            assert_eq!(self.poll(), []);
+            std::thread::yield_now();
+        }
+    }
+
+    /// The next event, which must come.
+    pub fn event(&self) -> AsyncEvent {
+        self.context.get_async_event(Some(HANG)).unwrap().expect("an event")
+    }
+
+    pub fn assert_no_event(&self) {
+        assert_eq!(self.context.get_async_event(Some(Duration::from_millis(30))).unwrap(), None);
+    }
+
+    pub fn state(&self) -> QpState {
+        self.qp.state().unwrap()
+    }
+
+    pub fn wait_for_state(&mut self, state: QpState) {
+        let start = Instant::now();
+        while self.state() != state {
+            assert!(start.elapsed() < HANG, "still in {}", self.state());
+            std::thread::yield_now();
+        }
+    }
+
+    /// To another state, without attributes.
+    pub fn go(&mut self, state: QpState) {
+        self.qp.modify(&QpAttributes { state: Some(state), ..QpAttributes::default() }).unwrap();
+    }
+}
+
+pub fn create_qp(
+    domain: &ProtectionDomain,
+    cq: &CompletionQueue,
+    srq: Option<&SharedReceiveQueue>,
+    plan: Plan,
+) -> QueuePair {
+    domain
+        .create_qp(QueuePairConfig {
+            send_cq: cq,
+            recv_cq: cq,
+            srq,
+            max_send_wr: plan.max_send_wr,
+            max_recv_wr: plan.max_recv_wr,
+            max_inline_data: 64,
+            sq_sig_all: plan.sq_sig_all,
+        })
+        .unwrap()
+}
+
+pub fn region(domain: &ProtectionDomain, slots: usize) -> MemoryRegion {
+    domain.register(slots * SLOT_LEN, Access::LOCAL_WRITE).unwrap()
+}
+
+pub fn endpoint(context: &Context, qp: &QueuePair) -> RemoteEndpoint {
+    let gid = context.query_gid(1, 0).unwrap();
+    RemoteEndpoint { gid, qp_num: qp.qp_num(), psn: Psn::new(PSN) }
+}
+
+pub fn rtr(remote: RemoteEndpoint) -> RtrAttributes {
+    RtrAttributes { min_rnr_timer: RnrTimer(1), ..RtrAttributes::new(remote) }
+}
+
+/// A short retry budget: 4.096 µs × 2^10 × 3 = 12.6 ms.
+pub fn rts() -> RtsAttributes {
+    RtsAttributes { timeout: 10, retry_cnt: 2, ..RtsAttributes::new(Psn::new(PSN)) }
+}
+
+/// Two sides of one process, connected, with nothing posted.
+pub fn connected(plan: Plan) -> (Side, Side) {
+    connected_with(plan, plan)
+}
+
+pub fn connected_with(left: Plan, right: Plan) -> (Side, Side) {
+    let (mut left, mut right) = (Side::new(left), Side::new(right));
+    left.init();
+    right.init();
+    let (to_left, to_right) = (left.endpoint(), right.endpoint());
+    left.rtr(to_right);
+    right.rtr(to_left);
+    left.rts();
+    right.rts();
+    (left, right)
+}
+
+pub fn success(kind: WorkKind, len: usize, first: u8) -> Done {
+    Done { kind, status: CompletionStatus::Success, len, first }
+}
+
+pub fn sent() -> Done {
+    success(WorkKind::Send, 0, 0)
+}
+
+pub fn received(len: usize, first: u8) -> Done {
+    success(WorkKind::Receive, len, first)
+}
+
+pub fn failed(kind: WorkKind, status: CompletionStatus) -> Done {
+    Done { kind, status, len: 0, first: 0 }
+}
+
+pub fn flushed(kind: WorkKind) -> Done {
+    failed(kind, CompletionStatus::WorkRequestFlushed)
+}
