@@ -84,6 +84,15 @@ impl Methods {
         (0..).zip(self.entries.iter().map(|(spec, _)| *spec))
     }
 
+    /// Slots in use, of all methods.
+    #[cfg(feature = "test-util")]
+    pub(crate) fn in_use(&self) -> usize {
+        self.entries
+            .iter()
+            .map(|(_, handler)| handler.in_use())
+            .sum()
+    }
+
     pub(crate) fn handler(&self, number: u16) -> Option<&Rc<dyn Handler>> {
         self.entries
             .get(usize::from(number))
@@ -144,6 +153,10 @@ pub(crate) trait Handler {
 
     /// Drops what is in the slot, the future or the response, and frees it.
     fn discard(&self, slot: HandlerSlot);
+
+    /// How many slots are in use.
+    #[cfg(feature = "test-util")]
+    fn in_use(&self) -> usize;
 }
 
 struct Unary<H, F, Req, Res> {
@@ -316,6 +329,12 @@ where
             self.put_future(slot, place);
         }
         self.free(slot);
+    }
+
+    #[cfg(feature = "test-util")]
+    fn in_use(&self) -> usize {
+        let slots = self.slots.borrow();
+        slots.slots.len() - slots.free.len()
     }
 }
 

@@ -373,7 +373,11 @@ impl<T: Transport> Driver<T> {
             note("calls", link.calls.len());
             note("waiting calls", link.waiters.len());
         }
-        note("tasks", self.tasks.borrow().parked());
+        note("tasks", self.tasks.borrow().in_use());
+        note(
+            "futures and responses of handlers",
+            self.methods.borrow().in_use(),
+        );
         note("blocked responses", state.blocked.len());
         note("timers", state.timers.len());
         let promised: u32 = state.links.iter().map(|(_, link)| link.promised()).sum();

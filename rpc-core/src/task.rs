@@ -134,6 +134,12 @@ impl Tasks {
         removed
     }
 
+    /// Places that are in use.
+    #[cfg(feature = "test-util")]
+    pub(crate) fn in_use(&self) -> usize {
+        self.places.len() - self.free.len()
+    }
+
     /// How many futures are parked.
     pub(crate) fn parked(&self) -> usize {
         self.places

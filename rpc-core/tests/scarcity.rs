@@ -246,6 +246,27 @@ fn responses_that_wait_for_a_slot_are_not_overtaken() {
     network.assert_nothing_left();
 }
 
+#[test]
+fn responses_that_wait_for_a_slot_go_with_their_connection() {
+    // There is no slot, ever.
+    let (network, [server, a, b], _) = sized(Limits {
+        send_slots: 0,
+        ..small()
+    });
+    let of_a = a.poller().connect("server").unwrap();
+    for method in [&ECHO, &support::FAIL] {
+        let mut blocked = Box::pin(call(&of_a, method, *b"x"));
+        assert!(poll_once(blocked.as_mut()).is_pending());
+        server.step();
+    }
+    // The next connection takes the place of the first in the server's tables, and must not be sent
+    // what the first was owed.
+    drop(of_a);
+    let of_b = b.poller().connect("server").unwrap();
+    network.assert_nothing_left();
+    drop(of_b);
+}
+
 /// A message whose own code panics when it is told to.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Brittle {
