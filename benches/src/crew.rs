@@ -108,6 +108,13 @@ mod tests {
     use std::future::poll_fn;
     use std::pin::pin;
 
+    /// An executor that polls without being asked to.
+    struct Nobody;
+
+    impl Wake for Nobody {
+        fn wake(self: Arc<Self>) {}
+    }
+
     #[test]
     fn only_the_woken_are_polled_and_all_come_to_an_end() {
         const WORKERS: usize = 130;
@@ -126,7 +133,8 @@ mod tests {
             })
         });
         let mut crew = pin!(Crew::new(workers));
-        let mut cx = Context::from_waker(Waker::noop());
+        let executor = Waker::from(Arc::new(Nobody));
+        let mut cx = Context::from_waker(&executor);
         assert!(crew.as_mut().poll(&mut cx).is_pending());
         assert_eq!(polls.get(), WORKERS);
         for woken in [0, 63, 64, 129] {
