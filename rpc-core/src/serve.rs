@@ -355,8 +355,7 @@ impl<T: Transport> State<T> {
     }
 
     fn block(&mut self, blocked: Blocked) {
-        // Its credit travels with it; until then the client may need it.
-        self.owe(blocked.link);
+        // Its credit travels with it: a credit frame would find no slot, either.
         self.blocked.push_back(blocked);
     }
 }

@@ -325,6 +325,19 @@ fn a_deadline_that_passes_during_the_call_ends_it_on_both_sides() {
 }
 
 #[test]
+fn a_deadline_that_does_not_pass_leaves_no_timer() {
+    let (pair, gate) = pair();
+    let channel = pair.connect();
+    let request = Request::new(vec![1]).with_timeout(Duration::from_secs(5));
+    let mut held = pin!(send(&channel, &HELD, request));
+    assert!(poll_once(held.as_mut()).is_pending());
+    pair.network().settle();
+    gate.open();
+    assert_eq!(pair.run(held).unwrap(), [1]);
+    pair.assert_nothing_left();
+}
+
+#[test]
 fn a_deadline_that_passes_after_the_answer_has_come_does_not_matter() {
     let (pair, _) = pair();
     let channel = pair.connect();

@@ -3,6 +3,7 @@
 
 mod support;
 
+use std::future::poll_fn;
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
@@ -83,28 +84,53 @@ fn a_forgotten_call_that_waited_does_not_keep_later_ones_from_their_turn() {
     pair.assert_nothing_left();
 }
 
+/// Makes so many calls together and waits for all.
+fn all_at_once(network: &Network, channel: &LocalChannel, count: u32) {
+    let mut calls: Vec<_> = (0..count)
+        .map(|n| (n, Box::pin(call(channel, &ECHO, n.to_le_bytes()))))
+        .collect();
+    let all = poll_fn(|cx| {
+        calls.retain_mut(|(n, call)| match call.as_mut().poll(cx) {
+            Poll::Ready(answer) => {
+                assert_eq!(answer.unwrap(), n.to_le_bytes());
+                false
+            }
+            Poll::Pending => true,
+        });
+        if calls.is_empty() {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
+        }
+    });
+    network.try_run(all).expect("every call is answered");
+}
+
 #[test]
 fn busy_clients_leave_the_receives_alone_that_others_were_promised() {
-    let (pair, _) = pair(128);
+    let limits = Limits {
+        max_connections: 8,
+        ..small()
+    };
+    let (network, [_, client, _], _) = sized(limits);
+    let connect = || client.poller().connect("server").unwrap();
+    // Places that become free are promised again.
+    for _ in 0..8 {
+        drop(connect());
+        network.settle();
+    }
     let mut channels: Vec<LocalChannel> = Vec::new();
-    for _ in 0..pair.server().limits().max_connections {
-        let channel = pair.connect();
-        // As many at once as the window lets through, until it grows no more.
-        let mut calls: Vec<_> = (0..150u32)
-            .map(|n| Box::pin(call(&channel, &ECHO, n.to_le_bytes())))
-            .collect();
-        for call in &mut calls {
-            assert!(poll_once(call.as_mut()).is_pending());
-        }
-        for (n, call) in (0u32..).zip(calls) {
-            assert_eq!(pair.run(call).unwrap(), n.to_le_bytes());
-        }
+    for _ in 0..8 {
+        let channel = connect();
+        // As many as the window lets through, until it grows no more.
+        all_at_once(&network, &channel, 100);
         channels.push(channel);
     }
     for channel in &channels {
-        assert!(pair.run(call(channel, &ECHO, *b"x")).is_ok());
+        let answer = network.try_run(call(channel, &ECHO, *b"x")).unwrap();
+        assert!(answer.is_ok());
     }
-    pair.assert_nothing_left();
+    network.assert_nothing_left();
 }
 
 #[test]
@@ -145,20 +171,7 @@ fn a_window_grows_while_there_are_receives() {
 fn a_window_grows_though_each_answer_gives_back_what_its_request_took() {
     let (pair, _) = pair(32);
     let channel = pair.connect();
-    pair.run(async {
-        let mut calls: Vec<_> = (0..600)
-            .map(|_| Box::pin(call(&channel, &ECHO, *b"x")))
-            .collect();
-        std::future::poll_fn(|cx| {
-            calls.retain_mut(|call| call.as_mut().poll(cx).is_pending());
-            if calls.is_empty() {
-                Poll::Ready(())
-            } else {
-                Poll::Pending
-            }
-        })
-        .await;
-    });
+    all_at_once(pair.network(), &channel, 100);
     let sent = pair.client().poller().counters().sends;
     let mut calls: Vec<_> = (0..40)
         .map(|_| Box::pin(call(&channel, &ECHO, *b"x")))

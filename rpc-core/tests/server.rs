@@ -1,4 +1,5 @@
-//! The server's threads: how they start, and that they end, whatever fails.
+//! The server's threads: how they start, and that they end, whatever fails. And a client of what is
+//! no server.
 
 use std::io;
 use std::net::SocketAddr;
@@ -12,7 +13,7 @@ use rpc_core::transport::{
     Admission, ConnectError, Connected, ConnectionId, Counters, Event, Fabric, FabricError,
     Listener, ReserveError, SendError, Transport,
 };
-use rpc_core::{Intents, Limits, Methods, Server, ServerError, Service};
+use rpc_core::{Intents, Limits, LocalPoller, Methods, Server, ServerError, Service};
 
 /// A device that nobody is connected to, and that may have a bug in the first transport it opens.
 #[derive(Clone, Default)]
@@ -37,9 +38,13 @@ impl Transport for Silence {
         Counters::default()
     }
     fn connect(&mut self, _: &str, _: &[u8], _: Duration) -> Result<Connected, ConnectError> {
-        Err(ConnectError::Unreachable {
-            address: String::new(),
-            source: io::ErrorKind::ConnectionRefused.into(),
+        Ok(Connected {
+            connection: ConnectionId {
+                index: 0,
+                generation: 0,
+            },
+            session: vec![0xff; 3],
+            remote: SocketAddr::from(([127, 0, 0, 1], 1)),
         })
     }
     fn reserve(&mut self, _: ConnectionId, _: usize) -> Result<Vec<u8>, ReserveError> {
@@ -210,6 +215,16 @@ fn when_one_poller_panics_the_server_ends_and_says_so() {
         error.to_string().contains("this device has a bug"),
         "{error}"
     );
+}
+
+#[test]
+fn a_server_whose_session_is_garbage_is_refused_however_often_it_is_tried() {
+    let poller = LocalPoller::new(&Nowhere::default()).unwrap();
+    // More often than there are receives to promise.
+    for _ in 0..100 {
+        let error = poller.connect("garbage").unwrap_err();
+        assert!(matches!(error, ConnectError::NotVerbline { .. }), "{error}");
+    }
 }
 
 #[test]

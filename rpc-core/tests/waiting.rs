@@ -131,6 +131,49 @@ fn a_call_wakes_whoever_polled_it_last() {
 }
 
 #[test]
+fn calls_are_woken_when_their_connection_ends() {
+    let gate = Gate::default();
+    let intents = Intents {
+        max_in_flight: 1,
+        ..Intents::default()
+    };
+    let pair = Pair::with(&intents, Faults::none(), 0, |methods| {
+        register(methods, &gate)
+    });
+    let channel = pair.connect();
+    let tasks = [(); 2].map(|()| Arc::new(Counting::default()));
+    let mut in_flight = pin!(call(&channel, &HELD, *b"in flight"));
+    let mut waits = pin!(call(&channel, &ECHO, *b"waits"));
+    let wakers = tasks.clone().map(Waker::from);
+    assert!(
+        in_flight
+            .as_mut()
+            .poll(&mut Context::from_waker(&wakers[0]))
+            .is_pending()
+    );
+    assert!(
+        waits
+            .as_mut()
+            .poll(&mut Context::from_waker(&wakers[1]))
+            .is_pending()
+    );
+    pair.network().settle();
+    for task in &tasks {
+        task.woken.store(false, Ordering::Relaxed);
+    }
+    // Closed by the server, which sees garbage.
+    pair.server()
+        .inject(pair.server().connections()[0], vec![0; 3]);
+    pair.network().settle();
+    for task in &tasks {
+        assert!(task.woken.load(Ordering::Relaxed));
+    }
+    assert_eq!(pair.run(in_flight).unwrap_err().code(), Code::Unavailable);
+    assert_eq!(pair.run(waits).unwrap_err().code(), Code::Unavailable);
+    pair.assert_nothing_left();
+}
+
+#[test]
 fn block_on_is_woken_by_other_threads() {
     let (network, node, _) = alone();
     let done = Arc::new(AtomicBool::new(false));
@@ -206,15 +249,19 @@ fn a_call_that_expires_while_earlier_ones_of_its_batch_run_is_not_begun() {
     let client = network.add("client", &Intents::default(), |_| ());
     let channels = [(); 2].map(|()| client.poller().connect("server").unwrap());
     let within = |ms| Request::new(vec![1]).with_timeout(Duration::from_millis(ms));
-    let mut slow = pin!(send(&channels[0], &SLOW, within(1000)));
-    let mut late = pin!(send(&channels[1], &HELD, within(5)));
-    let mut cx = Context::from_waker(Waker::noop());
-    assert!(slow.as_mut().poll(&mut cx).is_pending());
-    assert!(late.as_mut().poll(&mut cx).is_pending());
-    assert!(network.try_run(slow).unwrap().is_ok());
-    let error = network.try_run(late).unwrap().unwrap_err();
-    assert_eq!(error.code(), Code::DeadlineExceeded);
-    assert_eq!(gate.entered(), 0);
+    // With a deadline on the first of the batch, and, once the poller knows that deadlines are used,
+    // also without.
+    for first in [within(1000), Request::new(vec![1])] {
+        let mut slow = pin!(send(&channels[0], &SLOW, first));
+        let mut late = pin!(send(&channels[1], &HELD, within(5)));
+        let mut cx = Context::from_waker(Waker::noop());
+        assert!(slow.as_mut().poll(&mut cx).is_pending());
+        assert!(late.as_mut().poll(&mut cx).is_pending());
+        assert!(network.try_run(slow).unwrap().is_ok());
+        let error = network.try_run(late).unwrap().unwrap_err();
+        assert_eq!(error.code(), Code::DeadlineExceeded);
+        assert_eq!(gate.entered(), 0);
+    }
     network.assert_nothing_left();
 }
 
