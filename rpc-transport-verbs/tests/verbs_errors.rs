@@ -5,8 +5,8 @@ mod verbs_side;
 use std::time::{Duration, Instant};
 
 use rpc_transport_verbs::verbs::{
-    Access, AsyncEvent, CompletionStatus as C, Psn, QpState, RnrTimer, RtsAttributes,
-    RtrAttributes, SendRequest, VerbsError, WorkKind,
+    Access, AsyncEvent, CompletionStatus as C, Psn, QpState, RnrTimer, RtrAttributes,
+    RtsAttributes, SendRequest, VerbsError, WorkKind,
 };
 use verbs_side::{
     HANG, Plan, SLOT_LEN, Side, connected, connected_with, failed, flushed, received, region, rtr,
@@ -27,17 +27,28 @@ fn a_message_longer_than_its_receive_fails_both_sides() {
         assert_eq!(done[0], failed(WorkKind::Receive, C::LocalLength), "{len}");
         assert_eq!(done[1], flushed(WorkKind::Receive));
         let done = left.wait(2);
-        assert_eq!(done[0], failed(WorkKind::Send, C::RemoteInvalidRequest), "unsignaled");
+        assert_eq!(
+            done[0],
+            failed(WorkKind::Send, C::RemoteInvalidRequest),
+            "unsignaled"
+        );
         assert_eq!(done[1], flushed(WorkKind::Send));
-        assert_eq!((left.state(), right.state()), (QpState::Error, QpState::Error));
+        assert_eq!(
+            (left.state(), right.state()),
+            (QpState::Error, QpState::Error)
+        );
     }
 }
 
 #[test]
 fn a_receive_that_the_device_may_not_write_fails_both_sides() {
     type Wrong = fn(&Side) -> Vec<rpc_transport_verbs::verbs::Slot>;
-    let no_local_write: Wrong =
-        |side| side.domain.register(SLOT_LEN, Access::NONE).unwrap().into_slots(SLOT_LEN);
+    let no_local_write: Wrong = |side| {
+        side.domain
+            .register(SLOT_LEN, Access::NONE)
+            .unwrap()
+            .into_slots(SLOT_LEN)
+    };
     let another_domain: Wrong =
         |side| region(&side.context.alloc_pd().unwrap(), 1).into_slots(SLOT_LEN);
     let another_context: Wrong = |_| {
@@ -49,7 +60,10 @@ fn a_receive_that_the_device_may_not_write_fails_both_sides() {
         let mut slots = wrong(&right);
         right.qp.post_recv(&mut slots, 1).unwrap();
         left.send(10, 1);
-        assert_eq!(right.wait_one(), failed(WorkKind::Receive, C::LocalProtection));
+        assert_eq!(
+            right.wait_one(),
+            failed(WorkKind::Receive, C::LocalProtection)
+        );
         assert_eq!(left.wait_one(), failed(WorkKind::Send, C::RemoteOperation));
     }
 }
@@ -58,7 +72,10 @@ fn a_receive_that_the_device_may_not_write_fails_both_sides() {
 fn a_zero_byte_message_touches_nothing_so_nothing_is_checked() {
     let (mut left, mut right) = connected(Plan::default());
     let no_write = right.domain.register(SLOT_LEN, Access::NONE).unwrap();
-    right.qp.post_recv(&mut no_write.into_slots(SLOT_LEN), 1).unwrap();
+    right
+        .qp
+        .post_recv(&mut no_write.into_slots(SLOT_LEN), 1)
+        .unwrap();
     left.send_signaled(0, 0);
     assert_eq!(right.wait_one(), received(0, 0));
     assert_eq!(left.wait_one(), sent());
@@ -68,7 +85,9 @@ fn a_zero_byte_message_touches_nothing_so_nothing_is_checked() {
 fn a_send_that_the_device_may_not_read_fails_after_all_before_it_have_completed() {
     let (mut left, mut right) = connected(Plan::default());
     right.post_recv(3);
-    let other = region(&left.context.alloc_pd().unwrap(), 1).into_slots(SLOT_LEN).remove(0);
+    let other = region(&left.context.alloc_pd().unwrap(), 1)
+        .into_slots(SLOT_LEN)
+        .remove(0);
     let first = left.message(10, 1).signaled();
     let third = left.message(10, 3);
     let mut list = vec![first, SendRequest::new(other, 10), third];
@@ -77,7 +96,11 @@ fn a_send_that_the_device_may_not_read_fails_after_all_before_it_have_completed(
     // The good one completes once the peer has taken it, whether or not anybody polls there.
     assert_eq!(
         done,
-        [sent(), failed(WorkKind::Send, C::LocalProtection), flushed(WorkKind::Send)]
+        [
+            sent(),
+            failed(WorkKind::Send, C::LocalProtection),
+            flushed(WorkKind::Send)
+        ]
     );
     assert_eq!(right.wait_one(), received(10, 1));
     right.assert_quiet();
@@ -91,9 +114,14 @@ fn slow_to_be_ready(rnr_retry: u8, timer: RnrTimer) -> (Side, Side) {
     right.init();
     let (to_left, to_right) = (left.endpoint(), right.endpoint());
     left.rtr(to_right);
-    let attributes = RtrAttributes { min_rnr_timer: timer, ..rtr(to_left) };
+    let attributes = RtrAttributes {
+        min_rnr_timer: timer,
+        ..rtr(to_left)
+    };
     right.qp.to_rtr(attributes).unwrap();
-    left.qp.to_rts(RtsAttributes { rnr_retry, ..rts() }).unwrap();
+    left.qp
+        .to_rts(RtsAttributes { rnr_retry, ..rts() })
+        .unwrap();
     right.rts();
     (left, right)
 }
@@ -116,9 +144,15 @@ fn without_rnr_retries_the_first_refusal_is_the_last() {
     let (mut left, mut right) = slow_to_be_ready(0, RnrTimer(1));
     left.send(10, 1);
     let status = C::RnrRetryExceeded;
-    assert_eq!(wait_left(&mut left, &mut right), failed(WorkKind::Send, status));
+    assert_eq!(
+        wait_left(&mut left, &mut right),
+        failed(WorkKind::Send, status)
+    );
     assert_eq!(right.context.counters().unwrap().rnr_nak_sent, 1);
-    assert_eq!((left.state(), right.state()), (QpState::Error, QpState::Rts));
+    assert_eq!(
+        (left.state(), right.state()),
+        (QpState::Error, QpState::Rts)
+    );
 }
 
 #[test]
@@ -173,7 +207,11 @@ fn progress_gives_the_rnr_retries_back() {
             sends.extend(left.poll());
             assert!(start.elapsed() < HANG);
         }
-        assert_eq!(sends, [sent()], "retry {fill}: the one before does not count");
+        assert_eq!(
+            sends,
+            [sent()],
+            "retry {fill}: the one before does not count"
+        );
     }
 }
 
@@ -200,8 +238,16 @@ fn a_peer_that_is_not_ready_is_silent_until_the_retries_are_used_up() {
         left.send_signaled(10, 2);
         let done = left.wait(2);
         // 4.096 µs × 2^10 × (2 + 1).
-        assert!(start.elapsed() >= Duration::from_micros(12_583), "{:?}", start.elapsed());
-        assert_eq!(done[0], failed(WorkKind::Send, C::RetryExceeded), "{peer_state}");
+        assert!(
+            start.elapsed() >= Duration::from_micros(12_583),
+            "{:?}",
+            start.elapsed()
+        );
+        assert_eq!(
+            done[0],
+            failed(WorkKind::Send, C::RetryExceeded),
+            "{peer_state}"
+        );
         assert_eq!(done[1], flushed(WorkKind::Send));
     }
 }
@@ -224,7 +270,12 @@ fn without_a_timeout_a_silent_peer_is_waited_for_for_ever() {
     right.init();
     let (to_left, to_right) = (left.endpoint(), right.endpoint());
     left.rtr(to_right);
-    left.qp.to_rts(RtsAttributes { timeout: 0, ..rts() }).unwrap();
+    left.qp
+        .to_rts(RtsAttributes {
+            timeout: 0,
+            ..rts()
+        })
+        .unwrap();
     left.send_signaled(10, 1);
     for _ in 0..3 {
         left.assert_quiet();
@@ -258,7 +309,12 @@ fn a_peer_that_expects_other_sequence_numbers_drops_everything_silently() {
     let (to_left, to_right) = (left.endpoint(), right.endpoint());
     left.rtr(to_right);
     right.rtr(to_left);
-    left.qp.to_rts(RtsAttributes { psn: Psn::new(1), ..rts() }).unwrap();
+    left.qp
+        .to_rts(RtsAttributes {
+            psn: Psn::new(1),
+            ..rts()
+        })
+        .unwrap();
     right.post_recv(1);
     left.send(10, 1);
     assert_eq!(left.wait_one(), failed(WorkKind::Send, C::RetryExceeded));
@@ -270,7 +326,10 @@ fn a_peer_that_expects_other_sequence_numbers_drops_everything_silently() {
 
 #[test]
 fn a_completion_queue_that_overruns_is_dead_and_takes_its_queue_pairs_along() {
-    let small = Plan { cq_depth: 2, ..Plan::default() };
+    let small = Plan {
+        cq_depth: 2,
+        ..Plan::default()
+    };
     let (mut left, mut right) = connected_with(Plan::default(), small);
     right.post_recv(3);
     for fill in 1..=3 {
@@ -279,22 +338,42 @@ fn a_completion_queue_that_overruns_is_dead_and_takes_its_queue_pairs_along() {
     // Nobody polls: the device itself takes the messages.
     let cq = right.cq.number();
     assert_eq!(right.event(), AsyncEvent::CompletionQueueError { cq });
-    assert_eq!(right.event(), AsyncEvent::QpFatal { qp_num: right.qp.qp_num() });
+    assert_eq!(
+        right.event(),
+        AsyncEvent::QpFatal {
+            qp_num: right.qp.qp_num()
+        }
+    );
     right.wait_for_state(QpState::Error);
-    assert_eq!(right.wait(2), [received(10, 1), received(10, 2)], "what was in it stays");
+    assert_eq!(
+        right.wait(2),
+        [received(10, 1), received(10, 2)],
+        "what was in it stays"
+    );
     let error = right.cq.poll(&mut Vec::new(), 1).unwrap_err();
-    assert!(matches!(error, VerbsError::CompletionQueueOverrun { capacity: 2 }), "{error}");
+    assert!(
+        matches!(error, VerbsError::CompletionQueueOverrun { capacity: 2 }),
+        "{error}"
+    );
 }
 
 #[test]
 fn a_queue_pair_on_a_shared_receive_queue_says_when_it_has_taken_its_last() {
-    let plan = Plan { srq_wr: 8, ..Plan::default() };
+    let plan = Plan {
+        srq_wr: 8,
+        ..Plan::default()
+    };
     let (mut left, mut right) = connected(plan);
     right.post_recv(4);
     left.send(10, 1);
     right.wait(1);
     right.go(QpState::Error);
-    assert_eq!(right.event(), AsyncEvent::QpLastWqeReached { qp_num: right.qp.qp_num() });
+    assert_eq!(
+        right.event(),
+        AsyncEvent::QpLastWqeReached {
+            qp_num: right.qp.qp_num()
+        }
+    );
     right.assert_quiet();
     right.go(QpState::Error);
     right.assert_no_event();
@@ -311,12 +390,26 @@ fn parameters_out_of_range_are_refused_by_name() {
         other => panic!("{name}: {other:?}"),
     };
     named(side.context.create_cq(0).map(drop), "depth");
-    named(side.context.create_cq(limits.max_cqe + 1).map(drop), "depth");
+    named(
+        side.context.create_cq(limits.max_cqe + 1).map(drop),
+        "depth",
+    );
     named(side.domain.create_srq(0, 1).map(drop), "max_wr");
-    named(side.domain.create_srq(limits.max_srq_wr + 1, 1).map(drop), "max_wr");
-    named(side.domain.create_srq(1, limits.max_sge + 1).map(drop), "max_sge");
+    named(
+        side.domain.create_srq(limits.max_srq_wr + 1, 1).map(drop),
+        "max_wr",
+    );
+    named(
+        side.domain.create_srq(1, limits.max_sge + 1).map(drop),
+        "max_sge",
+    );
     named(side.domain.register(0, Access::NONE).map(drop), "len");
-    named(side.domain.register(limits.max_mr_len + 1, Access::NONE).map(drop), "len");
+    named(
+        side.domain
+            .register(limits.max_mr_len + 1, Access::NONE)
+            .map(drop),
+        "len",
+    );
     named(side.context.query_port(2).map(drop), "port");
     named(side.context.query_gid(1, 1).map(drop), "index");
     assert!(matches!(
@@ -338,5 +431,14 @@ fn objects_of_two_contexts_do_not_mix() {
         sq_sig_all: false,
     };
     let error = side.domain.create_qp(config).unwrap_err();
-    assert!(matches!(error, VerbsError::ForeignObject { object: "recv_cq", .. }), "{error}");
+    assert!(
+        matches!(
+            error,
+            VerbsError::ForeignObject {
+                object: "recv_cq",
+                ..
+            }
+        ),
+        "{error}"
+    );
 }

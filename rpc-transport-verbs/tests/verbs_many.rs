@@ -10,16 +10,23 @@ use verbs_side::{HANG, Plan, Side, connected, create_qp, endpoint, received, rtr
 
 /// Two contexts with `count` connected queue pairs each, besides their first ones.
 fn crowd(count: usize) -> (Side, Side, Vec<(QueuePair, QueuePair)>) {
-    let plan = Plan { srq_wr: 128, cq_depth: 4096, ..Plan::default() };
+    let plan = Plan {
+        srq_wr: 128,
+        cq_depth: 4096,
+        ..Plan::default()
+    };
     let (left, right) = connected(plan);
     let pairs = (0..count)
         .map(|_| {
             let make = |side: &Side| create_qp(&side.domain, &side.cq, side.srq.as_ref(), plan);
             let (mut to_right, mut to_left) = (make(&left), make(&right));
-            let remotes =
-                (endpoint(&right.context, &to_left), endpoint(&left.context, &to_right));
+            let remotes = (
+                endpoint(&right.context, &to_left),
+                endpoint(&left.context, &to_right),
+            );
             for (qp, remote) in [(&mut to_right, remotes.0), (&mut to_left, remotes.1)] {
-                qp.to_init(1, rpc_transport_verbs::verbs::Access::NONE).unwrap();
+                qp.to_init(1, rpc_transport_verbs::verbs::Access::NONE)
+                    .unwrap();
                 qp.to_rtr(rtr(remote)).unwrap();
                 qp.to_rts(rts()).unwrap();
             }
@@ -46,7 +53,9 @@ fn every_ring_of_a_crowd_is_heard_after_it_has_gone_cold() {
     for round in 1..=3_u8 {
         for (to_right, _) in &mut pairs {
             let request = left.message(10, round).inline();
-            to_right.post_send(&mut vec![request], &mut |slot| left.slots.push(slot)).unwrap();
+            to_right
+                .post_send(&mut vec![request], &mut |slot| left.slots.push(slot))
+                .unwrap();
         }
         let mut heard: HashMap<QpNum, usize> = HashMap::new();
         let start = Instant::now();
@@ -58,10 +67,19 @@ fn every_ring_of_a_crowd_is_heard_after_it_has_gone_cold() {
                 assert_eq!((len, slot[0]), (10, round));
                 right.slots.push(slot);
             }
-            assert!(start.elapsed() < HANG, "{} of {} were heard", heard.len(), pairs.len());
+            assert!(
+                start.elapsed() < HANG,
+                "{} of {} were heard",
+                heard.len(),
+                pairs.len()
+            );
         }
         assert!(heard.values().all(|times| *times == 1));
-        assert!(pairs.iter().all(|(_, to_left)| heard.contains_key(&to_left.qp_num())));
+        assert!(
+            pairs
+                .iter()
+                .all(|(_, to_left)| heard.contains_key(&to_left.qp_num()))
+        );
         right.post_recv(100);
     }
     // Cold rings were told of: that is what this test is about.
@@ -74,7 +92,11 @@ fn queue_pairs_come_and_go_beside_a_busy_one() {
     let mut last = left.qp.qp_num();
     for round in 0..50_u8 {
         let (mut passing, mut other) = connected(Plan::default());
-        assert_ne!(passing.qp.qp_num(), last, "numbers are not used again at once");
+        assert_ne!(
+            passing.qp.qp_num(),
+            last,
+            "numbers are not used again at once"
+        );
         last = passing.qp.qp_num();
         other.post_recv(1);
         passing.send_signaled(700, round);
@@ -90,7 +112,11 @@ fn queue_pairs_come_and_go_beside_a_busy_one() {
 fn a_region_that_is_registered_later_can_be_sent_from() {
     let (mut left, mut right) = connected(Plan::default());
     let long = 3 << 20;
-    let mut send = left.domain.register(long, Default::default()).unwrap().into_slots(long);
+    let mut send = left
+        .domain
+        .register(long, Default::default())
+        .unwrap()
+        .into_slots(long);
     let write = rpc_transport_verbs::verbs::Access::LOCAL_WRITE;
     let mut receive = right.domain.register(long, write).unwrap().into_slots(long);
     right.qp.post_recv(&mut receive, 1).unwrap();
@@ -106,7 +132,11 @@ fn a_region_that_is_registered_later_can_be_sent_from() {
     }
     let (slot, len) = right.qp.claim_recv(completions.remove(0)).unwrap();
     assert_eq!(len, long);
-    assert!(slot.iter().enumerate().all(|(index, byte)| *byte == (index / 4093) as u8));
+    assert!(
+        slot.iter()
+            .enumerate()
+            .all(|(index, byte)| *byte == (index / 4093) as u8)
+    );
     assert_eq!(left.wait_one(), sent());
 }
 
@@ -131,7 +161,10 @@ fn regions_that_go_while_others_are_in_use_take_nothing_along() {
 fn threads_share_a_context_by_taking_turns() {
     const THREADS: usize = 4;
     const MESSAGES: usize = 2_000;
-    let plan = Plan { cq_depth: 64, ..Plan::default() };
+    let plan = Plan {
+        cq_depth: 64,
+        ..Plan::default()
+    };
     let context = rpc_transport_verbs::verbs::Context::open("soft").unwrap();
     let domain = context.alloc_pd().unwrap();
     std::thread::scope(|scope| {
@@ -141,11 +174,11 @@ fn threads_share_a_context_by_taking_turns() {
                 // One queue pair connected to itself per thread, all behind the same owner word.
                 let mut cq = context.create_cq(plan.cq_depth).unwrap();
                 let mut qp = create_qp(&domain, &cq, None, plan);
-                qp.to_init(1, rpc_transport_verbs::verbs::Access::NONE).unwrap();
+                qp.to_init(1, rpc_transport_verbs::verbs::Access::NONE)
+                    .unwrap();
                 qp.to_rtr(rtr(endpoint(&context, &qp))).unwrap();
                 qp.to_rts(rts()).unwrap();
-                let mut slots =
-                    verbs_side::region(&domain, 4).into_slots(verbs_side::SLOT_LEN);
+                let mut slots = verbs_side::region(&domain, 4).into_slots(verbs_side::SLOT_LEN);
                 let mut completions = Vec::new();
                 for number in 0..MESSAGES {
                     qp.post_recv(&mut slots, 1).unwrap();
@@ -162,7 +195,8 @@ fn threads_share_a_context_by_taking_turns() {
                             assert!(completion.is_success(), "{}", completion.status());
                             done += 1;
                             if completion.wr_id().kind() == Some(WorkKind::Send) {
-                                qp.complete_send(completion, &mut |slot| slots.push(slot)).unwrap();
+                                qp.complete_send(completion, &mut |slot| slots.push(slot))
+                                    .unwrap();
                             } else {
                                 let (slot, came) = qp.claim_recv(completion).unwrap();
                                 assert_eq!(came, len);

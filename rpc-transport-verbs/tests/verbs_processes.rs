@@ -94,9 +94,15 @@ impl Drop for Peer {
 /// Not a test of its own: what the peer process runs.
 #[test]
 fn peer_process() {
-    let Ok(role) = std::env::var(ROLE) else { return };
+    let Ok(role) = std::env::var(ROLE) else {
+        return;
+    };
     let mut from = std::io::stdin().lock();
-    let plan = Plan { max_send_wr: 64, max_recv_wr: 64, ..Plan::default() };
+    let plan = Plan {
+        max_send_wr: 64,
+        max_recv_wr: 64,
+        ..Plan::default()
+    };
     let mut side = Side::new(plan);
     side.init();
     let remote = hear(&mut from);
@@ -109,7 +115,10 @@ fn peer_process() {
     println!("@ready");
     loop {
         for done in side.poll() {
-            if role == "echo" && done.kind == WorkKind::Receive && done.status == success(done.kind, 0, 0).status {
+            if role == "echo"
+                && done.kind == WorkKind::Receive
+                && done.status == success(done.kind, 0, 0).status
+            {
                 side.post_recv(1);
                 // As long as what came: through the arena if that was.
                 side.send_signaled(done.len, done.first);
@@ -120,7 +129,11 @@ fn peer_process() {
 }
 
 fn plan() -> Plan {
-    Plan { max_send_wr: 64, max_recv_wr: 64, ..Plan::default() }
+    Plan {
+        max_send_wr: 64,
+        max_recv_wr: 64,
+        ..Plan::default()
+    }
 }
 
 /// One message there and back.
@@ -145,7 +158,11 @@ fn messages_go_to_another_process_and_back() {
 fn a_killed_peer_is_noticed_within_the_retry_budget_and_not_before() {
     let mut side = Side::new(plan());
     // 4.096 µs × 2^13 × 3: 100 ms.
-    let attributes = RtsAttributes { timeout: 13, retry_cnt: 2, ..rts() };
+    let attributes = RtsAttributes {
+        timeout: 13,
+        retry_cnt: 2,
+        ..rts()
+    };
     let mut peer = Peer::start("deaf", &mut side, attributes);
     side.send(10, 1);
     side.send_signaled(900, 2);
@@ -153,8 +170,15 @@ fn a_killed_peer_is_noticed_within_the_retry_budget_and_not_before() {
     let killed = Instant::now();
     peer.kill();
     let done = side.wait(2);
-    assert!(killed.elapsed() >= Duration::from_millis(100), "{:?}", killed.elapsed());
-    assert_eq!(done[0], failed(WorkKind::Send, CompletionStatus::RetryExceeded));
+    assert!(
+        killed.elapsed() >= Duration::from_millis(100),
+        "{:?}",
+        killed.elapsed()
+    );
+    assert_eq!(
+        done[0],
+        failed(WorkKind::Send, CompletionStatus::RetryExceeded)
+    );
     assert_eq!(done[1], verbs_side::flushed(WorkKind::Send));
     assert_eq!(side.state(), QpState::Error);
 }
@@ -166,25 +190,44 @@ fn a_send_to_a_peer_that_was_killed_before_fails_too() {
     round_trip(&mut side, 100, 1);
     peer.kill();
     side.send(10, 1);
-    assert_eq!(side.wait_one(), failed(WorkKind::Send, CompletionStatus::RetryExceeded));
+    assert_eq!(
+        side.wait_one(),
+        failed(WorkKind::Send, CompletionStatus::RetryExceeded)
+    );
 }
 
 #[test]
 fn death_can_be_noticed_at_once_for_tests_above() {
-    let options = SoftOptions { detect_death_at_once: true };
+    let options = SoftOptions {
+        detect_death_at_once: true,
+    };
     let mut side = Side::new(Plan { options, ..plan() });
     // A budget far beyond the test's patience.
-    let attributes = RtsAttributes { timeout: 25, retry_cnt: 7, ..rts() };
+    let attributes = RtsAttributes {
+        timeout: 25,
+        retry_cnt: 7,
+        ..rts()
+    };
     let mut peer = Peer::start("deaf", &mut side, attributes);
     side.send(10, 1);
     peer.kill();
-    assert_eq!(side.wait_one(), failed(WorkKind::Send, CompletionStatus::RetryExceeded));
+    assert_eq!(
+        side.wait_one(),
+        failed(WorkKind::Send, CompletionStatus::RetryExceeded)
+    );
 }
 
 #[test]
 fn without_a_timeout_a_dead_peer_is_waited_for_for_ever() {
     let mut side = Side::new(plan());
-    let mut peer = Peer::start("deaf", &mut side, RtsAttributes { timeout: 0, ..rts() });
+    let mut peer = Peer::start(
+        "deaf",
+        &mut side,
+        RtsAttributes {
+            timeout: 0,
+            ..rts()
+        },
+    );
     side.send_signaled(10, 1);
     peer.kill();
     for _ in 0..3 {
@@ -233,7 +276,10 @@ fn peers_killed_in_mid_transfer_leave_the_others_and_the_process_alone() {
             if let Some(done) = done.iter().find(|done| done.status != sent().status) {
                 break *done;
             }
-            let came = done.iter().filter(|done| done.kind == WorkKind::Receive).count();
+            let came = done
+                .iter()
+                .filter(|done| done.kind == WorkKind::Receive)
+                .count();
             side.post_recv(came);
             if !is_killed && start.elapsed() > Duration::from_millis(20 + 7 * u64::from(round)) {
                 peer.kill();
@@ -242,7 +288,10 @@ fn peers_killed_in_mid_transfer_leave_the_others_and_the_process_alone() {
             assert!(start.elapsed() < HANG);
         };
         assert!(is_killed);
-        assert_eq!(broke, failed(WorkKind::Send, CompletionStatus::RetryExceeded));
+        assert_eq!(
+            broke,
+            failed(WorkKind::Send, CompletionStatus::RetryExceeded)
+        );
         right.post_recv(1);
         left.send_signaled(500, round);
         assert_eq!(right.wait_one(), received(500, round));
@@ -257,7 +306,10 @@ fn in_the_child_of_a_fork_every_verb_is_an_error() {
         safe fn _exit(code: i32) -> !;
     }
     let (mut left, mut right) = verbs_side::connected(Plan::default());
-    let (message, mut slots) = (left.message(10, 1), left.slots.split_off(left.slots.len() - 1));
+    let (message, mut slots) = (
+        left.message(10, 1),
+        left.slots.split_off(left.slots.len() - 1),
+    );
     let mut list = vec![message];
     // In the child, nothing that allocates, prints or panics: another thread may have held a lock.
     match fork() {
@@ -279,8 +331,14 @@ fn in_the_child_of_a_fork_every_verb_is_an_error() {
             assert!(pid > 0);
             let child = Pid::from_raw(pid).unwrap();
             let options = rustix::process::WaitOptions::empty();
-            let (_, status) = rustix::process::waitpid(Some(child), options).unwrap().unwrap();
-            assert_eq!(status.exit_status(), Some(0), "the number of the verb that was allowed");
+            let (_, status) = rustix::process::waitpid(Some(child), options)
+                .unwrap()
+                .unwrap();
+            assert_eq!(
+                status.exit_status(),
+                Some(0),
+                "the number of the verb that was allowed"
+            );
         }
     }
     right.post_recv(1);

@@ -12,20 +12,47 @@ fn a_message_arrives_and_its_slots_come_back() {
     let (left_slots, right_slots) = (left.slots.len(), right.slots.len());
     right.post_recv(1);
     left.send_signaled(88, 7);
-    assert_eq!(left.slots.len(), left_slots - 1, "not inline: the slot is in flight");
+    assert_eq!(
+        left.slots.len(),
+        left_slots - 1,
+        "not inline: the slot is in flight"
+    );
     assert_eq!(right.wait_one(), received(88, 7));
     assert_eq!(left.wait_one(), sent());
-    assert_eq!((left.slots.len(), right.slots.len()), (left_slots, right_slots));
+    assert_eq!(
+        (left.slots.len(), right.slots.len()),
+        (left_slots, right_slots)
+    );
 }
 
 #[test]
 fn messages_of_every_length_arrive_whole() {
     let (mut left, mut right) = connected(Plan::default());
     // Around what travels in the ring (240), cache lines and the slot.
-    for len in [0, 1, 47, 48, 49, 63, 64, 112, 113, 239, 240, 241, 512, SLOT_LEN - 1, SLOT_LEN] {
+    for len in [
+        0,
+        1,
+        47,
+        48,
+        49,
+        63,
+        64,
+        112,
+        113,
+        239,
+        240,
+        241,
+        512,
+        SLOT_LEN - 1,
+        SLOT_LEN,
+    ] {
         right.post_recv(1);
         left.send_signaled(len, 0xa5);
-        assert_eq!(right.wait_one(), received(len, if len > 0 { 0xa5 } else { 0 }), "{len}");
+        assert_eq!(
+            right.wait_one(),
+            received(len, if len > 0 { 0xa5 } else { 0 }),
+            "{len}"
+        );
         assert_eq!(left.wait_one(), sent());
     }
 }
@@ -41,17 +68,30 @@ fn both_directions_keep_their_order_over_many_rounds_of_the_ring() {
             for index in 0..8_u8 {
                 let len = usize::from(index) * 60;
                 let request = side.message(len, (round + index + offset) | 1);
-                let request = if index == 7 { request.signaled() } else { request };
+                let request = if index == 7 {
+                    request.signaled()
+                } else {
+                    request
+                };
                 side.post(request).unwrap();
             }
         }
         for (side, offset) in [(&mut left, 100), (&mut right, 0)] {
             let done = side.wait(9);
-            assert_eq!(done.iter().filter(|done| done.kind == WorkKind::Send).count(), 1);
+            assert_eq!(
+                done.iter()
+                    .filter(|done| done.kind == WorkKind::Send)
+                    .count(),
+                1
+            );
             let mut receives = done.iter().filter(|done| done.kind == WorkKind::Receive);
             for index in 0..8_u8 {
                 let len = usize::from(index) * 60;
-                let first = if len == 0 { 0 } else { (round + index + offset) | 1 };
+                let first = if len == 0 {
+                    0
+                } else {
+                    (round + index + offset) | 1
+                };
                 assert_eq!(receives.next(), Some(&received(len, first)));
             }
         }
@@ -94,7 +134,10 @@ fn an_unsignaled_send_completes_nothing_and_a_later_signaled_one_covers_it() {
 
 #[test]
 fn sq_sig_all_completes_every_send() {
-    let (mut left, mut right) = connected(Plan { sq_sig_all: true, ..Plan::default() });
+    let (mut left, mut right) = connected(Plan {
+        sq_sig_all: true,
+        ..Plan::default()
+    });
     right.post_recv(3);
     for fill in 0..3 {
         left.send(8, fill);
@@ -124,7 +167,11 @@ fn an_inline_send_gives_its_slot_back_at_once_and_sends_what_was_in_it() {
 fn an_inline_send_that_has_to_wait_keeps_its_own_bytes() {
     // The peer is ready but has posted nothing, and the ring fills up: what follows waits in the
     // send queue, and its slots are overwritten meanwhile.
-    let plan = Plan { max_send_wr: 256, cq_depth: 600, ..Plan::default() };
+    let plan = Plan {
+        max_send_wr: 256,
+        cq_depth: 600,
+        ..Plan::default()
+    };
     let (mut left, mut right) = connected(plan);
     let mut slot = left.slots.pop().unwrap();
     for number in 0..200_u8 {
@@ -153,7 +200,13 @@ fn one_byte_too_many_inline_is_refused() {
     let limit = left.qp.capabilities().max_inline_data;
     let request = left.message(limit + 1, 3).inline();
     let error = left.post(request).unwrap_err();
-    assert_eq!(error.reason, PostErrorReason::InlineTooLong { len: limit + 1, limit });
+    assert_eq!(
+        error.reason,
+        PostErrorReason::InlineTooLong {
+            len: limit + 1,
+            limit
+        }
+    );
 }
 
 #[test]
@@ -164,7 +217,10 @@ fn one_byte_more_than_the_slot_is_refused() {
     let error = left.post(request).unwrap_err();
     assert_eq!(
         error.reason,
-        PostErrorReason::TooLong { len: SLOT_LEN + 1, slot_len: SLOT_LEN }
+        PostErrorReason::TooLong {
+            len: SLOT_LEN + 1,
+            slot_len: SLOT_LEN
+        }
     );
 }
 
@@ -185,7 +241,10 @@ fn a_list_that_is_refused_in_the_middle_is_posted_before_and_handed_back_after()
 
 #[test]
 fn a_send_queue_full_of_unsignaled_sends_is_stuck_until_it_is_destroyed() {
-    let (mut left, mut right) = connected(Plan { max_send_wr: 4, ..Plan::default() });
+    let (mut left, mut right) = connected(Plan {
+        max_send_wr: 4,
+        ..Plan::default()
+    });
     let slots = left.slots.len();
     right.post_recv(5);
     for fill in 0..4 {
@@ -196,20 +255,35 @@ fn a_send_queue_full_of_unsignaled_sends_is_stuck_until_it_is_destroyed() {
     let request = left.message(300, 9);
     let mut list = vec![request];
     let error = left.post_list(&mut list).unwrap_err();
-    assert_eq!((error.taken, error.reason), (0, PostErrorReason::QueueFull { capacity: 4 }));
-    left.slots.extend(list.into_iter().map(|request| request.slot));
-    let Side { qp, slots: mut back, .. } = left;
+    assert_eq!(
+        (error.taken, error.reason),
+        (0, PostErrorReason::QueueFull { capacity: 4 })
+    );
+    left.slots
+        .extend(list.into_iter().map(|request| request.slot));
+    let Side {
+        qp,
+        slots: mut back,
+        ..
+    } = left;
     qp.destroy(&mut |slot| back.push(slot));
     assert_eq!(back.len(), slots);
 }
 
 #[test]
 fn a_send_queue_with_a_signal_every_half_goes_on_for_ever() {
-    let (mut left, mut right) = connected(Plan { max_send_wr: 4, ..Plan::default() });
+    let (mut left, mut right) = connected(Plan {
+        max_send_wr: 4,
+        ..Plan::default()
+    });
     for number in 0..1000_usize {
         right.post_recv(1);
         let request = left.message(10, 1);
-        let request = if number % 2 == 1 { request.signaled() } else { request };
+        let request = if number % 2 == 1 {
+            request.signaled()
+        } else {
+            request
+        };
         left.post(request).unwrap();
         right.wait(1);
         if number % 2 == 1 {
@@ -220,7 +294,10 @@ fn a_send_queue_with_a_signal_every_half_goes_on_for_ever() {
 
 #[test]
 fn a_slot_of_the_send_queue_is_free_when_its_completion_has_been_polled_not_before() {
-    let (mut left, mut right) = connected(Plan { max_send_wr: 2, ..Plan::default() });
+    let (mut left, mut right) = connected(Plan {
+        max_send_wr: 2,
+        ..Plan::default()
+    });
     right.post_recv(3);
     left.send_signaled(10, 1);
     left.send_signaled(10, 2);
@@ -237,16 +314,25 @@ fn a_slot_of_the_send_queue_is_free_when_its_completion_has_been_polled_not_befo
 
 #[test]
 fn a_receive_queue_takes_what_it_has_room_for() {
-    let (mut left, _right) = connected(Plan { max_recv_wr: 4, ..Plan::default() });
+    let (mut left, _right) = connected(Plan {
+        max_recv_wr: 4,
+        ..Plan::default()
+    });
     let slots = left.slots.len();
     let error = left.try_post_recv(6).unwrap_err();
-    assert_eq!((error.taken, error.reason), (4, PostErrorReason::QueueFull { capacity: 4 }));
+    assert_eq!(
+        (error.taken, error.reason),
+        (4, PostErrorReason::QueueFull { capacity: 4 })
+    );
     assert_eq!(left.slots.len(), slots - 4);
 }
 
 #[test]
 fn a_completion_claims_nothing_of_another_queue() {
-    let (mut left, mut right) = connected(Plan { sq_sig_all: true, ..Plan::default() });
+    let (mut left, mut right) = connected(Plan {
+        sq_sig_all: true,
+        ..Plan::default()
+    });
     left.post_recv(1);
     right.post_recv(1);
     left.send(10, 1);
@@ -256,7 +342,11 @@ fn a_completion_claims_nothing_of_another_queue() {
     let completion = completions.pop().unwrap();
     let error = right.qp.complete_send(completion, &mut drop).unwrap_err();
     assert_eq!(error.qp_num, left.qp.qp_num());
-    assert_eq!(left.qp.send_slots_free(), 15, "the send stays in flight: its completion is lost");
+    assert_eq!(
+        left.qp.send_slots_free(),
+        15,
+        "the send stays in flight: its completion is lost"
+    );
 }
 
 #[test]
@@ -268,7 +358,11 @@ fn destroying_a_queue_pair_hands_everything_back() {
     left.send(500, 1);
     left.send(500, 2);
     right.wait(1);
-    let Side { qp, slots: mut back, .. } = left;
+    let Side {
+        qp,
+        slots: mut back,
+        ..
+    } = left;
     qp.destroy(&mut |slot| back.push(slot));
     assert_eq!(back.len(), slots);
 }

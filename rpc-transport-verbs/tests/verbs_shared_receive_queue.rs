@@ -9,7 +9,13 @@ use rpc_transport_verbs::verbs::{AsyncEvent, PostErrorReason, VerbsError};
 use verbs_side::{HANG, Plan, Side, connected_with, received};
 
 fn pair(srq_wr: usize) -> (Side, Side) {
-    connected_with(Plan::default(), Plan { srq_wr, ..Plan::default() })
+    connected_with(
+        Plan::default(),
+        Plan {
+            srq_wr,
+            ..Plan::default()
+        },
+    )
 }
 
 fn limit_of(side: &Side) -> usize {
@@ -29,7 +35,9 @@ fn consume(left: &mut Side, right: &mut Side, count: usize) {
 }
 
 fn limit_event(side: &Side) -> AsyncEvent {
-    AsyncEvent::SrqLimitReached { srq: side.srq.as_ref().unwrap().number() }
+    AsyncEvent::SrqLimitReached {
+        srq: side.srq.as_ref().unwrap().number(),
+    }
 }
 
 #[test]
@@ -79,7 +87,16 @@ fn a_limit_above_the_depth_is_refused_and_nothing_changes() {
     let (_left, right) = pair(16);
     arm(&right, 16);
     let error = right.srq.as_ref().unwrap().arm_limit(17).unwrap_err();
-    assert!(matches!(error, VerbsError::OutOfRange { parameter: "limit", .. }), "{error}");
+    assert!(
+        matches!(
+            error,
+            VerbsError::OutOfRange {
+                parameter: "limit",
+                ..
+            }
+        ),
+        "{error}"
+    );
     assert_eq!(limit_of(&right), 16);
 }
 
@@ -94,7 +111,10 @@ fn it_takes_what_it_has_room_for() {
     let (_left, mut right) = pair(4);
     let slots = right.slots.len();
     let error = right.try_post_recv(6).unwrap_err();
-    assert_eq!((error.taken, error.reason), (4, PostErrorReason::QueueFull { capacity: 4 }));
+    assert_eq!(
+        (error.taken, error.reason),
+        (4, PostErrorReason::QueueFull { capacity: 4 })
+    );
     assert_eq!(right.slots.len(), slots - 4);
 }
 
@@ -119,7 +139,9 @@ fn while_nobody_polls_the_device_takes_messages_and_says_when_few_receives_are_l
     assert_eq!(right.event(), limit_event(&right));
     let srq = right.srq.clone().unwrap();
     let mut reserve = right.slots.split_off(right.slots.len() - 6);
-    std::thread::spawn(move || srq.post_recv(&mut reserve, 6).unwrap()).join().unwrap();
+    std::thread::spawn(move || srq.post_recv(&mut reserve, 6).unwrap())
+        .join()
+        .unwrap();
     for fill in 7..=14 {
         left.send(10, fill);
     }
@@ -136,8 +158,15 @@ fn while_nobody_polls_the_device_takes_messages_and_says_when_few_receives_are_l
 #[test]
 fn two_threads_post_while_the_poller_claims() {
     let (mut left, mut right) = connected_with(
-        Plan { max_send_wr: 64, ..Plan::default() },
-        Plan { srq_wr: 64, cq_depth: 1024, ..Plan::default() },
+        Plan {
+            max_send_wr: 64,
+            ..Plan::default()
+        },
+        Plan {
+            srq_wr: 64,
+            cq_depth: 1024,
+            ..Plan::default()
+        },
     );
     let srq = right.srq.clone().unwrap();
     const MESSAGES: usize = 20_000;
@@ -161,7 +190,11 @@ fn two_threads_post_while_the_poller_claims() {
         scope.spawn(move || {
             for number in 0..MESSAGES {
                 let request = left.message(8, (number % 251) as u8);
-                let request = if number % 8 == 7 { request.signaled() } else { request };
+                let request = if number % 8 == 7 {
+                    request.signaled()
+                } else {
+                    request
+                };
                 let mut list = vec![request];
                 let start = Instant::now();
                 while left.post_list(&mut list).is_err() {

@@ -4,8 +4,8 @@
 mod verbs_side;
 
 use rpc_transport_verbs::verbs::{
-    Access, AddressVector, AsyncEvent, Attribute, ModifyError, Mtu, PathMigration,
-    PostErrorReason, Psn, QpAttributes, QpNum, QpState, RemoteEndpoint, RnrTimer, WorkKind,
+    Access, AddressVector, AsyncEvent, Attribute, ModifyError, Mtu, PathMigration, PostErrorReason,
+    Psn, QpAttributes, QpNum, QpState, RemoteEndpoint, RnrTimer, WorkKind,
 };
 use verbs_side::{Plan, Side, connected, flushed, received, sent};
 
@@ -22,16 +22,41 @@ fn specified(from: S, to: S) -> Option<(&'static [A], &'static [A])> {
         (S::Reset, S::Init) => (&[A::PkeyIndex, A::Port, A::Access], &[]),
         (S::Init, S::Init) => (&[], &[A::PkeyIndex, A::Port, A::Access]),
         (S::Init, S::Rtr) => (
-            &[A::Address, A::PathMtu, A::DestQpNum, A::RqPsn, A::MaxDestRdAtomic, A::MinRnrTimer],
+            &[
+                A::Address,
+                A::PathMtu,
+                A::DestQpNum,
+                A::RqPsn,
+                A::MaxDestRdAtomic,
+                A::MinRnrTimer,
+            ],
             &[A::AlternatePath, A::Access, A::PkeyIndex],
         ),
         (S::Rtr, S::Rts) => (
-            &[A::SqPsn, A::Timeout, A::RetryCnt, A::RnrRetry, A::MaxRdAtomic],
-            &[A::CurrentState, A::AlternatePath, A::Access, A::MinRnrTimer, A::PathMigration],
+            &[
+                A::SqPsn,
+                A::Timeout,
+                A::RetryCnt,
+                A::RnrRetry,
+                A::MaxRdAtomic,
+            ],
+            &[
+                A::CurrentState,
+                A::AlternatePath,
+                A::Access,
+                A::MinRnrTimer,
+                A::PathMigration,
+            ],
         ),
         (S::Rts, S::Rts) | (S::Sqd, S::Rts) => (
             &[],
-            &[A::CurrentState, A::AlternatePath, A::Access, A::MinRnrTimer, A::PathMigration],
+            &[
+                A::CurrentState,
+                A::AlternatePath,
+                A::Access,
+                A::MinRnrTimer,
+                A::PathMigration,
+            ],
         ),
         (S::Rts, S::Sqd) => (&[], &[A::NotifyDrained]),
         (S::Sqd, S::Sqd) => (
@@ -85,7 +110,12 @@ fn side_in(state: S) -> Side {
 
 fn set(attributes: &mut QpAttributes, attribute: A, side: &Side, from: S) {
     let RemoteEndpoint { gid, qp_num, psn } = side.endpoint();
-    let address = AddressVector { gid, sgid_index: 0, is_global: true, port: 1 };
+    let address = AddressVector {
+        gid,
+        sgid_index: 0,
+        is_global: true,
+        port: 1,
+    };
     match attribute {
         A::State => {}
         A::CurrentState => attributes.current_state = Some(from),
@@ -110,8 +140,16 @@ fn set(attributes: &mut QpAttributes, attribute: A, side: &Side, from: S) {
     }
 }
 
-fn attributes_of(side: &Side, from: S, to: S, present: impl IntoIterator<Item = A>) -> QpAttributes {
-    let mut attributes = QpAttributes { state: Some(to), ..QpAttributes::default() };
+fn attributes_of(
+    side: &Side,
+    from: S,
+    to: S,
+    present: impl IntoIterator<Item = A>,
+) -> QpAttributes {
+    let mut attributes = QpAttributes {
+        state: Some(to),
+        ..QpAttributes::default()
+    };
     for attribute in present {
         set(&mut attributes, attribute, side, from);
     }
@@ -127,7 +165,10 @@ fn transitions_that_do_not_exist_are_refused_and_change_nothing() {
             }
             let mut side = side_in(from);
             let before = side.qp.query().unwrap();
-            let error = side.qp.modify(&attributes_of(&side, from, to, [])).unwrap_err();
+            let error = side
+                .qp
+                .modify(&attributes_of(&side, from, to, []))
+                .unwrap_err();
             assert!(
                 matches!(error, ModifyError::Transition { from: f, to: t } if f == from && t == to),
                 "{from} to {to}: {error}"
@@ -141,19 +182,28 @@ fn transitions_that_do_not_exist_are_refused_and_change_nothing() {
 fn transitions_with_what_they_require_alone_and_with_all_options_are_made() {
     for from in REACHABLE {
         for to in S::ALL {
-            let Some((required, optional)) = specified(from, to) else { continue };
+            let Some((required, optional)) = specified(from, to) else {
+                continue;
+            };
             // The one path that there is has no alternate: named in the table, refused by value.
-            let optional = optional.iter().filter(|attribute| **attribute != A::AlternatePath);
+            let optional = optional
+                .iter()
+                .filter(|attribute| **attribute != A::AlternatePath);
             for options in [vec![], optional.copied().collect::<Vec<_>>()] {
                 let mut side = side_in(from);
                 let present = required.iter().copied().chain(options);
                 let attributes = attributes_of(&side, from, to, present);
-                side.qp.modify(&attributes).unwrap_or_else(|e| panic!("{from} to {to}: {e}"));
+                side.qp
+                    .modify(&attributes)
+                    .unwrap_or_else(|e| panic!("{from} to {to}: {e}"));
                 let after = side.qp.query().unwrap();
                 assert_eq!(after.state, Some(to));
                 if to != S::Reset {
                     assert_eq!(after.timeout, attributes.timeout.or(after.timeout));
-                    assert_eq!(after.min_rnr_timer, attributes.min_rnr_timer.or(after.min_rnr_timer));
+                    assert_eq!(
+                        after.min_rnr_timer,
+                        attributes.min_rnr_timer.or(after.min_rnr_timer)
+                    );
                 }
             }
         }
@@ -165,11 +215,16 @@ fn each_required_attribute_that_is_missing_is_named_and_nothing_changes() {
     let mut cells = 0;
     for from in REACHABLE {
         for to in S::ALL {
-            let Some((required, _)) = specified(from, to) else { continue };
+            let Some((required, _)) = specified(from, to) else {
+                continue;
+            };
             for missing in required {
                 let mut side = side_in(from);
                 let before = side.qp.query().unwrap();
-                let present = required.iter().copied().filter(|attribute| attribute != missing);
+                let present = required
+                    .iter()
+                    .copied()
+                    .filter(|attribute| attribute != missing);
                 let attributes = attributes_of(&side, from, to, present);
                 let error = side.qp.modify(&attributes).unwrap_err();
                 assert!(
@@ -189,7 +244,9 @@ fn each_required_attribute_that_is_missing_is_named_and_nothing_changes() {
 fn each_superfluous_attribute_is_named_and_nothing_changes() {
     for from in REACHABLE {
         for to in S::ALL {
-            let Some((required, optional)) = specified(from, to) else { continue };
+            let Some((required, optional)) = specified(from, to) else {
+                continue;
+            };
             for superfluous in Attribute::ALL {
                 if required.contains(&superfluous) || optional.contains(&superfluous) {
                     continue;
@@ -215,17 +272,33 @@ fn values_out_of_range_are_refused_by_name_and_nothing_changes() {
     let cases: [(S, S, A, Spoil); 13] = [
         (S::Reset, S::Init, A::Port, |a| a.port = Some(2)),
         (S::Reset, S::Init, A::PkeyIndex, |a| a.pkey_index = Some(1)),
-        (S::Init, S::Rtr, A::Address, |a| a.address.as_mut().unwrap().is_global = false),
-        (S::Init, S::Rtr, A::Address, |a| a.address.as_mut().unwrap().sgid_index = 1),
-        (S::Init, S::Rtr, A::Address, |a| a.address.as_mut().unwrap().port = 2),
-        (S::Init, S::Rtr, A::AlternatePath, |a| a.alternate_path = a.address),
-        (S::Init, S::Rtr, A::DestQpNum, |a| a.dest_qp_num = Some(QpNum(1 << 24))),
-        (S::Init, S::Rtr, A::MinRnrTimer, |a| a.min_rnr_timer = Some(RnrTimer(32))),
-        (S::Init, S::Rtr, A::MaxDestRdAtomic, |a| a.max_dest_rd_atomic = Some(255)),
+        (S::Init, S::Rtr, A::Address, |a| {
+            a.address.as_mut().unwrap().is_global = false
+        }),
+        (S::Init, S::Rtr, A::Address, |a| {
+            a.address.as_mut().unwrap().sgid_index = 1
+        }),
+        (S::Init, S::Rtr, A::Address, |a| {
+            a.address.as_mut().unwrap().port = 2
+        }),
+        (S::Init, S::Rtr, A::AlternatePath, |a| {
+            a.alternate_path = a.address
+        }),
+        (S::Init, S::Rtr, A::DestQpNum, |a| {
+            a.dest_qp_num = Some(QpNum(1 << 24))
+        }),
+        (S::Init, S::Rtr, A::MinRnrTimer, |a| {
+            a.min_rnr_timer = Some(RnrTimer(32))
+        }),
+        (S::Init, S::Rtr, A::MaxDestRdAtomic, |a| {
+            a.max_dest_rd_atomic = Some(255)
+        }),
         (S::Rtr, S::Rts, A::Timeout, |a| a.timeout = Some(32)),
         (S::Rtr, S::Rts, A::RetryCnt, |a| a.retry_cnt = Some(8)),
         (S::Rtr, S::Rts, A::RnrRetry, |a| a.rnr_retry = Some(8)),
-        (S::Rtr, S::Rts, A::MaxRdAtomic, |a| a.max_rd_atomic = Some(255)),
+        (S::Rtr, S::Rts, A::MaxRdAtomic, |a| {
+            a.max_rd_atomic = Some(255)
+        }),
     ];
     for (from, to, spoiled, spoil) in cases {
         let mut side = side_in(from);
@@ -249,7 +322,16 @@ fn the_state_that_the_caller_believes_in_is_the_one_that_counts() {
     attributes.current_state = Some(S::Init);
     // From INIT there is no way to RTS.
     let error = side.qp.modify(&attributes).unwrap_err();
-    assert!(matches!(error, ModifyError::Transition { from: S::Init, to: S::Rts }), "{error}");
+    assert!(
+        matches!(
+            error,
+            ModifyError::Transition {
+                from: S::Init,
+                to: S::Rts
+            }
+        ),
+        "{error}"
+    );
 }
 
 #[test]
@@ -257,10 +339,20 @@ fn a_process_that_is_not_there_is_named_and_the_state_stays() {
     let mut side = side_in(S::Init);
     let mut gid = side.endpoint().gid;
     gid.0[15] ^= 0xff;
-    let remote = RemoteEndpoint { gid, qp_num: QpNum(5), psn: Psn::new(0) };
+    let remote = RemoteEndpoint {
+        gid,
+        qp_num: QpNum(5),
+        psn: Psn::new(0),
+    };
     let error = side.qp.to_rtr(verbs_side::rtr(remote)).unwrap_err();
-    assert!(matches!(error, ModifyError::Unreachable { gid: g, .. } if g == gid), "{error}");
-    let foreign = RemoteEndpoint { gid: rpc_transport_verbs::verbs::Gid([0x20; 16]), ..remote };
+    assert!(
+        matches!(error, ModifyError::Unreachable { gid: g, .. } if g == gid),
+        "{error}"
+    );
+    let foreign = RemoteEndpoint {
+        gid: rpc_transport_verbs::verbs::Gid([0x20; 16]),
+        ..remote
+    };
     let error = side.qp.to_rtr(verbs_side::rtr(foreign)).unwrap_err();
     assert!(matches!(error, ModifyError::Unreachable { .. }), "{error}");
     assert_eq!(side.state(), S::Init);
@@ -273,7 +365,11 @@ fn each_state_takes_or_refuses_posts_as_specified() {
     for state in REACHABLE {
         let mut side = side_in(state);
         let can_receive = state != S::Reset;
-        assert_eq!(side.try_post_recv(1).is_ok(), can_receive, "post_recv in {state}");
+        assert_eq!(
+            side.try_post_recv(1).is_ok(),
+            can_receive,
+            "post_recv in {state}"
+        );
         let can_send = matches!(state, S::Rts | S::Sqd | S::Error);
         let request = side.message(8, 1);
         let posted = side.post(request);
@@ -309,7 +405,11 @@ fn going_to_error_flushes_sends_and_receives_in_order() {
     }
     left.go(S::Error);
     let done = left.wait(6);
-    assert_eq!(done[..3], [flushed(WorkKind::Send); 3], "the first had been acknowledged");
+    assert_eq!(
+        done[..3],
+        [flushed(WorkKind::Send); 3],
+        "the first had been acknowledged"
+    );
     assert_eq!(done[3..], [flushed(WorkKind::Receive); 3]);
     assert_eq!(left.slots.len(), slots, "every slot is back");
     assert_eq!(left.state(), S::Error);
@@ -355,7 +455,12 @@ fn a_drained_send_queue_receives_but_starts_nothing_until_it_is_back_in_rts() {
             ..QpAttributes::default()
         })
         .unwrap();
-    assert_eq!(left.event(), AsyncEvent::SqDrained { qp_num: left.qp.qp_num() });
+    assert_eq!(
+        left.event(),
+        AsyncEvent::SqDrained {
+            qp_num: left.qp.qp_num()
+        }
+    );
     left.send_signaled(10, 1);
     right.send(10, 2);
     assert_eq!(left.wait_one(), received(10, 2));
@@ -376,13 +481,19 @@ fn a_send_queue_that_is_still_draining_cannot_go_back_to_rts() {
     left.go(S::Sqd);
     let error = left
         .qp
-        .modify(&QpAttributes { state: Some(S::Rts), ..QpAttributes::default() })
+        .modify(&QpAttributes {
+            state: Some(S::Rts),
+            ..QpAttributes::default()
+        })
         .unwrap_err();
     assert!(matches!(error, ModifyError::Draining), "{error}");
     right.post_recv(1);
     right.wait(1);
     let start = std::time::Instant::now();
-    let back = QpAttributes { state: Some(S::Rts), ..QpAttributes::default() };
+    let back = QpAttributes {
+        state: Some(S::Rts),
+        ..QpAttributes::default()
+    };
     while left.qp.modify(&back).is_err() {
         left.poll();
         assert!(start.elapsed() < verbs_side::HANG);
@@ -402,6 +513,11 @@ fn the_first_message_before_rts_establishes_the_communication_once() {
     left.send(10, 1);
     left.send(10, 2);
     right.wait(2);
-    assert_eq!(right.event(), AsyncEvent::CommunicationEstablished { qp_num: right.qp.qp_num() });
+    assert_eq!(
+        right.event(),
+        AsyncEvent::CommunicationEstablished {
+            qp_num: right.qp.qp_num()
+        }
+    );
     right.assert_no_event();
 }

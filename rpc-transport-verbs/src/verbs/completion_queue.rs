@@ -34,7 +34,9 @@ impl Deref for CompletionQueue {
 impl CompletionQueue {
     pub(super) fn new(context: &Context, depth: usize) -> Result<Self, VerbsError> {
         let raw = Arc::new(context.raw.create_cq(depth)?);
-        Ok(Self { handle: CompletionQueueHandle { raw } })
+        Ok(Self {
+            handle: CompletionQueueHandle { raw },
+        })
     }
 
     /// Appends at most `max` completions to `out`, in the order in which they came, and says how

@@ -113,7 +113,7 @@ impl MemoryRegion {
     /// does not fit 32 bits.
     pub fn into_slots(self, slot_len: usize) -> Vec<Slot> {
         assert!(
-            slot_len > 0 && slot_len % 64 == 0,
+            slot_len > 0 && slot_len.is_multiple_of(64),
             "a slot has a multiple of 64 bytes"
         );
         Slot::cut(&self.shared, slot_len)

@@ -15,7 +15,7 @@ use super::queue_pair_state::{QpState, QpType, check_transition};
 use super::shared_receive_queue::{self, SharedReceiveQueue};
 use super::slot::Slot;
 use super::work_completion::WorkCompletion;
-use super::wr_id::QueueTag;
+use super::wr_id::{QueueTag, check_depth};
 use crate::provider::{self, SendWork};
 
 /// What a queue pair is made with.
@@ -130,6 +130,8 @@ impl QueuePair {
             sq_sig_all: config.sq_sig_all,
         })?;
         let capabilities = raw.capabilities();
+        check_depth("create_qp", "max_send_wr", capabilities.max_send_wr)?;
+        check_depth("create_qp", "max_recv_wr", capabilities.max_recv_wr)?;
         let queue = QueueTag::allocate("create_qp")?;
         Ok(Self {
             send_slots: InFlight::new(queue, capabilities.max_send_wr),

@@ -8,7 +8,7 @@ use super::posted_receives::PostedReceives;
 use super::protection_domain::ProtectionDomain;
 use super::slot::Slot;
 use super::work_completion::WorkCompletion;
-use super::wr_id::QueueTag;
+use super::wr_id::{QueueTag, check_depth};
 use crate::provider;
 
 /// A shared receive queue: whichever queue pair receives takes the oldest receive posted here.
@@ -46,6 +46,7 @@ impl SharedReceiveQueue {
         max_sge: usize,
     ) -> Result<Self, VerbsError> {
         let raw = domain.raw.create_srq(max_wr, max_sge)?;
+        check_depth("create_srq", "max_wr", raw.query()?.max_wr)?;
         let posted = PostedReceives::new(QueueTag::allocate("create_srq")?, raw.query()?.max_wr);
         Ok(Self {
             shared: Arc::new(Shared {

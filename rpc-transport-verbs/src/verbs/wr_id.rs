@@ -63,8 +63,28 @@ const KIND_SHIFT: u32 = QUEUE_SHIFT + QUEUE_BITS;
 const KIND_SEND: u64 = 1;
 const KIND_RECEIVE: u64 = 2;
 
-/// Places that a queue's table can have.
-pub(super) const MAX_PLACES: usize = 1 << INDEX_BITS;
+/// Work requests that a queue can have: half as many as places can be numbered, since a receive
+/// queue's table has two places for each.
+const MAX_DEPTH: u64 = 1 << (INDEX_BITS - 1);
+
+/// Refuses a queue that is deeper than its places can be numbered.
+pub(super) fn check_depth(
+    call: &'static str,
+    parameter: &'static str,
+    depth: usize,
+) -> Result<(), VerbsError> {
+    let value = depth as u64;
+    if value <= MAX_DEPTH {
+        return Ok(());
+    }
+    Err(VerbsError::OutOfRange {
+        call,
+        parameter,
+        value,
+        min: 0,
+        max: MAX_DEPTH,
+    })
+}
 
 impl WrId {
     pub(super) fn new(kind: WorkKind, queue: QueueTag, index: u32, generation: u32) -> Self {
@@ -81,8 +101,8 @@ impl WrId {
         )
     }
 
-    /// What the device reported. Any number is a `WrId`; most name nothing.
-    pub(crate) fn from_raw(raw: u64) -> Self {
+    #[cfg(test)]
+    fn from_raw(raw: u64) -> Self {
         Self(raw)
     }
 

@@ -70,7 +70,15 @@ impl Side {
         let srq = (plan.srq_wr > 0).then(|| domain.create_srq(plan.srq_wr, 1).unwrap());
         let qp = create_qp(&domain, &cq, srq.as_ref(), plan);
         let slots = region(&domain, 256).into_slots(SLOT_LEN);
-        Self { context, domain, cq, srq, qp, slots, plan }
+        Self {
+            context,
+            domain,
+            cq,
+            srq,
+            qp,
+            slots,
+            plan,
+        }
     }
 
     pub fn endpoint(&self) -> RemoteEndpoint {
@@ -132,7 +140,10 @@ impl Side {
     pub fn poll(&mut self) -> Vec<Done> {
         let mut completions = Vec::new();
         self.cq.poll(&mut completions, 64).unwrap();
-        completions.into_iter().map(|completion| self.claim(completion)).collect()
+        completions
+            .into_iter()
+            .map(|completion| self.claim(completion))
+            .collect()
     }
 
     pub fn claim(&mut self, completion: WorkCompletion) -> Done {
@@ -141,8 +152,15 @@ impl Side {
         match completion.wr_id().kind() {
             Some(WorkKind::Send) => {
                 let slots = &mut self.slots;
-                self.qp.complete_send(completion, &mut |slot| slots.push(slot)).unwrap();
-                Done { kind: WorkKind::Send, status, len: 0, first: 0 }
+                self.qp
+                    .complete_send(completion, &mut |slot| slots.push(slot))
+                    .unwrap();
+                Done {
+                    kind: WorkKind::Send,
+                    status,
+                    len: 0,
+                    first: 0,
+                }
             }
             Some(WorkKind::Receive) => {
                 let (slot, len) = match &self.srq {
@@ -150,9 +168,17 @@ impl Side {
                     None => self.qp.claim_recv(completion).unwrap(),
                 };
                 let first = slot.first().copied().filter(|_| len > 0).unwrap_or(0);
-                assert!(slot[..len].iter().all(|byte| *byte == first), "a message is of one piece");
+                assert!(
+                    slot[..len].iter().all(|byte| *byte == first),
+                    "a message is of one piece"
+                );
                 self.slots.push(slot);
-                Done { kind: WorkKind::Receive, status, len, first }
+                Done {
+                    kind: WorkKind::Receive,
+                    status,
+                    len,
+                    first,
+                }
             }
             None => panic!("a completion of no kind"),
         }
@@ -164,7 +190,11 @@ impl Side {
         let mut done = Vec::new();
         while done.len() < count {
             done.extend(self.poll());
-            assert!(start.elapsed() < HANG, "{} of {count} completions came: {done:?}", done.len());
+            assert!(
+                start.elapsed() < HANG,
+                "{} of {count} completions came: {done:?}",
+                done.len()
+            );
             std::thread::yield_now();
         }
         assert_eq!(done.len(), count, "{done:?}");
@@ -186,11 +216,19 @@ impl Side {
 
     /// The next event, which must come.
     pub fn event(&self) -> AsyncEvent {
-        self.context.get_async_event(Some(HANG)).unwrap().expect("an event")
+        self.context
+            .get_async_event(Some(HANG))
+            .unwrap()
+            .expect("an event")
     }
 
     pub fn assert_no_event(&self) {
-        assert_eq!(self.context.get_async_event(Some(Duration::from_millis(30))).unwrap(), None);
+        assert_eq!(
+            self.context
+                .get_async_event(Some(Duration::from_millis(30)))
+                .unwrap(),
+            None
+        );
     }
 
     pub fn state(&self) -> QpState {
@@ -207,7 +245,12 @@ impl Side {
 
     /// To another state, without attributes.
     pub fn go(&mut self, state: QpState) {
-        self.qp.modify(&QpAttributes { state: Some(state), ..QpAttributes::default() }).unwrap();
+        self.qp
+            .modify(&QpAttributes {
+                state: Some(state),
+                ..QpAttributes::default()
+            })
+            .unwrap();
     }
 }
 
@@ -231,21 +274,34 @@ pub fn create_qp(
 }
 
 pub fn region(domain: &ProtectionDomain, slots: usize) -> MemoryRegion {
-    domain.register(slots * SLOT_LEN, Access::LOCAL_WRITE).unwrap()
+    domain
+        .register(slots * SLOT_LEN, Access::LOCAL_WRITE)
+        .unwrap()
 }
 
 pub fn endpoint(context: &Context, qp: &QueuePair) -> RemoteEndpoint {
     let gid = context.query_gid(1, 0).unwrap();
-    RemoteEndpoint { gid, qp_num: qp.qp_num(), psn: Psn::new(PSN) }
+    RemoteEndpoint {
+        gid,
+        qp_num: qp.qp_num(),
+        psn: Psn::new(PSN),
+    }
 }
 
 pub fn rtr(remote: RemoteEndpoint) -> RtrAttributes {
-    RtrAttributes { min_rnr_timer: RnrTimer(1), ..RtrAttributes::new(remote) }
+    RtrAttributes {
+        min_rnr_timer: RnrTimer(1),
+        ..RtrAttributes::new(remote)
+    }
 }
 
 /// A short retry budget: 4.096 µs × 2^10 × 3 = 12.6 ms.
 pub fn rts() -> RtsAttributes {
-    RtsAttributes { timeout: 10, retry_cnt: 2, ..RtsAttributes::new(Psn::new(PSN)) }
+    RtsAttributes {
+        timeout: 10,
+        retry_cnt: 2,
+        ..RtsAttributes::new(Psn::new(PSN))
+    }
 }
 
 /// Two sides of one process, connected, with nothing posted.
@@ -266,7 +322,12 @@ pub fn connected_with(left: Plan, right: Plan) -> (Side, Side) {
 }
 
 pub fn success(kind: WorkKind, len: usize, first: u8) -> Done {
-    Done { kind, status: CompletionStatus::Success, len, first }
+    Done {
+        kind,
+        status: CompletionStatus::Success,
+        len,
+        first,
+    }
 }
 
 pub fn sent() -> Done {
@@ -278,7 +339,12 @@ pub fn received(len: usize, first: u8) -> Done {
 }
 
 pub fn failed(kind: WorkKind, status: CompletionStatus) -> Done {
-    Done { kind, status, len: 0, first: 0 }
+    Done {
+        kind,
+        status,
+        len: 0,
+        first: 0,
+    }
 }
 
 pub fn flushed(kind: WorkKind) -> Done {

@@ -61,8 +61,10 @@ impl CommitWord {
     pub(super) fn look(&self, sequence: u64) -> Option<Commit> {
         // Acquire: pairs with `publish`, so that the payload is read after the word.
         let word = self.0.load(Ordering::Acquire);
-        (word & LOWER == lower(sequence))
-            .then_some(Commit { len: (word >> 32) as u16, flags: Flags((word >> 48) as u16) })
+        (word & LOWER == lower(sequence)).then_some(Commit {
+            len: (word >> 32) as u16,
+            flags: Flags((word >> 48) as u16),
+        })
     }
 }
 
@@ -106,7 +108,10 @@ mod tests {
     fn only_the_expected_sequence_number_commits() {
         let word = CommitWord(AtomicU64::new(0));
         assert_eq!(word.look(1), None, "fresh memory");
-        let commit = Commit { len: 240, flags: Flags(Flags::SOLICITED) };
+        let commit = Commit {
+            len: 240,
+            flags: Flags(Flags::SOLICITED),
+        };
         word.publish(5, commit);
         assert_eq!(word.look(4), None);
         assert_eq!(word.look(5), Some(commit));
@@ -117,7 +122,13 @@ mod tests {
     fn a_sequence_number_beyond_32_bits_is_compared_in_its_lower_half() {
         let word = CommitWord(AtomicU64::new(0));
         let sequence = (1 << 32) + 9;
-        word.publish(sequence, Commit { len: 1, flags: Flags::default() });
+        word.publish(
+            sequence,
+            Commit {
+                len: 1,
+                flags: Flags::default(),
+            },
+        );
         assert!(word.look(sequence).is_some());
     }
 }
@@ -139,7 +150,9 @@ mod loom_models {
     fn loom_ring_commits_payloads_and_acks_slots() {
         loom::model(|| {
             let slots: Arc<Vec<_>> = Arc::new(
-                (0..SLOTS).map(|_| (CommitWord::new(), UnsafeCell::new(0_u64))).collect(),
+                (0..SLOTS)
+                    .map(|_| (CommitWord::new(), UnsafeCell::new(0_u64)))
+                    .collect(),
             );
             let ack = Arc::new(AckWord::new(0));
             let sender = {
@@ -151,8 +164,15 @@ mod loom_models {
                         }
                         let slot = &slots[(sequence % SLOTS) as usize];
                         // SAFETY: the slot's last message is acked; loom checks it.
-                        slot.1.with_mut(|payload| unsafe { *payload = sequence * 10 });
-                        slot.0.publish(sequence, Commit { len: 8, flags: Flags::default() });
+                        slot.1
+                            .with_mut(|payload| unsafe { *payload = sequence * 10 });
+                        slot.0.publish(
+                            sequence,
+                            Commit {
+                                len: 8,
+                                flags: Flags::default(),
+                            },
+                        );
                     }
                 })
             };

@@ -128,11 +128,17 @@ impl Domain {
     }
 
     pub(super) fn arenas(&self) -> Vec<(u64, Arc<SharedMemory>)> {
-        self.arenas.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.arenas
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     pub(super) fn add_arena(&self, number: u64, memory: Arc<SharedMemory>) {
-        self.arenas.lock().unwrap_or_else(PoisonError::into_inner).push((number, memory));
+        self.arenas
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push((number, memory));
     }
 
     pub(super) fn remove_arena(&self, number: u64) {

@@ -38,7 +38,14 @@ const BATCHES_PER_TICK: usize = 64;
 pub(super) fn start(node: &'static Node) -> io::Result<()> {
     std::thread::Builder::new()
         .name("verbline-soft".into())
-        .spawn(move || Engine { node, links: HashMap::new(), next_token: FIRST_LINK_TOKEN + 1 }.run())
+        .spawn(move || {
+            Engine {
+                node,
+                links: HashMap::new(),
+                next_token: FIRST_LINK_TOKEN + 1,
+            }
+            .run()
+        })
         .map(drop)
 }
 
@@ -58,10 +65,17 @@ impl Engine {
             let timeout = ticking.then(|| {
                 let left = next_tick.saturating_duration_since(Instant::now());
                 // At most TICK.
-                Timespec { tv_sec: 0, tv_nsec: i64::from(left.subsec_nanos()) }
+                Timespec {
+                    tv_sec: 0,
+                    tv_nsec: i64::from(left.subsec_nanos()),
+                }
             });
             events.clear();
-            match epoll::wait(&self.node.epoll, spare_capacity(&mut events), timeout.as_ref()) {
+            match epoll::wait(
+                &self.node.epoll,
+                spare_capacity(&mut events),
+                timeout.as_ref(),
+            ) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(error) => {
                     // Nothing that this process does makes a wait fail; but it must not spin.
@@ -121,7 +135,9 @@ impl Engine {
     }
 
     fn receive(&mut self, token: u64) {
-        let Some((link, peer)) = self.links.get_mut(&token) else { return };
+        let Some((link, peer)) = self.links.get_mut(&token) else {
+            return;
+        };
         let reason = loop {
             match link.receive() {
                 Ok(Packet::Empty) => return,
@@ -136,7 +152,9 @@ impl Engine {
             }
         };
         // Closing the socket also takes it out of the epoll set.
-        let Some((_, peer)) = self.links.remove(&token) else { return };
+        let Some((_, peer)) = self.links.remove(&token) else {
+            return;
+        };
         let gid = peer.map(|peer| peer.gid);
         if let Some(reason) = reason {
             tracing::warn!(?gid, reason, "a link of the software device is broken off");
@@ -151,7 +169,9 @@ impl Engine {
             for _ in 0..BATCHES_PER_TICK {
                 // An owner at work does all that a tick would do, but for the timers, which can
                 // wait for the next tick.
-                let Some(mut state) = context.try_enter() else { break };
+                let Some(mut state) = context.try_enter() else {
+                    break;
+                };
                 if !state.progress_while_idle(now) {
                     break;
                 }
@@ -170,7 +190,11 @@ fn handle_message(
 ) -> Result<(), String> {
     let wrong = |error: io::Error| error.to_string();
     let Some(peer) = peer else {
-        let LinkMessage::Hello { layout_version, gid } = message else {
+        let LinkMessage::Hello {
+            layout_version,
+            gid,
+        } = message
+        else {
             return Err("it did not say who it is".into());
         };
         if layout_version != LAYOUT_VERSION {
@@ -197,8 +221,14 @@ fn handle_message(
             let mapping = Mapping::of_peer(&file()?, len, PeerAccess::ReadWrite).map_err(wrong)?;
             peer.add_ready_bits(context, mapping);
         }
-        LinkMessage::Attach { from, to, context, ready_index } => {
-            let ring = Mapping::of_peer(&file()?, RING_LEN, PeerAccess::ReadWrite).map_err(wrong)?;
+        LinkMessage::Attach {
+            from,
+            to,
+            context,
+            ready_index,
+        } => {
+            let ring =
+                Mapping::of_peer(&file()?, RING_LEN, PeerAccess::ReadWrite).map_err(wrong)?;
             let bell = peer
                 .ready_bits(context)
                 .and_then(|bits| Bell::new(bits, ready_index as usize))
@@ -206,7 +236,11 @@ fn handle_message(
             let sender = RingSender::new(ring, bell).map_err(wrong)?;
             // A queue pair that is gone meanwhile needs no ring.
             if let Some((context, place)) = node.find_queue_pair(to) {
-                let ring = NewRing { gid: peer.gid, qp_num: from, sender };
+                let ring = NewRing {
+                    gid: peer.gid,
+                    qp_num: from,
+                    sender,
+                };
                 if let Ok(mut state) = context.enter() {
                     state.attach(place, to, ring);
                 }
@@ -215,4 +249,3 @@ fn handle_message(
     }
     Ok(())
 }
-

@@ -33,7 +33,9 @@ impl State {
 
     fn complete_oldest_send(&mut self, place: u32, status: CompletionStatus) -> bool {
         let qp = &mut self.queue_pairs[place as usize];
-        let Some((number, work)) = qp.sends.retire() else { return false };
+        let Some((number, work)) = qp.sends.retire() else {
+            return false;
+        };
         let completion = Completion {
             wr_id: work.wr_id,
             status,

@@ -19,8 +19,7 @@ impl ForkGuard {
     pub(super) fn new() -> io::Result<Self> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping at an address of the kernel's choice replaces nothing.
-        let page =
-            unsafe { mmap_anonymous(ptr::null_mut(), PAGE, protection, MapFlags::PRIVATE) }?;
+        let page = unsafe { mmap_anonymous(ptr::null_mut(), PAGE, protection, MapFlags::PRIVATE) }?;
         // SAFETY: the range is the page just mapped, and nothing is in it yet.
         unsafe { madvise(page, PAGE, Advice::LinuxWipeOnFork) }?;
         let word: NonNull<AtomicU32> =
@@ -35,6 +34,10 @@ impl ForkGuard {
     #[inline]
     pub(super) fn check(&self) -> Result<(), Forked> {
         // Relaxed: the kernel wipes the page before the child runs, and a child has one thread.
-        if self.0.load(Ordering::Relaxed) == HERE { Ok(()) } else { Err(Forked) }
+        if self.0.load(Ordering::Relaxed) == HERE {
+            Ok(())
+        } else {
+            Err(Forked)
+        }
     }
 }

@@ -125,11 +125,15 @@ impl IncomingLink {
         if received.bytes == 0 {
             return Ok(Packet::End);
         }
-        let whole = !received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC);
-        Ok(match LinkMessage::parse(&bytes[..received.bytes.min(MAX_PACKET)]) {
-            Some(message) if whole => Packet::Message(message, file),
-            _ => Packet::Garbage,
-        })
+        let whole = !received
+            .flags
+            .intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC);
+        Ok(
+            match LinkMessage::parse(&bytes[..received.bytes.min(MAX_PACKET)]) {
+                Some(message) if whole => Packet::Message(message, file),
+                _ => Packet::Garbage,
+            },
+        )
     }
 
     /// Whether the process at the other end is who this GID says, and belongs to the same user.
@@ -157,8 +161,12 @@ impl OutgoingLink {
             let reason = "not the GID of a software device on this host";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, reason));
         }
-        let socket =
-            socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        let socket = socket_with(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::CLOEXEC,
+            None,
+        )?;
         connect(&socket, &address_of(gid)?)?;
         if !is_process(socket.as_fd(), gid)? {
             let reason = "the process there is not the one that the GID names, or another user's";
@@ -174,7 +182,11 @@ impl OutgoingLink {
         Ok(Self { socket })
     }
 
-    pub(super) fn send(&self, message: LinkMessage, file: Option<BorrowedFd<'_>>) -> io::Result<()> {
+    pub(super) fn send(
+        &self,
+        message: LinkMessage,
+        file: Option<BorrowedFd<'_>>,
+    ) -> io::Result<()> {
         let bytes = message.emit();
         let files: Vec<_> = file.into_iter().collect();
         loop {

@@ -21,7 +21,12 @@ pub(super) enum LinkMessage {
     /// With a file: the ready bits of one of the sender's contexts.
     ReadyBits { context: u32 },
     /// With a file: the ring in which the sender's queue pair `from` receives from `to`.
-    Attach { from: u32, to: u32, context: u32, ready_index: u32 },
+    Attach {
+        from: u32,
+        to: u32,
+        context: u32,
+        ready_index: u32,
+    },
 }
 
 /// The longest packet that is read; longer ones are garbage.
@@ -38,7 +43,10 @@ impl LinkMessage {
         let mut bytes = Vec::with_capacity(MAX_PACKET);
         let mut put = |part: &[u8]| bytes.extend_from_slice(part);
         match self {
-            Self::Hello { layout_version, gid } => {
+            Self::Hello {
+                layout_version,
+                gid,
+            } => {
                 put(&HELLO.to_le_bytes());
                 put(&layout_version.to_le_bytes());
                 put(&gid.0);
@@ -55,7 +63,12 @@ impl LinkMessage {
                 put(&READY_BITS.to_le_bytes());
                 put(&context.to_le_bytes());
             }
-            Self::Attach { from, to, context, ready_index } => {
+            Self::Attach {
+                from,
+                to,
+                context,
+                ready_index,
+            } => {
                 put(&ATTACH.to_le_bytes());
                 for field in [from, to, context, ready_index] {
                     put(&field.to_le_bytes());
@@ -73,9 +86,15 @@ impl LinkMessage {
                 layout_version: take_u32(&mut rest)?,
                 gid: Gid(take(&mut rest)?),
             },
-            ARENA => Self::Arena { number: u64::from_le_bytes(take(&mut rest)?) },
-            ARENA_GONE => Self::ArenaGone { number: u64::from_le_bytes(take(&mut rest)?) },
-            READY_BITS => Self::ReadyBits { context: take_u32(&mut rest)? },
+            ARENA => Self::Arena {
+                number: u64::from_le_bytes(take(&mut rest)?),
+            },
+            ARENA_GONE => Self::ArenaGone {
+                number: u64::from_le_bytes(take(&mut rest)?),
+            },
+            READY_BITS => Self::ReadyBits {
+                context: take_u32(&mut rest)?,
+            },
             ATTACH => Self::Attach {
                 from: take_u32(&mut rest)?,
                 to: take_u32(&mut rest)?,
@@ -106,8 +125,12 @@ mod tests {
 
     fn any_message() -> impl Strategy<Value = LinkMessage> {
         prop_oneof![
-            (any::<u32>(), any::<[u8; 16]>())
-                .prop_map(|(layout_version, gid)| LinkMessage::Hello { layout_version, gid: Gid(gid) }),
+            (any::<u32>(), any::<[u8; 16]>()).prop_map(|(layout_version, gid)| {
+                LinkMessage::Hello {
+                    layout_version,
+                    gid: Gid(gid),
+                }
+            }),
             any::<u64>().prop_map(|number| LinkMessage::Arena { number }),
             any::<u64>().prop_map(|number| LinkMessage::ArenaGone { number }),
             any::<u32>().prop_map(|context| LinkMessage::ReadyBits { context }),

@@ -1,5 +1,6 @@
 //! This process as others see it: its GID, its links, and which context has which queue pair.
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -81,7 +82,13 @@ impl Node {
             node.fork_guard.check()?;
             return Ok(node);
         }
-        let fail = |action| move |source| OpenError::Os { name: "soft".into(), action, source };
+        let fail = |action| {
+            move |source| OpenError::Os {
+                name: "soft".into(),
+                action,
+                source,
+            }
+        };
         // Leaked: the engine's thread uses it for as long as the process lives.
         let made: &'static Self = Box::leak(Box::new(Self::new().map_err(fail("be set up"))?));
         engine::start(made).map_err(fail("start its engine thread"))?;
@@ -95,12 +102,23 @@ impl Node {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let readable = epoll::EventFlags::IN;
-        epoll::add(&epoll, &listener, epoll::EventData::new_u64(TOKEN_LISTENER), readable)?;
-        epoll::add(&epoll, &wake, epoll::EventData::new_u64(TOKEN_WAKE), readable)?;
+        epoll::add(
+            &epoll,
+            &listener,
+            epoll::EventData::new_u64(TOKEN_LISTENER),
+            readable,
+        )?;
+        epoll::add(
+            &epoll,
+            &wake,
+            epoll::EventData::new_u64(TOKEN_WAKE),
+            readable,
+        )?;
         let mut random = [0; 8];
         rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
         let [a, b, c, d, e, f, g, h] = random;
-        let start = QP_NUMS.start + u32::from_le_bytes([a, b, c, 0]) % (QP_NUMS.end - QP_NUMS.start);
+        let start =
+            QP_NUMS.start + u32::from_le_bytes([a, b, c, 0]) % (QP_NUMS.end - QP_NUMS.start);
         Ok(Self {
             gid,
             fork_guard: ForkGuard::new()?,
@@ -108,8 +126,14 @@ impl Node {
             listener,
             wake,
             connected: AtomicU32::new(0),
-            directory: Mutex::new(Directory { last_qp_num: start, ..Directory::default() }),
-            links: Mutex::new(Links { next_token: FIRST_LINK_TOKEN, ..Links::default() }),
+            directory: Mutex::new(Directory {
+                last_qp_num: start,
+                ..Directory::default()
+            }),
+            links: Mutex::new(Links {
+                next_token: FIRST_LINK_TOKEN,
+                ..Links::default()
+            }),
             // From a random start, so that a key of another process is not one here.
             next_serial: AtomicU32::new(u32::from_le_bytes([d, e, f, g]) ^ u32::from(h)),
             next_arena: AtomicU64::new(1),
@@ -133,7 +157,9 @@ impl Node {
 
     fn directory(&self) -> MutexGuard<'_, Directory> {
         // Maps are changed in one step each, so a panic under the lock leaves them whole.
-        self.directory.lock().unwrap_or_else(PoisonError::into_inner)
+        self.directory
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     fn links(&self) -> MutexGuard<'_, Links> {
@@ -144,12 +170,18 @@ impl Node {
 
     pub(super) fn add_context(&self, context: &Arc<Domain>) {
         let mut directory = self.directory();
-        directory.contexts.retain(|context| context.strong_count() > 0);
+        directory
+            .contexts
+            .retain(|context| context.strong_count() > 0);
         directory.contexts.push(Arc::downgrade(context));
     }
 
     pub(super) fn contexts(&self) -> Vec<Arc<Domain>> {
-        self.directory().contexts.iter().filter_map(Weak::upgrade).collect()
+        self.directory()
+            .contexts
+            .iter()
+            .filter_map(Weak::upgrade)
+            .collect()
     }
 
     /// A number for a new queue pair: the next one up, so that the numbers of those that are gone
@@ -159,11 +191,15 @@ impl Node {
         let candidates = QP_NUMS.end - QP_NUMS.start;
         for _ in 0..candidates {
             let next = directory.last_qp_num + 1;
-            let next = if QP_NUMS.contains(&next) { next } else { QP_NUMS.start };
+            let next = if QP_NUMS.contains(&next) {
+                next
+            } else {
+                QP_NUMS.start
+            };
             directory.last_qp_num = next;
-            if !directory.queue_pairs.contains_key(&next) {
+            if let Entry::Vacant(entry) = directory.queue_pairs.entry(next) {
                 // Its place in the context follows in `set_place`.
-                directory.queue_pairs.insert(next, (Arc::downgrade(context), u32::MAX));
+                entry.insert((Arc::downgrade(context), u32::MAX));
                 return Some(next);
             }
         }
@@ -191,7 +227,12 @@ impl Node {
     /// What is known of the process with this GID.
     pub(super) fn peer(&self, gid: Gid) -> Arc<Peer> {
         let mut directory = self.directory();
-        Arc::clone(directory.peers.entry(gid).or_insert_with(|| Arc::new(Peer::new(gid))))
+        Arc::clone(
+            directory
+                .peers
+                .entry(gid)
+                .or_insert_with(|| Arc::new(Peer::new(gid))),
+        )
     }
 
     /// The process with this GID has ended. No other will ever have it.
@@ -214,21 +255,39 @@ impl Node {
     /// Makes sure that there is a link to `gid`, so that setting a queue pair up can fail before
     /// anything has changed.
     pub(super) fn connect(&self, gid: Gid) -> Result<Arc<Peer>, ModifyError> {
-        let fail = |action| move |source| ModifyError::Unreachable { gid, action, source };
+        let fail = |action| {
+            move |source| ModifyError::Unreachable {
+                gid,
+                action,
+                source,
+            }
+        };
         let mut links = self.links();
         if !links.by_gid.contains_key(&gid) {
             let socket = OutgoingLink::connect(gid).map_err(fail("be reached"))?;
-            let hello = LinkMessage::Hello { layout_version: LAYOUT_VERSION, gid: self.gid };
+            let hello = LinkMessage::Hello {
+                layout_version: LAYOUT_VERSION,
+                gid: self.gid,
+            };
             socket.send(hello, None).map_err(fail("be greeted"))?;
             let token = links.next_token & !1;
             links.next_token += 2;
             // Only its end is of interest: the other side never speaks on it.
             let interest = epoll::EventFlags::RDHUP;
-            epoll::add(&self.epoll, &socket, epoll::EventData::new_u64(token), interest)
-                .map_err(|error| fail("be watched")(error.into()))?;
+            epoll::add(
+                &self.epoll,
+                &socket,
+                epoll::EventData::new_u64(token),
+                interest,
+            )
+            .map_err(|error| fail("be watched")(error.into()))?;
             links.by_token.insert(token, gid);
-            let link =
-                Link { socket, arenas: HashSet::new(), contexts: HashSet::new(), token };
+            let link = Link {
+                socket,
+                arenas: HashSet::new(),
+                contexts: HashSet::new(),
+                token,
+            };
             links.by_gid.insert(gid, link);
         }
         Ok(self.peer(gid))
@@ -244,9 +303,14 @@ impl Node {
         ring: impl AsFd,
     ) -> io::Result<()> {
         let mut links = self.links();
-        let link = links.by_gid.get_mut(&gid).ok_or(io::ErrorKind::NotConnected)?;
+        let link = links
+            .by_gid
+            .get_mut(&gid)
+            .ok_or(io::ErrorKind::NotConnected)?;
         if link.contexts.insert(context.number) {
-            let message = LinkMessage::ReadyBits { context: context.number };
+            let message = LinkMessage::ReadyBits {
+                context: context.number,
+            };
             link.socket.send(message, Some(context.ready.fd.as_fd()))?;
         }
         for (number, memory) in context.arenas() {

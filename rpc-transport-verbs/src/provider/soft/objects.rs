@@ -62,11 +62,21 @@ fn in_range(
         return Ok(());
     }
     let (value, min, max) = (value as u64, min as u64, max as u64);
-    Err(VerbsError::OutOfRange { call, parameter, value, min, max })
+    Err(VerbsError::OutOfRange {
+        call,
+        parameter,
+        value,
+        min,
+        max,
+    })
 }
 
 fn exhausted(call: &'static str, what: &'static str, limit: usize) -> VerbsError {
-    VerbsError::Exhausted { call, what, limit: limit as u64 }
+    VerbsError::Exhausted {
+        call,
+        what,
+        limit: limit as u64,
+    }
 }
 
 /// A place in one of a context's tables, which are all limited to far less than 2³².
@@ -116,7 +126,10 @@ impl Context {
         state.next_protection_domain = number
             .checked_add(1)
             .ok_or_else(|| exhausted("alloc_pd", "protection domains", u32::MAX as usize))?;
-        Ok(ProtectionDomain { domain: Arc::clone(&self.domain), number })
+        Ok(ProtectionDomain {
+            domain: Arc::clone(&self.domain),
+            number,
+        })
     }
 
     pub(crate) fn create_cq(&self, depth: usize) -> Result<CompletionQueue, VerbsError> {
@@ -128,7 +141,12 @@ impl Context {
             return Err(exhausted("create_cq", "completion queues", MAX_QUEUES));
         }
         let place = state.completion_queues.insert(ring);
-        Ok(CompletionQueue { domain: Arc::clone(&self.domain), place, capacity: depth, number })
+        Ok(CompletionQueue {
+            domain: Arc::clone(&self.domain),
+            place,
+            capacity: depth,
+            number,
+        })
     }
 
     pub(crate) fn get_async_event(
@@ -157,8 +175,10 @@ pub(crate) struct ProtectionDomain {
 impl ProtectionDomain {
     pub(crate) fn register(&self, len: usize, access: Access) -> Result<MemoryRegion, VerbsError> {
         in_range("register", "len", len, 1, MAX_REGION_LEN)?;
-        let memory = SharedMemory::arena(len)
-            .map_err(|source| VerbsError::Os { call: "register", source })?;
+        let memory = SharedMemory::arena(len).map_err(|source| VerbsError::Os {
+            call: "register",
+            source,
+        })?;
         let node = self.domain.node;
         let (memory, arena) = (Arc::new(memory), node.next_arena());
         let bytes = (memory.mapping.start(), memory.mapping.len());
@@ -167,13 +187,20 @@ impl ProtectionDomain {
         if state.regions.len() == MAX_REGIONS {
             return Err(exhausted("register", "memory regions", MAX_REGIONS));
         }
-        let local_key =
-            state.regions.insert(node.next_serial(), self.number, bytes, access, arena);
+        let local_key = state
+            .regions
+            .insert(node.next_serial(), self.number, bytes, access, arena);
         drop(state);
         self.domain.add_arena(arena, Arc::clone(&memory));
         node.announce_arena(&self.domain, arena, &memory.fd);
         let domain = Arc::clone(&self.domain);
-        Ok(MemoryRegion { domain, memory, arena, local_key, remote_key })
+        Ok(MemoryRegion {
+            domain,
+            memory,
+            arena,
+            local_key,
+            remote_key,
+        })
     }
 
     pub(crate) fn create_srq(
@@ -189,9 +216,16 @@ impl ProtectionDomain {
         if state.shared_receive_queues.len() == MAX_QUEUES {
             return Err(exhausted("create_srq", "shared receive queues", MAX_QUEUES));
         }
-        let place =
-            state.shared_receive_queues.insert(SharedReceives { queue, number, domain: self.number });
-        Ok(SharedReceiveQueue { domain: Arc::clone(&self.domain), place, number })
+        let place = state.shared_receive_queues.insert(SharedReceives {
+            queue,
+            number,
+            domain: self.number,
+        });
+        Ok(SharedReceiveQueue {
+            domain: Arc::clone(&self.domain),
+            place,
+            number,
+        })
     }
 
     pub(crate) fn create_qp(
@@ -215,7 +249,13 @@ impl ProtectionDomain {
         let max_recv_wr = if srq.is_some() { 0 } else { config.max_recv_wr };
         in_range(call, "max_send_wr", config.max_send_wr, 1, MAX_WR)?;
         in_range(call, "max_recv_wr", max_recv_wr, 0, MAX_WR)?;
-        in_range(call, "max_inline_data", config.max_inline_data, 0, MAX_IN_RING)?;
+        in_range(
+            call,
+            "max_inline_data",
+            config.max_inline_data,
+            0,
+            MAX_IN_RING,
+        )?;
         let number = self
             .domain
             .node
@@ -241,7 +281,9 @@ impl ProtectionDomain {
             draining: None,
             established: false,
         };
-        let place = self.insert(qp).inspect_err(|_| self.domain.node.free_qp_num(number))?;
+        let place = self
+            .insert(qp)
+            .inspect_err(|_| self.domain.node.free_qp_num(number))?;
         self.domain.node.set_place(number, place);
         Ok(QueuePair {
             domain: Arc::clone(&self.domain),
@@ -262,7 +304,10 @@ impl ProtectionDomain {
         if let Some(srq) = qp.srq
             && state.shared_receive_queues[srq].domain != self.number
         {
-            return Err(VerbsError::ForeignObject { call: "create_qp", object: "srq" });
+            return Err(VerbsError::ForeignObject {
+                call: "create_qp",
+                object: "srq",
+            });
         }
         if state.queue_pairs.len() == MAX_READY {
             return Err(exhausted("create_qp", "queue pairs", MAX_READY));
@@ -377,7 +422,11 @@ impl SharedReceiveQueue {
         let state = self.domain.enter()?;
         let queue = &state.shared_receive_queues[self.place].queue;
         let max_sge = LIMITS.max_sge;
-        Ok(SrqAttributes { max_wr: queue.capacity(), max_sge, limit: queue.limit() })
+        Ok(SrqAttributes {
+            max_wr: queue.capacity(),
+            max_sge,
+            limit: queue.limit(),
+        })
     }
 
     pub(crate) fn number(&self) -> SrqNum {
@@ -395,14 +444,20 @@ impl Drop for SharedReceiveQueue {
 }
 
 fn not_posted(forked: Forked) -> PostError {
-    PostError { taken: 0, reason: forked.into() }
+    PostError {
+        taken: 0,
+        reason: forked.into(),
+    }
 }
 
 fn all_taken(taken: usize, work: &[ReceiveWork], capacity: usize) -> Result<(), PostError> {
     if taken == work.len() {
         return Ok(());
     }
-    Err(PostError { taken, reason: PostErrorReason::QueueFull { capacity } })
+    Err(PostError {
+        taken,
+        reason: PostErrorReason::QueueFull { capacity },
+    })
 }
 
 #[derive(Debug)]
@@ -531,7 +586,9 @@ impl QueuePair {
             return;
         }
         // In the child of a fork there is nothing to destroy.
-        let Ok(mut state) = self.domain.enter() else { return };
+        let Ok(mut state) = self.domain.enter() else {
+            return;
+        };
         state.disconnect(self.place);
         state.queue_pairs.remove(self.place as usize);
         drop(state);

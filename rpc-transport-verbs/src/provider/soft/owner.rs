@@ -25,7 +25,9 @@ impl OwnerWord {
     #[inline]
     pub(super) fn try_acquire(&self) -> bool {
         // Acquire: pairs with `release`, so that this owner sees all that the last one wrote.
-        self.0.compare_exchange(FREE, TAKEN, Ordering::Acquire, Ordering::Relaxed).is_ok()
+        self.0
+            .compare_exchange(FREE, TAKEN, Ordering::Acquire, Ordering::Relaxed)
+            .is_ok()
     }
 
     #[inline]
@@ -47,7 +49,10 @@ unsafe impl<T: Send> Sync for Owned<T> {}
 
 impl<T> Owned<T> {
     pub(super) fn new(value: T) -> Self {
-        Self { word: OwnerWord::new(), value: UnsafeCell::new(value) }
+        Self {
+            word: OwnerWord::new(),
+            value: UnsafeCell::new(value),
+        }
     }
 
     #[inline]

@@ -24,7 +24,11 @@ struct Memory {
 
 impl Peer {
     pub(super) fn new(gid: Gid) -> Self {
-        Self { gid, gone: AtomicBool::new(false), memory: Mutex::default() }
+        Self {
+            gid,
+            gone: AtomicBool::new(false),
+            memory: Mutex::default(),
+        }
     }
 
     /// Its process has ended, or its link was broken off.

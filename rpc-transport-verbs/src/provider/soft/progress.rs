@@ -8,9 +8,7 @@ use super::receive::Look;
 use super::ring::RingReceiver;
 use super::wake::DomainReadyBits;
 use super::work_queues::Completion;
-use crate::verbs::{
-    AsyncEvent, CompletionOpcode, CompletionStatus, VerbsError, WorkCompletion,
-};
+use crate::verbs::{AsyncEvent, CompletionOpcode, CompletionStatus, VerbsError, WorkCompletion};
 
 /// Rings that are looked at directly. Each costs a poll one cached line; more than this and a poll
 /// of empty rings takes longer than the way of a ready bit.
@@ -49,7 +47,9 @@ impl State {
             count += 1;
         }
         if count == 0 && max > 0 && queue.is_overrun() {
-            return Err(VerbsError::CompletionQueueOverrun { capacity: queue.capacity() });
+            return Err(VerbsError::CompletionQueueOverrun {
+                capacity: queue.capacity(),
+            });
         }
         Ok(count)
     }
@@ -131,13 +131,21 @@ impl State {
         let crowd = self.hot.len();
         let qp = &mut self.queue_pairs[place as usize];
         qp.empty_looks += 1;
-        let patience = if crowd > MAX_HOT { PATIENCE_IN_A_CROWD } else { PATIENCE };
+        let patience = if crowd > MAX_HOT {
+            PATIENCE_IN_A_CROWD
+        } else {
+            PATIENCE
+        };
         // A lone ring costs no other ring anything: it stays.
         if qp.empty_looks < patience || crowd == 1 {
             return true;
         }
         qp.empty_looks = 0;
-        qp.is_hot = !qp.link.receiver.as_mut().is_some_and(RingReceiver::try_go_cold);
+        qp.is_hot = !qp
+            .link
+            .receiver
+            .as_mut()
+            .is_some_and(RingReceiver::try_go_cold);
         qp.is_hot
     }
 
@@ -213,7 +221,9 @@ impl State {
     #[inline]
     pub(super) fn complete_acked(&mut self, place: u32) -> bool {
         let qp = &mut self.queue_pairs[place as usize];
-        let Some(sender) = &mut qp.link.sender else { return true };
+        let Some(sender) = &mut qp.link.sender else {
+            return true;
+        };
         if sender.collect_ack().is_err() {
             return false;
         }
@@ -225,7 +235,9 @@ impl State {
             qp.retry.silent_since = None;
         }
         while qp.sends.acked < acked {
-            let Some((number, work)) = qp.sends.retire() else { break };
+            let Some((number, work)) = qp.sends.retire() else {
+                break;
+            };
             if work.signaled {
                 let completion = Completion {
                     wr_id: work.wr_id,

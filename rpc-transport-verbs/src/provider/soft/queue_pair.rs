@@ -78,18 +78,28 @@ pub(super) struct Retry {
 impl SoftQueuePair {
     /// Whether messages are received in this state.
     pub(super) fn receives_now(&self) -> bool {
-        matches!(self.state, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe)
+        matches!(
+            self.state,
+            QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe
+        )
     }
 
     fn is_remote(&self, ring: &NewRing) -> bool {
         self.attributes.dest_qp_num == Some(QpNum(ring.qp_num))
-            && self.attributes.address.is_some_and(|address| address.gid == ring.gid)
+            && self
+                .attributes
+                .address
+                .is_some_and(|address| address.gid == ring.gid)
     }
 
     /// Checks the values of what is present; presence itself was checked.
     pub(super) fn check_values(&self, attributes: &QpAttributes) -> Result<(), ModifyError> {
         let at_most = |attribute, value: Option<u64>, max, reason| match value {
-            Some(value) if value > max => Err(ModifyError::Value { attribute, value, reason }),
+            Some(value) if value > max => Err(ModifyError::Value {
+                attribute,
+                value,
+                reason,
+            }),
             _ => Ok(()),
         };
         let small = |value: Option<u8>| value.map(u64::from);
@@ -108,18 +118,43 @@ impl SoftQueuePair {
             0,
             "the device has one partition key",
         )?;
-        at_most(Attribute::Timeout, small(attributes.timeout), 31, "at most 31")?;
-        at_most(Attribute::RetryCnt, small(attributes.retry_cnt), 7, "at most 7")?;
-        at_most(Attribute::RnrRetry, small(attributes.rnr_retry), 7, "at most 7")?;
+        at_most(
+            Attribute::Timeout,
+            small(attributes.timeout),
+            31,
+            "at most 31",
+        )?;
+        at_most(
+            Attribute::RetryCnt,
+            small(attributes.retry_cnt),
+            7,
+            "at most 7",
+        )?;
+        at_most(
+            Attribute::RnrRetry,
+            small(attributes.rnr_retry),
+            7,
+            "at most 7",
+        )?;
         let timer = attributes.min_rnr_timer.map(|timer| u64::from(timer.0));
         at_most(Attribute::MinRnrTimer, timer, 31, "a code of at most 31")?;
         let max_rd_atomic = u64::from(super::MAX_RD_ATOMIC);
         let reason = "more than the device's max_qp_rd_atomic";
-        at_most(Attribute::MaxRdAtomic, small(attributes.max_rd_atomic), max_rd_atomic, reason)?;
+        at_most(
+            Attribute::MaxRdAtomic,
+            small(attributes.max_rd_atomic),
+            max_rd_atomic,
+            reason,
+        )?;
         let value = small(attributes.max_dest_rd_atomic);
         at_most(Attribute::MaxDestRdAtomic, value, max_rd_atomic, reason)?;
         let value = attributes.dest_qp_num.map(|number| u64::from(number.0));
-        at_most(Attribute::DestQpNum, value, 0x00ff_ffff, "queue-pair numbers have 24 bits")?;
+        at_most(
+            Attribute::DestQpNum,
+            value,
+            0x00ff_ffff,
+            "queue-pair numbers have 24 bits",
+        )?;
         if let Some(address) = attributes.alternate_path {
             return Err(ModifyError::Value {
                 attribute: Attribute::AlternatePath,
@@ -140,7 +175,11 @@ impl SoftQueuePair {
     ) -> Result<(), ModifyError> {
         let wrong = |value: u8, reason| {
             let value = u64::from(value);
-            Err(ModifyError::Value { attribute: Attribute::Address, value, reason })
+            Err(ModifyError::Value {
+                attribute: Attribute::Address,
+                value,
+                reason,
+            })
         };
         if !address.is_global {
             return wrong(0, "is_global has to be set: the device has no LIDs");
@@ -153,9 +192,15 @@ impl SoftQueuePair {
             return wrong(address.port, "port: another than the queue pair's");
         }
         if self.state == QpState::Sqd
-            && self.attributes.address.is_some_and(|now| now.gid != address.gid)
+            && self
+                .attributes
+                .address
+                .is_some_and(|now| now.gid != address.gid)
         {
-            return wrong(address.port, "gid: a connection cannot be moved to another process");
+            return wrong(
+                address.port,
+                "gid: a connection cannot be moved to another process",
+            );
         }
         Ok(())
     }
@@ -260,7 +305,9 @@ impl State {
 
     /// A ring came for this queue pair: to be used if it is connected to its owner, or kept.
     pub(super) fn attach(&mut self, place: u32, number: u32, ring: NewRing) {
-        let Some(qp) = self.queue_pairs.get_mut(place as usize) else { return };
+        let Some(qp) = self.queue_pairs.get_mut(place as usize) else {
+            return;
+        };
         if qp.number != QpNum(number) {
             return;
         }
@@ -287,7 +334,10 @@ impl State {
             sender.close();
         }
         let early = std::mem::take(&mut qp.link.early);
-        qp.link = Link { early, ..Link::default() };
+        qp.link = Link {
+            early,
+            ..Link::default()
+        };
         qp.retry = Retry::default();
         qp.draining = None;
         qp.established = false;
@@ -301,7 +351,10 @@ impl State {
     /// The state as `query` tells it.
     pub(super) fn query(&self, place: u32) -> QpAttributes {
         let qp = &self.queue_pairs[place as usize];
-        QpAttributes { state: Some(qp.state), ..qp.attributes }
+        QpAttributes {
+            state: Some(qp.state),
+            ..qp.attributes
+        }
     }
 }
 

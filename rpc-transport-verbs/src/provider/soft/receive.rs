@@ -43,7 +43,9 @@ impl State {
         if !qp.receives_now() {
             return Look::Over;
         }
-        let Some(receiver) = &mut qp.link.receiver else { return Look::Over };
+        let Some(receiver) = &mut qp.link.receiver else {
+            return Look::Over;
+        };
         // The usual case, and the only one that a poll without traffic pays for.
         match receiver.look() {
             Ok(None) => return Look::Nothing,
@@ -73,7 +75,9 @@ impl State {
     #[inline]
     fn receive_one(&mut self, place: u32) -> Step {
         let qp = &mut self.queue_pairs[place as usize];
-        let Some(receiver) = &mut qp.link.receiver else { return Step::Failed };
+        let Some(receiver) = &mut qp.link.receiver else {
+            return Step::Failed;
+        };
         let incoming = match receiver.look() {
             Ok(Some(incoming)) => incoming,
             Ok(None) => return Step::Wait,
@@ -103,14 +107,20 @@ impl State {
             }
         };
         let refusal = if len > receive.len as usize {
-            Some((CompletionStatus::LocalLength, CompletionStatus::RemoteInvalidRequest))
+            Some((
+                CompletionStatus::LocalLength,
+                CompletionStatus::RemoteInvalidRequest,
+            ))
         } else if len == 0 {
             None
         } else {
             let whole = (receive.addr, receive.len as usize);
             let check =
-                self.regions.check(receive.local_key, qp.domain, whole, Access::LOCAL_WRITE);
-            check.err().map(|status| (status, CompletionStatus::RemoteOperation))
+                self.regions
+                    .check(receive.local_key, qp.domain, whole, Access::LOCAL_WRITE);
+            check
+                .err()
+                .map(|status| (status, CompletionStatus::RemoteOperation))
         };
         if refusal.is_none() {
             // SAFETY: `locate` found `len` readable bytes, in the ring's slot, which the sender
@@ -159,7 +169,8 @@ impl State {
         if qp.state == QpState::Rtr && !qp.established {
             qp.established = true;
             let qp_num = qp.number;
-            self.events.raise(AsyncEvent::CommunicationEstablished { qp_num });
+            self.events
+                .raise(AsyncEvent::CommunicationEstablished { qp_num });
         }
         Step::Took
     }
@@ -204,21 +215,34 @@ fn locate(
     // SAFETY: the payload has `incoming.len` readable bytes, which is the array's length; copied
     // once, so that what is checked below is what is used.
     unsafe {
-        ptr::copy_nonoverlapping(incoming.payload.as_ptr(), bytes.as_mut_ptr(), DESCRIPTOR_LEN);
+        ptr::copy_nonoverlapping(
+            incoming.payload.as_ptr(),
+            bytes.as_mut_ptr(),
+            DESCRIPTOR_LEN,
+        );
     }
-    let Some(descriptor) = Descriptor::parse(&bytes) else { return Body::Nonsense };
-    if recent.as_ref().is_none_or(|(number, _)| *number != descriptor.arena) {
+    let Some(descriptor) = Descriptor::parse(&bytes) else {
+        return Body::Nonsense;
+    };
+    if recent
+        .as_ref()
+        .is_none_or(|(number, _)| *number != descriptor.arena)
+    {
         let found = peer.as_ref().and_then(|peer| peer.arena(descriptor.arena));
         match found {
             Some(arena) => *recent = Some((descriptor.arena, arena)),
             None => return Body::NotHere,
         }
     }
-    let Some((_, arena)) = recent else { return Body::NotHere };
+    let Some((_, arena)) = recent else {
+        return Body::NotHere;
+    };
     match descriptor.offset_within(arena.len()) {
         // SAFETY: the offset, and `len` bytes after it, are inside the mapping.
-        Some(offset) => Body::At(unsafe { arena.start().add(offset) }, descriptor.len as usize),
+        Some(offset) => Body::At(
+            unsafe { arena.start().add(offset) },
+            descriptor.len as usize,
+        ),
         None => Body::Nonsense,
     }
 }
-

@@ -44,7 +44,14 @@ impl Regions {
         let entry = self.0.vacant_entry();
         // The caller has seen that there are fewer than MAX_REGIONS.
         let key = LocalKey(serial << INDEX_BITS | entry.key() as u32);
-        entry.insert(Region { key, domain, start: start.as_ptr().addr(), len, access, arena });
+        entry.insert(Region {
+            key,
+            domain,
+            start: start.as_ptr().addr(),
+            len,
+            access,
+            arena,
+        });
         key
     }
 
@@ -78,7 +85,9 @@ impl Regions {
             .ok_or(CompletionStatus::LocalProtection)?;
         let offset = addr.as_ptr().addr().wrapping_sub(region.start);
         let inside = offset <= region.len && len <= region.len - offset;
-        inside.then_some((region.arena, offset)).ok_or(CompletionStatus::LocalProtection)
+        inside
+            .then_some((region.arena, offset))
+            .ok_or(CompletionStatus::LocalProtection)
     }
 }
 
@@ -95,16 +104,51 @@ mod tests {
         let mut regions = Regions::default();
         let key = regions.insert(1, 7, (at(4096), 100), Access::NONE, 9);
         let refused = Err(CompletionStatus::LocalProtection);
-        assert_eq!(regions.check(key, 7, (at(4096), 100), Access::NONE), Ok((9, 0)));
-        assert_eq!(regions.check(key, 7, (at(4195), 1), Access::NONE), Ok((9, 99)));
-        assert_eq!(regions.check(key, 7, (at(4196), 1), Access::NONE), refused, "past the end");
-        assert_eq!(regions.check(key, 7, (at(4096), 101), Access::NONE), refused, "too long");
-        assert_eq!(regions.check(key, 7, (at(4095), 1), Access::NONE), refused, "before");
-        assert_eq!(regions.check(key, 8, (at(4096), 1), Access::NONE), refused, "other domain");
-        assert_eq!(regions.check(key, 7, (at(4096), 1), Access::LOCAL_WRITE), refused);
-        assert_eq!(regions.check(LocalKey(key.0 + 1), 7, (at(4096), 1), Access::NONE), refused);
-        assert_eq!(regions.check(LocalKey(0), 8, (at(1), 0), Access::LOCAL_WRITE), Ok((0, 0)));
+        assert_eq!(
+            regions.check(key, 7, (at(4096), 100), Access::NONE),
+            Ok((9, 0))
+        );
+        assert_eq!(
+            regions.check(key, 7, (at(4195), 1), Access::NONE),
+            Ok((9, 99))
+        );
+        assert_eq!(
+            regions.check(key, 7, (at(4196), 1), Access::NONE),
+            refused,
+            "past the end"
+        );
+        assert_eq!(
+            regions.check(key, 7, (at(4096), 101), Access::NONE),
+            refused,
+            "too long"
+        );
+        assert_eq!(
+            regions.check(key, 7, (at(4095), 1), Access::NONE),
+            refused,
+            "before"
+        );
+        assert_eq!(
+            regions.check(key, 8, (at(4096), 1), Access::NONE),
+            refused,
+            "other domain"
+        );
+        assert_eq!(
+            regions.check(key, 7, (at(4096), 1), Access::LOCAL_WRITE),
+            refused
+        );
+        assert_eq!(
+            regions.check(LocalKey(key.0 + 1), 7, (at(4096), 1), Access::NONE),
+            refused
+        );
+        assert_eq!(
+            regions.check(LocalKey(0), 8, (at(1), 0), Access::LOCAL_WRITE),
+            Ok((0, 0))
+        );
         regions.remove(key);
-        assert_eq!(regions.check(key, 7, (at(4096), 1), Access::NONE), refused, "gone");
+        assert_eq!(
+            regions.check(key, 7, (at(4096), 1), Access::NONE),
+            refused,
+            "gone"
+        );
     }
 }

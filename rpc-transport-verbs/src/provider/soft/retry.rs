@@ -14,7 +14,9 @@ impl State {
     /// `false`: as often as was permitted.
     pub(super) fn heed_receiver_not_ready(&mut self, place: u32, now: fn() -> Instant) -> bool {
         let qp = &mut self.queue_pairs[place as usize];
-        let Some(sender) = &qp.link.sender else { return true };
+        let Some(sender) = &qp.link.sender else {
+            return true;
+        };
         let nak = sender.nak();
         if nak.count != qp.retry.naks {
             qp.retry.naks = nak.count;
@@ -71,7 +73,11 @@ impl SoftQueuePair {
         };
         let is_gone = self.link.peer.as_ref().is_some_and(|peer| peer.is_gone());
         let drops = self.link.is_deaf
-            || self.link.sender.as_ref().is_none_or(|sender| !sender.is_ready());
+            || self
+                .link
+                .sender
+                .as_ref()
+                .is_none_or(|sender| !sender.is_ready());
         if !waits || !(is_gone || drops) {
             self.retry.silent_since = None;
             return false;
@@ -80,7 +86,9 @@ impl SoftQueuePair {
         if is_gone && instantly {
             return true;
         }
-        let Some(budget) = self.retry_budget() else { return false };
+        let Some(budget) = self.retry_budget() else {
+            return false;
+        };
         now.saturating_duration_since(since) >= budget
     }
 

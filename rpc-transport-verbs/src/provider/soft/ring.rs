@@ -101,7 +101,10 @@ struct Ring {
 impl Ring {
     fn new(mapping: Mapping) -> io::Result<Self> {
         if mapping.len() < RING_LEN {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "a ring is shorter than it has to be"));
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "a ring is shorter than it has to be",
+            ));
         }
         Ok(Self { mapping })
     }

@@ -98,8 +98,11 @@ impl SharedMemory {
     pub(super) fn for_writers(name: &str, len: usize) -> io::Result<Self> {
         let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         ftruncate(&fd, len.next_multiple_of(PAGE) as u64)?;
-        let mapping =
-            Mapping::map(fd.as_fd(), len.next_multiple_of(PAGE), ProtFlags::READ | ProtFlags::WRITE)?;
+        let mapping = Mapping::map(
+            fd.as_fd(),
+            len.next_multiple_of(PAGE),
+            ProtFlags::READ | ProtFlags::WRITE,
+        )?;
         fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
         Ok(Self { mapping, fd })
     }
@@ -116,7 +119,11 @@ impl SharedMemory {
         // Advice: systems that give shared memory transparent huge pages do so now.
         // SAFETY: the range is the mapping just made, and this advice changes no contents.
         let _ = unsafe {
-            madvise(arena.mapping.start().as_ptr().cast(), arena.mapping.len(), Advice::LinuxHugepage)
+            madvise(
+                arena.mapping.start().as_ptr().cast(),
+                arena.mapping.len(),
+                Advice::LinuxHugepage,
+            )
         };
         Ok(arena)
     }

@@ -16,7 +16,10 @@ impl State {
         let qp = &mut self.queue_pairs[place as usize];
         let state = qp.state;
         if matches!(state, QpState::Reset | QpState::Init | QpState::Rtr) && !list.is_empty() {
-            return Err(PostError { taken: 0, reason: PostErrorReason::State { state } });
+            return Err(PostError {
+                taken: 0,
+                reason: PostErrorReason::State { state },
+            });
         }
         let mut taken = list.len();
         for (index, work) in list.iter().enumerate() {
@@ -34,7 +37,10 @@ impl State {
             return Ok(());
         }
         let capacity = self.queue_pairs[place as usize].sends.capacity();
-        Err(PostError { taken, reason: PostErrorReason::QueueFull { capacity } })
+        Err(PostError {
+            taken,
+            reason: PostErrorReason::QueueFull { capacity },
+        })
     }
 
     /// Writes the sends that are next, as far as there is room for them, and rings once.
@@ -50,7 +56,9 @@ impl State {
                 && sender.has_room()
             {
                 let number = qp.sends.started;
-                let Some(&work) = qp.sends.request(number) else { break };
+                let Some(&work) = qp.sends.request(number) else {
+                    break;
+                };
                 let flags = if work.solicited { Flags::SOLICITED } else { 0 };
                 let len = work.len as usize;
                 if work.inline {
@@ -61,7 +69,10 @@ impl State {
                     }
                 } else {
                     let bytes = (work.addr, len);
-                    match self.regions.check(work.local_key, qp.domain, bytes, Access::NONE) {
+                    match self
+                        .regions
+                        .check(work.local_key, qp.domain, bytes, Access::NONE)
+                    {
                         Err(status) => {
                             // It completes when all before it have: see `settle`.
                             qp.sends.local_failure = Some(status);
@@ -70,7 +81,11 @@ impl State {
                         Ok(_) if len <= MAX_IN_RING => sender.send(work.addr, len, flags),
                         Ok((arena, offset)) => {
                             let offset = offset as u64;
-                            let descriptor = Descriptor { arena, offset, len: work.len };
+                            let descriptor = Descriptor {
+                                arena,
+                                offset,
+                                len: work.len,
+                            };
                             sender.send_descriptor(descriptor, flags);
                         }
                     }

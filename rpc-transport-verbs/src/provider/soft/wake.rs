@@ -106,7 +106,9 @@ impl<const WORDS: usize, const SUMMARIES: usize> ReadyBits<WORDS, SUMMARIES> {
             while words != 0 {
                 let word = group * 64 + words.trailing_zeros() as usize;
                 words &= words - 1;
-                let Some(bits) = self.words.get(word) else { break };
+                let Some(bits) = self.words.get(word) else {
+                    break;
+                };
                 let mut bits = bits.swap(0, Ordering::Acquire);
                 while bits != 0 {
                     found(word * 64 + bits.trailing_zeros() as usize);

@@ -151,7 +151,11 @@ pub(super) struct ReceiveQueue {
 
 impl ReceiveQueue {
     pub(super) fn new(capacity: usize) -> Self {
-        Self { posted: VecDeque::with_capacity(capacity), capacity, limit: 0 }
+        Self {
+            posted: VecDeque::with_capacity(capacity),
+            capacity,
+            limit: 0,
+        }
     }
 
     pub(super) fn capacity(&self) -> usize {
@@ -233,7 +237,12 @@ pub(super) struct CompletionRing {
 
 impl CompletionRing {
     pub(super) fn new(capacity: usize, number: u32) -> Self {
-        Self { entries: VecDeque::with_capacity(capacity), capacity, overrun: false, number }
+        Self {
+            entries: VecDeque::with_capacity(capacity),
+            capacity,
+            overrun: false,
+            number,
+        }
     }
 
     pub(super) fn capacity(&self) -> usize {

@@ -1,8 +1,7 @@
 //! The receiving half of a ring: memory that this process made and the peer writes.
 
 use std::io;
-use std::os::fd::BorrowedFd;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 
 use super::super::commit::Flags;
@@ -46,13 +45,24 @@ impl RingReceiver {
         let ring = Ring::new(mapping)?;
         let head = ring.head();
         head.preamble.magic.store(MAGIC, Ordering::Relaxed);
-        head.preamble.version.store(LAYOUT_VERSION, Ordering::Relaxed);
-        head.preamble.slot_count.store(SLOT_COUNT as u32, Ordering::Relaxed);
+        head.preamble
+            .version
+            .store(LAYOUT_VERSION, Ordering::Relaxed);
+        head.preamble
+            .slot_count
+            .store(SLOT_COUNT as u32, Ordering::Relaxed);
         head.preamble.psn.store(u64::from(psn), Ordering::Relaxed);
         head.progress.ack.publish(u64::from(psn));
         head.readiness.state.store(NOT_READY, Ordering::Release);
         let psn = u64::from(psn);
-        Ok(Self { ring, fd, next: psn + 1, published: psn, naks: 0, awaits_retry: false })
+        Ok(Self {
+            ring,
+            fd,
+            next: psn + 1,
+            published: psn,
+            naks: 0,
+            awaits_retry: false,
+        })
     }
 
     /// The file to send to the peer.
@@ -62,12 +72,20 @@ impl RingReceiver {
 
     /// From now on messages are taken.
     pub(in super::super) fn set_ready(&self) {
-        self.ring.head().readiness.state.store(READY, Ordering::Release);
+        self.ring
+            .head()
+            .readiness
+            .state
+            .store(READY, Ordering::Release);
     }
 
     /// From now on messages are dropped: senders see a peer that is not ready.
     pub(in super::super) fn set_not_ready(&self) {
-        self.ring.head().readiness.state.store(NOT_READY, Ordering::Release);
+        self.ring
+            .head()
+            .readiness
+            .state
+            .store(NOT_READY, Ordering::Release);
     }
 
     /// The next message, if it is there and may be tried.
@@ -87,7 +105,11 @@ impl RingReceiver {
             return Err(BadCommit);
         }
         let payload = self.ring.payload(self.next);
-        Ok(Some(Incoming { payload, len, flags: commit.flags }))
+        Ok(Some(Incoming {
+            payload,
+            len,
+            flags: commit.flags,
+        }))
     }
 
     /// The message that `look` gave has been copied out of its slot.
@@ -112,14 +134,22 @@ impl RingReceiver {
         self.naks += 1;
         self.awaits_retry = true;
         // Release: the acknowledgement of what came before is seen with it.
-        self.ring.head().progress.nak.store(self.naks << 8 | u64::from(timer), Ordering::Release);
+        self.ring
+            .head()
+            .progress
+            .nak
+            .store(self.naks << 8 | u64::from(timer), Ordering::Release);
     }
 
     /// The next message is refused for good, with the status that its sender is to report.
     pub(in super::super) fn refuse_for_good(&mut self, code: u8) {
         // Release: the acknowledgement of what came before is seen with it.
         let verdict = self.next << 8 | u64::from(code);
-        self.ring.head().progress.verdict.store(verdict, Ordering::Release);
+        self.ring
+            .head()
+            .progress
+            .verdict
+            .store(verdict, Ordering::Release);
     }
 
     /// After copying from the sender's arena: whether the sender may have had its memory back
@@ -146,5 +176,10 @@ impl RingReceiver {
     /// Is looked at directly again.
     pub(in super::super) fn go_hot(&self) {
         self.ring.head().readiness.mark.disarm();
+    }
+
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn ring_for_tests(&self) -> &Ring {
+        &self.ring
     }
 }

@@ -63,7 +63,12 @@ impl RingSender {
             return Err(io::Error::new(io::ErrorKind::InvalidData, reason));
         }
         let psn = preamble.psn.load(Ordering::Relaxed) & 0x00ff_ffff;
-        Ok(Self { ring, next: psn + 1, acked: psn, bell })
+        Ok(Self {
+            ring,
+            next: psn + 1,
+            acked: psn,
+            bell,
+        })
     }
 
     /// The PSN that the receiver expects: it would drop anything else silently.
@@ -122,13 +127,20 @@ impl RingSender {
     /// Writes and commits a descriptor in place of a long message.
     pub(in super::super) fn send_descriptor(&mut self, descriptor: Descriptor, flags: u16) {
         let bytes = descriptor.emit();
-        self.send(NonNull::from(&bytes).cast(), DESCRIPTOR_LEN, flags | Flags::DESCRIPTOR);
+        self.send(
+            NonNull::from(&bytes).cast(),
+            DESCRIPTOR_LEN,
+            flags | Flags::DESCRIPTOR,
+        );
     }
 
     #[inline]
     fn commit(&mut self, len: usize, flags: u16) {
         // At most MAX_IN_RING.
-        let commit = Commit { len: len as u16, flags: Flags(flags) };
+        let commit = Commit {
+            len: len as u16,
+            flags: Flags(flags),
+        };
         self.ring.commit_word(self.next).publish(self.next, commit);
         self.next += 1;
     }
@@ -155,7 +167,10 @@ impl RingSender {
     #[inline]
     pub(in super::super) fn nak(&self) -> Nak {
         let word = self.ring.head().progress.nak.load(Ordering::Acquire);
-        Nak { count: word >> 8, timer: word as u8 & 31 }
+        Nak {
+            count: word >> 8,
+            timer: word as u8 & 31,
+        }
     }
 
     /// Lets the receiver try again the message that it was not ready for.
