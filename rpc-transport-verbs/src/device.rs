@@ -251,4 +251,18 @@ mod tests {
             assert!(matches!(error, DeviceError::KernelVerbs { .. }), "{error}");
         }
     }
+
+    #[test]
+    fn a_thread_is_pinned_to_an_allowed_core_and_to_no_other() {
+        let device = Device::open(SOFT).unwrap();
+        let cores = device.allowed_cores();
+        let last = *cores.last().unwrap();
+        std::thread::spawn(move || {
+            device.pin_current_thread(last).unwrap();
+            assert_eq!(device.allowed_cores(), [last]);
+            assert!(device.pin_current_thread(usize::MAX).is_err());
+        })
+        .join()
+        .unwrap();
+    }
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use rpc_core::limits::Intents;
 use rpc_core::transport::{CloseReason, Fabric, Transport};
-use rpc_transport_verbs::Sizing;
+use rpc_transport_verbs::{Device, Sizing};
 use rustix::process::Signal;
 use transport_harness::{OpenHouse, Other, PATIENCE, Rig, Side, device, frame, say, step_until};
 
@@ -182,4 +182,36 @@ fn a_peer_that_is_stopped_for_two_seconds_loses_nothing() {
         assert!(*received == frame(number, 60 * number));
     }
     side.assert_quiet_pool();
+}
+
+/// The environment decides which device is the best one: in a process of its own, since a process's
+/// environment is not changed while its threads run.
+#[test]
+fn the_environment_names_the_best_device() {
+    for (name, answer) in [
+        ("soft", "soft"),
+        ("", "soft"),
+        (
+            "nothing",
+            "there is no device named 'nothing'; there are: soft",
+        ),
+        (
+            "mlx5_0",
+            "'mlx5_0' is an RDMA device, and kernel verbs are not in this build yet",
+        ),
+    ] {
+        let environment = HashMap::from([("VERBLINE_DEVICE", name.to_owned())]);
+        let mut other = Other::start("other_opens_the_best_device", &environment);
+        let said = other.hear("DEVICE");
+        assert!(said.starts_with(answer), "{name}: {said}");
+    }
+}
+
+#[test]
+#[ignore = "run by the other tests, as another process"]
+fn other_opens_the_best_device() {
+    match Device::best() {
+        Ok(device) => say("DEVICE", device.name()),
+        Err(error) => say("DEVICE", &error.to_string()),
+    }
 }

@@ -1,0 +1,89 @@
+//! Nothing on the data path allocates: counted, once both sides are warm.
+
+mod transport_harness;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+use rpc_core::limits::Intents;
+use rpc_core::transport::{ConnectionId, Event, Transport};
+use rpc_transport_verbs::{RecvBuf, Sizing, VerbsTransport};
+use transport_harness::Rig;
+
+/// The system's allocator, which counts what this thread asks it for.
+struct Counting;
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+// SAFETY: every call is passed on to the system's allocator unchanged, so its guarantees are ours;
+// counting touches a thread-local without a destructor, and so neither allocates nor panics.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+        // SAFETY: the caller's promise for `layout` is passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        // SAFETY: `memory` came from `alloc` above with this `layout`, as the caller promises.
+        unsafe { System.dealloc(memory, layout) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+/// Sends a window of frames, and receives all of them at the other side.
+fn exchange(
+    from: &mut VerbsTransport,
+    connection: ConnectionId,
+    to: &mut VerbsTransport,
+    lens: &[usize],
+    events: &mut Vec<Event<RecvBuf>>,
+) {
+    for &len in lens {
+        let mut buf = from.reserve(connection, len).unwrap();
+        buf.as_mut()[0] = 1;
+        from.send(connection, buf).unwrap();
+    }
+    from.flush();
+    let mut received = 0;
+    while received < lens.len() {
+        to.poll(events);
+        for event in events.drain(..) {
+            if let Event::Received { buf, .. } = event {
+                assert_eq!(buf.as_ref().len(), lens[received]);
+                received += 1;
+                to.release(buf);
+            }
+        }
+        // Its completions, for its slots.
+        from.poll(events);
+        assert!(events.is_empty(), "nobody sends the other way");
+    }
+}
+
+#[test]
+fn frames_are_sent_and_received_without_allocating() {
+    let mut rig = Rig::new(&Intents::default(), &Sizing::default());
+    let (client_id, server_id) = rig.connect(1)[0];
+    let (client, server) = (&mut rig.client.transport, &mut rig.server.transport);
+    let mut events = Vec::with_capacity(256);
+    let lens = [64, 2000, 200, 4096, 88, 64, 64, 64, 64, 300];
+    let mut round = |count: usize| {
+        for _ in 0..count {
+            exchange(client, client_id, server, &lens, &mut events);
+            exchange(server, server_id, client, &lens, &mut events);
+        }
+    };
+    round(200);
+    let before = ALLOCATIONS.get();
+    round(1000);
+    assert_eq!(
+        ALLOCATIONS.get() - before,
+        0,
+        "allocations for 20,000 frames"
+    );
+}
