@@ -470,8 +470,6 @@ impl<T: Transport> State<T> {
                 timers.cancel(timer);
             }
         });
-        // They find the link ended, and were never sent.
-        link.waiters.call_up(u32::MAX, |waker| wakers.push(waker));
         // One for the credit frame, on either side.
         self.budget
             .give_back(unanswered + link.connection.window_len() + 1);
@@ -551,6 +549,7 @@ impl<T: Transport> State<T> {
             let Some(link) = links.get_mut(key.index()) else {
                 return false;
             };
+            // On a link that has ended, all: they find that they were never sent.
             let room = if link.ended.is_some() {
                 u32::MAX
             } else {

@@ -14,6 +14,11 @@
 //! | response | code of the status | 0 | encoded response, or [`StatusBody`] if the code is not 0 |
 //! | credit | 0 | 0 | none |
 //!
+//! | flag | meaning |
+//! | --- | --- |
+//! | 1 | the sender has consumed this side's credit frame |
+//! | 2 | (request) it took the last credit that the client had |
+//!
 //! Kinds and flags that are not drawn here are refused: both sides agreed on the version of this
 //! layout in the handshake, so an unknown one is a fault and not the future.
 
@@ -139,8 +144,13 @@ impl FrameHeader {
             FrameKind::Response => Self::KIND_RESPONSE,
             FrameKind::Credit => Self::KIND_CREDIT,
         };
-        let flags = u8::from(self.credit_ack) * Self::FLAG_CREDIT_ACK
-            | u8::from(self.credits_spent) * Self::FLAG_CREDITS_SPENT;
+        let mut flags = 0;
+        if self.credit_ack {
+            flags |= Self::FLAG_CREDIT_ACK;
+        }
+        if self.credits_spent {
+            flags |= Self::FLAG_CREDITS_SPENT;
+        }
         // Two stores instead of seven: the compiler does not join byte-array pieces by itself.
         let low = u64::from(kind)
             | u64::from(flags) << 8
