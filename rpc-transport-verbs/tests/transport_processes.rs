@@ -162,7 +162,7 @@ fn a_peer_that_is_stopped_for_two_seconds_loses_nothing() {
         sides[0].received.len() == 1
     });
 
-    other.signal(Signal::STOP);
+    other.stop();
     for number in 1..=32 {
         side.send(id, &frame(number, 60 * number)).unwrap();
     }

@@ -285,6 +285,17 @@ impl Other {
         let pid = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(pid, signal).expect("the child is there");
     }
+
+    /// Stops it, and returns when it has: a signal is only on its way when it has been sent.
+    pub(crate) fn stop(&self) {
+        use rustix::process::{Pid, Signal, WaitOptions, waitpid};
+        self.signal(Signal::STOP);
+        let pid = Pid::from_child(&self.child);
+        let (_, status) = waitpid(Some(pid), WaitOptions::UNTRACED)
+            .expect("it is a child of this process")
+            .expect("it was waited for");
+        assert!(status.stopped(), "{status:?}");
+    }
 }
 
 impl Drop for Other {
