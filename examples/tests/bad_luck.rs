@@ -61,6 +61,11 @@ fn server() -> Server {
 #[ignore = "the other tests run it, as the server's process"]
 #[allow(clippy::print_stdout, reason = "its parent reads the address")]
 fn server_process() {
+    // `RUST_LOG=debug` shows what a failing test's server saw.
+    tracing_subscriber::fmt()
+        .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
+        .with_writer(std::io::stderr)
+        .init();
     let server = server();
     println!("\nlistening at {}", server.local_addr());
     server.run().unwrap();
@@ -125,6 +130,16 @@ impl Process {
     fn signal(&self, signal: rustix::process::Signal) {
         let pid = rustix::process::Pid::from_child(&self.0);
         rustix::process::kill_process(pid, signal).unwrap();
+    }
+
+    /// Stops it, and returns when it has stopped.
+    fn stop(&self) {
+        self.signal(rustix::process::Signal::STOP);
+        let stat = format!("/proc/{}/stat", self.0.id());
+        // "pid (name) T ...": see proc(5).
+        while !std::fs::read_to_string(&stat).unwrap().contains(") T ") {
+            std::thread::yield_now();
+        }
     }
 
     fn kill(mut self) {
@@ -245,15 +260,15 @@ fn when_the_server_is_killed_every_call_in_flight_ends_and_says_that_it_may_have
     }
     server.kill();
     let killed = Instant::now();
+    let mut sent = 0;
     for outcome in poller.block_on(all(calls)) {
         let error = outcome.unwrap_err();
-        assert_eq!(
-            (error.code(), error.execution()),
-            (Code::Unavailable, Execution::MayHaveRun),
-            "{error}"
-        );
+        assert_eq!(error.code(), Code::Unavailable, "{error}");
         assert!(matches!(error.cause(), Cause::Disconnected(_)), "{error:?}");
+        sent += u32::from(error.execution() == Execution::MayHaveRun);
     }
+    // A window's worth had left before; the others still waited for a credit.
+    assert!((1..=32).contains(&sent), "{sent} calls may have run");
     // Well above the second that is promised, for a machine that does other things meanwhile.
     assert!(
         killed.elapsed() < Duration::from_secs(5),
@@ -272,7 +287,7 @@ fn nothing_is_lost_when_the_server_is_stopped_for_two_seconds() {
     let (server, address) = Process::server();
     let (poller, echo) = connect(&address);
     assert!(poller.block_on(call(&echo, b"warm")).is_ok());
-    server.signal(rustix::process::Signal::STOP);
+    server.stop();
     let mut calls = pin!(all((0..200u32).map(|n| {
         let echo = &echo;
         async move { call(echo, &n.to_le_bytes()).await }
@@ -354,9 +369,15 @@ fn garbage_silence_and_half_closed_sockets_at_the_handshakes_port_harm_nobody() 
 
 #[test]
 fn while_a_poller_is_blocked_the_reserve_is_posted_and_nobody_finds_no_receive() {
-    let server = server().spawn();
+    // Few connections with many calls each: together they are granted nearly all receives.
+    let server = Server::builder(&device())
+        .add_service(EchoServer::per_poller(|| Obedient))
+        .connections(10)
+        .bind("127.0.0.1:0")
+        .unwrap()
+        .spawn();
     let address = server.local_addr().to_string();
-    let clients: Vec<_> = (0..48).map(|_| connect(&address)).collect();
+    let clients: Vec<_> = (0..10).map(|_| connect(&address)).collect();
     let count = |payload: Vec<u8>| -> Vec<u64> {
         String::from_utf8(payload)
             .unwrap()
@@ -369,7 +390,7 @@ fn while_a_poller_is_blocked_the_reserve_is_posted_and_nobody_finds_no_receive()
     // is blocked.
     for round in 0..4 {
         for (poller, echo) in &clients {
-            let answers = poller.block_on(all((0..64u32).map(|_| call(echo, b"grow"))));
+            let answers = poller.block_on(all((0..128u32).map(|_| call(echo, b"grow"))));
             assert!(
                 answers.into_iter().all(|answer| answer.is_ok()),
                 "round {round}"
@@ -384,11 +405,22 @@ fn while_a_poller_is_blocked_the_reserve_is_posted_and_nobody_finds_no_receive()
         .iter()
         .map(|(_, echo)| {
             Box::pin(all(
-                (0..64u32).map(move |n| async move { call(echo, &n.to_le_bytes()).await })
+                (0..128u32).map(move |n| async move { call(echo, &n.to_le_bytes()).await })
             ))
         })
         .collect();
     let mut done: Vec<_> = spent.iter().map(|_| None).collect();
+    // Each client starts all its calls, and then takes one turn: the credits are spent at once.
+    for ((poller, _), spend) in clients.iter().zip(&mut spent) {
+        poller.block_on(poll_fn(|cx| {
+            assert!(
+                spend.as_mut().poll(cx).is_pending(),
+                "the poller is blocked"
+            );
+            Poll::Ready(())
+        }));
+        poller.turn();
+    }
     while done.iter().any(Option::is_none) {
         for (spend, done) in spent
             .iter_mut()
