@@ -32,7 +32,7 @@ use crate::frame::{CallId, FrameHeader, FrameKind, HEADER_LEN};
 use crate::poller::OwnWaker;
 use crate::serve::Blocked;
 use crate::server::Shares;
-use crate::task::{TaskKey, Tasks};
+use crate::task::{ReadyQueue, TaskKey, Tasks};
 use crate::timers::Timers;
 use crate::transport::{
     Admitted, CloseReason, ConnectionId, Event, Permit, ReserveError, Transport,
@@ -55,8 +55,8 @@ pub(crate) struct Driver<T: Transport> {
     pub(crate) clock: Clock,
     /// What `block_on` waits with.
     pub(crate) own: OwnWaker,
-    /// Reused by every turn.
-    events: RefCell<Vec<Event<T::RecvBuf>>>,
+    /// The same as in the tasks: looked at by every turn.
+    ready: Arc<ReadyQueue>,
     turning: Cell<bool>,
     turns: Cell<u32>,
     /// When the present batch was polled, if a frame of it or of the one before has a deadline.
@@ -67,6 +67,8 @@ pub(crate) struct Driver<T: Transport> {
 /// What is borrowed between the user's code.
 pub(crate) struct State<T: Transport> {
     pub(crate) transport: T,
+    /// What the latest poll brought; kept for its memory.
+    events: Vec<Event<T::RecvBuf>>,
     pub(crate) links: Slab<Link<T::RecvBuf>>,
     /// From the transport's index of a connection to its link.
     routes: Vec<Option<(ConnectionId, LinkKey)>>,
@@ -114,9 +116,13 @@ impl<T: Transport> Driver<T> {
     pub(crate) fn new(transport: T, methods: Methods, clock: Clock) -> Self {
         let budget = ReceiveBudget::new(transport.limits().promisable_receives());
         let shares = Shares::of(transport.limits());
+        let tasks = Tasks::default();
         Self {
+            ready: tasks.ready(),
+            tasks: RefCell::new(tasks),
             state: RefCell::new(State {
                 transport,
+                events: Vec::new(),
                 links: Slab::new(),
                 routes: Vec::new(),
                 budget,
@@ -129,10 +135,8 @@ impl<T: Transport> Driver<T> {
                 wakers: Vec::new(),
             }),
             methods: RefCell::new(methods),
-            tasks: RefCell::default(),
             clock,
             own: OwnWaker::default(),
-            events: RefCell::default(),
             turning: Cell::new(false),
             turns: Cell::new(0),
             polled_at: Cell::new(None),
@@ -157,18 +161,23 @@ impl<T: Transport> Driver<T> {
     }
 
     fn take_turn(&self) -> bool {
-        let mut events = self.events.take();
-        let any_blocked = {
+        let (mut events, any_blocked) = {
             let state = &mut *self.state.borrow_mut();
             state.transport.flush();
-            state.transport.poll(&mut events);
-            !state.blocked.is_empty()
+            state.transport.poll(&mut state.events);
+            // Most turns of a busy poller end here, and how soon they do is a part of every answer's
+            // latency: what has arrived just after a look waits for the next one.
+            if state.has_nothing_to_do() && !self.ready.is_any() {
+                return false;
+            }
+            (std::mem::take(&mut state.events), !state.blocked.is_empty())
         };
         if any_blocked {
             // Before those to come: the slots that this poll brought back are for the oldest.
             self.retry_blocked_responses();
         }
-        if !events.is_empty() {
+        let found_any = !events.is_empty();
+        if found_any {
             // Asked for in the batch before: it will be asked for in this one.
             let timed = self.polled_at.get().is_some();
             self.polled_at.set(None);
@@ -176,7 +185,6 @@ impl<T: Transport> Driver<T> {
                 self.arrival();
             }
         }
-        let found_any = !events.is_empty();
         for event in events.drain(..) {
             match event {
                 Event::Received { connection, buf } => self.receive(connection, buf),
@@ -184,12 +192,12 @@ impl<T: Transport> Driver<T> {
                     connection,
                     admitted,
                 } => {
-                    self.state.borrow_mut().accept(connection, admitted);
+                    self.state.borrow_mut().accept(connection, *admitted);
                 }
                 Event::Closed { connection, reason } => self.close(connection, reason),
             }
         }
-        self.events.replace(events);
+        self.state.borrow_mut().events = events;
         self.run_ready_tasks();
         self.retry_what_waited();
         self.state.borrow_mut().transport.flush();
@@ -399,6 +407,17 @@ impl<T: Transport> Driver<T> {
 }
 
 impl<T: Transport> State<T> {
+    /// Whether a turn that has polled may end: nothing has come, and nothing waits.
+    #[inline]
+    fn has_nothing_to_do(&self) -> bool {
+        self.events.is_empty()
+            && self.blocked.is_empty()
+            && self.waiting.is_empty()
+            && self.owing.is_empty()
+            && self.wakers.is_empty()
+            && self.timers.is_empty()
+    }
+
     fn route(&self, id: ConnectionId) -> Option<LinkKey> {
         let (known, key) = (*self.routes.get(id.index as usize)?)?;
         (known == id).then_some(key)

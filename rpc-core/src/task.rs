@@ -49,6 +49,11 @@ struct Place {
 }
 
 impl Tasks {
+    /// Where wakers put their tasks.
+    pub(crate) fn ready(&self) -> Arc<ReadyQueue> {
+        Arc::clone(&self.ready)
+    }
+
     /// A place with its waker, to poll a future with.
     pub(crate) fn borrow_place(&mut self) -> (TaskKey, Waker) {
         let index = self.free.pop().unwrap_or_else(|| {
@@ -90,7 +95,7 @@ impl Tasks {
     /// Takes the indices of the tasks that were woken since the last time; empty for most turns.
     /// To be returned by [`put_back`](Self::put_back).
     pub(crate) fn take_ready(&mut self) -> Option<Vec<u32>> {
-        if !self.ready.any.load(Ordering::Relaxed) {
+        if !self.ready.is_any() {
             return None;
         }
         let mut running = mem::take(&mut self.running);
@@ -150,13 +155,19 @@ impl Tasks {
 }
 
 #[derive(Debug, Default)]
-struct ReadyQueue {
+pub(crate) struct ReadyQueue {
     /// Whether there is anything: what a turn looks at. Set after the push, inside the lock.
     any: AtomicBool,
     queue: Mutex<Vec<u32>>,
 }
 
 impl ReadyQueue {
+    /// Whether a task was woken that has not been taken yet.
+    #[inline]
+    pub(crate) fn is_any(&self) -> bool {
+        self.any.load(Ordering::Relaxed)
+    }
+
     fn push(&self, index: u32) {
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         queue.push(index);

@@ -56,8 +56,9 @@ pub enum Event<R> {
     Accepted {
         /// The new connection.
         connection: ConnectionId,
-        /// What [`Admission::admit`] let in, with the bytes that the peer's core had sent.
-        admitted: Admitted,
+        /// What [`Admission::admit`] let in, with the bytes that the peer's core had sent. Boxed, so
+        /// that the events of the data path stay small.
+        admitted: Box<Admitted>,
     },
     /// A frame arrived. Frames of one connection arrive in the order in which they were sent.
     Received {

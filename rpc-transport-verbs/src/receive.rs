@@ -207,7 +207,7 @@ impl VerbsTransport {
         {
             events.push(Event::Accepted {
                 connection: id,
-                admitted: *admitted,
+                admitted,
             });
         }
     }

@@ -265,7 +265,7 @@ impl Transport for Loopback {
         let session = admitted.server_session.clone();
         wires.endpoints[server].incoming.push_back(Event::Accepted {
             connection: remote,
-            admitted,
+            admitted: Box::new(admitted),
         });
         Ok(Connected {
             connection,
