@@ -6,6 +6,7 @@
 
 mod verbs_side;
 
+use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Write};
 use std::net::Ipv6Addr;
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -15,8 +16,8 @@ use rpc_transport_verbs::verbs::{
     CompletionStatus, Gid, Psn, QpNum, QpState, RemoteEndpoint, RtsAttributes, SoftOptions,
     WorkKind,
 };
-use rustix::process::{Pid, Signal, kill_process};
-use verbs_side::{HANG, Plan, Side, failed, received, rts, sent, success};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+use verbs_side::{HANG, Plan, Side, failed, received, rts, sent};
 
 const ROLE: &str = "VERBS_PEER_ROLE";
 
@@ -50,7 +51,8 @@ fn hear_line(from: &mut impl BufRead) -> String {
 /// A peer process, killed when dropped.
 struct Peer {
     process: Child,
-    from: BufReader<ChildStdout>,
+    /// Open as long as the peer lives: it may still say something.
+    _from: BufReader<ChildStdout>,
 }
 
 impl Peer {
@@ -70,12 +72,23 @@ impl Peer {
         side.rtr(remote);
         side.qp.to_rts(attributes).unwrap();
         assert_eq!(hear_line(&mut from), "ready");
-        Self { process, from }
+        Self {
+            process,
+            _from: from,
+        }
     }
 
     fn signal(&self, signal: Signal) {
         let pid = Pid::from_child(&self.process);
         kill_process(pid, signal).unwrap();
+    }
+
+    /// Stops it, and waits until it has.
+    fn stop(&self) {
+        self.signal(Signal::STOP);
+        let pid = Some(Pid::from_child(&self.process));
+        let (_, status) = waitpid(pid, WaitOptions::UNTRACED).unwrap().unwrap();
+        assert!(status.stopped());
     }
 
     fn kill(&mut self) {
@@ -112,17 +125,20 @@ fn peer_process() {
     if role != "deaf" {
         side.post_recv(32);
     }
-    println!("@ready");
+    writeln!(std::io::stdout(), "@ready").unwrap();
+    let mut answers = VecDeque::new();
     loop {
         for done in side.poll() {
-            if role == "echo"
-                && done.kind == WorkKind::Receive
-                && done.status == success(done.kind, 0, 0).status
-            {
+            if role == "echo" && done.kind == WorkKind::Receive && done.status == sent().status {
                 side.post_recv(1);
-                // As long as what came: through the arena if that was.
-                side.send_signaled(done.len, done.first);
+                answers.push_back(done);
             }
+        }
+        while side.qp.send_slots_free() > 0
+            && let Some(done) = answers.pop_front()
+        {
+            // As long as what came: through the arena if that was.
+            side.send_signaled(done.len, done.first);
         }
         std::thread::yield_now();
     }
@@ -242,7 +258,7 @@ fn a_stopped_peer_is_waited_for_and_nothing_is_lost() {
     // The budget is 12.6 ms, and the peer is stopped for 300.
     let peer = Peer::start("echo", &mut side, rts());
     round_trip(&mut side, 10, 1);
-    peer.signal(Signal::STOP);
+    peer.stop();
     side.post_recv(8);
     for fill in 1..=8 {
         side.send(200 * usize::from(fill) / 2, fill);
@@ -330,10 +346,7 @@ fn in_the_child_of_a_fork_every_verb_is_an_error() {
         pid => {
             assert!(pid > 0);
             let child = Pid::from_raw(pid).unwrap();
-            let options = rustix::process::WaitOptions::empty();
-            let (_, status) = rustix::process::waitpid(Some(child), options)
-                .unwrap()
-                .unwrap();
+            let (_, status) = waitpid(Some(child), WaitOptions::empty()).unwrap().unwrap();
             assert_eq!(
                 status.exit_status(),
                 Some(0),

@@ -420,27 +420,30 @@ fn going_to_error_flushes_sends_and_receives_in_order() {
 fn reset_forgets_everything_without_a_completion_and_the_way_up_is_free() {
     let (mut left, mut right) = connected(Plan::default());
     let slots = left.slots.len();
-    left.post_recv(3);
-    left.send(10, 1);
-    left.send_signaled(10, 2);
-    let back = &mut left.slots;
-    left.qp.reclaim(&mut |slot| back.push(slot)).unwrap();
-    assert_eq!(left.slots.len(), slots);
-    assert_eq!(left.state(), S::Reset);
-    left.assert_quiet();
-    let back = &mut right.slots;
-    right.qp.reclaim(&mut |slot| back.push(slot)).unwrap();
-    left.init();
-    right.init();
-    let (to_left, to_right) = (left.endpoint(), right.endpoint());
-    left.rtr(to_right);
-    right.rtr(to_left);
-    left.rts();
-    right.rts();
-    right.post_recv(1);
-    left.send_signaled(10, 9);
-    assert_eq!(right.wait_one(), received(10, 9));
-    assert_eq!(left.wait_one(), sent());
+    // Many times: the second way up can begin before the news of the first has come.
+    for round in 1..50 {
+        left.post_recv(3);
+        left.send(10, 1);
+        left.send_signaled(10, 2);
+        for side in [&mut left, &mut right] {
+            let back = &mut side.slots;
+            side.qp.reclaim(&mut |slot| back.push(slot)).unwrap();
+            assert_eq!(side.slots.len(), slots);
+            assert_eq!(side.state(), S::Reset);
+            assert_eq!(side.poll(), []);
+        }
+        left.init();
+        right.init();
+        let (to_left, to_right) = (left.endpoint(), right.endpoint());
+        left.rtr(to_right);
+        right.rtr(to_left);
+        left.rts();
+        right.rts();
+        right.post_recv(1);
+        left.send_signaled(10, round);
+        assert_eq!(right.wait_one(), received(10, round));
+        assert_eq!(left.wait_one(), sent());
+    }
 }
 
 #[test]

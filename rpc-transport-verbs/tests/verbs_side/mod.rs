@@ -13,20 +13,20 @@ use rpc_transport_verbs::verbs::{
 };
 
 /// Far longer than anything takes that is waited for: only a hang reaches it.
-pub const HANG: Duration = Duration::from_secs(20);
-pub const SLOT_LEN: usize = 1024;
+pub(crate) const HANG: Duration = Duration::from_secs(20);
+pub(crate) const SLOT_LEN: usize = 1024;
 const PSN: u32 = 0x00ff_fff0;
 
 /// How a side is made.
 #[derive(Clone, Copy)]
-pub struct Plan {
-    pub max_send_wr: usize,
-    pub max_recv_wr: usize,
+pub(crate) struct Plan {
+    pub(crate) max_send_wr: usize,
+    pub(crate) max_recv_wr: usize,
     /// 0: receives from a queue of its own.
-    pub srq_wr: usize,
-    pub cq_depth: usize,
-    pub sq_sig_all: bool,
-    pub options: SoftOptions,
+    pub(crate) srq_wr: usize,
+    pub(crate) cq_depth: usize,
+    pub(crate) sq_sig_all: bool,
+    pub(crate) options: SoftOptions,
 }
 
 impl Default for Plan {
@@ -44,26 +44,26 @@ impl Default for Plan {
 
 /// What a completion said, once its slot has been claimed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Done {
-    pub kind: WorkKind,
-    pub status: CompletionStatus,
-    pub len: usize,
+pub(crate) struct Done {
+    pub(crate) kind: WorkKind,
+    pub(crate) status: CompletionStatus,
+    pub(crate) len: usize,
     /// First byte of a received message.
-    pub first: u8,
+    pub(crate) first: u8,
 }
 
-pub struct Side {
-    pub context: Context,
-    pub domain: ProtectionDomain,
-    pub cq: CompletionQueue,
-    pub srq: Option<SharedReceiveQueue>,
-    pub qp: QueuePair,
-    pub slots: Vec<Slot>,
-    pub plan: Plan,
+pub(crate) struct Side {
+    pub(crate) context: Context,
+    pub(crate) domain: ProtectionDomain,
+    pub(crate) cq: CompletionQueue,
+    pub(crate) srq: Option<SharedReceiveQueue>,
+    pub(crate) qp: QueuePair,
+    pub(crate) slots: Vec<Slot>,
+    pub(crate) plan: Plan,
 }
 
 impl Side {
-    pub fn new(plan: Plan) -> Self {
+    pub(crate) fn new(plan: Plan) -> Self {
         let context = Context::open_soft(plan.options).unwrap();
         let domain = context.alloc_pd().unwrap();
         let cq = context.create_cq(plan.cq_depth).unwrap();
@@ -81,28 +81,28 @@ impl Side {
         }
     }
 
-    pub fn endpoint(&self) -> RemoteEndpoint {
+    pub(crate) fn endpoint(&self) -> RemoteEndpoint {
         endpoint(&self.context, &self.qp)
     }
 
-    pub fn init(&mut self) {
+    pub(crate) fn init(&mut self) {
         self.qp.to_init(1, Access::NONE).unwrap();
     }
 
-    pub fn rtr(&mut self, remote: RemoteEndpoint) {
+    pub(crate) fn rtr(&mut self, remote: RemoteEndpoint) {
         self.qp.to_rtr(rtr(remote)).unwrap();
     }
 
-    pub fn rts(&mut self) {
+    pub(crate) fn rts(&mut self) {
         self.qp.to_rts(rts()).unwrap();
     }
 
     /// Posts `count` receives to whichever queue there is.
-    pub fn post_recv(&mut self, count: usize) {
+    pub(crate) fn post_recv(&mut self, count: usize) {
         self.try_post_recv(count).unwrap();
     }
 
-    pub fn try_post_recv(&mut self, count: usize) -> Result<(), PostError> {
+    pub(crate) fn try_post_recv(&mut self, count: usize) -> Result<(), PostError> {
         match &self.srq {
             Some(srq) => srq.post_recv(&mut self.slots, count),
             None => self.qp.post_recv(&mut self.slots, count),
@@ -110,34 +110,34 @@ impl Side {
     }
 
     /// A message of `len` bytes, all `fill`.
-    pub fn message(&mut self, len: usize, fill: u8) -> SendRequest {
+    pub(crate) fn message(&mut self, len: usize, fill: u8) -> SendRequest {
         let mut slot = self.slots.pop().expect("the test has slots enough");
         slot[..len].fill(fill);
         SendRequest::new(slot, len)
     }
 
-    pub fn post(&mut self, request: SendRequest) -> Result<(), PostError> {
+    pub(crate) fn post(&mut self, request: SendRequest) -> Result<(), PostError> {
         self.post_list(&mut vec![request])
     }
 
     /// What was not posted stays in the list.
-    pub fn post_list(&mut self, list: &mut Vec<SendRequest>) -> Result<(), PostError> {
+    pub(crate) fn post_list(&mut self, list: &mut Vec<SendRequest>) -> Result<(), PostError> {
         let slots = &mut self.slots;
         self.qp.post_send(list, &mut |slot| slots.push(slot))
     }
 
-    pub fn send(&mut self, len: usize, fill: u8) {
+    pub(crate) fn send(&mut self, len: usize, fill: u8) {
         let request = self.message(len, fill);
         self.post(request).unwrap();
     }
 
-    pub fn send_signaled(&mut self, len: usize, fill: u8) {
+    pub(crate) fn send_signaled(&mut self, len: usize, fill: u8) {
         let request = self.message(len, fill).signaled();
         self.post(request).unwrap();
     }
 
     /// Polls once, and claims what came.
-    pub fn poll(&mut self) -> Vec<Done> {
+    pub(crate) fn poll(&mut self) -> Vec<Done> {
         let mut completions = Vec::new();
         self.cq.poll(&mut completions, 64).unwrap();
         completions
@@ -146,7 +146,7 @@ impl Side {
             .collect()
     }
 
-    pub fn claim(&mut self, completion: WorkCompletion) -> Done {
+    pub(crate) fn claim(&mut self, completion: WorkCompletion) -> Done {
         let status = completion.status();
         assert_eq!(completion.qp_num(), self.qp.qp_num());
         match completion.wr_id().kind() {
@@ -185,7 +185,7 @@ impl Side {
     }
 
     /// Polls until `count` completions have come.
-    pub fn wait(&mut self, count: usize) -> Vec<Done> {
+    pub(crate) fn wait(&mut self, count: usize) -> Vec<Done> {
         let start = Instant::now();
         let mut done = Vec::new();
         while done.len() < count {
@@ -201,12 +201,12 @@ impl Side {
         done
     }
 
-    pub fn wait_one(&mut self) -> Done {
+    pub(crate) fn wait_one(&mut self) -> Done {
         self.wait(1)[0]
     }
 
     /// Nothing comes for a while (a test that is too quick here misses a fault, and fails never).
-    pub fn assert_quiet(&mut self) {
+    pub(crate) fn assert_quiet(&mut self) {
         let start = Instant::now();
         while start.elapsed() < Duration::from_millis(30) {
             assert_eq!(self.poll(), []);
@@ -215,14 +215,14 @@ impl Side {
     }
 
     /// The next event, which must come.
-    pub fn event(&self) -> AsyncEvent {
+    pub(crate) fn event(&self) -> AsyncEvent {
         self.context
             .get_async_event(Some(HANG))
             .unwrap()
             .expect("an event")
     }
 
-    pub fn assert_no_event(&self) {
+    pub(crate) fn assert_no_event(&self) {
         assert_eq!(
             self.context
                 .get_async_event(Some(Duration::from_millis(30)))
@@ -231,11 +231,11 @@ impl Side {
         );
     }
 
-    pub fn state(&self) -> QpState {
+    pub(crate) fn state(&self) -> QpState {
         self.qp.state().unwrap()
     }
 
-    pub fn wait_for_state(&mut self, state: QpState) {
+    pub(crate) fn wait_for_state(&mut self, state: QpState) {
         let start = Instant::now();
         while self.state() != state {
             assert!(start.elapsed() < HANG, "still in {}", self.state());
@@ -244,7 +244,7 @@ impl Side {
     }
 
     /// To another state, without attributes.
-    pub fn go(&mut self, state: QpState) {
+    pub(crate) fn go(&mut self, state: QpState) {
         self.qp
             .modify(&QpAttributes {
                 state: Some(state),
@@ -254,7 +254,7 @@ impl Side {
     }
 }
 
-pub fn create_qp(
+pub(crate) fn create_qp(
     domain: &ProtectionDomain,
     cq: &CompletionQueue,
     srq: Option<&SharedReceiveQueue>,
@@ -273,13 +273,13 @@ pub fn create_qp(
         .unwrap()
 }
 
-pub fn region(domain: &ProtectionDomain, slots: usize) -> MemoryRegion {
+pub(crate) fn region(domain: &ProtectionDomain, slots: usize) -> MemoryRegion {
     domain
         .register(slots * SLOT_LEN, Access::LOCAL_WRITE)
         .unwrap()
 }
 
-pub fn endpoint(context: &Context, qp: &QueuePair) -> RemoteEndpoint {
+pub(crate) fn endpoint(context: &Context, qp: &QueuePair) -> RemoteEndpoint {
     let gid = context.query_gid(1, 0).unwrap();
     RemoteEndpoint {
         gid,
@@ -288,7 +288,7 @@ pub fn endpoint(context: &Context, qp: &QueuePair) -> RemoteEndpoint {
     }
 }
 
-pub fn rtr(remote: RemoteEndpoint) -> RtrAttributes {
+pub(crate) fn rtr(remote: RemoteEndpoint) -> RtrAttributes {
     RtrAttributes {
         min_rnr_timer: RnrTimer(1),
         ..RtrAttributes::new(remote)
@@ -296,7 +296,7 @@ pub fn rtr(remote: RemoteEndpoint) -> RtrAttributes {
 }
 
 /// A short retry budget: 4.096 µs × 2^10 × 3 = 12.6 ms.
-pub fn rts() -> RtsAttributes {
+pub(crate) fn rts() -> RtsAttributes {
     RtsAttributes {
         timeout: 10,
         retry_cnt: 2,
@@ -305,11 +305,11 @@ pub fn rts() -> RtsAttributes {
 }
 
 /// Two sides of one process, connected, with nothing posted.
-pub fn connected(plan: Plan) -> (Side, Side) {
+pub(crate) fn connected(plan: Plan) -> (Side, Side) {
     connected_with(plan, plan)
 }
 
-pub fn connected_with(left: Plan, right: Plan) -> (Side, Side) {
+pub(crate) fn connected_with(left: Plan, right: Plan) -> (Side, Side) {
     let (mut left, mut right) = (Side::new(left), Side::new(right));
     left.init();
     right.init();
@@ -321,7 +321,7 @@ pub fn connected_with(left: Plan, right: Plan) -> (Side, Side) {
     (left, right)
 }
 
-pub fn success(kind: WorkKind, len: usize, first: u8) -> Done {
+pub(crate) fn success(kind: WorkKind, len: usize, first: u8) -> Done {
     Done {
         kind,
         status: CompletionStatus::Success,
@@ -330,15 +330,15 @@ pub fn success(kind: WorkKind, len: usize, first: u8) -> Done {
     }
 }
 
-pub fn sent() -> Done {
+pub(crate) fn sent() -> Done {
     success(WorkKind::Send, 0, 0)
 }
 
-pub fn received(len: usize, first: u8) -> Done {
+pub(crate) fn received(len: usize, first: u8) -> Done {
     success(WorkKind::Receive, len, first)
 }
 
-pub fn failed(kind: WorkKind, status: CompletionStatus) -> Done {
+pub(crate) fn failed(kind: WorkKind, status: CompletionStatus) -> Done {
     Done {
         kind,
         status,
@@ -347,6 +347,6 @@ pub fn failed(kind: WorkKind, status: CompletionStatus) -> Done {
     }
 }
 
-pub fn flushed(kind: WorkKind) -> Done {
+pub(crate) fn flushed(kind: WorkKind) -> Done {
     failed(kind, CompletionStatus::WorkRequestFlushed)
 }

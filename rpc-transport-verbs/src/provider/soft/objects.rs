@@ -133,6 +133,7 @@ impl Context {
     }
 
     pub(crate) fn create_cq(&self, depth: usize) -> Result<CompletionQueue, VerbsError> {
+        self.domain.node.fork_guard.check()?;
         in_range("create_cq", "depth", depth, 1, MAX_CQE)?;
         let number = self.domain.node.next_serial();
         let ring = CompletionRing::new(depth, number);
@@ -174,6 +175,7 @@ pub(crate) struct ProtectionDomain {
 
 impl ProtectionDomain {
     pub(crate) fn register(&self, len: usize, access: Access) -> Result<MemoryRegion, VerbsError> {
+        self.domain.node.fork_guard.check()?;
         in_range("register", "len", len, 1, MAX_REGION_LEN)?;
         let memory = SharedMemory::arena(len).map_err(|source| VerbsError::Os {
             call: "register",
@@ -208,6 +210,7 @@ impl ProtectionDomain {
         max_wr: usize,
         max_sge: usize,
     ) -> Result<SharedReceiveQueue, VerbsError> {
+        self.domain.node.fork_guard.check()?;
         in_range("create_srq", "max_wr", max_wr, 1, MAX_WR)?;
         in_range("create_srq", "max_sge", max_sge, 0, LIMITS.max_sge)?;
         let number = self.domain.node.next_serial();
@@ -235,6 +238,7 @@ impl ProtectionDomain {
         srq: Option<&SharedReceiveQueue>,
         config: &QueuePairConfig<'_>,
     ) -> Result<QueuePair, VerbsError> {
+        self.domain.node.fork_guard.check()?;
         let call = "create_qp";
         let is_ours = |domain: &Arc<Domain>| Arc::ptr_eq(domain, &self.domain);
         for (ours, object) in [

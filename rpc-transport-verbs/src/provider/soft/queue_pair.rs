@@ -279,7 +279,9 @@ impl State {
                     qp.link.receiver = Some(receiver);
                     qp.link.peer = Some(peer);
                     qp.retry = Retry::default();
-                    let early = std::mem::take(&mut qp.link.early);
+                    // A ring of the peer's earlier life is over by now, or will be replaced.
+                    let mut early = std::mem::take(&mut qp.link.early);
+                    early.retain(|ring| !ring.sender.is_over());
                     if let Some(ring) = early.into_iter().rev().find(|ring| qp.is_remote(ring)) {
                         qp.link.sender = Some(ring.sender);
                     }
@@ -308,15 +310,20 @@ impl State {
         let Some(qp) = self.queue_pairs.get_mut(place as usize) else {
             return;
         };
-        if qp.number != QpNum(number) {
+        // News of a peer's earlier life may come late.
+        if qp.number != QpNum(number) || ring.sender.is_over() {
             return;
         }
-        if qp.receives_now() && qp.link.sender.is_none() && qp.is_remote(&ring) {
+        // A peer that was reset and connected again makes a new ring. It takes the place of one that
+        // nothing was sent to; what was sent is lost with the old ring, and its retries run out.
+        let is_used = qp.link.sender.as_ref().is_some_and(RingSender::is_used);
+        if qp.receives_now() && !is_used && qp.is_remote(&ring) {
             qp.link.sender = Some(ring.sender);
             qp.compare_sequence_numbers();
             self.transmit(place);
             return;
         }
+        qp.link.early.retain(|ring| !ring.sender.is_over());
         if qp.link.early.len() == MAX_EARLY_RINGS {
             qp.link.early.remove(0);
         }
@@ -328,7 +335,7 @@ impl State {
     pub(super) fn disconnect(&mut self, place: u32) {
         let qp = &mut self.queue_pairs[place as usize];
         if let Some(receiver) = &qp.link.receiver {
-            receiver.set_not_ready();
+            receiver.set_over();
         }
         if let Some(sender) = &qp.link.sender {
             sender.close();

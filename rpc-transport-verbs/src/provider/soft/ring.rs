@@ -30,7 +30,7 @@ use super::sync::{AtomicU32, AtomicU64};
 use super::wake::Mark;
 
 /// Slots of a ring: a power of two. 128 hide the acknowledgement's way back at the rates that two
-/// cores reach, and keep an idle connection at 32 KiB a direction.
+/// cores reach, at 32 KiB a direction, of which an idle connection touches a page or two.
 pub(super) const SLOT_COUNT: u64 = 128;
 /// Bytes of a slot: four cache lines, so that slots share none.
 const SLOT_LEN: usize = 256;
@@ -66,13 +66,17 @@ struct Progress {
 
 #[repr(C, align(64))]
 struct Readiness {
-    /// One of `NOT_READY`, `READY`.
+    /// One of `NOT_READY`, `READY`, `OVER`, in this order.
     state: AtomicU32,
     mark: Mark,
 }
 
+/// Made, and not yet in use.
 const NOT_READY: u32 = 0;
+/// Messages are taken.
 const READY: u32 = 1;
+/// The receiving queue pair has failed, was reset or destroyed: nothing is taken any more.
+const OVER: u32 = 2;
 
 #[repr(C, align(64))]
 struct Notices {

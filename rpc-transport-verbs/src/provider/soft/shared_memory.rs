@@ -36,9 +36,16 @@ impl Mapping {
         self.len
     }
 
-    fn map(fd: BorrowedFd<'_>, len: usize, protection: ProtFlags) -> io::Result<Self> {
-        // Populated at once: no page fault on the data path.
-        let flags = MapFlags::SHARED | MapFlags::POPULATE;
+    fn map(
+        fd: BorrowedFd<'_>,
+        len: usize,
+        protection: ProtFlags,
+        pages: Pages,
+    ) -> io::Result<Self> {
+        let flags = match pages {
+            Pages::AtOnce => MapFlags::SHARED | MapFlags::POPULATE,
+            Pages::WhenTouched => MapFlags::SHARED,
+        };
         // SAFETY: a new mapping at an address of the kernel's choice replaces nothing.
         let start = unsafe { mmap(ptr::null_mut(), len, protection, flags, fd, 0) }?;
         let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::AddrNotAvailable)?;
@@ -47,18 +54,18 @@ impl Mapping {
 
     /// Maps a peer's memory after checking its seals and that it has at least `min_len` bytes.
     pub(super) fn of_peer(fd: &OwnedFd, min_len: usize, access: PeerAccess) -> io::Result<Self> {
-        let (wanted, protection) = match access {
-            PeerAccess::ReadOnly => (SealFlags::SHRINK, ProtFlags::READ),
-            PeerAccess::ReadWrite => (SealFlags::SHRINK, ProtFlags::READ | ProtFlags::WRITE),
+        let (protection, pages) = match access {
+            PeerAccess::ReadOnly => (ProtFlags::READ, Pages::AtOnce),
+            PeerAccess::ReadWrite => (ProtFlags::READ | ProtFlags::WRITE, Pages::WhenTouched),
         };
-        if !fcntl_get_seals(fd)?.contains(wanted) {
+        if !fcntl_get_seals(fd)?.contains(SealFlags::SHRINK) {
             return Err(invalid("a peer's memory is not sealed against shrinking"));
         }
         let len = usize::try_from(fstat(fd)?.st_size).unwrap_or(0);
         if len < min_len || len == 0 {
             return Err(invalid("a peer's memory is shorter than it has to be"));
         }
-        Self::map(fd.as_fd(), len, protection)
+        Self::map(fd.as_fd(), len, protection, pages)
     }
 }
 
@@ -70,6 +77,16 @@ impl Drop for Mapping {
             tracing::warn!(%error, "shared memory could not be unmapped");
         }
     }
+}
+
+/// When a mapping gets its pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pages {
+    /// Arenas: no page fault on the data path.
+    AtOnce,
+    /// Rings: an idle connection keeps the few pages that it has touched. A busy one has touched
+    /// all after one round.
+    WhenTouched,
 }
 
 /// How a peer's memory is mapped.
@@ -102,6 +119,7 @@ impl SharedMemory {
             fd.as_fd(),
             len.next_multiple_of(PAGE),
             ProtFlags::READ | ProtFlags::WRITE,
+            Pages::WhenTouched,
         )?;
         fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
         Ok(Self { mapping, fd })
@@ -133,7 +151,12 @@ impl SharedMemory {
         let flags = flags | MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let fd = rustix::fs::memfd_create("verbline-arena", flags)?;
         ftruncate(&fd, len as u64)?;
-        let mapping = Mapping::map(fd.as_fd(), len, ProtFlags::READ | ProtFlags::WRITE)?;
+        let mapping = Mapping::map(
+            fd.as_fd(),
+            len,
+            ProtFlags::READ | ProtFlags::WRITE,
+            Pages::AtOnce,
+        )?;
         // After our own mapping: this seal refuses every later writable one.
         let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::FUTURE_WRITE | SealFlags::SEAL;
         fcntl_add_seals(&fd, seals)?;

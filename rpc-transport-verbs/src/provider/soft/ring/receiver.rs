@@ -7,7 +7,9 @@ use std::ptr::NonNull;
 use super::super::commit::Flags;
 use super::super::shared_memory::SharedMemory;
 use super::super::sync::{Ordering, fence};
-use super::{LAYOUT_VERSION, MAGIC, MAX_IN_RING, NOT_READY, READY, RING_LEN, Ring, SLOT_COUNT};
+use super::{
+    LAYOUT_VERSION, MAGIC, MAX_IN_RING, NOT_READY, OVER, READY, RING_LEN, Ring, SLOT_COUNT,
+};
 
 /// The receiving half of a ring.
 #[derive(Debug)]
@@ -79,13 +81,13 @@ impl RingReceiver {
             .store(READY, Ordering::Release);
     }
 
-    /// From now on messages are dropped: senders see a peer that is not ready.
-    pub(in super::super) fn set_not_ready(&self) {
+    /// From now on messages are dropped: the sender sees a peer that is silent.
+    pub(in super::super) fn set_over(&self) {
         self.ring
             .head()
             .readiness
             .state
-            .store(NOT_READY, Ordering::Release);
+            .store(OVER, Ordering::Release);
     }
 
     /// The next message, if it is there and may be tried.

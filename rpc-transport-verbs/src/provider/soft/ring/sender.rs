@@ -9,12 +9,14 @@ use super::super::descriptor::{DESCRIPTOR_LEN, Descriptor};
 use super::super::shared_memory::Mapping;
 use super::super::sync::{AtomicU64, Ordering, fence};
 use super::super::wake::DomainReadyBits;
-use super::{LAYOUT_VERSION, MAGIC, MAX_IN_RING, READY, Ring, SLOT_COUNT};
+use super::{LAYOUT_VERSION, MAGIC, MAX_IN_RING, OVER, READY, Ring, SLOT_COUNT};
 
 /// The sending half of a ring.
 #[derive(Debug)]
 pub(in super::super) struct RingSender {
     ring: Ring,
+    /// Sequence number of the first message.
+    first: u64,
     /// Sequence number of the next message.
     next: u64,
     /// The receiver's acknowledgement when it was last looked at: never more than was sent.
@@ -65,21 +67,32 @@ impl RingSender {
         let psn = preamble.psn.load(Ordering::Relaxed) & 0x00ff_ffff;
         Ok(Self {
             ring,
+            first: psn + 1,
             next: psn + 1,
             acked: psn,
             bell,
         })
     }
 
-    /// The PSN that the receiver expects: it would drop anything else silently.
+    /// The PSN that the receiver expects first: it would drop anything else silently.
     pub(in super::super) fn expected_psn(&self) -> u32 {
-        // Masked to 24 bits in `new`, and asked before anything is sent.
-        self.acked as u32
+        // Masked to 24 bits in `new`.
+        (self.first - 1) as u32
     }
 
     /// Whether the receiver takes messages; one that is not ready drops them silently.
     pub(in super::super) fn is_ready(&self) -> bool {
         self.ring.head().readiness.state.load(Ordering::Acquire) == READY
+    }
+
+    /// Whether the receiver will never take a message again.
+    pub(in super::super) fn is_over(&self) -> bool {
+        self.ring.head().readiness.state.load(Ordering::Acquire) == OVER
+    }
+
+    /// Whether anything was ever sent.
+    pub(in super::super) fn is_used(&self) -> bool {
+        self.next != self.first
     }
 
     /// Messages sent and not known to be acknowledged.
