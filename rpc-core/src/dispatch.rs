@@ -127,6 +127,18 @@ impl HandlerSlot {
 }
 
 impl ResponseLen {
+    fn of(response: &Response<impl Message>) -> Result<Self, Status> {
+        let metadata = response.metadata().encoded_len();
+        if metadata > usize::from(u16::MAX) {
+            return Err(Status::resource_exhausted(format!(
+                "the response's metadata of {metadata} bytes is longer than the {} that a header can say",
+                u16::MAX
+            )));
+        }
+        let message = response.get_ref().encoded_len();
+        Ok(Self { metadata, message })
+    }
+
     pub(crate) fn total(self) -> usize {
         self.metadata + self.message
     }
@@ -251,9 +263,16 @@ where
         let Some(mut place) = self.take_future(slot) else {
             return Poll::Pending;
         };
-        let polled = guard(|| match place.as_mut().as_pin_mut() {
-            Some(future) => future.poll(cx),
-            None => Poll::Pending,
+        // All of this is the user's code: the future, its destructor, and the message's length.
+        let polled = guard(|| {
+            let Some(future) = place.as_mut().as_pin_mut() else {
+                return Poll::Pending;
+            };
+            let Poll::Ready(outcome) = future.poll(cx) else {
+                return Poll::Pending;
+            };
+            place.as_mut().set(None);
+            Poll::Ready(outcome.and_then(|response| Ok((ResponseLen::of(&response)?, response))))
         });
         let outcome = match polled {
             Ok(Poll::Pending) => {
@@ -261,22 +280,12 @@ where
                 return Poll::Pending;
             }
             Ok(Poll::Ready(outcome)) => outcome,
-            Err(panicked) => Err(panicked),
-        };
-        // The destructor of the future is the user's code, too.
-        let dropped = guard(|| place.as_mut().set(None));
-        let outcome = dropped.and(outcome).and_then(|response| {
-            let message = guard(|| response.get_ref().encoded_len())?;
-            let len = ResponseLen { metadata: response.metadata().encoded_len(), message };
-            if len.metadata > usize::from(u16::MAX) {
-                return Err(Status::resource_exhausted(format!(
-                    "the response's metadata of {} bytes is longer than the {} that a header can say",
-                    len.metadata,
-                    u16::MAX
-                )));
+            Err(panicked) => {
+                // It may have panicked before it was dropped, or while it was; not twice.
+                let _ = guard(|| place.as_mut().set(None));
+                Err(panicked)
             }
-            Ok((len, response))
-        });
+        };
         let mut slots = self.slots.borrow_mut();
         let own = &mut slots.slots[slot.0 as usize];
         own.future = Some(place);

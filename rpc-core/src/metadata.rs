@@ -53,6 +53,7 @@ impl Metadata {
 
     /// Whether there is none.
     #[must_use]
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.0.as_ref().is_none_or(|entries| entries.is_empty())
     }
@@ -106,6 +107,7 @@ impl Metadata {
     }
 
     /// Bytes that it takes in a frame: none when empty.
+    #[inline]
     pub(crate) fn encoded_len(&self) -> usize {
         if self.is_empty() {
             0
@@ -115,6 +117,7 @@ impl Metadata {
     }
 
     /// Writes it to `out`, which is [`encoded_len`](Self::encoded_len) bytes long.
+    #[inline]
     pub(crate) fn encode(&self, mut out: &mut [u8]) {
         if !self.is_empty() {
             let wire = self.to_wire();
@@ -125,6 +128,7 @@ impl Metadata {
     }
 
     /// Reads what a peer wrote.
+    #[inline]
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, MetadataError> {
         let mut metadata = Self::new();
         if bytes.is_empty() {

@@ -274,6 +274,12 @@ impl CompletionRing {
 
     #[inline]
     pub(super) fn pop(&mut self) -> Option<Completion> {
-        self.entries.pop_front()
+        let completion = self.entries.pop_front();
+        if self.entries.is_empty() {
+            // Back to the first entry: a queue is as long as its worst case, and one that is polled
+            // in time should not walk through all of that memory.
+            self.entries.clear();
+        }
+        completion
     }
 }
