@@ -92,7 +92,7 @@ impl Side {
                 Event::Accepted {
                     connection,
                     admitted,
-                } => self.accepted.push((connection, admitted)),
+                } => self.accepted.push((connection, *admitted)),
                 Event::Received { connection, buf } => {
                     self.received.push((connection, buf.as_ref().to_vec()));
                     self.transport.release(buf);
