@@ -52,3 +52,8 @@ pub mod echo {
 pub mod bench {
     rpc_core::include_proto!("verbline.bench");
 }
+
+/// What the cores of both sides tell each other when they connect.
+pub mod session {
+    rpc_core::include_proto!("verbline.session.v1");
+}

@@ -14,6 +14,11 @@ fn cargo_watches_the_proto_files_and_nothing_else() {
         .collect();
     assert_eq!(
         watched,
-        BTreeSet::from(["./bench.proto", "./echo.proto", "./greeter.proto"])
+        BTreeSet::from([
+            "./bench.proto",
+            "./echo.proto",
+            "./greeter.proto",
+            "./session.proto"
+        ])
     );
 }

@@ -1,0 +1,48 @@
+//! `session.proto` documents what `rpc-core` has written as Rust: both read what the other writes.
+
+use proto::session as documented;
+use rpc_core::codegen::v1::prost::Message;
+use rpc_core::session;
+
+#[test]
+fn a_clients_session_is_as_documented() {
+    let own = session::ClientSession {
+        version: 7,
+        max_in_flight: 300,
+    };
+    let read = documented::ClientSession::decode(&own.encode_to_vec()[..]).unwrap();
+    assert_eq!(
+        read,
+        documented::ClientSession {
+            version: 7,
+            max_in_flight: 300
+        }
+    );
+    assert_eq!(read.encode_to_vec(), own.encode_to_vec());
+}
+
+#[test]
+fn a_servers_session_is_as_documented() {
+    let own = session::ServerSession {
+        version: 1,
+        max_in_flight: 2,
+        initial_credits: 3,
+        methods: vec![session::NumberedMethod {
+            path: "a.B/C".into(),
+            number: 4,
+        }],
+    };
+    let read = documented::ServerSession::decode(&own.encode_to_vec()[..]).unwrap();
+    let methods = vec![documented::NumberedMethod {
+        path: "a.B/C".into(),
+        number: 4,
+    }];
+    let expected = documented::ServerSession {
+        version: 1,
+        max_in_flight: 2,
+        initial_credits: 3,
+        methods,
+    };
+    assert_eq!(read, expected);
+    assert_eq!(read.encode_to_vec(), own.encode_to_vec());
+}
