@@ -43,9 +43,9 @@ struct Cli {
 #[derive(Subcommand)]
 enum Role {
     #[command(name = benches::rpc::SERVE, hide = true)]
-    ServeCalls(ServerArgs),
+    Calls(ServerArgs),
     #[command(name = benches::raw::SERVE, hide = true)]
-    ServeFrames(RawArgs),
+    Frames(RawArgs),
 }
 
 #[derive(clap::Args)]
@@ -169,8 +169,8 @@ fn progress_bar(turns: usize) -> ProgressBar {
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let outcome = match &cli.role {
-        Some(Role::ServeCalls(args)) => args.serve(),
-        Some(Role::ServeFrames(args)) => args.serve(),
+        Some(Role::Calls(args)) => args.serve(),
+        Some(Role::Frames(args)) => args.serve(),
         None => cli.measurement.run(),
     };
     match outcome {

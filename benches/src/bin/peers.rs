@@ -41,11 +41,11 @@ struct Cli {
 #[derive(Subcommand)]
 enum Role {
     #[command(name = rpc::SERVE, hide = true)]
-    ServeCalls(ServerArgs),
+    Calls(ServerArgs),
     #[command(name = raw::SERVE, hide = true)]
-    ServeFrames(RawArgs),
+    Frames(RawArgs),
     #[command(name = tonic::SERVE, hide = true)]
-    ServeTonic(TonicArgs),
+    Tonic(TonicArgs),
 }
 
 #[derive(clap::Args)]
@@ -81,7 +81,7 @@ impl Row {
         }
     }
 
-    fn as_base(self, head: impl Into<String>) -> Self {
+    fn comparable(self, head: impl Into<String>) -> Self {
         Self {
             base: Some(head.into()),
             ..self
@@ -140,18 +140,18 @@ impl Measurement {
                 let like_rpc = RawArgs::like(&rpc.poller().limits(), cores.client, len);
                 let raw = PingPong::start(&like_rpc, cores.server)?;
                 let name = format!("raw verbs on {device}, {len} bytes");
-                rows.push(Row::new(name, raw).as_base("/ raw"));
+                rows.push(Row::new(name, raw).comparable("/ raw"));
                 match Ucx::find(cores, self.size) {
                     Some(ucx) => {
                         let name = format!("UCX active message, {} bytes", self.size);
-                        rows.push(Row::new(name, ucx).as_base("/ UCX"));
+                        rows.push(Row::new(name, ucx).comparable("/ UCX"));
                     }
                     None => println!("{}", ucx::MISSING),
                 }
             }
             let rpc = ClosedLoop::new(rpc, load.clone())?;
             let name = format!("Verbline on {device}, {shape}");
-            rows.push(Row::new(name, rpc).as_base(format!("/ {shape}")));
+            rows.push(Row::new(name, rpc).comparable(format!("/ {shape}")));
             for (name, socket) in [("a Unix socket", Socket::Unix), ("TCP", Socket::Tcp)] {
                 let tonic = Tonic::start(socket, cores, load.clone())?;
                 rows.push(Row::new(format!("tonic over {name}, {shape}"), tonic));
@@ -195,9 +195,9 @@ fn compare(rows: &[Row], records: &[Record]) -> Table {
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let outcome = match &cli.role {
-        Some(Role::ServeCalls(args)) => args.serve(),
-        Some(Role::ServeFrames(args)) => args.serve(),
-        Some(Role::ServeTonic(args)) => args.serve(),
+        Some(Role::Calls(args)) => args.serve(),
+        Some(Role::Frames(args)) => args.serve(),
+        Some(Role::Tonic(args)) => args.serve(),
         None => cli.measurement.run(),
     };
     match outcome {

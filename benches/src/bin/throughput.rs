@@ -48,7 +48,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Role {
     #[command(name = benches::rpc::SERVE, hide = true)]
-    ServeCalls(ServerArgs),
+    Calls(ServerArgs),
 }
 
 #[derive(clap::Args)]
@@ -279,7 +279,7 @@ fn allow_more_files() -> Outcome<()> {
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let outcome = match &cli.role {
-        Some(Role::ServeCalls(args)) => args.serve(),
+        Some(Role::Calls(args)) => args.serve(),
         None => cli.measurement.run(),
     };
     match outcome {

@@ -2,8 +2,7 @@
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::rpc_core::codegen::v1::prost::Message)]
 #[prost(prost_path = "::rpc_core::codegen::v1::prost")]
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
-pub struct Lonely {
-}
+pub struct Lonely {}
 /// The methods of `Alone`.
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub mod alone_methods {
@@ -23,7 +22,12 @@ pub trait Alone: ::core::marker::Send + ::core::marker::Sync + 'static {
     fn go(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::Lonely>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::Lonely>, ::rpc_core::codegen::v1::Status>> + ::core::marker::Send;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::Lonely>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > + ::core::marker::Send;
 }
 /// [`Alone`] without `Send`, for a service that stays on one poller: see [`AloneServer::per_poller`].
 ///
@@ -34,14 +38,24 @@ pub trait LocalAlone: 'static {
     fn go(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::Lonely>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::Lonely>, ::rpc_core::codegen::v1::Status>>;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::Lonely>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    >;
 }
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 impl<T: self::Alone> self::LocalAlone for T {
     fn go(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::Lonely>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::Lonely>, ::rpc_core::codegen::v1::Status>> {
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::Lonely>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > {
         <T as self::Alone>::go(self, request)
     }
 }
@@ -58,22 +72,29 @@ impl<T: self::Alone> AloneServer<T> {
     }
     /// Serves a service that the caller keeps a hold of.
     pub fn from_arc(service: ::std::sync::Arc<T>) -> Self {
-        Self { instances: ::rpc_core::codegen::v1::Instances::shared(service) }
+        Self {
+            instances: ::rpc_core::codegen::v1::Instances::shared(service),
+        }
     }
 }
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 impl<T: self::LocalAlone> AloneServer<T> {
     /// Serves a service of its own on each poller, made there by `make`: it need not be `Send`, and shares nothing.
     pub fn per_poller(
-        make: impl ::core::ops::Fn() -> T + ::core::marker::Send + ::core::marker::Sync + 'static,
+        make: impl ::core::ops::Fn(
+        ) -> T + ::core::marker::Send + ::core::marker::Sync + 'static,
     ) -> Self {
-        Self { instances: ::rpc_core::codegen::v1::Instances::per_poller(make) }
+        Self {
+            instances: ::rpc_core::codegen::v1::Instances::per_poller(make),
+        }
     }
 }
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 impl<T> ::core::clone::Clone for AloneServer<T> {
     fn clone(&self) -> Self {
-        Self { instances: ::core::clone::Clone::clone(&self.instances) }
+        Self {
+            instances: ::core::clone::Clone::clone(&self.instances),
+        }
     }
 }
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
@@ -91,10 +112,16 @@ impl<T: self::LocalAlone> ::rpc_core::codegen::v1::Service for AloneServer<T> {
         let instance = self.instances.instance();
         {
             let instance = ::core::clone::Clone::clone(&instance);
-            methods.unary(&self::alone_methods::GO, move |request: ::rpc_core::codegen::v1::Request<self::Lonely>| {
-                let instance = ::core::clone::Clone::clone(&instance);
-                async move { <T as self::LocalAlone>::go(&*instance, request).await }
-            });
+            methods
+                .unary(
+                    &self::alone_methods::GO,
+                    move |request: ::rpc_core::codegen::v1::Request<self::Lonely>| {
+                        let instance = ::core::clone::Clone::clone(&instance);
+                        async move {
+                            <T as self::LocalAlone>::go(&*instance, request).await
+                        }
+                    },
+                );
         }
     }
 }
@@ -114,8 +141,16 @@ impl<C: ::rpc_core::codegen::v1::Caller> AloneClient<C> {
     pub async fn go(
         &self,
         request: impl ::rpc_core::codegen::v1::IntoRequest<self::Lonely>,
-    ) -> ::core::result::Result<::rpc_core::codegen::v1::Response<self::Lonely>, ::rpc_core::codegen::v1::CallError> {
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::Lonely>,
+        ::rpc_core::codegen::v1::CallError,
+    > {
         let request = ::rpc_core::codegen::v1::IntoRequest::into_request(request);
-        ::rpc_core::codegen::v1::Caller::unary(&self.caller, &self::alone_methods::GO, request).await
+        ::rpc_core::codegen::v1::Caller::unary(
+                &self.caller,
+                &self::alone_methods::GO,
+                request,
+            )
+            .await
     }
 }

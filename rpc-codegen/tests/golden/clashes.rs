@@ -2,23 +2,19 @@
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::rpc_core::codegen::v1::prost::Message)]
 #[prost(prost_path = "::rpc_core::codegen::v1::prost")]
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
-pub struct Request {
-}
+pub struct Request {}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::rpc_core::codegen::v1::prost::Message)]
 #[prost(prost_path = "::rpc_core::codegen::v1::prost")]
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
-pub struct Response {
-}
+pub struct Response {}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::rpc_core::codegen::v1::prost::Message)]
 #[prost(prost_path = "::rpc_core::codegen::v1::prost")]
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
-pub struct Status {
-}
+pub struct Status {}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::rpc_core::codegen::v1::prost::Message)]
 #[prost(prost_path = "::rpc_core::codegen::v1::prost")]
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
-pub struct Result {
-}
+pub struct Result {}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::rpc_core::codegen::v1::prost::Message)]
 #[prost(prost_path = "::rpc_core::codegen::v1::prost")]
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
@@ -29,93 +25,75 @@ pub struct Option {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::rpc_core::codegen::v1::prost::Message)]
 #[prost(prost_path = "::rpc_core::codegen::v1::prost")]
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
-pub struct Some {
-}
+pub struct Some {}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::rpc_core::codegen::v1::prost::Message)]
 #[prost(prost_path = "::rpc_core::codegen::v1::prost")]
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
-pub struct None {
-}
+pub struct None {}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::rpc_core::codegen::v1::prost::Message)]
 #[prost(prost_path = "::rpc_core::codegen::v1::prost")]
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
-pub struct Ok {
-}
+pub struct Ok {}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::rpc_core::codegen::v1::prost::Message)]
 #[prost(prost_path = "::rpc_core::codegen::v1::prost")]
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
-pub struct Send {
-}
+pub struct Send {}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::rpc_core::codegen::v1::prost::Message)]
 #[prost(prost_path = "::rpc_core::codegen::v1::prost")]
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
-pub struct Sync {
-}
+pub struct Sync {}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::rpc_core::codegen::v1::prost::Message)]
 #[prost(prost_path = "::rpc_core::codegen::v1::prost")]
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
-pub struct Future {
-}
+pub struct Future {}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::rpc_core::codegen::v1::prost::Message)]
 #[prost(prost_path = "::rpc_core::codegen::v1::prost")]
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
-pub struct Service {
-}
+pub struct Service {}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::rpc_core::codegen::v1::prost::Message)]
 #[prost(prost_path = "::rpc_core::codegen::v1::prost")]
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
-pub struct Methods {
-}
+pub struct Methods {}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::rpc_core::codegen::v1::prost::Message)]
 #[prost(prost_path = "::rpc_core::codegen::v1::prost")]
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
-pub struct Instances {
-}
+pub struct Instances {}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::rpc_core::codegen::v1::prost::Message)]
 #[prost(prost_path = "::rpc_core::codegen::v1::prost")]
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
-pub struct Caller {
-}
+pub struct Caller {}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::rpc_core::codegen::v1::prost::Message)]
 #[prost(prost_path = "::rpc_core::codegen::v1::prost")]
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
-pub struct IntoRequest {
-}
+pub struct IntoRequest {}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::rpc_core::codegen::v1::prost::Message)]
 #[prost(prost_path = "::rpc_core::codegen::v1::prost")]
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
-pub struct CallError {
-}
+pub struct CallError {}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::rpc_core::codegen::v1::prost::Message)]
 #[prost(prost_path = "::rpc_core::codegen::v1::prost")]
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
-pub struct MethodSpec {
-}
+pub struct MethodSpec {}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::rpc_core::codegen::v1::prost::Message)]
 #[prost(prost_path = "::rpc_core::codegen::v1::prost")]
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
-pub struct Arc {
-}
+pub struct Arc {}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::rpc_core::codegen::v1::prost::Message)]
 #[prost(prost_path = "::rpc_core::codegen::v1::prost")]
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
-pub struct Fn {
-}
+pub struct Fn {}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::rpc_core::codegen::v1::prost::Message)]
 #[prost(prost_path = "::rpc_core::codegen::v1::prost")]
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
-pub struct Clone {
-}
+pub struct Clone {}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::rpc_core::codegen::v1::prost::Message)]
 #[prost(prost_path = "::rpc_core::codegen::v1::prost")]
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
-pub struct Debug {
-}
+pub struct Debug {}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::rpc_core::codegen::v1::prost::Message)]
 #[prost(prost_path = "::rpc_core::codegen::v1::prost")]
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
-pub struct Default {
-}
+pub struct Default {}
 #[derive(Clone, PartialEq, Eq, Hash, ::rpc_core::codegen::v1::prost::Message)]
 #[prost(prost_path = "::rpc_core::codegen::v1::prost")]
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
@@ -135,37 +113,34 @@ pub struct Vec {
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub struct Box {
     #[prost(message, optional, boxed, tag = "1")]
-    pub r#box: ::core::option::Option<::rpc_core::codegen::v1::prost::alloc::boxed::Box<Box>>,
+    pub r#box: ::core::option::Option<
+        ::rpc_core::codegen::v1::prost::alloc::boxed::Box<Box>,
+    >,
 }
 /// The names of generic parameters.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::rpc_core::codegen::v1::prost::Message)]
 #[prost(prost_path = "::rpc_core::codegen::v1::prost")]
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
-pub struct T {
-}
+pub struct T {}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::rpc_core::codegen::v1::prost::Message)]
 #[prost(prost_path = "::rpc_core::codegen::v1::prost")]
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
-pub struct C {
-}
+pub struct C {}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::rpc_core::codegen::v1::prost::Message)]
 #[prost(prost_path = "::rpc_core::codegen::v1::prost")]
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
-pub struct F {
-}
+pub struct F {}
 /// Not the generated module `client_methods`, which is a module too.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::rpc_core::codegen::v1::prost::Message)]
 #[prost(prost_path = "::rpc_core::codegen::v1::prost")]
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
-pub struct ClientMethod {
-}
+pub struct ClientMethod {}
 /// Nested message and enum types in `ClientMethod`.
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub mod client_method {
     #[derive(Clone, Copy, PartialEq, Eq, Hash, ::rpc_core::codegen::v1::prost::Message)]
-#[prost(prost_path = "::rpc_core::codegen::v1::prost")]
-    pub struct Nested {
-    }
+    #[prost(prost_path = "::rpc_core::codegen::v1::prost")]
+    pub struct Nested {}
 }
 /// The methods of `clashes.Client`.
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
@@ -250,47 +225,92 @@ pub trait Client: ::core::marker::Send + ::core::marker::Sync + 'static {
     fn call(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::Request>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::Response>, ::rpc_core::codegen::v1::Status>> + ::core::marker::Send;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::Response>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > + ::core::marker::Send;
     /// The method `clashes.Client/Status`.
     fn status(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::Status>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::Result>, ::rpc_core::codegen::v1::Status>> + ::core::marker::Send;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::Result>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > + ::core::marker::Send;
     /// The method `clashes.Client/Option`.
     fn option(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::Option>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::Some>, ::rpc_core::codegen::v1::Status>> + ::core::marker::Send;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::Some>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > + ::core::marker::Send;
     /// The method `clashes.Client/None`.
     fn none(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::None>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::Ok>, ::rpc_core::codegen::v1::Status>> + ::core::marker::Send;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::Ok>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > + ::core::marker::Send;
     /// The method `clashes.Client/Send`.
     fn send(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::Send>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::Sync>, ::rpc_core::codegen::v1::Status>> + ::core::marker::Send;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::Sync>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > + ::core::marker::Send;
     /// The method `clashes.Client/Future`.
     fn future(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::Future>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::Service>, ::rpc_core::codegen::v1::Status>> + ::core::marker::Send;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::Service>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > + ::core::marker::Send;
     /// The method `clashes.Client/Methods`.
     fn methods(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::Methods>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::Instances>, ::rpc_core::codegen::v1::Status>> + ::core::marker::Send;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::Instances>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > + ::core::marker::Send;
     /// The method `clashes.Client/Generic`.
     fn generic(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::T>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::C>, ::rpc_core::codegen::v1::Status>> + ::core::marker::Send;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::C>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > + ::core::marker::Send;
     /// The method `clashes.Client/Nested`.
     fn nested(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::client_method::Nested>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::F>, ::rpc_core::codegen::v1::Status>> + ::core::marker::Send;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::F>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > + ::core::marker::Send;
 }
 /// [`Client`] without `Send`, for a service that stays on one poller: see [`ClientServer::per_poller`].
 ///
@@ -301,102 +321,192 @@ pub trait LocalClient: 'static {
     fn call(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::Request>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::Response>, ::rpc_core::codegen::v1::Status>>;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::Response>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    >;
     /// The method `clashes.Client/Status`.
     fn status(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::Status>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::Result>, ::rpc_core::codegen::v1::Status>>;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::Result>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    >;
     /// The method `clashes.Client/Option`.
     fn option(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::Option>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::Some>, ::rpc_core::codegen::v1::Status>>;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::Some>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    >;
     /// The method `clashes.Client/None`.
     fn none(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::None>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::Ok>, ::rpc_core::codegen::v1::Status>>;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::Ok>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    >;
     /// The method `clashes.Client/Send`.
     fn send(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::Send>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::Sync>, ::rpc_core::codegen::v1::Status>>;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::Sync>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    >;
     /// The method `clashes.Client/Future`.
     fn future(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::Future>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::Service>, ::rpc_core::codegen::v1::Status>>;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::Service>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    >;
     /// The method `clashes.Client/Methods`.
     fn methods(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::Methods>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::Instances>, ::rpc_core::codegen::v1::Status>>;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::Instances>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    >;
     /// The method `clashes.Client/Generic`.
     fn generic(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::T>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::C>, ::rpc_core::codegen::v1::Status>>;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::C>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    >;
     /// The method `clashes.Client/Nested`.
     fn nested(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::client_method::Nested>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::F>, ::rpc_core::codegen::v1::Status>>;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::F>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    >;
 }
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 impl<T: self::Client> self::LocalClient for T {
     fn call(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::Request>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::Response>, ::rpc_core::codegen::v1::Status>> {
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::Response>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > {
         <T as self::Client>::call(self, request)
     }
     fn status(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::Status>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::Result>, ::rpc_core::codegen::v1::Status>> {
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::Result>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > {
         <T as self::Client>::status(self, request)
     }
     fn option(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::Option>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::Some>, ::rpc_core::codegen::v1::Status>> {
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::Some>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > {
         <T as self::Client>::option(self, request)
     }
     fn none(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::None>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::Ok>, ::rpc_core::codegen::v1::Status>> {
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::Ok>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > {
         <T as self::Client>::none(self, request)
     }
     fn send(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::Send>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::Sync>, ::rpc_core::codegen::v1::Status>> {
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::Sync>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > {
         <T as self::Client>::send(self, request)
     }
     fn future(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::Future>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::Service>, ::rpc_core::codegen::v1::Status>> {
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::Service>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > {
         <T as self::Client>::future(self, request)
     }
     fn methods(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::Methods>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::Instances>, ::rpc_core::codegen::v1::Status>> {
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::Instances>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > {
         <T as self::Client>::methods(self, request)
     }
     fn generic(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::T>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::C>, ::rpc_core::codegen::v1::Status>> {
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::C>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > {
         <T as self::Client>::generic(self, request)
     }
     fn nested(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::client_method::Nested>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::F>, ::rpc_core::codegen::v1::Status>> {
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::F>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > {
         <T as self::Client>::nested(self, request)
     }
 }
@@ -413,22 +523,29 @@ impl<T: self::Client> ClientServer<T> {
     }
     /// Serves a service that the caller keeps a hold of.
     pub fn from_arc(service: ::std::sync::Arc<T>) -> Self {
-        Self { instances: ::rpc_core::codegen::v1::Instances::shared(service) }
+        Self {
+            instances: ::rpc_core::codegen::v1::Instances::shared(service),
+        }
     }
 }
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 impl<T: self::LocalClient> ClientServer<T> {
     /// Serves a service of its own on each poller, made there by `make`: it need not be `Send`, and shares nothing.
     pub fn per_poller(
-        make: impl ::core::ops::Fn() -> T + ::core::marker::Send + ::core::marker::Sync + 'static,
+        make: impl ::core::ops::Fn(
+        ) -> T + ::core::marker::Send + ::core::marker::Sync + 'static,
     ) -> Self {
-        Self { instances: ::rpc_core::codegen::v1::Instances::per_poller(make) }
+        Self {
+            instances: ::rpc_core::codegen::v1::Instances::per_poller(make),
+        }
     }
 }
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 impl<T> ::core::clone::Clone for ClientServer<T> {
     fn clone(&self) -> Self {
-        Self { instances: ::core::clone::Clone::clone(&self.instances) }
+        Self {
+            instances: ::core::clone::Clone::clone(&self.instances),
+        }
     }
 }
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
@@ -446,66 +563,124 @@ impl<T: self::LocalClient> ::rpc_core::codegen::v1::Service for ClientServer<T> 
         let instance = self.instances.instance();
         {
             let instance = ::core::clone::Clone::clone(&instance);
-            methods.unary(&self::client_methods::CALL, move |request: ::rpc_core::codegen::v1::Request<self::Request>| {
-                let instance = ::core::clone::Clone::clone(&instance);
-                async move { <T as self::LocalClient>::call(&*instance, request).await }
-            });
+            methods
+                .unary(
+                    &self::client_methods::CALL,
+                    move |request: ::rpc_core::codegen::v1::Request<self::Request>| {
+                        let instance = ::core::clone::Clone::clone(&instance);
+                        async move {
+                            <T as self::LocalClient>::call(&*instance, request).await
+                        }
+                    },
+                );
         }
         {
             let instance = ::core::clone::Clone::clone(&instance);
-            methods.unary(&self::client_methods::STATUS, move |request: ::rpc_core::codegen::v1::Request<self::Status>| {
-                let instance = ::core::clone::Clone::clone(&instance);
-                async move { <T as self::LocalClient>::status(&*instance, request).await }
-            });
+            methods
+                .unary(
+                    &self::client_methods::STATUS,
+                    move |request: ::rpc_core::codegen::v1::Request<self::Status>| {
+                        let instance = ::core::clone::Clone::clone(&instance);
+                        async move {
+                            <T as self::LocalClient>::status(&*instance, request).await
+                        }
+                    },
+                );
         }
         {
             let instance = ::core::clone::Clone::clone(&instance);
-            methods.unary(&self::client_methods::OPTION, move |request: ::rpc_core::codegen::v1::Request<self::Option>| {
-                let instance = ::core::clone::Clone::clone(&instance);
-                async move { <T as self::LocalClient>::option(&*instance, request).await }
-            });
+            methods
+                .unary(
+                    &self::client_methods::OPTION,
+                    move |request: ::rpc_core::codegen::v1::Request<self::Option>| {
+                        let instance = ::core::clone::Clone::clone(&instance);
+                        async move {
+                            <T as self::LocalClient>::option(&*instance, request).await
+                        }
+                    },
+                );
         }
         {
             let instance = ::core::clone::Clone::clone(&instance);
-            methods.unary(&self::client_methods::NONE, move |request: ::rpc_core::codegen::v1::Request<self::None>| {
-                let instance = ::core::clone::Clone::clone(&instance);
-                async move { <T as self::LocalClient>::none(&*instance, request).await }
-            });
+            methods
+                .unary(
+                    &self::client_methods::NONE,
+                    move |request: ::rpc_core::codegen::v1::Request<self::None>| {
+                        let instance = ::core::clone::Clone::clone(&instance);
+                        async move {
+                            <T as self::LocalClient>::none(&*instance, request).await
+                        }
+                    },
+                );
         }
         {
             let instance = ::core::clone::Clone::clone(&instance);
-            methods.unary(&self::client_methods::SEND, move |request: ::rpc_core::codegen::v1::Request<self::Send>| {
-                let instance = ::core::clone::Clone::clone(&instance);
-                async move { <T as self::LocalClient>::send(&*instance, request).await }
-            });
+            methods
+                .unary(
+                    &self::client_methods::SEND,
+                    move |request: ::rpc_core::codegen::v1::Request<self::Send>| {
+                        let instance = ::core::clone::Clone::clone(&instance);
+                        async move {
+                            <T as self::LocalClient>::send(&*instance, request).await
+                        }
+                    },
+                );
         }
         {
             let instance = ::core::clone::Clone::clone(&instance);
-            methods.unary(&self::client_methods::FUTURE, move |request: ::rpc_core::codegen::v1::Request<self::Future>| {
-                let instance = ::core::clone::Clone::clone(&instance);
-                async move { <T as self::LocalClient>::future(&*instance, request).await }
-            });
+            methods
+                .unary(
+                    &self::client_methods::FUTURE,
+                    move |request: ::rpc_core::codegen::v1::Request<self::Future>| {
+                        let instance = ::core::clone::Clone::clone(&instance);
+                        async move {
+                            <T as self::LocalClient>::future(&*instance, request).await
+                        }
+                    },
+                );
         }
         {
             let instance = ::core::clone::Clone::clone(&instance);
-            methods.unary(&self::client_methods::METHODS, move |request: ::rpc_core::codegen::v1::Request<self::Methods>| {
-                let instance = ::core::clone::Clone::clone(&instance);
-                async move { <T as self::LocalClient>::methods(&*instance, request).await }
-            });
+            methods
+                .unary(
+                    &self::client_methods::METHODS,
+                    move |request: ::rpc_core::codegen::v1::Request<self::Methods>| {
+                        let instance = ::core::clone::Clone::clone(&instance);
+                        async move {
+                            <T as self::LocalClient>::methods(&*instance, request).await
+                        }
+                    },
+                );
         }
         {
             let instance = ::core::clone::Clone::clone(&instance);
-            methods.unary(&self::client_methods::GENERIC, move |request: ::rpc_core::codegen::v1::Request<self::T>| {
-                let instance = ::core::clone::Clone::clone(&instance);
-                async move { <T as self::LocalClient>::generic(&*instance, request).await }
-            });
+            methods
+                .unary(
+                    &self::client_methods::GENERIC,
+                    move |request: ::rpc_core::codegen::v1::Request<self::T>| {
+                        let instance = ::core::clone::Clone::clone(&instance);
+                        async move {
+                            <T as self::LocalClient>::generic(&*instance, request).await
+                        }
+                    },
+                );
         }
         {
             let instance = ::core::clone::Clone::clone(&instance);
-            methods.unary(&self::client_methods::NESTED, move |request: ::rpc_core::codegen::v1::Request<self::client_method::Nested>| {
-                let instance = ::core::clone::Clone::clone(&instance);
-                async move { <T as self::LocalClient>::nested(&*instance, request).await }
-            });
+            methods
+                .unary(
+                    &self::client_methods::NESTED,
+                    move |
+                        request: ::rpc_core::codegen::v1::Request<
+                            self::client_method::Nested,
+                        >|
+                    {
+                        let instance = ::core::clone::Clone::clone(&instance);
+                        async move {
+                            <T as self::LocalClient>::nested(&*instance, request).await
+                        }
+                    },
+                );
         }
     }
 }
@@ -525,73 +700,145 @@ impl<C: ::rpc_core::codegen::v1::Caller> ClientClient<C> {
     pub async fn call(
         &self,
         request: impl ::rpc_core::codegen::v1::IntoRequest<self::Request>,
-    ) -> ::core::result::Result<::rpc_core::codegen::v1::Response<self::Response>, ::rpc_core::codegen::v1::CallError> {
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::Response>,
+        ::rpc_core::codegen::v1::CallError,
+    > {
         let request = ::rpc_core::codegen::v1::IntoRequest::into_request(request);
-        ::rpc_core::codegen::v1::Caller::unary(&self.caller, &self::client_methods::CALL, request).await
+        ::rpc_core::codegen::v1::Caller::unary(
+                &self.caller,
+                &self::client_methods::CALL,
+                request,
+            )
+            .await
     }
     /// Calls `clashes.Client/Status`.
     pub async fn status(
         &self,
         request: impl ::rpc_core::codegen::v1::IntoRequest<self::Status>,
-    ) -> ::core::result::Result<::rpc_core::codegen::v1::Response<self::Result>, ::rpc_core::codegen::v1::CallError> {
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::Result>,
+        ::rpc_core::codegen::v1::CallError,
+    > {
         let request = ::rpc_core::codegen::v1::IntoRequest::into_request(request);
-        ::rpc_core::codegen::v1::Caller::unary(&self.caller, &self::client_methods::STATUS, request).await
+        ::rpc_core::codegen::v1::Caller::unary(
+                &self.caller,
+                &self::client_methods::STATUS,
+                request,
+            )
+            .await
     }
     /// Calls `clashes.Client/Option`.
     pub async fn option(
         &self,
         request: impl ::rpc_core::codegen::v1::IntoRequest<self::Option>,
-    ) -> ::core::result::Result<::rpc_core::codegen::v1::Response<self::Some>, ::rpc_core::codegen::v1::CallError> {
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::Some>,
+        ::rpc_core::codegen::v1::CallError,
+    > {
         let request = ::rpc_core::codegen::v1::IntoRequest::into_request(request);
-        ::rpc_core::codegen::v1::Caller::unary(&self.caller, &self::client_methods::OPTION, request).await
+        ::rpc_core::codegen::v1::Caller::unary(
+                &self.caller,
+                &self::client_methods::OPTION,
+                request,
+            )
+            .await
     }
     /// Calls `clashes.Client/None`.
     pub async fn none(
         &self,
         request: impl ::rpc_core::codegen::v1::IntoRequest<self::None>,
-    ) -> ::core::result::Result<::rpc_core::codegen::v1::Response<self::Ok>, ::rpc_core::codegen::v1::CallError> {
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::Ok>,
+        ::rpc_core::codegen::v1::CallError,
+    > {
         let request = ::rpc_core::codegen::v1::IntoRequest::into_request(request);
-        ::rpc_core::codegen::v1::Caller::unary(&self.caller, &self::client_methods::NONE, request).await
+        ::rpc_core::codegen::v1::Caller::unary(
+                &self.caller,
+                &self::client_methods::NONE,
+                request,
+            )
+            .await
     }
     /// Calls `clashes.Client/Send`.
     pub async fn send(
         &self,
         request: impl ::rpc_core::codegen::v1::IntoRequest<self::Send>,
-    ) -> ::core::result::Result<::rpc_core::codegen::v1::Response<self::Sync>, ::rpc_core::codegen::v1::CallError> {
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::Sync>,
+        ::rpc_core::codegen::v1::CallError,
+    > {
         let request = ::rpc_core::codegen::v1::IntoRequest::into_request(request);
-        ::rpc_core::codegen::v1::Caller::unary(&self.caller, &self::client_methods::SEND, request).await
+        ::rpc_core::codegen::v1::Caller::unary(
+                &self.caller,
+                &self::client_methods::SEND,
+                request,
+            )
+            .await
     }
     /// Calls `clashes.Client/Future`.
     pub async fn future(
         &self,
         request: impl ::rpc_core::codegen::v1::IntoRequest<self::Future>,
-    ) -> ::core::result::Result<::rpc_core::codegen::v1::Response<self::Service>, ::rpc_core::codegen::v1::CallError> {
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::Service>,
+        ::rpc_core::codegen::v1::CallError,
+    > {
         let request = ::rpc_core::codegen::v1::IntoRequest::into_request(request);
-        ::rpc_core::codegen::v1::Caller::unary(&self.caller, &self::client_methods::FUTURE, request).await
+        ::rpc_core::codegen::v1::Caller::unary(
+                &self.caller,
+                &self::client_methods::FUTURE,
+                request,
+            )
+            .await
     }
     /// Calls `clashes.Client/Methods`.
     pub async fn methods(
         &self,
         request: impl ::rpc_core::codegen::v1::IntoRequest<self::Methods>,
-    ) -> ::core::result::Result<::rpc_core::codegen::v1::Response<self::Instances>, ::rpc_core::codegen::v1::CallError> {
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::Instances>,
+        ::rpc_core::codegen::v1::CallError,
+    > {
         let request = ::rpc_core::codegen::v1::IntoRequest::into_request(request);
-        ::rpc_core::codegen::v1::Caller::unary(&self.caller, &self::client_methods::METHODS, request).await
+        ::rpc_core::codegen::v1::Caller::unary(
+                &self.caller,
+                &self::client_methods::METHODS,
+                request,
+            )
+            .await
     }
     /// Calls `clashes.Client/Generic`.
     pub async fn generic(
         &self,
         request: impl ::rpc_core::codegen::v1::IntoRequest<self::T>,
-    ) -> ::core::result::Result<::rpc_core::codegen::v1::Response<self::C>, ::rpc_core::codegen::v1::CallError> {
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::C>,
+        ::rpc_core::codegen::v1::CallError,
+    > {
         let request = ::rpc_core::codegen::v1::IntoRequest::into_request(request);
-        ::rpc_core::codegen::v1::Caller::unary(&self.caller, &self::client_methods::GENERIC, request).await
+        ::rpc_core::codegen::v1::Caller::unary(
+                &self.caller,
+                &self::client_methods::GENERIC,
+                request,
+            )
+            .await
     }
     /// Calls `clashes.Client/Nested`.
     pub async fn nested(
         &self,
         request: impl ::rpc_core::codegen::v1::IntoRequest<self::client_method::Nested>,
-    ) -> ::core::result::Result<::rpc_core::codegen::v1::Response<self::F>, ::rpc_core::codegen::v1::CallError> {
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::F>,
+        ::rpc_core::codegen::v1::CallError,
+    > {
         let request = ::rpc_core::codegen::v1::IntoRequest::into_request(request);
-        ::rpc_core::codegen::v1::Caller::unary(&self.caller, &self::client_methods::NESTED, request).await
+        ::rpc_core::codegen::v1::Caller::unary(
+                &self.caller,
+                &self::client_methods::NESTED,
+                request,
+            )
+            .await
     }
 }
 /// The methods of `clashes.Trait`.
@@ -749,92 +996,182 @@ pub trait Trait: ::core::marker::Send + ::core::marker::Sync + 'static {
     fn new_(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::T>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::T>, ::rpc_core::codegen::v1::Status>> + ::core::marker::Send;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::T>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > + ::core::marker::Send;
     /// The method `clashes.Trait/Clone`.
     fn clone_(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::T>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::T>, ::rpc_core::codegen::v1::Status>> + ::core::marker::Send;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::T>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > + ::core::marker::Send;
     /// The method `clashes.Trait/Name`.
     fn name(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::T>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::T>, ::rpc_core::codegen::v1::Status>> + ::core::marker::Send;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::T>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > + ::core::marker::Send;
     /// The method `clashes.Trait/Register`.
     fn register(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::T>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::T>, ::rpc_core::codegen::v1::Status>> + ::core::marker::Send;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::T>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > + ::core::marker::Send;
     /// The method `clashes.Trait/Unary`.
     fn unary(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::T>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::T>, ::rpc_core::codegen::v1::Status>> + ::core::marker::Send;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::T>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > + ::core::marker::Send;
     /// The method `clashes.Trait/IntoRequest`.
     fn into_request(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::T>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::T>, ::rpc_core::codegen::v1::Status>> + ::core::marker::Send;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::T>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > + ::core::marker::Send;
     /// The method `clashes.Trait/Deref`.
     fn deref(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::T>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::T>, ::rpc_core::codegen::v1::Status>> + ::core::marker::Send;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::T>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > + ::core::marker::Send;
     /// The method `clashes.Trait/Fmt`.
     fn fmt(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::T>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::T>, ::rpc_core::codegen::v1::Status>> + ::core::marker::Send;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::T>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > + ::core::marker::Send;
     /// The method `clashes.Trait/Default`.
     fn default(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::T>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::T>, ::rpc_core::codegen::v1::Status>> + ::core::marker::Send;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::T>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > + ::core::marker::Send;
     /// The method `clashes.Trait/Drop`.
     fn drop(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::T>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::T>, ::rpc_core::codegen::v1::Status>> + ::core::marker::Send;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::T>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > + ::core::marker::Send;
     /// The method `clashes.Trait/Into`.
     fn into_(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::T>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::T>, ::rpc_core::codegen::v1::Status>> + ::core::marker::Send;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::T>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > + ::core::marker::Send;
     /// The method `clashes.Trait/TryInto`.
     fn try_into_(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::T>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::T>, ::rpc_core::codegen::v1::Status>> + ::core::marker::Send;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::T>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > + ::core::marker::Send;
     /// The method `clashes.Trait/Request`.
     fn request(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::T>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::T>, ::rpc_core::codegen::v1::Status>> + ::core::marker::Send;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::T>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > + ::core::marker::Send;
     /// The method `clashes.Trait/Instance`.
     fn instance(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::T>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::T>, ::rpc_core::codegen::v1::Status>> + ::core::marker::Send;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::T>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > + ::core::marker::Send;
     /// The method `clashes.Trait/PerPoller`.
     fn per_poller(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::T>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::T>, ::rpc_core::codegen::v1::Status>> + ::core::marker::Send;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::T>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > + ::core::marker::Send;
     /// The method `clashes.Trait/FromArc`.
     fn from_arc(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::T>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::T>, ::rpc_core::codegen::v1::Status>> + ::core::marker::Send;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::T>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > + ::core::marker::Send;
     /// The method `clashes.Trait/IsEmpty`.
     fn is_empty(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::T>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::T>, ::rpc_core::codegen::v1::Status>> + ::core::marker::Send;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::T>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > + ::core::marker::Send;
     /// The method `clashes.Trait/ToString`.
     fn to_string(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::T>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::T>, ::rpc_core::codegen::v1::Status>> + ::core::marker::Send;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::T>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > + ::core::marker::Send;
 }
 /// [`Trait`] without `Send`, for a service that stays on one poller: see [`TraitServer::per_poller`].
 ///
@@ -845,201 +1182,381 @@ pub trait LocalTrait: 'static {
     fn new_(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::T>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::T>, ::rpc_core::codegen::v1::Status>>;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::T>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    >;
     /// The method `clashes.Trait/Clone`.
     fn clone_(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::T>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::T>, ::rpc_core::codegen::v1::Status>>;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::T>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    >;
     /// The method `clashes.Trait/Name`.
     fn name(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::T>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::T>, ::rpc_core::codegen::v1::Status>>;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::T>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    >;
     /// The method `clashes.Trait/Register`.
     fn register(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::T>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::T>, ::rpc_core::codegen::v1::Status>>;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::T>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    >;
     /// The method `clashes.Trait/Unary`.
     fn unary(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::T>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::T>, ::rpc_core::codegen::v1::Status>>;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::T>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    >;
     /// The method `clashes.Trait/IntoRequest`.
     fn into_request(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::T>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::T>, ::rpc_core::codegen::v1::Status>>;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::T>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    >;
     /// The method `clashes.Trait/Deref`.
     fn deref(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::T>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::T>, ::rpc_core::codegen::v1::Status>>;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::T>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    >;
     /// The method `clashes.Trait/Fmt`.
     fn fmt(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::T>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::T>, ::rpc_core::codegen::v1::Status>>;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::T>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    >;
     /// The method `clashes.Trait/Default`.
     fn default(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::T>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::T>, ::rpc_core::codegen::v1::Status>>;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::T>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    >;
     /// The method `clashes.Trait/Drop`.
     fn drop(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::T>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::T>, ::rpc_core::codegen::v1::Status>>;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::T>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    >;
     /// The method `clashes.Trait/Into`.
     fn into_(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::T>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::T>, ::rpc_core::codegen::v1::Status>>;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::T>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    >;
     /// The method `clashes.Trait/TryInto`.
     fn try_into_(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::T>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::T>, ::rpc_core::codegen::v1::Status>>;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::T>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    >;
     /// The method `clashes.Trait/Request`.
     fn request(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::T>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::T>, ::rpc_core::codegen::v1::Status>>;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::T>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    >;
     /// The method `clashes.Trait/Instance`.
     fn instance(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::T>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::T>, ::rpc_core::codegen::v1::Status>>;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::T>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    >;
     /// The method `clashes.Trait/PerPoller`.
     fn per_poller(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::T>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::T>, ::rpc_core::codegen::v1::Status>>;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::T>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    >;
     /// The method `clashes.Trait/FromArc`.
     fn from_arc(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::T>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::T>, ::rpc_core::codegen::v1::Status>>;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::T>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    >;
     /// The method `clashes.Trait/IsEmpty`.
     fn is_empty(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::T>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::T>, ::rpc_core::codegen::v1::Status>>;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::T>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    >;
     /// The method `clashes.Trait/ToString`.
     fn to_string(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::T>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::T>, ::rpc_core::codegen::v1::Status>>;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::T>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    >;
 }
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 impl<T: self::Trait> self::LocalTrait for T {
     fn new_(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::T>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::T>, ::rpc_core::codegen::v1::Status>> {
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::T>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > {
         <T as self::Trait>::new_(self, request)
     }
     fn clone_(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::T>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::T>, ::rpc_core::codegen::v1::Status>> {
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::T>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > {
         <T as self::Trait>::clone_(self, request)
     }
     fn name(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::T>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::T>, ::rpc_core::codegen::v1::Status>> {
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::T>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > {
         <T as self::Trait>::name(self, request)
     }
     fn register(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::T>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::T>, ::rpc_core::codegen::v1::Status>> {
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::T>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > {
         <T as self::Trait>::register(self, request)
     }
     fn unary(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::T>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::T>, ::rpc_core::codegen::v1::Status>> {
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::T>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > {
         <T as self::Trait>::unary(self, request)
     }
     fn into_request(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::T>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::T>, ::rpc_core::codegen::v1::Status>> {
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::T>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > {
         <T as self::Trait>::into_request(self, request)
     }
     fn deref(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::T>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::T>, ::rpc_core::codegen::v1::Status>> {
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::T>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > {
         <T as self::Trait>::deref(self, request)
     }
     fn fmt(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::T>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::T>, ::rpc_core::codegen::v1::Status>> {
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::T>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > {
         <T as self::Trait>::fmt(self, request)
     }
     fn default(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::T>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::T>, ::rpc_core::codegen::v1::Status>> {
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::T>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > {
         <T as self::Trait>::default(self, request)
     }
     fn drop(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::T>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::T>, ::rpc_core::codegen::v1::Status>> {
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::T>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > {
         <T as self::Trait>::drop(self, request)
     }
     fn into_(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::T>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::T>, ::rpc_core::codegen::v1::Status>> {
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::T>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > {
         <T as self::Trait>::into_(self, request)
     }
     fn try_into_(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::T>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::T>, ::rpc_core::codegen::v1::Status>> {
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::T>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > {
         <T as self::Trait>::try_into_(self, request)
     }
     fn request(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::T>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::T>, ::rpc_core::codegen::v1::Status>> {
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::T>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > {
         <T as self::Trait>::request(self, request)
     }
     fn instance(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::T>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::T>, ::rpc_core::codegen::v1::Status>> {
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::T>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > {
         <T as self::Trait>::instance(self, request)
     }
     fn per_poller(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::T>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::T>, ::rpc_core::codegen::v1::Status>> {
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::T>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > {
         <T as self::Trait>::per_poller(self, request)
     }
     fn from_arc(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::T>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::T>, ::rpc_core::codegen::v1::Status>> {
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::T>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > {
         <T as self::Trait>::from_arc(self, request)
     }
     fn is_empty(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::T>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::T>, ::rpc_core::codegen::v1::Status>> {
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::T>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > {
         <T as self::Trait>::is_empty(self, request)
     }
     fn to_string(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::T>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::T>, ::rpc_core::codegen::v1::Status>> {
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::T>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > {
         <T as self::Trait>::to_string(self, request)
     }
 }
@@ -1056,22 +1573,29 @@ impl<T: self::Trait> TraitServer<T> {
     }
     /// Serves a service that the caller keeps a hold of.
     pub fn from_arc(service: ::std::sync::Arc<T>) -> Self {
-        Self { instances: ::rpc_core::codegen::v1::Instances::shared(service) }
+        Self {
+            instances: ::rpc_core::codegen::v1::Instances::shared(service),
+        }
     }
 }
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 impl<T: self::LocalTrait> TraitServer<T> {
     /// Serves a service of its own on each poller, made there by `make`: it need not be `Send`, and shares nothing.
     pub fn per_poller(
-        make: impl ::core::ops::Fn() -> T + ::core::marker::Send + ::core::marker::Sync + 'static,
+        make: impl ::core::ops::Fn(
+        ) -> T + ::core::marker::Send + ::core::marker::Sync + 'static,
     ) -> Self {
-        Self { instances: ::rpc_core::codegen::v1::Instances::per_poller(make) }
+        Self {
+            instances: ::rpc_core::codegen::v1::Instances::per_poller(make),
+        }
     }
 }
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 impl<T> ::core::clone::Clone for TraitServer<T> {
     fn clone(&self) -> Self {
-        Self { instances: ::core::clone::Clone::clone(&self.instances) }
+        Self {
+            instances: ::core::clone::Clone::clone(&self.instances),
+        }
     }
 }
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
@@ -1089,129 +1613,239 @@ impl<T: self::LocalTrait> ::rpc_core::codegen::v1::Service for TraitServer<T> {
         let instance = self.instances.instance();
         {
             let instance = ::core::clone::Clone::clone(&instance);
-            methods.unary(&self::trait_methods::NEW_, move |request: ::rpc_core::codegen::v1::Request<self::T>| {
-                let instance = ::core::clone::Clone::clone(&instance);
-                async move { <T as self::LocalTrait>::new_(&*instance, request).await }
-            });
+            methods
+                .unary(
+                    &self::trait_methods::NEW_,
+                    move |request: ::rpc_core::codegen::v1::Request<self::T>| {
+                        let instance = ::core::clone::Clone::clone(&instance);
+                        async move {
+                            <T as self::LocalTrait>::new_(&*instance, request).await
+                        }
+                    },
+                );
         }
         {
             let instance = ::core::clone::Clone::clone(&instance);
-            methods.unary(&self::trait_methods::CLONE_, move |request: ::rpc_core::codegen::v1::Request<self::T>| {
-                let instance = ::core::clone::Clone::clone(&instance);
-                async move { <T as self::LocalTrait>::clone_(&*instance, request).await }
-            });
+            methods
+                .unary(
+                    &self::trait_methods::CLONE_,
+                    move |request: ::rpc_core::codegen::v1::Request<self::T>| {
+                        let instance = ::core::clone::Clone::clone(&instance);
+                        async move {
+                            <T as self::LocalTrait>::clone_(&*instance, request).await
+                        }
+                    },
+                );
         }
         {
             let instance = ::core::clone::Clone::clone(&instance);
-            methods.unary(&self::trait_methods::NAME, move |request: ::rpc_core::codegen::v1::Request<self::T>| {
-                let instance = ::core::clone::Clone::clone(&instance);
-                async move { <T as self::LocalTrait>::name(&*instance, request).await }
-            });
+            methods
+                .unary(
+                    &self::trait_methods::NAME,
+                    move |request: ::rpc_core::codegen::v1::Request<self::T>| {
+                        let instance = ::core::clone::Clone::clone(&instance);
+                        async move {
+                            <T as self::LocalTrait>::name(&*instance, request).await
+                        }
+                    },
+                );
         }
         {
             let instance = ::core::clone::Clone::clone(&instance);
-            methods.unary(&self::trait_methods::REGISTER, move |request: ::rpc_core::codegen::v1::Request<self::T>| {
-                let instance = ::core::clone::Clone::clone(&instance);
-                async move { <T as self::LocalTrait>::register(&*instance, request).await }
-            });
+            methods
+                .unary(
+                    &self::trait_methods::REGISTER,
+                    move |request: ::rpc_core::codegen::v1::Request<self::T>| {
+                        let instance = ::core::clone::Clone::clone(&instance);
+                        async move {
+                            <T as self::LocalTrait>::register(&*instance, request).await
+                        }
+                    },
+                );
         }
         {
             let instance = ::core::clone::Clone::clone(&instance);
-            methods.unary(&self::trait_methods::UNARY, move |request: ::rpc_core::codegen::v1::Request<self::T>| {
-                let instance = ::core::clone::Clone::clone(&instance);
-                async move { <T as self::LocalTrait>::unary(&*instance, request).await }
-            });
+            methods
+                .unary(
+                    &self::trait_methods::UNARY,
+                    move |request: ::rpc_core::codegen::v1::Request<self::T>| {
+                        let instance = ::core::clone::Clone::clone(&instance);
+                        async move {
+                            <T as self::LocalTrait>::unary(&*instance, request).await
+                        }
+                    },
+                );
         }
         {
             let instance = ::core::clone::Clone::clone(&instance);
-            methods.unary(&self::trait_methods::INTO_REQUEST, move |request: ::rpc_core::codegen::v1::Request<self::T>| {
-                let instance = ::core::clone::Clone::clone(&instance);
-                async move { <T as self::LocalTrait>::into_request(&*instance, request).await }
-            });
+            methods
+                .unary(
+                    &self::trait_methods::INTO_REQUEST,
+                    move |request: ::rpc_core::codegen::v1::Request<self::T>| {
+                        let instance = ::core::clone::Clone::clone(&instance);
+                        async move {
+                            <T as self::LocalTrait>::into_request(&*instance, request)
+                                .await
+                        }
+                    },
+                );
         }
         {
             let instance = ::core::clone::Clone::clone(&instance);
-            methods.unary(&self::trait_methods::DEREF, move |request: ::rpc_core::codegen::v1::Request<self::T>| {
-                let instance = ::core::clone::Clone::clone(&instance);
-                async move { <T as self::LocalTrait>::deref(&*instance, request).await }
-            });
+            methods
+                .unary(
+                    &self::trait_methods::DEREF,
+                    move |request: ::rpc_core::codegen::v1::Request<self::T>| {
+                        let instance = ::core::clone::Clone::clone(&instance);
+                        async move {
+                            <T as self::LocalTrait>::deref(&*instance, request).await
+                        }
+                    },
+                );
         }
         {
             let instance = ::core::clone::Clone::clone(&instance);
-            methods.unary(&self::trait_methods::FMT, move |request: ::rpc_core::codegen::v1::Request<self::T>| {
-                let instance = ::core::clone::Clone::clone(&instance);
-                async move { <T as self::LocalTrait>::fmt(&*instance, request).await }
-            });
+            methods
+                .unary(
+                    &self::trait_methods::FMT,
+                    move |request: ::rpc_core::codegen::v1::Request<self::T>| {
+                        let instance = ::core::clone::Clone::clone(&instance);
+                        async move {
+                            <T as self::LocalTrait>::fmt(&*instance, request).await
+                        }
+                    },
+                );
         }
         {
             let instance = ::core::clone::Clone::clone(&instance);
-            methods.unary(&self::trait_methods::DEFAULT, move |request: ::rpc_core::codegen::v1::Request<self::T>| {
-                let instance = ::core::clone::Clone::clone(&instance);
-                async move { <T as self::LocalTrait>::default(&*instance, request).await }
-            });
+            methods
+                .unary(
+                    &self::trait_methods::DEFAULT,
+                    move |request: ::rpc_core::codegen::v1::Request<self::T>| {
+                        let instance = ::core::clone::Clone::clone(&instance);
+                        async move {
+                            <T as self::LocalTrait>::default(&*instance, request).await
+                        }
+                    },
+                );
         }
         {
             let instance = ::core::clone::Clone::clone(&instance);
-            methods.unary(&self::trait_methods::DROP, move |request: ::rpc_core::codegen::v1::Request<self::T>| {
-                let instance = ::core::clone::Clone::clone(&instance);
-                async move { <T as self::LocalTrait>::drop(&*instance, request).await }
-            });
+            methods
+                .unary(
+                    &self::trait_methods::DROP,
+                    move |request: ::rpc_core::codegen::v1::Request<self::T>| {
+                        let instance = ::core::clone::Clone::clone(&instance);
+                        async move {
+                            <T as self::LocalTrait>::drop(&*instance, request).await
+                        }
+                    },
+                );
         }
         {
             let instance = ::core::clone::Clone::clone(&instance);
-            methods.unary(&self::trait_methods::INTO_, move |request: ::rpc_core::codegen::v1::Request<self::T>| {
-                let instance = ::core::clone::Clone::clone(&instance);
-                async move { <T as self::LocalTrait>::into_(&*instance, request).await }
-            });
+            methods
+                .unary(
+                    &self::trait_methods::INTO_,
+                    move |request: ::rpc_core::codegen::v1::Request<self::T>| {
+                        let instance = ::core::clone::Clone::clone(&instance);
+                        async move {
+                            <T as self::LocalTrait>::into_(&*instance, request).await
+                        }
+                    },
+                );
         }
         {
             let instance = ::core::clone::Clone::clone(&instance);
-            methods.unary(&self::trait_methods::TRY_INTO_, move |request: ::rpc_core::codegen::v1::Request<self::T>| {
-                let instance = ::core::clone::Clone::clone(&instance);
-                async move { <T as self::LocalTrait>::try_into_(&*instance, request).await }
-            });
+            methods
+                .unary(
+                    &self::trait_methods::TRY_INTO_,
+                    move |request: ::rpc_core::codegen::v1::Request<self::T>| {
+                        let instance = ::core::clone::Clone::clone(&instance);
+                        async move {
+                            <T as self::LocalTrait>::try_into_(&*instance, request).await
+                        }
+                    },
+                );
         }
         {
             let instance = ::core::clone::Clone::clone(&instance);
-            methods.unary(&self::trait_methods::REQUEST, move |request: ::rpc_core::codegen::v1::Request<self::T>| {
-                let instance = ::core::clone::Clone::clone(&instance);
-                async move { <T as self::LocalTrait>::request(&*instance, request).await }
-            });
+            methods
+                .unary(
+                    &self::trait_methods::REQUEST,
+                    move |request: ::rpc_core::codegen::v1::Request<self::T>| {
+                        let instance = ::core::clone::Clone::clone(&instance);
+                        async move {
+                            <T as self::LocalTrait>::request(&*instance, request).await
+                        }
+                    },
+                );
         }
         {
             let instance = ::core::clone::Clone::clone(&instance);
-            methods.unary(&self::trait_methods::INSTANCE, move |request: ::rpc_core::codegen::v1::Request<self::T>| {
-                let instance = ::core::clone::Clone::clone(&instance);
-                async move { <T as self::LocalTrait>::instance(&*instance, request).await }
-            });
+            methods
+                .unary(
+                    &self::trait_methods::INSTANCE,
+                    move |request: ::rpc_core::codegen::v1::Request<self::T>| {
+                        let instance = ::core::clone::Clone::clone(&instance);
+                        async move {
+                            <T as self::LocalTrait>::instance(&*instance, request).await
+                        }
+                    },
+                );
         }
         {
             let instance = ::core::clone::Clone::clone(&instance);
-            methods.unary(&self::trait_methods::PER_POLLER, move |request: ::rpc_core::codegen::v1::Request<self::T>| {
-                let instance = ::core::clone::Clone::clone(&instance);
-                async move { <T as self::LocalTrait>::per_poller(&*instance, request).await }
-            });
+            methods
+                .unary(
+                    &self::trait_methods::PER_POLLER,
+                    move |request: ::rpc_core::codegen::v1::Request<self::T>| {
+                        let instance = ::core::clone::Clone::clone(&instance);
+                        async move {
+                            <T as self::LocalTrait>::per_poller(&*instance, request)
+                                .await
+                        }
+                    },
+                );
         }
         {
             let instance = ::core::clone::Clone::clone(&instance);
-            methods.unary(&self::trait_methods::FROM_ARC, move |request: ::rpc_core::codegen::v1::Request<self::T>| {
-                let instance = ::core::clone::Clone::clone(&instance);
-                async move { <T as self::LocalTrait>::from_arc(&*instance, request).await }
-            });
+            methods
+                .unary(
+                    &self::trait_methods::FROM_ARC,
+                    move |request: ::rpc_core::codegen::v1::Request<self::T>| {
+                        let instance = ::core::clone::Clone::clone(&instance);
+                        async move {
+                            <T as self::LocalTrait>::from_arc(&*instance, request).await
+                        }
+                    },
+                );
         }
         {
             let instance = ::core::clone::Clone::clone(&instance);
-            methods.unary(&self::trait_methods::IS_EMPTY, move |request: ::rpc_core::codegen::v1::Request<self::T>| {
-                let instance = ::core::clone::Clone::clone(&instance);
-                async move { <T as self::LocalTrait>::is_empty(&*instance, request).await }
-            });
+            methods
+                .unary(
+                    &self::trait_methods::IS_EMPTY,
+                    move |request: ::rpc_core::codegen::v1::Request<self::T>| {
+                        let instance = ::core::clone::Clone::clone(&instance);
+                        async move {
+                            <T as self::LocalTrait>::is_empty(&*instance, request).await
+                        }
+                    },
+                );
         }
         {
             let instance = ::core::clone::Clone::clone(&instance);
-            methods.unary(&self::trait_methods::TO_STRING, move |request: ::rpc_core::codegen::v1::Request<self::T>| {
-                let instance = ::core::clone::Clone::clone(&instance);
-                async move { <T as self::LocalTrait>::to_string(&*instance, request).await }
-            });
+            methods
+                .unary(
+                    &self::trait_methods::TO_STRING,
+                    move |request: ::rpc_core::codegen::v1::Request<self::T>| {
+                        let instance = ::core::clone::Clone::clone(&instance);
+                        async move {
+                            <T as self::LocalTrait>::to_string(&*instance, request).await
+                        }
+                    },
+                );
         }
     }
 }
@@ -1231,145 +1865,289 @@ impl<C: ::rpc_core::codegen::v1::Caller> TraitClient<C> {
     pub async fn new_(
         &self,
         request: impl ::rpc_core::codegen::v1::IntoRequest<self::T>,
-    ) -> ::core::result::Result<::rpc_core::codegen::v1::Response<self::T>, ::rpc_core::codegen::v1::CallError> {
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::T>,
+        ::rpc_core::codegen::v1::CallError,
+    > {
         let request = ::rpc_core::codegen::v1::IntoRequest::into_request(request);
-        ::rpc_core::codegen::v1::Caller::unary(&self.caller, &self::trait_methods::NEW_, request).await
+        ::rpc_core::codegen::v1::Caller::unary(
+                &self.caller,
+                &self::trait_methods::NEW_,
+                request,
+            )
+            .await
     }
     /// Calls `clashes.Trait/Clone`.
     pub async fn clone_(
         &self,
         request: impl ::rpc_core::codegen::v1::IntoRequest<self::T>,
-    ) -> ::core::result::Result<::rpc_core::codegen::v1::Response<self::T>, ::rpc_core::codegen::v1::CallError> {
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::T>,
+        ::rpc_core::codegen::v1::CallError,
+    > {
         let request = ::rpc_core::codegen::v1::IntoRequest::into_request(request);
-        ::rpc_core::codegen::v1::Caller::unary(&self.caller, &self::trait_methods::CLONE_, request).await
+        ::rpc_core::codegen::v1::Caller::unary(
+                &self.caller,
+                &self::trait_methods::CLONE_,
+                request,
+            )
+            .await
     }
     /// Calls `clashes.Trait/Name`.
     pub async fn name(
         &self,
         request: impl ::rpc_core::codegen::v1::IntoRequest<self::T>,
-    ) -> ::core::result::Result<::rpc_core::codegen::v1::Response<self::T>, ::rpc_core::codegen::v1::CallError> {
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::T>,
+        ::rpc_core::codegen::v1::CallError,
+    > {
         let request = ::rpc_core::codegen::v1::IntoRequest::into_request(request);
-        ::rpc_core::codegen::v1::Caller::unary(&self.caller, &self::trait_methods::NAME, request).await
+        ::rpc_core::codegen::v1::Caller::unary(
+                &self.caller,
+                &self::trait_methods::NAME,
+                request,
+            )
+            .await
     }
     /// Calls `clashes.Trait/Register`.
     pub async fn register(
         &self,
         request: impl ::rpc_core::codegen::v1::IntoRequest<self::T>,
-    ) -> ::core::result::Result<::rpc_core::codegen::v1::Response<self::T>, ::rpc_core::codegen::v1::CallError> {
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::T>,
+        ::rpc_core::codegen::v1::CallError,
+    > {
         let request = ::rpc_core::codegen::v1::IntoRequest::into_request(request);
-        ::rpc_core::codegen::v1::Caller::unary(&self.caller, &self::trait_methods::REGISTER, request).await
+        ::rpc_core::codegen::v1::Caller::unary(
+                &self.caller,
+                &self::trait_methods::REGISTER,
+                request,
+            )
+            .await
     }
     /// Calls `clashes.Trait/Unary`.
     pub async fn unary(
         &self,
         request: impl ::rpc_core::codegen::v1::IntoRequest<self::T>,
-    ) -> ::core::result::Result<::rpc_core::codegen::v1::Response<self::T>, ::rpc_core::codegen::v1::CallError> {
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::T>,
+        ::rpc_core::codegen::v1::CallError,
+    > {
         let request = ::rpc_core::codegen::v1::IntoRequest::into_request(request);
-        ::rpc_core::codegen::v1::Caller::unary(&self.caller, &self::trait_methods::UNARY, request).await
+        ::rpc_core::codegen::v1::Caller::unary(
+                &self.caller,
+                &self::trait_methods::UNARY,
+                request,
+            )
+            .await
     }
     /// Calls `clashes.Trait/IntoRequest`.
     pub async fn into_request(
         &self,
         request: impl ::rpc_core::codegen::v1::IntoRequest<self::T>,
-    ) -> ::core::result::Result<::rpc_core::codegen::v1::Response<self::T>, ::rpc_core::codegen::v1::CallError> {
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::T>,
+        ::rpc_core::codegen::v1::CallError,
+    > {
         let request = ::rpc_core::codegen::v1::IntoRequest::into_request(request);
-        ::rpc_core::codegen::v1::Caller::unary(&self.caller, &self::trait_methods::INTO_REQUEST, request).await
+        ::rpc_core::codegen::v1::Caller::unary(
+                &self.caller,
+                &self::trait_methods::INTO_REQUEST,
+                request,
+            )
+            .await
     }
     /// Calls `clashes.Trait/Deref`.
     pub async fn deref(
         &self,
         request: impl ::rpc_core::codegen::v1::IntoRequest<self::T>,
-    ) -> ::core::result::Result<::rpc_core::codegen::v1::Response<self::T>, ::rpc_core::codegen::v1::CallError> {
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::T>,
+        ::rpc_core::codegen::v1::CallError,
+    > {
         let request = ::rpc_core::codegen::v1::IntoRequest::into_request(request);
-        ::rpc_core::codegen::v1::Caller::unary(&self.caller, &self::trait_methods::DEREF, request).await
+        ::rpc_core::codegen::v1::Caller::unary(
+                &self.caller,
+                &self::trait_methods::DEREF,
+                request,
+            )
+            .await
     }
     /// Calls `clashes.Trait/Fmt`.
     pub async fn fmt(
         &self,
         request: impl ::rpc_core::codegen::v1::IntoRequest<self::T>,
-    ) -> ::core::result::Result<::rpc_core::codegen::v1::Response<self::T>, ::rpc_core::codegen::v1::CallError> {
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::T>,
+        ::rpc_core::codegen::v1::CallError,
+    > {
         let request = ::rpc_core::codegen::v1::IntoRequest::into_request(request);
-        ::rpc_core::codegen::v1::Caller::unary(&self.caller, &self::trait_methods::FMT, request).await
+        ::rpc_core::codegen::v1::Caller::unary(
+                &self.caller,
+                &self::trait_methods::FMT,
+                request,
+            )
+            .await
     }
     /// Calls `clashes.Trait/Default`.
     pub async fn default(
         &self,
         request: impl ::rpc_core::codegen::v1::IntoRequest<self::T>,
-    ) -> ::core::result::Result<::rpc_core::codegen::v1::Response<self::T>, ::rpc_core::codegen::v1::CallError> {
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::T>,
+        ::rpc_core::codegen::v1::CallError,
+    > {
         let request = ::rpc_core::codegen::v1::IntoRequest::into_request(request);
-        ::rpc_core::codegen::v1::Caller::unary(&self.caller, &self::trait_methods::DEFAULT, request).await
+        ::rpc_core::codegen::v1::Caller::unary(
+                &self.caller,
+                &self::trait_methods::DEFAULT,
+                request,
+            )
+            .await
     }
     /// Calls `clashes.Trait/Drop`.
     pub async fn drop(
         &self,
         request: impl ::rpc_core::codegen::v1::IntoRequest<self::T>,
-    ) -> ::core::result::Result<::rpc_core::codegen::v1::Response<self::T>, ::rpc_core::codegen::v1::CallError> {
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::T>,
+        ::rpc_core::codegen::v1::CallError,
+    > {
         let request = ::rpc_core::codegen::v1::IntoRequest::into_request(request);
-        ::rpc_core::codegen::v1::Caller::unary(&self.caller, &self::trait_methods::DROP, request).await
+        ::rpc_core::codegen::v1::Caller::unary(
+                &self.caller,
+                &self::trait_methods::DROP,
+                request,
+            )
+            .await
     }
     /// Calls `clashes.Trait/Into`.
     pub async fn into_(
         &self,
         request: impl ::rpc_core::codegen::v1::IntoRequest<self::T>,
-    ) -> ::core::result::Result<::rpc_core::codegen::v1::Response<self::T>, ::rpc_core::codegen::v1::CallError> {
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::T>,
+        ::rpc_core::codegen::v1::CallError,
+    > {
         let request = ::rpc_core::codegen::v1::IntoRequest::into_request(request);
-        ::rpc_core::codegen::v1::Caller::unary(&self.caller, &self::trait_methods::INTO_, request).await
+        ::rpc_core::codegen::v1::Caller::unary(
+                &self.caller,
+                &self::trait_methods::INTO_,
+                request,
+            )
+            .await
     }
     /// Calls `clashes.Trait/TryInto`.
     pub async fn try_into_(
         &self,
         request: impl ::rpc_core::codegen::v1::IntoRequest<self::T>,
-    ) -> ::core::result::Result<::rpc_core::codegen::v1::Response<self::T>, ::rpc_core::codegen::v1::CallError> {
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::T>,
+        ::rpc_core::codegen::v1::CallError,
+    > {
         let request = ::rpc_core::codegen::v1::IntoRequest::into_request(request);
-        ::rpc_core::codegen::v1::Caller::unary(&self.caller, &self::trait_methods::TRY_INTO_, request).await
+        ::rpc_core::codegen::v1::Caller::unary(
+                &self.caller,
+                &self::trait_methods::TRY_INTO_,
+                request,
+            )
+            .await
     }
     /// Calls `clashes.Trait/Request`.
     pub async fn request(
         &self,
         request: impl ::rpc_core::codegen::v1::IntoRequest<self::T>,
-    ) -> ::core::result::Result<::rpc_core::codegen::v1::Response<self::T>, ::rpc_core::codegen::v1::CallError> {
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::T>,
+        ::rpc_core::codegen::v1::CallError,
+    > {
         let request = ::rpc_core::codegen::v1::IntoRequest::into_request(request);
-        ::rpc_core::codegen::v1::Caller::unary(&self.caller, &self::trait_methods::REQUEST, request).await
+        ::rpc_core::codegen::v1::Caller::unary(
+                &self.caller,
+                &self::trait_methods::REQUEST,
+                request,
+            )
+            .await
     }
     /// Calls `clashes.Trait/Instance`.
     pub async fn instance(
         &self,
         request: impl ::rpc_core::codegen::v1::IntoRequest<self::T>,
-    ) -> ::core::result::Result<::rpc_core::codegen::v1::Response<self::T>, ::rpc_core::codegen::v1::CallError> {
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::T>,
+        ::rpc_core::codegen::v1::CallError,
+    > {
         let request = ::rpc_core::codegen::v1::IntoRequest::into_request(request);
-        ::rpc_core::codegen::v1::Caller::unary(&self.caller, &self::trait_methods::INSTANCE, request).await
+        ::rpc_core::codegen::v1::Caller::unary(
+                &self.caller,
+                &self::trait_methods::INSTANCE,
+                request,
+            )
+            .await
     }
     /// Calls `clashes.Trait/PerPoller`.
     pub async fn per_poller(
         &self,
         request: impl ::rpc_core::codegen::v1::IntoRequest<self::T>,
-    ) -> ::core::result::Result<::rpc_core::codegen::v1::Response<self::T>, ::rpc_core::codegen::v1::CallError> {
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::T>,
+        ::rpc_core::codegen::v1::CallError,
+    > {
         let request = ::rpc_core::codegen::v1::IntoRequest::into_request(request);
-        ::rpc_core::codegen::v1::Caller::unary(&self.caller, &self::trait_methods::PER_POLLER, request).await
+        ::rpc_core::codegen::v1::Caller::unary(
+                &self.caller,
+                &self::trait_methods::PER_POLLER,
+                request,
+            )
+            .await
     }
     /// Calls `clashes.Trait/FromArc`.
     pub async fn from_arc(
         &self,
         request: impl ::rpc_core::codegen::v1::IntoRequest<self::T>,
-    ) -> ::core::result::Result<::rpc_core::codegen::v1::Response<self::T>, ::rpc_core::codegen::v1::CallError> {
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::T>,
+        ::rpc_core::codegen::v1::CallError,
+    > {
         let request = ::rpc_core::codegen::v1::IntoRequest::into_request(request);
-        ::rpc_core::codegen::v1::Caller::unary(&self.caller, &self::trait_methods::FROM_ARC, request).await
+        ::rpc_core::codegen::v1::Caller::unary(
+                &self.caller,
+                &self::trait_methods::FROM_ARC,
+                request,
+            )
+            .await
     }
     /// Calls `clashes.Trait/IsEmpty`.
     pub async fn is_empty(
         &self,
         request: impl ::rpc_core::codegen::v1::IntoRequest<self::T>,
-    ) -> ::core::result::Result<::rpc_core::codegen::v1::Response<self::T>, ::rpc_core::codegen::v1::CallError> {
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::T>,
+        ::rpc_core::codegen::v1::CallError,
+    > {
         let request = ::rpc_core::codegen::v1::IntoRequest::into_request(request);
-        ::rpc_core::codegen::v1::Caller::unary(&self.caller, &self::trait_methods::IS_EMPTY, request).await
+        ::rpc_core::codegen::v1::Caller::unary(
+                &self.caller,
+                &self::trait_methods::IS_EMPTY,
+                request,
+            )
+            .await
     }
     /// Calls `clashes.Trait/ToString`.
     pub async fn to_string(
         &self,
         request: impl ::rpc_core::codegen::v1::IntoRequest<self::T>,
-    ) -> ::core::result::Result<::rpc_core::codegen::v1::Response<self::T>, ::rpc_core::codegen::v1::CallError> {
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::T>,
+        ::rpc_core::codegen::v1::CallError,
+    > {
         let request = ::rpc_core::codegen::v1::IntoRequest::into_request(request);
-        ::rpc_core::codegen::v1::Caller::unary(&self.caller, &self::trait_methods::TO_STRING, request).await
+        ::rpc_core::codegen::v1::Caller::unary(
+                &self.caller,
+                &self::trait_methods::TO_STRING,
+                request,
+            )
+            .await
     }
 }
 /// The methods of `clashes.Server`.
@@ -1391,7 +2169,12 @@ pub trait Server: ::core::marker::Send + ::core::marker::Sync + 'static {
     fn caller(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::Caller>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::IntoRequest>, ::rpc_core::codegen::v1::Status>> + ::core::marker::Send;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::IntoRequest>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > + ::core::marker::Send;
 }
 /// [`Server`] without `Send`, for a service that stays on one poller: see [`ServerServer::per_poller`].
 ///
@@ -1402,14 +2185,24 @@ pub trait LocalServer: 'static {
     fn caller(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::Caller>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::IntoRequest>, ::rpc_core::codegen::v1::Status>>;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::IntoRequest>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    >;
 }
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 impl<T: self::Server> self::LocalServer for T {
     fn caller(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::Caller>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::IntoRequest>, ::rpc_core::codegen::v1::Status>> {
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::IntoRequest>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > {
         <T as self::Server>::caller(self, request)
     }
 }
@@ -1426,22 +2219,29 @@ impl<T: self::Server> ServerServer<T> {
     }
     /// Serves a service that the caller keeps a hold of.
     pub fn from_arc(service: ::std::sync::Arc<T>) -> Self {
-        Self { instances: ::rpc_core::codegen::v1::Instances::shared(service) }
+        Self {
+            instances: ::rpc_core::codegen::v1::Instances::shared(service),
+        }
     }
 }
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 impl<T: self::LocalServer> ServerServer<T> {
     /// Serves a service of its own on each poller, made there by `make`: it need not be `Send`, and shares nothing.
     pub fn per_poller(
-        make: impl ::core::ops::Fn() -> T + ::core::marker::Send + ::core::marker::Sync + 'static,
+        make: impl ::core::ops::Fn(
+        ) -> T + ::core::marker::Send + ::core::marker::Sync + 'static,
     ) -> Self {
-        Self { instances: ::rpc_core::codegen::v1::Instances::per_poller(make) }
+        Self {
+            instances: ::rpc_core::codegen::v1::Instances::per_poller(make),
+        }
     }
 }
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 impl<T> ::core::clone::Clone for ServerServer<T> {
     fn clone(&self) -> Self {
-        Self { instances: ::core::clone::Clone::clone(&self.instances) }
+        Self {
+            instances: ::core::clone::Clone::clone(&self.instances),
+        }
     }
 }
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
@@ -1459,10 +2259,16 @@ impl<T: self::LocalServer> ::rpc_core::codegen::v1::Service for ServerServer<T> 
         let instance = self.instances.instance();
         {
             let instance = ::core::clone::Clone::clone(&instance);
-            methods.unary(&self::server_methods::CALLER, move |request: ::rpc_core::codegen::v1::Request<self::Caller>| {
-                let instance = ::core::clone::Clone::clone(&instance);
-                async move { <T as self::LocalServer>::caller(&*instance, request).await }
-            });
+            methods
+                .unary(
+                    &self::server_methods::CALLER,
+                    move |request: ::rpc_core::codegen::v1::Request<self::Caller>| {
+                        let instance = ::core::clone::Clone::clone(&instance);
+                        async move {
+                            <T as self::LocalServer>::caller(&*instance, request).await
+                        }
+                    },
+                );
         }
     }
 }
@@ -1482,9 +2288,17 @@ impl<C: ::rpc_core::codegen::v1::Caller> ServerClient<C> {
     pub async fn caller(
         &self,
         request: impl ::rpc_core::codegen::v1::IntoRequest<self::Caller>,
-    ) -> ::core::result::Result<::rpc_core::codegen::v1::Response<self::IntoRequest>, ::rpc_core::codegen::v1::CallError> {
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::IntoRequest>,
+        ::rpc_core::codegen::v1::CallError,
+    > {
         let request = ::rpc_core::codegen::v1::IntoRequest::into_request(request);
-        ::rpc_core::codegen::v1::Caller::unary(&self.caller, &self::server_methods::CALLER, request).await
+        ::rpc_core::codegen::v1::Caller::unary(
+                &self.caller,
+                &self::server_methods::CALLER,
+                request,
+            )
+            .await
     }
 }
 /// The methods of `clashes.Sized`.
@@ -1506,7 +2320,12 @@ pub trait Sized: ::core::marker::Send + ::core::marker::Sync + 'static {
     fn go(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::T>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::T>, ::rpc_core::codegen::v1::Status>> + ::core::marker::Send;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::T>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > + ::core::marker::Send;
 }
 /// [`Sized`] without `Send`, for a service that stays on one poller: see [`SizedServer::per_poller`].
 ///
@@ -1517,14 +2336,24 @@ pub trait LocalSized: 'static {
     fn go(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::T>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::T>, ::rpc_core::codegen::v1::Status>>;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::T>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    >;
 }
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 impl<T: self::Sized> self::LocalSized for T {
     fn go(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::T>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::T>, ::rpc_core::codegen::v1::Status>> {
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::T>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > {
         <T as self::Sized>::go(self, request)
     }
 }
@@ -1541,22 +2370,29 @@ impl<T: self::Sized> SizedServer<T> {
     }
     /// Serves a service that the caller keeps a hold of.
     pub fn from_arc(service: ::std::sync::Arc<T>) -> Self {
-        Self { instances: ::rpc_core::codegen::v1::Instances::shared(service) }
+        Self {
+            instances: ::rpc_core::codegen::v1::Instances::shared(service),
+        }
     }
 }
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 impl<T: self::LocalSized> SizedServer<T> {
     /// Serves a service of its own on each poller, made there by `make`: it need not be `Send`, and shares nothing.
     pub fn per_poller(
-        make: impl ::core::ops::Fn() -> T + ::core::marker::Send + ::core::marker::Sync + 'static,
+        make: impl ::core::ops::Fn(
+        ) -> T + ::core::marker::Send + ::core::marker::Sync + 'static,
     ) -> Self {
-        Self { instances: ::rpc_core::codegen::v1::Instances::per_poller(make) }
+        Self {
+            instances: ::rpc_core::codegen::v1::Instances::per_poller(make),
+        }
     }
 }
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 impl<T> ::core::clone::Clone for SizedServer<T> {
     fn clone(&self) -> Self {
-        Self { instances: ::core::clone::Clone::clone(&self.instances) }
+        Self {
+            instances: ::core::clone::Clone::clone(&self.instances),
+        }
     }
 }
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
@@ -1574,10 +2410,16 @@ impl<T: self::LocalSized> ::rpc_core::codegen::v1::Service for SizedServer<T> {
         let instance = self.instances.instance();
         {
             let instance = ::core::clone::Clone::clone(&instance);
-            methods.unary(&self::sized_methods::GO, move |request: ::rpc_core::codegen::v1::Request<self::T>| {
-                let instance = ::core::clone::Clone::clone(&instance);
-                async move { <T as self::LocalSized>::go(&*instance, request).await }
-            });
+            methods
+                .unary(
+                    &self::sized_methods::GO,
+                    move |request: ::rpc_core::codegen::v1::Request<self::T>| {
+                        let instance = ::core::clone::Clone::clone(&instance);
+                        async move {
+                            <T as self::LocalSized>::go(&*instance, request).await
+                        }
+                    },
+                );
         }
     }
 }
@@ -1597,8 +2439,16 @@ impl<C: ::rpc_core::codegen::v1::Caller> SizedClient<C> {
     pub async fn go(
         &self,
         request: impl ::rpc_core::codegen::v1::IntoRequest<self::T>,
-    ) -> ::core::result::Result<::rpc_core::codegen::v1::Response<self::T>, ::rpc_core::codegen::v1::CallError> {
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::T>,
+        ::rpc_core::codegen::v1::CallError,
+    > {
         let request = ::rpc_core::codegen::v1::IntoRequest::into_request(request);
-        ::rpc_core::codegen::v1::Caller::unary(&self.caller, &self::sized_methods::GO, request).await
+        ::rpc_core::codegen::v1::Caller::unary(
+                &self.caller,
+                &self::sized_methods::GO,
+                request,
+            )
+            .await
     }
 }

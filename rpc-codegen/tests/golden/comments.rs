@@ -23,8 +23,18 @@ pub struct Message {
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub mod message {
     /// An enum \[x\].
-    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::rpc_core::codegen::v1::prost::Enumeration)]
-#[prost(prost_path = "::rpc_core::codegen::v1::prost")]
+    #[derive(
+        Clone,
+        Copy,
+        Debug,
+        PartialEq,
+        Eq,
+        Hash,
+        PartialOrd,
+        Ord,
+        ::rpc_core::codegen::v1::prost::Enumeration
+    )]
+    #[prost(prost_path = "::rpc_core::codegen::v1::prost")]
     #[repr(i32)]
     pub enum Kind {
         /// \<zero>
@@ -52,7 +62,7 @@ pub mod message {
     /// fenced!()
     /// ```
     #[derive(Clone, Copy, PartialEq, Eq, Hash, ::rpc_core::codegen::v1::prost::Oneof)]
-#[prost(prost_path = "::rpc_core::codegen::v1::prost")]
+    #[prost(prost_path = "::rpc_core::codegen::v1::prost")]
     pub enum Choice {
         /// tab
         #[prost(int32, tag = "2")]
@@ -151,29 +161,54 @@ pub trait Comments: ::core::marker::Send + ::core::marker::Sync + 'static {
     fn one(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::Message>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::Message>, ::rpc_core::codegen::v1::Status>> + ::core::marker::Send;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::Message>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > + ::core::marker::Send;
     /// Javadoc
     /// {@link Message} @param x \<p>
     fn two(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::Message>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::Message>, ::rpc_core::codegen::v1::Status>> + ::core::marker::Send;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::Message>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > + ::core::marker::Send;
     /// ! not an inner doc
     fn three(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::Message>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::Message>, ::rpc_core::codegen::v1::Status>> + ::core::marker::Send;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::Message>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > + ::core::marker::Send;
     /// three slashes
     fn four(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::Message>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::Message>, ::rpc_core::codegen::v1::Status>> + ::core::marker::Send;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::Message>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > + ::core::marker::Send;
     /// \escape \[ \\
     /// "quotes" */ and /* half
     fn five(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::Message>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::Message>, ::rpc_core::codegen::v1::Status>> + ::core::marker::Send;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::Message>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > + ::core::marker::Send;
 }
 /// [`Comments`] without `Send`, for a service that stays on one poller: see [`CommentsServer::per_poller`].
 ///
@@ -191,60 +226,110 @@ pub trait LocalComments: 'static {
     fn one(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::Message>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::Message>, ::rpc_core::codegen::v1::Status>>;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::Message>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    >;
     /// Javadoc
     /// {@link Message} @param x \<p>
     fn two(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::Message>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::Message>, ::rpc_core::codegen::v1::Status>>;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::Message>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    >;
     /// ! not an inner doc
     fn three(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::Message>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::Message>, ::rpc_core::codegen::v1::Status>>;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::Message>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    >;
     /// three slashes
     fn four(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::Message>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::Message>, ::rpc_core::codegen::v1::Status>>;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::Message>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    >;
     /// \escape \[ \\
     /// "quotes" */ and /* half
     fn five(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::Message>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::Message>, ::rpc_core::codegen::v1::Status>>;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::Message>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    >;
 }
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 impl<T: self::Comments> self::LocalComments for T {
     fn one(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::Message>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::Message>, ::rpc_core::codegen::v1::Status>> {
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::Message>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > {
         <T as self::Comments>::one(self, request)
     }
     fn two(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::Message>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::Message>, ::rpc_core::codegen::v1::Status>> {
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::Message>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > {
         <T as self::Comments>::two(self, request)
     }
     fn three(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::Message>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::Message>, ::rpc_core::codegen::v1::Status>> {
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::Message>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > {
         <T as self::Comments>::three(self, request)
     }
     fn four(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::Message>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::Message>, ::rpc_core::codegen::v1::Status>> {
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::Message>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > {
         <T as self::Comments>::four(self, request)
     }
     fn five(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::Message>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::Message>, ::rpc_core::codegen::v1::Status>> {
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::Message>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > {
         <T as self::Comments>::five(self, request)
     }
 }
@@ -261,22 +346,29 @@ impl<T: self::Comments> CommentsServer<T> {
     }
     /// Serves a service that the caller keeps a hold of.
     pub fn from_arc(service: ::std::sync::Arc<T>) -> Self {
-        Self { instances: ::rpc_core::codegen::v1::Instances::shared(service) }
+        Self {
+            instances: ::rpc_core::codegen::v1::Instances::shared(service),
+        }
     }
 }
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 impl<T: self::LocalComments> CommentsServer<T> {
     /// Serves a service of its own on each poller, made there by `make`: it need not be `Send`, and shares nothing.
     pub fn per_poller(
-        make: impl ::core::ops::Fn() -> T + ::core::marker::Send + ::core::marker::Sync + 'static,
+        make: impl ::core::ops::Fn(
+        ) -> T + ::core::marker::Send + ::core::marker::Sync + 'static,
     ) -> Self {
-        Self { instances: ::rpc_core::codegen::v1::Instances::per_poller(make) }
+        Self {
+            instances: ::rpc_core::codegen::v1::Instances::per_poller(make),
+        }
     }
 }
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 impl<T> ::core::clone::Clone for CommentsServer<T> {
     fn clone(&self) -> Self {
-        Self { instances: ::core::clone::Clone::clone(&self.instances) }
+        Self {
+            instances: ::core::clone::Clone::clone(&self.instances),
+        }
     }
 }
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
@@ -294,38 +386,68 @@ impl<T: self::LocalComments> ::rpc_core::codegen::v1::Service for CommentsServer
         let instance = self.instances.instance();
         {
             let instance = ::core::clone::Clone::clone(&instance);
-            methods.unary(&self::comments_methods::ONE, move |request: ::rpc_core::codegen::v1::Request<self::Message>| {
-                let instance = ::core::clone::Clone::clone(&instance);
-                async move { <T as self::LocalComments>::one(&*instance, request).await }
-            });
+            methods
+                .unary(
+                    &self::comments_methods::ONE,
+                    move |request: ::rpc_core::codegen::v1::Request<self::Message>| {
+                        let instance = ::core::clone::Clone::clone(&instance);
+                        async move {
+                            <T as self::LocalComments>::one(&*instance, request).await
+                        }
+                    },
+                );
         }
         {
             let instance = ::core::clone::Clone::clone(&instance);
-            methods.unary(&self::comments_methods::TWO, move |request: ::rpc_core::codegen::v1::Request<self::Message>| {
-                let instance = ::core::clone::Clone::clone(&instance);
-                async move { <T as self::LocalComments>::two(&*instance, request).await }
-            });
+            methods
+                .unary(
+                    &self::comments_methods::TWO,
+                    move |request: ::rpc_core::codegen::v1::Request<self::Message>| {
+                        let instance = ::core::clone::Clone::clone(&instance);
+                        async move {
+                            <T as self::LocalComments>::two(&*instance, request).await
+                        }
+                    },
+                );
         }
         {
             let instance = ::core::clone::Clone::clone(&instance);
-            methods.unary(&self::comments_methods::THREE, move |request: ::rpc_core::codegen::v1::Request<self::Message>| {
-                let instance = ::core::clone::Clone::clone(&instance);
-                async move { <T as self::LocalComments>::three(&*instance, request).await }
-            });
+            methods
+                .unary(
+                    &self::comments_methods::THREE,
+                    move |request: ::rpc_core::codegen::v1::Request<self::Message>| {
+                        let instance = ::core::clone::Clone::clone(&instance);
+                        async move {
+                            <T as self::LocalComments>::three(&*instance, request).await
+                        }
+                    },
+                );
         }
         {
             let instance = ::core::clone::Clone::clone(&instance);
-            methods.unary(&self::comments_methods::FOUR, move |request: ::rpc_core::codegen::v1::Request<self::Message>| {
-                let instance = ::core::clone::Clone::clone(&instance);
-                async move { <T as self::LocalComments>::four(&*instance, request).await }
-            });
+            methods
+                .unary(
+                    &self::comments_methods::FOUR,
+                    move |request: ::rpc_core::codegen::v1::Request<self::Message>| {
+                        let instance = ::core::clone::Clone::clone(&instance);
+                        async move {
+                            <T as self::LocalComments>::four(&*instance, request).await
+                        }
+                    },
+                );
         }
         {
             let instance = ::core::clone::Clone::clone(&instance);
-            methods.unary(&self::comments_methods::FIVE, move |request: ::rpc_core::codegen::v1::Request<self::Message>| {
-                let instance = ::core::clone::Clone::clone(&instance);
-                async move { <T as self::LocalComments>::five(&*instance, request).await }
-            });
+            methods
+                .unary(
+                    &self::comments_methods::FIVE,
+                    move |request: ::rpc_core::codegen::v1::Request<self::Message>| {
+                        let instance = ::core::clone::Clone::clone(&instance);
+                        async move {
+                            <T as self::LocalComments>::five(&*instance, request).await
+                        }
+                    },
+                );
         }
     }
 }
@@ -352,42 +474,82 @@ impl<C: ::rpc_core::codegen::v1::Caller> CommentsClient<C> {
     pub async fn one(
         &self,
         request: impl ::rpc_core::codegen::v1::IntoRequest<self::Message>,
-    ) -> ::core::result::Result<::rpc_core::codegen::v1::Response<self::Message>, ::rpc_core::codegen::v1::CallError> {
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::Message>,
+        ::rpc_core::codegen::v1::CallError,
+    > {
         let request = ::rpc_core::codegen::v1::IntoRequest::into_request(request);
-        ::rpc_core::codegen::v1::Caller::unary(&self.caller, &self::comments_methods::ONE, request).await
+        ::rpc_core::codegen::v1::Caller::unary(
+                &self.caller,
+                &self::comments_methods::ONE,
+                request,
+            )
+            .await
     }
     /// Javadoc
     /// {@link Message} @param x \<p>
     pub async fn two(
         &self,
         request: impl ::rpc_core::codegen::v1::IntoRequest<self::Message>,
-    ) -> ::core::result::Result<::rpc_core::codegen::v1::Response<self::Message>, ::rpc_core::codegen::v1::CallError> {
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::Message>,
+        ::rpc_core::codegen::v1::CallError,
+    > {
         let request = ::rpc_core::codegen::v1::IntoRequest::into_request(request);
-        ::rpc_core::codegen::v1::Caller::unary(&self.caller, &self::comments_methods::TWO, request).await
+        ::rpc_core::codegen::v1::Caller::unary(
+                &self.caller,
+                &self::comments_methods::TWO,
+                request,
+            )
+            .await
     }
     /// ! not an inner doc
     pub async fn three(
         &self,
         request: impl ::rpc_core::codegen::v1::IntoRequest<self::Message>,
-    ) -> ::core::result::Result<::rpc_core::codegen::v1::Response<self::Message>, ::rpc_core::codegen::v1::CallError> {
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::Message>,
+        ::rpc_core::codegen::v1::CallError,
+    > {
         let request = ::rpc_core::codegen::v1::IntoRequest::into_request(request);
-        ::rpc_core::codegen::v1::Caller::unary(&self.caller, &self::comments_methods::THREE, request).await
+        ::rpc_core::codegen::v1::Caller::unary(
+                &self.caller,
+                &self::comments_methods::THREE,
+                request,
+            )
+            .await
     }
     /// three slashes
     pub async fn four(
         &self,
         request: impl ::rpc_core::codegen::v1::IntoRequest<self::Message>,
-    ) -> ::core::result::Result<::rpc_core::codegen::v1::Response<self::Message>, ::rpc_core::codegen::v1::CallError> {
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::Message>,
+        ::rpc_core::codegen::v1::CallError,
+    > {
         let request = ::rpc_core::codegen::v1::IntoRequest::into_request(request);
-        ::rpc_core::codegen::v1::Caller::unary(&self.caller, &self::comments_methods::FOUR, request).await
+        ::rpc_core::codegen::v1::Caller::unary(
+                &self.caller,
+                &self::comments_methods::FOUR,
+                request,
+            )
+            .await
     }
     /// \escape \[ \\
     /// "quotes" */ and /* half
     pub async fn five(
         &self,
         request: impl ::rpc_core::codegen::v1::IntoRequest<self::Message>,
-    ) -> ::core::result::Result<::rpc_core::codegen::v1::Response<self::Message>, ::rpc_core::codegen::v1::CallError> {
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::Message>,
+        ::rpc_core::codegen::v1::CallError,
+    > {
         let request = ::rpc_core::codegen::v1::IntoRequest::into_request(request);
-        ::rpc_core::codegen::v1::Caller::unary(&self.caller, &self::comments_methods::FIVE, request).await
+        ::rpc_core::codegen::v1::Caller::unary(
+                &self.caller,
+                &self::comments_methods::FIVE,
+                request,
+            )
+            .await
     }
 }

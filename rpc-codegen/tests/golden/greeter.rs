@@ -33,7 +33,12 @@ pub trait Greeter: ::core::marker::Send + ::core::marker::Sync + 'static {
     fn say_hello(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::HelloRequest>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::HelloReply>, ::rpc_core::codegen::v1::Status>> + ::core::marker::Send;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::HelloReply>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > + ::core::marker::Send;
 }
 /// [`Greeter`] without `Send`, for a service that stays on one poller: see [`GreeterServer::per_poller`].
 ///
@@ -44,14 +49,24 @@ pub trait LocalGreeter: 'static {
     fn say_hello(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::HelloRequest>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::HelloReply>, ::rpc_core::codegen::v1::Status>>;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::HelloReply>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    >;
 }
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 impl<T: self::Greeter> self::LocalGreeter for T {
     fn say_hello(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::HelloRequest>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::HelloReply>, ::rpc_core::codegen::v1::Status>> {
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::HelloReply>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > {
         <T as self::Greeter>::say_hello(self, request)
     }
 }
@@ -68,22 +83,29 @@ impl<T: self::Greeter> GreeterServer<T> {
     }
     /// Serves a service that the caller keeps a hold of.
     pub fn from_arc(service: ::std::sync::Arc<T>) -> Self {
-        Self { instances: ::rpc_core::codegen::v1::Instances::shared(service) }
+        Self {
+            instances: ::rpc_core::codegen::v1::Instances::shared(service),
+        }
     }
 }
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 impl<T: self::LocalGreeter> GreeterServer<T> {
     /// Serves a service of its own on each poller, made there by `make`: it need not be `Send`, and shares nothing.
     pub fn per_poller(
-        make: impl ::core::ops::Fn() -> T + ::core::marker::Send + ::core::marker::Sync + 'static,
+        make: impl ::core::ops::Fn(
+        ) -> T + ::core::marker::Send + ::core::marker::Sync + 'static,
     ) -> Self {
-        Self { instances: ::rpc_core::codegen::v1::Instances::per_poller(make) }
+        Self {
+            instances: ::rpc_core::codegen::v1::Instances::per_poller(make),
+        }
     }
 }
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 impl<T> ::core::clone::Clone for GreeterServer<T> {
     fn clone(&self) -> Self {
-        Self { instances: ::core::clone::Clone::clone(&self.instances) }
+        Self {
+            instances: ::core::clone::Clone::clone(&self.instances),
+        }
     }
 }
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
@@ -101,10 +123,17 @@ impl<T: self::LocalGreeter> ::rpc_core::codegen::v1::Service for GreeterServer<T
         let instance = self.instances.instance();
         {
             let instance = ::core::clone::Clone::clone(&instance);
-            methods.unary(&self::greeter_methods::SAY_HELLO, move |request: ::rpc_core::codegen::v1::Request<self::HelloRequest>| {
-                let instance = ::core::clone::Clone::clone(&instance);
-                async move { <T as self::LocalGreeter>::say_hello(&*instance, request).await }
-            });
+            methods
+                .unary(
+                    &self::greeter_methods::SAY_HELLO,
+                    move |request: ::rpc_core::codegen::v1::Request<self::HelloRequest>| {
+                        let instance = ::core::clone::Clone::clone(&instance);
+                        async move {
+                            <T as self::LocalGreeter>::say_hello(&*instance, request)
+                                .await
+                        }
+                    },
+                );
         }
     }
 }
@@ -124,8 +153,16 @@ impl<C: ::rpc_core::codegen::v1::Caller> GreeterClient<C> {
     pub async fn say_hello(
         &self,
         request: impl ::rpc_core::codegen::v1::IntoRequest<self::HelloRequest>,
-    ) -> ::core::result::Result<::rpc_core::codegen::v1::Response<self::HelloReply>, ::rpc_core::codegen::v1::CallError> {
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::HelloReply>,
+        ::rpc_core::codegen::v1::CallError,
+    > {
         let request = ::rpc_core::codegen::v1::IntoRequest::into_request(request);
-        ::rpc_core::codegen::v1::Caller::unary(&self.caller, &self::greeter_methods::SAY_HELLO, request).await
+        ::rpc_core::codegen::v1::Caller::unary(
+                &self.caller,
+                &self::greeter_methods::SAY_HELLO,
+                request,
+            )
+            .await
     }
 }

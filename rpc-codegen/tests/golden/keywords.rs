@@ -2,8 +2,7 @@
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::rpc_core::codegen::v1::prost::Message)]
 #[prost(prost_path = "::rpc_core::codegen::v1::prost")]
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
-pub struct Empty {
-}
+pub struct Empty {}
 #[derive(Clone, PartialEq, Eq, Hash, ::rpc_core::codegen::v1::prost::Message)]
 #[prost(prost_path = "::rpc_core::codegen::v1::prost")]
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
@@ -17,13 +16,13 @@ pub struct Match {
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub mod r#match {
     #[derive(Clone, Copy, PartialEq, Eq, Hash, ::rpc_core::codegen::v1::prost::Message)]
-#[prost(prost_path = "::rpc_core::codegen::v1::prost")]
+    #[prost(prost_path = "::rpc_core::codegen::v1::prost")]
     pub struct Loop {
         #[prost(int32, tag = "1")]
         pub self_: i32,
     }
     #[derive(Clone, PartialEq, Eq, Hash, ::rpc_core::codegen::v1::prost::Oneof)]
-#[prost(prost_path = "::rpc_core::codegen::v1::prost")]
+    #[prost(prost_path = "::rpc_core::codegen::v1::prost")]
     pub enum Type {
         #[prost(int32, tag = "2")]
         Impl(i32),
@@ -138,62 +137,122 @@ pub trait Type: ::core::marker::Send + ::core::marker::Sync + 'static {
     fn r#type(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::Empty>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::Empty>, ::rpc_core::codegen::v1::Status>> + ::core::marker::Send;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::Empty>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > + ::core::marker::Send;
     /// The method `keywords.Type/Move`.
     fn r#move(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::Empty>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::Empty>, ::rpc_core::codegen::v1::Status>> + ::core::marker::Send;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::Empty>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > + ::core::marker::Send;
     /// The method `keywords.Type/async`.
     fn r#async(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::Empty>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::Empty>, ::rpc_core::codegen::v1::Status>> + ::core::marker::Send;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::Empty>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > + ::core::marker::Send;
     /// The method `keywords.Type/Await`.
     fn r#await(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::Empty>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::Empty>, ::rpc_core::codegen::v1::Status>> + ::core::marker::Send;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::Empty>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > + ::core::marker::Send;
     /// The method `keywords.Type/Gen`.
     fn r#gen(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::Empty>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::Empty>, ::rpc_core::codegen::v1::Status>> + ::core::marker::Send;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::Empty>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > + ::core::marker::Send;
     /// The method `keywords.Type/Dyn`.
     fn r#dyn(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::Empty>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::Empty>, ::rpc_core::codegen::v1::Status>> + ::core::marker::Send;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::Empty>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > + ::core::marker::Send;
     /// The method `keywords.Type/Try`.
     fn r#try(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::Empty>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::Empty>, ::rpc_core::codegen::v1::Status>> + ::core::marker::Send;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::Empty>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > + ::core::marker::Send;
     /// The method `keywords.Type/self`.
     fn self_(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::Empty>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::Empty>, ::rpc_core::codegen::v1::Status>> + ::core::marker::Send;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::Empty>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > + ::core::marker::Send;
     /// The method `keywords.Type/super`.
     fn super_(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::Empty>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::Empty>, ::rpc_core::codegen::v1::Status>> + ::core::marker::Send;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::Empty>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > + ::core::marker::Send;
     /// The method `keywords.Type/Crate`.
     fn crate_(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::Empty>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::Empty>, ::rpc_core::codegen::v1::Status>> + ::core::marker::Send;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::Empty>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > + ::core::marker::Send;
     /// The method `keywords.Type/_1st`.
     fn _1st(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::Empty>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::Empty>, ::rpc_core::codegen::v1::Status>> + ::core::marker::Send;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::Empty>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > + ::core::marker::Send;
     /// The method `keywords.Type/HTTPGet`.
     fn http_get(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::Empty>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::Empty>, ::rpc_core::codegen::v1::Status>> + ::core::marker::Send;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::Empty>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > + ::core::marker::Send;
 }
 /// [`Type`] without `Send`, for a service that stays on one poller: see [`TypeServer::per_poller`].
 ///
@@ -204,135 +263,255 @@ pub trait LocalType: 'static {
     fn r#type(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::Empty>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::Empty>, ::rpc_core::codegen::v1::Status>>;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::Empty>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    >;
     /// The method `keywords.Type/Move`.
     fn r#move(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::Empty>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::Empty>, ::rpc_core::codegen::v1::Status>>;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::Empty>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    >;
     /// The method `keywords.Type/async`.
     fn r#async(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::Empty>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::Empty>, ::rpc_core::codegen::v1::Status>>;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::Empty>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    >;
     /// The method `keywords.Type/Await`.
     fn r#await(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::Empty>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::Empty>, ::rpc_core::codegen::v1::Status>>;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::Empty>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    >;
     /// The method `keywords.Type/Gen`.
     fn r#gen(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::Empty>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::Empty>, ::rpc_core::codegen::v1::Status>>;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::Empty>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    >;
     /// The method `keywords.Type/Dyn`.
     fn r#dyn(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::Empty>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::Empty>, ::rpc_core::codegen::v1::Status>>;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::Empty>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    >;
     /// The method `keywords.Type/Try`.
     fn r#try(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::Empty>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::Empty>, ::rpc_core::codegen::v1::Status>>;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::Empty>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    >;
     /// The method `keywords.Type/self`.
     fn self_(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::Empty>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::Empty>, ::rpc_core::codegen::v1::Status>>;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::Empty>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    >;
     /// The method `keywords.Type/super`.
     fn super_(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::Empty>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::Empty>, ::rpc_core::codegen::v1::Status>>;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::Empty>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    >;
     /// The method `keywords.Type/Crate`.
     fn crate_(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::Empty>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::Empty>, ::rpc_core::codegen::v1::Status>>;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::Empty>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    >;
     /// The method `keywords.Type/_1st`.
     fn _1st(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::Empty>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::Empty>, ::rpc_core::codegen::v1::Status>>;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::Empty>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    >;
     /// The method `keywords.Type/HTTPGet`.
     fn http_get(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::Empty>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::Empty>, ::rpc_core::codegen::v1::Status>>;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::Empty>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    >;
 }
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 impl<T: self::Type> self::LocalType for T {
     fn r#type(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::Empty>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::Empty>, ::rpc_core::codegen::v1::Status>> {
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::Empty>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > {
         <T as self::Type>::r#type(self, request)
     }
     fn r#move(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::Empty>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::Empty>, ::rpc_core::codegen::v1::Status>> {
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::Empty>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > {
         <T as self::Type>::r#move(self, request)
     }
     fn r#async(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::Empty>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::Empty>, ::rpc_core::codegen::v1::Status>> {
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::Empty>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > {
         <T as self::Type>::r#async(self, request)
     }
     fn r#await(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::Empty>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::Empty>, ::rpc_core::codegen::v1::Status>> {
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::Empty>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > {
         <T as self::Type>::r#await(self, request)
     }
     fn r#gen(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::Empty>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::Empty>, ::rpc_core::codegen::v1::Status>> {
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::Empty>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > {
         <T as self::Type>::r#gen(self, request)
     }
     fn r#dyn(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::Empty>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::Empty>, ::rpc_core::codegen::v1::Status>> {
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::Empty>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > {
         <T as self::Type>::r#dyn(self, request)
     }
     fn r#try(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::Empty>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::Empty>, ::rpc_core::codegen::v1::Status>> {
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::Empty>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > {
         <T as self::Type>::r#try(self, request)
     }
     fn self_(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::Empty>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::Empty>, ::rpc_core::codegen::v1::Status>> {
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::Empty>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > {
         <T as self::Type>::self_(self, request)
     }
     fn super_(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::Empty>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::Empty>, ::rpc_core::codegen::v1::Status>> {
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::Empty>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > {
         <T as self::Type>::super_(self, request)
     }
     fn crate_(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::Empty>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::Empty>, ::rpc_core::codegen::v1::Status>> {
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::Empty>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > {
         <T as self::Type>::crate_(self, request)
     }
     fn _1st(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::Empty>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::Empty>, ::rpc_core::codegen::v1::Status>> {
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::Empty>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > {
         <T as self::Type>::_1st(self, request)
     }
     fn http_get(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::Empty>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::Empty>, ::rpc_core::codegen::v1::Status>> {
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::Empty>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > {
         <T as self::Type>::http_get(self, request)
     }
 }
@@ -349,22 +528,29 @@ impl<T: self::Type> TypeServer<T> {
     }
     /// Serves a service that the caller keeps a hold of.
     pub fn from_arc(service: ::std::sync::Arc<T>) -> Self {
-        Self { instances: ::rpc_core::codegen::v1::Instances::shared(service) }
+        Self {
+            instances: ::rpc_core::codegen::v1::Instances::shared(service),
+        }
     }
 }
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 impl<T: self::LocalType> TypeServer<T> {
     /// Serves a service of its own on each poller, made there by `make`: it need not be `Send`, and shares nothing.
     pub fn per_poller(
-        make: impl ::core::ops::Fn() -> T + ::core::marker::Send + ::core::marker::Sync + 'static,
+        make: impl ::core::ops::Fn(
+        ) -> T + ::core::marker::Send + ::core::marker::Sync + 'static,
     ) -> Self {
-        Self { instances: ::rpc_core::codegen::v1::Instances::per_poller(make) }
+        Self {
+            instances: ::rpc_core::codegen::v1::Instances::per_poller(make),
+        }
     }
 }
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 impl<T> ::core::clone::Clone for TypeServer<T> {
     fn clone(&self) -> Self {
-        Self { instances: ::core::clone::Clone::clone(&self.instances) }
+        Self {
+            instances: ::core::clone::Clone::clone(&self.instances),
+        }
     }
 }
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
@@ -382,87 +568,159 @@ impl<T: self::LocalType> ::rpc_core::codegen::v1::Service for TypeServer<T> {
         let instance = self.instances.instance();
         {
             let instance = ::core::clone::Clone::clone(&instance);
-            methods.unary(&self::type_methods::TYPE, move |request: ::rpc_core::codegen::v1::Request<self::Empty>| {
-                let instance = ::core::clone::Clone::clone(&instance);
-                async move { <T as self::LocalType>::r#type(&*instance, request).await }
-            });
+            methods
+                .unary(
+                    &self::type_methods::TYPE,
+                    move |request: ::rpc_core::codegen::v1::Request<self::Empty>| {
+                        let instance = ::core::clone::Clone::clone(&instance);
+                        async move {
+                            <T as self::LocalType>::r#type(&*instance, request).await
+                        }
+                    },
+                );
         }
         {
             let instance = ::core::clone::Clone::clone(&instance);
-            methods.unary(&self::type_methods::MOVE, move |request: ::rpc_core::codegen::v1::Request<self::Empty>| {
-                let instance = ::core::clone::Clone::clone(&instance);
-                async move { <T as self::LocalType>::r#move(&*instance, request).await }
-            });
+            methods
+                .unary(
+                    &self::type_methods::MOVE,
+                    move |request: ::rpc_core::codegen::v1::Request<self::Empty>| {
+                        let instance = ::core::clone::Clone::clone(&instance);
+                        async move {
+                            <T as self::LocalType>::r#move(&*instance, request).await
+                        }
+                    },
+                );
         }
         {
             let instance = ::core::clone::Clone::clone(&instance);
-            methods.unary(&self::type_methods::ASYNC, move |request: ::rpc_core::codegen::v1::Request<self::Empty>| {
-                let instance = ::core::clone::Clone::clone(&instance);
-                async move { <T as self::LocalType>::r#async(&*instance, request).await }
-            });
+            methods
+                .unary(
+                    &self::type_methods::ASYNC,
+                    move |request: ::rpc_core::codegen::v1::Request<self::Empty>| {
+                        let instance = ::core::clone::Clone::clone(&instance);
+                        async move {
+                            <T as self::LocalType>::r#async(&*instance, request).await
+                        }
+                    },
+                );
         }
         {
             let instance = ::core::clone::Clone::clone(&instance);
-            methods.unary(&self::type_methods::AWAIT, move |request: ::rpc_core::codegen::v1::Request<self::Empty>| {
-                let instance = ::core::clone::Clone::clone(&instance);
-                async move { <T as self::LocalType>::r#await(&*instance, request).await }
-            });
+            methods
+                .unary(
+                    &self::type_methods::AWAIT,
+                    move |request: ::rpc_core::codegen::v1::Request<self::Empty>| {
+                        let instance = ::core::clone::Clone::clone(&instance);
+                        async move {
+                            <T as self::LocalType>::r#await(&*instance, request).await
+                        }
+                    },
+                );
         }
         {
             let instance = ::core::clone::Clone::clone(&instance);
-            methods.unary(&self::type_methods::GEN, move |request: ::rpc_core::codegen::v1::Request<self::Empty>| {
-                let instance = ::core::clone::Clone::clone(&instance);
-                async move { <T as self::LocalType>::r#gen(&*instance, request).await }
-            });
+            methods
+                .unary(
+                    &self::type_methods::GEN,
+                    move |request: ::rpc_core::codegen::v1::Request<self::Empty>| {
+                        let instance = ::core::clone::Clone::clone(&instance);
+                        async move {
+                            <T as self::LocalType>::r#gen(&*instance, request).await
+                        }
+                    },
+                );
         }
         {
             let instance = ::core::clone::Clone::clone(&instance);
-            methods.unary(&self::type_methods::DYN, move |request: ::rpc_core::codegen::v1::Request<self::Empty>| {
-                let instance = ::core::clone::Clone::clone(&instance);
-                async move { <T as self::LocalType>::r#dyn(&*instance, request).await }
-            });
+            methods
+                .unary(
+                    &self::type_methods::DYN,
+                    move |request: ::rpc_core::codegen::v1::Request<self::Empty>| {
+                        let instance = ::core::clone::Clone::clone(&instance);
+                        async move {
+                            <T as self::LocalType>::r#dyn(&*instance, request).await
+                        }
+                    },
+                );
         }
         {
             let instance = ::core::clone::Clone::clone(&instance);
-            methods.unary(&self::type_methods::TRY, move |request: ::rpc_core::codegen::v1::Request<self::Empty>| {
-                let instance = ::core::clone::Clone::clone(&instance);
-                async move { <T as self::LocalType>::r#try(&*instance, request).await }
-            });
+            methods
+                .unary(
+                    &self::type_methods::TRY,
+                    move |request: ::rpc_core::codegen::v1::Request<self::Empty>| {
+                        let instance = ::core::clone::Clone::clone(&instance);
+                        async move {
+                            <T as self::LocalType>::r#try(&*instance, request).await
+                        }
+                    },
+                );
         }
         {
             let instance = ::core::clone::Clone::clone(&instance);
-            methods.unary(&self::type_methods::SELF_, move |request: ::rpc_core::codegen::v1::Request<self::Empty>| {
-                let instance = ::core::clone::Clone::clone(&instance);
-                async move { <T as self::LocalType>::self_(&*instance, request).await }
-            });
+            methods
+                .unary(
+                    &self::type_methods::SELF_,
+                    move |request: ::rpc_core::codegen::v1::Request<self::Empty>| {
+                        let instance = ::core::clone::Clone::clone(&instance);
+                        async move {
+                            <T as self::LocalType>::self_(&*instance, request).await
+                        }
+                    },
+                );
         }
         {
             let instance = ::core::clone::Clone::clone(&instance);
-            methods.unary(&self::type_methods::SUPER_, move |request: ::rpc_core::codegen::v1::Request<self::Empty>| {
-                let instance = ::core::clone::Clone::clone(&instance);
-                async move { <T as self::LocalType>::super_(&*instance, request).await }
-            });
+            methods
+                .unary(
+                    &self::type_methods::SUPER_,
+                    move |request: ::rpc_core::codegen::v1::Request<self::Empty>| {
+                        let instance = ::core::clone::Clone::clone(&instance);
+                        async move {
+                            <T as self::LocalType>::super_(&*instance, request).await
+                        }
+                    },
+                );
         }
         {
             let instance = ::core::clone::Clone::clone(&instance);
-            methods.unary(&self::type_methods::CRATE_, move |request: ::rpc_core::codegen::v1::Request<self::Empty>| {
-                let instance = ::core::clone::Clone::clone(&instance);
-                async move { <T as self::LocalType>::crate_(&*instance, request).await }
-            });
+            methods
+                .unary(
+                    &self::type_methods::CRATE_,
+                    move |request: ::rpc_core::codegen::v1::Request<self::Empty>| {
+                        let instance = ::core::clone::Clone::clone(&instance);
+                        async move {
+                            <T as self::LocalType>::crate_(&*instance, request).await
+                        }
+                    },
+                );
         }
         {
             let instance = ::core::clone::Clone::clone(&instance);
-            methods.unary(&self::type_methods::_1ST, move |request: ::rpc_core::codegen::v1::Request<self::Empty>| {
-                let instance = ::core::clone::Clone::clone(&instance);
-                async move { <T as self::LocalType>::_1st(&*instance, request).await }
-            });
+            methods
+                .unary(
+                    &self::type_methods::_1ST,
+                    move |request: ::rpc_core::codegen::v1::Request<self::Empty>| {
+                        let instance = ::core::clone::Clone::clone(&instance);
+                        async move {
+                            <T as self::LocalType>::_1st(&*instance, request).await
+                        }
+                    },
+                );
         }
         {
             let instance = ::core::clone::Clone::clone(&instance);
-            methods.unary(&self::type_methods::HTTP_GET, move |request: ::rpc_core::codegen::v1::Request<self::Empty>| {
-                let instance = ::core::clone::Clone::clone(&instance);
-                async move { <T as self::LocalType>::http_get(&*instance, request).await }
-            });
+            methods
+                .unary(
+                    &self::type_methods::HTTP_GET,
+                    move |request: ::rpc_core::codegen::v1::Request<self::Empty>| {
+                        let instance = ::core::clone::Clone::clone(&instance);
+                        async move {
+                            <T as self::LocalType>::http_get(&*instance, request).await
+                        }
+                    },
+                );
         }
     }
 }
@@ -482,97 +740,193 @@ impl<C: ::rpc_core::codegen::v1::Caller> TypeClient<C> {
     pub async fn r#type(
         &self,
         request: impl ::rpc_core::codegen::v1::IntoRequest<self::Empty>,
-    ) -> ::core::result::Result<::rpc_core::codegen::v1::Response<self::Empty>, ::rpc_core::codegen::v1::CallError> {
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::Empty>,
+        ::rpc_core::codegen::v1::CallError,
+    > {
         let request = ::rpc_core::codegen::v1::IntoRequest::into_request(request);
-        ::rpc_core::codegen::v1::Caller::unary(&self.caller, &self::type_methods::TYPE, request).await
+        ::rpc_core::codegen::v1::Caller::unary(
+                &self.caller,
+                &self::type_methods::TYPE,
+                request,
+            )
+            .await
     }
     /// Calls `keywords.Type/Move`.
     pub async fn r#move(
         &self,
         request: impl ::rpc_core::codegen::v1::IntoRequest<self::Empty>,
-    ) -> ::core::result::Result<::rpc_core::codegen::v1::Response<self::Empty>, ::rpc_core::codegen::v1::CallError> {
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::Empty>,
+        ::rpc_core::codegen::v1::CallError,
+    > {
         let request = ::rpc_core::codegen::v1::IntoRequest::into_request(request);
-        ::rpc_core::codegen::v1::Caller::unary(&self.caller, &self::type_methods::MOVE, request).await
+        ::rpc_core::codegen::v1::Caller::unary(
+                &self.caller,
+                &self::type_methods::MOVE,
+                request,
+            )
+            .await
     }
     /// Calls `keywords.Type/async`.
     pub async fn r#async(
         &self,
         request: impl ::rpc_core::codegen::v1::IntoRequest<self::Empty>,
-    ) -> ::core::result::Result<::rpc_core::codegen::v1::Response<self::Empty>, ::rpc_core::codegen::v1::CallError> {
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::Empty>,
+        ::rpc_core::codegen::v1::CallError,
+    > {
         let request = ::rpc_core::codegen::v1::IntoRequest::into_request(request);
-        ::rpc_core::codegen::v1::Caller::unary(&self.caller, &self::type_methods::ASYNC, request).await
+        ::rpc_core::codegen::v1::Caller::unary(
+                &self.caller,
+                &self::type_methods::ASYNC,
+                request,
+            )
+            .await
     }
     /// Calls `keywords.Type/Await`.
     pub async fn r#await(
         &self,
         request: impl ::rpc_core::codegen::v1::IntoRequest<self::Empty>,
-    ) -> ::core::result::Result<::rpc_core::codegen::v1::Response<self::Empty>, ::rpc_core::codegen::v1::CallError> {
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::Empty>,
+        ::rpc_core::codegen::v1::CallError,
+    > {
         let request = ::rpc_core::codegen::v1::IntoRequest::into_request(request);
-        ::rpc_core::codegen::v1::Caller::unary(&self.caller, &self::type_methods::AWAIT, request).await
+        ::rpc_core::codegen::v1::Caller::unary(
+                &self.caller,
+                &self::type_methods::AWAIT,
+                request,
+            )
+            .await
     }
     /// Calls `keywords.Type/Gen`.
     pub async fn r#gen(
         &self,
         request: impl ::rpc_core::codegen::v1::IntoRequest<self::Empty>,
-    ) -> ::core::result::Result<::rpc_core::codegen::v1::Response<self::Empty>, ::rpc_core::codegen::v1::CallError> {
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::Empty>,
+        ::rpc_core::codegen::v1::CallError,
+    > {
         let request = ::rpc_core::codegen::v1::IntoRequest::into_request(request);
-        ::rpc_core::codegen::v1::Caller::unary(&self.caller, &self::type_methods::GEN, request).await
+        ::rpc_core::codegen::v1::Caller::unary(
+                &self.caller,
+                &self::type_methods::GEN,
+                request,
+            )
+            .await
     }
     /// Calls `keywords.Type/Dyn`.
     pub async fn r#dyn(
         &self,
         request: impl ::rpc_core::codegen::v1::IntoRequest<self::Empty>,
-    ) -> ::core::result::Result<::rpc_core::codegen::v1::Response<self::Empty>, ::rpc_core::codegen::v1::CallError> {
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::Empty>,
+        ::rpc_core::codegen::v1::CallError,
+    > {
         let request = ::rpc_core::codegen::v1::IntoRequest::into_request(request);
-        ::rpc_core::codegen::v1::Caller::unary(&self.caller, &self::type_methods::DYN, request).await
+        ::rpc_core::codegen::v1::Caller::unary(
+                &self.caller,
+                &self::type_methods::DYN,
+                request,
+            )
+            .await
     }
     /// Calls `keywords.Type/Try`.
     pub async fn r#try(
         &self,
         request: impl ::rpc_core::codegen::v1::IntoRequest<self::Empty>,
-    ) -> ::core::result::Result<::rpc_core::codegen::v1::Response<self::Empty>, ::rpc_core::codegen::v1::CallError> {
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::Empty>,
+        ::rpc_core::codegen::v1::CallError,
+    > {
         let request = ::rpc_core::codegen::v1::IntoRequest::into_request(request);
-        ::rpc_core::codegen::v1::Caller::unary(&self.caller, &self::type_methods::TRY, request).await
+        ::rpc_core::codegen::v1::Caller::unary(
+                &self.caller,
+                &self::type_methods::TRY,
+                request,
+            )
+            .await
     }
     /// Calls `keywords.Type/self`.
     pub async fn self_(
         &self,
         request: impl ::rpc_core::codegen::v1::IntoRequest<self::Empty>,
-    ) -> ::core::result::Result<::rpc_core::codegen::v1::Response<self::Empty>, ::rpc_core::codegen::v1::CallError> {
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::Empty>,
+        ::rpc_core::codegen::v1::CallError,
+    > {
         let request = ::rpc_core::codegen::v1::IntoRequest::into_request(request);
-        ::rpc_core::codegen::v1::Caller::unary(&self.caller, &self::type_methods::SELF_, request).await
+        ::rpc_core::codegen::v1::Caller::unary(
+                &self.caller,
+                &self::type_methods::SELF_,
+                request,
+            )
+            .await
     }
     /// Calls `keywords.Type/super`.
     pub async fn super_(
         &self,
         request: impl ::rpc_core::codegen::v1::IntoRequest<self::Empty>,
-    ) -> ::core::result::Result<::rpc_core::codegen::v1::Response<self::Empty>, ::rpc_core::codegen::v1::CallError> {
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::Empty>,
+        ::rpc_core::codegen::v1::CallError,
+    > {
         let request = ::rpc_core::codegen::v1::IntoRequest::into_request(request);
-        ::rpc_core::codegen::v1::Caller::unary(&self.caller, &self::type_methods::SUPER_, request).await
+        ::rpc_core::codegen::v1::Caller::unary(
+                &self.caller,
+                &self::type_methods::SUPER_,
+                request,
+            )
+            .await
     }
     /// Calls `keywords.Type/Crate`.
     pub async fn crate_(
         &self,
         request: impl ::rpc_core::codegen::v1::IntoRequest<self::Empty>,
-    ) -> ::core::result::Result<::rpc_core::codegen::v1::Response<self::Empty>, ::rpc_core::codegen::v1::CallError> {
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::Empty>,
+        ::rpc_core::codegen::v1::CallError,
+    > {
         let request = ::rpc_core::codegen::v1::IntoRequest::into_request(request);
-        ::rpc_core::codegen::v1::Caller::unary(&self.caller, &self::type_methods::CRATE_, request).await
+        ::rpc_core::codegen::v1::Caller::unary(
+                &self.caller,
+                &self::type_methods::CRATE_,
+                request,
+            )
+            .await
     }
     /// Calls `keywords.Type/_1st`.
     pub async fn _1st(
         &self,
         request: impl ::rpc_core::codegen::v1::IntoRequest<self::Empty>,
-    ) -> ::core::result::Result<::rpc_core::codegen::v1::Response<self::Empty>, ::rpc_core::codegen::v1::CallError> {
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::Empty>,
+        ::rpc_core::codegen::v1::CallError,
+    > {
         let request = ::rpc_core::codegen::v1::IntoRequest::into_request(request);
-        ::rpc_core::codegen::v1::Caller::unary(&self.caller, &self::type_methods::_1ST, request).await
+        ::rpc_core::codegen::v1::Caller::unary(
+                &self.caller,
+                &self::type_methods::_1ST,
+                request,
+            )
+            .await
     }
     /// Calls `keywords.Type/HTTPGet`.
     pub async fn http_get(
         &self,
         request: impl ::rpc_core::codegen::v1::IntoRequest<self::Empty>,
-    ) -> ::core::result::Result<::rpc_core::codegen::v1::Response<self::Empty>, ::rpc_core::codegen::v1::CallError> {
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::Empty>,
+        ::rpc_core::codegen::v1::CallError,
+    > {
         let request = ::rpc_core::codegen::v1::IntoRequest::into_request(request);
-        ::rpc_core::codegen::v1::Caller::unary(&self.caller, &self::type_methods::HTTP_GET, request).await
+        ::rpc_core::codegen::v1::Caller::unary(
+                &self.caller,
+                &self::type_methods::HTTP_GET,
+                request,
+            )
+            .await
     }
 }
 /// The methods of `keywords.Self`.
@@ -594,7 +948,12 @@ pub trait Self_: ::core::marker::Send + ::core::marker::Sync + 'static {
     fn self_(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::Empty>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::Empty>, ::rpc_core::codegen::v1::Status>> + ::core::marker::Send;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::Empty>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > + ::core::marker::Send;
 }
 /// [`Self_`] without `Send`, for a service that stays on one poller: see [`SelfServer::per_poller`].
 ///
@@ -605,14 +964,24 @@ pub trait LocalSelf: 'static {
     fn self_(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::Empty>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::Empty>, ::rpc_core::codegen::v1::Status>>;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::Empty>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    >;
 }
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 impl<T: self::Self_> self::LocalSelf for T {
     fn self_(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::Empty>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::Empty>, ::rpc_core::codegen::v1::Status>> {
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::Empty>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > {
         <T as self::Self_>::self_(self, request)
     }
 }
@@ -629,22 +998,29 @@ impl<T: self::Self_> SelfServer<T> {
     }
     /// Serves a service that the caller keeps a hold of.
     pub fn from_arc(service: ::std::sync::Arc<T>) -> Self {
-        Self { instances: ::rpc_core::codegen::v1::Instances::shared(service) }
+        Self {
+            instances: ::rpc_core::codegen::v1::Instances::shared(service),
+        }
     }
 }
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 impl<T: self::LocalSelf> SelfServer<T> {
     /// Serves a service of its own on each poller, made there by `make`: it need not be `Send`, and shares nothing.
     pub fn per_poller(
-        make: impl ::core::ops::Fn() -> T + ::core::marker::Send + ::core::marker::Sync + 'static,
+        make: impl ::core::ops::Fn(
+        ) -> T + ::core::marker::Send + ::core::marker::Sync + 'static,
     ) -> Self {
-        Self { instances: ::rpc_core::codegen::v1::Instances::per_poller(make) }
+        Self {
+            instances: ::rpc_core::codegen::v1::Instances::per_poller(make),
+        }
     }
 }
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 impl<T> ::core::clone::Clone for SelfServer<T> {
     fn clone(&self) -> Self {
-        Self { instances: ::core::clone::Clone::clone(&self.instances) }
+        Self {
+            instances: ::core::clone::Clone::clone(&self.instances),
+        }
     }
 }
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
@@ -662,10 +1038,16 @@ impl<T: self::LocalSelf> ::rpc_core::codegen::v1::Service for SelfServer<T> {
         let instance = self.instances.instance();
         {
             let instance = ::core::clone::Clone::clone(&instance);
-            methods.unary(&self::self_methods::SELF_, move |request: ::rpc_core::codegen::v1::Request<self::Empty>| {
-                let instance = ::core::clone::Clone::clone(&instance);
-                async move { <T as self::LocalSelf>::self_(&*instance, request).await }
-            });
+            methods
+                .unary(
+                    &self::self_methods::SELF_,
+                    move |request: ::rpc_core::codegen::v1::Request<self::Empty>| {
+                        let instance = ::core::clone::Clone::clone(&instance);
+                        async move {
+                            <T as self::LocalSelf>::self_(&*instance, request).await
+                        }
+                    },
+                );
         }
     }
 }
@@ -685,9 +1067,17 @@ impl<C: ::rpc_core::codegen::v1::Caller> SelfClient<C> {
     pub async fn self_(
         &self,
         request: impl ::rpc_core::codegen::v1::IntoRequest<self::Empty>,
-    ) -> ::core::result::Result<::rpc_core::codegen::v1::Response<self::Empty>, ::rpc_core::codegen::v1::CallError> {
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::Empty>,
+        ::rpc_core::codegen::v1::CallError,
+    > {
         let request = ::rpc_core::codegen::v1::IntoRequest::into_request(request);
-        ::rpc_core::codegen::v1::Caller::unary(&self.caller, &self::self_methods::SELF_, request).await
+        ::rpc_core::codegen::v1::Caller::unary(
+                &self.caller,
+                &self::self_methods::SELF_,
+                request,
+            )
+            .await
     }
 }
 /// The methods of `keywords.snake_case_service`.
@@ -709,7 +1099,12 @@ pub trait SnakeCaseService: ::core::marker::Send + ::core::marker::Sync + 'stati
     fn snake_case_method(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::Empty>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::Empty>, ::rpc_core::codegen::v1::Status>> + ::core::marker::Send;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::Empty>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > + ::core::marker::Send;
 }
 /// [`SnakeCaseService`] without `Send`, for a service that stays on one poller: see [`SnakeCaseServiceServer::per_poller`].
 ///
@@ -720,14 +1115,24 @@ pub trait LocalSnakeCaseService: 'static {
     fn snake_case_method(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::Empty>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::Empty>, ::rpc_core::codegen::v1::Status>>;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::Empty>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    >;
 }
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 impl<T: self::SnakeCaseService> self::LocalSnakeCaseService for T {
     fn snake_case_method(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::Empty>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::Empty>, ::rpc_core::codegen::v1::Status>> {
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::Empty>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > {
         <T as self::SnakeCaseService>::snake_case_method(self, request)
     }
 }
@@ -744,22 +1149,29 @@ impl<T: self::SnakeCaseService> SnakeCaseServiceServer<T> {
     }
     /// Serves a service that the caller keeps a hold of.
     pub fn from_arc(service: ::std::sync::Arc<T>) -> Self {
-        Self { instances: ::rpc_core::codegen::v1::Instances::shared(service) }
+        Self {
+            instances: ::rpc_core::codegen::v1::Instances::shared(service),
+        }
     }
 }
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 impl<T: self::LocalSnakeCaseService> SnakeCaseServiceServer<T> {
     /// Serves a service of its own on each poller, made there by `make`: it need not be `Send`, and shares nothing.
     pub fn per_poller(
-        make: impl ::core::ops::Fn() -> T + ::core::marker::Send + ::core::marker::Sync + 'static,
+        make: impl ::core::ops::Fn(
+        ) -> T + ::core::marker::Send + ::core::marker::Sync + 'static,
     ) -> Self {
-        Self { instances: ::rpc_core::codegen::v1::Instances::per_poller(make) }
+        Self {
+            instances: ::rpc_core::codegen::v1::Instances::per_poller(make),
+        }
     }
 }
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 impl<T> ::core::clone::Clone for SnakeCaseServiceServer<T> {
     fn clone(&self) -> Self {
-        Self { instances: ::core::clone::Clone::clone(&self.instances) }
+        Self {
+            instances: ::core::clone::Clone::clone(&self.instances),
+        }
     }
 }
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
@@ -769,7 +1181,8 @@ impl<T> ::core::fmt::Debug for SnakeCaseServiceServer<T> {
     }
 }
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
-impl<T: self::LocalSnakeCaseService> ::rpc_core::codegen::v1::Service for SnakeCaseServiceServer<T> {
+impl<T: self::LocalSnakeCaseService> ::rpc_core::codegen::v1::Service
+for SnakeCaseServiceServer<T> {
     fn name(&self) -> &'static str {
         "keywords.snake_case_service"
     }
@@ -777,10 +1190,20 @@ impl<T: self::LocalSnakeCaseService> ::rpc_core::codegen::v1::Service for SnakeC
         let instance = self.instances.instance();
         {
             let instance = ::core::clone::Clone::clone(&instance);
-            methods.unary(&self::snake_case_service_methods::SNAKE_CASE_METHOD, move |request: ::rpc_core::codegen::v1::Request<self::Empty>| {
-                let instance = ::core::clone::Clone::clone(&instance);
-                async move { <T as self::LocalSnakeCaseService>::snake_case_method(&*instance, request).await }
-            });
+            methods
+                .unary(
+                    &self::snake_case_service_methods::SNAKE_CASE_METHOD,
+                    move |request: ::rpc_core::codegen::v1::Request<self::Empty>| {
+                        let instance = ::core::clone::Clone::clone(&instance);
+                        async move {
+                            <T as self::LocalSnakeCaseService>::snake_case_method(
+                                    &*instance,
+                                    request,
+                                )
+                                .await
+                        }
+                    },
+                );
         }
     }
 }
@@ -800,9 +1223,17 @@ impl<C: ::rpc_core::codegen::v1::Caller> SnakeCaseServiceClient<C> {
     pub async fn snake_case_method(
         &self,
         request: impl ::rpc_core::codegen::v1::IntoRequest<self::Empty>,
-    ) -> ::core::result::Result<::rpc_core::codegen::v1::Response<self::Empty>, ::rpc_core::codegen::v1::CallError> {
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::Empty>,
+        ::rpc_core::codegen::v1::CallError,
+    > {
         let request = ::rpc_core::codegen::v1::IntoRequest::into_request(request);
-        ::rpc_core::codegen::v1::Caller::unary(&self.caller, &self::snake_case_service_methods::SNAKE_CASE_METHOD, request).await
+        ::rpc_core::codegen::v1::Caller::unary(
+                &self.caller,
+                &self::snake_case_service_methods::SNAKE_CASE_METHOD,
+                request,
+            )
+            .await
     }
 }
 /// The methods of `keywords._2nd`.
@@ -824,7 +1255,12 @@ pub trait _2nd: ::core::marker::Send + ::core::marker::Sync + 'static {
     fn go(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::Empty>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::Empty>, ::rpc_core::codegen::v1::Status>> + ::core::marker::Send;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::Empty>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > + ::core::marker::Send;
 }
 /// [`_2nd`] without `Send`, for a service that stays on one poller: see [`_2ndServer::per_poller`].
 ///
@@ -835,14 +1271,24 @@ pub trait Local2nd: 'static {
     fn go(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::Empty>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::Empty>, ::rpc_core::codegen::v1::Status>>;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::Empty>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    >;
 }
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 impl<T: self::_2nd> self::Local2nd for T {
     fn go(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::Empty>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::Empty>, ::rpc_core::codegen::v1::Status>> {
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::Empty>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > {
         <T as self::_2nd>::go(self, request)
     }
 }
@@ -859,22 +1305,29 @@ impl<T: self::_2nd> _2ndServer<T> {
     }
     /// Serves a service that the caller keeps a hold of.
     pub fn from_arc(service: ::std::sync::Arc<T>) -> Self {
-        Self { instances: ::rpc_core::codegen::v1::Instances::shared(service) }
+        Self {
+            instances: ::rpc_core::codegen::v1::Instances::shared(service),
+        }
     }
 }
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 impl<T: self::Local2nd> _2ndServer<T> {
     /// Serves a service of its own on each poller, made there by `make`: it need not be `Send`, and shares nothing.
     pub fn per_poller(
-        make: impl ::core::ops::Fn() -> T + ::core::marker::Send + ::core::marker::Sync + 'static,
+        make: impl ::core::ops::Fn(
+        ) -> T + ::core::marker::Send + ::core::marker::Sync + 'static,
     ) -> Self {
-        Self { instances: ::rpc_core::codegen::v1::Instances::per_poller(make) }
+        Self {
+            instances: ::rpc_core::codegen::v1::Instances::per_poller(make),
+        }
     }
 }
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 impl<T> ::core::clone::Clone for _2ndServer<T> {
     fn clone(&self) -> Self {
-        Self { instances: ::core::clone::Clone::clone(&self.instances) }
+        Self {
+            instances: ::core::clone::Clone::clone(&self.instances),
+        }
     }
 }
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
@@ -892,10 +1345,16 @@ impl<T: self::Local2nd> ::rpc_core::codegen::v1::Service for _2ndServer<T> {
         let instance = self.instances.instance();
         {
             let instance = ::core::clone::Clone::clone(&instance);
-            methods.unary(&self::_2nd_methods::GO, move |request: ::rpc_core::codegen::v1::Request<self::Empty>| {
-                let instance = ::core::clone::Clone::clone(&instance);
-                async move { <T as self::Local2nd>::go(&*instance, request).await }
-            });
+            methods
+                .unary(
+                    &self::_2nd_methods::GO,
+                    move |request: ::rpc_core::codegen::v1::Request<self::Empty>| {
+                        let instance = ::core::clone::Clone::clone(&instance);
+                        async move {
+                            <T as self::Local2nd>::go(&*instance, request).await
+                        }
+                    },
+                );
         }
     }
 }
@@ -915,8 +1374,16 @@ impl<C: ::rpc_core::codegen::v1::Caller> _2ndClient<C> {
     pub async fn go(
         &self,
         request: impl ::rpc_core::codegen::v1::IntoRequest<self::Empty>,
-    ) -> ::core::result::Result<::rpc_core::codegen::v1::Response<self::Empty>, ::rpc_core::codegen::v1::CallError> {
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::Empty>,
+        ::rpc_core::codegen::v1::CallError,
+    > {
         let request = ::rpc_core::codegen::v1::IntoRequest::into_request(request);
-        ::rpc_core::codegen::v1::Caller::unary(&self.caller, &self::_2nd_methods::GO, request).await
+        ::rpc_core::codegen::v1::Caller::unary(
+                &self.caller,
+                &self::_2nd_methods::GO,
+                request,
+            )
+            .await
     }
 }

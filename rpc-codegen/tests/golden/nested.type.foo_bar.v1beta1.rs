@@ -9,8 +9,7 @@ pub struct Ping {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::rpc_core::codegen::v1::prost::Message)]
 #[prost(prost_path = "::rpc_core::codegen::v1::prost")]
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
-pub struct Pong {
-}
+pub struct Pong {}
 /// The methods of `nested.type.fooBar.v1beta1.Deep`.
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub mod deep_methods {
@@ -30,7 +29,12 @@ pub trait Deep: ::core::marker::Send + ::core::marker::Sync + 'static {
     fn go(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::Ping>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::Pong>, ::rpc_core::codegen::v1::Status>> + ::core::marker::Send;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::Pong>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > + ::core::marker::Send;
 }
 /// [`Deep`] without `Send`, for a service that stays on one poller: see [`DeepServer::per_poller`].
 ///
@@ -41,14 +45,24 @@ pub trait LocalDeep: 'static {
     fn go(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::Ping>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::Pong>, ::rpc_core::codegen::v1::Status>>;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::Pong>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    >;
 }
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 impl<T: self::Deep> self::LocalDeep for T {
     fn go(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::Ping>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::Pong>, ::rpc_core::codegen::v1::Status>> {
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::Pong>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > {
         <T as self::Deep>::go(self, request)
     }
 }
@@ -65,22 +79,29 @@ impl<T: self::Deep> DeepServer<T> {
     }
     /// Serves a service that the caller keeps a hold of.
     pub fn from_arc(service: ::std::sync::Arc<T>) -> Self {
-        Self { instances: ::rpc_core::codegen::v1::Instances::shared(service) }
+        Self {
+            instances: ::rpc_core::codegen::v1::Instances::shared(service),
+        }
     }
 }
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 impl<T: self::LocalDeep> DeepServer<T> {
     /// Serves a service of its own on each poller, made there by `make`: it need not be `Send`, and shares nothing.
     pub fn per_poller(
-        make: impl ::core::ops::Fn() -> T + ::core::marker::Send + ::core::marker::Sync + 'static,
+        make: impl ::core::ops::Fn(
+        ) -> T + ::core::marker::Send + ::core::marker::Sync + 'static,
     ) -> Self {
-        Self { instances: ::rpc_core::codegen::v1::Instances::per_poller(make) }
+        Self {
+            instances: ::rpc_core::codegen::v1::Instances::per_poller(make),
+        }
     }
 }
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 impl<T> ::core::clone::Clone for DeepServer<T> {
     fn clone(&self) -> Self {
-        Self { instances: ::core::clone::Clone::clone(&self.instances) }
+        Self {
+            instances: ::core::clone::Clone::clone(&self.instances),
+        }
     }
 }
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
@@ -98,10 +119,16 @@ impl<T: self::LocalDeep> ::rpc_core::codegen::v1::Service for DeepServer<T> {
         let instance = self.instances.instance();
         {
             let instance = ::core::clone::Clone::clone(&instance);
-            methods.unary(&self::deep_methods::GO, move |request: ::rpc_core::codegen::v1::Request<self::Ping>| {
-                let instance = ::core::clone::Clone::clone(&instance);
-                async move { <T as self::LocalDeep>::go(&*instance, request).await }
-            });
+            methods
+                .unary(
+                    &self::deep_methods::GO,
+                    move |request: ::rpc_core::codegen::v1::Request<self::Ping>| {
+                        let instance = ::core::clone::Clone::clone(&instance);
+                        async move {
+                            <T as self::LocalDeep>::go(&*instance, request).await
+                        }
+                    },
+                );
         }
     }
 }
@@ -121,8 +148,16 @@ impl<C: ::rpc_core::codegen::v1::Caller> DeepClient<C> {
     pub async fn go(
         &self,
         request: impl ::rpc_core::codegen::v1::IntoRequest<self::Ping>,
-    ) -> ::core::result::Result<::rpc_core::codegen::v1::Response<self::Pong>, ::rpc_core::codegen::v1::CallError> {
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::Pong>,
+        ::rpc_core::codegen::v1::CallError,
+    > {
         let request = ::rpc_core::codegen::v1::IntoRequest::into_request(request);
-        ::rpc_core::codegen::v1::Caller::unary(&self.caller, &self::deep_methods::GO, request).await
+        ::rpc_core::codegen::v1::Caller::unary(
+                &self.caller,
+                &self::deep_methods::GO,
+                request,
+            )
+            .await
     }
 }

@@ -41,12 +41,22 @@ pub trait Reader: ::core::marker::Send + ::core::marker::Sync + 'static {
     fn get(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::Key>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::Value>, ::rpc_core::codegen::v1::Status>> + ::core::marker::Send;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::Value>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > + ::core::marker::Send;
     /// The method `services.Reader/Has`.
     fn has(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::Key>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::Value>, ::rpc_core::codegen::v1::Status>> + ::core::marker::Send;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::Value>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > + ::core::marker::Send;
 }
 /// [`Reader`] without `Send`, for a service that stays on one poller: see [`ReaderServer::per_poller`].
 ///
@@ -57,25 +67,45 @@ pub trait LocalReader: 'static {
     fn get(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::Key>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::Value>, ::rpc_core::codegen::v1::Status>>;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::Value>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    >;
     /// The method `services.Reader/Has`.
     fn has(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::Key>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::Value>, ::rpc_core::codegen::v1::Status>>;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::Value>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    >;
 }
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 impl<T: self::Reader> self::LocalReader for T {
     fn get(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::Key>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::Value>, ::rpc_core::codegen::v1::Status>> {
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::Value>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > {
         <T as self::Reader>::get(self, request)
     }
     fn has(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::Key>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::Value>, ::rpc_core::codegen::v1::Status>> {
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::Value>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > {
         <T as self::Reader>::has(self, request)
     }
 }
@@ -92,22 +122,29 @@ impl<T: self::Reader> ReaderServer<T> {
     }
     /// Serves a service that the caller keeps a hold of.
     pub fn from_arc(service: ::std::sync::Arc<T>) -> Self {
-        Self { instances: ::rpc_core::codegen::v1::Instances::shared(service) }
+        Self {
+            instances: ::rpc_core::codegen::v1::Instances::shared(service),
+        }
     }
 }
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 impl<T: self::LocalReader> ReaderServer<T> {
     /// Serves a service of its own on each poller, made there by `make`: it need not be `Send`, and shares nothing.
     pub fn per_poller(
-        make: impl ::core::ops::Fn() -> T + ::core::marker::Send + ::core::marker::Sync + 'static,
+        make: impl ::core::ops::Fn(
+        ) -> T + ::core::marker::Send + ::core::marker::Sync + 'static,
     ) -> Self {
-        Self { instances: ::rpc_core::codegen::v1::Instances::per_poller(make) }
+        Self {
+            instances: ::rpc_core::codegen::v1::Instances::per_poller(make),
+        }
     }
 }
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 impl<T> ::core::clone::Clone for ReaderServer<T> {
     fn clone(&self) -> Self {
-        Self { instances: ::core::clone::Clone::clone(&self.instances) }
+        Self {
+            instances: ::core::clone::Clone::clone(&self.instances),
+        }
     }
 }
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
@@ -125,17 +162,29 @@ impl<T: self::LocalReader> ::rpc_core::codegen::v1::Service for ReaderServer<T> 
         let instance = self.instances.instance();
         {
             let instance = ::core::clone::Clone::clone(&instance);
-            methods.unary(&self::reader_methods::GET, move |request: ::rpc_core::codegen::v1::Request<self::Key>| {
-                let instance = ::core::clone::Clone::clone(&instance);
-                async move { <T as self::LocalReader>::get(&*instance, request).await }
-            });
+            methods
+                .unary(
+                    &self::reader_methods::GET,
+                    move |request: ::rpc_core::codegen::v1::Request<self::Key>| {
+                        let instance = ::core::clone::Clone::clone(&instance);
+                        async move {
+                            <T as self::LocalReader>::get(&*instance, request).await
+                        }
+                    },
+                );
         }
         {
             let instance = ::core::clone::Clone::clone(&instance);
-            methods.unary(&self::reader_methods::HAS, move |request: ::rpc_core::codegen::v1::Request<self::Key>| {
-                let instance = ::core::clone::Clone::clone(&instance);
-                async move { <T as self::LocalReader>::has(&*instance, request).await }
-            });
+            methods
+                .unary(
+                    &self::reader_methods::HAS,
+                    move |request: ::rpc_core::codegen::v1::Request<self::Key>| {
+                        let instance = ::core::clone::Clone::clone(&instance);
+                        async move {
+                            <T as self::LocalReader>::has(&*instance, request).await
+                        }
+                    },
+                );
         }
     }
 }
@@ -155,17 +204,33 @@ impl<C: ::rpc_core::codegen::v1::Caller> ReaderClient<C> {
     pub async fn get(
         &self,
         request: impl ::rpc_core::codegen::v1::IntoRequest<self::Key>,
-    ) -> ::core::result::Result<::rpc_core::codegen::v1::Response<self::Value>, ::rpc_core::codegen::v1::CallError> {
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::Value>,
+        ::rpc_core::codegen::v1::CallError,
+    > {
         let request = ::rpc_core::codegen::v1::IntoRequest::into_request(request);
-        ::rpc_core::codegen::v1::Caller::unary(&self.caller, &self::reader_methods::GET, request).await
+        ::rpc_core::codegen::v1::Caller::unary(
+                &self.caller,
+                &self::reader_methods::GET,
+                request,
+            )
+            .await
     }
     /// Calls `services.Reader/Has`.
     pub async fn has(
         &self,
         request: impl ::rpc_core::codegen::v1::IntoRequest<self::Key>,
-    ) -> ::core::result::Result<::rpc_core::codegen::v1::Response<self::Value>, ::rpc_core::codegen::v1::CallError> {
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::Value>,
+        ::rpc_core::codegen::v1::CallError,
+    > {
         let request = ::rpc_core::codegen::v1::IntoRequest::into_request(request);
-        ::rpc_core::codegen::v1::Caller::unary(&self.caller, &self::reader_methods::HAS, request).await
+        ::rpc_core::codegen::v1::Caller::unary(
+                &self.caller,
+                &self::reader_methods::HAS,
+                request,
+            )
+            .await
     }
 }
 /// The methods of `services.Writer`.
@@ -203,18 +268,33 @@ pub trait Writer: ::core::marker::Send + ::core::marker::Sync + 'static {
     fn get(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::Value>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::Key>, ::rpc_core::codegen::v1::Status>> + ::core::marker::Send;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::Key>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > + ::core::marker::Send;
     /// Changes it, however often.
     fn put(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::Value>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::Key>, ::rpc_core::codegen::v1::Status>> + ::core::marker::Send;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::Key>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > + ::core::marker::Send;
     /// Nobody should.
     #[deprecated]
     fn old_put(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::Value>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::Key>, ::rpc_core::codegen::v1::Status>> + ::core::marker::Send;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::Key>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > + ::core::marker::Send;
 }
 /// [`Writer`] without `Send`, for a service that stays on one poller: see [`WriterServer::per_poller`].
 ///
@@ -225,37 +305,67 @@ pub trait LocalWriter: 'static {
     fn get(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::Value>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::Key>, ::rpc_core::codegen::v1::Status>>;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::Key>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    >;
     /// Changes it, however often.
     fn put(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::Value>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::Key>, ::rpc_core::codegen::v1::Status>>;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::Key>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    >;
     /// Nobody should.
     #[deprecated]
     fn old_put(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::Value>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::Key>, ::rpc_core::codegen::v1::Status>>;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::Key>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    >;
 }
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 impl<T: self::Writer> self::LocalWriter for T {
     fn get(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::Value>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::Key>, ::rpc_core::codegen::v1::Status>> {
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::Key>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > {
         <T as self::Writer>::get(self, request)
     }
     fn put(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::Value>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::Key>, ::rpc_core::codegen::v1::Status>> {
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::Key>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > {
         <T as self::Writer>::put(self, request)
     }
     fn old_put(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::Value>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::Key>, ::rpc_core::codegen::v1::Status>> {
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::Key>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > {
         <T as self::Writer>::old_put(self, request)
     }
 }
@@ -272,22 +382,29 @@ impl<T: self::Writer> WriterServer<T> {
     }
     /// Serves a service that the caller keeps a hold of.
     pub fn from_arc(service: ::std::sync::Arc<T>) -> Self {
-        Self { instances: ::rpc_core::codegen::v1::Instances::shared(service) }
+        Self {
+            instances: ::rpc_core::codegen::v1::Instances::shared(service),
+        }
     }
 }
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 impl<T: self::LocalWriter> WriterServer<T> {
     /// Serves a service of its own on each poller, made there by `make`: it need not be `Send`, and shares nothing.
     pub fn per_poller(
-        make: impl ::core::ops::Fn() -> T + ::core::marker::Send + ::core::marker::Sync + 'static,
+        make: impl ::core::ops::Fn(
+        ) -> T + ::core::marker::Send + ::core::marker::Sync + 'static,
     ) -> Self {
-        Self { instances: ::rpc_core::codegen::v1::Instances::per_poller(make) }
+        Self {
+            instances: ::rpc_core::codegen::v1::Instances::per_poller(make),
+        }
     }
 }
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 impl<T> ::core::clone::Clone for WriterServer<T> {
     fn clone(&self) -> Self {
-        Self { instances: ::core::clone::Clone::clone(&self.instances) }
+        Self {
+            instances: ::core::clone::Clone::clone(&self.instances),
+        }
     }
 }
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
@@ -305,24 +422,42 @@ impl<T: self::LocalWriter> ::rpc_core::codegen::v1::Service for WriterServer<T> 
         let instance = self.instances.instance();
         {
             let instance = ::core::clone::Clone::clone(&instance);
-            methods.unary(&self::writer_methods::GET, move |request: ::rpc_core::codegen::v1::Request<self::Value>| {
-                let instance = ::core::clone::Clone::clone(&instance);
-                async move { <T as self::LocalWriter>::get(&*instance, request).await }
-            });
+            methods
+                .unary(
+                    &self::writer_methods::GET,
+                    move |request: ::rpc_core::codegen::v1::Request<self::Value>| {
+                        let instance = ::core::clone::Clone::clone(&instance);
+                        async move {
+                            <T as self::LocalWriter>::get(&*instance, request).await
+                        }
+                    },
+                );
         }
         {
             let instance = ::core::clone::Clone::clone(&instance);
-            methods.unary(&self::writer_methods::PUT, move |request: ::rpc_core::codegen::v1::Request<self::Value>| {
-                let instance = ::core::clone::Clone::clone(&instance);
-                async move { <T as self::LocalWriter>::put(&*instance, request).await }
-            });
+            methods
+                .unary(
+                    &self::writer_methods::PUT,
+                    move |request: ::rpc_core::codegen::v1::Request<self::Value>| {
+                        let instance = ::core::clone::Clone::clone(&instance);
+                        async move {
+                            <T as self::LocalWriter>::put(&*instance, request).await
+                        }
+                    },
+                );
         }
         {
             let instance = ::core::clone::Clone::clone(&instance);
-            methods.unary(&self::writer_methods::OLD_PUT, move |request: ::rpc_core::codegen::v1::Request<self::Value>| {
-                let instance = ::core::clone::Clone::clone(&instance);
-                async move { <T as self::LocalWriter>::old_put(&*instance, request).await }
-            });
+            methods
+                .unary(
+                    &self::writer_methods::OLD_PUT,
+                    move |request: ::rpc_core::codegen::v1::Request<self::Value>| {
+                        let instance = ::core::clone::Clone::clone(&instance);
+                        async move {
+                            <T as self::LocalWriter>::old_put(&*instance, request).await
+                        }
+                    },
+                );
         }
     }
 }
@@ -342,26 +477,50 @@ impl<C: ::rpc_core::codegen::v1::Caller> WriterClient<C> {
     pub async fn get(
         &self,
         request: impl ::rpc_core::codegen::v1::IntoRequest<self::Value>,
-    ) -> ::core::result::Result<::rpc_core::codegen::v1::Response<self::Key>, ::rpc_core::codegen::v1::CallError> {
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::Key>,
+        ::rpc_core::codegen::v1::CallError,
+    > {
         let request = ::rpc_core::codegen::v1::IntoRequest::into_request(request);
-        ::rpc_core::codegen::v1::Caller::unary(&self.caller, &self::writer_methods::GET, request).await
+        ::rpc_core::codegen::v1::Caller::unary(
+                &self.caller,
+                &self::writer_methods::GET,
+                request,
+            )
+            .await
     }
     /// Changes it, however often.
     pub async fn put(
         &self,
         request: impl ::rpc_core::codegen::v1::IntoRequest<self::Value>,
-    ) -> ::core::result::Result<::rpc_core::codegen::v1::Response<self::Key>, ::rpc_core::codegen::v1::CallError> {
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::Key>,
+        ::rpc_core::codegen::v1::CallError,
+    > {
         let request = ::rpc_core::codegen::v1::IntoRequest::into_request(request);
-        ::rpc_core::codegen::v1::Caller::unary(&self.caller, &self::writer_methods::PUT, request).await
+        ::rpc_core::codegen::v1::Caller::unary(
+                &self.caller,
+                &self::writer_methods::PUT,
+                request,
+            )
+            .await
     }
     /// Nobody should.
     #[deprecated]
     pub async fn old_put(
         &self,
         request: impl ::rpc_core::codegen::v1::IntoRequest<self::Value>,
-    ) -> ::core::result::Result<::rpc_core::codegen::v1::Response<self::Key>, ::rpc_core::codegen::v1::CallError> {
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::Key>,
+        ::rpc_core::codegen::v1::CallError,
+    > {
         let request = ::rpc_core::codegen::v1::IntoRequest::into_request(request);
-        ::rpc_core::codegen::v1::Caller::unary(&self.caller, &self::writer_methods::OLD_PUT, request).await
+        ::rpc_core::codegen::v1::Caller::unary(
+                &self.caller,
+                &self::writer_methods::OLD_PUT,
+                request,
+            )
+            .await
     }
 }
 /// The methods of `services.Old`.
@@ -384,7 +543,12 @@ pub trait Old: ::core::marker::Send + ::core::marker::Sync + 'static {
     fn get(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::Key>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::Value>, ::rpc_core::codegen::v1::Status>> + ::core::marker::Send;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::Value>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > + ::core::marker::Send;
 }
 /// [`Old`] without `Send`, for a service that stays on one poller: see [`OldServer::per_poller`].
 ///
@@ -395,14 +559,24 @@ pub trait LocalOld: 'static {
     fn get(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::Key>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::Value>, ::rpc_core::codegen::v1::Status>>;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::Value>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    >;
 }
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 impl<T: self::Old> self::LocalOld for T {
     fn get(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::Key>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::Value>, ::rpc_core::codegen::v1::Status>> {
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::Value>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > {
         <T as self::Old>::get(self, request)
     }
 }
@@ -420,22 +594,29 @@ impl<T: self::Old> OldServer<T> {
     }
     /// Serves a service that the caller keeps a hold of.
     pub fn from_arc(service: ::std::sync::Arc<T>) -> Self {
-        Self { instances: ::rpc_core::codegen::v1::Instances::shared(service) }
+        Self {
+            instances: ::rpc_core::codegen::v1::Instances::shared(service),
+        }
     }
 }
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 impl<T: self::LocalOld> OldServer<T> {
     /// Serves a service of its own on each poller, made there by `make`: it need not be `Send`, and shares nothing.
     pub fn per_poller(
-        make: impl ::core::ops::Fn() -> T + ::core::marker::Send + ::core::marker::Sync + 'static,
+        make: impl ::core::ops::Fn(
+        ) -> T + ::core::marker::Send + ::core::marker::Sync + 'static,
     ) -> Self {
-        Self { instances: ::rpc_core::codegen::v1::Instances::per_poller(make) }
+        Self {
+            instances: ::rpc_core::codegen::v1::Instances::per_poller(make),
+        }
     }
 }
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 impl<T> ::core::clone::Clone for OldServer<T> {
     fn clone(&self) -> Self {
-        Self { instances: ::core::clone::Clone::clone(&self.instances) }
+        Self {
+            instances: ::core::clone::Clone::clone(&self.instances),
+        }
     }
 }
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
@@ -453,10 +634,16 @@ impl<T: self::LocalOld> ::rpc_core::codegen::v1::Service for OldServer<T> {
         let instance = self.instances.instance();
         {
             let instance = ::core::clone::Clone::clone(&instance);
-            methods.unary(&self::old_methods::GET, move |request: ::rpc_core::codegen::v1::Request<self::Key>| {
-                let instance = ::core::clone::Clone::clone(&instance);
-                async move { <T as self::LocalOld>::get(&*instance, request).await }
-            });
+            methods
+                .unary(
+                    &self::old_methods::GET,
+                    move |request: ::rpc_core::codegen::v1::Request<self::Key>| {
+                        let instance = ::core::clone::Clone::clone(&instance);
+                        async move {
+                            <T as self::LocalOld>::get(&*instance, request).await
+                        }
+                    },
+                );
         }
     }
 }
@@ -477,28 +664,32 @@ impl<C: ::rpc_core::codegen::v1::Caller> OldClient<C> {
     pub async fn get(
         &self,
         request: impl ::rpc_core::codegen::v1::IntoRequest<self::Key>,
-    ) -> ::core::result::Result<::rpc_core::codegen::v1::Response<self::Value>, ::rpc_core::codegen::v1::CallError> {
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::Value>,
+        ::rpc_core::codegen::v1::CallError,
+    > {
         let request = ::rpc_core::codegen::v1::IntoRequest::into_request(request);
-        ::rpc_core::codegen::v1::Caller::unary(&self.caller, &self::old_methods::GET, request).await
+        ::rpc_core::codegen::v1::Caller::unary(
+                &self.caller,
+                &self::old_methods::GET,
+                request,
+            )
+            .await
     }
 }
 /// The methods of `services.Nothing`.
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
-pub mod nothing_methods {
-}
+pub mod nothing_methods {}
 /// The service `services.Nothing`.
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
-pub trait Nothing: ::core::marker::Send + ::core::marker::Sync + 'static {
-}
+pub trait Nothing: ::core::marker::Send + ::core::marker::Sync + 'static {}
 /// [`Nothing`] without `Send`, for a service that stays on one poller: see [`NothingServer::per_poller`].
 ///
 /// Every [`Nothing`] is one of these, so bring only one of the two into scope where methods are called.
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
-pub trait LocalNothing: 'static {
-}
+pub trait LocalNothing: 'static {}
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
-impl<T: self::Nothing> self::LocalNothing for T {
-}
+impl<T: self::Nothing> self::LocalNothing for T {}
 /// Serves an implementation of [`Nothing`] or of [`LocalNothing`].
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub struct NothingServer<T> {
@@ -512,22 +703,29 @@ impl<T: self::Nothing> NothingServer<T> {
     }
     /// Serves a service that the caller keeps a hold of.
     pub fn from_arc(service: ::std::sync::Arc<T>) -> Self {
-        Self { instances: ::rpc_core::codegen::v1::Instances::shared(service) }
+        Self {
+            instances: ::rpc_core::codegen::v1::Instances::shared(service),
+        }
     }
 }
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 impl<T: self::LocalNothing> NothingServer<T> {
     /// Serves a service of its own on each poller, made there by `make`: it need not be `Send`, and shares nothing.
     pub fn per_poller(
-        make: impl ::core::ops::Fn() -> T + ::core::marker::Send + ::core::marker::Sync + 'static,
+        make: impl ::core::ops::Fn(
+        ) -> T + ::core::marker::Send + ::core::marker::Sync + 'static,
     ) -> Self {
-        Self { instances: ::rpc_core::codegen::v1::Instances::per_poller(make) }
+        Self {
+            instances: ::rpc_core::codegen::v1::Instances::per_poller(make),
+        }
     }
 }
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 impl<T> ::core::clone::Clone for NothingServer<T> {
     fn clone(&self) -> Self {
-        Self { instances: ::core::clone::Clone::clone(&self.instances) }
+        Self {
+            instances: ::core::clone::Clone::clone(&self.instances),
+        }
     }
 }
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]

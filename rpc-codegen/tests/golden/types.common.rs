@@ -6,7 +6,9 @@ pub struct Thing {
     #[prost(int32, required, tag = "1")]
     pub id: i32,
     #[prost(string, optional, tag = "2", default = "a \"name\"\n")]
-    pub name: ::core::option::Option<::rpc_core::codegen::v1::prost::alloc::string::String>,
+    pub name: ::core::option::Option<
+        ::rpc_core::codegen::v1::prost::alloc::string::String,
+    >,
     #[prost(enumeration = "Kind", optional, tag = "3", default = "Good")]
     pub kind: ::core::option::Option<i32>,
     #[prost(group, optional, tag = "4")]
@@ -16,13 +18,25 @@ pub struct Thing {
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub mod thing {
     #[derive(Clone, PartialEq, Eq, Hash, ::rpc_core::codegen::v1::prost::Message)]
-#[prost(prost_path = "::rpc_core::codegen::v1::prost")]
+    #[prost(prost_path = "::rpc_core::codegen::v1::prost")]
     pub struct Part {
         #[prost(bytes = "vec", optional, tag = "1", default = "b\"\\x00\\xff\"")]
-        pub data: ::core::option::Option<::rpc_core::codegen::v1::prost::alloc::vec::Vec<u8>>,
+        pub data: ::core::option::Option<
+            ::rpc_core::codegen::v1::prost::alloc::vec::Vec<u8>,
+        >,
     }
 }
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::rpc_core::codegen::v1::prost::Enumeration)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    Hash,
+    PartialOrd,
+    Ord,
+    ::rpc_core::codegen::v1::prost::Enumeration
+)]
 #[prost(prost_path = "::rpc_core::codegen::v1::prost")]
 #[repr(i32)]
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]

@@ -4,7 +4,10 @@
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub struct Outer {
     #[prost(map = "string, message", tag = "1")]
-    pub inners: ::std::collections::HashMap<::rpc_core::codegen::v1::prost::alloc::string::String, outer::Inner>,
+    pub inners: ::std::collections::HashMap<
+        ::rpc_core::codegen::v1::prost::alloc::string::String,
+        outer::Inner,
+    >,
     #[prost(map = "int32, enumeration(super::common::Kind)", tag = "2")]
     pub kinds: ::std::collections::HashMap<i32, i32>,
     #[prost(message, optional, tag = "6")]
@@ -24,23 +27,42 @@ pub struct Outer {
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub mod outer {
     #[derive(Clone, PartialEq, ::rpc_core::codegen::v1::prost::Message)]
-#[prost(prost_path = "::rpc_core::codegen::v1::prost")]
+    #[prost(prost_path = "::rpc_core::codegen::v1::prost")]
     pub struct Inner {
         #[prost(enumeration = "inner::State", tag = "1")]
         pub state: i32,
         #[prost(message, optional, boxed, tag = "2")]
-        pub outer: ::core::option::Option<::rpc_core::codegen::v1::prost::alloc::boxed::Box<super::Outer>>,
+        pub outer: ::core::option::Option<
+            ::rpc_core::codegen::v1::prost::alloc::boxed::Box<super::Outer>,
+        >,
     }
     /// Nested message and enum types in `Inner`.
     pub mod inner {
-        #[derive(Clone, Copy, PartialEq, Eq, Hash, ::rpc_core::codegen::v1::prost::Message)]
-#[prost(prost_path = "::rpc_core::codegen::v1::prost")]
+        #[derive(
+            Clone,
+            Copy,
+            PartialEq,
+            Eq,
+            Hash,
+            ::rpc_core::codegen::v1::prost::Message
+        )]
+        #[prost(prost_path = "::rpc_core::codegen::v1::prost")]
         pub struct Innermost {
             #[prost(enumeration = "super::super::super::common::Kind", tag = "1")]
             pub kind: i32,
         }
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::rpc_core::codegen::v1::prost::Enumeration)]
-#[prost(prost_path = "::rpc_core::codegen::v1::prost")]
+        #[derive(
+            Clone,
+            Copy,
+            Debug,
+            PartialEq,
+            Eq,
+            Hash,
+            PartialOrd,
+            Ord,
+            ::rpc_core::codegen::v1::prost::Enumeration
+        )]
+        #[prost(prost_path = "::rpc_core::codegen::v1::prost")]
         #[repr(i32)]
         pub enum State {
             Unknown = 0,
@@ -70,7 +92,7 @@ pub mod outer {
         }
     }
     #[derive(Clone, PartialEq, ::rpc_core::codegen::v1::prost::Oneof)]
-#[prost(prost_path = "::rpc_core::codegen::v1::prost")]
+    #[prost(prost_path = "::rpc_core::codegen::v1::prost")]
     pub enum Either {
         #[prost(message, tag = "3")]
         Left(::rpc_core::codegen::v1::prost::alloc::boxed::Box<Inner>),
@@ -139,32 +161,70 @@ pub trait Types: ::core::marker::Send + ::core::marker::Sync + 'static {
     fn nested(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::outer::Inner>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::outer::inner::Innermost>, ::rpc_core::codegen::v1::Status>> + ::core::marker::Send;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::outer::inner::Innermost>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > + ::core::marker::Send;
     /// The method `types.v1.Types/Imported`.
     fn imported(
         &self,
         request: ::rpc_core::codegen::v1::Request<super::common::Thing>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<super::common::thing::Part>, ::rpc_core::codegen::v1::Status>> + ::core::marker::Send;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<super::common::thing::Part>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > + ::core::marker::Send;
     /// The method `types.v1.Types/Time`.
     fn time(
         &self,
-        request: ::rpc_core::codegen::v1::Request<::rpc_core::codegen::v1::prost_types::Timestamp>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<()>, ::rpc_core::codegen::v1::Status>> + ::core::marker::Send;
+        request: ::rpc_core::codegen::v1::Request<
+            ::rpc_core::codegen::v1::prost_types::Timestamp,
+        >,
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<()>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > + ::core::marker::Send;
     /// The method `types.v1.Types/Nothing`.
     fn nothing(
         &self,
         request: ::rpc_core::codegen::v1::Request<()>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<::rpc_core::codegen::v1::prost::alloc::string::String>, ::rpc_core::codegen::v1::Status>> + ::core::marker::Send;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<
+                ::rpc_core::codegen::v1::prost::alloc::string::String,
+            >,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > + ::core::marker::Send;
     /// The method `types.v1.Types/Wrapped`.
     fn wrapped(
         &self,
-        request: ::rpc_core::codegen::v1::Request<::rpc_core::codegen::v1::prost::alloc::vec::Vec<u8>>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<bool>, ::rpc_core::codegen::v1::Status>> + ::core::marker::Send;
+        request: ::rpc_core::codegen::v1::Request<
+            ::rpc_core::codegen::v1::prost::alloc::vec::Vec<u8>,
+        >,
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<bool>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > + ::core::marker::Send;
     /// The method `types.v1.Types/Struct`.
     fn r#struct(
         &self,
-        request: ::rpc_core::codegen::v1::Request<::rpc_core::codegen::v1::prost_types::Struct>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<::rpc_core::codegen::v1::prost_types::Any>, ::rpc_core::codegen::v1::Status>> + ::core::marker::Send;
+        request: ::rpc_core::codegen::v1::Request<
+            ::rpc_core::codegen::v1::prost_types::Struct,
+        >,
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<::rpc_core::codegen::v1::prost_types::Any>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > + ::core::marker::Send;
 }
 /// [`Types`] without `Send`, for a service that stays on one poller: see [`TypesServer::per_poller`].
 ///
@@ -175,69 +235,145 @@ pub trait LocalTypes: 'static {
     fn nested(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::outer::Inner>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::outer::inner::Innermost>, ::rpc_core::codegen::v1::Status>>;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::outer::inner::Innermost>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    >;
     /// The method `types.v1.Types/Imported`.
     fn imported(
         &self,
         request: ::rpc_core::codegen::v1::Request<super::common::Thing>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<super::common::thing::Part>, ::rpc_core::codegen::v1::Status>>;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<super::common::thing::Part>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    >;
     /// The method `types.v1.Types/Time`.
     fn time(
         &self,
-        request: ::rpc_core::codegen::v1::Request<::rpc_core::codegen::v1::prost_types::Timestamp>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<()>, ::rpc_core::codegen::v1::Status>>;
+        request: ::rpc_core::codegen::v1::Request<
+            ::rpc_core::codegen::v1::prost_types::Timestamp,
+        >,
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<()>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    >;
     /// The method `types.v1.Types/Nothing`.
     fn nothing(
         &self,
         request: ::rpc_core::codegen::v1::Request<()>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<::rpc_core::codegen::v1::prost::alloc::string::String>, ::rpc_core::codegen::v1::Status>>;
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<
+                ::rpc_core::codegen::v1::prost::alloc::string::String,
+            >,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    >;
     /// The method `types.v1.Types/Wrapped`.
     fn wrapped(
         &self,
-        request: ::rpc_core::codegen::v1::Request<::rpc_core::codegen::v1::prost::alloc::vec::Vec<u8>>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<bool>, ::rpc_core::codegen::v1::Status>>;
+        request: ::rpc_core::codegen::v1::Request<
+            ::rpc_core::codegen::v1::prost::alloc::vec::Vec<u8>,
+        >,
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<bool>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    >;
     /// The method `types.v1.Types/Struct`.
     fn r#struct(
         &self,
-        request: ::rpc_core::codegen::v1::Request<::rpc_core::codegen::v1::prost_types::Struct>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<::rpc_core::codegen::v1::prost_types::Any>, ::rpc_core::codegen::v1::Status>>;
+        request: ::rpc_core::codegen::v1::Request<
+            ::rpc_core::codegen::v1::prost_types::Struct,
+        >,
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<::rpc_core::codegen::v1::prost_types::Any>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    >;
 }
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 impl<T: self::Types> self::LocalTypes for T {
     fn nested(
         &self,
         request: ::rpc_core::codegen::v1::Request<self::outer::Inner>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<self::outer::inner::Innermost>, ::rpc_core::codegen::v1::Status>> {
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<self::outer::inner::Innermost>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > {
         <T as self::Types>::nested(self, request)
     }
     fn imported(
         &self,
         request: ::rpc_core::codegen::v1::Request<super::common::Thing>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<super::common::thing::Part>, ::rpc_core::codegen::v1::Status>> {
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<super::common::thing::Part>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > {
         <T as self::Types>::imported(self, request)
     }
     fn time(
         &self,
-        request: ::rpc_core::codegen::v1::Request<::rpc_core::codegen::v1::prost_types::Timestamp>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<()>, ::rpc_core::codegen::v1::Status>> {
+        request: ::rpc_core::codegen::v1::Request<
+            ::rpc_core::codegen::v1::prost_types::Timestamp,
+        >,
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<()>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > {
         <T as self::Types>::time(self, request)
     }
     fn nothing(
         &self,
         request: ::rpc_core::codegen::v1::Request<()>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<::rpc_core::codegen::v1::prost::alloc::string::String>, ::rpc_core::codegen::v1::Status>> {
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<
+                ::rpc_core::codegen::v1::prost::alloc::string::String,
+            >,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > {
         <T as self::Types>::nothing(self, request)
     }
     fn wrapped(
         &self,
-        request: ::rpc_core::codegen::v1::Request<::rpc_core::codegen::v1::prost::alloc::vec::Vec<u8>>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<bool>, ::rpc_core::codegen::v1::Status>> {
+        request: ::rpc_core::codegen::v1::Request<
+            ::rpc_core::codegen::v1::prost::alloc::vec::Vec<u8>,
+        >,
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<bool>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > {
         <T as self::Types>::wrapped(self, request)
     }
     fn r#struct(
         &self,
-        request: ::rpc_core::codegen::v1::Request<::rpc_core::codegen::v1::prost_types::Struct>,
-    ) -> impl ::core::future::Future<Output = ::core::result::Result<::rpc_core::codegen::v1::Response<::rpc_core::codegen::v1::prost_types::Any>, ::rpc_core::codegen::v1::Status>> {
+        request: ::rpc_core::codegen::v1::Request<
+            ::rpc_core::codegen::v1::prost_types::Struct,
+        >,
+    ) -> impl ::core::future::Future<
+        Output = ::core::result::Result<
+            ::rpc_core::codegen::v1::Response<::rpc_core::codegen::v1::prost_types::Any>,
+            ::rpc_core::codegen::v1::Status,
+        >,
+    > {
         <T as self::Types>::r#struct(self, request)
     }
 }
@@ -254,22 +390,29 @@ impl<T: self::Types> TypesServer<T> {
     }
     /// Serves a service that the caller keeps a hold of.
     pub fn from_arc(service: ::std::sync::Arc<T>) -> Self {
-        Self { instances: ::rpc_core::codegen::v1::Instances::shared(service) }
+        Self {
+            instances: ::rpc_core::codegen::v1::Instances::shared(service),
+        }
     }
 }
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 impl<T: self::LocalTypes> TypesServer<T> {
     /// Serves a service of its own on each poller, made there by `make`: it need not be `Send`, and shares nothing.
     pub fn per_poller(
-        make: impl ::core::ops::Fn() -> T + ::core::marker::Send + ::core::marker::Sync + 'static,
+        make: impl ::core::ops::Fn(
+        ) -> T + ::core::marker::Send + ::core::marker::Sync + 'static,
     ) -> Self {
-        Self { instances: ::rpc_core::codegen::v1::Instances::per_poller(make) }
+        Self {
+            instances: ::rpc_core::codegen::v1::Instances::per_poller(make),
+        }
     }
 }
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 impl<T> ::core::clone::Clone for TypesServer<T> {
     fn clone(&self) -> Self {
-        Self { instances: ::core::clone::Clone::clone(&self.instances) }
+        Self {
+            instances: ::core::clone::Clone::clone(&self.instances),
+        }
     }
 }
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
@@ -287,45 +430,95 @@ impl<T: self::LocalTypes> ::rpc_core::codegen::v1::Service for TypesServer<T> {
         let instance = self.instances.instance();
         {
             let instance = ::core::clone::Clone::clone(&instance);
-            methods.unary(&self::types_methods::NESTED, move |request: ::rpc_core::codegen::v1::Request<self::outer::Inner>| {
-                let instance = ::core::clone::Clone::clone(&instance);
-                async move { <T as self::LocalTypes>::nested(&*instance, request).await }
-            });
+            methods
+                .unary(
+                    &self::types_methods::NESTED,
+                    move |request: ::rpc_core::codegen::v1::Request<self::outer::Inner>| {
+                        let instance = ::core::clone::Clone::clone(&instance);
+                        async move {
+                            <T as self::LocalTypes>::nested(&*instance, request).await
+                        }
+                    },
+                );
         }
         {
             let instance = ::core::clone::Clone::clone(&instance);
-            methods.unary(&self::types_methods::IMPORTED, move |request: ::rpc_core::codegen::v1::Request<super::common::Thing>| {
-                let instance = ::core::clone::Clone::clone(&instance);
-                async move { <T as self::LocalTypes>::imported(&*instance, request).await }
-            });
+            methods
+                .unary(
+                    &self::types_methods::IMPORTED,
+                    move |
+                        request: ::rpc_core::codegen::v1::Request<super::common::Thing>|
+                    {
+                        let instance = ::core::clone::Clone::clone(&instance);
+                        async move {
+                            <T as self::LocalTypes>::imported(&*instance, request).await
+                        }
+                    },
+                );
         }
         {
             let instance = ::core::clone::Clone::clone(&instance);
-            methods.unary(&self::types_methods::TIME, move |request: ::rpc_core::codegen::v1::Request<::rpc_core::codegen::v1::prost_types::Timestamp>| {
-                let instance = ::core::clone::Clone::clone(&instance);
-                async move { <T as self::LocalTypes>::time(&*instance, request).await }
-            });
+            methods
+                .unary(
+                    &self::types_methods::TIME,
+                    move |
+                        request: ::rpc_core::codegen::v1::Request<
+                            ::rpc_core::codegen::v1::prost_types::Timestamp,
+                        >|
+                    {
+                        let instance = ::core::clone::Clone::clone(&instance);
+                        async move {
+                            <T as self::LocalTypes>::time(&*instance, request).await
+                        }
+                    },
+                );
         }
         {
             let instance = ::core::clone::Clone::clone(&instance);
-            methods.unary(&self::types_methods::NOTHING, move |request: ::rpc_core::codegen::v1::Request<()>| {
-                let instance = ::core::clone::Clone::clone(&instance);
-                async move { <T as self::LocalTypes>::nothing(&*instance, request).await }
-            });
+            methods
+                .unary(
+                    &self::types_methods::NOTHING,
+                    move |request: ::rpc_core::codegen::v1::Request<()>| {
+                        let instance = ::core::clone::Clone::clone(&instance);
+                        async move {
+                            <T as self::LocalTypes>::nothing(&*instance, request).await
+                        }
+                    },
+                );
         }
         {
             let instance = ::core::clone::Clone::clone(&instance);
-            methods.unary(&self::types_methods::WRAPPED, move |request: ::rpc_core::codegen::v1::Request<::rpc_core::codegen::v1::prost::alloc::vec::Vec<u8>>| {
-                let instance = ::core::clone::Clone::clone(&instance);
-                async move { <T as self::LocalTypes>::wrapped(&*instance, request).await }
-            });
+            methods
+                .unary(
+                    &self::types_methods::WRAPPED,
+                    move |
+                        request: ::rpc_core::codegen::v1::Request<
+                            ::rpc_core::codegen::v1::prost::alloc::vec::Vec<u8>,
+                        >|
+                    {
+                        let instance = ::core::clone::Clone::clone(&instance);
+                        async move {
+                            <T as self::LocalTypes>::wrapped(&*instance, request).await
+                        }
+                    },
+                );
         }
         {
             let instance = ::core::clone::Clone::clone(&instance);
-            methods.unary(&self::types_methods::STRUCT, move |request: ::rpc_core::codegen::v1::Request<::rpc_core::codegen::v1::prost_types::Struct>| {
-                let instance = ::core::clone::Clone::clone(&instance);
-                async move { <T as self::LocalTypes>::r#struct(&*instance, request).await }
-            });
+            methods
+                .unary(
+                    &self::types_methods::STRUCT,
+                    move |
+                        request: ::rpc_core::codegen::v1::Request<
+                            ::rpc_core::codegen::v1::prost_types::Struct,
+                        >|
+                    {
+                        let instance = ::core::clone::Clone::clone(&instance);
+                        async move {
+                            <T as self::LocalTypes>::r#struct(&*instance, request).await
+                        }
+                    },
+                );
         }
     }
 }
@@ -345,48 +538,104 @@ impl<C: ::rpc_core::codegen::v1::Caller> TypesClient<C> {
     pub async fn nested(
         &self,
         request: impl ::rpc_core::codegen::v1::IntoRequest<self::outer::Inner>,
-    ) -> ::core::result::Result<::rpc_core::codegen::v1::Response<self::outer::inner::Innermost>, ::rpc_core::codegen::v1::CallError> {
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::outer::inner::Innermost>,
+        ::rpc_core::codegen::v1::CallError,
+    > {
         let request = ::rpc_core::codegen::v1::IntoRequest::into_request(request);
-        ::rpc_core::codegen::v1::Caller::unary(&self.caller, &self::types_methods::NESTED, request).await
+        ::rpc_core::codegen::v1::Caller::unary(
+                &self.caller,
+                &self::types_methods::NESTED,
+                request,
+            )
+            .await
     }
     /// Calls `types.v1.Types/Imported`.
     pub async fn imported(
         &self,
         request: impl ::rpc_core::codegen::v1::IntoRequest<super::common::Thing>,
-    ) -> ::core::result::Result<::rpc_core::codegen::v1::Response<super::common::thing::Part>, ::rpc_core::codegen::v1::CallError> {
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<super::common::thing::Part>,
+        ::rpc_core::codegen::v1::CallError,
+    > {
         let request = ::rpc_core::codegen::v1::IntoRequest::into_request(request);
-        ::rpc_core::codegen::v1::Caller::unary(&self.caller, &self::types_methods::IMPORTED, request).await
+        ::rpc_core::codegen::v1::Caller::unary(
+                &self.caller,
+                &self::types_methods::IMPORTED,
+                request,
+            )
+            .await
     }
     /// Calls `types.v1.Types/Time`.
     pub async fn time(
         &self,
-        request: impl ::rpc_core::codegen::v1::IntoRequest<::rpc_core::codegen::v1::prost_types::Timestamp>,
-    ) -> ::core::result::Result<::rpc_core::codegen::v1::Response<()>, ::rpc_core::codegen::v1::CallError> {
+        request: impl ::rpc_core::codegen::v1::IntoRequest<
+            ::rpc_core::codegen::v1::prost_types::Timestamp,
+        >,
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<()>,
+        ::rpc_core::codegen::v1::CallError,
+    > {
         let request = ::rpc_core::codegen::v1::IntoRequest::into_request(request);
-        ::rpc_core::codegen::v1::Caller::unary(&self.caller, &self::types_methods::TIME, request).await
+        ::rpc_core::codegen::v1::Caller::unary(
+                &self.caller,
+                &self::types_methods::TIME,
+                request,
+            )
+            .await
     }
     /// Calls `types.v1.Types/Nothing`.
     pub async fn nothing(
         &self,
         request: impl ::rpc_core::codegen::v1::IntoRequest<()>,
-    ) -> ::core::result::Result<::rpc_core::codegen::v1::Response<::rpc_core::codegen::v1::prost::alloc::string::String>, ::rpc_core::codegen::v1::CallError> {
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<
+            ::rpc_core::codegen::v1::prost::alloc::string::String,
+        >,
+        ::rpc_core::codegen::v1::CallError,
+    > {
         let request = ::rpc_core::codegen::v1::IntoRequest::into_request(request);
-        ::rpc_core::codegen::v1::Caller::unary(&self.caller, &self::types_methods::NOTHING, request).await
+        ::rpc_core::codegen::v1::Caller::unary(
+                &self.caller,
+                &self::types_methods::NOTHING,
+                request,
+            )
+            .await
     }
     /// Calls `types.v1.Types/Wrapped`.
     pub async fn wrapped(
         &self,
-        request: impl ::rpc_core::codegen::v1::IntoRequest<::rpc_core::codegen::v1::prost::alloc::vec::Vec<u8>>,
-    ) -> ::core::result::Result<::rpc_core::codegen::v1::Response<bool>, ::rpc_core::codegen::v1::CallError> {
+        request: impl ::rpc_core::codegen::v1::IntoRequest<
+            ::rpc_core::codegen::v1::prost::alloc::vec::Vec<u8>,
+        >,
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<bool>,
+        ::rpc_core::codegen::v1::CallError,
+    > {
         let request = ::rpc_core::codegen::v1::IntoRequest::into_request(request);
-        ::rpc_core::codegen::v1::Caller::unary(&self.caller, &self::types_methods::WRAPPED, request).await
+        ::rpc_core::codegen::v1::Caller::unary(
+                &self.caller,
+                &self::types_methods::WRAPPED,
+                request,
+            )
+            .await
     }
     /// Calls `types.v1.Types/Struct`.
     pub async fn r#struct(
         &self,
-        request: impl ::rpc_core::codegen::v1::IntoRequest<::rpc_core::codegen::v1::prost_types::Struct>,
-    ) -> ::core::result::Result<::rpc_core::codegen::v1::Response<::rpc_core::codegen::v1::prost_types::Any>, ::rpc_core::codegen::v1::CallError> {
+        request: impl ::rpc_core::codegen::v1::IntoRequest<
+            ::rpc_core::codegen::v1::prost_types::Struct,
+        >,
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<::rpc_core::codegen::v1::prost_types::Any>,
+        ::rpc_core::codegen::v1::CallError,
+    > {
         let request = ::rpc_core::codegen::v1::IntoRequest::into_request(request);
-        ::rpc_core::codegen::v1::Caller::unary(&self.caller, &self::types_methods::STRUCT, request).await
+        ::rpc_core::codegen::v1::Caller::unary(
+                &self.caller,
+                &self::types_methods::STRUCT,
+                request,
+            )
+            .await
     }
 }
