@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
 
-use super::domain::NewRing;
+use super::domain::{Domain, NewRing};
 use super::link::{IncomingLink, Packet};
 use super::link_message::LinkMessage;
 use super::node::{FIRST_LINK_TOKEN, Node, TOKEN_LISTENER, TOKEN_WAKE};
@@ -43,6 +43,7 @@ pub(super) fn start(node: &'static Node) -> io::Result<()> {
                 node,
                 links: HashMap::new(),
                 next_token: FIRST_LINK_TOKEN + 1,
+                contexts: Vec::new(),
             }
             .run()
         })
@@ -54,6 +55,8 @@ struct Engine {
     /// Links that other processes made, with who they said they are.
     links: HashMap<u64, (IncomingLink, Option<Arc<Peer>>)>,
     next_token: u64,
+    /// Of the tick at hand; kept for its memory.
+    contexts: Vec<Arc<Domain>>,
 }
 
 impl Engine {
@@ -165,7 +168,9 @@ impl Engine {
     }
 
     fn tick(&mut self, now: Instant) {
-        for context in self.node.contexts() {
+        self.node.contexts(&mut self.contexts);
+        // Drained: the engine keeps no context alive from one tick to the next.
+        for context in self.contexts.drain(..) {
             for _ in 0..BATCHES_PER_TICK {
                 // An owner at work does all that a tick would do, but for the timers, which can
                 // wait for the next tick.
