@@ -29,7 +29,7 @@ impl fmt::Display for Execution {
 
 /// Why a call did not return a response: the server's status, or what went wrong on this side.
 /// One pointer wide.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct CallError(Box<Inner>);
 
 #[derive(Clone, Debug)]
@@ -147,6 +147,13 @@ impl fmt::Display for CallError {
     }
 }
 
+/// The sentence: a `main` that returns an error prints it with `Debug`.
+impl fmt::Debug for CallError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
 impl Error for CallError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match &self.0.cause {
@@ -202,6 +209,7 @@ mod tests {
         );
         assert!(error.to_string().contains("max_message_len"), "{error}");
         assert!(error.to_string().contains("4096"), "{error}");
+        assert_eq!(format!("{error:?}"), error.to_string());
     }
 
     #[test]

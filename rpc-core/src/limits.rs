@@ -90,7 +90,7 @@ impl fmt::Display for Limits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "device {}: messages up to {} bytes, {} connections, {} calls in flight on each",
+            "device {}, each poller: messages up to {} bytes, {} connections, {} calls in flight on each",
             self.device,
             self.max_message_len(),
             self.max_connections,

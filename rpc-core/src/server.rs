@@ -45,7 +45,7 @@ pub struct ServerBuilder<F> {
 }
 
 /// Why a server could not be started, or ended.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum ServerError {
     /// The device or the listening socket.
@@ -61,7 +61,9 @@ pub enum ServerError {
         name: &'static str,
     },
     /// A poller could not be pinned.
-    #[error("cannot pin a poller to core {core}: {source}")]
+    #[error(
+        "cannot pin a poller to core {core}: {source}. Give `cores` some that this process may use, or an empty list"
+    )]
     Pin {
         /// The core.
         core: usize,
@@ -76,6 +78,13 @@ pub enum ServerError {
         /// What it said.
         message: String,
     },
+}
+
+/// The sentence: a `main` that returns an error prints it with `Debug`.
+impl fmt::Debug for ServerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 /// A server that is bound to its address. Its pollers wait for [`run`](Self::run).
@@ -239,7 +248,8 @@ impl<F: Fabric> ServerBuilder<F> {
         self
     }
 
-    /// How many pollers serve, each on a thread of its own. Default: 1.
+    /// How many pollers serve, each on a thread of its own that spins: no more than there are cores
+    /// for. Default: 1, and the least.
     #[must_use]
     pub fn pollers(mut self, pollers: usize) -> Self {
         self.pollers = pollers.max(1);

@@ -276,7 +276,7 @@ pub struct Connected {
 }
 
 /// Why a connection could not be made. Nothing was sent, so every such call is safe to repeat.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
     /// The address could not be read or resolved.
@@ -343,12 +343,21 @@ pub enum ConnectError {
     },
 }
 
+/// The sentence: a `main` that returns an error prints it with `Debug`.
+impl fmt::Debug for ConnectError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
 /// Why a device could not do what was asked at set-up.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum FabricError {
     /// The listening socket could not be opened.
-    #[error("cannot listen at {address}: {source}")]
+    #[error(
+        "cannot listen at {address}: {source} (wanted host:port of this machine, with a port that no other server has; 0 lets the system choose)"
+    )]
     Listen {
         /// As it was given.
         address: String,
@@ -375,6 +384,13 @@ pub enum FabricError {
         /// Why not, with the limit.
         reason: String,
     },
+}
+
+/// The sentence: a `main` that returns an error prints it with `Debug`.
+impl fmt::Debug for FabricError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 /// What a transport counts, all since it was opened.

@@ -37,7 +37,7 @@ pub struct Device {
 }
 
 /// Why there is no such device.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum DeviceError {
     /// Nothing has this name.
@@ -64,6 +64,13 @@ pub enum DeviceError {
         /// What it said.
         source: OpenError,
     },
+}
+
+/// The sentence: a `main` that returns an error prints it with `Debug`.
+impl fmt::Debug for DeviceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 impl Device {

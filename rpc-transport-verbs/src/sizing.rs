@@ -90,6 +90,9 @@ impl Plan {
         let connections = at_least_one("connections", intents.connections)?;
         let max_in_flight = at_least_one("max_in_flight", intents.max_in_flight)?;
 
+        if intents.max_message_len == 0 {
+            return Err(does_not_fit("max_message_len", 0, "it must be at least 1"));
+        }
         let slot_len = intents
             .max_message_len
             .checked_add(FRAME_OVERHEAD)

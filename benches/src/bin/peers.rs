@@ -11,6 +11,7 @@
 // A benchmark's product is what it prints.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
+use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -107,10 +108,15 @@ impl Measurement {
         let mut sides: Vec<&mut dyn Side> =
             rows.iter_mut().map(|row| &mut *row.side as _).collect();
         let turns = sides.len() * self.rounds;
+        let is_terminal = std::io::stderr().is_terminal();
         let records = alternate(&mut sides, self.rounds, self.calls, |taken| {
-            eprint!("\r{taken} of {turns} turns");
+            if is_terminal {
+                eprint!("\r{taken} of {turns} turns");
+            }
         })?;
-        eprintln!();
+        if is_terminal {
+            eprintln!();
+        }
         print!("\n{}", compare(&rows, &records));
         println!(
             "p50 is the median over the rounds; a ratio is the median of the rounds' ratios. UCX \
