@@ -1,51 +1,219 @@
-//! Makes calls for callgrind to count: client and server on one thread, stepped in turn, over the
-//! loopback transport of core's tests, so that the count is the same in every run.
+//! Makes exchanges for callgrind to count, with both sides on one thread and stepped in turn, so
+//! that the count is the same in every run:
+//!
+//! - `--over pair`: calls over the loopback transport of core's tests. All of core, both sides, with
+//!   encoding and decoding, and with the loopback that stands in for the device.
+//! - `--over soft`: frames as long as those of such a call, over the software device. All of the
+//!   transport, both sides, with the device under it, and nothing of core.
 //!
 //! ```text
 //! make count
 //! ```
 //!
-//! runs it under valgrind for two numbers of calls; the difference is the cost of a call through
-//! all of core, both sides, with encoding and decoding, and with the loopback that stands in for the
-//! device.
+//! runs each under valgrind for two numbers of exchanges; the difference is the cost of one.
 #![forbid(unsafe_code)]
 // A benchmark's product is what it prints.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::thread;
+use std::time::Duration;
 
 use benches::Outcome;
 use benches::message::{FIXED_SIZE, Load, Shape};
-use benches::service::Echo;
-use clap::Parser;
+use benches::service::{Echo, intents_for};
+use clap::{Parser, ValueEnum};
 use proto::bench::{BenchClient, BenchServer};
-use rpc_core::Service;
+use rpc_core::frame::HEADER_LEN;
 use rpc_core::testing::Pair;
+use rpc_core::transport::{Admission, Admitted, ConnectionId, Event, Permit, Refusal};
+use rpc_core::transport::{Fabric, Listener, Transport};
+use rpc_core::{CallError, LocalChannel, Service};
+use rpc_transport_verbs::{Device, RecvBuf, VerbsTransport};
 
-/// Makes calls over the loopback of core's tests, for callgrind to count.
+/// Makes exchanges on one thread, for callgrind to count.
 #[derive(Parser)]
 struct Cli {
-    /// Calls to make
+    /// What carries them
+    #[arg(long, value_enum, default_value = "pair")]
+    over: Over,
+    /// Exchanges to make: a message there, and one back
     #[arg(long, default_value_t = 10_000)]
     calls: usize,
 }
 
-fn run(calls: usize) -> Outcome<()> {
-    let pair = Pair::new(|methods| BenchServer::per_poller(Echo::default).register(methods));
-    let client = BenchClient::new(pair.connect());
-    let mut load = Load::new(Shape::Fixed64, FIXED_SIZE)?;
+#[derive(Clone, Copy, ValueEnum)]
+enum Over {
+    /// Calls, over the loopback transport of core's tests
+    Pair,
+    /// Frames of the same length, over the software device
+    Soft,
+}
+
+/// How long the handshake may take: valgrind runs every thread on one core, and slowly.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
+
+impl Cli {
+    fn run(&self) -> Outcome<()> {
+        let load = Load::new(Shape::Fixed64, FIXED_SIZE)?;
+        match self.over {
+            Over::Pair => {
+                let pair = Pair::new(|methods| {
+                    BenchServer::per_poller(Echo::default).register(methods);
+                });
+                let client = BenchClient::new(pair.connect());
+                exchange_calls(&pair, &client, load, self.calls)?;
+            }
+            Over::Soft => {
+                let mut frames = Frames::open("soft", load.encoded_len())?;
+                exchange_frames(&mut frames, self.calls)?;
+            }
+        }
+        println!("{} exchanges made", self.calls);
+        Ok(())
+    }
+}
+
+// Callgrind counts what runs in these two, by their names, and on the thread that is in them: the
+// device's own threads work by the clock, so their share would differ from run to run.
+
+#[inline(never)]
+fn exchange_calls(
+    pair: &Pair,
+    client: &BenchClient<LocalChannel>,
+    mut load: Load,
+    calls: usize,
+) -> Result<(), CallError> {
     pair.run(async {
         for _ in 0..calls {
-            load.exchange(&client).await?;
+            load.exchange(client).await?;
         }
-        Ok::<_, rpc_core::CallError>(())
-    })?;
-    println!("{calls} calls made");
+        Ok(())
+    })
+}
+
+#[inline(never)]
+fn exchange_frames(frames: &mut Frames, calls: usize) -> Outcome<()> {
+    for _ in 0..calls {
+        frames.exchange()?;
+    }
     Ok(())
 }
 
+/// Two transports of one device, connected.
+struct Frames {
+    client: End,
+    server: End,
+    frame: Vec<u8>,
+    /// Holds the address open.
+    _listener: Box<dyn Listener>,
+}
+
+/// One side: a transport with its only connection.
+struct End {
+    transport: VerbsTransport,
+    connection: ConnectionId,
+    /// Kept for its memory.
+    events: Vec<Event<RecvBuf>>,
+}
+
+impl Frames {
+    fn open(device: &str, encoded_len: usize) -> Outcome<Self> {
+        let device = Device::open(device)?;
+        let intents = intents_for(encoded_len);
+        let mut server = device.open(&intents)?;
+        let ports = vec![device.port(&server)];
+        let listener = device.listen("127.0.0.1:0", ports, Arc::new(LetEverybodyIn))?;
+        let mut client = device.open(&intents)?;
+        let address = listener.local_addr().to_string();
+        let connected = client.connect(&address, b"", CONNECT_TIMEOUT)?;
+        let accepted = accept(&mut server)?;
+        let mut this = Self {
+            client: End::new(client, connected.connection),
+            server: End::new(server, accepted),
+            frame: vec![0x5a; HEADER_LEN + encoded_len],
+            _listener: listener,
+        };
+        // The device's thread may still be joining the two: the first frames may have to wait for it.
+        this.exchange()?;
+        Ok(this)
+    }
+
+    /// A frame there, and one back.
+    #[inline]
+    fn exchange(&mut self) -> Outcome<()> {
+        self.client.send(&self.frame)?;
+        self.server.receive(&self.frame)?;
+        self.server.send(&self.frame)?;
+        self.client.receive(&self.frame)
+    }
+}
+
+fn accept(server: &mut VerbsTransport) -> Outcome<ConnectionId> {
+    let mut events = Vec::new();
+    loop {
+        server.poll(&mut events);
+        match events.pop() {
+            Some(Event::Accepted { connection, .. }) => return Ok(connection),
+            Some(event) => return Err(format!("{event:?} came before a connection").into()),
+            None => thread::yield_now(),
+        }
+    }
+}
+
+impl End {
+    fn new(transport: VerbsTransport, connection: ConnectionId) -> Self {
+        Self {
+            transport,
+            connection,
+            events: Vec::new(),
+        }
+    }
+
+    #[inline]
+    fn send(&mut self, frame: &[u8]) -> Outcome<()> {
+        let mut buf = self.transport.reserve(self.connection, frame.len())?;
+        buf.as_mut().copy_from_slice(frame);
+        self.transport.send(self.connection, buf)?;
+        self.transport.flush();
+        Ok(())
+    }
+
+    /// Polls until a frame has come, and checks that it is this one.
+    #[inline]
+    fn receive(&mut self, frame: &[u8]) -> Outcome<()> {
+        loop {
+            self.transport.poll(&mut self.events);
+            match self.events.pop() {
+                Some(Event::Received { buf, .. }) if buf.as_ref() == frame => {
+                    self.transport.release(buf);
+                    return Ok(());
+                }
+                Some(event) => return Err(format!("{event:?} came instead of the frame").into()),
+                // Valgrind lets one thread run at a time.
+                None => thread::yield_now(),
+            }
+        }
+    }
+}
+
+struct LetEverybodyIn;
+
+impl Admission for LetEverybodyIn {
+    fn admit(&self, session: &[u8]) -> Result<Admitted, Refusal> {
+        Ok(Admitted {
+            poller: 0,
+            client_session: session.to_vec(),
+            server_session: Vec::new(),
+            permit: Permit::of(&Arc::new(AtomicUsize::new(0))),
+        })
+    }
+}
+
 fn main() -> ExitCode {
-    match run(Cli::parse().calls) {
+    match Cli::parse().run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("instructions: {error}");
