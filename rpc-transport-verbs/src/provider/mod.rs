@@ -10,12 +10,55 @@ use std::ptr::NonNull;
 use std::time::Duration;
 
 use crate::verbs::{
-    Access, AsyncEvent, DeviceAttributes, DeviceCounters, Gid, LocalKey, ModifyError, OpenError,
-    PortAttributes, PostError, QpAttributes, QpNum, QpState, QueuePairCapabilities, RemoteKey,
-    SoftOptions, SrqAttributes, SrqNum, VerbsError, WorkCompletion, WrId,
+    Access, AsyncEvent, DeviceAttributes, DeviceCounters, Gid, GidEntry, LocalKey, ModifyError,
+    OpenError, PortAttributes, PostError, QpAttributes, QpNum, QpState, QueuePairCapabilities,
+    RemoteKey, RnrCounters, SoftOptions, SrqAttributes, SrqNum, VerbsError, WorkCompletion, WrId,
 };
 
+mod fork_guard;
+#[cfg(feature = "rdma")]
+mod rdma;
 mod soft;
+
+/// Where the kernel lists its RDMA devices.
+const KERNEL_DEVICES: &str = "/sys/class/infiniband";
+
+/// The kernel's RDMA devices, by name and in order, whether this build can drive them or not.
+pub(crate) fn kernel_device_names() -> Vec<String> {
+    let Ok(entries) = std::fs::read_dir(KERNEL_DEVICES) else {
+        // No RDMA in this kernel.
+        return Vec::new();
+    };
+    let mut names: Vec<_> = entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .collect();
+    names.sort();
+    names
+}
+
+fn is_listed_by_kernel(name: &str) -> bool {
+    kernel_device_names().iter().any(|listed| listed == name)
+}
+
+/// The RDMA devices that this build can drive, in the order of libibverbs.
+pub(crate) fn rdma_device_names() -> Result<Vec<String>, OpenError> {
+    #[cfg(feature = "rdma")]
+    return rdma::device_names();
+    #[cfg(not(feature = "rdma"))]
+    Ok(Vec::new())
+}
+
+/// Does the same with whichever provider's object it is.
+macro_rules! forward {
+    ($self:expr, $object:ident => $call:expr) => {
+        match $self {
+            Self::Soft($object) => $call,
+            #[cfg(feature = "rdma")]
+            Self::Rdma($object) => $call,
+        }
+    };
+}
 
 /// One send, as the device gets it.
 #[derive(Clone, Copy, Debug)]
@@ -55,19 +98,36 @@ pub(crate) struct QueuePairConfig<'a> {
     pub(crate) sq_sig_all: bool,
 }
 
+/// Two objects of different devices cannot be used together.
+#[cfg(feature = "rdma")]
+fn foreign(object: &'static str) -> VerbsError {
+    VerbsError::ForeignObject {
+        call: "create_qp",
+        object,
+    }
+}
+
 #[derive(Clone, Debug)]
 pub(crate) enum Context {
     Soft(soft::Context),
+    #[cfg(feature = "rdma")]
+    Rdma(rdma::Context),
 }
 
 impl Context {
     pub(crate) fn open(name: &str) -> Result<Self, OpenError> {
-        match name {
-            soft::DEVICE_NAME => Self::open_soft(SoftOptions::default()),
-            _ => Err(OpenError::UnknownDevice {
-                name: name.to_owned(),
-                known: soft::DEVICE_NAME,
-            }),
+        if name == soft::DEVICE_NAME {
+            return Self::open_soft(SoftOptions::default());
+        }
+        #[cfg(feature = "rdma")]
+        return rdma::Context::open(name).map(Self::Rdma);
+        #[cfg(not(feature = "rdma"))]
+        if is_listed_by_kernel(name) {
+            let name = name.to_owned();
+            Err(OpenError::NotInThisBuild { name })
+        } else {
+            let (name, known) = (name.to_owned(), soft::DEVICE_NAME.to_owned());
+            Err(OpenError::UnknownDevice { name, known })
         }
     }
 
@@ -75,74 +135,84 @@ impl Context {
         soft::Context::open(options).map(Self::Soft)
     }
 
-    pub(crate) fn device_name(&self) -> &'static str {
+    pub(crate) fn device_name(&self) -> &str {
         match self {
             Self::Soft(_) => soft::DEVICE_NAME,
+            #[cfg(feature = "rdma")]
+            Self::Rdma(context) => context.device_name(),
         }
     }
 
     pub(crate) fn query_device(&self) -> DeviceAttributes {
-        match self {
-            Self::Soft(context) => context.query_device(),
-        }
+        forward!(self, context => context.query_device())
     }
 
     pub(crate) fn query_port(&self, port: u8) -> Result<PortAttributes, VerbsError> {
-        match self {
-            Self::Soft(context) => context.query_port(port),
-        }
+        forward!(self, context => context.query_port(port))
     }
 
     pub(crate) fn query_gid(&self, port: u8, index: u8) -> Result<Gid, VerbsError> {
-        match self {
-            Self::Soft(context) => context.query_gid(port, index),
-        }
+        forward!(self, context => context.query_gid(port, index))
+    }
+
+    pub(crate) fn query_gid_table(&self, port: u8) -> Result<Vec<GidEntry>, VerbsError> {
+        forward!(self, context => context.query_gid_table(port))
     }
 
     pub(crate) fn alloc_pd(&self) -> Result<ProtectionDomain, VerbsError> {
-        match self {
-            Self::Soft(context) => context.alloc_pd().map(ProtectionDomain::Soft),
-        }
+        Ok(match self {
+            Self::Soft(context) => ProtectionDomain::Soft(context.alloc_pd()?),
+            #[cfg(feature = "rdma")]
+            Self::Rdma(context) => ProtectionDomain::Rdma(context.alloc_pd()?),
+        })
     }
 
     pub(crate) fn create_cq(&self, depth: usize) -> Result<CompletionQueue, VerbsError> {
-        match self {
-            Self::Soft(context) => context.create_cq(depth).map(CompletionQueue::Soft),
-        }
+        Ok(match self {
+            Self::Soft(context) => CompletionQueue::Soft(context.create_cq(depth)?),
+            #[cfg(feature = "rdma")]
+            Self::Rdma(context) => CompletionQueue::Rdma(context.create_cq(depth)?),
+        })
     }
 
     pub(crate) fn get_async_event(
         &self,
         timeout: Option<Duration>,
     ) -> Result<Option<AsyncEvent>, VerbsError> {
-        match self {
-            Self::Soft(context) => context.get_async_event(timeout),
-        }
+        forward!(self, context => context.get_async_event(timeout))
     }
 
     pub(crate) fn interrupt_async_events(&self) {
-        match self {
-            Self::Soft(context) => context.interrupt_async_events(),
-        }
+        forward!(self, context => context.interrupt_async_events());
     }
 
     pub(crate) fn counters(&self) -> Result<DeviceCounters, VerbsError> {
         match self {
             Self::Soft(context) => context.counters(),
+            #[cfg(feature = "rdma")]
+            Self::Rdma(_) => Err(VerbsError::NotCounted),
         }
+    }
+
+    pub(crate) fn rnr_counters(&self, port: u8) -> Option<RnrCounters> {
+        forward!(self, context => context.rnr_counters(port))
     }
 }
 
 #[derive(Debug)]
 pub(crate) enum ProtectionDomain {
     Soft(soft::ProtectionDomain),
+    #[cfg(feature = "rdma")]
+    Rdma(rdma::ProtectionDomain),
 }
 
 impl ProtectionDomain {
     pub(crate) fn register(&self, len: usize, access: Access) -> Result<MemoryRegion, VerbsError> {
-        match self {
-            Self::Soft(domain) => domain.register(len, access).map(MemoryRegion::Soft),
-        }
+        Ok(match self {
+            Self::Soft(domain) => MemoryRegion::Soft(domain.register(len, access)?),
+            #[cfg(feature = "rdma")]
+            Self::Rdma(domain) => MemoryRegion::Rdma(domain.register(len, access)?),
+        })
     }
 
     pub(crate) fn create_srq(
@@ -150,23 +220,53 @@ impl ProtectionDomain {
         max_wr: usize,
         max_sge: usize,
     ) -> Result<SharedReceiveQueue, VerbsError> {
-        match self {
-            Self::Soft(domain) => domain
-                .create_srq(max_wr, max_sge)
-                .map(SharedReceiveQueue::Soft),
-        }
+        Ok(match self {
+            Self::Soft(domain) => SharedReceiveQueue::Soft(domain.create_srq(max_wr, max_sge)?),
+            #[cfg(feature = "rdma")]
+            Self::Rdma(domain) => SharedReceiveQueue::Rdma(domain.create_srq(max_wr, max_sge)?),
+        })
     }
 
+    #[cfg(not(feature = "rdma"))]
     pub(crate) fn create_qp(&self, config: QueuePairConfig<'_>) -> Result<QueuePair, VerbsError> {
-        match self {
-            Self::Soft(domain) => {
-                let CompletionQueue::Soft(send_cq) = config.send_cq;
-                let CompletionQueue::Soft(recv_cq) = config.recv_cq;
-                let srq = config.srq.map(|SharedReceiveQueue::Soft(srq)| srq);
-                domain
-                    .create_qp(send_cq, recv_cq, srq, &config)
-                    .map(QueuePair::Soft)
+        let Self::Soft(domain) = self;
+        let CompletionQueue::Soft(send_cq) = config.send_cq;
+        let CompletionQueue::Soft(recv_cq) = config.recv_cq;
+        let srq = config.srq.map(|SharedReceiveQueue::Soft(srq)| srq);
+        let queue_pair = domain.create_qp(send_cq, recv_cq, srq, &config)?;
+        Ok(QueuePair::Soft(queue_pair))
+    }
+
+    #[cfg(feature = "rdma")]
+    pub(crate) fn create_qp(&self, config: QueuePairConfig<'_>) -> Result<QueuePair, VerbsError> {
+        match (self, config.send_cq, config.recv_cq) {
+            (
+                Self::Soft(domain),
+                CompletionQueue::Soft(send_cq),
+                CompletionQueue::Soft(recv_cq),
+            ) => {
+                let srq = match config.srq {
+                    None => None,
+                    Some(SharedReceiveQueue::Soft(srq)) => Some(srq),
+                    Some(_) => return Err(foreign("the shared receive queue")),
+                };
+                let queue_pair = domain.create_qp(send_cq, recv_cq, srq, &config)?;
+                Ok(QueuePair::Soft(queue_pair))
             }
+            (
+                Self::Rdma(domain),
+                CompletionQueue::Rdma(send_cq),
+                CompletionQueue::Rdma(recv_cq),
+            ) => {
+                let srq = match config.srq {
+                    None => None,
+                    Some(SharedReceiveQueue::Rdma(srq)) => Some(srq),
+                    Some(_) => return Err(foreign("the shared receive queue")),
+                };
+                let queue_pair = domain.create_qp(send_cq, recv_cq, srq, &config)?;
+                Ok(QueuePair::Rdma(queue_pair))
+            }
+            _ => Err(foreign("a completion queue")),
         }
     }
 }
@@ -174,123 +274,103 @@ impl ProtectionDomain {
 #[derive(Debug)]
 pub(crate) enum MemoryRegion {
     Soft(soft::MemoryRegion),
+    #[cfg(feature = "rdma")]
+    Rdma(rdma::MemoryRegion),
 }
 
 impl MemoryRegion {
     /// The first byte of `len` zeroed bytes that stay mapped until this is dropped.
     pub(crate) fn start(&self) -> NonNull<u8> {
-        match self {
-            Self::Soft(region) => region.start(),
-        }
+        forward!(self, region => region.start())
     }
 
     pub(crate) fn len(&self) -> usize {
-        match self {
-            Self::Soft(region) => region.len(),
-        }
+        forward!(self, region => region.len())
     }
 
     pub(crate) fn local_key(&self) -> LocalKey {
-        match self {
-            Self::Soft(region) => region.local_key(),
-        }
+        forward!(self, region => region.local_key())
     }
 
     pub(crate) fn remote_key(&self) -> RemoteKey {
-        match self {
-            Self::Soft(region) => region.remote_key(),
-        }
+        forward!(self, region => region.remote_key())
     }
 }
 
 #[derive(Debug)]
 pub(crate) enum CompletionQueue {
     Soft(soft::CompletionQueue),
+    #[cfg(feature = "rdma")]
+    Rdma(rdma::CompletionQueue),
 }
 
 impl CompletionQueue {
+    #[inline]
     pub(crate) fn poll(
         &self,
         out: &mut Vec<WorkCompletion>,
         max: usize,
     ) -> Result<usize, VerbsError> {
-        match self {
-            Self::Soft(cq) => cq.poll(out, max),
-        }
+        forward!(self, cq => cq.poll(out, max))
     }
 
     pub(crate) fn capacity(&self) -> usize {
-        match self {
-            Self::Soft(cq) => cq.capacity(),
-        }
+        forward!(self, cq => cq.capacity())
     }
 
     pub(crate) fn number(&self) -> u32 {
-        match self {
-            Self::Soft(cq) => cq.number(),
-        }
+        forward!(self, cq => cq.number())
     }
 }
 
 #[derive(Debug)]
 pub(crate) enum SharedReceiveQueue {
     Soft(soft::SharedReceiveQueue),
+    #[cfg(feature = "rdma")]
+    Rdma(rdma::SharedReceiveQueue),
 }
 
 impl SharedReceiveQueue {
+    #[inline]
     pub(crate) fn post_recv(&self, work: &[ReceiveWork]) -> Result<(), PostError> {
-        match self {
-            Self::Soft(srq) => srq.post_recv(work),
-        }
+        forward!(self, srq => srq.post_recv(work))
     }
 
     pub(crate) fn arm_limit(&self, limit: usize) -> Result<(), VerbsError> {
-        match self {
-            Self::Soft(srq) => srq.arm_limit(limit),
-        }
+        forward!(self, srq => srq.arm_limit(limit))
     }
 
     pub(crate) fn query(&self) -> Result<SrqAttributes, VerbsError> {
-        match self {
-            Self::Soft(srq) => srq.query(),
-        }
+        forward!(self, srq => srq.query())
     }
 
     pub(crate) fn number(&self) -> SrqNum {
-        match self {
-            Self::Soft(srq) => srq.number(),
-        }
+        forward!(self, srq => srq.number())
     }
 }
 
 #[derive(Debug)]
 pub(crate) enum QueuePair {
     Soft(soft::QueuePair),
+    #[cfg(feature = "rdma")]
+    Rdma(rdma::QueuePair),
 }
 
 impl QueuePair {
     pub(crate) fn qp_num(&self) -> QpNum {
-        match self {
-            Self::Soft(qp) => qp.qp_num(),
-        }
+        forward!(self, qp => qp.qp_num())
     }
 
     pub(crate) fn capabilities(&self) -> QueuePairCapabilities {
-        match self {
-            Self::Soft(qp) => qp.capabilities(),
-        }
+        forward!(self, qp => qp.capabilities())
     }
 
     pub(crate) fn state(&self) -> Result<QpState, VerbsError> {
-        match self {
-            Self::Soft(qp) => qp.state(),
-        }
+        forward!(self, qp => qp.state())
     }
 
     pub(crate) fn query(&self) -> Result<QpAttributes, VerbsError> {
-        match self {
-            Self::Soft(qp) => qp.query(),
-        }
+        forward!(self, qp => qp.query())
     }
 
     /// `from` and `to` were checked against the table of transitions, and so was which attributes
@@ -301,27 +381,20 @@ impl QueuePair {
         to: QpState,
         attributes: &QpAttributes,
     ) -> Result<(), ModifyError> {
-        match self {
-            Self::Soft(qp) => qp.modify(from, to, attributes),
-        }
+        forward!(self, qp => qp.modify(from, to, attributes))
     }
 
+    #[inline]
     pub(crate) fn post_send(&mut self, work: &[SendWork]) -> Result<(), PostError> {
-        match self {
-            Self::Soft(qp) => qp.post_send(work),
-        }
+        forward!(self, qp => qp.post_send(work))
     }
 
     pub(crate) fn post_recv(&self, work: &[ReceiveWork]) -> Result<(), PostError> {
-        match self {
-            Self::Soft(qp) => qp.post_recv(work),
-        }
+        forward!(self, qp => qp.post_recv(work))
     }
 
     /// Gives its queues up: the device touches none of their memory after this.
     pub(crate) fn destroy(&mut self) {
-        match self {
-            Self::Soft(qp) => qp.destroy(),
-        }
+        forward!(self, qp => qp.destroy());
     }
 }

@@ -6,7 +6,7 @@ use super::queue_pair_attributes::QpNum;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SrqNum(pub u32);
 
-/// An asynchronous event of a context. Each is given to one reader.
+/// An asynchronous event of a context (`enum ibv_event_type`). Each is given to one reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AsyncEvent {
@@ -20,8 +20,33 @@ pub enum AsyncEvent {
         /// Which.
         qp_num: QpNum,
     },
+    /// A peer sent a queue pair a request that is not permitted; it is in error.
+    QpRequestError {
+        /// Which.
+        qp_num: QpNum,
+    },
+    /// A peer's request failed a protection check; the queue pair is in error.
+    QpAccessError {
+        /// Which.
+        qp_num: QpNum,
+    },
+    /// A message came to a queue pair that is ready to receive but not yet to send.
+    CommunicationEstablished {
+        /// Which.
+        qp_num: QpNum,
+    },
     /// A queue pair in SQD with `notify_drained` has nothing under way any more.
     SqDrained {
+        /// Which.
+        qp_num: QpNum,
+    },
+    /// A queue pair uses its alternate path now.
+    PathMigrated {
+        /// Which.
+        qp_num: QpNum,
+    },
+    /// A queue pair could not change to its alternate path.
+    PathMigrationError {
         /// Which.
         qp_num: QpNum,
     },
@@ -31,16 +56,55 @@ pub enum AsyncEvent {
         /// Which.
         qp_num: QpNum,
     },
-    /// A message came to a queue pair that is ready to receive but not yet to send.
-    CommunicationEstablished {
-        /// Which.
-        qp_num: QpNum,
-    },
     /// Fewer receives than the limit are left. The limit is disarmed: arm it again after posting.
     SrqLimitReached {
         /// Which.
         srq: SrqNum,
     },
-    /// An event that is newer than this layer.
+    /// A shared receive queue has failed: nothing can be received through it any more.
+    SrqError {
+        /// Which.
+        srq: SrqNum,
+    },
+    /// The device has failed, and everything that was made from it.
+    DeviceFatal,
+    /// A port's link is up.
+    PortActive {
+        /// Which, from 1.
+        port: u8,
+    },
+    /// A port's link is down.
+    PortError {
+        /// Which, from 1.
+        port: u8,
+    },
+    /// A port has another local identifier.
+    LidChange {
+        /// Which, from 1.
+        port: u8,
+    },
+    /// A port's table of partition keys changed.
+    PkeyChange {
+        /// Which, from 1.
+        port: u8,
+    },
+    /// A port has another subnet manager.
+    SmChange {
+        /// Which, from 1.
+        port: u8,
+    },
+    /// The subnet manager asks for a port's registrations again.
+    ClientReregister {
+        /// Which, from 1.
+        port: u8,
+    },
+    /// A port's table of GIDs changed.
+    GidChange {
+        /// Which, from 1.
+        port: u8,
+    },
+    /// A work queue of a kind that this layer does not make has failed.
+    WorkQueueFatal,
+    /// An event that is newer than this layer, by its number.
     Unknown(i32),
 }

@@ -20,7 +20,7 @@ pub struct Context {
 }
 
 impl Context {
-    /// Opens a device by name. `"soft"` is there everywhere.
+    /// Opens a device by its name: `"soft"`, which is there everywhere, or an RDMA device's.
     pub fn open(name: &str) -> Result<Self, OpenError> {
         Ok(Self {
             raw: provider::Context::open(name)?,
@@ -35,7 +35,7 @@ impl Context {
     }
 
     /// The name that it was opened by.
-    pub fn device_name(&self) -> &'static str {
+    pub fn device_name(&self) -> &str {
         self.raw.device_name()
     }
 
@@ -52,6 +52,12 @@ impl Context {
     /// An entry of a port's GID table.
     pub fn query_gid(&self, port: u8, index: u8) -> Result<Gid, VerbsError> {
         self.raw.query_gid(port, index)
+    }
+
+    /// The entries of a port's GID table that are in use, in the order of their indexes. Those
+    /// beyond 255 are left out: no address vector can name them.
+    pub fn query_gid_table(&self, port: u8) -> Result<Vec<GidEntry>, VerbsError> {
+        self.raw.query_gid_table(port)
     }
 
     /// Allocates a protection domain.
@@ -83,9 +89,19 @@ impl Context {
         self.raw.interrupt_async_events();
     }
 
-    /// What the device has counted for this context.
+    /// What the device has counted for this context. Kernel verbs count by port and not by context:
+    /// there it is an error.
     pub fn counters(&self) -> Result<DeviceCounters, VerbsError> {
         self.raw.counters()
+    }
+
+    /// How often a receiver was not ready, since the context was opened. `None` if the device does
+    /// not count it.
+    ///
+    /// The software device counts for this context. The kernel counts for a whole port, so there it
+    /// is all of the port's users together.
+    pub fn rnr_counters(&self, port: u8) -> Option<RnrCounters> {
+        self.raw.rnr_counters(port)
     }
 }
 
@@ -113,6 +129,81 @@ impl fmt::Debug for Gid {
     }
 }
 
+/// How a port's packets are carried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum LinkLayer {
+    /// An InfiniBand subnet.
+    InfiniBand,
+    /// Ethernet: RoCE.
+    Ethernet,
+    /// Memory of this host.
+    Memory,
+    /// Another one, by its number.
+    Other(u8),
+}
+
+impl fmt::Display for LinkLayer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::InfiniBand => f.write_str("InfiniBand"),
+            Self::Ethernet => f.write_str("Ethernet"),
+            Self::Memory => f.write_str("shared memory"),
+            Self::Other(number) => write!(f, "link layer {number}"),
+        }
+    }
+}
+
+/// What kind of packets leave from a GID.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum GidType {
+    /// InfiniBand.
+    InfiniBand,
+    /// RoCE version 1: Ethernet frames, which no router forwards.
+    RoceV1,
+    /// RoCE version 2: UDP.
+    RoceV2,
+    /// The software device's.
+    Soft,
+    /// The system does not say, or says a number that is newer than this layer.
+    Unknown,
+}
+
+impl fmt::Display for GidType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::InfiniBand => "InfiniBand",
+            Self::RoceV1 => "RoCE v1",
+            Self::RoceV2 => "RoCE v2",
+            Self::Soft => "soft",
+            Self::Unknown => "type unknown",
+        })
+    }
+}
+
+/// An entry of a port's GID table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GidEntry {
+    /// Its place in the table.
+    pub index: u8,
+    /// The address.
+    pub gid: Gid,
+    /// The kind of packets that leave from it.
+    pub gid_type: GidType,
+    /// The network device that it belongs to, if any is seen from here.
+    pub netdev: Option<String>,
+}
+
+/// How often a receiver was not ready.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RnrCounters {
+    /// Times that a message found no receive here.
+    pub nak_sent: u64,
+    /// Times that a peer had no receive for a message from here.
+    pub nak_received: u64,
+}
+
 /// The device's limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceAttributes {
@@ -126,7 +217,7 @@ pub struct DeviceAttributes {
     pub max_cq: usize,
     /// Entries per completion queue.
     pub max_cqe: usize,
-    /// Shared receive queues per context.
+    /// Shared receive queues per context; 0 if the device has none.
     pub max_srq: usize,
     /// Work requests per shared receive queue.
     pub max_srq_wr: usize,
@@ -134,7 +225,7 @@ pub struct DeviceAttributes {
     pub max_mr: usize,
     /// Bytes per memory region.
     pub max_mr_len: usize,
-    /// Bytes that a send can carry inline.
+    /// Bytes that a send can carry inline: as far as was tried, since kernel verbs do not say.
     pub max_inline_data: usize,
     /// RDMA reads and atomics that a queue pair can have outstanding.
     pub max_qp_rd_atomic: u8,
@@ -154,17 +245,31 @@ pub enum PortState {
     Other(u32),
 }
 
+impl fmt::Display for PortState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Down => f.write_str("down"),
+            Self::Active => f.write_str("active"),
+            Self::Other(2) => f.write_str("initializing"),
+            Self::Other(3) => f.write_str("armed"),
+            Self::Other(number) => write!(f, "in state {number}"),
+        }
+    }
+}
+
 /// What a port says of itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortAttributes {
     /// Its state.
     pub state: PortState,
+    /// How its packets are carried.
+    pub link_layer: LinkLayer,
     /// The MTU in use.
     pub active_mtu: Mtu,
     /// Bytes of the longest message.
     pub max_msg_len: usize,
     /// Entries of its GID table.
-    pub gid_count: u8,
+    pub gid_count: u32,
     /// Its local identifier; 0 where there are none.
     pub lid: u16,
 }

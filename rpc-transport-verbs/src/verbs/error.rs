@@ -8,7 +8,9 @@ use super::wr_id::WrId;
 
 /// The process was forked after the device was opened: in the child, no object of it works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the device was opened before fork(); open another one in the child")]
+#[error(
+    "the device was opened before fork(), and works in the parent only; a child has to start a program (exec) that opens its own"
+)]
 pub struct Forked;
 
 /// Why a device could not be opened.
@@ -20,8 +22,60 @@ pub enum OpenError {
     UnknownDevice {
         /// The name that was asked for.
         name: String,
-        /// The names that would do.
-        known: &'static str,
+        /// The names that would do, with commas.
+        known: String,
+    },
+    /// It is an RDMA device, and this program was built without kernel verbs.
+    #[error(
+        "'{name}' is an RDMA device, and this program was built without kernel verbs: build it with the Cargo feature `rdma` of rpc-transport-verbs (docs/rdma.md says what that needs)"
+    )]
+    NotInThisBuild {
+        /// The device.
+        name: String,
+    },
+    /// An iWARP device: it can connect through rdma_cm only.
+    #[error(
+        "'{name}' is an iWARP device. Verbline connects queue pairs itself, over its own TCP connection, which InfiniBand and RoCE permit and iWARP does not"
+    )]
+    Iwarp {
+        /// The device.
+        name: String,
+    },
+    /// The library of kernel verbs is not there.
+    #[error(
+        "RDMA devices need libibverbs, which cannot be loaded: {source}. Install it (on Debian and Ubuntu: apt install libibverbs1 ibverbs-providers)"
+    )]
+    LibraryMissing {
+        /// What the dynamic linker said.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// The kernel has the device, and libibverbs has no driver for it.
+    #[error(
+        "the kernel has the device '{name}', and libibverbs has no driver for it (it drives: {known}). Install the drivers (on Debian and Ubuntu: apt install ibverbs-providers)"
+    )]
+    NoUserDriver {
+        /// The device.
+        name: String,
+        /// The devices that it does drive, with commas.
+        known: String,
+    },
+    /// The device's file is not there.
+    #[error(
+        "the device '{name}' has no file in /dev/infiniband: load the kernel's module (modprobe ib_uverbs), and in a container pass the files on (docker run --device=/dev/infiniband)"
+    )]
+    NoDeviceFile {
+        /// The device.
+        name: String,
+    },
+    /// This user may not open the device's file.
+    #[error(
+        "the device '{name}' may not be opened by this user: {source}. Its file is in /dev/infiniband, and needs read and write rights (the udev rules of the package rdma-core give them to everybody; systemd's PrivateDevices= takes them away)"
+    )]
+    Permission {
+        /// The device.
+        name: String,
+        /// What the system said.
+        source: io::Error,
     },
     /// The operating system refused something that the device needs.
     #[error("the device '{name}' cannot {action}: {source}")]
@@ -85,7 +139,24 @@ pub enum VerbsError {
         /// How many entries it has.
         capacity: usize,
     },
-    /// The operating system refused.
+    /// The memory may not be locked (`ENOMEM`, or `EPERM` if the limit is 0).
+    #[error(
+        "{len} bytes cannot be registered: the limit of locked memory is {limit} ({source}). Raise it: `ulimit -l unlimited` in a shell whose hard limit permits it, `memlock` in /etc/security/limits.conf for logins, LimitMEMLOCK=infinity for a service of systemd, --ulimit memlock=-1 for a container"
+    )]
+    MemoryLocked {
+        /// Bytes that were to be registered.
+        len: usize,
+        /// The present limit, in words.
+        limit: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The device does not count by context.
+    #[error(
+        "the device does not count by context: see rnr_counters, and the port's counters in /sys/class/infiniband"
+    )]
+    NotCounted,
+    /// The operating system, or the device's driver, refused.
     #[error("{call}: {source}")]
     Os {
         /// The verb.
@@ -143,7 +214,7 @@ pub enum ModifyError {
     /// The send queue is still draining; only ERR and RESET can be reached before it has.
     #[error("the send queue is still draining")]
     Draining,
-    /// The process that the remote GID names cannot be reached.
+    /// What the remote GID names cannot be reached.
     #[error("the remote device {gid} cannot {action}: {source}")]
     Unreachable {
         /// The remote GID.
@@ -211,6 +282,12 @@ pub enum PostErrorReason {
         len: usize,
         /// The queue pair's `max_inline_data`.
         limit: usize,
+    },
+    /// The device refused it for another reason, by the number of the error.
+    #[error("{}", io::Error::from_raw_os_error(*.errno))]
+    Refused {
+        /// The number.
+        errno: i32,
     },
     /// The queue pair receives from a shared receive queue: post there (`EINVAL`).
     #[error("the queue pair receives from a shared receive queue; post there")]

@@ -23,6 +23,12 @@ impl Access {
     /// Peers may do atomics.
     pub const REMOTE_ATOMIC: Self = Self(8);
 
+    /// As a device says them; bits that this layer has no name for are kept.
+    #[cfg(feature = "rdma")]
+    pub(crate) fn from_bits(bits: u32) -> Self {
+        Self(bits)
+    }
+
     /// The bits.
     pub fn bits(self) -> u32 {
         self.0

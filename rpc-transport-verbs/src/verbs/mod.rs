@@ -27,6 +27,7 @@
 //! One [`Context`] belongs to one poller: everything that was made from it may be used from any
 //! thread, but the device lets one thread at a time do so.
 
+mod address;
 mod async_event;
 mod completion_queue;
 mod context;
@@ -43,10 +44,12 @@ mod slot;
 mod work_completion;
 mod wr_id;
 
+pub use address::{AddressError, AddressWish, PortAddress};
 pub use async_event::{AsyncEvent, SrqNum};
 pub use completion_queue::{CompletionQueue, CompletionQueueHandle};
 pub use context::{
-    Context, DeviceAttributes, DeviceCounters, Gid, PortAttributes, PortState, SoftOptions,
+    Context, DeviceAttributes, DeviceCounters, Gid, GidEntry, GidType, LinkLayer, PortAttributes,
+    PortState, RnrCounters, SoftOptions,
 };
 pub use error::{
     ClaimError, Forked, ModifyError, OpenError, PostError, PostErrorReason, VerbsError,

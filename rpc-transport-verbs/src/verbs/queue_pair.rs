@@ -220,6 +220,7 @@ impl QueuePair {
     pub fn to_rtr(&mut self, attributes: RtrAttributes) -> Result<(), ModifyError> {
         let RtrAttributes {
             remote,
+            sgid_index,
             path_mtu,
             min_rnr_timer,
         } = attributes;
@@ -227,8 +228,10 @@ impl QueuePair {
             state: Some(QpState::Rtr),
             address: Some(AddressVector {
                 gid: remote.gid,
-                sgid_index: 0,
-                is_global: true,
+                lid: remote.lid,
+                sgid_index,
+                // A local identifier reaches the whole subnet by itself.
+                is_global: remote.lid == 0,
                 port: self.port,
             }),
             path_mtu: Some(path_mtu),

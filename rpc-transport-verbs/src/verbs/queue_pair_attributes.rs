@@ -48,6 +48,40 @@ pub enum Mtu {
     Bytes4096 = 5,
 }
 
+impl Mtu {
+    /// The MTU with this code; `None` if there is none.
+    pub(crate) fn from_code(code: u32) -> Option<Self> {
+        Some(match code {
+            1 => Self::Bytes256,
+            2 => Self::Bytes512,
+            3 => Self::Bytes1024,
+            4 => Self::Bytes2048,
+            5 => Self::Bytes4096,
+            _ => return None,
+        })
+    }
+
+    /// Bytes of a packet's payload.
+    pub fn bytes(self) -> u32 {
+        128 << self as u32
+    }
+
+    /// The largest MTU of at most this many bytes; the smallest of all if there is none.
+    pub fn at_most(len: u32) -> Self {
+        (1..=5)
+            .rev()
+            .filter_map(Self::from_code)
+            .find(|mtu| mtu.bytes() <= len)
+            .unwrap_or(Self::Bytes256)
+    }
+}
+
+impl fmt::Display for Mtu {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.bytes(), f)
+    }
+}
+
 /// The least time that a peer waits after it was told "receiver not ready", as a 5-bit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RnrTimer(pub u8);
@@ -72,6 +106,8 @@ const RNR_TIMER_US: [u64; 32] = [
 pub struct AddressVector {
     /// The remote port's GID.
     pub gid: Gid,
+    /// The remote port's local identifier; 0 where there are none (RoCE, `soft`).
+    pub lid: u16,
     /// Index of the local GID to send from.
     pub sgid_index: u8,
     /// Whether a global route is used. Required where there are no LIDs (RoCE, `soft`).
@@ -165,6 +201,8 @@ impl QpAttributes {
 pub struct RemoteEndpoint {
     /// GID of the port.
     pub gid: Gid,
+    /// The port's local identifier on an InfiniBand subnet; 0 where there is none.
+    pub lid: u16,
     /// Number of the queue pair.
     pub qp_num: QpNum,
     /// The first sequence number that it will send.
@@ -176,6 +214,8 @@ pub struct RemoteEndpoint {
 pub struct RtrAttributes {
     /// The peer's queue pair.
     pub remote: RemoteEndpoint,
+    /// Index of the local GID to send from.
+    pub sgid_index: u8,
     /// The smaller of what both ports take.
     pub path_mtu: Mtu,
     /// What a peer waits when this side has no receive posted. Never code 0, the longest.
@@ -183,10 +223,11 @@ pub struct RtrAttributes {
 }
 
 impl RtrAttributes {
-    /// The usual values: MTU 1,024; RNR timer 0.96 ms.
+    /// The usual values: from the first GID, MTU 1,024, RNR timer 0.96 ms.
     pub fn new(remote: RemoteEndpoint) -> Self {
         Self {
             remote,
+            sgid_index: 0,
             path_mtu: Mtu::Bytes1024,
             min_rnr_timer: RnrTimer(13),
         }

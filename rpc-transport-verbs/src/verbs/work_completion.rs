@@ -83,6 +83,8 @@ pub enum CompletionOpcode {
     Send,
     /// A message was received.
     Receive,
+    /// Another operation, by its number in `enum ibv_wc_opcode`.
+    Other(u32),
 }
 
 macro_rules! statuses {

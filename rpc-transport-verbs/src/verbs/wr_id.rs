@@ -101,8 +101,9 @@ impl WrId {
         )
     }
 
-    #[cfg(test)]
-    fn from_raw(raw: u64) -> Self {
+    /// The number as the device gives it back.
+    #[cfg(any(feature = "rdma", test))]
+    pub(crate) fn from_raw(raw: u64) -> Self {
         Self(raw)
     }
 

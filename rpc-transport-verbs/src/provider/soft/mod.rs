@@ -36,7 +36,6 @@ mod domain;
 mod engine;
 mod event_queue;
 mod failure;
-mod fork_guard;
 mod link;
 mod link_message;
 mod node;

@@ -9,9 +9,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use rustix::event::{EventfdFlags, epoll, eventfd};
 
+use super::super::fork_guard::ForkGuard;
 use super::domain::Domain;
 use super::engine;
-use super::fork_guard::ForkGuard;
 use super::link::{Listener, OutgoingLink, new_gid};
 use super::link_message::LinkMessage;
 use super::peer::Peer;

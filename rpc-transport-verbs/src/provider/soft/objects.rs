@@ -18,10 +18,10 @@ use super::wake::MAX_READY;
 use super::work_queues::{CompletionRing, ReceiveQueue, SendQueue};
 use super::{DEVICE_NAME, MAX_RD_ATOMIC};
 use crate::verbs::{
-    Access, AsyncEvent, DeviceAttributes, DeviceCounters, Forked, Gid, LocalKey, ModifyError, Mtu,
-    OpenError, PortAttributes, PortState, PostError, PostErrorReason, QpAttributes, QpNum, QpState,
-    QueuePairCapabilities, RemoteKey, SoftOptions, SrqAttributes, SrqNum, VerbsError,
-    WorkCompletion,
+    Access, AsyncEvent, DeviceAttributes, DeviceCounters, Forked, Gid, GidEntry, GidType,
+    LinkLayer, LocalKey, ModifyError, Mtu, OpenError, PortAttributes, PortState, PostError,
+    PostErrorReason, QpAttributes, QpNum, QpState, QueuePairCapabilities, RemoteKey, RnrCounters,
+    SoftOptions, SrqAttributes, SrqNum, VerbsError, WorkCompletion,
 };
 
 /// Work requests of one queue. The layer above numbers them in 20 bits and keeps twice as many
@@ -107,6 +107,7 @@ impl Context {
         in_range("query_port", "port", usize::from(port), 1, 1)?;
         Ok(PortAttributes {
             state: PortState::Active,
+            link_layer: LinkLayer::Memory,
             active_mtu: Mtu::Bytes4096,
             max_msg_len: MAX_MESSAGE_LEN,
             gid_count: 1,
@@ -118,6 +119,15 @@ impl Context {
         in_range("query_gid", "port", usize::from(port), 1, 1)?;
         in_range("query_gid", "index", usize::from(index), 0, 0)?;
         Ok(self.domain.node.gid)
+    }
+
+    pub(crate) fn query_gid_table(&self, port: u8) -> Result<Vec<GidEntry>, VerbsError> {
+        Ok(vec![GidEntry {
+            index: 0,
+            gid: self.query_gid(port, 0)?,
+            gid_type: GidType::Soft,
+            netdev: None,
+        }])
     }
 
     pub(crate) fn alloc_pd(&self) -> Result<ProtectionDomain, VerbsError> {
@@ -164,6 +174,15 @@ impl Context {
 
     pub(crate) fn counters(&self) -> Result<DeviceCounters, VerbsError> {
         Ok(self.domain.enter()?.counters)
+    }
+
+    pub(crate) fn rnr_counters(&self, port: u8) -> Option<RnrCounters> {
+        in_range("rnr_counters", "port", usize::from(port), 1, 1).ok()?;
+        let counters = self.counters().ok()?;
+        Some(RnrCounters {
+            nak_sent: counters.rnr_nak_sent,
+            nak_received: counters.rnr_nak_received,
+        })
     }
 }
 

@@ -1,0 +1,179 @@
+//! The asynchronous events of one context: read without blocking, behind a wait that can be
+//! interrupted.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::raw::{c_int, c_void};
+use std::time::{Duration, Instant};
+
+use rdma_sys::{ibv_cq, ibv_qp, ibv_srq};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::io::Errno;
+
+use super::context::Handle;
+use crate::verbs::{AsyncEvent, QpNum, SrqNum, VerbsError};
+
+/// `struct ibv_async_event`, its type as a plain number: rdma-sys has an enum there, and a value that
+/// is newer than it would be undefined behaviour.
+#[repr(C)]
+pub(super) struct RawAsyncEvent {
+    element: Element,
+    event_type: c_int,
+}
+
+#[repr(C)]
+union Element {
+    cq: *mut ibv_cq,
+    qp: *mut ibv_qp,
+    srq: *mut ibv_srq,
+    port_num: c_int,
+}
+
+/// What makes a wait for events end.
+#[derive(Debug)]
+pub(super) struct Interruption(OwnedFd);
+
+impl Interruption {
+    pub(super) fn new() -> io::Result<Self> {
+        // A semaphore: each interruption ends one wait.
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK | EventfdFlags::SEMAPHORE;
+        Ok(Self(eventfd(0, flags)?))
+    }
+
+    pub(super) fn raise(&self) {
+        // It fails only when the counter is at its maximum: enough to end any wait.
+        let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
+    }
+
+    /// Whether there was one.
+    fn take(&self) -> bool {
+        rustix::io::read(&self.0, &mut [0u8; 8]).is_ok()
+    }
+}
+
+/// Makes reading from the context's event file return at once when there is nothing.
+pub(super) fn do_not_block(events: BorrowedFd<'_>) -> io::Result<()> {
+    let flags = fcntl_getfl(events)?;
+    Ok(fcntl_setfl(events, flags | OFlags::NONBLOCK)?)
+}
+
+/// Waits for the next event; `None` after `timeout` or an interruption. Events go before
+/// interruptions.
+pub(super) fn next(
+    handle: &Handle,
+    timeout: Option<Duration>,
+) -> Result<Option<AsyncEvent>, VerbsError> {
+    let failed = |source: io::Error| VerbsError::Os {
+        call: "get_async_event",
+        source,
+    };
+    let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+    loop {
+        if let Some(event) = read(handle).map_err(failed)? {
+            return Ok(Some(event));
+        }
+        if handle.interruption.take() {
+            return Ok(None);
+        }
+        let left = match deadline {
+            None => None,
+            Some(deadline) => {
+                let left = deadline.saturating_duration_since(Instant::now());
+                if left.is_zero() {
+                    return Ok(None);
+                }
+                Some(Timespec::try_from(left).map_err(|e| failed(io::Error::other(e)))?)
+            }
+        };
+        let events = handle.async_fd();
+        let mut files = [
+            PollFd::from_borrowed_fd(events, PollFlags::IN),
+            PollFd::from_borrowed_fd(handle.interruption.0.as_fd(), PollFlags::IN),
+        ];
+        match poll(&mut files, left.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(failed(error.into())),
+        }
+        // The device has been taken out of the machine: there will be no event, and no end of this.
+        if files[0]
+            .revents()
+            .intersects(PollFlags::ERR | PollFlags::NVAL)
+            && !files[0].revents().contains(PollFlags::IN)
+        {
+            tracing::debug!(fd = events.as_raw_fd(), "the event file has failed");
+            return Err(failed(Errno::NODEV.into()));
+        }
+    }
+}
+
+/// Takes one event, if there is one.
+fn read(handle: &Handle) -> io::Result<Option<AsyncEvent>> {
+    let mut raw = RawAsyncEvent {
+        element: Element {
+            cq: std::ptr::null_mut(),
+        },
+        event_type: -1,
+    };
+    // SAFETY: the context is open for as long as `handle`; the struct has the header's layout.
+    let returned = unsafe { (handle.library.ibv_get_async_event)(handle.raw(), &mut raw) };
+    if returned != 0 {
+        let error = io::Error::last_os_error();
+        return match error.kind() {
+            io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(None),
+            _ => Err(error),
+        };
+    }
+    // SAFETY: the event was just taken and is not acknowledged yet.
+    let event = unsafe { interpret(&raw) };
+    // SAFETY: acknowledged once. From here on, what it names may be destroyed.
+    unsafe { (handle.library.ibv_ack_async_event)(&mut raw) };
+    Ok(Some(event))
+}
+
+/// What an event says, with the numbers of `enum ibv_event_type`.
+///
+/// # Safety
+///
+/// The event must not have been acknowledged: destroying what it names waits for that, so until then
+/// the object that it points to is there.
+unsafe fn interpret(raw: &RawAsyncEvent) -> AsyncEvent {
+    // SAFETY: each is read only for the event types whose element is of that kind
+    // (ibv_get_async_event(3)), and under the caller's promise.
+    let (cq, qp, srq, port) = unsafe {
+        (
+            || number((*raw.element.cq).cq_context),
+            || QpNum((*raw.element.qp).qp_num),
+            || SrqNum(number((*raw.element.srq).srq_context)),
+            || u8::try_from(raw.element.port_num).unwrap_or(0),
+        )
+    };
+    match raw.event_type {
+        0 => AsyncEvent::CompletionQueueError { cq: cq() },
+        1 => AsyncEvent::QpFatal { qp_num: qp() },
+        2 => AsyncEvent::QpRequestError { qp_num: qp() },
+        3 => AsyncEvent::QpAccessError { qp_num: qp() },
+        4 => AsyncEvent::CommunicationEstablished { qp_num: qp() },
+        5 => AsyncEvent::SqDrained { qp_num: qp() },
+        6 => AsyncEvent::PathMigrated { qp_num: qp() },
+        7 => AsyncEvent::PathMigrationError { qp_num: qp() },
+        8 => AsyncEvent::DeviceFatal,
+        9 => AsyncEvent::PortActive { port: port() },
+        10 => AsyncEvent::PortError { port: port() },
+        11 => AsyncEvent::LidChange { port: port() },
+        12 => AsyncEvent::PkeyChange { port: port() },
+        13 => AsyncEvent::SmChange { port: port() },
+        14 => AsyncEvent::SrqError { srq: srq() },
+        15 => AsyncEvent::SrqLimitReached { srq: srq() },
+        16 => AsyncEvent::QpLastWqeReached { qp_num: qp() },
+        17 => AsyncEvent::ClientReregister { port: port() },
+        18 => AsyncEvent::GidChange { port: port() },
+        19 => AsyncEvent::WorkQueueFatal,
+        unknown => AsyncEvent::Unknown(unknown),
+    }
+}
+
+/// The number that a queue was made with.
+fn number(context: *mut c_void) -> u32 {
+    context.addr() as u32
+}

@@ -1,0 +1,495 @@
+//! An opened RDMA device: found by name, asked for its limits, its ports and their GIDs.
+
+use std::ffi::CStr;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::BorrowedFd;
+use std::os::raw::c_int;
+use std::ptr;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use rdma_sys::{
+    ibv_context, ibv_device, ibv_device_attr, ibv_gid, ibv_port_attr, ibv_qp_cap, ibv_qp_init_attr,
+    ibv_qp_type, ibv_transport_type,
+};
+
+use super::super::fork_guard::ForkGuard;
+use super::async_events::{self, Interruption};
+use super::completion_queue::CompletionQueue;
+use super::library::{Library, library};
+use super::memory::ProtectionDomain;
+use super::{check, limit, os_error, port_counters};
+use crate::verbs::{
+    AsyncEvent, DeviceAttributes, Gid, GidEntry, GidType, LinkLayer, Mtu, OpenError,
+    PortAttributes, PortState, RnrCounters, VerbsError,
+};
+
+/// Where the kernel lists the devices that programs may open.
+const DEVICE_FILES: &str = "/dev/infiniband";
+
+/// Inline lengths that are tried, since no call says what a device can do: more is not asked for by
+/// the layers above, and a queue pair's places grow with it.
+const INLINE_LENGTHS: [u32; 5] = [512, 256, 128, 64, 32];
+
+/// Entries of the GID table that an address vector can name: its index has 8 bits.
+const MAX_GIDS: usize = 256;
+
+/// `struct ibv_gid_entry`. rdma-sys knows the type, and not the function that fills it.
+#[repr(C)]
+pub(super) struct RawGidEntry {
+    gid: [u8; 16],
+    gid_index: u32,
+    port_num: u32,
+    gid_type: u32,
+    ndev_ifindex: u32,
+}
+
+/// The open device, shared by everything that was made from it.
+#[derive(Debug)]
+pub(super) struct Handle {
+    raw: *mut ibv_context,
+    pub(super) library: &'static Library,
+    pub(super) name: String,
+    pub(super) interruption: Interruption,
+    pub(super) fork_guard: &'static ForkGuard,
+}
+
+// SAFETY: libibverbs locks what its calls share; the pointer is given to those calls only.
+unsafe impl Send for Handle {}
+// SAFETY: as for `Send`: every verb may be called from any thread (ibv_open_device(3) and the
+// library's documentation of thread safety).
+unsafe impl Sync for Handle {}
+
+impl std::fmt::Debug for Library {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("libibverbs")
+    }
+}
+
+impl Handle {
+    pub(super) fn raw(&self) -> *mut ibv_context {
+        self.raw
+    }
+
+    pub(super) fn async_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the context and its file are open for as long as `self`.
+        unsafe { BorrowedFd::borrow_raw((*self.raw).async_fd) }
+    }
+
+    /// Whether this is the process that opened the device: the only one whose destructors may act.
+    pub(super) fn is_ours(&self) -> bool {
+        self.fork_guard.check().is_ok()
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        if self.is_ours() {
+            // SAFETY: every object made from it holds an `Arc` of it, so none is left.
+            let returned = unsafe { (self.library.ibv_close_device)(self.raw) };
+            if returned != 0 {
+                tracing::error!(device = %self.name, "the device cannot be closed");
+            }
+        }
+    }
+}
+
+/// The devices that libibverbs can drive, in its order. Empty if there are none.
+pub(crate) fn device_names() -> Result<Vec<String>, OpenError> {
+    let library = library()?;
+    let list = DeviceList::get(library);
+    Ok(list.devices().iter().map(|&raw| list.name(raw)).collect())
+}
+
+/// `ibv_get_device_list`, freed at its end.
+struct DeviceList {
+    library: &'static Library,
+    raw: *mut *mut ibv_device,
+    count: usize,
+}
+
+impl DeviceList {
+    fn get(library: &'static Library) -> Self {
+        let mut count: c_int = 0;
+        // SAFETY: the count is written to a place of our own. A null list (no verbs in the kernel)
+        // comes with a count that is not used.
+        let raw = unsafe { (library.ibv_get_device_list)(&mut count) };
+        Self {
+            library,
+            raw,
+            count: if raw.is_null() { 0 } else { limit(count) },
+        }
+    }
+
+    fn devices(&self) -> &[*mut ibv_device] {
+        if self.count == 0 {
+            return &[];
+        }
+        // SAFETY: the library made an array of that many, which lives until it is freed in `drop`.
+        unsafe { std::slice::from_raw_parts(self.raw, self.count) }
+    }
+
+    fn name(&self, device: *mut ibv_device) -> String {
+        // SAFETY: a device of the list; its name is a string inside of it.
+        unsafe { CStr::from_ptr((self.library.ibv_get_device_name)(device)) }
+            .to_string_lossy()
+            .into_owned()
+    }
+}
+
+impl Drop for DeviceList {
+    fn drop(&mut self) {
+        if !self.raw.is_null() {
+            // SAFETY: made by the library and freed once. Opened devices stay open
+            // (ibv_get_device_list(3)).
+            unsafe { (self.library.ibv_free_device_list)(self.raw) };
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Context {
+    pub(super) handle: Arc<Handle>,
+    /// Asked once, when it was opened.
+    attributes: DeviceAttributes,
+    /// What the ports had counted when it was opened.
+    rnr_before: Arc<[Option<RnrCounters>]>,
+}
+
+impl Context {
+    pub(crate) fn open(name: &str) -> Result<Self, OpenError> {
+        let os = |action| {
+            let name = name.to_owned();
+            move |source| OpenError::Os {
+                name,
+                action,
+                source,
+            }
+        };
+        let library = library()?;
+        let fork_guard = process_guard().map_err(os("watch for forks"))?;
+        fork_guard.check()?;
+        let list = DeviceList::get(library);
+        let Some(&device) = list
+            .devices()
+            .iter()
+            .find(|&&device| list.name(device) == name)
+        else {
+            let known: Vec<_> = list.devices().iter().map(|&raw| list.name(raw)).collect();
+            return Err(not_found(name, &known));
+        };
+        // SAFETY: a device of the list, which is still there.
+        if unsafe { (*device).transport_type } == ibv_transport_type::IBV_TRANSPORT_IWARP {
+            return Err(OpenError::Iwarp {
+                name: name.to_owned(),
+            });
+        }
+        // SAFETY: as above.
+        let raw = unsafe { (library.ibv_open_device)(device) };
+        if raw.is_null() {
+            return Err(not_opened(name, io::Error::last_os_error()));
+        }
+        let interruption = match Interruption::new() {
+            Ok(interruption) => interruption,
+            Err(source) => {
+                // SAFETY: opened above, and nothing was made from it.
+                unsafe { (library.ibv_close_device)(raw) };
+                return Err(os("make a file to be woken by")(source));
+            }
+        };
+        let handle = Arc::new(Handle {
+            raw,
+            library,
+            name: name.to_owned(),
+            interruption,
+            fork_guard,
+        });
+        async_events::do_not_block(handle.async_fd()).map_err(os("prepare its event file"))?;
+        let attributes = query_device(&handle).map_err(os("say its limits"))?;
+        let ports = 1..=attributes.port_count;
+        Ok(Self {
+            rnr_before: ports.map(|port| port_counters::rnr(name, port)).collect(),
+            attributes,
+            handle,
+        })
+    }
+
+    pub(crate) fn device_name(&self) -> &str {
+        &self.handle.name
+    }
+
+    pub(crate) fn query_device(&self) -> DeviceAttributes {
+        self.attributes
+    }
+
+    pub(crate) fn query_port(&self, port: u8) -> Result<PortAttributes, VerbsError> {
+        self.handle.fork_guard.check()?;
+        // SAFETY: a plain struct of numbers, for which zero is a value. It has to be zeroed: the
+        // exported function writes an older, shorter struct.
+        let mut raw: ibv_port_attr = unsafe { std::mem::zeroed() };
+        let attributes: *mut ibv_port_attr = &mut raw;
+        // SAFETY: the older struct is a prefix of ours, so the pointer serves.
+        let returned = unsafe {
+            (self.handle.library.ibv_query_port)(self.handle.raw(), port, attributes.cast())
+        };
+        check("query_port", returned)?;
+        Ok(PortAttributes {
+            state: match raw.state {
+                1 => PortState::Down,
+                4 => PortState::Active,
+                other => PortState::Other(other),
+            },
+            link_layer: match raw.link_layer {
+                // Devices that are older than the field leave it unspecified; they are InfiniBand.
+                0 | 1 => LinkLayer::InfiniBand,
+                2 => LinkLayer::Ethernet,
+                other => LinkLayer::Other(other),
+            },
+            // A port that is down may say nothing; the smallest MTU fits any packet.
+            active_mtu: Mtu::from_code(raw.active_mtu).unwrap_or(Mtu::Bytes256),
+            max_msg_len: raw.max_msg_sz as usize,
+            gid_count: u32::try_from(raw.gid_tbl_len).unwrap_or(0),
+            lid: raw.lid,
+        })
+    }
+
+    pub(crate) fn query_gid(&self, port: u8, index: u8) -> Result<Gid, VerbsError> {
+        self.handle.fork_guard.check()?;
+        let mut gid = ibv_gid { raw: [0; 16] };
+        // SAFETY: the GID is written to a place of our own.
+        let returned = unsafe {
+            (self.handle.library.ibv_query_gid)(self.handle.raw(), port, index.into(), &mut gid)
+        };
+        if returned != 0 {
+            return Err(os_error("query_gid"));
+        }
+        // SAFETY: any 16 bytes are a value.
+        Ok(Gid(unsafe { gid.raw }))
+    }
+
+    pub(crate) fn query_gid_table(&self, port: u8) -> Result<Vec<GidEntry>, VerbsError> {
+        let Some(query_gid_table) = self.handle.library.query_gid_table else {
+            return self.query_gids_one_by_one(port);
+        };
+        self.handle.fork_guard.check()?;
+        // Of all ports together; the kernel refuses a table that is too small.
+        let mut count = 0;
+        for port in 1..=self.attributes.port_count {
+            count += self.query_port(port)?.gid_count as usize;
+        }
+        let mut entries: Vec<RawGidEntry> = Vec::with_capacity(count);
+        // SAFETY: there is room for `count` entries of the size that is said.
+        let filled = unsafe {
+            query_gid_table(
+                self.handle.raw(),
+                entries.as_mut_ptr(),
+                count,
+                0,
+                size_of::<RawGidEntry>(),
+            )
+        };
+        let Ok(filled) = usize::try_from(filled) else {
+            check(
+                "query_gid_table",
+                c_int::try_from(filled).unwrap_or(c_int::MIN),
+            )?;
+            return Ok(Vec::new());
+        };
+        // SAFETY: the library has written that many entries, and no more than there was room for.
+        unsafe { entries.set_len(filled.min(count)) };
+        let of_this_port = entries
+            .into_iter()
+            .filter(|entry| entry.port_num == u32::from(port));
+        Ok(of_this_port
+            .filter_map(|entry| {
+                Some(GidEntry {
+                    index: u8::try_from(entry.gid_index).ok()?,
+                    gid: Gid(entry.gid),
+                    gid_type: match entry.gid_type {
+                        0 => GidType::InfiniBand,
+                        1 => GidType::RoceV1,
+                        2 => GidType::RoceV2,
+                        _ => GidType::Unknown,
+                    },
+                    netdev: netdev_name(entry.ndev_ifindex),
+                })
+            })
+            .collect())
+    }
+
+    /// For libraries without the table: neither types nor network devices are known.
+    fn query_gids_one_by_one(&self, port: u8) -> Result<Vec<GidEntry>, VerbsError> {
+        let count = (self.query_port(port)?.gid_count as usize).min(MAX_GIDS);
+        let mut entries = Vec::new();
+        for index in (0..=u8::MAX).take(count) {
+            let gid = self.query_gid(port, index)?;
+            if gid != Gid([0; 16]) {
+                entries.push(GidEntry {
+                    index,
+                    gid,
+                    gid_type: GidType::Unknown,
+                    netdev: None,
+                });
+            }
+        }
+        Ok(entries)
+    }
+
+    pub(crate) fn alloc_pd(&self) -> Result<ProtectionDomain, VerbsError> {
+        ProtectionDomain::alloc(&self.handle)
+    }
+
+    pub(crate) fn create_cq(&self, depth: usize) -> Result<CompletionQueue, VerbsError> {
+        CompletionQueue::create(&self.handle, depth)
+    }
+
+    pub(crate) fn get_async_event(
+        &self,
+        timeout: Option<Duration>,
+    ) -> Result<Option<AsyncEvent>, VerbsError> {
+        self.handle.fork_guard.check()?;
+        async_events::next(&self.handle, timeout)
+    }
+
+    pub(crate) fn interrupt_async_events(&self) {
+        self.handle.interruption.raise();
+    }
+
+    pub(crate) fn rnr_counters(&self, port: u8) -> Option<RnrCounters> {
+        let before = self
+            .rnr_before
+            .get(usize::from(port).checked_sub(1)?)?
+            .as_ref()?;
+        let now = port_counters::rnr(&self.handle.name, port)?;
+        Some(RnrCounters {
+            nak_sent: now.nak_sent.saturating_sub(before.nak_sent),
+            nak_received: now.nak_received.saturating_sub(before.nak_received),
+        })
+    }
+}
+
+/// One for the process, as each costs a page for ever.
+fn process_guard() -> io::Result<&'static ForkGuard> {
+    static GUARD: OnceLock<ForkGuard> = OnceLock::new();
+    if let Some(guard) = GUARD.get() {
+        return Ok(guard);
+    }
+    let made = ForkGuard::new()?;
+    Ok(GUARD.get_or_init(|| made))
+}
+
+fn not_found(name: &str, known: &[String]) -> OpenError {
+    let known = if known.is_empty() {
+        "none".to_owned()
+    } else {
+        known.join(", ")
+    };
+    let name = name.to_owned();
+    if !super::super::is_listed_by_kernel(&name) {
+        return OpenError::UnknownDevice { name, known };
+    }
+    // The library leaves out devices whose file is missing, as well as those that it cannot drive.
+    let has_files = std::fs::read_dir(DEVICE_FILES).is_ok_and(|files| {
+        files
+            .flatten()
+            .any(|file| file.file_name().to_string_lossy().starts_with("uverbs"))
+    });
+    if has_files {
+        OpenError::NoUserDriver { name, known }
+    } else {
+        OpenError::NoDeviceFile { name }
+    }
+}
+
+fn not_opened(name: &str, source: io::Error) -> OpenError {
+    let name = name.to_owned();
+    match source.kind() {
+        io::ErrorKind::PermissionDenied => OpenError::Permission { name, source },
+        io::ErrorKind::NotFound => OpenError::NoDeviceFile { name },
+        _ => OpenError::Os {
+            name,
+            action: "be opened",
+            source,
+        },
+    }
+}
+
+fn query_device(handle: &Arc<Handle>) -> io::Result<DeviceAttributes> {
+    let mut raw = MaybeUninit::<ibv_device_attr>::zeroed();
+    // SAFETY: a plain struct of numbers, written to a place of our own.
+    let returned = unsafe { (handle.library.ibv_query_device)(handle.raw(), raw.as_mut_ptr()) };
+    if returned != 0 {
+        return Err(io::Error::from_raw_os_error(returned.saturating_abs()));
+    }
+    // SAFETY: zeroed, which is a value of it, and then filled in.
+    let raw = unsafe { raw.assume_init() };
+    Ok(DeviceAttributes {
+        max_qp: limit(raw.max_qp),
+        max_qp_wr: limit(raw.max_qp_wr),
+        max_sge: limit(raw.max_sge).min(1),
+        max_cq: limit(raw.max_cq),
+        max_cqe: limit(raw.max_cqe),
+        max_srq: limit(raw.max_srq),
+        max_srq_wr: limit(raw.max_srq_wr),
+        max_mr: limit(raw.max_mr),
+        max_mr_len: usize::try_from(raw.max_mr_size).unwrap_or(usize::MAX),
+        max_inline_data: probe_inline(handle),
+        max_qp_rd_atomic: u8::try_from(raw.max_qp_rd_atom).unwrap_or(u8::MAX),
+        port_count: raw.phys_port_cnt,
+    })
+}
+
+/// The longest inline message, found by trying: a queue pair is made and destroyed for each length
+/// until one is granted. 0 if none is, or nothing can be made.
+fn probe_inline(handle: &Arc<Handle>) -> usize {
+    let (Ok(domain), Ok(queue)) = (
+        ProtectionDomain::alloc(handle),
+        CompletionQueue::create(handle, 1),
+    ) else {
+        return 0;
+    };
+    let granted = INLINE_LENGTHS.into_iter().find_map(|length| {
+        let mut wanted = ibv_qp_init_attr {
+            qp_context: ptr::null_mut(),
+            send_cq: queue.raw(),
+            recv_cq: queue.raw(),
+            srq: ptr::null_mut(),
+            cap: ibv_qp_cap {
+                max_send_wr: 1,
+                max_recv_wr: 1,
+                max_send_sge: 1,
+                max_recv_sge: 1,
+                max_inline_data: length,
+            },
+            qp_type: ibv_qp_type::IBV_QPT_RC,
+            sq_sig_all: 0,
+        };
+        // SAFETY: the domain and the queue are alive, and of this context.
+        let raw = unsafe { (handle.library.ibv_create_qp)(domain.raw(), &mut wanted) };
+        if raw.is_null() {
+            return None;
+        }
+        // SAFETY: made above, and used by nobody.
+        let returned = unsafe { (handle.library.ibv_destroy_qp)(raw) };
+        super::log_leak("destroy_qp", returned);
+        Some(wanted.cap.max_inline_data as usize)
+    });
+    granted.unwrap_or(0)
+}
+
+/// `None` if the index is 0, or its device is not in this network namespace.
+fn netdev_name(index: u32) -> Option<String> {
+    if index == 0 {
+        return None;
+    }
+    let devices = std::fs::read_dir("/sys/class/net").ok()?;
+    for device in devices.flatten() {
+        let is_it = std::fs::read_to_string(device.path().join("ifindex"))
+            .is_ok_and(|text| text.trim().parse() == Ok(index));
+        if is_it {
+            return device.file_name().into_string().ok();
+        }
+    }
+    None
+}

@@ -1,0 +1,98 @@
+//! libibverbs, looked up at run time.
+
+use std::os::raw::{c_char, c_int, c_void};
+use std::sync::OnceLock;
+
+use libloading::os::unix;
+use rdma_sys::{
+    _compat_ibv_port_attr, ibv_comp_channel, ibv_context, ibv_cq, ibv_device, ibv_device_attr,
+    ibv_gid, ibv_mr, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_init_attr, ibv_srq, ibv_srq_attr,
+    ibv_srq_init_attr,
+};
+
+use super::async_events::RawAsyncEvent;
+use super::context::RawGidEntry;
+use crate::verbs::OpenError;
+
+/// The library's name at run time: its version is that of its binary interface.
+const NAME: &str = "libibverbs.so.1";
+
+macro_rules! functions {
+    ($($name:ident: fn($($argument:ty),*) -> $result:ty;)*) => {
+        /// The functions that this crate calls, with the names of the man pages. Each has the default
+        /// version of its symbol, which is what a program linked with the library would get.
+        pub(super) struct Library {
+            $(pub(super) $name: unsafe extern "C" fn($($argument),*) -> $result,)*
+            /// `ibv_query_gid_table` of the header; since version 33 of rdma-core (2021).
+            pub(super) query_gid_table: Option<QueryGidTable>,
+        }
+
+        impl Library {
+            fn load() -> Result<Self, libloading::Error> {
+                // SAFETY: the library's initialisers register its drivers, and nothing else. It is
+                // never unloaded: `library` is leaked below.
+                let library = unsafe { unix::Library::new(NAME) }?;
+                let loaded = Self {
+                    $($name: {
+                        // SAFETY: the signature is the header's (infiniband/verbs.h), whose symbols
+                        // keep theirs for as long as the library has this name.
+                        let symbol = unsafe {
+                            library.get(concat!(stringify!($name), "\0").as_bytes())
+                        }?;
+                        *symbol
+                    },)*
+                    query_gid_table: {
+                        // SAFETY: as above; the underscore is the header's own.
+                        let symbol = unsafe { library.get(b"_ibv_query_gid_table\0") };
+                        symbol.ok().map(|symbol| *symbol)
+                    },
+                };
+                std::mem::forget(library);
+                Ok(loaded)
+            }
+        }
+    };
+}
+
+/// (context, entries, how many of them, flags, bytes of one) → how many there are, or a negated error.
+type QueryGidTable =
+    unsafe extern "C" fn(*mut ibv_context, *mut RawGidEntry, usize, u32, usize) -> isize;
+
+functions! {
+    ibv_get_device_list: fn(*mut c_int) -> *mut *mut ibv_device;
+    ibv_free_device_list: fn(*mut *mut ibv_device) -> ();
+    ibv_get_device_name: fn(*mut ibv_device) -> *const c_char;
+    ibv_open_device: fn(*mut ibv_device) -> *mut ibv_context;
+    ibv_close_device: fn(*mut ibv_context) -> c_int;
+    ibv_query_device: fn(*mut ibv_context, *mut ibv_device_attr) -> c_int;
+    ibv_query_port: fn(*mut ibv_context, u8, *mut _compat_ibv_port_attr) -> c_int;
+    ibv_query_gid: fn(*mut ibv_context, u8, c_int, *mut ibv_gid) -> c_int;
+    ibv_get_async_event: fn(*mut ibv_context, *mut RawAsyncEvent) -> c_int;
+    ibv_ack_async_event: fn(*mut RawAsyncEvent) -> ();
+    ibv_alloc_pd: fn(*mut ibv_context) -> *mut ibv_pd;
+    ibv_dealloc_pd: fn(*mut ibv_pd) -> c_int;
+    ibv_reg_mr: fn(*mut ibv_pd, *mut c_void, usize, c_int) -> *mut ibv_mr;
+    ibv_dereg_mr: fn(*mut ibv_mr) -> c_int;
+    ibv_create_cq:
+        fn(*mut ibv_context, c_int, *mut c_void, *mut ibv_comp_channel, c_int) -> *mut ibv_cq;
+    ibv_destroy_cq: fn(*mut ibv_cq) -> c_int;
+    ibv_create_srq: fn(*mut ibv_pd, *mut ibv_srq_init_attr) -> *mut ibv_srq;
+    ibv_modify_srq: fn(*mut ibv_srq, *mut ibv_srq_attr, c_int) -> c_int;
+    ibv_query_srq: fn(*mut ibv_srq, *mut ibv_srq_attr) -> c_int;
+    ibv_destroy_srq: fn(*mut ibv_srq) -> c_int;
+    ibv_create_qp: fn(*mut ibv_pd, *mut ibv_qp_init_attr) -> *mut ibv_qp;
+    ibv_modify_qp: fn(*mut ibv_qp, *mut ibv_qp_attr, c_int) -> c_int;
+    ibv_query_qp: fn(*mut ibv_qp, *mut ibv_qp_attr, c_int, *mut ibv_qp_init_attr) -> c_int;
+    ibv_destroy_qp: fn(*mut ibv_qp) -> c_int;
+}
+
+/// The library, loaded at the first call and for as long as the process lives.
+pub(super) fn library() -> Result<&'static Library, OpenError> {
+    static LIBRARY: OnceLock<Result<Library, String>> = OnceLock::new();
+    LIBRARY
+        .get_or_init(|| Library::load().map_err(|error| error.to_string()))
+        .as_ref()
+        .map_err(|reason| OpenError::LibraryMissing {
+            source: reason.as_str().into(),
+        })
+}

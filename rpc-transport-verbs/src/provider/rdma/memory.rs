@@ -1,0 +1,284 @@
+//! Protection domains, and memory registered in them.
+
+use std::fs;
+use std::io;
+use std::os::raw::c_int;
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+
+use rdma_sys::{ibv_mr, ibv_pd};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+
+use super::super::{QueuePairConfig, ReceiveWork};
+use super::completion_queue::CompletionQueue;
+use super::context::Handle;
+use super::queue_pair::QueuePair;
+use super::shared_receive_queue::SharedReceiveQueue;
+use super::{log_leak, os_error};
+use crate::verbs::{Access, LocalKey, RemoteKey, VerbsError};
+
+/// Bytes of a huge page, on the processors that have any of this size.
+const HUGE_PAGE: usize = 2 << 20;
+
+/// The domain, shared by everything that was made from it.
+#[derive(Debug)]
+pub(super) struct Domain {
+    raw: *mut ibv_pd,
+    pub(super) handle: Arc<Handle>,
+}
+
+// SAFETY: as for the context's handle: every verb may be called from any thread.
+unsafe impl Send for Domain {}
+// SAFETY: as for `Send`.
+unsafe impl Sync for Domain {}
+
+impl Domain {
+    pub(super) fn raw(&self) -> *mut ibv_pd {
+        self.raw
+    }
+}
+
+impl Drop for Domain {
+    fn drop(&mut self) {
+        if self.handle.is_ours() {
+            // SAFETY: whatever was made from it holds an `Arc` of it, so nothing is left.
+            log_leak("dealloc_pd", unsafe {
+                (self.handle.library.ibv_dealloc_pd)(self.raw)
+            });
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct ProtectionDomain {
+    domain: Arc<Domain>,
+}
+
+impl ProtectionDomain {
+    pub(super) fn alloc(handle: &Arc<Handle>) -> Result<Self, VerbsError> {
+        handle.fork_guard.check()?;
+        // SAFETY: the context is open.
+        let raw = unsafe { (handle.library.ibv_alloc_pd)(handle.raw()) };
+        if raw.is_null() {
+            return Err(os_error("alloc_pd"));
+        }
+        let handle = Arc::clone(handle);
+        Ok(Self {
+            domain: Arc::new(Domain { raw, handle }),
+        })
+    }
+
+    pub(super) fn raw(&self) -> *mut ibv_pd {
+        self.domain.raw()
+    }
+
+    pub(crate) fn register(&self, len: usize, access: Access) -> Result<MemoryRegion, VerbsError> {
+        let domain = Arc::clone(&self.domain);
+        domain.handle.fork_guard.check()?;
+        if len == 0 {
+            return Err(VerbsError::OutOfRange {
+                call: "reg_mr",
+                parameter: "len",
+                value: 0,
+                min: 1,
+                max: usize::MAX as u64,
+            });
+        }
+        let pages = Pages::map(len).map_err(|source| VerbsError::Os {
+            call: "mmap",
+            source,
+        })?;
+        // The bits are those of `enum ibv_access_flags`, four of them.
+        let access = access.bits() as c_int;
+        // SAFETY: the pages are mapped, are nobody else's, and stay until the region is deregistered.
+        let raw = unsafe {
+            (domain.handle.library.ibv_reg_mr)(
+                domain.raw(),
+                pages.start.as_ptr().cast(),
+                len,
+                access,
+            )
+        };
+        let Some(raw) = NonNull::new(raw) else {
+            let error = io::Error::last_os_error();
+            return Err(not_registered(len, error));
+        };
+        // SAFETY: the library filled it in, and it changes no more.
+        let (local_key, remote_key) = unsafe { ((*raw.as_ptr()).lkey, (*raw.as_ptr()).rkey) };
+        Ok(MemoryRegion {
+            raw,
+            pages,
+            len,
+            local_key: LocalKey(local_key),
+            remote_key: RemoteKey(remote_key),
+            domain,
+        })
+    }
+
+    pub(crate) fn create_srq(
+        &self,
+        max_wr: usize,
+        max_sge: usize,
+    ) -> Result<SharedReceiveQueue, VerbsError> {
+        SharedReceiveQueue::create(&self.domain, max_wr, max_sge)
+    }
+
+    pub(crate) fn create_qp(
+        &self,
+        send_cq: &CompletionQueue,
+        recv_cq: &CompletionQueue,
+        srq: Option<&SharedReceiveQueue>,
+        config: &QueuePairConfig<'_>,
+    ) -> Result<QueuePair, VerbsError> {
+        QueuePair::create(&self.domain, send_cq, recv_cq, srq, config)
+    }
+}
+
+/// What locking too much memory looks like: `ENOMEM`, or `EPERM` if none may be locked.
+fn not_registered(len: usize, source: io::Error) -> VerbsError {
+    match source.kind() {
+        io::ErrorKind::OutOfMemory | io::ErrorKind::PermissionDenied => VerbsError::MemoryLocked {
+            len,
+            limit: memlock_limit(),
+            source,
+        },
+        _ => VerbsError::Os {
+            call: "reg_mr",
+            source,
+        },
+    }
+}
+
+fn memlock_limit() -> String {
+    use rustix::process::{Resource, getrlimit};
+    let limit = getrlimit(Resource::Memlock);
+    let words = |limit: Option<u64>| match limit {
+        Some(bytes) => format!("{} KiB", bytes / 1024),
+        None => "unlimited".to_owned(),
+    };
+    let mut said = format!(
+        "{} (at most {} for this user)",
+        words(limit.current),
+        words(limit.maximum)
+    );
+    // What this process has locked already counts against it.
+    if let Some(locked) = fs::read_to_string("/proc/self/status")
+        .ok()
+        .and_then(|status| {
+            let line = status.lines().find(|line| line.starts_with("VmPin:"))?;
+            Some(line.strip_prefix("VmPin:")?.trim().to_owned())
+        })
+    {
+        said.push_str(", of which ");
+        said.push_str(&locked);
+        said.push_str(" are in use");
+    }
+    said
+}
+
+/// Anonymous memory of its own pages, huge ones if the system has some set aside.
+#[derive(Debug)]
+struct Pages {
+    start: NonNull<u8>,
+    mapped_len: usize,
+}
+
+// SAFETY: plain memory; who may touch which byte of it is the layers' above (see `provider`).
+unsafe impl Send for Pages {}
+// SAFETY: as for `Send`.
+unsafe impl Sync for Pages {}
+
+impl Pages {
+    fn map(len: usize) -> io::Result<Self> {
+        if len >= HUGE_PAGE
+            && let Some(huge_len) = len.checked_next_multiple_of(HUGE_PAGE)
+            // Refused unless that many are free, so touching them later cannot fail.
+            && let Ok(pages) = Self::map_with(huge_len, MapFlags::HUGETLB | MapFlags::HUGE_2MB)
+        {
+            return Ok(pages);
+        }
+        let pages = Self::map_with(len, MapFlags::empty())?;
+        if len >= HUGE_PAGE {
+            // SAFETY: the range is the mapping. It is advice: without it the pages are small.
+            let _ = unsafe { madvise(pages.start.as_ptr().cast(), len, Advice::LinuxHugepage) };
+        }
+        Ok(pages)
+    }
+
+    fn map_with(len: usize, flags: MapFlags) -> io::Result<Self> {
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping at an address of the kernel's choice replaces nothing.
+        let start =
+            unsafe { mmap_anonymous(ptr::null_mut(), len, protection, MapFlags::PRIVATE | flags) }?;
+        let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::AddrNotAvailable)?;
+        Ok(Self {
+            start,
+            mapped_len: len,
+        })
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        // SAFETY: mapped with this length; the region over it has been deregistered before, so
+        // neither the device nor anybody here uses it any more.
+        if let Err(error) = unsafe { munmap(self.start.as_ptr().cast(), self.mapped_len) } {
+            tracing::error!(%error, "registered memory cannot be unmapped");
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct MemoryRegion {
+    raw: NonNull<ibv_mr>,
+    pages: Pages,
+    len: usize,
+    local_key: LocalKey,
+    remote_key: RemoteKey,
+    domain: Arc<Domain>,
+}
+
+// SAFETY: as for the context's handle.
+unsafe impl Send for MemoryRegion {}
+// SAFETY: as for `Send`.
+unsafe impl Sync for MemoryRegion {}
+
+impl MemoryRegion {
+    pub(crate) fn start(&self) -> NonNull<u8> {
+        self.pages.start
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(crate) fn local_key(&self) -> LocalKey {
+        self.local_key
+    }
+
+    pub(crate) fn remote_key(&self) -> RemoteKey {
+        self.remote_key
+    }
+}
+
+impl Drop for MemoryRegion {
+    fn drop(&mut self) {
+        let handle = &self.domain.handle;
+        if handle.is_ours() {
+            // SAFETY: registered once; the slots that work requests name hold the region, so none of
+            // them is with the device any more.
+            log_leak("dereg_mr", unsafe {
+                (handle.library.ibv_dereg_mr)(self.raw.as_ptr())
+            });
+        }
+    }
+}
+
+/// One scatter/gather element.
+pub(super) fn sge(work: &ReceiveWork) -> rdma_sys::ibv_sge {
+    rdma_sys::ibv_sge {
+        addr: work.addr.as_ptr().addr() as u64,
+        length: work.len,
+        lkey: work.local_key.0,
+    }
+}

@@ -1,0 +1,96 @@
+//! RDMA devices: kernel verbs, through libibverbs. The only place that names rdma-sys.
+//!
+//! ```text
+//!   provider (the seam)
+//!      │  context, memory, completion_queue, shared_receive_queue, queue_pair: one object each
+//!      ▼
+//!   rdma-sys: the structs, and what the header does inline     library: everything else, looked up
+//!      │       (post, poll: a call through a table)             in libibverbs.so.1 at run time
+//!      ▼                                                        ▼
+//!   the device's driver in user space ──── doorbell ────► the device, or the kernel's software one
+//! ```
+//!
+//! * **One binary everywhere.** rdma-sys's functions would make the program depend on libibverbs, and
+//!   refuse to start without it. So they are not used: [`library`] looks each one up when the first
+//!   device is opened, and a missing library is an error with a sentence.
+//! * **rdma-sys's types are right, some of its functions are not** (it is not maintained): the legacy
+//!   calls are used alone, port attributes are zeroed before they are asked for, and asynchronous
+//!   events and the GID table are read through structs of our own ([`async_events`], [`context`]).
+//! * **Parents are held by `Arc`**, so that an object is destroyed after everything made from it. A
+//!   destructor that the device refuses is logged, and what it would have freed is leaked.
+//! * **After `fork()`**, the child's copies of the objects do nothing: the device's file is shared
+//!   with the parent, whose objects they would destroy.
+
+mod async_events;
+mod completion_queue;
+mod context;
+mod library;
+mod memory;
+mod port_counters;
+mod queue_pair;
+mod shared_receive_queue;
+
+pub(super) use completion_queue::CompletionQueue;
+pub(super) use context::{Context, device_names};
+pub(super) use memory::{MemoryRegion, ProtectionDomain};
+pub(super) use queue_pair::QueuePair;
+pub(super) use shared_receive_queue::SharedReceiveQueue;
+
+use std::io;
+use std::os::raw::c_int;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::verbs::VerbsError;
+
+/// Work requests or completions that are built on the stack at a time. As many as the transport's
+/// longest chain, so that a chain is one doorbell.
+const BATCH: usize = 32;
+
+/// A number that names a queue in asynchronous events: kept in the verbs object's own context field.
+fn next_number() -> u32 {
+    static NEXT: AtomicU32 = AtomicU32::new(1);
+    // Only its uniqueness counts.
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+/// An error from `errno`, for the calls that give a null pointer.
+fn os_error(call: &'static str) -> VerbsError {
+    VerbsError::Os {
+        call,
+        source: io::Error::last_os_error(),
+    }
+}
+
+/// An error from the value returned, for the calls that return one. Some return it negated.
+fn check(call: &'static str, returned: c_int) -> Result<(), VerbsError> {
+    match returned {
+        0 => Ok(()),
+        errno => Err(VerbsError::Os {
+            call,
+            source: io::Error::from_raw_os_error(errno.saturating_abs()),
+        }),
+    }
+}
+
+/// What a destructor can do about a refusal.
+fn log_leak(call: &'static str, returned: c_int) {
+    if let Err(error) = check(call, returned) {
+        tracing::error!(%error, "a verbs object cannot be destroyed, and is leaked");
+    }
+}
+
+/// A length for a field of 32 bits.
+fn to_u32(call: &'static str, parameter: &'static str, value: usize) -> Result<u32, VerbsError> {
+    u32::try_from(value).map_err(|_| VerbsError::OutOfRange {
+        call,
+        parameter,
+        value: value as u64,
+        min: 0,
+        max: u32::MAX.into(),
+    })
+}
+
+/// A limit that the device says as a signed number.
+fn limit(value: c_int) -> usize {
+    usize::try_from(value).unwrap_or(0)
+}

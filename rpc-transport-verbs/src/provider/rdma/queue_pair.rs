@@ -1,0 +1,462 @@
+//! Reliably connected queue pairs: created, modified, queried, posted to.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::raw::{c_int, c_uint};
+use std::ptr;
+use std::sync::Arc;
+
+use rdma_sys::{
+    ibv_ah_attr, ibv_gid, ibv_global_route, ibv_post_recv, ibv_post_send, ibv_qp, ibv_qp_attr,
+    ibv_qp_attr_mask as mask, ibv_qp_cap, ibv_qp_init_attr, ibv_qp_type, ibv_send_flags,
+    ibv_send_wr, ibv_sge, ibv_wr_opcode,
+};
+
+use super::super::{QueuePairConfig, ReceiveWork, SendWork};
+use super::completion_queue::{self, CompletionQueue};
+use super::memory::Domain;
+use super::shared_receive_queue::{self, SharedReceiveQueue, index_of, post_receives, reason};
+use super::{BATCH, log_leak, os_error, to_u32};
+use crate::verbs::{
+    Access, AddressVector, Gid, ModifyError, Mtu, PathMigration, PostError, PostErrorReason, Psn,
+    QpAttributes, QpNum, QpState, QueuePairCapabilities, RnrTimer, VerbsError,
+};
+
+/// Routers that a packet may pass: what IP calls the time to live, at its usual value.
+const HOP_LIMIT: u8 = 64;
+
+#[derive(Debug)]
+pub(crate) struct QueuePair {
+    /// `None` once it is destroyed.
+    raw: Option<ptr::NonNull<ibv_qp>>,
+    qp_num: QpNum,
+    capabilities: QueuePairCapabilities,
+    /// The state that it was brought to. The device may have put it in error since, where posting is
+    /// still permitted; but some drivers take a send in any state, and carry it out later.
+    state: QpState,
+    // Parents, which are destroyed after it.
+    _send_cq: Arc<completion_queue::Queue>,
+    _recv_cq: Arc<completion_queue::Queue>,
+    srq: Option<Arc<shared_receive_queue::Queue>>,
+    domain: Arc<Domain>,
+}
+
+// SAFETY: libibverbs locks a queue pair's queues while they are posted to.
+unsafe impl Send for QueuePair {}
+// SAFETY: as for `Send`.
+unsafe impl Sync for QueuePair {}
+
+impl QueuePair {
+    pub(super) fn create(
+        domain: &Arc<Domain>,
+        send_cq: &CompletionQueue,
+        recv_cq: &CompletionQueue,
+        srq: Option<&SharedReceiveQueue>,
+        config: &QueuePairConfig<'_>,
+    ) -> Result<Self, VerbsError> {
+        const CALL: &str = "create_qp";
+        let handle = &domain.handle;
+        handle.fork_guard.check()?;
+        let mut wanted = ibv_qp_init_attr {
+            qp_context: ptr::null_mut(),
+            send_cq: send_cq.raw(),
+            recv_cq: recv_cq.raw(),
+            srq: srq.map_or(ptr::null_mut(), SharedReceiveQueue::raw),
+            cap: ibv_qp_cap {
+                max_send_wr: to_u32(CALL, "max_send_wr", config.max_send_wr)?,
+                // Zero with a shared queue: some drivers refuse what they would ignore.
+                max_recv_wr: match srq {
+                    Some(_) => 0,
+                    None => to_u32(CALL, "max_recv_wr", config.max_recv_wr)?,
+                },
+                max_send_sge: 1,
+                max_recv_sge: u32::from(srq.is_none()),
+                max_inline_data: to_u32(CALL, "max_inline_data", config.max_inline_data)?,
+            },
+            qp_type: ibv_qp_type::IBV_QPT_RC,
+            sq_sig_all: c_int::from(config.sq_sig_all),
+        };
+        // SAFETY: the domain and the queues are alive; the device refuses those of another context.
+        let raw = unsafe { (handle.library.ibv_create_qp)(domain.raw(), &mut wanted) };
+        let raw = ptr::NonNull::new(raw).ok_or_else(|| os_error(CALL))?;
+        // SAFETY: the library filled it in.
+        let qp_num = QpNum(unsafe { (*raw.as_ptr()).qp_num });
+        Ok(Self {
+            raw: Some(raw),
+            qp_num,
+            // What was granted is written back.
+            capabilities: QueuePairCapabilities {
+                max_send_wr: wanted.cap.max_send_wr as usize,
+                max_recv_wr: match srq {
+                    Some(_) => 0,
+                    None => wanted.cap.max_recv_wr as usize,
+                },
+                max_inline_data: wanted.cap.max_inline_data as usize,
+            },
+            state: QpState::Reset,
+            _send_cq: Arc::clone(&send_cq.queue),
+            _recv_cq: Arc::clone(&recv_cq.queue),
+            srq: srq.map(|srq| Arc::clone(&srq.queue)),
+            domain: Arc::clone(domain),
+        })
+    }
+
+    pub(crate) fn qp_num(&self) -> QpNum {
+        self.qp_num
+    }
+
+    pub(crate) fn capabilities(&self) -> QueuePairCapabilities {
+        self.capabilities
+    }
+
+    pub(crate) fn state(&self) -> Result<QpState, VerbsError> {
+        let (attributes, _) = self.query_raw(mask::IBV_QP_STATE)?;
+        state_of(attributes.qp_state)
+    }
+
+    pub(crate) fn query(&self) -> Result<QpAttributes, VerbsError> {
+        let all = mask::IBV_QP_STATE
+            | mask::IBV_QP_ACCESS_FLAGS
+            | mask::IBV_QP_PKEY_INDEX
+            | mask::IBV_QP_PORT
+            | mask::IBV_QP_AV
+            | mask::IBV_QP_PATH_MTU
+            | mask::IBV_QP_TIMEOUT
+            | mask::IBV_QP_RETRY_CNT
+            | mask::IBV_QP_RNR_RETRY
+            | mask::IBV_QP_RQ_PSN
+            | mask::IBV_QP_MAX_QP_RD_ATOMIC
+            | mask::IBV_QP_MIN_RNR_TIMER
+            | mask::IBV_QP_SQ_PSN
+            | mask::IBV_QP_MAX_DEST_RD_ATOMIC
+            | mask::IBV_QP_DEST_QPN;
+        let (raw, _) = self.query_raw(all)?;
+        let state = state_of(raw.qp_state)?;
+        // What a state has not been given yet is not part of it, whatever the device's memory holds.
+        let is_init = state != QpState::Reset;
+        let is_rtr = is_init && state != QpState::Init;
+        let is_rts = is_rtr && state != QpState::Rtr;
+        // SAFETY: any 16 bytes are a value.
+        let gid = Gid(unsafe { raw.ah_attr.grh.dgid.raw });
+        Ok(QpAttributes {
+            state: Some(state),
+            access: is_init.then(|| Access::from_bits(raw.qp_access_flags)),
+            pkey_index: is_init.then_some(raw.pkey_index),
+            port: is_init.then_some(raw.port_num),
+            address: is_rtr.then_some(AddressVector {
+                gid,
+                lid: raw.ah_attr.dlid,
+                sgid_index: raw.ah_attr.grh.sgid_index,
+                is_global: raw.ah_attr.is_global != 0,
+                port: raw.ah_attr.port_num,
+            }),
+            path_mtu: if is_rtr {
+                Mtu::from_code(raw.path_mtu)
+            } else {
+                None
+            },
+            dest_qp_num: is_rtr.then_some(QpNum(raw.dest_qp_num)),
+            rq_psn: is_rtr.then(|| Psn::new(raw.rq_psn)),
+            max_dest_rd_atomic: is_rtr.then_some(raw.max_dest_rd_atomic),
+            min_rnr_timer: is_rtr.then_some(RnrTimer(raw.min_rnr_timer)),
+            sq_psn: is_rts.then(|| Psn::new(raw.sq_psn)),
+            timeout: is_rts.then_some(raw.timeout),
+            retry_cnt: is_rts.then_some(raw.retry_cnt),
+            rnr_retry: is_rts.then_some(raw.rnr_retry),
+            max_rd_atomic: is_rts.then_some(raw.max_rd_atomic),
+            ..QpAttributes::default()
+        })
+    }
+
+    fn query_raw(&self, which: mask) -> Result<(ibv_qp_attr, ibv_qp_init_attr), VerbsError> {
+        const CALL: &str = "query_qp";
+        let handle = &self.domain.handle;
+        handle.fork_guard.check()?;
+        let Some(raw) = self.raw else {
+            return Err(VerbsError::Os {
+                call: CALL,
+                source: rustix::io::Errno::INVAL.into(),
+            });
+        };
+        // SAFETY: plain structs of numbers and pointers, for which zero is a value.
+        let (mut attributes, mut init) =
+            unsafe { std::mem::zeroed::<(ibv_qp_attr, ibv_qp_init_attr)>() };
+        // SAFETY: the queue pair is alive; both structs are places of our own.
+        let returned = unsafe {
+            (handle.library.ibv_query_qp)(
+                raw.as_ptr(),
+                &mut attributes,
+                which.0 as c_int,
+                &mut init,
+            )
+        };
+        super::check(CALL, returned)?;
+        Ok((attributes, init))
+    }
+
+    pub(crate) fn modify(
+        &mut self,
+        from: QpState,
+        to: QpState,
+        attributes: &QpAttributes,
+    ) -> Result<(), ModifyError> {
+        let handle = &self.domain.handle;
+        handle.fork_guard.check()?;
+        let os = |source| ModifyError::Os {
+            action: action(from, to),
+            source,
+        };
+        let raw = self
+            .raw
+            .ok_or_else(|| os(rustix::io::Errno::INVAL.into()))?;
+        let (mut values, which) = to_raw(to, attributes);
+        // SAFETY: the queue pair is alive; only what the mask names is read.
+        let returned =
+            unsafe { (handle.library.ibv_modify_qp)(raw.as_ptr(), &mut values, which.0 as c_int) };
+        if returned != 0 {
+            let source = io::Error::from_raw_os_error(returned.saturating_abs());
+            // RoCE resolves the neighbour's address at this moment.
+            let is_unreachable = matches!(
+                source.kind(),
+                io::ErrorKind::TimedOut
+                    | io::ErrorKind::HostUnreachable
+                    | io::ErrorKind::NetworkUnreachable
+            );
+            return Err(match attributes.address {
+                Some(address) if is_unreachable => ModifyError::Unreachable {
+                    gid: address.gid,
+                    action: "be reached over the network",
+                    source,
+                },
+                _ => os(source),
+            });
+        }
+        self.state = to;
+        Ok(())
+    }
+
+    pub(crate) fn post_send(&mut self, work: &[SendWork]) -> Result<(), PostError> {
+        let refuse = |taken, reason| Err(PostError { taken, reason });
+        if let Err(forked) = self.domain.handle.fork_guard.check() {
+            return refuse(0, PostErrorReason::Forked(forked));
+        }
+        let Some(raw) = self.raw else {
+            return refuse(
+                0,
+                PostErrorReason::State {
+                    state: QpState::Reset,
+                },
+            );
+        };
+        if matches!(self.state, QpState::Reset | QpState::Init | QpState::Rtr) && !work.is_empty() {
+            return refuse(0, PostErrorReason::State { state: self.state });
+        }
+        for (batch, chunk) in work.chunks(BATCH).enumerate() {
+            let mut elements = [const { MaybeUninit::<ibv_sge>::uninit() }; BATCH];
+            let mut requests = [const { MaybeUninit::<ibv_send_wr>::uninit() }; BATCH];
+            let first: *mut ibv_send_wr = requests.as_mut_ptr().cast();
+            for (index, work) in chunk.iter().enumerate() {
+                let is_last = index + 1 == chunk.len();
+                let next = if is_last {
+                    ptr::null_mut()
+                } else {
+                    // One past this one, and inside the array.
+                    first.wrapping_add(index + 1)
+                };
+                let element = elements[index].write(ibv_sge {
+                    addr: work.addr.as_ptr().addr() as u64,
+                    length: work.len,
+                    lkey: work.local_key.0,
+                });
+                requests[index].write(send_request(work, element, next));
+            }
+            let mut refused = ptr::null_mut();
+            // SAFETY: the queue pair is alive, and the list is whole. The memory that it names
+            // belongs to the device from now on (see the module `provider`).
+            let errno = unsafe { ibv_post_send(raw.as_ptr(), first, &mut refused) };
+            if errno != 0 {
+                let taken = batch * BATCH + index_of(first, refused, chunk.len());
+                return refuse(taken, reason(errno, self.capabilities.max_send_wr));
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn post_recv(&self, work: &[ReceiveWork]) -> Result<(), PostError> {
+        let refuse = |reason| Err(PostError { taken: 0, reason });
+        if let Err(forked) = self.domain.handle.fork_guard.check() {
+            return refuse(PostErrorReason::Forked(forked));
+        }
+        if self.srq.is_some() {
+            return refuse(PostErrorReason::HasSharedReceiveQueue);
+        }
+        let raw = match self.raw {
+            Some(raw) if self.state != QpState::Reset => raw,
+            _ => {
+                return refuse(PostErrorReason::State {
+                    state: QpState::Reset,
+                });
+            }
+        };
+        post_receives(work, self.capabilities.max_recv_wr, |first, refused| {
+            // SAFETY: the queue pair is alive, and the list is whole.
+            unsafe { ibv_post_recv(raw.as_ptr(), first, refused) }
+        })
+    }
+
+    pub(crate) fn destroy(&mut self) {
+        let handle = &self.domain.handle;
+        if let Some(raw) = self.raw.take()
+            && handle.is_ours()
+        {
+            // SAFETY: taken out, so destroyed once. It waits for events of the queue pair to be
+            // acknowledged, which their reader does at once.
+            log_leak("destroy_qp", unsafe {
+                (handle.library.ibv_destroy_qp)(raw.as_ptr())
+            });
+        }
+    }
+}
+
+impl Drop for QueuePair {
+    fn drop(&mut self) {
+        self.destroy();
+    }
+}
+
+/// One request of a list.
+#[inline]
+fn send_request(work: &SendWork, element: *mut ibv_sge, next: *mut ibv_send_wr) -> ibv_send_wr {
+    let mut flags: c_uint = 0;
+    if work.signaled {
+        flags |= ibv_send_flags::IBV_SEND_SIGNALED.0;
+    }
+    if work.inline {
+        flags |= ibv_send_flags::IBV_SEND_INLINE.0;
+    }
+    if work.solicited {
+        flags |= ibv_send_flags::IBV_SEND_SOLICITED.0;
+    }
+    // SAFETY: a struct of numbers, pointers and unions of them, for which zero is a value. The unions
+    // stay zero: a plain send has no immediate, remote address or window.
+    let mut request: ibv_send_wr = unsafe { std::mem::zeroed() };
+    request.wr_id = work.wr_id.to_raw();
+    request.next = next;
+    request.sg_list = element;
+    request.num_sge = 1;
+    request.opcode = ibv_wr_opcode::IBV_WR_SEND;
+    request.send_flags = flags;
+    request
+}
+
+fn state_of(raw: c_uint) -> Result<QpState, VerbsError> {
+    Ok(match raw {
+        0 => QpState::Reset,
+        1 => QpState::Init,
+        2 => QpState::Rtr,
+        3 => QpState::Rts,
+        4 => QpState::Sqd,
+        5 => QpState::Sqe,
+        6 => QpState::Error,
+        other => {
+            return Err(VerbsError::Os {
+                call: "query_qp",
+                source: io::Error::other(format!(
+                    "the queue pair is in a state {other}, which is unknown"
+                )),
+            });
+        }
+    })
+}
+
+fn code_of(state: QpState) -> c_uint {
+    match state {
+        QpState::Reset => 0,
+        QpState::Init => 1,
+        QpState::Rtr => 2,
+        QpState::Rts => 3,
+        QpState::Sqd => 4,
+        QpState::Sqe => 5,
+        QpState::Error => 6,
+    }
+}
+
+/// What a refused transition was to do, for a person.
+fn action(from: QpState, to: QpState) -> &'static str {
+    match (from, to) {
+        (_, QpState::Reset) => "reset the queue pair",
+        (_, QpState::Init) => "bring the queue pair to INIT",
+        (_, QpState::Rtr) => {
+            "bring the queue pair to RTR (the device refuses a path MTU above the port's, and an address that its GID cannot reach)"
+        }
+        (_, QpState::Rts) => "bring the queue pair to RTS",
+        (_, QpState::Sqd) => "drain the queue pair",
+        (_, QpState::Sqe) => "bring the queue pair to SQE",
+        (_, QpState::Error) => "put the queue pair in error",
+    }
+}
+
+/// The header's struct, and the mask of what is in it.
+fn to_raw(to: QpState, attributes: &QpAttributes) -> (ibv_qp_attr, mask) {
+    // SAFETY: a plain struct of numbers, for which zero is a value.
+    let mut raw: ibv_qp_attr = unsafe { std::mem::zeroed() };
+    let mut which = mask::IBV_QP_STATE;
+    raw.qp_state = code_of(to);
+    let mut set = |bit: mask, is_present: bool| {
+        if is_present {
+            which |= bit;
+        }
+        is_present
+    };
+    macro_rules! copy {
+        ($($attribute:ident => $bit:ident, $field:ident = |$value:ident| $convert:expr;)*) => {
+            $(if let Some($value) = attributes.$attribute && set(mask::$bit, true) {
+                raw.$field = $convert;
+            })*
+        };
+    }
+    copy! {
+        current_state => IBV_QP_CUR_STATE, cur_qp_state = |state| code_of(state);
+        notify_drained => IBV_QP_EN_SQD_ASYNC_NOTIFY, en_sqd_async_notify = |on| u8::from(on);
+        access => IBV_QP_ACCESS_FLAGS, qp_access_flags = |access| access.bits();
+        pkey_index => IBV_QP_PKEY_INDEX, pkey_index = |index| index;
+        port => IBV_QP_PORT, port_num = |port| port;
+        qkey => IBV_QP_QKEY, qkey = |key| key;
+        address => IBV_QP_AV, ah_attr = |address| address_handle(address);
+        path_mtu => IBV_QP_PATH_MTU, path_mtu = |mtu| mtu as c_uint;
+        timeout => IBV_QP_TIMEOUT, timeout = |code| code;
+        retry_cnt => IBV_QP_RETRY_CNT, retry_cnt = |count| count;
+        rnr_retry => IBV_QP_RNR_RETRY, rnr_retry = |count| count;
+        rq_psn => IBV_QP_RQ_PSN, rq_psn = |psn| psn.get();
+        max_rd_atomic => IBV_QP_MAX_QP_RD_ATOMIC, max_rd_atomic = |count| count;
+        alternate_path => IBV_QP_ALT_PATH, alt_ah_attr = |address| address_handle(address);
+        min_rnr_timer => IBV_QP_MIN_RNR_TIMER, min_rnr_timer = |timer| timer.0;
+        sq_psn => IBV_QP_SQ_PSN, sq_psn = |psn| psn.get();
+        max_dest_rd_atomic => IBV_QP_MAX_DEST_RD_ATOMIC, max_dest_rd_atomic = |count| count;
+        path_migration => IBV_QP_PATH_MIG_STATE, path_mig_state = |state| match state {
+            PathMigration::Migrated => 0,
+            PathMigration::Rearm => 1,
+            PathMigration::Armed => 2,
+        };
+        dest_qp_num => IBV_QP_DEST_QPN, dest_qp_num = |number| number.0;
+    }
+    (raw, which)
+}
+
+fn address_handle(address: AddressVector) -> ibv_ah_attr {
+    ibv_ah_attr {
+        grh: ibv_global_route {
+            dgid: ibv_gid { raw: address.gid.0 },
+            flow_label: 0,
+            sgid_index: address.sgid_index,
+            hop_limit: HOP_LIMIT,
+            traffic_class: 0,
+        },
+        dlid: address.lid,
+        sl: 0,
+        src_path_bits: 0,
+        static_rate: 0,
+        is_global: u8::from(address.is_global),
+        port_num: address.port,
+    }
+}

@@ -1,0 +1,196 @@
+//! Shared receive queues: posted to from two threads, the poller's and the one of events.
+
+use std::mem::MaybeUninit;
+use std::os::raw::c_int;
+use std::ptr;
+use std::sync::Arc;
+
+use rdma_sys::{
+    ibv_post_srq_recv, ibv_recv_wr, ibv_sge, ibv_srq, ibv_srq_attr, ibv_srq_attr_mask,
+    ibv_srq_init_attr,
+};
+
+use super::super::ReceiveWork;
+use super::memory::{Domain, sge};
+use super::{BATCH, check, log_leak, next_number, os_error, to_u32};
+use crate::verbs::{PostError, PostErrorReason, SrqAttributes, SrqNum, VerbsError};
+
+/// The queue, shared by the queue pairs that receive from it.
+#[derive(Debug)]
+pub(super) struct Queue {
+    raw: *mut ibv_srq,
+    domain: Arc<Domain>,
+}
+
+// SAFETY: libibverbs locks a shared receive queue while it is posted to.
+unsafe impl Send for Queue {}
+// SAFETY: as for `Send`.
+unsafe impl Sync for Queue {}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        let handle = &self.domain.handle;
+        if handle.is_ours() {
+            // SAFETY: the queue pairs that receive from it hold an `Arc` of it, so none is left.
+            log_leak("destroy_srq", unsafe {
+                (handle.library.ibv_destroy_srq)(self.raw)
+            });
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct SharedReceiveQueue {
+    pub(super) queue: Arc<Queue>,
+    number: u32,
+    max_wr: usize,
+}
+
+impl SharedReceiveQueue {
+    pub(super) fn create(
+        domain: &Arc<Domain>,
+        max_wr: usize,
+        max_sge: usize,
+    ) -> Result<Self, VerbsError> {
+        let handle = &domain.handle;
+        handle.fork_guard.check()?;
+        let number = next_number();
+        let mut wanted = ibv_srq_init_attr {
+            srq_context: ptr::without_provenance_mut(number as usize),
+            attr: ibv_srq_attr {
+                max_wr: to_u32("create_srq", "max_wr", max_wr)?,
+                max_sge: to_u32("create_srq", "max_sge", max_sge)?,
+                // Not for creation (ibv_create_srq(3)), though some devices take it.
+                srq_limit: 0,
+            },
+        };
+        // SAFETY: the domain is alive; the queue's own context is a number and is never followed.
+        let raw = unsafe { (handle.library.ibv_create_srq)(domain.raw(), &mut wanted) };
+        if raw.is_null() {
+            return Err(os_error("create_srq"));
+        }
+        let domain = Arc::clone(domain);
+        Ok(Self {
+            queue: Arc::new(Queue { raw, domain }),
+            number,
+            // What was granted is written back.
+            max_wr: wanted.attr.max_wr as usize,
+        })
+    }
+
+    pub(super) fn raw(&self) -> *mut ibv_srq {
+        self.queue.raw
+    }
+
+    pub(crate) fn post_recv(&self, work: &[ReceiveWork]) -> Result<(), PostError> {
+        let forked = |forked| PostError {
+            taken: 0,
+            reason: PostErrorReason::Forked(forked),
+        };
+        self.queue
+            .domain
+            .handle
+            .fork_guard
+            .check()
+            .map_err(forked)?;
+        post_receives(work, self.max_wr, |first, refused| {
+            // SAFETY: the queue is alive, and the list is whole.
+            unsafe { ibv_post_srq_recv(self.queue.raw, first, refused) }
+        })
+    }
+
+    pub(crate) fn arm_limit(&self, limit: usize) -> Result<(), VerbsError> {
+        let handle = &self.queue.domain.handle;
+        handle.fork_guard.check()?;
+        let mut attributes = ibv_srq_attr {
+            max_wr: 0,
+            max_sge: 0,
+            srq_limit: to_u32("modify_srq", "srq_limit", limit)?,
+        };
+        let mask = ibv_srq_attr_mask::IBV_SRQ_LIMIT.0 as c_int;
+        // SAFETY: the queue is alive; only what the mask names is read.
+        let returned =
+            unsafe { (handle.library.ibv_modify_srq)(self.queue.raw, &mut attributes, mask) };
+        check("modify_srq", returned)
+    }
+
+    pub(crate) fn query(&self) -> Result<SrqAttributes, VerbsError> {
+        let handle = &self.queue.domain.handle;
+        handle.fork_guard.check()?;
+        let mut attributes = ibv_srq_attr {
+            max_wr: 0,
+            max_sge: 0,
+            srq_limit: 0,
+        };
+        // SAFETY: the queue is alive; the struct is a place of our own.
+        let returned = unsafe { (handle.library.ibv_query_srq)(self.queue.raw, &mut attributes) };
+        check("query_srq", returned)?;
+        Ok(SrqAttributes {
+            max_wr: attributes.max_wr as usize,
+            max_sge: attributes.max_sge as usize,
+            limit: attributes.srq_limit as usize,
+        })
+    }
+
+    pub(crate) fn number(&self) -> SrqNum {
+        SrqNum(self.number)
+    }
+}
+
+/// Posts receives to a queue of `capacity` in lists that are built on the stack; `post` gives one list
+/// to the device.
+pub(super) fn post_receives(
+    work: &[ReceiveWork],
+    capacity: usize,
+    mut post: impl FnMut(*mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int,
+) -> Result<(), PostError> {
+    for (batch, chunk) in work.chunks(BATCH).enumerate() {
+        let mut elements = [const { MaybeUninit::<ibv_sge>::uninit() }; BATCH];
+        let mut requests = [const { MaybeUninit::<ibv_recv_wr>::uninit() }; BATCH];
+        let first: *mut ibv_recv_wr = requests.as_mut_ptr().cast();
+        for (index, work) in chunk.iter().enumerate() {
+            let is_last = index + 1 == chunk.len();
+            requests[index].write(ibv_recv_wr {
+                wr_id: work.wr_id.to_raw(),
+                next: if is_last {
+                    ptr::null_mut()
+                } else {
+                    // One past this one, and inside the array.
+                    first.wrapping_add(index + 1)
+                },
+                sg_list: elements[index].write(sge(work)),
+                num_sge: 1,
+            });
+        }
+        let mut refused = ptr::null_mut();
+        let errno = post(first, &mut refused);
+        if errno != 0 {
+            return Err(PostError {
+                taken: batch * BATCH + index_of(first, refused, chunk.len()),
+                reason: reason(errno, capacity),
+            });
+        }
+    }
+    Ok(())
+}
+
+/// Which request of a list was refused. Some drivers do not say, though they have taken the whole list
+/// by then: it counts as taken, because its memory must not be touched until the queue has ended.
+pub(super) fn index_of<T>(first: *const T, refused: *const T, count: usize) -> usize {
+    let offset = refused.addr().wrapping_sub(first.addr()) / size_of::<T>();
+    if refused.is_null() {
+        count
+    } else {
+        offset.min(count)
+    }
+}
+
+/// `ENOMEM` is a full queue in every driver; the rest is kept as it is.
+pub(super) fn reason(errno: c_int, capacity: usize) -> PostErrorReason {
+    let errno = errno.saturating_abs();
+    if errno == rustix::io::Errno::NOMEM.raw_os_error() {
+        PostErrorReason::QueueFull { capacity }
+    } else {
+        PostErrorReason::Refused { errno }
+    }
+}
