@@ -1,6 +1,7 @@
 # Everything that is done with this workspace, by name. `make` alone says what there is.
+# Settings (RDMA=1, DEVICE=mlx5_0) reach the scripts as environment variables, as make passes them on.
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench bench-peers count
+.PHONY: help demo test setup test-rdma bench bench-peers bench-rdma count
 
 help: ## Say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -8,14 +9,23 @@ help: ## Say what there is
 demo: ## Run the greeter as two processes, then the latency table
 	@examples/demo
 
-test: ## Run every check there is: what has to pass before a change goes in
+test: ## Run every check that needs no device, or with RDMA=1 all: what has to pass before a change goes in
 	@.ci/test
+
+setup: ## Install what the feature `rdma` and its tests need (Debian, Ubuntu; packages as root)
+	@.ci/setup
+
+test-rdma: ## Run the tests on Soft-RoCE in a guest, or with DEVICE=mlx5_0 on that device, with a report
+	@.ci/test-rdma
 
 bench: ## Measure latency (both messages) and throughput
 	@benches/bench
 
 bench-peers: ## Measure beside tonic and UCX, in one table (builds tonic)
 	@cargo run --release --quiet -p benches --features peers --bin peers
+
+bench-rdma: ## Measure kernel verbs: on Soft-RoCE in a guest
+	@benches/bench-rdma
 
 count: ## Count the instructions of a call under valgrind
 	@benches/count
