@@ -5,14 +5,17 @@
 //! | `latency` | one call at a time, beside the raw verbs ping-pong, in alternating slices of one run |
 //! | `throughput` | calls per second with many in flight, over one or many connections |
 //! | `peers` (feature `peers`) | tonic and UCX in turn with both, in one table |
+//! | `rdma` | one call at a time over an RDMA device, in turn with raw verbs and `ib_send_lat`; system calls |
 //! | `instructions` (feature `count`) | nothing by itself: callgrind counts its instructions |
 //!
-//! `make bench`, `make bench-peers` and `make count` run them. What they share is here, a file for
+//! `make bench`, `make bench-peers`, `make bench-rdma` and `make count` run them. What they share is here, a file for
 //! each concern:
 //!
 //! - what is measured: [`raw`] (verbs without calls), [`rpc`] (calls), [`service`] (who answers),
 //!   [`message`] (what is sent), [`crew`] (many calls under way on one thread);
-//! - how: [`cores`], [`clock`], [`slices`], [`allocations`], [`child`] (the other side's process);
+//! - beside what: [`perftest`];
+//! - how: [`cores`], [`clock`], [`slices`], [`allocations`], [`system_calls`], [`child`] (the other
+//!   side's process);
 //! - what is said of it: [`table`] (for people), [`hgrm`] (for the plotter), [`report`] (JSON).
 //!
 //! Why alternating slices: virtual machines change regime. The same ping-pong over one cache line
@@ -29,11 +32,13 @@ pub mod hgrm;
 pub mod message;
 #[cfg(feature = "peers")]
 pub mod peers;
+pub mod perftest;
 pub mod raw;
 pub mod report;
 pub mod rpc;
 pub mod service;
 pub mod slices;
+pub mod system_calls;
 pub mod table;
 
 /// What the programs return: they end at the first error, and print it as a sentence.

@@ -2,10 +2,11 @@
 
 use hdrhistogram::Histogram;
 use rpc_core::transport::Counters;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::rpc::AllocationsPerCall;
-use crate::slices::{Record, ratio_p50};
+use crate::slices::{Record, median, ratio_p50};
+use crate::system_calls::PerRoundTrip;
 
 /// What `latency --json` prints.
 #[must_use]
@@ -76,6 +77,65 @@ pub fn throughput(
     })
 }
 
+/// What `rdma` measured, one beside the other.
+#[derive(Debug)]
+pub struct Beside<'a> {
+    /// `ib_send_lat`, whole round trips.
+    pub perftest: &'a Record,
+    /// Raw verbs.
+    pub raw: &'a Record,
+    /// Calls.
+    pub rpc: &'a Record,
+    /// Of the same three, where they could be counted.
+    pub system_calls: Option<&'a [PerRoundTrip; 3]>,
+    /// Of a call through core, and of an exchange through the transport, where they are known.
+    pub instructions: [Option<u64>; 2],
+}
+
+/// What `rdma --json` prints.
+#[must_use]
+pub fn rdma(device: &str, frame_len: usize, calls: usize, beside: &Beside<'_>) -> Value {
+    let names = ["ib_send_lat", "raw", "rpc"];
+    let records = [beside.perftest, beside.raw, beside.rpc];
+    let p50: Map<String, Value> = names
+        .iter()
+        .zip(records)
+        .map(|(&name, record)| {
+            let median = median(&mut record.slice_p50.clone());
+            let value = json!({ "p50_ns": median, "rounds_p50_ns": record.slice_p50 });
+            (name.to_owned(), value)
+        })
+        .collect();
+    let system_calls = beside.system_calls.map(|counts| -> Map<String, Value> {
+        names
+            .iter()
+            .zip(counts)
+            .map(|(&name, count)| {
+                let others: Map<String, Value> = count
+                    .others()
+                    .map(|(name, rate)| (name.to_owned(), rounded(rate, 3).into()))
+                    .collect();
+                let value = json!({ "doorbells": rounded(count.doorbells(), 3), "others": others });
+                (name.to_owned(), value)
+            })
+            .collect()
+    });
+    let [per_call, per_exchange] = beside.instructions;
+    json!({
+        "device": device,
+        "frame_len": frame_len,
+        "calls_per_round": calls,
+        "round_trip": p50,
+        "ratio_p50": {
+            "raw_to_ib_send_lat": rounded(ratio_p50(beside.raw, beside.perftest), 3),
+            "rpc_to_ib_send_lat": rounded(ratio_p50(beside.rpc, beside.perftest), 3),
+            "rpc_to_raw": rounded(ratio_p50(beside.rpc, beside.raw), 3),
+        },
+        "system_calls_per_round_trip": system_calls,
+        "instructions": { "call_over_pair": per_call, "exchange_over_soft": per_exchange },
+    })
+}
+
 /// Frames given to the device for each completion asked for.
 #[must_use]
 pub fn sends_per_signal(counters: &Counters) -> f64 {
@@ -118,6 +178,22 @@ mod tests {
         assert_eq!(
             json.to_string(),
             r#"{"device":"soft","size":64,"calls":100,"mode":"closed","raw":{"p50_ns":500,"p99_ns":500,"p999_ns":500},"rpc":{"p50_ns":750,"p99_ns":750,"p999_ns":750,"max_ns":750},"ratio_p50":1.5,"allocs_per_call":{"client":0.0,"server":1.0}}"#
+        );
+    }
+
+    #[test]
+    fn the_rdma_report_says_null_where_nothing_was_counted() {
+        let beside = Beside {
+            perftest: &record(400),
+            raw: &record(500),
+            rpc: &record(800),
+            system_calls: None,
+            instructions: [Some(7000), None],
+        };
+        let json = rdma("rxe0", 88, 100, &beside);
+        assert_eq!(
+            json.to_string(),
+            r#"{"device":"rxe0","frame_len":88,"calls_per_round":100,"round_trip":{"ib_send_lat":{"p50_ns":400,"rounds_p50_ns":[400]},"raw":{"p50_ns":500,"rounds_p50_ns":[500]},"rpc":{"p50_ns":800,"rounds_p50_ns":[800]}},"ratio_p50":{"raw_to_ib_send_lat":1.25,"rpc_to_ib_send_lat":2.0,"rpc_to_raw":1.6},"system_calls_per_round_trip":null,"instructions":{"call_over_pair":7000,"exchange_over_soft":null}}"#
         );
     }
 

@@ -1,0 +1,299 @@
+//! A call over an RDMA device, beside the raw verbs under it and `ib_send_lat`, in turns of one run:
+//!
+//! ```text
+//! make bench-rdma
+//! ```
+//!
+//! All three send messages of the same length there and back, between two processes that are pinned
+//! to the same two cores. Then the system calls of each are counted.
+#![forbid(unsafe_code)]
+// A benchmark's product is what it prints.
+#![allow(clippy::print_stdout, clippy::print_stderr)]
+
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+use std::{env, io};
+
+use benches::message::{FIXED_SIZE, Load, Shape};
+use benches::perftest::{self, SendLatency};
+use benches::raw::{PingPong, RawArgs};
+use benches::report::Beside;
+use benches::rpc::{ClosedLoop, Rpc};
+use benches::service::{ServerArgs, intents_for};
+use benches::slices::{Record, Side, alternate, median, ratio_p50};
+use benches::system_calls::{self, PerRoundTrip, Trace};
+use benches::table::{self, Table};
+use benches::{Outcome, clock, cores, report};
+use clap::{Parser, Subcommand, ValueEnum};
+use rpc_core::frame::HEADER_LEN;
+use rpc_transport_verbs::Device;
+
+/// Measures calls over an RDMA device in turn with raw verbs and with `ib_send_lat`.
+#[derive(Parser)]
+#[command(subcommand_negates_reqs = true, args_conflicts_with_subcommands = true)]
+struct Cli {
+    #[command(subcommand)]
+    role: Option<Role>,
+    #[command(flatten)]
+    measurement: Measurement,
+}
+
+/// What the processes are that it starts itself.
+#[derive(Subcommand)]
+enum Role {
+    #[command(name = benches::rpc::SERVE, hide = true)]
+    Calls(ServerArgs),
+    #[command(name = benches::raw::SERVE, hide = true)]
+    Frames(RawArgs),
+    #[command(name = EXCHANGE, hide = true)]
+    Exchange(ExchangeArgs),
+}
+
+/// The name of the hidden command that makes round trips of one kind, for strace to count.
+const EXCHANGE: &str = "exchange";
+
+/// Round trips of the two runs whose system calls are compared.
+const TRACED: [usize; 2] = [500, 2500];
+
+#[derive(clap::Args)]
+struct ExchangeArgs {
+    /// Name of the device.
+    #[arg(long)]
+    device: String,
+    /// What is exchanged.
+    #[arg(long, value_enum)]
+    what: What,
+    /// Round trips.
+    #[arg(long)]
+    calls: usize,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum What {
+    Raw,
+    Rpc,
+}
+
+#[derive(clap::Args)]
+struct Measurement {
+    /// Name of the device [default: the best there is, or what VERBLINE_DEVICE names]
+    #[arg(long)]
+    device: Option<String>,
+    /// Name of the device that ib_send_lat runs on [default: the same]
+    #[arg(long)]
+    beside: Option<String>,
+    /// Index of the GID that ib_send_lat uses: on Ethernet the one of the IPv4 address
+    #[arg(long, default_value_t = 1)]
+    gid_index: u32,
+    /// Round trips that each makes in one turn
+    #[arg(long, default_value_t = 2000)]
+    calls: usize,
+    /// Turns that each takes
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+    /// What `benches/count` counted for a call, to be reported beside
+    #[arg(long)]
+    instructions_per_call: Option<u64>,
+    /// What `benches/count` counted for an exchange of frames over `soft`, to be reported beside
+    #[arg(long)]
+    instructions_per_exchange: Option<u64>,
+    /// Print the result as one JSON object on the last line
+    #[arg(long)]
+    json: bool,
+}
+
+/// Both sides of one device, ready to take turns.
+struct Sides {
+    raw: PingPong,
+    rpc: ClosedLoop,
+    frame_len: usize,
+}
+
+impl Sides {
+    fn start(device: &str, cores: cores::Cores) -> Outcome<Self> {
+        cores::pin_current_thread(cores.client)?;
+        let load = Load::new(Shape::Fixed64, FIXED_SIZE)?;
+        let frame_len = HEADER_LEN + load.encoded_len();
+        let rpc = Rpc::start(device, cores.server, &intents_for(load.encoded_len()))?;
+        let like_rpc = RawArgs::like(&rpc.poller().limits(), cores.client, frame_len);
+        Ok(Self {
+            rpc: ClosedLoop::new(rpc, load)?,
+            raw: PingPong::start(&like_rpc, cores.server)?,
+            frame_len,
+        })
+    }
+}
+
+impl ExchangeArgs {
+    fn run(&self) -> Outcome<()> {
+        let mut sides = Sides::start(&self.device, cores::Cores::choose()?)?;
+        let side: &mut dyn Side = match self.what {
+            What::Raw => &mut sides.raw,
+            What::Rpc => &mut sides.rpc,
+        };
+        alternate(&mut [side], 1, self.calls, |_| ())?;
+        Ok(())
+    }
+}
+
+impl Measurement {
+    fn run(&self) -> Outcome<()> {
+        if !SendLatency::is_installed() {
+            return Err(perftest::MISSING.into());
+        }
+        let cores = cores::Cores::choose()?;
+        let device = match &self.device {
+            Some(name) => Device::open(name)?,
+            None => Device::best()?,
+        };
+        let device = device.name();
+        let mut sides = Sides::start(device, cores)?;
+        let frame_len = sides.frame_len;
+        let mut beside = SendLatency {
+            device: self.beside.as_deref().unwrap_or(device).to_owned(),
+            gid_index: self.gid_index,
+            frame_len,
+            cores,
+        };
+        println!(
+            "{} rounds; in each, {} round trips of {frame_len} bytes each way, one at a time: \
+             ib_send_lat on '{}', raw verbs and RPC on '{device}'",
+            self.rounds, self.calls, beside.device
+        );
+        println!("{cores}");
+        println!(
+            "one look at the clock costs {}, and each raw round trip and each call has one",
+            table::duration(clock::cost_of_reading())
+        );
+        let records = alternate(
+            &mut [&mut beside, &mut sides.raw, &mut sides.rpc],
+            self.rounds,
+            self.calls,
+            |_| (),
+        )?;
+        // Two pollers of one core would count the scheduler's work.
+        drop(sides);
+        let [perftest, raw, rpc] = &records[..] else {
+            return Err("each side has a record".into());
+        };
+        print!("\n{}", by_round(perftest, raw, rpc));
+        println!(
+            "ib_send_lat's typical half round trip is doubled; the ratios of the last row are the \
+             medians of the rounds' ratios"
+        );
+
+        println!("\nsystem calls per round trip, both sides:");
+        let system_calls = if system_calls::can_be_counted() {
+            let counts = [
+                count_of_perftest(&beside)?,
+                count_of(device, cores, What::Raw)?,
+                count_of(device, cores, What::Rpc)?,
+            ];
+            for (name, count) in ["ib_send_lat", "raw", "RPC"].iter().zip(&counts) {
+                println!("  {name:<12} {count}");
+            }
+            Some(counts)
+        } else {
+            println!("{}", system_calls::MISSING);
+            None
+        };
+        let instructions = [self.instructions_per_call, self.instructions_per_exchange];
+        if let [Some(call), Some(exchange)] = instructions {
+            println!("instructions, both sides:");
+            println!("  {call} for a call through core, over the loopback of its tests");
+            println!("  {exchange} for a frame there and one back over 'soft', without core");
+        }
+        if self.json {
+            let report = Beside {
+                perftest,
+                raw,
+                rpc,
+                system_calls: system_calls.as_ref(),
+                instructions,
+            };
+            println!("{}", report::rdma(device, frame_len, self.calls, &report));
+        }
+        Ok(())
+    }
+}
+
+/// One row for each round, and the medians.
+fn by_round(perftest: &Record, raw: &Record, rpc: &Record) -> Table {
+    let mut table = Table::new([
+        "round",
+        "2 × ib_send_lat",
+        "raw p50",
+        "RPC p50",
+        "raw / ib_send_lat",
+        "RPC / ib_send_lat",
+        "RPC / raw",
+    ]);
+    let times = |nanos: [u64; 3]| nanos.map(|nanos| table::duration(Duration::from_nanos(nanos)));
+    let ratios = |ratios: [f64; 3]| ratios.map(|ratio| format!("{ratio:.2}"));
+    let records = [perftest, raw, rpc];
+    for round in 0..perftest.slice_p50.len() {
+        let nanos = records.map(|record| record.slice_p50[round]);
+        let [perftest, raw, rpc] = nanos.map(|nanos| nanos as f64);
+        let cells = [(round + 1).to_string()]
+            .into_iter()
+            .chain(times(nanos))
+            .chain(ratios([raw / perftest, rpc / perftest, rpc / raw]));
+        table.add(cells);
+    }
+    let medians = records.map(|record| median(&mut record.slice_p50.clone()));
+    let of_rounds = [(raw, perftest), (rpc, perftest), (rpc, raw)];
+    let cells = ["median".to_owned()]
+        .into_iter()
+        .chain(times(medians))
+        .chain(ratios(of_rounds.map(|(side, base)| ratio_p50(side, base))));
+    table.add(cells);
+    table
+}
+
+fn count_of_perftest(beside: &SendLatency) -> Outcome<PerRoundTrip> {
+    PerRoundTrip::count(&["server", "client"], TRACED, |calls, traces| {
+        let under = [traces[0].words(), traces[1].words()];
+        beside.exchange(calls, &under).map(drop)
+    })
+}
+
+fn count_of(device: &str, cores: cores::Cores, what: What) -> Outcome<PerRoundTrip> {
+    // A child inherits the one core that this thread is pinned to, and is to choose from both.
+    let cores = format!("{},{}", cores.client, cores.server);
+    let what = match what {
+        What::Raw => "raw",
+        What::Rpc => "rpc",
+    };
+    PerRoundTrip::count(&[what], TRACED, |calls, traces: &[Trace]| {
+        let words = traces[0].words();
+        let calls = calls.to_string();
+        let status = Command::new("taskset")
+            .args(["-c", &cores])
+            .args(words)
+            .arg(env::current_exe()?)
+            .args([EXCHANGE, "--device", device])
+            .args(["--what", what, "--calls", &calls])
+            .status()?;
+        if status.success() {
+            return Ok(());
+        }
+        Err(io::Error::other(format!("{what} exchanges under strace ended with {status}")).into())
+    })
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let outcome = match &cli.role {
+        Some(Role::Calls(args)) => args.serve(),
+        Some(Role::Frames(args)) => args.serve(),
+        Some(Role::Exchange(args)) => args.run(),
+        None => cli.measurement.run(),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("rdma: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
