@@ -34,8 +34,10 @@ pub const FRAME_OVERHEAD: usize = 256;
 /// What one poller was sized to, each number with its place. Printed line by line.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Limits {
-    /// The device's name.
+    /// The device's name; of several, the first one's.
     pub device: String,
+    /// Where the device is reached, for people: "port 1, GID 1 ::ffff:192.0.2.1, MTU 4096".
+    pub address: String,
     /// Bytes of a slot, and so of the longest frame.
     pub slot_len: usize,
     /// Bytes up to which a frame travels inside its work request.
@@ -58,22 +60,39 @@ pub struct Limits {
     pub max_connections: u32,
     /// Calls under way at a time on one connection.
     pub max_in_flight: u32,
+    /// What the device made smaller than it was wanted: a sentence for each.
+    pub clamped: Vec<String>,
+    /// The devices that a poller has beside this one, in their order. All the numbers here hold for
+    /// each of them too, and its slots and queues come on top.
+    pub others: Vec<OtherDevice>,
+}
+
+/// Another device of the same poller: what differs from the first.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct OtherDevice {
+    /// Its name.
+    pub device: String,
+    /// Where it is reached, for people.
+    pub address: String,
+    /// Bytes up to which a frame travels inside its work request.
+    pub max_inline_len: usize,
 }
 
 impl Limits {
-    /// Slots in the poller's one registration: the sum of the places where a slot can be.
+    /// Slots in a poller's one registration on a device: the sum of the places where a slot can be.
     #[must_use]
     pub fn slots(&self) -> u32 {
         self.receives_posted + self.receives_reserved + self.receives_held + self.send_slots
     }
 
-    /// Bytes registered for the poller.
+    /// Bytes registered for the poller on a device.
     #[must_use]
     pub fn registered_len(&self) -> usize {
         self.slots() as usize * self.slot_len
     }
 
-    /// Receives that may be promised to peers: what is posted plus what is in reserve.
+    /// Receives that may be promised to peers, whatever devices they come over: what is posted on
+    /// each device plus what is in reserve there.
     #[must_use]
     pub fn promisable_receives(&self) -> u32 {
         self.receives_posted + self.receives_reserved
@@ -96,6 +115,9 @@ impl fmt::Display for Limits {
             self.max_connections,
             self.max_in_flight
         )?;
+        if !self.address.is_empty() {
+            writeln!(f, "  address    {}", self.address)?;
+        }
         writeln!(
             f,
             "  slots      {:>6} = {} receives posted + {} in reserve + {} held + {} for sending, of {} bytes each: {} KiB registered",
@@ -114,6 +136,17 @@ impl fmt::Display for Limits {
             self.signal_interval,
             self.max_inline_len,
             self.completion_queue_depth
-        )
+        )?;
+        for sentence in &self.clamped {
+            write!(f, "\n  clamped    {sentence}")?;
+        }
+        for other in &self.others {
+            write!(
+                f,
+                "\n  then       device {}, with as many slots and queues again: {}, inline up to {} bytes",
+                other.device, other.address, other.max_inline_len
+            )?;
+        }
+        Ok(())
     }
 }

@@ -1,19 +1,37 @@
 //! The server's half of a connection's set-up, on the control thread.
 
+use std::fmt;
 use std::net::TcpStream;
 use std::sync::Arc;
 
 use rpc_core::transport::Admitted;
 
-use crate::handshake::{HandshakeError, Offer};
+use crate::handshake::choice::{self, Unfit};
+use crate::handshake::{Endpoint, Offer, Welcome};
 use crate::mailbox::{LineKey, Mailbox, Notice, Prepared};
-use crate::queue_pairs::{QueuePairError, QueuePairs};
+use crate::queue_pairs::{QueuePairError, QueuePairs, Ready};
 
 /// How a listener gives connections to one poller's transport. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Port {
+    /// In the order in which they are tried.
+    lanes: Arc<[LanePort]>,
+}
+
+/// How connections are given to one lane.
+#[derive(Debug)]
+pub(crate) struct LanePort {
     queue_pairs: Arc<QueuePairs>,
     mailbox: Mailbox,
+}
+
+/// A client that can be told to come in.
+#[derive(Debug)]
+pub(crate) struct Invited {
+    /// What it is told.
+    pub(crate) welcome: Welcome,
+    /// That of the lane that it goes to.
+    pub(crate) mailbox: Mailbox,
 }
 
 /// Why a client that the core had let in could not be prepared. What it says goes to the client.
@@ -29,18 +47,56 @@ pub(crate) enum AcceptError {
         /// The client's.
         client: String,
     },
-    /// The server's device refused.
-    #[error("the server's device: {0}")]
-    QueuePair(#[from] QueuePairError),
+    /// Both sides have devices of one kind, and none that would do.
+    #[error(
+        "no device of the server reaches the client ({passed_over}): the server has {server}, the client offers {client}"
+    )]
+    NoWay {
+        /// Why each of the server's would not do.
+        passed_over: PassedOver,
+        /// This side's.
+        server: String,
+        /// The client's.
+        client: String,
+    },
     /// The poller's transport has been dropped.
     #[error("the server is shutting down")]
     Closed,
-    /// The welcome cannot be sent.
-    #[error("the server's welcome: {0}")]
-    Welcome(#[from] HandshakeError),
 }
 
-impl Port {
+/// Devices before the chosen one, each with why it was not taken.
+#[derive(Debug, Default)]
+pub(crate) struct PassedOver(Vec<(String, NotTaken)>);
+
+/// Why a device was not taken.
+#[derive(Debug, thiserror::Error)]
+enum NotTaken {
+    #[error(transparent)]
+    Unfit(Unfit),
+    #[error("the server's device refused: {0}")]
+    Refused(QueuePairError),
+}
+
+impl PassedOver {
+    /// Whether nothing of it was more than a kind that the client does not have.
+    fn only_for_their_kind(&self) -> bool {
+        self.0
+            .iter()
+            .all(|(_, why)| matches!(why, NotTaken::Unfit(Unfit::NotOffered)))
+    }
+}
+
+impl fmt::Display for PassedOver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, (device, why)) in self.0.iter().enumerate() {
+            let separator = if index == 0 { "" } else { "; " };
+            write!(f, "{separator}{device}: {why}")?;
+        }
+        Ok(())
+    }
+}
+
+impl LanePort {
     pub(crate) fn new(queue_pairs: Arc<QueuePairs>, mailbox: Mailbox) -> Self {
         Self {
             queue_pairs,
@@ -48,12 +104,24 @@ impl Port {
         }
     }
 
-    pub(crate) fn mailbox(&self) -> &Mailbox {
-        &self.mailbox
+    /// A queue pair that can receive from `remote` and send to it, and how it is reached.
+    fn bring_up(&self, remote: &Endpoint) -> Result<(Ready, Endpoint), QueuePairError> {
+        let nascent = self.queue_pairs.create()?;
+        let local = self.queue_pairs.endpoint(&nascent);
+        let ready = self.queue_pairs.connect(nascent, remote)?;
+        Ok((ready, local))
+    }
+}
+
+impl Port {
+    pub(crate) fn new(lanes: Vec<LanePort>) -> Self {
+        Self {
+            lanes: lanes.into(),
+        }
     }
 
-    /// Makes a queue pair for a client, brings it up, and tells the poller of it. Gives what the
-    /// client is to be told.
+    /// Makes a queue pair for a client on the first device that both sides have and that reaches
+    /// it, brings it up, and tells the poller of it. Gives what the client is to be told.
     ///
     /// The poller knows of the connection before the client is told anything, so that a frame never
     /// comes before its connection.
@@ -63,21 +131,12 @@ impl Port {
         admitted: Admitted,
         line: Arc<TcpStream>,
         key: LineKey,
-    ) -> Result<Offer, AcceptError> {
-        let kind = self.queue_pairs.kind();
-        let remote = client
-            .endpoint(kind)
-            .ok_or_else(|| AcceptError::NoCommonDevice {
-                server: kind.to_owned(),
-                client: client.kinds(),
-            })?;
-        let nascent = self.queue_pairs.create()?;
-        let local = self.queue_pairs.endpoint(&nascent);
-        let ready = self.queue_pairs.connect(nascent, remote)?;
-
-        let slot_len = self.queue_pairs.plan().limits.slot_len;
-        let welcome = Offer {
-            endpoints: vec![local],
+    ) -> Result<Invited, AcceptError> {
+        let (lane, remote, (ready, local)) = self.choose(client)?;
+        let slot_len = lane.queue_pairs.plan().limits.slot_len;
+        let welcome = Welcome {
+            endpoint: local,
+            client_endpoint: remote,
             max_frame_len: u32::try_from(slot_len).unwrap_or(u32::MAX),
             session: admitted.server_session.clone(),
         };
@@ -88,9 +147,52 @@ impl Port {
             line,
             key,
         };
-        self.mailbox
+        lane.mailbox
             .put(Notice::Prepared(Box::new(prepared)))
             .map_err(|_| AcceptError::Closed)?;
-        Ok(welcome)
+        Ok(Invited {
+            welcome,
+            mailbox: lane.mailbox.clone(),
+        })
+    }
+
+    /// The first lane that meets the client, with the client's endpoint that it meets.
+    fn choose(&self, client: &Offer) -> Result<(&LanePort, usize, (Ready, Endpoint)), AcceptError> {
+        let mut passed_over = PassedOver::default();
+        for lane in self.lanes.iter() {
+            let local = lane.queue_pairs.way();
+            let not_taken = match choice::meet(local, &client.endpoints) {
+                Err(unfit) => NotTaken::Unfit(unfit),
+                // Only addresses were compared so far: whether there is a way shows here.
+                Ok(index) => match lane.bring_up(&client.endpoints[index]) {
+                    Ok(up) => {
+                        tracing::info!(
+                            device = local.device,
+                            kind = local.kind,
+                            remote_device = client.endpoints[index].device,
+                            %passed_over,
+                            "a client comes over the first of this side's devices that both sides have"
+                        );
+                        return Ok((lane, index, up));
+                    }
+                    Err(error) => {
+                        tracing::warn!(device = local.device, %error, "a device refused a client");
+                        NotTaken::Refused(error)
+                    }
+                },
+            };
+            passed_over.0.push((local.device.to_owned(), not_taken));
+        }
+        let server = choice::list(self.lanes.iter().map(|lane| lane.queue_pairs.way()));
+        let client = choice::list(client.endpoints.iter().map(Endpoint::way));
+        Err(if passed_over.only_for_their_kind() {
+            AcceptError::NoCommonDevice { server, client }
+        } else {
+            AcceptError::NoWay {
+                passed_over,
+                server,
+                client,
+            }
+        })
     }
 }

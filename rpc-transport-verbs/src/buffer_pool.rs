@@ -16,6 +16,7 @@
 //! credits have promised.
 
 use std::fmt;
+use std::iter::Sum;
 
 use crate::sizing::Plan;
 use crate::verbs::{Access, ProtectionDomain, Slot, VerbsError};
@@ -151,6 +152,21 @@ impl SlotsByPlace {
             + self.sends_free
             + self.sends_in_hand
             + self.sends_in_flight
+    }
+}
+
+/// Place by place.
+impl Sum for SlotsByPlace {
+    fn sum<I: Iterator<Item = Self>>(pools: I) -> Self {
+        pools.fold(Self::default(), |sum, pool| Self {
+            receives_free: sum.receives_free + pool.receives_free,
+            receives_posted: sum.receives_posted + pool.receives_posted,
+            receives_reserved: sum.receives_reserved + pool.receives_reserved,
+            receives_held: sum.receives_held + pool.receives_held,
+            sends_free: sum.sends_free + pool.sends_free,
+            sends_in_hand: sum.sends_in_hand + pool.sends_in_hand,
+            sends_in_flight: sum.sends_in_flight + pool.sends_in_flight,
+        })
     }
 }
 

@@ -17,7 +17,8 @@ use std::time::{Duration, Instant};
 use rpc_core::transport::{CloseReason, ConnectionId, Event};
 
 use crate::connection::{Connection, Phase};
-use crate::transport::{RecvBuf, VerbsTransport};
+use crate::lane::Lane;
+use crate::transport::RecvBuf;
 
 /// How long a step may take. Far longer than a completion needs, unless the peer is stopped.
 const STEP_LIMIT: Duration = Duration::from_secs(1);
@@ -58,7 +59,7 @@ impl Closing {
     }
 }
 
-impl VerbsTransport {
+impl Lane {
     pub(crate) fn close_locally(&mut self, id: ConnectionId) {
         match self.connections.get(id) {
             Some(connection) if connection.is_open() => {}

@@ -5,12 +5,15 @@ use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rpc_core::transport::{ConnectError, Connected};
+use rpc_core::transport::{ConnectError, Connected, Transport};
 
+use crate::connection::Phase;
 use crate::control::{self, Line};
+use crate::handshake::choice;
 use crate::handshake::client::{self, Answer, ClientHandshake};
-use crate::handshake::{HandshakeError, Offer, VERSION};
+use crate::handshake::{Endpoint, HandshakeError, Offer, VERSION, Welcome};
 use crate::mailbox::LineKey;
+use crate::queue_pairs::{Nascent, QueuePairError, QueuePairs};
 use crate::transport::VerbsTransport;
 
 pub(crate) fn connect(
@@ -26,12 +29,10 @@ pub(crate) fn connect(
     };
     let (mut stream, remote) = dial(address, &deadline)?;
 
-    let queue_pairs = Arc::clone(&transport.queue_pairs);
-    let nascent = queue_pairs.create().map_err(|e| device_error(e.into()))?;
-    let slot_len = queue_pairs.plan().limits.slot_len;
+    let offers = offers(transport).map_err(|e| device_error(e.into()))?;
     let hello = client::hello(Offer {
-        endpoints: vec![queue_pairs.endpoint(&nascent)],
-        max_frame_len: u32::try_from(slot_len).unwrap_or(u32::MAX),
+        endpoints: offers.iter().map(LaneOffer::endpoint).collect(),
+        max_frame_len: u32::try_from(transport.limits().slot_len).unwrap_or(u32::MAX),
         session: session.to_vec(),
     })
     .map_err(|e| device_error(e.into()))?;
@@ -39,7 +40,7 @@ pub(crate) fn connect(
     let talk = |error| talk_error(address, timeout, error);
     deadline.write(&mut stream, &hello).map_err(talk)?;
     let welcome = match read_answer(&mut stream, &deadline).map_err(talk)? {
-        Answer::Welcome(offer) => offer,
+        Answer::Welcome(welcome) => welcome,
         Answer::Refused(reason) => {
             return Err(ConnectError::Refused {
                 address: address.to_owned(),
@@ -47,39 +48,103 @@ pub(crate) fn connect(
             });
         }
     };
-    let Some(endpoint) = welcome.endpoint(queue_pairs.kind()) else {
-        return Err(ConnectError::NotVerbline {
-            address: address.to_owned(),
-            reason: format!(
-                "it chose a device of kind {}, which was not offered",
-                welcome.kinds()
-            ),
-        });
-    };
+    // The queue pairs that the server did not choose end here.
+    let LaneOffer {
+        lane,
+        queue_pairs,
+        nascent,
+    } = chosen(offers, &welcome).map_err(|reason| ConnectError::NotVerbline {
+        address: address.to_owned(),
+        reason,
+    })?;
     let ready = queue_pairs
-        .connect(nascent, endpoint)
+        .connect(nascent, &welcome.endpoint)
         .map_err(|e| device_error(e.into()))?;
     let frame = client::ready().map_err(|e| device_error(e.into()))?;
     deadline.write(&mut stream, &frame).map_err(talk)?;
 
     let stream = Arc::new(stream);
     let key = LineKey::next();
-    let remote_frame_len = welcome.max_frame_len as usize;
+    let lane = transport
+        .lane(lane)
+        .ok_or_else(|| device_error("its lane is gone".into()))?;
     control::control()
         .and_then(|control| {
             control.watch(Line {
                 stream: Arc::clone(&stream),
                 key,
-                mailbox: transport.mailbox.clone(),
+                mailbox: lane.mailbox.clone(),
             })
         })
         .map_err(|e| device_error(e.into()))?;
-    let connection = transport.add_connected(ready, stream, key, remote_frame_len);
+    let remote_frame_len = welcome.max_frame_len as usize;
+    let connection = lane.add(ready, stream, key, remote_frame_len, Phase::Open);
     Ok(Connected {
         connection,
         session: welcome.session,
         remote,
     })
+}
+
+/// A lane's queue pair that a server may choose.
+struct LaneOffer {
+    /// The lane's number.
+    lane: u32,
+    queue_pairs: Arc<QueuePairs>,
+    nascent: Nascent,
+}
+
+impl LaneOffer {
+    fn endpoint(&self) -> Endpoint {
+        self.queue_pairs.endpoint(&self.nascent)
+    }
+}
+
+/// One queue pair of each lane, in the lanes' order; without those that have none left to give. The
+/// first lane's error, if that goes for all.
+fn offers(transport: &VerbsTransport) -> Result<Vec<LaneOffer>, QueuePairError> {
+    let mut offers = Vec::new();
+    let mut first_error = None;
+    for lane in transport.lanes() {
+        let queue_pairs = Arc::clone(&lane.queue_pairs);
+        match queue_pairs.create() {
+            Ok(nascent) => offers.push(LaneOffer {
+                lane: lane.number,
+                queue_pairs,
+                nascent,
+            }),
+            Err(error) => {
+                tracing::warn!(device = lane.device(), %error, "a device is not offered");
+                first_error.get_or_insert(error);
+            }
+        }
+    }
+    match first_error {
+        Some(error) if offers.is_empty() => Err(error),
+        _ => Ok(offers),
+    }
+}
+
+/// The offer that a server took, or what is wrong with its answer.
+fn chosen(mut offers: Vec<LaneOffer>, welcome: &Welcome) -> Result<LaneOffer, String> {
+    let offered = choice::list(offers.iter().map(|offer| offer.queue_pairs.way()));
+    let remote = &welcome.endpoint;
+    let index = welcome.client_endpoint;
+    if index >= offers.len() || offers[index].queue_pairs.way().kind != remote.kind {
+        return Err(format!(
+            "it chose its device {} of kind {} for number {index} of those offered, which are {offered}",
+            remote.device, remote.kind
+        ));
+    }
+    let offer = offers.swap_remove(index);
+    tracing::info!(
+        device = offer.queue_pairs.way().device,
+        kind = remote.kind,
+        remote_device = remote.device,
+        offered,
+        "connected over the first of the server's devices that both sides have"
+    );
+    Ok(offer)
 }
 
 /// One TCP connection to the first of the address's hosts that answers.

@@ -1,5 +1,6 @@
 //! [`Device`]: the one name that users of this crate need.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::io;
 use std::net::TcpListener;
@@ -26,12 +27,15 @@ const SOFT: &str = "soft";
 /// Where the kernel lists its RDMA devices.
 const KERNEL_DEVICES: &str = "/sys/class/infiniband";
 
-/// A device that messages travel over, chosen at run time; no type says which.
+/// A device that messages travel over, chosen at run time; no type says which. Or several, in an order
+/// of preference: a server is then reached over each of them, and a connection goes over the first
+/// of the server's that both sides have.
 ///
 /// Cheap to clone, usable from any thread. What it opens is driven by `rpc-core`: hand a reference to
 /// `Server::builder`, `LocalPoller::new` or `Channel::connect`.
 #[derive(Clone)]
 pub struct Device {
+    /// One name, or several with commas between them.
     name: Arc<str>,
     sizing: Arc<Sizing>,
 }
@@ -47,6 +51,14 @@ pub enum DeviceError {
         name: String,
         /// The names that would do, with commas.
         available: String,
+    },
+    /// A list names a device more than once.
+    #[error("'{list}' names the device '{name}' more than once; name each device once")]
+    Twice {
+        /// As it was asked for.
+        list: String,
+        /// What is there twice.
+        name: String,
     },
     /// It is an RDMA device, which this build cannot drive.
     #[error(
@@ -98,30 +110,35 @@ impl Device {
         }
     }
 
-    /// Opens a device by name. `"soft"` is there everywhere.
+    /// Opens a device by name, or several by their names with commas between them, as in
+    /// `"rxe0,soft"`. `"soft"` is there everywhere.
+    ///
+    /// With several, a client offers all of them, and a server takes the first of its own that the
+    /// client has too and that reaches the client. The first has to be there; if one of the others
+    /// cannot be opened, a warning is logged and the list goes on without it.
     ///
     /// # Errors
     ///
-    /// If there is no such device, if it is one that this build cannot drive, or if it does not open.
-    pub fn open(name: &str) -> Result<Self, DeviceError> {
-        if name != SOFT {
-            let name = name.to_owned();
-            return Err(if is_kernel_device(&name) {
-                DeviceError::KernelVerbs { name }
-            } else {
-                DeviceError::Unknown {
-                    name,
-                    available: SOFT.to_owned(),
-                }
-            });
+    /// If a name is there more than once; if there is no such device as the first, if it is one that
+    /// this build cannot drive, or if it does not open.
+    pub fn open(names: &str) -> Result<Self, DeviceError> {
+        let mut opened: Vec<&str> = Vec::new();
+        let mut seen = HashSet::new();
+        for (index, name) in names.split(',').map(str::trim).enumerate() {
+            if !seen.insert(name) {
+                return Err(DeviceError::Twice {
+                    list: names.to_owned(),
+                    name: name.to_owned(),
+                });
+            }
+            match try_open(name) {
+                Ok(()) => opened.push(name),
+                Err(error) if index == 0 => return Err(error),
+                Err(error) => tracing::warn!(%error, "a device is left out"),
+            }
         }
-        // Each poller opens a context of its own; this one is to say now what would fail then.
-        Context::open(name).map_err(|source| DeviceError::Open {
-            name: name.to_owned(),
-            source,
-        })?;
         Ok(Self {
-            name: name.into(),
+            name: opened.join(",").into(),
             sizing: Arc::default(),
         })
     }
@@ -135,11 +152,34 @@ impl Device {
         }
     }
 
-    /// Its name.
+    /// Its name; of several, their names with commas between them, without those that could not be
+    /// opened.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
+}
+
+/// Opens a device and closes it again. Each poller opens a context of its own; this is to say now what
+/// would fail then.
+fn try_open(name: &str) -> Result<(), DeviceError> {
+    if name != SOFT {
+        let name = name.to_owned();
+        return Err(if is_kernel_device(&name) {
+            DeviceError::KernelVerbs { name }
+        } else {
+            DeviceError::Unknown {
+                name,
+                available: SOFT.to_owned(),
+            }
+        });
+    }
+    Context::open(name)
+        .map(drop)
+        .map_err(|source| DeviceError::Open {
+            name: name.to_owned(),
+            source,
+        })
 }
 
 impl fmt::Debug for Device {
@@ -243,6 +283,36 @@ mod tests {
             let error = Device::open(name).unwrap_err();
             assert!(matches!(error, DeviceError::Unknown { .. }), "{error}");
             assert!(error.to_string().ends_with("there are: soft"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_list_is_opened_in_its_order_without_what_is_not_there() {
+        for (list, name) in [
+            ("soft", "soft"),
+            (" soft ", "soft"),
+            ("soft,rxe0", "soft"),
+            ("soft, mlx5_0 ,nothing", "soft"),
+            ("soft,", "soft"),
+        ] {
+            assert_eq!(Device::open(list).unwrap().name(), name, "{list:?}");
+        }
+    }
+
+    #[test]
+    fn the_first_of_a_list_has_to_be_there() {
+        let error = Device::open("nothing,soft").unwrap_err();
+        assert!(matches!(error, DeviceError::Unknown { .. }), "{error}");
+        let error = Device::open("rxe0,soft").unwrap_err();
+        assert!(matches!(error, DeviceError::KernelVerbs { .. }), "{error}");
+    }
+
+    #[test]
+    fn a_device_that_is_named_twice_is_refused() {
+        for list in ["soft,soft", "soft, soft", "soft,rxe0,rxe0"] {
+            let error = Device::open(list).unwrap_err();
+            assert!(matches!(error, DeviceError::Twice { .. }), "{error}");
+            assert!(error.to_string().contains("more than once"), "{error}");
         }
     }
 

@@ -113,6 +113,7 @@ mod connection;
 mod control;
 mod device;
 mod handshake;
+mod lane;
 mod mailbox;
 mod post_mortem;
 mod provider;

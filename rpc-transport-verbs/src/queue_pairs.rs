@@ -1,10 +1,13 @@
 //! Queue pairs of one poller, made and brought up: by the poller when it connects, by the control
 //! thread when a client is let in.
 
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::handshake::Endpoint;
+use crate::handshake::choice::Way;
+use crate::handshake::endpoint::{ROCE, SOFT};
 use crate::sizing::Plan;
 use crate::verbs::{
     Access, CompletionQueueHandle, Context, Gid, ModifyError, Mtu, ProtectionDomain, Psn, QpNum,
@@ -21,6 +24,47 @@ const GID_INDEX: u8 = 0;
 /// 0.96 ms: short beside a retry's timeout, and never code 0, which is the longest of all.
 const MIN_RNR_TIMER: RnrTimer = RnrTimer(13);
 
+/// Where a device is reached.
+#[derive(Clone, Debug)]
+pub(crate) struct Address {
+    /// The kind of device, in a handshake's terms.
+    pub(crate) kind: &'static str,
+    gid: Gid,
+    lid: u16,
+    mtu: Mtu,
+}
+
+impl Address {
+    pub(crate) fn of(context: &Context) -> Result<Self, VerbsError> {
+        let port = context.query_port(PORT)?;
+        Ok(Self {
+            kind: kind_of(context),
+            gid: context.query_gid(PORT, GID_INDEX)?,
+            lid: port.lid,
+            mtu: port.active_mtu,
+        })
+    }
+}
+
+/// For people: "port 1, GID 0 fe80::17, MTU 4096".
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "port {PORT}, ")?;
+        if self.lid != 0 {
+            write!(f, "LID {}, ", self.lid)?;
+        }
+        write!(f, "GID {GID_INDEX} {}, MTU {}", self.gid, mtu_len(self.mtu))
+    }
+}
+
+/// The kind of a device, in a handshake's terms.
+fn kind_of(context: &Context) -> &'static str {
+    match context.device_name() {
+        SOFT => SOFT,
+        _ => ROCE,
+    }
+}
+
 /// What queue pairs of one poller are made from. Usable from any thread.
 #[derive(Debug)]
 pub(crate) struct QueuePairs {
@@ -28,8 +72,7 @@ pub(crate) struct QueuePairs {
     completion_queue: CompletionQueueHandle,
     srq: SharedReceiveQueue,
     plan: Plan,
-    gid: Gid,
-    mtu: Mtu,
+    address: Address,
     /// Queue pairs that exist: the completion queue has room for no more than the plan's.
     count: Arc<AtomicU32>,
 }
@@ -82,31 +125,33 @@ pub(crate) struct Ready {
 
 impl QueuePairs {
     pub(crate) fn new(
-        context: &Context,
+        address: Address,
         domain: ProtectionDomain,
         completion_queue: CompletionQueueHandle,
         srq: SharedReceiveQueue,
         plan: Plan,
-    ) -> Result<Self, VerbsError> {
-        Ok(Self {
-            gid: context.query_gid(PORT, GID_INDEX)?,
-            mtu: context.query_port(PORT)?.active_mtu,
+    ) -> Self {
+        Self {
             domain,
             completion_queue,
             srq,
             plan,
+            address,
             count: Arc::default(),
-        })
+        }
     }
 
     pub(crate) fn plan(&self) -> &Plan {
         &self.plan
     }
 
-    /// The kind of this side's device, in a handshake's terms.
-    pub(crate) fn kind(&self) -> &str {
-        // One provider so far, and its only device has its name.
-        &self.plan.limits.device
+    /// This side's device, as far as choosing among several needs it.
+    pub(crate) fn way(&self) -> Way<'_> {
+        Way {
+            kind: self.address.kind,
+            device: &self.plan.limits.device,
+            gid: self.address.gid.0,
+        }
     }
 
     /// Makes a queue pair and brings it to INIT.
@@ -137,12 +182,13 @@ impl QueuePairs {
     /// How a peer reaches a queue pair.
     pub(crate) fn endpoint(&self, nascent: &Nascent) -> Endpoint {
         Endpoint {
-            kind: self.kind().to_owned(),
+            kind: self.address.kind.to_owned(),
             device: self.plan.limits.device.clone(),
-            gid: self.gid.0,
-            mtu: mtu_len(self.mtu),
+            gid: self.address.gid.0,
+            mtu: mtu_len(self.address.mtu),
             qp_number: nascent.queue_pair.qp_num().0,
             psn: nascent.psn.get(),
+            lid: self.address.lid,
         }
     }
 
@@ -160,11 +206,13 @@ impl QueuePairs {
         queue_pair.to_rtr(RtrAttributes {
             remote: RemoteEndpoint {
                 gid: Gid(remote.gid),
+                lid: remote.lid,
                 qp_num: QpNum(remote.qp_number),
                 psn: Psn::new(remote.psn),
             },
+            sgid_index: GID_INDEX,
             // Both sides reckon the same, each from its own and what it was told.
-            path_mtu: self.mtu.min(mtu_of(remote.mtu)),
+            path_mtu: self.address.mtu.min(mtu_of(remote.mtu)),
             min_rnr_timer: MIN_RNR_TIMER,
         })?;
         queue_pair.to_rts(RtsAttributes::new(psn))?;

@@ -5,18 +5,22 @@ use std::sync::Arc;
 use rpc_core::transport::{CloseReason, Event};
 
 use crate::connection::Phase;
+use crate::lane::Lane;
 use crate::mailbox::{BytesOutOfPlace, LineEnd, LineKey, Notice};
 use crate::post_mortem::{self, QueueFailure};
-use crate::transport::{RecvBuf, VerbsTransport};
+use crate::transport::RecvBuf;
 use crate::verbs::{QpNum, WorkCompletion, WorkKind};
 
 type Events = Vec<Event<RecvBuf>>;
 
-impl VerbsTransport {
+impl Lane {
     #[inline]
     pub(crate) fn poll_completions(&mut self, events: &mut Events) {
         if self.inbox.is_flagged() {
             self.read_notices(events);
+        }
+        if self.is_idle {
+            return;
         }
         let batch = self.plan.poll_batch as usize;
         let count = match self.completion_queue.poll(&mut self.completions, batch) {
@@ -36,6 +40,7 @@ impl VerbsTransport {
             self.completions = completions;
         }
         let refilled = if count == 0 {
+            self.is_idle = self.lines.is_empty();
             self.receives.refill_idle(&mut self.pool, &self.reserve)
         } else {
             self.receives.refill(&mut self.pool, &self.reserve)
@@ -108,6 +113,7 @@ impl VerbsTransport {
                     slot,
                     // At most a slot's length, which has 32 bits.
                     len: len as u32,
+                    lane: self.number,
                 },
             });
         }

@@ -118,71 +118,74 @@ impl Plan {
             ));
         }
 
-        // All that the clients may have under way, and their credit frames, as far as that is a
-        // sensible amount of memory: the credits are made to fit what is posted.
-        let wanted = connections.saturating_mul(max_in_flight.saturating_add(1));
-        let least = connections.saturating_mul(MIN_RECEIVES_PER_CONNECTION);
-        let posted = sizing
-            .receives_posted
-            .unwrap_or_else(|| wanted.min(MAX_RECEIVES_POSTED).max(least))
-            .max(1);
-        // A quarter, as it is posted when three quarters have been used up: the peers may then use
-        // as much again as they had just used before the alarm comes a second time.
-        let reserved = sizing.receives_reserved.unwrap_or((posted / 4).max(1));
-        // One batch in the driver's hands, two batches that wait to be posted again, and as many as
-        // the reserve: see `receive_queue` for why no frame then finds the queue empty.
-        let held = sizing
-            .receives_held
-            .unwrap_or_else(|| reserved.saturating_add(POLL_BATCH + 2 * REFILL_BATCH))
-            .max(1);
+        if attributes.max_srq == 0 {
+            return Err(FabricError::Device {
+                device: device.to_owned(),
+                action: "cannot be used".to_owned(),
+                source: Box::new(NoSharedReceiveQueue),
+            });
+        }
+        let deepest_srq = (attributes.max_srq_wr as u64).min(u32::MAX.into());
+        let receives = Receives::of(connections, max_in_flight, sizing, deepest_srq);
+        let srq_depth = receives.srq_depth();
+        if srq_depth > deepest_srq {
+            let what = "receives in a shared receive queue";
+            if let Some(posted) = sizing.receives_posted {
+                return Err(too_much(
+                    "receives_posted",
+                    posted,
+                    srq_depth,
+                    what,
+                    deepest_srq,
+                ));
+            }
+            let most = largest(connections, |fewer| {
+                Receives::of(fewer, max_in_flight, sizing, deepest_srq).srq_depth() <= deepest_srq
+            });
+            let refused = too_much("connections", connections, srq_depth, what, deepest_srq);
+            return Err(with_advice(
+                refused,
+                most,
+                "receives_reserved or receives_held",
+            ));
+        }
+        // A flush completes unsignaled sends too, so every place of every queue may need an entry.
+        let completions = |connections: u32| {
+            let receives = Receives::of(connections, max_in_flight, sizing, deepest_srq);
+            u64::from(connections) * u64::from(queue_depth) + receives.srq_depth()
+        };
+        let deepest_cq = (attributes.max_cqe as u64).min(u32::MAX.into());
+        if completions(connections) > deepest_cq {
+            let most = largest(connections, |fewer| completions(fewer) <= deepest_cq);
+            let needed = completions(connections);
+            let what = "entries in a completion queue";
+            let refused = too_much("connections", connections, needed, what, deepest_cq);
+            return Err(with_advice(refused, most, "max_in_flight"));
+        }
+
+        let Receives {
+            posted,
+            reserved,
+            held,
+            wanted,
+        } = receives;
         let slack = held.saturating_sub(reserved);
         let refill_batch = REFILL_BATCH.min(slack / 4).max(1);
         let poll_batch = POLL_BATCH.min(slack / 2).max(1);
         // An idle poller has `posted + held` in the queue. The alarm comes when three quarters of
         // `posted`, and as many as the reserve, have been used and not posted again.
         let srq_limit = slack.saturating_add(posted / 4).max(1);
-
         let send_slots = sizing
             .send_slots
-            .unwrap_or_else(|| wanted.clamp(MIN_SEND_SLOTS, MAX_SEND_SLOTS))
+            .unwrap_or_else(|| {
+                frames_under_way(connections, max_in_flight).clamp(MIN_SEND_SLOTS, MAX_SEND_SLOTS)
+            })
             .max(1);
-
-        let srq_depth = sum([posted, reserved, held], "receives_posted")?;
-        let slots = sum([srq_depth, send_slots], "send_slots")?;
-        // A flush completes unsignaled sends too, so every place of every queue may need an entry.
-        let completions = connections
-            .checked_mul(queue_depth)
-            .and_then(|sends| sends.checked_add(srq_depth))
-            .ok_or_else(|| does_not_fit("connections", connections.into(), "they are too many"))?;
-
-        let plan = Self {
-            limits: Limits {
-                device: device.to_owned(),
-                slot_len,
-                max_inline_len: sizing
-                    .max_inline_len
-                    .unwrap_or(MAX_INLINE_LEN)
-                    .min(attributes.max_inline_data)
-                    .min(slot_len),
-                receives_posted: posted,
-                receives_reserved: reserved,
-                receives_held: held,
-                send_slots,
-                send_queue_depth: queue_depth,
-                signal_interval: interval,
-                completion_queue_depth: completions,
-                max_connections: connections,
-                max_in_flight,
-            },
-            srq_depth,
-            srq_limit,
-            refill_batch,
-            poll_batch,
-        };
+        let slots = sum([posted, reserved, held, send_slots], "send_slots")?;
 
         let registered = u64::from(slots).saturating_mul(slot_len as u64);
         // Setting, its value, what that needs, what there is, of what.
-        let checks: [(&'static str, u64, u64, u64, &str); 5] = [
+        let checks: [(&'static str, u64, u64, u64, &str); 3] = [
             (
                 "connections",
                 connections.into(),
@@ -198,20 +201,6 @@ impl Plan {
                 "places in a send queue",
             ),
             (
-                "connections",
-                connections.into(),
-                srq_depth.into(),
-                attributes.max_srq_wr as u64,
-                "receives in a shared receive queue",
-            ),
-            (
-                "connections",
-                connections.into(),
-                completions.into(),
-                attributes.max_cqe as u64,
-                "entries in a completion queue",
-            ),
-            (
                 "max_message_len",
                 intents.max_message_len as u64,
                 registered,
@@ -221,13 +210,145 @@ impl Plan {
         ];
         for (setting, value, needed, limit, what) in checks {
             if needed > limit {
-                let reason = format!("it needs {needed} {what}, and the device has {limit}");
-                return Err(does_not_fit(setting, value, reason));
+                return Err(too_much(setting, value, needed, what, limit));
             }
         }
-        Ok(plan)
+
+        let mut clamped = Vec::new();
+        if posted < wanted {
+            clamped.push(format!(
+                "{posted} receives posted instead of {wanted}: the device's shared receive queues hold {deepest_srq}, with those in reserve and held"
+            ));
+        }
+        let max_inline_len = sizing.max_inline_len.unwrap_or(MAX_INLINE_LEN);
+        Ok(Self {
+            limits: Limits {
+                device: device.to_owned(),
+                address: String::new(),
+                slot_len,
+                max_inline_len: max_inline_len.min(slot_len),
+                receives_posted: posted,
+                receives_reserved: reserved,
+                receives_held: held,
+                send_slots,
+                send_queue_depth: queue_depth,
+                signal_interval: interval,
+                // Within `deepest_cq`, and so is `srq_depth`: 32 bits.
+                completion_queue_depth: completions(connections) as u32,
+                max_connections: connections,
+                max_in_flight,
+                clamped,
+                others: Vec::new(),
+            },
+            srq_depth: srq_depth as u32,
+            srq_limit,
+            refill_batch,
+            poll_batch,
+        })
+    }
+
+    /// The plan for the lane of one device: its name and address, and what may differ between
+    /// lanes since it is nobody's concern outside of the lane.
+    pub(crate) fn on(&self, device: &str, address: String, attributes: &DeviceAttributes) -> Self {
+        let mut plan = self.clone();
+        let limits = &mut plan.limits;
+        limits.device = device.to_owned();
+        limits.address = address;
+        let (wanted, most) = (limits.max_inline_len, attributes.max_inline_data);
+        if wanted > most {
+            limits.max_inline_len = most;
+            limits.clamped.push(format!(
+                "frames inline up to {most} bytes instead of {wanted}: the device takes no more"
+            ));
+        }
+        plan
     }
 }
+
+/// Receive slots of one poller, by their purpose.
+struct Receives {
+    posted: u32,
+    reserved: u32,
+    held: u32,
+    /// What `posted` would be on a device without limits.
+    wanted: u32,
+}
+
+impl Receives {
+    /// What is derived gives way to the depth of the device's shared receive queues, as far as each
+    /// connection still has its few; what an expert says does not.
+    fn of(connections: u32, max_in_flight: u32, sizing: &Sizing, deepest: u64) -> Self {
+        if let Some(posted) = sizing.receives_posted {
+            return Self::around(posted.max(1), sizing);
+        }
+        // All that the clients may have under way, as far as that is a sensible amount of memory:
+        // the credits are made to fit what is posted.
+        let least = connections
+            .saturating_mul(MIN_RECEIVES_PER_CONNECTION)
+            .max(1);
+        let wanted = frames_under_way(connections, max_in_flight)
+            .min(MAX_RECEIVES_POSTED)
+            .max(least);
+        let posted = largest(wanted, |posted| {
+            Self::around(posted, sizing).srq_depth() <= deepest
+        });
+        Self {
+            wanted,
+            ..Self::around(posted.max(least), sizing)
+        }
+    }
+
+    fn around(posted: u32, sizing: &Sizing) -> Self {
+        // A quarter, as it is posted when three quarters have been used up: the peers may then use
+        // as much again as they had just used before the alarm comes a second time.
+        let reserved = sizing.receives_reserved.unwrap_or((posted / 4).max(1));
+        // One batch in the driver's hands, two batches that wait to be posted again, and as many as
+        // the reserve: see `receive_queue` for why no frame then finds the queue empty.
+        let held = sizing
+            .receives_held
+            .unwrap_or_else(|| reserved.saturating_add(POLL_BATCH + 2 * REFILL_BATCH))
+            .max(1);
+        Self {
+            posted,
+            reserved,
+            held,
+            wanted: posted,
+        }
+    }
+
+    /// Every receive slot may be posted at a time.
+    fn srq_depth(&self) -> u64 {
+        u64::from(self.posted) + u64::from(self.reserved) + u64::from(self.held)
+    }
+}
+
+/// All calls that the connections may have under way, and a credit frame of each.
+fn frames_under_way(connections: u32, max_in_flight: u32) -> u32 {
+    connections.saturating_mul(max_in_flight.saturating_add(1))
+}
+
+/// The largest of the numbers from 1 to `most` that fit, of which there is none above one that does
+/// not; 0 if none does.
+fn largest(most: u32, fits: impl Fn(u32) -> bool) -> u32 {
+    let (mut fitting, mut end) = (0, most);
+    while fitting < end {
+        // Rounded up, so that it is above what is known to fit.
+        let middle = fitting + (end - fitting).div_ceil(2);
+        if fits(middle) {
+            fitting = middle;
+        } else {
+            end = middle - 1;
+        }
+    }
+    fitting
+}
+
+/// Why a device can never be used.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "it has no shared receive queues, and the connections of a poller share their receives through one; use another device ('soft' is there everywhere)"
+)]
+struct NoSharedReceiveQueue;
 
 fn at_least_one(setting: &'static str, value: u32) -> Result<u32, FabricError> {
     if value == 0 {
@@ -248,6 +369,28 @@ fn sum<const N: usize>(terms: [u32; N], setting: &'static str) -> Result<u32, Fa
                 "there would be more than 4,294,967,295 slots",
             )
         })
+}
+
+fn too_much(
+    setting: &'static str,
+    value: impl Into<u64>,
+    needed: u64,
+    what: &str,
+    limit: u64,
+) -> FabricError {
+    let reason = format!("it needs {needed} {what}, and the device has {limit}");
+    does_not_fit(setting, value.into(), reason)
+}
+
+/// Says with how many connections it would fit; with none, what else to lower.
+fn with_advice(mut refused: FabricError, most: u32, instead: &str) -> FabricError {
+    if let FabricError::Intent { reason, .. } = &mut refused {
+        reason.push_str(&match most {
+            0 => format!("; not even one connection fits, so lower {instead}"),
+            most => format!("; {most} connections would fit"),
+        });
+    }
+    refused
 }
 
 fn does_not_fit(setting: &'static str, value: u64, reason: impl Into<String>) -> FabricError {
@@ -283,7 +426,8 @@ mod tests {
     }
 
     fn plan(intents: &Intents, sizing: &Sizing) -> Result<Plan, FabricError> {
-        Plan::new("soft", intents, sizing, &device())
+        let plan = Plan::new("soft", intents, sizing, &device())?;
+        Ok(plan.on("soft", "port 1".to_owned(), &device()))
     }
 
     #[test]
@@ -330,6 +474,125 @@ mod tests {
                 other => panic!("{name}: {other}"),
             }
         }
+    }
+
+    #[test]
+    fn a_device_without_shared_receive_queues_is_refused_with_what_to_do() {
+        let device = DeviceAttributes {
+            max_srq: 0,
+            ..device()
+        };
+        let error =
+            Plan::new("efa_0", &Intents::default(), &Sizing::default(), &device).unwrap_err();
+        let said = error.to_string();
+        assert!(
+            said.starts_with("the device 'efa_0' cannot be used"),
+            "{said}"
+        );
+        assert!(said.contains("share their receives"), "{said}");
+        assert!(said.contains("'soft'"), "{said}");
+    }
+
+    /// The number of connections that a refusal says would fit.
+    fn would_fit(error: &FabricError) -> u32 {
+        let FabricError::Intent {
+            setting: "connections",
+            reason,
+            ..
+        } = error
+        else {
+            panic!("{error}");
+        };
+        let (_, rest) = reason.split_once("; ").unwrap();
+        rest.split(' ').next().unwrap().parse().unwrap()
+    }
+
+    #[test]
+    fn the_connections_that_would_fit_do_and_one_more_does_not() {
+        type Weaken = fn(&mut DeviceAttributes);
+        let cases: [Weaken; 4] = [
+            |d| d.max_cqe = 32_767,
+            |d| d.max_cqe = 2_000,
+            |d| d.max_srq_wr = 900,
+            |d| d.max_srq_wr = 80,
+        ];
+        for weaken in cases {
+            let mut device = device();
+            weaken(&mut device);
+            let plan = |connections| {
+                let intents = Intents {
+                    connections,
+                    ..Intents::default()
+                };
+                Plan::new("rxe0", &intents, &Sizing::default(), &device)
+            };
+            let most = would_fit(&plan(1_000).unwrap_err());
+            assert!(plan(most).is_ok(), "{most} of {device:?}");
+            assert_eq!(would_fit(&plan(most + 1).unwrap_err()), most);
+        }
+    }
+
+    #[test]
+    fn where_not_even_one_connection_fits_another_setting_is_named() {
+        let device = DeviceAttributes {
+            max_cqe: 100,
+            ..device()
+        };
+        let error =
+            Plan::new("rxe0", &Intents::default(), &Sizing::default(), &device).unwrap_err();
+        assert!(error.to_string().contains("lower max_in_flight"), "{error}");
+    }
+
+    #[test]
+    fn derived_receives_give_way_to_the_device_and_an_experts_do_not() {
+        let device = DeviceAttributes {
+            max_srq_wr: 1000,
+            ..device()
+        };
+        let plan = Plan::new("rxe0", &Intents::default(), &Sizing::default(), &device).unwrap();
+        let limits = &plan.limits;
+        assert!(plan.srq_depth <= 1000 && plan.srq_depth > 995, "{limits}");
+        assert_eq!(
+            (limits.receives_posted, limits.receives_reserved),
+            (624, 156)
+        );
+        assert!(
+            limits
+                .to_string()
+                .contains("624 receives posted instead of 1024"),
+            "{limits}"
+        );
+
+        let sizing = Sizing {
+            receives_posted: Some(1024),
+            ..Sizing::default()
+        };
+        let error = Plan::new("rxe0", &Intents::default(), &sizing, &device).unwrap_err();
+        let said = error.to_string();
+        assert!(said.starts_with("receives_posted = 1024"), "{said}");
+        assert!(said.contains("the device has 1000"), "{said}");
+    }
+
+    #[test]
+    fn each_device_has_its_own_inline_length() {
+        let plan = Plan::new("rxe0", &Intents::default(), &Sizing::default(), &device()).unwrap();
+        let strong = DeviceAttributes {
+            max_inline_data: 1024,
+            ..device()
+        };
+        let weak = plan
+            .on("rxe0", "port 1, GID 1".to_owned(), &device())
+            .limits;
+        assert_eq!(weak.max_inline_len, 220);
+        assert!(
+            weak.to_string().contains("220 bytes instead of 256"),
+            "{weak}"
+        );
+        assert!(weak.to_string().contains("port 1, GID 1"), "{weak}");
+        let strong = plan.on("mlx5_0", "port 2".to_owned(), &strong).limits;
+        assert_eq!((strong.max_inline_len, &*strong.device), (256, "mlx5_0"));
+        assert!(strong.clamped.is_empty(), "{strong}");
+        assert_eq!(strong.slots(), weak.slots());
     }
 
     proptest! {

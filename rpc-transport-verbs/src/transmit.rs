@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use rpc_core::transport::{CloseReason, ConnectionId, ReserveError, SendError};
 
+use crate::lane::Lane;
 use crate::post_mortem::PostFailure;
-use crate::transport::{SendBuf, VerbsTransport};
+use crate::transport::SendBuf;
 
-impl VerbsTransport {
+impl Lane {
     #[inline]
     pub(crate) fn reserve_slot(
         &mut self,
@@ -42,11 +43,7 @@ impl VerbsTransport {
     }
 
     #[inline]
-    pub(crate) fn send_slot(&mut self, id: ConnectionId, buf: SendBuf) -> Result<(), SendError> {
-        debug_assert_eq!(
-            id, buf.connection,
-            "a buffer is sent where it was reserved for"
-        );
+    pub(crate) fn send_slot(&mut self, buf: SendBuf) -> Result<(), SendError> {
         let id = buf.connection;
         let Some(connection) = self.connections.get(id) else {
             self.pool.cancel_send(buf.slot);

@@ -12,6 +12,7 @@ use std::time::Duration;
 use rpc_core::limits::Intents;
 use rpc_core::transport::{CloseReason, ConnectError, Transport};
 use rpc_transport_verbs::Sizing;
+use rpc_transport_verbs::verbs::{Context, Gid};
 use transport_harness::{PATIENCE, Rig, Side, device};
 
 fn rig() -> Rig {
@@ -127,16 +128,14 @@ fn a_hello_with_an_impossible_field_is_told_which() {
     assert_unharmed(rig);
 }
 
-/// A hello whose queue pair is at a GID that no process has.
-#[test]
-fn a_hello_from_nowhere_is_refused() {
-    let rig = rig();
+/// A hello whose queue pair is at this GID of the software device.
+fn hello_from(gid: [u8; 16]) -> Vec<u8> {
     let mut endpoint = vec![0x0a, 4];
     endpoint.extend(b"soft");
     endpoint.extend([0x12, 4]);
     endpoint.extend(b"soft");
     endpoint.extend([0x1a, 16]);
-    endpoint.extend([0x77; 16]);
+    endpoint.extend(gid);
     // mtu 4096, qp_number 5, psn 6
     endpoint.extend([0x20, 0x80, 0x20, 0x28, 5, 0x30, 6]);
     let mut hello = vec![0x0a, endpoint.len() as u8];
@@ -144,8 +143,31 @@ fn a_hello_from_nowhere_is_refused() {
     hello.extend([0x10, 0x80, 0x20]);
     let mut message = vec![0x0a, hello.len() as u8];
     message.extend(hello);
-    let answer = answer_to(&rig, &handshake_frame(1, &message));
-    assert_says(&answer, "the server's device");
+    handshake_frame(1, &message)
+}
+
+#[test]
+fn a_hello_from_another_place_is_told_that_there_is_no_way() {
+    let rig = rig();
+    let answer = answer_to(&rig, &hello_from([0x77; 16]));
+    assert_says(
+        &answer,
+        "no device of the server reaches the client (soft: ",
+    );
+    assert_says(&answer, "its own host only");
+    assert_says(&answer, "the server has soft, the client offers soft");
+    assert_unharmed(rig);
+}
+
+/// From a process that might be there, and is not.
+#[test]
+fn a_hello_from_nowhere_is_refused_by_the_device() {
+    let rig = rig();
+    let context = Context::open("soft").unwrap();
+    let Gid(mut gid) = context.query_gid(1, 0).unwrap();
+    gid[15] ^= 0x55;
+    let answer = answer_to(&rig, &hello_from(gid));
+    assert_says(&answer, "the server's device refused");
     assert_unharmed(rig);
 }
 

@@ -245,6 +245,7 @@ fn limits_of(intents: &Intents) -> Limits {
         completion_queue_depth: u32::MAX,
         max_connections: intents.connections,
         max_in_flight: intents.max_in_flight,
+        ..Limits::default()
     }
 }
 

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use rustix::event::epoll::EventFlags;
 
 use super::{Door, Token, is_transient};
+use crate::accept::Invited;
 use crate::handshake::Offer;
 use crate::handshake::server::{self, Request, ServerHandshake};
 use crate::mailbox::{LineEnd, LineKey, Mailbox, Notice};
@@ -107,11 +108,12 @@ impl Arrival {
             return self.refuse(&reason);
         };
         let key = LineKey::next();
-        let welcome = port
-            .prepare(offer, admitted, Arc::clone(&self.stream), key)
-            .and_then(|offer| Ok(server::welcome(offer)?));
-        let mailbox = port.mailbox().clone();
-        match welcome {
+        let invited = match port.prepare(offer, admitted, Arc::clone(&self.stream), key) {
+            Ok(invited) => invited,
+            Err(error) => return self.refuse(&error.to_string()),
+        };
+        let Invited { welcome, mailbox } = invited;
+        match server::welcome(welcome) {
             Ok(frame) => {
                 self.stage = Stage::Prepared(key, mailbox);
                 self.outgoing = frame;
@@ -121,9 +123,9 @@ impl Arrival {
                 }
             }
             Err(error) => {
-                // In case the connection had reached the poller before its welcome failed.
+                // The poller has been told of it.
                 let _ = mailbox.put(Notice::Ended(key, LineEnd::Gone));
-                self.refuse(&error.to_string())
+                self.refuse(&format!("the server's welcome: {error}"))
             }
         }
     }

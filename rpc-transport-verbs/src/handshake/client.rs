@@ -2,7 +2,7 @@
 
 use super::frame::{self, Inbound};
 use super::messages::{self, handshake::Body};
-use super::{HandshakeError, Offer};
+use super::{HandshakeError, Offer, Welcome};
 
 /// The client's first message.
 pub(crate) fn hello(offer: Offer) -> Result<Vec<u8>, HandshakeError> {
@@ -21,8 +21,8 @@ pub(crate) fn ready() -> Result<Vec<u8>, HandshakeError> {
 /// What the server said.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
-    /// Come in: the offer holds the one endpoint that the server chose.
-    Welcome(Offer),
+    /// Come in.
+    Welcome(Welcome),
     /// Stay out, with the server's sentence.
     Refused(String),
 }
@@ -39,20 +39,7 @@ impl ClientHandshake {
         self.inbound.feed(bytes);
         let answer = match self.inbound.next()? {
             None => return Ok(None),
-            Some(Body::ServerHello(hello)) => {
-                let Some(endpoint) = hello.endpoint else {
-                    return Err(HandshakeError::Field {
-                        field: "endpoint",
-                        value: "missing".to_owned(),
-                        why: "a welcome names the queue pair that waits",
-                    });
-                };
-                Answer::Welcome(Offer::check(
-                    vec![endpoint],
-                    hello.max_frame_len,
-                    hello.session,
-                )?)
-            }
+            Some(Body::ServerHello(hello)) => Answer::Welcome(Welcome::check(hello)?),
             Some(Body::Refusal(refusal)) => Answer::Refused(refusal.reason),
             Some(other) => {
                 return Err(HandshakeError::Unexpected {

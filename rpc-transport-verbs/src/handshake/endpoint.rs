@@ -1,6 +1,16 @@
 //! Where a side can be reached, checked.
 
+use super::choice::Way;
 use super::{HandshakeError, messages};
+
+/// The software device: two of one host reach each other.
+pub(crate) const SOFT: &str = "soft";
+
+/// RDMA over Ethernet.
+pub(crate) const ROCE: &str = "roce";
+
+/// RDMA over an InfiniBand subnet.
+pub(crate) const INFINIBAND: &str = "infiniband";
 
 /// The most an [`Endpoint`] number may be: queue-pair numbers and packet sequence numbers have 24
 /// bits.
@@ -16,7 +26,7 @@ const MAX_NAME_LEN: usize = 64;
 /// One way to reach a side: a device, and the queue pair that waits on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Endpoint {
-    /// "soft" or "rdma".
+    /// [`SOFT`], [`ROCE`] or [`INFINIBAND`]; another one is no error, but met by nobody.
     pub(crate) kind: String,
     /// The device's name on its host.
     pub(crate) device: String,
@@ -28,6 +38,19 @@ pub(crate) struct Endpoint {
     pub(crate) qp_number: u32,
     /// 24 bits.
     pub(crate) psn: u32,
+    /// The port's local identifier on an InfiniBand subnet; 0 where there is none.
+    pub(crate) lid: u16,
+}
+
+impl Endpoint {
+    /// What a choice among endpoints looks at.
+    pub(crate) fn way(&self) -> Way<'_> {
+        Way {
+            kind: &self.kind,
+            device: &self.device,
+            gid: self.gid,
+        }
+    }
 }
 
 impl From<Endpoint> for messages::Endpoint {
@@ -39,6 +62,7 @@ impl From<Endpoint> for messages::Endpoint {
             mtu: endpoint.mtu,
             qp_number: endpoint.qp_number,
             psn: endpoint.psn,
+            lid: endpoint.lid.into(),
         }
     }
 }
@@ -60,6 +84,9 @@ impl TryFrom<messages::Endpoint> for Endpoint {
         if sent.psn > MAX_24_BITS {
             return field("psn", sent.psn.to_string(), "it has 24 bits");
         }
+        let Ok(lid) = u16::try_from(sent.lid) else {
+            return field("lid", sent.lid.to_string(), "it has 16 bits");
+        };
         for (name, value) in [("kind", &sent.kind), ("device", &sent.device)] {
             if value.is_empty() || value.len() > MAX_NAME_LEN {
                 let len = format!("{} bytes long", value.len());
@@ -73,14 +100,15 @@ impl TryFrom<messages::Endpoint> for Endpoint {
             mtu: sent.mtu,
             qp_number: sent.qp_number,
             psn: sent.psn,
+            lid,
         })
     }
 }
 
-/// What one side says of itself: how it is reached, what it can take, and its core's part.
+/// What a client says of itself: how it is reached, what it can take, and its core's part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Offer {
-    /// A client offers one for each of its devices; a server answers with the one it chose.
+    /// One for each of its devices, in its order.
     pub(crate) endpoints: Vec<Endpoint>,
     /// The longest frame it can receive, in bytes.
     pub(crate) max_frame_len: u32,
@@ -95,13 +123,7 @@ impl Offer {
         max_frame_len: u32,
         session: Vec<u8>,
     ) -> Result<Self, HandshakeError> {
-        if max_frame_len < MIN_FRAME_LEN {
-            return Err(HandshakeError::Field {
-                field: "max_frame_len",
-                value: max_frame_len.to_string(),
-                why: "a frame has at least 64 bytes",
-            });
-        }
+        check_frame_len(max_frame_len)?;
         Ok(Self {
             endpoints: endpoints
                 .into_iter()
@@ -111,20 +133,50 @@ impl Offer {
             session,
         })
     }
+}
 
-    /// The first endpoint of this kind of device.
-    pub(crate) fn endpoint(&self, kind: &str) -> Option<&Endpoint> {
-        self.endpoints.iter().find(|endpoint| endpoint.kind == kind)
-    }
+/// What a server answers with: the endpoint that it chose, what it can take, and its core's part.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Welcome {
+    /// Where its queue pair waits.
+    pub(crate) endpoint: Endpoint,
+    /// For which of the client's endpoints, from 0.
+    pub(crate) client_endpoint: usize,
+    /// The longest frame it can receive, in bytes.
+    pub(crate) max_frame_len: u32,
+    /// Opaque to the transport.
+    pub(crate) session: Vec<u8>,
+}
 
-    /// The kinds of devices on offer, for a sentence: "soft, rdma".
-    pub(crate) fn kinds(&self) -> String {
-        if self.endpoints.is_empty() {
-            return "none".to_owned();
-        }
-        let kinds: Vec<_> = self.endpoints.iter().map(|e| e.kind.as_str()).collect();
-        kinds.join(", ")
+impl Welcome {
+    /// Checks what a server sent.
+    pub(crate) fn check(sent: messages::ServerHello) -> Result<Self, HandshakeError> {
+        let Some(endpoint) = sent.endpoint else {
+            return Err(HandshakeError::Field {
+                field: "endpoint",
+                value: "missing".to_owned(),
+                why: "a welcome names the queue pair that waits",
+            });
+        };
+        check_frame_len(sent.max_frame_len)?;
+        Ok(Self {
+            endpoint: endpoint.try_into()?,
+            client_endpoint: sent.client_endpoint as usize,
+            max_frame_len: sent.max_frame_len,
+            session: sent.session,
+        })
     }
+}
+
+fn check_frame_len(max_frame_len: u32) -> Result<(), HandshakeError> {
+    if max_frame_len < MIN_FRAME_LEN {
+        return Err(HandshakeError::Field {
+            field: "max_frame_len",
+            value: max_frame_len.to_string(),
+            why: "a frame has at least 64 bytes",
+        });
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -140,6 +192,7 @@ pub(crate) mod tests {
             mtu: 4096,
             qp_number: 17,
             psn: 0x00ab_cdef,
+            lid: 0xc0de,
         }
     }
 
@@ -152,11 +205,12 @@ pub(crate) mod tests {
     #[test]
     fn every_field_that_cannot_be_is_named() {
         type Spoil = fn(&mut messages::Endpoint);
-        let cases: [(&str, Spoil); 6] = [
+        let cases: [(&str, Spoil); 7] = [
             ("gid", |e| e.gid.truncate(15)),
             ("mtu", |e| e.mtu = 1500),
             ("qp_number", |e| e.qp_number = 1 << 24),
             ("psn", |e| e.psn = u32::MAX),
+            ("lid", |e| e.lid = 1 << 16),
             ("kind", |e| e.kind.clear()),
             ("device", |e| e.device = "x".repeat(65)),
         ];

@@ -6,17 +6,19 @@
 //! - [`frame`] cuts what a socket gave into frames, and refuses early what cannot become one;
 //! - [`Endpoint`] is the checked form of the message of that name: nothing a peer sent reaches a
 //!   queue pair unchecked;
+//! - [`choice`] says which device of both sides meet;
 //! - [`server::ServerHandshake`] and [`client::ClientHandshake`] say which message may come next,
 //!   and what it asked for.
 //!
 //! Who reads the sockets: `control` for all servers of the process, `connect` for a client.
 
+pub(crate) mod choice;
 pub(crate) mod client;
 pub(crate) mod endpoint;
 pub(crate) mod frame;
 pub(crate) mod server;
 
-pub(crate) use endpoint::{Endpoint, Offer};
+pub(crate) use endpoint::{Endpoint, Offer, Welcome};
 
 use std::time::Duration;
 

@@ -2,7 +2,7 @@
 
 use super::frame::{self, Inbound};
 use super::messages::{self, handshake::Body};
-use super::{HandshakeError, Offer};
+use super::{HandshakeError, Offer, Welcome};
 
 /// What a client asked for.
 #[derive(Debug, PartialEq, Eq)]
@@ -59,12 +59,14 @@ impl ServerHandshake {
     }
 }
 
-/// The answer that lets a client in. `offer` holds the one endpoint that was chosen.
-pub(crate) fn welcome(offer: Offer) -> Result<Vec<u8>, HandshakeError> {
+/// The answer that lets a client in.
+pub(crate) fn welcome(welcome: Welcome) -> Result<Vec<u8>, HandshakeError> {
     frame::emit(Body::ServerHello(messages::ServerHello {
-        endpoint: offer.endpoints.into_iter().next().map(Into::into),
-        max_frame_len: offer.max_frame_len,
-        session: offer.session,
+        endpoint: Some(welcome.endpoint.into()),
+        max_frame_len: welcome.max_frame_len,
+        session: welcome.session,
+        // A place among a handful.
+        client_endpoint: welcome.client_endpoint as u32,
     }))
 }
 
@@ -97,6 +99,15 @@ mod tests {
         }
     }
 
+    fn chosen() -> Welcome {
+        Welcome {
+            endpoint: sample(),
+            client_endpoint: 3,
+            max_frame_len: 4352,
+            session: b"methods".to_vec(),
+        }
+    }
+
     #[test]
     fn hello_welcome_ready() {
         let mut server = ServerHandshake::default();
@@ -106,10 +117,10 @@ mod tests {
             server.handle(&hello).unwrap(),
             Some(Request::Hello(offer()))
         );
-        let welcome = welcome(offer()).unwrap();
+        let welcome = welcome(chosen()).unwrap();
         assert_eq!(
             client.handle(&welcome).unwrap(),
-            Some(Answer::Welcome(offer()))
+            Some(Answer::Welcome(chosen()))
         );
         let ready = client::ready().unwrap();
         assert_eq!(server.handle(&ready).unwrap(), Some(Request::Ready));
@@ -138,7 +149,7 @@ mod tests {
     fn messages_out_of_turn_end_the_handshake() {
         let hello = client::hello(offer()).unwrap();
         let ready = client::ready().unwrap();
-        let welcome = welcome(offer()).unwrap();
+        let welcome = welcome(chosen()).unwrap();
         for sequence in [
             vec![&ready],
             vec![&welcome],

@@ -40,6 +40,9 @@ pub struct Endpoint {
     /// The first packet sequence number that the sender will use: 24 random bits.
     #[prost(uint32, tag = "6")]
     pub psn: u32,
+    /// The local identifier of an InfiniBand port; 0 where there is none. 16 bits.
+    #[prost(uint32, tag = "7")]
+    pub lid: u32,
 }
 /// The client's first message.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -66,6 +69,9 @@ pub struct ServerHello {
     /// The core's part, opaque to the transport.
     #[prost(bytes = "vec", tag = "3")]
     pub session: ::prost::alloc::vec::Vec<u8>,
+    /// For which of the client's endpoints: its place in the hello, from 0.
+    #[prost(uint32, tag = "4")]
+    pub client_endpoint: u32,
 }
 /// The client's queue pair can receive and send.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]

@@ -1,0 +1,149 @@
+//! [`Lane`]: what a poller owns of one device.
+//!
+//! Each thing it does has a file: [`setup`](crate::setup) opens it, `connect` and `accept` bring
+//! connections, `transmit` and `receive` are the data path, `close` ends connections.
+
+use std::collections::HashMap;
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use rpc_core::transport::{ConnectionId, Counters};
+
+use crate::accept::LanePort;
+use crate::buffer_pool::{BufferPool, SlotsByPlace};
+use crate::connection::{Connection, Connections, Phase};
+use crate::mailbox::{Inbox, LineKey, Mailbox};
+use crate::queue_pairs::{QueuePairs, Ready};
+use crate::receive_queue::ReceiveQueue;
+use crate::reserve::{Reserve, ReserveCounts};
+use crate::routes::Routes;
+use crate::sizing::Plan;
+use crate::verbs::{CompletionQueue, Context, WorkCompletion};
+
+/// A poller's share of one device: one context, one registration, one completion queue, one shared
+/// receive queue, and a queue pair for each connection that goes over this device.
+pub(crate) struct Lane {
+    /// Its place among the poller's lanes, from 0.
+    pub(crate) number: u32,
+    /// No connections, and nothing has come from the device since the last of them ended: there is
+    /// nothing to poll for until a notice brings the next one.
+    pub(crate) is_idle: bool,
+    pub(crate) plan: Plan,
+    pub(crate) pool: BufferPool,
+    pub(crate) connections: Connections,
+    pub(crate) routes: Routes,
+    pub(crate) completion_queue: CompletionQueue,
+    /// The poll's batch, kept for its memory.
+    pub(crate) completions: Vec<WorkCompletion>,
+    pub(crate) receives: ReceiveQueue,
+    /// Connections with something to flush.
+    pub(crate) dirty: Vec<u32>,
+    pub(crate) tally: Tally,
+    pub(crate) inbox: Inbox,
+    /// Connections on their way to their end.
+    pub(crate) closing: Vec<u32>,
+    /// By the name of their TCP connection, for notices: one entry for each connection.
+    pub(crate) lines: HashMap<LineKey, u32>,
+    pub(crate) queue_pairs: Arc<QueuePairs>,
+    pub(crate) mailbox: Mailbox,
+    pub(crate) reserve_counts: Arc<ReserveCounts>,
+    pub(crate) reserve: Reserve,
+    pub(crate) context: Context,
+}
+
+/// What the data path counts.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    pub(crate) sends: u64,
+    pub(crate) signaled: u64,
+    pub(crate) doorbells: u64,
+    pub(crate) receives: u64,
+    /// Completions that named nothing any more.
+    pub(crate) stale: u64,
+}
+
+impl Lane {
+    /// The device's name.
+    pub(crate) fn device(&self) -> &str {
+        &self.plan.limits.device
+    }
+
+    pub(crate) fn port(&self) -> LanePort {
+        LanePort::new(Arc::clone(&self.queue_pairs), self.mailbox.clone())
+    }
+
+    /// Takes in a connection that stands ready.
+    pub(crate) fn add(
+        &mut self,
+        ready: Ready,
+        line: Arc<TcpStream>,
+        key: LineKey,
+        remote_frame_len: usize,
+        phase: Phase,
+    ) -> ConnectionId {
+        let qp_num = ready.queue_pair.qp_num();
+        let slot_len = self.plan.limits.slot_len;
+        let frame_limit = slot_len.min(remote_frame_len);
+        if remote_frame_len < slot_len {
+            tracing::info!(
+                local = slot_len,
+                remote = remote_frame_len,
+                "frames to this peer are limited by its slots"
+            );
+        }
+        let id = self.connections.insert(Connection::new(
+            ready,
+            line,
+            key,
+            frame_limit,
+            self.plan.limits.signal_interval,
+            phase,
+        ));
+        self.routes.insert(qp_num, id.index);
+        self.lines.insert(key, id.index);
+        self.is_idle = false;
+        id
+    }
+
+    pub(crate) fn slots_by_place(&self) -> SlotsByPlace {
+        SlotsByPlace {
+            receives_posted: self.receives.outstanding() as u32,
+            receives_reserved: self.reserve_counts.in_hand.load(Ordering::Relaxed),
+            ..self.pool.by_place()
+        }
+    }
+
+    pub(crate) fn limit_armings(&self) -> u64 {
+        self.reserve_counts.armed.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn counters(&self) -> Counters {
+        let rnr = match self.context.counters() {
+            Ok(counters) => counters.rnr_nak_sent,
+            Err(error) => {
+                tracing::debug!(%error, "the device does not say its counters");
+                0
+            }
+        };
+        Counters {
+            sends: self.tally.sends,
+            signaled: self.tally.signaled,
+            doorbells: self.tally.doorbells,
+            receives: self.tally.receives,
+            srq_limit_events: self.reserve_counts.events.load(Ordering::Relaxed),
+            reserve_posted: self.reserve_counts.posted.load(Ordering::Relaxed),
+            rnr,
+        }
+    }
+}
+
+impl Drop for Lane {
+    fn drop(&mut self) {
+        for connection in self.connections.drain() {
+            connection.hang_up();
+            // Its slots go with the registration, which ends when the last of them is dropped.
+            connection.queue_pair.destroy(&mut drop);
+        }
+    }
+}
