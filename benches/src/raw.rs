@@ -8,8 +8,9 @@
 use clap::Args;
 use rpc_core::Limits;
 use rpc_transport_verbs::verbs::{
-    Access, CompletionQueue, Context, Gid, Psn, QpNum, QueuePair, QueuePairConfig, RemoteEndpoint,
-    RtrAttributes, RtsAttributes, SendRequest, SharedReceiveQueue, Slot, WorkCompletion, WorkKind,
+    Access, AddressWish, CompletionQueue, Context, Gid, PortAddress, Psn, QpNum, QueuePair,
+    QueuePairConfig, RemoteEndpoint, RtrAttributes, RtsAttributes, SendRequest, SharedReceiveQueue,
+    Slot, WorkCompletion, WorkKind,
 };
 
 use crate::child::{self, Server};
@@ -170,6 +171,8 @@ struct Endpoint {
     completion_queue: CompletionQueue,
     receives: SharedReceiveQueue,
     local: RemoteEndpoint,
+    /// Where it sends from.
+    address: PortAddress,
     /// Received messages' slots, to be posted again.
     to_post: Vec<Slot>,
     /// Slots for sending that are not in flight.
@@ -203,14 +206,17 @@ impl Endpoint {
             max_inline_data: args.max_inline_len,
             sq_sig_all: false,
         })?;
-        queue_pair.to_init(1, Access::LOCAL_WRITE)?;
+        let address = context.choose_address(AddressWish::default())?;
+        queue_pair.to_init(address.port, Access::LOCAL_WRITE)?;
         receives.post_recv(&mut to_post, args.receives)?;
         Ok(Self {
             local: RemoteEndpoint {
-                gid: context.query_gid(1, 0)?,
+                gid: address.gid,
+                lid: address.lid,
                 qp_num: queue_pair.qp_num(),
                 psn: Psn::new(0),
             },
+            address,
             queue_pair,
             completion_queue,
             receives,
@@ -227,7 +233,11 @@ impl Endpoint {
     }
 
     fn ready_to_receive(&mut self, remote: RemoteEndpoint) -> Outcome<()> {
-        Ok(self.queue_pair.to_rtr(RtrAttributes::new(remote))?)
+        Ok(self.queue_pair.to_rtr(RtrAttributes {
+            sgid_index: self.address.gid_index,
+            path_mtu: self.address.mtu,
+            ..RtrAttributes::new(remote)
+        })?)
     }
 
     fn ready_to_send(&mut self) -> Outcome<()> {
@@ -298,8 +308,9 @@ impl Endpoint {
 /// An endpoint as one line of text: the GID, the queue pair's number, the first packet's.
 fn line_of(endpoint: &RemoteEndpoint) -> String {
     format!(
-        "{:032x} {} {}",
+        "{:032x} {} {} {}",
         u128::from_be_bytes(endpoint.gid.0),
+        endpoint.lid,
         endpoint.qp_num.0,
         endpoint.psn.get()
     )
@@ -307,11 +318,12 @@ fn line_of(endpoint: &RemoteEndpoint) -> String {
 
 fn endpoint_of(line: &str) -> Outcome<RemoteEndpoint> {
     let words: Vec<&str> = line.split_whitespace().collect();
-    let [gid, qp_num, psn] = words[..] else {
+    let [gid, lid, qp_num, psn] = words[..] else {
         return Err(format!("'{line}' is not an endpoint").into());
     };
     Ok(RemoteEndpoint {
         gid: Gid(u128::from_str_radix(gid, 16)?.to_be_bytes()),
+        lid: lid.parse()?,
         qp_num: QpNum(qp_num.parse()?),
         psn: Psn::new(psn.parse()?),
     })
@@ -325,6 +337,7 @@ mod tests {
     fn an_endpoint_survives_its_line() {
         let endpoint = RemoteEndpoint {
             gid: Gid(std::array::from_fn(|index| index as u8)),
+            lid: 0xabcd,
             qp_num: QpNum(0x00ab_cdef),
             psn: Psn::new(77),
         };

@@ -23,18 +23,27 @@ const ROLE: &str = "VERBS_PEER_ROLE";
 
 fn tell(mut to: impl Write, endpoint: RemoteEndpoint) {
     let gid = Ipv6Addr::from(endpoint.gid.0);
-    writeln!(to, "@{gid} {} {}", endpoint.qp_num.0, endpoint.psn.get()).unwrap();
+    let RemoteEndpoint {
+        lid, qp_num, psn, ..
+    } = endpoint;
+    writeln!(to, "@{gid} {lid} {} {}", qp_num.0, psn.get()).unwrap();
     to.flush().unwrap();
 }
 
 fn hear(from: &mut impl BufRead) -> RemoteEndpoint {
     let words = hear_line(from);
     let mut words = words.split(' ');
-    let mut next = || words.next().expect("three words");
+    let mut next = || words.next().expect("four words");
     let gid = Gid(next().parse::<Ipv6Addr>().unwrap().octets());
+    let lid = next().parse().unwrap();
     let qp_num = QpNum(next().parse().unwrap());
     let psn = Psn::new(next().parse().unwrap());
-    RemoteEndpoint { gid, qp_num, psn }
+    RemoteEndpoint {
+        gid,
+        lid,
+        qp_num,
+        psn,
+    }
 }
 
 fn hear_line(from: &mut impl BufRead) -> String {

@@ -109,12 +109,18 @@ fn side_in(state: S) -> Side {
 }
 
 fn set(attributes: &mut QpAttributes, attribute: A, side: &Side, from: S) {
-    let RemoteEndpoint { gid, qp_num, psn } = side.endpoint();
+    let RemoteEndpoint {
+        gid,
+        lid,
+        qp_num,
+        psn,
+    } = side.endpoint();
     let address = AddressVector {
         gid,
-        sgid_index: 0,
+        lid,
+        sgid_index: verbs_side::address().gid_index,
         is_global: true,
-        port: 1,
+        port: verbs_side::address().port,
     };
     match attribute {
         A::State => {}
@@ -122,7 +128,7 @@ fn set(attributes: &mut QpAttributes, attribute: A, side: &Side, from: S) {
         A::NotifyDrained => attributes.notify_drained = Some(false),
         A::Access => attributes.access = Some(Access::NONE),
         A::PkeyIndex => attributes.pkey_index = Some(0),
-        A::Port => attributes.port = Some(1),
+        A::Port => attributes.port = Some(verbs_side::address().port),
         A::Qkey => attributes.qkey = Some(1),
         A::Address => attributes.address = Some(address),
         A::PathMtu => attributes.path_mtu = Some(Mtu::Bytes1024),
@@ -341,6 +347,7 @@ fn a_process_that_is_not_there_is_named_and_the_state_stays() {
     gid.0[15] ^= 0xff;
     let remote = RemoteEndpoint {
         gid,
+        lid: 0,
         qp_num: QpNum(5),
         psn: Psn::new(0),
     };

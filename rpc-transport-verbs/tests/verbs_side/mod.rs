@@ -1,21 +1,43 @@
-//! One side of a connection, for the tests of the verbs layer: a context with one of everything.
+//! One side of a connection, for the tests of the verbs layer: a context with one of everything, of the
+//! device that the environment variable `VERBLINE_DEVICE` names, or of `soft`.
 
 // Each test program uses its own part of this.
 #![allow(dead_code)]
 
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use rpc_transport_verbs::verbs::{
-    Access, AsyncEvent, CompletionQueue, CompletionStatus, Context, MemoryRegion, PostError,
-    ProtectionDomain, Psn, QpAttributes, QpState, QueuePair, QueuePairConfig, RemoteEndpoint,
-    RnrTimer, RtrAttributes, RtsAttributes, SendRequest, SharedReceiveQueue, Slot, SoftOptions,
-    WorkCompletion, WorkKind,
+    Access, AddressWish, AsyncEvent, CompletionQueue, CompletionStatus, Context, MemoryRegion,
+    PortAddress, PostError, ProtectionDomain, Psn, QpAttributes, QpState, QueuePair,
+    QueuePairConfig, RemoteEndpoint, RnrTimer, RtrAttributes, RtsAttributes, SendRequest,
+    SharedReceiveQueue, Slot, SoftOptions, WorkCompletion, WorkKind,
 };
 
 /// Far longer than anything takes that is waited for: only a hang reaches it.
 pub(crate) const HANG: Duration = Duration::from_secs(20);
 pub(crate) const SLOT_LEN: usize = 1024;
 const PSN: u32 = 0x00ff_fff0;
+
+/// The device that the tests are about.
+pub(crate) fn device() -> &'static str {
+    static DEVICE: OnceLock<String> = OnceLock::new();
+    DEVICE.get_or_init(|| std::env::var("VERBLINE_DEVICE").unwrap_or_else(|_| "soft".to_owned()))
+}
+
+/// Where it sends from.
+pub(crate) fn address() -> &'static PortAddress {
+    static ADDRESS: OnceLock<PortAddress> = OnceLock::new();
+    ADDRESS.get_or_init(|| {
+        let context = Context::open(device()).unwrap();
+        context.choose_address(AddressWish::default()).unwrap()
+    })
+}
+
+/// What one device does and another does otherwise: `soft` does what the specification says.
+pub(crate) fn on_soft_or<T>(soft: T, kernel: T) -> T {
+    if device() == "soft" { soft } else { kernel }
+}
 
 /// How a side is made.
 #[derive(Clone, Copy)]
@@ -64,7 +86,16 @@ pub(crate) struct Side {
 
 impl Side {
     pub(crate) fn new(plan: Plan) -> Self {
-        let context = Context::open_soft(plan.options).unwrap();
+        let context = if device() == "soft" {
+            Context::open_soft(plan.options).unwrap()
+        } else {
+            assert_eq!(
+                plan.options,
+                SoftOptions::default(),
+                "this test is about soft"
+            );
+            Context::open(device()).unwrap()
+        };
         let domain = context.alloc_pd().unwrap();
         let cq = context.create_cq(plan.cq_depth).unwrap();
         let srq = (plan.srq_wr > 0).then(|| domain.create_srq(plan.srq_wr, 1).unwrap());
@@ -86,7 +117,7 @@ impl Side {
     }
 
     pub(crate) fn init(&mut self) {
-        self.qp.to_init(1, Access::NONE).unwrap();
+        self.qp.to_init(address().port, Access::NONE).unwrap();
     }
 
     pub(crate) fn rtr(&mut self, remote: RemoteEndpoint) {
@@ -279,10 +310,10 @@ pub(crate) fn region(domain: &ProtectionDomain, slots: usize) -> MemoryRegion {
         .unwrap()
 }
 
-pub(crate) fn endpoint(context: &Context, qp: &QueuePair) -> RemoteEndpoint {
-    let gid = context.query_gid(1, 0).unwrap();
+pub(crate) fn endpoint(_context: &Context, qp: &QueuePair) -> RemoteEndpoint {
     RemoteEndpoint {
-        gid,
+        gid: address().gid,
+        lid: address().lid,
         qp_num: qp.qp_num(),
         psn: Psn::new(PSN),
     }
@@ -290,6 +321,7 @@ pub(crate) fn endpoint(context: &Context, qp: &QueuePair) -> RemoteEndpoint {
 
 pub(crate) fn rtr(remote: RemoteEndpoint) -> RtrAttributes {
     RtrAttributes {
+        sgid_index: address().gid_index,
         min_rnr_timer: RnrTimer(1),
         ..RtrAttributes::new(remote)
     }
