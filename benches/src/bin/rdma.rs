@@ -126,12 +126,21 @@ impl Sides {
 
 impl ExchangeArgs {
     fn run(&self) -> Outcome<()> {
-        let mut sides = Sides::start(&self.device, cores::Cores::choose()?)?;
-        let side: &mut dyn Side = match self.what {
-            What::Raw => &mut sides.raw,
-            What::Rpc => &mut sides.rpc,
+        let cores = cores::Cores::choose()?;
+        cores::pin_current_thread(cores.client)?;
+        let load = Load::new(Shape::Fixed64, FIXED_SIZE)?;
+        let rpc = Rpc::start(&self.device, cores.server, &intents_for(load.encoded_len()))?;
+        // One side alone: every system call of the other would have to be traced too.
+        let mut side: Box<dyn Side> = match self.what {
+            What::Raw => {
+                let len = HEADER_LEN + load.encoded_len();
+                let like_rpc = RawArgs::like(&rpc.poller().limits(), cores.client, len);
+                drop(rpc);
+                Box::new(PingPong::start(&like_rpc, cores.server)?)
+            }
+            What::Rpc => Box::new(ClosedLoop::new(rpc, load)?),
         };
-        alternate(&mut [side], 1, self.calls, |_| ())?;
+        alternate(&mut [&mut *side], 1, self.calls, |_| ())?;
         Ok(())
     }
 }
