@@ -79,98 +79,74 @@ impl Connection {
 /// Connections by index, with a generation for each index, so that an id that outlives its
 /// connection names nothing.
 ///
-/// An index is that of a [`ConnectionId`]: with the lane in its low bits. Only this table knows of
-/// the place in the lane that is above them.
+/// The lanes of a transport share one range of indexes, which stays dense as the core has tables by
+/// index: the lane's number is in the low bits, as many as the lanes need.
+///
+/// ```text
+///  31                     0
+/// +------------------+------+
+/// |                  | lane |     one lane: no bits
+/// +------------------+------+
+/// ```
+///
+/// This table has entries for the other lanes' indexes too, which stay empty: to leave them out
+/// would cost a shift whenever a connection is looked up.
 #[derive(Debug)]
 pub(crate) struct Connections {
     entries: Vec<Entry>,
-    /// Places in `entries`.
+    /// Indexes of this lane that were used before.
     vacant: Vec<u32>,
-    fold: Fold,
+    /// This lane's number.
+    lane: u32,
+    /// From one index of this lane to the next: a power of two.
+    stride: u32,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Entry {
     generation: u32,
     connection: Option<Connection>,
 }
 
-/// How the connections of several lanes share one range of indexes, which stays dense as the core
-/// has tables by index:
-///
-/// ```text
-///  31            bits       0
-/// +------------------+------+
-/// | place in lane    | lane |     one lane: no bits
-/// +------------------+------+
-/// ```
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Fold {
-    lane: u32,
-    bits: u32,
-}
-
-impl Fold {
-    /// For lane number `lane`, from 0, of at most `lanes`.
-    pub(crate) fn new(lane: u32, lanes: usize) -> Self {
-        Self {
-            lane,
-            bits: lanes.next_power_of_two().trailing_zeros(),
-        }
-    }
-
-    fn lane_mask(self) -> u32 {
-        (1 << self.bits) - 1
-    }
-
-    pub(crate) fn lane(self) -> u32 {
-        self.lane
-    }
-
-    #[inline]
-    fn place(self, index: u32) -> usize {
-        (index >> self.bits) as usize
-    }
-
-    fn index(self, place: usize) -> u32 {
-        // Places are as many as there are queue pairs, which have 24 bits; lanes are a handful.
-        ((place as u32) << self.bits) | self.lane
-    }
-}
-
 impl Connections {
-    pub(crate) fn new(fold: Fold) -> Self {
+    /// Those of lane number `lane`, from 0, of at most `lanes`.
+    pub(crate) fn of_lane(lane: u32, lanes: usize) -> Self {
         Self {
             entries: Vec::new(),
             vacant: Vec::new(),
-            fold,
+            lane,
+            // A lane for each device of a machine: a handful.
+            stride: lanes.next_power_of_two() as u32,
         }
     }
 
     /// The bits of an index that name the lane.
     pub(crate) fn lane_mask(&self) -> u32 {
-        self.fold.lane_mask()
+        self.stride - 1
     }
 
     pub(crate) fn insert(&mut self, connection: Connection) -> ConnectionId {
-        let place = self.vacant.pop().unwrap_or_else(|| {
-            self.entries.push(Entry {
-                generation: 0,
-                connection: None,
-            });
-            (self.entries.len() - 1) as u32
-        }) as usize;
-        let entry = &mut self.entries[place];
+        let index = self.vacant.pop().unwrap_or_else(|| self.grow());
+        let entry = &mut self.entries[index as usize];
         entry.connection = Some(connection);
         ConnectionId {
-            index: self.fold.index(place),
+            index,
             generation: entry.generation,
         }
     }
 
+    /// An index of this lane that was never used.
+    fn grow(&mut self) -> u32 {
+        let used = self.entries.len();
+        self.entries
+            .resize_with(used + self.stride as usize, Entry::default);
+        // As many as there are queue pairs, which have 24 bits, for each lane.
+        used as u32 + self.lane
+    }
+
     #[inline]
     pub(crate) fn get(&mut self, id: ConnectionId) -> Option<&mut Connection> {
-        let entry = self.entries.get_mut(self.fold.place(id.index))?;
+        let entry = self.entries.get_mut(id.index as usize)?;
         if entry.generation != id.generation {
             return None;
         }
@@ -180,7 +156,7 @@ impl Connections {
     /// By index alone, for what this crate itself keeps for as long as the connection lives.
     #[inline]
     pub(crate) fn at(&mut self, index: u32) -> Option<(ConnectionId, &mut Connection)> {
-        let entry = self.entries.get_mut(self.fold.place(index))?;
+        let entry = self.entries.get_mut(index as usize)?;
         let id = ConnectionId {
             index,
             generation: entry.generation,
@@ -189,19 +165,17 @@ impl Connections {
     }
 
     pub(crate) fn remove(&mut self, index: u32) -> Option<Connection> {
-        let place = self.fold.place(index);
-        let entry = self.entries.get_mut(place)?;
+        let entry = self.entries.get_mut(index as usize)?;
         let connection = entry.connection.take()?;
         entry.generation = entry.generation.wrapping_add(1);
-        self.vacant.push(place as u32);
+        self.vacant.push(index);
         Some(connection)
     }
 
     /// The indexes of all connections.
     pub(crate) fn indexes(&self) -> Vec<u32> {
-        let taken = |(place, entry): (usize, &Entry)| {
-            entry.connection.is_some().then(|| self.fold.index(place))
-        };
+        let taken =
+            |(index, entry): (usize, &Entry)| entry.connection.is_some().then_some(index as u32);
         self.entries.iter().enumerate().filter_map(taken).collect()
     }
 
@@ -212,34 +186,33 @@ impl Connections {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::HashSet;
-
     use super::*;
 
     #[test]
-    fn one_lane_has_its_places_for_indexes() {
-        let fold = Fold::new(0, 1);
-        assert_eq!(fold.lane_mask(), 0);
-        for place in [0, 1, 77, 1 << 23] {
-            assert_eq!(fold.index(place) as usize, place);
-            assert_eq!(fold.place(place as u32), place);
-        }
+    fn one_lane_has_all_indexes() {
+        let mut connections = Connections::of_lane(0, 1);
+        assert_eq!(connections.lane_mask(), 0);
+        let indexes: Vec<_> = (0..100).map(|_| connections.grow()).collect();
+        assert!(indexes.into_iter().eq(0..100));
     }
 
     #[test]
     fn lanes_share_the_indexes_without_gaps_or_doubles() {
-        for lanes in [2, 3, 4, 5, 8] {
-            let mut indexes = HashSet::new();
+        for lanes in 2..=8u32 {
+            let mut indexes = Vec::new();
             for lane in 0..lanes {
-                let fold = Fold::new(lane, lanes as usize);
-                for place in 0..100 {
-                    let index = fold.index(place);
-                    assert_eq!(fold.place(index), place);
-                    assert_eq!(index & fold.lane_mask(), lane);
-                    assert!(indexes.insert(index), "{index} is there twice");
+                let mut connections = Connections::of_lane(lane, lanes as usize);
+                for _ in 0..100 {
+                    let index = connections.grow();
+                    assert_eq!(index & connections.lane_mask(), lane);
+                    assert!(connections.at(index).is_none(), "it is there, and empty");
+                    indexes.push(index);
                 }
             }
-            let highest = indexes.iter().max().copied().unwrap();
+            indexes.sort_unstable();
+            indexes.dedup();
+            assert_eq!(indexes.len(), 100 * lanes as usize, "one is there twice");
+            let highest = indexes.last().copied().unwrap();
             assert!(highest < 100 * lanes.next_power_of_two(), "dense");
         }
     }

@@ -16,7 +16,7 @@
 //! # One drawing
 //!
 //! ```text
-//!            one poller (a thread)                                     one process
+//!            one poller (a thread), one lane                           one process
 //! ┌───────────────────────────────────────────────┐       ┌──────────────────────────────────┐
 //! │ rpc-core's driver                              │       │ control thread                   │
 //! │   │ reserve, send, flush    ▲ poll, release    │notices│  every TCP socket: handshakes,   │
@@ -88,16 +88,18 @@
 //!
 //! | module | what happens there |
 //! | --- | --- |
-//! | `device` | a name becomes a [`Device`]; cores are listed and pinned |
+//! | `device` | names become a [`Device`]; cores are listed and pinned |
 //! | `sizing` | intents become numbers, each with its reason, checked against the device |
-//! | `setup` | one poller's resources are made, once |
+//! | `setup` | one poller's resources are made, once: a lane for each of its devices |
 //! | `connect`, `accept` | each side's half of a connection's set-up; `queue_pairs` brings them up |
-//! | `handshake`, `control` | its messages as values and bytes; every TCP socket of the process |
+//! | `handshake`, `control` | its messages as values and bytes, and the choice of the device that both sides have; every TCP socket of the process |
 //! | `mailbox` | what other threads tell a poller, for the price of one load |
-//! | `transport` | what a poller owns; `connection` is one connection, `routes` finds it |
+//! | `transport` | the face that the driver sees, and which lane is meant |
+//! | `lane` | what a poller owns of one device; `connection` is one connection, `routes` finds it |
 //! | `buffer_pool` | the places where a slot can be, and their sum |
 //! | `transmit`, `send_queue` | reserve, send, flush; places, signals, chains |
 //! | `receive`, `receive_queue` | poll; receives are claimed, and posted again in batches |
+//! | `async_events` | what a device says unasked, in words, and what follows from it |
 //! | `reserve` | receives for a poller that lags, and the limit that raises the alarm |
 //! | `close`, `post_mortem` | the end of a connection, and what is said of it |
 //! | [`verbs`], `provider` | the verbs as safe types, and who carries them out |
@@ -105,7 +107,12 @@
 //! [`Fabric`]: rpc_core::transport::Fabric
 //! [`Transport`]: rpc_core::transport::Transport
 
+// So that the harness of the transport's tests reads the same in here as outside.
+#[cfg(test)]
+extern crate self as rpc_transport_verbs;
+
 mod accept;
+mod async_events;
 mod buffer_pool;
 mod close;
 mod connect;

@@ -12,6 +12,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crossbeam_channel::{Receiver, Sender};
 use rpc_core::transport::Admitted;
 
+use crate::async_events::DeviceEvent;
+use crate::post_mortem::LaneFailure;
 use crate::queue_pairs::Ready;
 use crate::verbs::QpNum;
 
@@ -46,7 +48,9 @@ pub(crate) enum Notice {
     /// The TCP connection has ended, or the handshake has failed.
     Ended(LineKey, LineEnd),
     /// The device says that a queue pair has failed, outside any completion.
-    QueuePairFailed(QpNum),
+    QueuePairFailed(QpNum, DeviceEvent),
+    /// What all connections of the lane share has failed.
+    LaneFailed(LaneFailure),
 }
 
 /// A connection on its way to its poller.

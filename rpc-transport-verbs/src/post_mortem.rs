@@ -3,6 +3,7 @@
 
 use std::fmt;
 
+use crate::async_events::DeviceEvent;
 use crate::verbs::{
     CompletionStatus, Context, PortAttributes, PostError, QpAttributes, QpNum, QueuePair,
     VerbsError, WorkKind,
@@ -36,32 +37,43 @@ impl fmt::Display for ConnectionFailure {
             "{kind} of queue pair {} ended with {}",
             self.qp_num, self.status
         )?;
-        if let Some(attributes) = &self.queue_pair {
-            f.write_str(" (")?;
-            if let Some(state) = attributes.state {
-                write!(f, "now in {state}")?;
-            }
-            if let Some(remote) = attributes.dest_qp_num {
-                write!(f, ", its peer is {remote}")?;
-            }
-            if let Some(address) = attributes.address {
-                write!(f, " at {}", address.gid)?;
-            }
-            if let (Some(timeout), Some(retries)) = (attributes.timeout, attributes.retry_cnt) {
-                write!(f, ", timeout {timeout}, {retries} retries")?;
-            }
-            f.write_str(")")?;
-        }
-        if let Some(port) = &self.port {
-            write!(f, "; port {:?}, MTU {:?}", port.state, port.active_mtu)?;
-        }
+        write_circumstances(f, self.queue_pair.as_ref(), self.port.as_ref())?;
         write!(f, ". {}", what_to_check(self.status))
     }
+}
+
+/// What the queue pair and the port said of themselves at the moment of the failure.
+fn write_circumstances(
+    f: &mut fmt::Formatter<'_>,
+    queue_pair: Option<&QpAttributes>,
+    port: Option<&PortAttributes>,
+) -> fmt::Result {
+    if let Some(attributes) = queue_pair {
+        f.write_str(" (")?;
+        if let Some(state) = attributes.state {
+            write!(f, "now in {state}")?;
+        }
+        if let Some(remote) = attributes.dest_qp_num {
+            write!(f, ", its peer is {remote}")?;
+        }
+        if let Some(address) = attributes.address {
+            write!(f, " at {}", address.gid)?;
+        }
+        if let (Some(timeout), Some(retries)) = (attributes.timeout, attributes.retry_cnt) {
+            write!(f, ", timeout {timeout}, {retries} retries")?;
+        }
+        f.write_str(")")?;
+    }
+    if let Some(port) = port {
+        write!(f, "; port {:?}, MTU {:?}", port.state, port.active_mtu)?;
+    }
+    Ok(())
 }
 
 /// Looks at a queue pair that has failed.
 pub(crate) fn examine(
     context: &Context,
+    port: u8,
     queue_pair: &QueuePair,
     kind: WorkKind,
     status: CompletionStatus,
@@ -71,7 +83,7 @@ pub(crate) fn examine(
         kind,
         qp_num: queue_pair.qp_num(),
         queue_pair: queue_pair.query().ok(),
-        port: context.query_port(1).ok(),
+        port: context.query_port(port).ok(),
     }
 }
 
@@ -108,11 +120,50 @@ pub(crate) struct PostFailure {
     pub(crate) source: PostError,
 }
 
-/// A queue that all connections of a poller share has failed.
+/// The device said that a queue pair has failed, outside any completion.
+#[derive(Debug)]
+pub(crate) struct QueuePairFailure {
+    event: DeviceEvent,
+    queue_pair: Option<QpAttributes>,
+    port: Option<PortAttributes>,
+}
+
+impl std::error::Error for QueuePairFailure {}
+
+impl fmt::Display for QueuePairFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.event, f)?;
+        write_circumstances(f, self.queue_pair.as_ref(), self.port.as_ref())
+    }
+}
+
+impl QueuePairFailure {
+    /// Looks at a queue pair that has failed.
+    pub(crate) fn new(
+        event: DeviceEvent,
+        context: &Context,
+        port: u8,
+        queue_pair: &QueuePair,
+    ) -> Self {
+        Self {
+            event,
+            queue_pair: queue_pair.query().ok(),
+            port: context.query_port(port).ok(),
+        }
+    }
+}
+
+/// What all connections of a lane share has failed.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum QueueFailure {
+pub(crate) enum LaneFailure {
     #[error("the completion queue cannot be polled: {0}")]
     Completions(#[source] VerbsError),
     #[error("receives cannot be posted: {0}")]
     Receives(#[source] PostError),
+    #[error("{0}")]
+    Device(#[source] DeviceEvent),
+    #[error(
+        "the device's asynchronous events cannot be read, and without them no failure is heard of: {0}. Check the system's log for the device; the process has to open it again"
+    )]
+    Events(#[source] VerbsError),
 }

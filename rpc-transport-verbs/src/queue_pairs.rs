@@ -1,67 +1,29 @@
 //! Queue pairs of one poller, made and brought up: by the poller when it connects, by the control
 //! thread when a client is let in.
 
-use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use crate::handshake::Endpoint;
 use crate::handshake::choice::Way;
-use crate::handshake::endpoint::{ROCE, SOFT};
+use crate::handshake::endpoint::{INFINIBAND, ROCE, SOFT};
+use crate::post_mortem::LaneFailure;
 use crate::sizing::Plan;
 use crate::verbs::{
-    Access, CompletionQueueHandle, Context, Gid, ModifyError, Mtu, ProtectionDomain, Psn, QpNum,
-    QueuePair, QueuePairConfig, RemoteEndpoint, RnrTimer, RtrAttributes, RtsAttributes,
-    SharedReceiveQueue, VerbsError,
+    Access, AddressError, AddressWish, CompletionQueueHandle, Context, Gid, LinkLayer, ModifyError,
+    Mtu, PortAddress, ProtectionDomain, Psn, QpNum, QueuePair, QueuePairConfig, RemoteEndpoint,
+    RnrTimer, RtrAttributes, RtsAttributes, SharedReceiveQueue, VerbsError,
 };
-
-/// Every device here has one port in use.
-const PORT: u8 = 1;
-
-/// The index of the GID in use.
-const GID_INDEX: u8 = 0;
 
 /// 0.96 ms: short beside a retry's timeout, and never code 0, which is the longest of all.
 const MIN_RNR_TIMER: RnrTimer = RnrTimer(13);
 
-/// Where a device is reached.
-#[derive(Clone, Debug)]
-pub(crate) struct Address {
-    /// The kind of device, in a handshake's terms.
-    pub(crate) kind: &'static str,
-    gid: Gid,
-    lid: u16,
-    mtu: Mtu,
-}
-
-impl Address {
-    pub(crate) fn of(context: &Context) -> Result<Self, VerbsError> {
-        let port = context.query_port(PORT)?;
-        Ok(Self {
-            kind: kind_of(context),
-            gid: context.query_gid(PORT, GID_INDEX)?,
-            lid: port.lid,
-            mtu: port.active_mtu,
-        })
-    }
-}
-
-/// For people: "port 1, GID 0 fe80::17, MTU 4096".
-impl fmt::Display for Address {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "port {PORT}, ")?;
-        if self.lid != 0 {
-            write!(f, "LID {}, ", self.lid)?;
-        }
-        write!(f, "GID {GID_INDEX} {}, MTU {}", self.gid, mtu_len(self.mtu))
-    }
-}
-
-/// The kind of a device, in a handshake's terms.
-fn kind_of(context: &Context) -> &'static str {
-    match context.device_name() {
-        SOFT => SOFT,
-        _ => ROCE,
+/// The kind of a device that sends from this address, in a handshake's terms.
+fn kind_of(address: &PortAddress) -> &'static str {
+    match address.link_layer {
+        LinkLayer::Memory => SOFT,
+        LinkLayer::InfiniBand => INFINIBAND,
+        LinkLayer::Ethernet | LinkLayer::Other(_) => ROCE,
     }
 }
 
@@ -72,7 +34,12 @@ pub(crate) struct QueuePairs {
     completion_queue: CompletionQueueHandle,
     srq: SharedReceiveQueue,
     plan: Plan,
-    address: Address,
+    /// What the user insists on in it.
+    wish: AddressWish,
+    /// Chosen again when the device says that its table has changed.
+    address: Mutex<Arc<PortAddress>>,
+    /// Why there are to be no more queue pairs.
+    retired: OnceLock<Arc<LaneFailure>>,
     /// Queue pairs that exist: the completion queue has room for no more than the plan's.
     count: Arc<AtomicU32>,
 }
@@ -86,6 +53,9 @@ pub(crate) enum QueuePairError {
         /// How many it was sized for.
         limit: u32,
     },
+    /// What it would share with others has failed.
+    #[error("it has failed before: {0}")]
+    Retired(Arc<LaneFailure>),
     /// The device refused to create it.
     #[error("no queue pair can be created: {0}")]
     Create(#[from] VerbsError),
@@ -112,6 +82,8 @@ impl Drop for Place {
 #[derive(Debug)]
 pub(crate) struct Nascent {
     queue_pair: QueuePair,
+    /// What the peer is told, and what it is connected from, whatever changes in between.
+    address: Arc<PortAddress>,
     psn: Psn,
     place: Place,
 }
@@ -125,7 +97,8 @@ pub(crate) struct Ready {
 
 impl QueuePairs {
     pub(crate) fn new(
-        address: Address,
+        wish: AddressWish,
+        address: PortAddress,
         domain: ProtectionDomain,
         completion_queue: CompletionQueueHandle,
         srq: SharedReceiveQueue,
@@ -136,7 +109,9 @@ impl QueuePairs {
             completion_queue,
             srq,
             plan,
-            address,
+            wish,
+            address: Mutex::new(Arc::new(address)),
+            retired: OnceLock::new(),
             count: Arc::default(),
         }
     }
@@ -145,17 +120,51 @@ impl QueuePairs {
         &self.plan
     }
 
+    /// Ends the making of queue pairs, since what they would share has failed; `false` if it has
+    /// ended before.
+    pub(crate) fn retire(&self, failure: Arc<LaneFailure>) -> bool {
+        self.retired.set(failure).is_ok()
+    }
+
+    /// Chooses again where to send from, for the queue pairs that are made from now on.
+    pub(crate) fn choose_address_again(&self, context: &Context) -> Result<(), AddressError> {
+        let present = Arc::new(context.choose_address(self.wish)?);
+        *self.address.lock().unwrap_or_else(PoisonError::into_inner) = present;
+        Ok(())
+    }
+
+    fn address(&self) -> Arc<PortAddress> {
+        // Whoever panics under the lock has written nothing by halves.
+        let address = self.address.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(&address)
+    }
+
+    /// The device's port in use, from 1.
+    pub(crate) fn port(&self) -> u8 {
+        self.address().port
+    }
+
     /// This side's device, as far as choosing among several needs it.
     pub(crate) fn way(&self) -> Way<'_> {
+        let address = self.address();
         Way {
-            kind: self.address.kind,
+            kind: kind_of(&address),
             device: &self.plan.limits.device,
-            gid: self.address.gid.0,
+            gid: address.gid.0,
         }
+    }
+
+    /// Queue pairs that exist at this moment.
+    #[cfg(test)]
+    pub(crate) fn count(&self) -> u32 {
+        self.count.load(Ordering::Relaxed)
     }
 
     /// Makes a queue pair and brings it to INIT.
     pub(crate) fn create(&self) -> Result<Nascent, QueuePairError> {
+        if let Some(failure) = self.retired.get() {
+            return Err(QueuePairError::Retired(Arc::clone(failure)));
+        }
         let limit = self.plan.limits.max_connections;
         let before = self.count.fetch_add(1, Ordering::Relaxed);
         let place = Place(Arc::clone(&self.count));
@@ -171,9 +180,11 @@ impl QueuePairs {
             max_inline_data: self.plan.limits.max_inline_len,
             sq_sig_all: false,
         })?;
-        queue_pair.to_init(PORT, Access::LOCAL_WRITE)?;
+        let address = self.address();
+        queue_pair.to_init(address.port, Access::LOCAL_WRITE)?;
         Ok(Nascent {
             queue_pair,
+            address,
             psn: random_psn()?,
             place,
         })
@@ -181,14 +192,15 @@ impl QueuePairs {
 
     /// How a peer reaches a queue pair.
     pub(crate) fn endpoint(&self, nascent: &Nascent) -> Endpoint {
+        let address = &nascent.address;
         Endpoint {
-            kind: self.address.kind.to_owned(),
+            kind: kind_of(address).to_owned(),
             device: self.plan.limits.device.clone(),
-            gid: self.address.gid.0,
-            mtu: mtu_len(self.address.mtu),
+            gid: address.gid.0,
+            mtu: address.mtu.bytes(),
             qp_number: nascent.queue_pair.qp_num().0,
             psn: nascent.psn.get(),
-            lid: self.address.lid,
+            lid: address.lid,
         }
     }
 
@@ -200,6 +212,7 @@ impl QueuePairs {
     ) -> Result<Ready, QueuePairError> {
         let Nascent {
             mut queue_pair,
+            address,
             psn,
             place,
         } = nascent;
@@ -210,9 +223,9 @@ impl QueuePairs {
                 qp_num: QpNum(remote.qp_number),
                 psn: Psn::new(remote.psn),
             },
-            sgid_index: GID_INDEX,
+            sgid_index: address.gid_index,
             // Both sides reckon the same, each from its own and what it was told.
-            path_mtu: self.address.mtu.min(mtu_of(remote.mtu)),
+            path_mtu: address.mtu.min(Mtu::at_most(remote.mtu)),
             min_rnr_timer: MIN_RNR_TIMER,
         })?;
         queue_pair.to_rts(RtsAttributes::new(psn))?;
@@ -225,25 +238,4 @@ fn random_psn() -> Result<Psn, rustix::io::Errno> {
     let mut bytes = [0; 4];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
     Ok(Psn::new(u32::from_ne_bytes(bytes)))
-}
-
-fn mtu_len(mtu: Mtu) -> u32 {
-    match mtu {
-        Mtu::Bytes256 => 256,
-        Mtu::Bytes512 => 512,
-        Mtu::Bytes1024 => 1024,
-        Mtu::Bytes2048 => 2048,
-        Mtu::Bytes4096 => 4096,
-    }
-}
-
-/// The MTU of a checked endpoint.
-fn mtu_of(len: u32) -> Mtu {
-    match len {
-        4096.. => Mtu::Bytes4096,
-        2048.. => Mtu::Bytes2048,
-        1024.. => Mtu::Bytes1024,
-        512.. => Mtu::Bytes512,
-        _ => Mtu::Bytes256,
-    }
 }

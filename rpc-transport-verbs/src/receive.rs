@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use rpc_core::transport::{CloseReason, Event};
 
+use crate::async_events::DeviceEvent;
 use crate::connection::Phase;
 use crate::lane::Lane;
 use crate::mailbox::{BytesOutOfPlace, LineEnd, LineKey, Notice};
-use crate::post_mortem::{self, QueueFailure};
+use crate::post_mortem::{self, LaneFailure, QueuePairFailure};
 use crate::transport::RecvBuf;
 use crate::verbs::{QpNum, WorkCompletion, WorkKind};
 
@@ -25,7 +26,7 @@ impl Lane {
         let batch = self.plan.poll_batch as usize;
         let count = match self.completion_queue.poll(&mut self.completions, batch) {
             Ok(count) => count,
-            Err(error) => return self.fail_all(QueueFailure::Completions(error), events),
+            Err(error) => return self.fail_all(LaneFailure::Completions(error), events),
         };
         if count == 1 {
             // A quiet connection's usual case, for which draining would cost more than completing.
@@ -46,7 +47,7 @@ impl Lane {
             self.receives.refill(&mut self.pool, &self.reserve)
         };
         if let Err(error) = refilled {
-            self.fail_all(QueueFailure::Receives(error), events);
+            self.fail_all(LaneFailure::Receives(error), events);
         }
         if !self.closing.is_empty() {
             self.advance_closing(count < batch, events);
@@ -174,7 +175,8 @@ impl Lane {
         if matches!(connection.phase, Phase::Closing(_)) {
             return;
         }
-        let failure = post_mortem::examine(&self.context, &connection.queue_pair, kind, status);
+        let (port, queue_pair) = (self.queue_pairs.port(), &connection.queue_pair);
+        let failure = post_mortem::examine(&self.context, port, queue_pair, kind, status);
         self.fail(index, CloseReason::Failed(Arc::new(failure)));
     }
 
@@ -198,7 +200,8 @@ impl Lane {
                     }
                 }
                 Notice::Ended(key, end) => self.line_ended(key, end),
-                Notice::QueuePairFailed(qp_num) => self.queue_pair_failed(qp_num),
+                Notice::QueuePairFailed(qp_num, event) => self.queue_pair_failed(qp_num, event),
+                Notice::LaneFailed(failure) => self.fail_all(failure, events),
             }
         }
     }
@@ -229,25 +232,28 @@ impl Lane {
         }
     }
 
-    fn queue_pair_failed(&mut self, qp_num: QpNum) {
+    fn queue_pair_failed(&mut self, qp_num: QpNum, event: DeviceEvent) {
         if let Some(index) = self.routes.get(qp_num)
             && let Some((_, connection)) = self.connections.at(index)
         {
-            let status = crate::verbs::CompletionStatus::Fatal;
-            let kind = WorkKind::Receive;
-            let failure = post_mortem::examine(&self.context, &connection.queue_pair, kind, status);
+            let (port, queue_pair) = (self.queue_pairs.port(), &connection.queue_pair);
+            let failure = QueuePairFailure::new(event, &self.context, port, queue_pair);
             self.fail(index, CloseReason::Failed(Arc::new(failure)));
         }
     }
 
-    /// A queue that all connections share has failed.
+    /// What all connections share has failed: they end, and there will be no others.
     #[cold]
-    fn fail_all(&mut self, failure: QueueFailure, events: &mut Events) {
+    fn fail_all(&mut self, failure: LaneFailure, events: &mut Events) {
         let failure = Arc::new(failure);
-        tracing::error!(error = %failure, "all connections of a poller are lost");
+        if self.queue_pairs.retire(Arc::clone(&failure)) {
+            tracing::error!(device = self.device(), error = %failure, "all connections of a poller over a device are lost");
+        }
         for index in self.connections.indexes() {
             self.fail(index, CloseReason::Failed(failure.clone()));
         }
         self.advance_closing(true, events);
+        // The same will be found in every poll, until there is nothing left to poll for.
+        self.is_idle = self.lines.is_empty();
     }
 }

@@ -3,7 +3,7 @@
 //! Peers may send as much as was promised to them, whatever the poller is doing. While a handler
 //! blocks it, or it has lost its core, nothing is posted again, and the shared receive queue runs
 //! down. Its limit is the alarm: fewer receives than the limit are left, and the device tells the
-//! thread of this module, which posts the slots that it alone holds. So every promise is kept, and
+//! [async-event thread](crate::async_events), which posts the slots that it alone holds. So every promise is kept, and
 //! no frame finds the queue empty.
 //!
 //! The order is that of the verbs: the event has disarmed the limit; *post*, then *arm* it again (a
@@ -12,15 +12,12 @@
 //! nothing to be warned for: the limit stays disarmed until the poller has caught up and gives slots
 //! back.
 
-use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::thread::{self, JoinHandle};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crossbeam_channel::{Receiver, Sender};
 
-use crate::mailbox::{Mailbox, Notice};
-use crate::verbs::{AsyncEvent, Context, SharedReceiveQueue, Slot};
+use crate::verbs::{Context, SharedReceiveQueue, Slot};
 
 /// What the poller and the async-event thread know of each other. All are counts; the slots
 /// themselves move through the shared receive queue and a channel, which publish them.
@@ -43,54 +40,53 @@ pub(crate) struct ReserveCounts {
     pub(crate) armed: AtomicU64,
 }
 
-/// The poller's end: dropping it ends the thread.
+/// The poller's end.
 #[derive(Debug)]
 pub(crate) struct Reserve {
+    /// To wake the thread with.
     context: Context,
     counts: Arc<ReserveCounts>,
     returned: Sender<Slot>,
-    stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
+}
+
+/// The end of the async-event thread, which alone has the slots.
+pub(crate) struct Stock {
+    srq: SharedReceiveQueue,
+    limit: u32,
+    armed: bool,
+    slots: Vec<Slot>,
+    counts: Arc<ReserveCounts>,
+    returns: Receiver<Slot>,
+}
+
+/// Both ends of a reserve that begins with `slots`; `limit` is where the alarm is.
+pub(crate) fn reserve(
+    context: Context,
+    srq: SharedReceiveQueue,
+    limit: u32,
+    slots: Vec<Slot>,
+    counts: Arc<ReserveCounts>,
+) -> (Reserve, Stock) {
+    // Room for all of them, so that giving back neither blocks nor allocates.
+    let (returned, returns) = crossbeam_channel::bounded(slots.len().max(1));
+    counts.in_hand.store(slots.len() as u32, Ordering::Relaxed);
+    let stock = Stock {
+        srq,
+        limit,
+        armed: false,
+        slots,
+        counts: Arc::clone(&counts),
+        returns,
+    };
+    let reserve = Reserve {
+        context,
+        counts,
+        returned,
+    };
+    (reserve, stock)
 }
 
 impl Reserve {
-    /// Starts the thread with its slots; it arms the limit first of all, so the receives must have
-    /// been posted.
-    pub(crate) fn start(
-        context: Context,
-        srq: SharedReceiveQueue,
-        limit: u32,
-        slots: Vec<Slot>,
-        counts: Arc<ReserveCounts>,
-        mailbox: Mailbox,
-    ) -> io::Result<Self> {
-        // Room for all of them, so that giving back neither blocks nor allocates.
-        let (returned, returns) = crossbeam_channel::bounded(slots.len().max(1));
-        let stop = Arc::new(AtomicBool::new(false));
-        counts.in_hand.store(slots.len() as u32, Ordering::Relaxed);
-        let mut watch = Watch {
-            context: context.clone(),
-            srq,
-            limit,
-            armed: false,
-            slots,
-            counts: Arc::clone(&counts),
-            returns,
-            stop: Arc::clone(&stop),
-            mailbox,
-        };
-        let thread = thread::Builder::new()
-            .name("verbline-events".to_owned())
-            .spawn(move || watch.run())?;
-        Ok(Self {
-            context,
-            counts,
-            returned,
-            stop,
-            thread: Some(thread),
-        })
-    }
-
     /// Gives up to `lent` slots back to the thread, and wakes it.
     #[cold]
     pub(crate) fn give_back(&self, slots: &mut Vec<Slot>, lent: u32) {
@@ -112,67 +108,23 @@ impl Reserve {
     }
 }
 
-impl Drop for Reserve {
-    fn drop(&mut self) {
-        // Release pairs with the thread's Acquire; the interruption is latched, so that it is
-        // seen whether the thread is waiting or about to.
-        self.stop.store(true, Ordering::Release);
-        self.context.interrupt_async_events();
-        if let Some(thread) = self.thread.take()
-            && thread.join().is_err()
-        {
-            tracing::error!("the async-event thread has panicked");
-        }
+impl Stock {
+    /// Takes what the poller has given back.
+    pub(crate) fn take_back(&mut self) {
+        self.slots.extend(self.returns.try_iter());
     }
-}
 
-/// The thread's own.
-struct Watch {
-    context: Context,
-    srq: SharedReceiveQueue,
-    limit: u32,
-    armed: bool,
-    slots: Vec<Slot>,
-    counts: Arc<ReserveCounts>,
-    returns: Receiver<Slot>,
-    stop: Arc<AtomicBool>,
-    mailbox: Mailbox,
-}
+    /// The limit was reached, and has been disarmed by that: posts what there is.
+    pub(crate) fn limit_reached(&mut self) {
+        self.armed = false;
+        self.counts.events.fetch_add(1, Ordering::Relaxed);
+        self.post();
+    }
 
-impl Watch {
-    fn run(&mut self) {
-        self.arm();
-        loop {
-            let event = match self.context.get_async_event(None) {
-                Ok(event) => event,
-                Err(error) => {
-                    tracing::error!(%error, "no more asynchronous events can be read");
-                    return;
-                }
-            };
-            if self.stop.load(Ordering::Acquire) {
-                return;
-            }
-            self.slots.extend(self.returns.try_iter());
-            match event {
-                None => {}
-                Some(AsyncEvent::SrqLimitReached { srq }) if srq == self.srq.number() => {
-                    self.armed = false;
-                    self.counts.events.fetch_add(1, Ordering::Relaxed);
-                    self.post();
-                }
-                Some(AsyncEvent::QpFatal { qp_num }) => {
-                    // Without a transport there is nobody to tell.
-                    let _ = self.mailbox.put(Notice::QueuePairFailed(qp_num));
-                }
-                Some(AsyncEvent::CompletionQueueError { .. }) => {
-                    tracing::error!("the completion queue overran: its connections are lost");
-                }
-                Some(other) => tracing::debug!(?other, "asynchronous event"),
-            }
-            if !self.armed && !self.slots.is_empty() {
-                self.arm();
-            }
+    /// Arms the limit if it is not, and if there is something to post when it is reached.
+    pub(crate) fn arm_if_needed(&mut self) {
+        if !self.armed && !self.slots.is_empty() {
+            self.arm();
         }
     }
 
@@ -202,7 +154,7 @@ impl Watch {
     }
 
     /// Arms the limit, and looks whether it is passed already.
-    fn arm(&mut self) {
+    pub(crate) fn arm(&mut self) {
         if let Err(error) = self.srq.arm_limit(self.limit as usize) {
             tracing::error!(%error, "the limit of the shared receive queue cannot be armed");
             return;

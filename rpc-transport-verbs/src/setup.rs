@@ -7,20 +7,22 @@ use std::sync::Arc;
 use rpc_core::limits::{Intents, OtherDevice};
 use rpc_core::transport::FabricError;
 
+use crate::async_events::EventThread;
 use crate::buffer_pool::BufferPool;
-use crate::connection::{Connections, Fold};
+use crate::connection::Connections;
 use crate::lane::{Lane, Tally};
 use crate::mailbox;
-use crate::queue_pairs::{Address, QueuePairs};
+use crate::queue_pairs::QueuePairs;
 use crate::receive_queue::ReceiveQueue;
-use crate::reserve::{Reserve, ReserveCounts};
+use crate::reserve::{self, ReserveCounts};
 use crate::routes::Routes;
 use crate::sizing::{Plan, Sizing};
 use crate::transport::VerbsTransport;
-use crate::verbs::{Context, DeviceAttributes};
+#[cfg(test)]
+use crate::verbs::LinkLayer;
+use crate::verbs::{AddressWish, Context, DeviceAttributes, PortAddress};
 
-/// Opens devices for one poller, each as a lane, and posts their receives. The names have commas
-/// between them.
+/// Opens devices for one poller, each as a lane, and posts their receives.
 ///
 /// The first has to be there; one of the others that cannot be used is left out, with a warning.
 pub(crate) fn open(
@@ -33,7 +35,7 @@ pub(crate) fn open(
     let (first, others) = first_and_others(first, names, |name| {
         let opened = Opened::new(name)?;
         // By itself: one that is too weak is left out, and does not weaken the others.
-        Plan::new(name, intents, sizing, &opened.attributes)?;
+        Plan::new(&opened.name, intents, sizing, &opened.attributes)?;
         Ok(opened)
     })?;
     open_lanes(first, others, intents, sizing)
@@ -44,19 +46,43 @@ pub(crate) struct Opened {
     name: Box<str>,
     context: Context,
     attributes: DeviceAttributes,
-    pub(crate) address: Address,
+    wish: AddressWish,
+    pub(crate) address: PortAddress,
 }
 
 impl Opened {
-    pub(crate) fn new(name: &str) -> Result<Self, FabricError> {
-        let context = Context::open(name).map_err(|e| refused(name, "cannot be opened", e))?;
+    pub(crate) fn new(device: &str) -> Result<Self, FabricError> {
+        let wish = AddressWish::default();
+        let context = Context::open(device).map_err(|e| refused(device, "cannot be opened", e))?;
         Ok(Self {
-            name: name.into(),
+            name: device.into(),
             attributes: context.query_device(),
-            address: Address::of(&context)
-                .map_err(|e| refused(name, "does not say its address", e))?,
+            wish,
+            address: context
+                .choose_address(wish)
+                .map_err(|e| refused(device, "cannot send", e))?,
             context,
         })
+    }
+}
+
+#[cfg(test)]
+impl Opened {
+    /// The software device under the name and kind of another, so that there can be two.
+    pub(crate) fn soft_as(name: &str, link_layer: LinkLayer) -> Self {
+        let context = Context::open("soft").expect("the software device is everywhere");
+        let wish = AddressWish::default();
+        let address = context.choose_address(wish).expect("it has an address");
+        Self {
+            name: name.into(),
+            attributes: context.query_device(),
+            wish,
+            address: PortAddress {
+                link_layer,
+                ..address
+            },
+            context,
+        }
     }
 }
 
@@ -76,7 +102,7 @@ pub(crate) fn open_lanes(
     let mut number = 0;
     let (first, others) = first_and_others(first, others, |device| {
         let plan = plan.on(&device.name, device.address.to_string(), &device.attributes);
-        let lane = open_lane(device, plan, Fold::new(number, count))?;
+        let lane = open_lane(device, plan, number, Connections::of_lane(number, count))?;
         number += 1;
         Ok(lane)
     })?;
@@ -124,10 +150,16 @@ fn weaker(one: DeviceAttributes, other: DeviceAttributes) -> DeviceAttributes {
     }
 }
 
-fn open_lane(device: Opened, plan: Plan, fold: Fold) -> Result<Lane, FabricError> {
+fn open_lane(
+    device: Opened,
+    plan: Plan,
+    number: u32,
+    connections: Connections,
+) -> Result<Lane, FabricError> {
     let Opened {
         name,
         context,
+        wish,
         address,
         ..
     } = device;
@@ -153,44 +185,51 @@ fn open_lane(device: Opened, plan: Plan, fold: Fold) -> Result<Lane, FabricError
     receives
         .post_all(&mut pool)
         .map_err(|e| refused(name, "cannot post its receives", e))?;
-    // After the receives: the thread arms the limit first of all, and a limit above what is posted
-    // would fire at once on some devices.
-    let reserve = Reserve::start(
+    let (reserve, stock) = reserve::reserve(
         context.clone(),
         srq.clone(),
         plan.srq_limit,
         reserved,
         Arc::clone(&counts),
-        mailbox.clone(),
-    )
-    .map_err(|e| refused(name, "has no thread for its events", e))?;
-    let queue_pairs = QueuePairs::new(
+    );
+    let queue_pairs = Arc::new(QueuePairs::new(
+        wish,
         address,
         domain,
         completion_queue.handle(),
         srq,
         plan.clone(),
-    );
+    ));
+    // After the receives: the thread arms the limit first of all, and a limit above what is posted
+    // would fire at once on some devices.
+    let events = EventThread::start(
+        context.clone(),
+        Arc::clone(&queue_pairs),
+        stock,
+        mailbox.clone(),
+    )
+    .map_err(|e| refused(name, "has no thread for its events", e))?;
 
-    let connections = limits.max_connections as usize;
+    let max_connections = limits.max_connections as usize;
     Ok(Lane {
-        number: fold.lane(),
+        number,
         is_idle: true,
         pool,
-        connections: Connections::new(fold),
-        routes: Routes::with_capacity(connections),
+        connections,
+        routes: Routes::with_capacity(max_connections),
         completion_queue,
         completions: Vec::with_capacity(plan.poll_batch as usize),
         receives,
-        dirty: Vec::with_capacity(connections),
+        dirty: Vec::with_capacity(max_connections),
         tally: Tally::default(),
         inbox,
         closing: Vec::new(),
         lines: HashMap::new(),
-        queue_pairs: Arc::new(queue_pairs),
+        queue_pairs,
         mailbox,
         reserve_counts: counts,
         reserve,
+        _events: events,
         context,
         plan,
     })

@@ -50,7 +50,9 @@ pub(crate) fn meet(local: Way<'_>, client: &[Endpoint]) -> Result<usize, Unfit> 
 fn obstacle(local: Way<'_>, remote: Way<'_>) -> Option<&'static str> {
     match local.kind {
         SOFT if soft_place(&local.gid) != soft_place(&remote.gid) => {
-            Some("the software device reaches processes of its own host only")
+            Some(
+                "the software device reaches processes of its own host only, and none in a container with namespaces of its own",
+            )
         }
         ROCE if is_ipv4(&local.gid) != is_ipv4(&remote.gid) => {
             Some("one side's address is of IPv4, and the other's of IPv6")
@@ -65,8 +67,8 @@ fn obstacle(local: Way<'_>, remote: Way<'_>) -> Option<&'static str> {
 /// The bytes of a GID that name an InfiniBand subnet.
 const SUBNET_LEN: usize = 8;
 
-/// The first bytes of a soft GID, which two processes have in common that can reach each other. The
-/// process's own follow.
+/// The first bytes of a soft GID, which name the host and the namespaces: two processes that can
+/// reach each other have them in common. The process's own follow.
 const SOFT_PLACE_LEN: usize = 6;
 
 fn soft_place(gid: &[u8; 16]) -> &[u8] {

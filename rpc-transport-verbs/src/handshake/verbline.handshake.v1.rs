@@ -22,7 +22,8 @@ pub mod handshake {
 /// One way to reach the sender: a device, and the queue pair that waits on it.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Endpoint {
-    /// What kind of device, "soft" or "rdma": two devices of one kind can reach each other.
+    /// What kind of device: "soft", "roce" or "infiniband". Only two devices of one kind can reach each
+    /// other.
     #[prost(string, tag = "1")]
     pub kind: ::prost::alloc::string::String,
     /// The device's name on its host, for people.
@@ -47,7 +48,9 @@ pub struct Endpoint {
 /// The client's first message.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ClientHello {
-    /// Where the client can be reached. The server takes the first kind in its own order that is here.
+    /// Where the client can be reached: one endpoint for each of its devices. The server takes the
+    /// first of its own devices that is of a kind found here and that reaches the client; the client
+    /// drops the queue pairs of the others.
     #[prost(message, repeated, tag = "1")]
     pub endpoints: ::prost::alloc::vec::Vec<Endpoint>,
     /// The longest frame that the client can receive, in bytes.

@@ -1,0 +1,441 @@
+//! The asynchronous events of a lane's device: the thread that waits for them, what is said of each,
+//! and what it ends.
+//!
+//! | event | ends | said as |
+//! | --- | --- | --- |
+//! | limit of the shared receive queue | nothing: the [reserve](crate::reserve) is posted | warning |
+//! | fatal, request or access error of a queue pair | its connection | error |
+//! | error of the completion queue or the shared receive queue, failure of the device | all connections of the lane, and the lane | error |
+//! | a port is down, or has another address or other partition keys | nothing by itself | warning |
+//! | a port is up, or has another subnet manager | nothing | information |
+//! | a queue pair is drained, has taken its last receive, was reached, has another path | nothing | debug |
+//! | one that is not known here | nothing | warning |
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+
+use tracing::Level;
+
+use crate::mailbox::{Mailbox, Notice};
+use crate::post_mortem::LaneFailure;
+use crate::queue_pairs::QueuePairs;
+use crate::reserve::Stock;
+use crate::verbs::{AsyncEvent, Context, QpNum};
+
+/// What a device said without having been asked, as a sentence: what happened, what follows from it,
+/// and what to do.
+#[derive(Clone, Debug, thiserror::Error)]
+pub(crate) struct DeviceEvent {
+    device: Arc<str>,
+    event: AsyncEvent,
+}
+
+/// What follows from an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Consequence {
+    /// The reserve of receives is posted.
+    Refill,
+    /// The queue pair is dead, and its connection with it.
+    ConnectionFails(QpNum),
+    /// What all connections of the lane share is dead.
+    LaneFails,
+    /// Addresses are read again, for connections that are made from now on.
+    AddressChanges,
+    /// It is said at this level, and that is all.
+    Said(Level),
+}
+
+fn consequence_of(event: AsyncEvent) -> Consequence {
+    match event {
+        AsyncEvent::SrqLimitReached { .. } => Consequence::Refill,
+        AsyncEvent::QpFatal { qp_num }
+        | AsyncEvent::QpRequestError { qp_num }
+        | AsyncEvent::QpAccessError { qp_num } => Consequence::ConnectionFails(qp_num),
+        AsyncEvent::CompletionQueueError { .. }
+        | AsyncEvent::SrqError { .. }
+        | AsyncEvent::DeviceFatal => Consequence::LaneFails,
+        AsyncEvent::LidChange { .. } | AsyncEvent::GidChange { .. } => Consequence::AddressChanges,
+        AsyncEvent::PortError { .. }
+        | AsyncEvent::PkeyChange { .. }
+        | AsyncEvent::WorkQueueFatal
+        | AsyncEvent::Unknown(_) => Consequence::Said(Level::WARN),
+        AsyncEvent::PortActive { .. }
+        | AsyncEvent::SmChange { .. }
+        | AsyncEvent::ClientReregister { .. } => Consequence::Said(Level::INFO),
+        AsyncEvent::SqDrained { .. }
+        | AsyncEvent::QpLastWqeReached { .. }
+        | AsyncEvent::CommunicationEstablished { .. }
+        | AsyncEvent::PathMigrated { .. }
+        | AsyncEvent::PathMigrationError { .. } => Consequence::Said(Level::DEBUG),
+    }
+}
+
+impl fmt::Display for DeviceEvent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let device = &self.device;
+        match self.event {
+            AsyncEvent::SrqLimitReached { srq } => write!(
+                f,
+                "shared receive queue {} of {device} is running low, since its poller lags: the reserve is posted",
+                srq.0
+            ),
+            AsyncEvent::QpFatal { qp_num } => write!(
+                f,
+                "queue pair {qp_num} of {device} failed outside of any request, and its connection ends. Check the system's log for the device"
+            ),
+            AsyncEvent::QpRequestError { qp_num } => write!(
+                f,
+                "queue pair {qp_num} of {device} got a request that it does not take, and its connection ends. Verbline sends none such: check that the peer is a Verbline process, of a version that fits"
+            ),
+            AsyncEvent::QpAccessError { qp_num } => write!(
+                f,
+                "queue pair {qp_num} of {device} got a request for memory that no peer has rights to, and its connection ends. Verbline sends none such: check who else sends to this address"
+            ),
+            AsyncEvent::CompletionQueueError { cq } => write!(
+                f,
+                "completion queue {cq} of {device} overran or failed, and all of this poller's connections over {device} end. It is sized for all of them, so this is a bug here or in the driver: check the system's log, and please report it; the process has to open the device again"
+            ),
+            AsyncEvent::SrqError { srq } => write!(
+                f,
+                "shared receive queue {} of {device} failed, and all of this poller's connections over {device} end, as nothing can be received. Check the system's log for the device; the process has to open it again",
+                srq.0
+            ),
+            AsyncEvent::DeviceFatal => write!(
+                f,
+                "the device {device} has failed with everything that was made from it, and all connections over it end. It needs a reset, which its driver may do by itself (see the system's log); then the process has to open it again"
+            ),
+            AsyncEvent::PortError { port } => write!(
+                f,
+                "port {port} of {device} is down: calls under way may time out; connections stay, and survive if it is back before their retries are used up. Check the cable, the switch and the network device"
+            ),
+            AsyncEvent::PortActive { port } => write!(f, "port {port} of {device} is up"),
+            AsyncEvent::LidChange { port } => write!(
+                f,
+                "port {port} of {device} has another local identifier: connections to the old one will fail, and new ones take the present one"
+            ),
+            AsyncEvent::GidChange { port } => write!(
+                f,
+                "the GIDs of port {port} of {device} changed: connections whose address went away will fail, and new ones take the present table. Check the addresses of its network device if this was not meant"
+            ),
+            AsyncEvent::PkeyChange { port } => write!(
+                f,
+                "the partition keys of port {port} of {device} changed: connections whose partition went away will fail. Ask whoever runs the subnet if this was not meant"
+            ),
+            AsyncEvent::SmChange { port } => write!(
+                f,
+                "port {port} of {device} has another subnet manager: connections stay"
+            ),
+            AsyncEvent::ClientReregister { port } => write!(
+                f,
+                "the subnet manager asks the users of port {port} of {device} to register again: Verbline registers nothing there, and connections stay"
+            ),
+            AsyncEvent::SqDrained { qp_num } => {
+                write!(
+                    f,
+                    "the send queue of queue pair {qp_num} of {device} is drained"
+                )
+            }
+            AsyncEvent::QpLastWqeReached { qp_num } => write!(
+                f,
+                "queue pair {qp_num} of {device} is in error and takes no more receives"
+            ),
+            AsyncEvent::CommunicationEstablished { qp_num } => write!(
+                f,
+                "queue pair {qp_num} of {device} got a message before it could send"
+            ),
+            AsyncEvent::PathMigrated { qp_num } => {
+                write!(f, "queue pair {qp_num} of {device} uses its alternate path")
+            }
+            AsyncEvent::PathMigrationError { qp_num } => write!(
+                f,
+                "queue pair {qp_num} of {device} could not change to its alternate path"
+            ),
+            AsyncEvent::WorkQueueFatal => write!(
+                f,
+                "a work queue of {device} failed that is none of Verbline's: connections stay. Check the system's log for the device"
+            ),
+            AsyncEvent::Unknown(number) => write!(
+                f,
+                "{device} raised event {number}, which this version of Verbline does not know: nothing was done about it"
+            ),
+        }
+    }
+}
+
+/// The thread, for as long as this lives.
+#[derive(Debug)]
+pub(crate) struct EventThread {
+    context: Context,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl EventThread {
+    /// Starts the thread. It arms the limit first of all, so the receives must have been posted.
+    pub(crate) fn start(
+        context: Context,
+        queue_pairs: Arc<QueuePairs>,
+        stock: Stock,
+        mailbox: Mailbox,
+    ) -> io::Result<Self> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let mut watch = Watch {
+            device: queue_pairs.plan().limits.device.as_str().into(),
+            context: context.clone(),
+            queue_pairs,
+            stock,
+            stop: Arc::clone(&stop),
+            mailbox,
+        };
+        let thread = thread::Builder::new()
+            .name("verbline-events".to_owned())
+            .spawn(move || watch.run())?;
+        Ok(Self {
+            context,
+            stop,
+            thread: Some(thread),
+        })
+    }
+}
+
+impl Drop for EventThread {
+    fn drop(&mut self) {
+        // Release pairs with the thread's Acquire; the interruption is latched, so that it is
+        // seen whether the thread is waiting or about to.
+        self.stop.store(true, Ordering::Release);
+        self.context.interrupt_async_events();
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the async-event thread has panicked");
+        }
+    }
+}
+
+/// The thread's own.
+struct Watch {
+    device: Arc<str>,
+    context: Context,
+    queue_pairs: Arc<QueuePairs>,
+    stock: Stock,
+    stop: Arc<AtomicBool>,
+    mailbox: Mailbox,
+}
+
+impl Watch {
+    fn run(&mut self) {
+        self.stock.arm();
+        loop {
+            let event = match self.context.get_async_event(None) {
+                Ok(event) => event,
+                Err(error) => {
+                    // Without its events the reserve cannot be posted, and no failure is heard of.
+                    self.fail_lane(LaneFailure::Events(error));
+                    return;
+                }
+            };
+            if self.stop.load(Ordering::Acquire) {
+                return;
+            }
+            self.stock.take_back();
+            if let Some(event) = event {
+                self.handle(event);
+            }
+            self.stock.arm_if_needed();
+        }
+    }
+
+    fn handle(&mut self, event: AsyncEvent) {
+        let said = DeviceEvent {
+            device: Arc::clone(&self.device),
+            event,
+        };
+        match consequence_of(event) {
+            Consequence::Refill => {
+                // The reserve warns, and says how much it posted.
+                tracing::debug!("{said}");
+                self.stock.limit_reached();
+            }
+            Consequence::ConnectionFails(qp_num) => {
+                tracing::error!("{said}");
+                // Without a transport there is nobody to tell.
+                let _ = self.mailbox.put(Notice::QueuePairFailed(qp_num, said));
+            }
+            Consequence::LaneFails => self.fail_lane(LaneFailure::Device(said)),
+            Consequence::AddressChanges => {
+                tracing::warn!("{said}");
+                if let Err(error) = self.queue_pairs.choose_address_again(&self.context) {
+                    tracing::warn!(%error, "{} does not say its address; new connections keep to the old one", self.device);
+                }
+            }
+            Consequence::Said(Level::WARN) => tracing::warn!("{said}"),
+            Consequence::Said(Level::INFO) => tracing::info!("{said}"),
+            Consequence::Said(_) => tracing::debug!("{said}"),
+        }
+    }
+
+    /// The poller reports it, when it has ended the connections.
+    fn fail_lane(&self, failure: LaneFailure) {
+        let _ = self.mailbox.put(Notice::LaneFailed(failure));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::verbs::SrqNum;
+
+    const QP: QpNum = QpNum(0x17);
+
+    /// Every event, what follows, and what its sentence has to say: to whom it happened, what it
+    /// means, what to do.
+    fn cases() -> Vec<(AsyncEvent, Consequence, &'static [&'static str])> {
+        use AsyncEvent::*;
+        let said = Consequence::Said;
+        let connection = Consequence::ConnectionFails(QP);
+        let address = Consequence::AddressChanges;
+        vec![
+            (
+                SrqLimitReached { srq: SrqNum(5) },
+                Consequence::Refill,
+                &["queue 5 of", "lags", "reserve is posted"],
+            ),
+            (
+                QpFatal { qp_num: QP },
+                connection,
+                &["queue pair", "its connection ends", "Check"],
+            ),
+            (
+                QpRequestError { qp_num: QP },
+                connection,
+                &[
+                    "does not take",
+                    "its connection ends",
+                    "check that the peer",
+                ],
+            ),
+            (
+                QpAccessError { qp_num: QP },
+                connection,
+                &["rights", "its connection ends", "check who else"],
+            ),
+            (
+                CompletionQueueError { cq: 3 },
+                Consequence::LaneFails,
+                &[
+                    "queue 3 of",
+                    "all of this poller's connections",
+                    "open the device again",
+                ],
+            ),
+            (
+                SrqError { srq: SrqNum(5) },
+                Consequence::LaneFails,
+                &[
+                    "queue 5 of",
+                    "all of this poller's connections",
+                    "open it again",
+                ],
+            ),
+            (
+                DeviceFatal,
+                Consequence::LaneFails,
+                &[
+                    "all connections",
+                    "needs a reset",
+                    "the process has to open it again",
+                ],
+            ),
+            (
+                PortError { port: 2 },
+                said(Level::WARN),
+                &[
+                    "port 2",
+                    "may time out",
+                    "survive if it is back",
+                    "Check the cable",
+                ],
+            ),
+            (
+                PortActive { port: 2 },
+                said(Level::INFO),
+                &["port 2", "is up"],
+            ),
+            (
+                LidChange { port: 2 },
+                address,
+                &["port 2", "will fail", "new ones"],
+            ),
+            (
+                GidChange { port: 2 },
+                address,
+                &[
+                    "port 2",
+                    "whose address went away will fail",
+                    "present table",
+                ],
+            ),
+            (
+                PkeyChange { port: 2 },
+                said(Level::WARN),
+                &["port 2", "partition", "will fail"],
+            ),
+            (
+                SmChange { port: 2 },
+                said(Level::INFO),
+                &["port 2", "subnet manager", "connections stay"],
+            ),
+            (
+                ClientReregister { port: 2 },
+                said(Level::INFO),
+                &["port 2", "register again", "connections stay"],
+            ),
+            (SqDrained { qp_num: QP }, said(Level::DEBUG), &["drained"]),
+            (
+                QpLastWqeReached { qp_num: QP },
+                said(Level::DEBUG),
+                &["no more receives"],
+            ),
+            (
+                CommunicationEstablished { qp_num: QP },
+                said(Level::DEBUG),
+                &["before it could send"],
+            ),
+            (
+                PathMigrated { qp_num: QP },
+                said(Level::DEBUG),
+                &["alternate path"],
+            ),
+            (
+                PathMigrationError { qp_num: QP },
+                said(Level::DEBUG),
+                &["could not change"],
+            ),
+            (WorkQueueFatal, said(Level::WARN), &["none of Verbline's"]),
+            (
+                Unknown(77),
+                said(Level::WARN),
+                &["event 77", "nothing was done"],
+            ),
+        ]
+    }
+
+    #[test]
+    fn every_event_has_its_consequence_and_its_sentence() {
+        for (event, consequence, words) in cases() {
+            assert_eq!(consequence_of(event), consequence, "{event:?}");
+            let said = DeviceEvent {
+                device: "rxe0".into(),
+                event,
+            }
+            .to_string();
+            assert!(said.contains("rxe0"), "{said}");
+            for word in words {
+                assert!(said.contains(word), "{said:?} does not say {word:?}");
+            }
+        }
+    }
+}
