@@ -73,6 +73,16 @@ fn consequence_of(event: AsyncEvent) -> Consequence {
     }
 }
 
+#[cfg(test)]
+impl DeviceEvent {
+    pub(crate) fn of(device: &str, event: AsyncEvent) -> Self {
+        Self {
+            device: device.into(),
+            event,
+        }
+    }
+}
+
 impl fmt::Display for DeviceEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let device = &self.device;
@@ -285,8 +295,15 @@ impl Watch {
 
 #[cfg(test)]
 mod tests {
+    use rpc_core::limits::Intents;
+
     use super::*;
-    use crate::verbs::SrqNum;
+    use crate::mailbox::{self, Inbox};
+    use crate::reserve::{self, ReserveCounts};
+    use crate::setup::{self, Opened};
+    use crate::sizing::Sizing;
+    use crate::transport::VerbsTransport;
+    use crate::verbs::{LinkLayer, SrqNum};
 
     const QP: QpNum = QpNum(0x17);
 
@@ -427,15 +444,58 @@ mod tests {
     fn every_event_has_its_consequence_and_its_sentence() {
         for (event, consequence, words) in cases() {
             assert_eq!(consequence_of(event), consequence, "{event:?}");
-            let said = DeviceEvent {
-                device: "rxe0".into(),
-                event,
-            }
-            .to_string();
+            let said = DeviceEvent::of("rxe0", event).to_string();
             assert!(said.contains("rxe0"), "{said}");
             for word in words {
                 assert!(said.contains(word), "{said:?} does not say {word:?}");
             }
         }
+    }
+
+    /// What the thread owns, with the mailbox's other end, beside a transport whose own thread goes
+    /// on with its own.
+    fn watch() -> (VerbsTransport, Watch, Inbox, Arc<ReserveCounts>) {
+        let device = Opened::soft_as("soft", LinkLayer::Memory);
+        let (intents, sizing) = (Intents::default(), Sizing::default());
+        let mut transport = setup::open_lanes(device, Vec::new(), &intents, &sizing).unwrap();
+        let lane = transport.lane(0).unwrap();
+        let context = lane.context.clone();
+        let srq = context.alloc_pd().unwrap().create_srq(16, 1).unwrap();
+        let counts = Arc::new(ReserveCounts::default());
+        let (_, stock) = reserve::reserve(context.clone(), srq, 4, Vec::new(), Arc::clone(&counts));
+        let (mailbox, inbox) = mailbox::mailbox();
+        let watch = Watch {
+            device: "rxe0".into(),
+            context,
+            queue_pairs: Arc::clone(&lane.queue_pairs),
+            stock,
+            stop: Arc::default(),
+            mailbox,
+        };
+        (transport, watch, inbox, counts)
+    }
+
+    #[test]
+    fn the_poller_is_told_of_what_ends_a_connection_or_the_lane_and_of_nothing_else() {
+        let (_transport, mut watch, inbox, counts) = watch();
+        for (event, consequence, words) in cases() {
+            watch.handle(event);
+            let said = match (consequence, inbox.take()) {
+                (
+                    Consequence::ConnectionFails(failed),
+                    Some(Notice::QueuePairFailed(qp_num, said)),
+                ) if failed == qp_num => said.to_string(),
+                (Consequence::LaneFails, Some(Notice::LaneFailed(failure))) => failure.to_string(),
+                (Consequence::LaneFails | Consequence::ConnectionFails(_), other) => {
+                    panic!("{event:?}: {other:?}")
+                }
+                (_, None) => continue,
+                (_, Some(other)) => panic!("{event:?}: {other:?}"),
+            };
+            assert!(said.contains("rxe0") && said.contains(words[0]), "{said}");
+        }
+        assert!(inbox.take().is_none());
+        let events = counts.events.load(Ordering::Relaxed);
+        assert_eq!(events, 1, "times that the limit was reached");
     }
 }

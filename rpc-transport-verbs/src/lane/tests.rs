@@ -9,12 +9,13 @@ use rpc_core::limits::Intents;
 use rpc_core::transport::{CloseReason, ConnectError, ConnectionId, Fabric, Listener, Transport};
 
 use self::transport_harness::{OpenHouse, Other, PATIENCE, Side, device, frame, say, step_until};
+use crate::async_events::DeviceEvent;
 use crate::handshake::endpoint::{INFINIBAND, ROCE, SOFT};
 use crate::mailbox::Notice;
 use crate::post_mortem::LaneFailure;
 use crate::setup::{self, Opened};
 use crate::sizing::Sizing;
-use crate::verbs::{LinkLayer, VerbsError};
+use crate::verbs::{AsyncEvent, LinkLayer, VerbsError};
 
 #[path = "../../tests/transport_harness/mod.rs"]
 mod transport_harness;
@@ -313,6 +314,35 @@ fn a_lane_that_fails_loses_its_connections_and_new_ones_take_the_next() {
     let (again, again_at_server) = server.accept(&mut lost);
     assert_eq!(kind_of(&mut server.side, again_at_server), SOFT);
     exchange(&mut server.side, again_at_server, &mut lost, again);
+    assert_eq!(server.side.closed.len(), 1);
+    assert_all_slots_back(&mut [&mut server.side, &mut lost, &mut spared]);
+}
+
+#[test]
+fn a_queue_pair_that_the_device_gives_up_loses_its_connection_and_no_other() {
+    let mut server = Server::with(&[SOFT]);
+    let (mut lost, mut spared) = (side_with(&[SOFT]), side_with(&[SOFT]));
+    let (_, at_server) = server.accept(&mut lost);
+    let (spared_id, spared_at_server) = server.accept(&mut spared);
+    let lane = server.side.transport.lane(0).unwrap();
+    let (_, connection) = lane.connections.at(at_server.index).unwrap();
+    let qp_num = connection.queue_pair.qp_num();
+    let event = DeviceEvent::of("soft", AsyncEvent::QpFatal { qp_num });
+    let notice = Notice::QueuePairFailed(qp_num, event);
+    lane.mailbox.put(notice).unwrap();
+    step_until(
+        &mut [&mut server.side, &mut lost],
+        "the end on both sides",
+        |sides| !sides[0].closed.is_empty() && !sides[1].closed.is_empty(),
+    );
+    let (closed, reason) = &server.side.closed[0];
+    assert_eq!(*closed, at_server);
+    let said = reason.to_string();
+    // What the event means, and what the queue pair and the port said at that moment.
+    assert!(said.contains("failed outside of any request"), "{said}");
+    assert!(said.contains("now in RTS"), "{said}");
+    assert!(said.contains("port Active"), "{said}");
+    exchange(&mut server.side, spared_at_server, &mut spared, spared_id);
     assert_eq!(server.side.closed.len(), 1);
     assert_all_slots_back(&mut [&mut server.side, &mut lost, &mut spared]);
 }
