@@ -4,7 +4,6 @@ use std::collections::HashSet;
 use std::fmt;
 use std::io;
 use std::net::TcpListener;
-use std::path::Path;
 use std::sync::Arc;
 
 use rpc_core::limits::Intents;
@@ -15,17 +14,12 @@ use crate::accept::Port;
 use crate::control::{self, Door};
 use crate::setup;
 use crate::sizing::Sizing;
+use crate::survey::{self, SOFT, Survey};
 use crate::transport::VerbsTransport;
-use crate::verbs::{Context, OpenError};
+use crate::verbs::{AddressError, AddressWish, Context, OpenError};
 
 /// The environment variable that names the device that [`Device::best`] opens.
 pub const DEVICE_VARIABLE: &str = "VERBLINE_DEVICE";
-
-/// The software device, which is there everywhere.
-const SOFT: &str = "soft";
-
-/// Where the kernel lists its RDMA devices.
-const KERNEL_DEVICES: &str = "/sys/class/infiniband";
 
 /// A device that messages travel over, chosen at run time; no type says which. Or several, in an order
 /// of preference: a server is then reached over each of them, and a connection goes over the first
@@ -37,6 +31,8 @@ const KERNEL_DEVICES: &str = "/sys/class/infiniband";
 pub struct Device {
     /// One name, or several with commas between them.
     name: Arc<str>,
+    /// The same, taken apart.
+    names: Arc<[Name]>,
     sizing: Arc<Sizing>,
 }
 
@@ -60,22 +56,59 @@ pub enum DeviceError {
         /// What is there twice.
         name: String,
     },
-    /// It is an RDMA device, which this build cannot drive.
+    /// What follows a name is neither a port nor a GID.
     #[error(
-        "'{name}' is an RDMA device, and kernel verbs are not in this build yet; '{SOFT}' runs everywhere"
+        "'{name}' is no name of a device: wanted name, name:port or name:port:gid, as in mlx5_0:1:3 (numbers up to 255)"
     )]
-    KernelVerbs {
+    Malformed {
         /// As it was asked for.
         name: String,
     },
-    /// It is there, but cannot be opened.
-    #[error("the device '{name}' cannot be opened: {source}")]
-    Open {
-        /// As it was asked for.
-        name: String,
-        /// What it said.
-        source: OpenError,
-    },
+    /// It cannot be opened.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// It has no port or no address to send from.
+    #[error(transparent)]
+    Address(#[from] AddressError),
+}
+
+/// A device that is asked for, and what is insisted on: `mlx5_0`, `mlx5_0:2`, `mlx5_0:2:3`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Name {
+    pub(crate) device: String,
+    pub(crate) wish: AddressWish,
+}
+
+impl Name {
+    fn parse(text: &str) -> Result<Self, DeviceError> {
+        let malformed = || DeviceError::Malformed {
+            name: text.to_owned(),
+        };
+        let number = |part: Option<&str>| match part {
+            None => Ok(None),
+            Some(part) => part.parse().map(Some).map_err(|_| malformed()),
+        };
+        let mut parts = text.split(':');
+        let device = parts.next().unwrap_or_default().to_owned();
+        let wish = AddressWish {
+            port: number(parts.next())?,
+            gid_index: number(parts.next())?,
+        };
+        if parts.next().is_some() {
+            return Err(malformed());
+        }
+        Ok(Self { device, wish })
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.device)?;
+        for part in [self.wish.port, self.wish.gid_index].into_iter().flatten() {
+            write!(f, ":{part}")?;
+        }
+        Ok(())
+    }
 }
 
 /// The sentence: a `main` that returns an error prints it with `Debug`.
@@ -86,32 +119,56 @@ impl fmt::Debug for DeviceError {
 }
 
 impl Device {
-    /// Opens the best device of this host, or the one that the environment variable
-    /// `VERBLINE_DEVICE` names, and logs which it is and why.
+    /// Opens the best device of this host, or those that the environment variable `VERBLINE_DEVICE`
+    /// names, and logs which it is and why.
+    ///
+    /// The best is the first RDMA device that can be used (an active port, an address), with `soft`
+    /// after it for peers on this host that have no other; and `soft` alone where there is none.
+    /// [`survey`](Self::survey) says the same without opening anything for good.
     ///
     /// # Errors
     ///
     /// As for [`open`](Self::open).
     pub fn best() -> Result<Self, DeviceError> {
-        match std::env::var(DEVICE_VARIABLE) {
-            Ok(name) if !name.is_empty() => {
-                let device = Self::open(&name)?;
-                tracing::info!(device = %device.name, "named by {DEVICE_VARIABLE}");
-                Ok(device)
+        if let Ok(names) = std::env::var(DEVICE_VARIABLE)
+            && !names.is_empty()
+        {
+            let device = Self::open(&names)?;
+            tracing::info!(device = %device.name, "named by {DEVICE_VARIABLE}");
+            return Ok(device);
+        }
+        let survey = Survey::take();
+        if let Some(obstacle) = &survey.obstacle {
+            tracing::warn!(%obstacle, "RDMA devices are not looked for");
+        }
+        for device in &survey.devices {
+            if let Err(why) = &device.verdict {
+                tracing::warn!(device = %device.name, %why, "a device of this machine is passed over");
+            }
+        }
+        match survey.best() {
+            Some(best) if !best.is_soft() => {
+                if let Ok(address) = &best.verdict {
+                    tracing::info!(device = %best.name, %address, reason = %address.reason, "the first that can be used");
+                }
+                Self::open(&format!("{},{SOFT}", best.name))
             }
             _ => {
-                let device = Self::open(SOFT)?;
-                tracing::info!(
-                    device = %device.name,
-                    "the software device: kernel verbs are not in this build yet"
-                );
-                Ok(device)
+                tracing::info!("the software device: no RDMA device can be used here");
+                Self::open(SOFT)
             }
         }
     }
 
+    /// Looks at every device of this machine: what each can do, and which [`best`](Self::best) takes.
+    #[must_use]
+    pub fn survey() -> Survey {
+        Survey::take()
+    }
+
     /// Opens a device by name, or several by their names with commas between them, as in
-    /// `"rxe0,soft"`. `"soft"` is there everywhere.
+    /// `"mlx5_0,soft"`. `"soft"` is there everywhere. A port, and an entry of its GID table, may follow
+    /// a name: `"mlx5_0:2:3"`; otherwise they are chosen.
     ///
     /// With several, a client offers all of them, and a server takes the first of its own that the
     /// client has too and that reaches the client. The first has to be there; if one of the others
@@ -122,23 +179,26 @@ impl Device {
     /// If a name is there more than once; if there is no such device as the first, if it is one that
     /// this build cannot drive, or if it does not open.
     pub fn open(names: &str) -> Result<Self, DeviceError> {
-        let mut opened: Vec<&str> = Vec::new();
+        let mut opened: Vec<Name> = Vec::new();
         let mut seen = HashSet::new();
         for (index, name) in names.split(',').map(str::trim).enumerate() {
-            if !seen.insert(name) {
+            let name = Name::parse(name)?;
+            if !seen.insert(name.device.clone()) {
                 return Err(DeviceError::Twice {
                     list: names.to_owned(),
-                    name: name.to_owned(),
+                    name: name.device,
                 });
             }
-            match try_open(name) {
+            match try_open(&name) {
                 Ok(()) => opened.push(name),
                 Err(error) if index == 0 => return Err(error),
                 Err(error) => tracing::warn!(%error, "a device is left out"),
             }
         }
+        let list: Vec<_> = opened.iter().map(Name::to_string).collect();
         Ok(Self {
-            name: opened.join(",").into(),
+            name: list.join(",").into(),
+            names: opened.into(),
             sizing: Arc::default(),
         })
     }
@@ -162,24 +222,21 @@ impl Device {
 
 /// Opens a device and closes it again. Each poller opens a context of its own; this is to say now what
 /// would fail then.
-fn try_open(name: &str) -> Result<(), DeviceError> {
-    if name != SOFT {
-        let name = name.to_owned();
-        return Err(if is_kernel_device(&name) {
-            DeviceError::KernelVerbs { name }
-        } else {
-            DeviceError::Unknown {
-                name,
-                available: SOFT.to_owned(),
-            }
-        });
-    }
-    Context::open(name)
-        .map(drop)
-        .map_err(|source| DeviceError::Open {
-            name: name.to_owned(),
-            source,
-        })
+fn try_open(name: &Name) -> Result<(), DeviceError> {
+    let device = &name.device;
+    let context = Context::open(device).map_err(|error| match error {
+        error if survey::lacks_feature(device, &error) => OpenError::NotInThisBuild {
+            name: device.clone(),
+        },
+        OpenError::UnknownDevice { name, .. } => OpenError::UnknownDevice {
+            name,
+            known: survey::known_names(),
+        },
+        error => error,
+    })?;
+    let address = context.choose_address(name.wish)?;
+    tracing::debug!(%device, %address, reason = %address.reason, "where it sends from");
+    Ok(())
 }
 
 impl fmt::Debug for Device {
@@ -197,31 +254,12 @@ impl fmt::Display for Device {
     }
 }
 
-/// Whether the kernel has an RDMA device of this name, or drivers name theirs so: on another host
-/// it may well be one.
-fn is_kernel_device(name: &str) -> bool {
-    /// The drivers of rdma-core, by how they name their devices.
-    const DRIVERS: [&str; 14] = [
-        "mlx4_", "mlx5_", "rxe", "siw", "irdma", "bnxt_re", "efa", "hns_", "hfi1_", "qedr",
-        "cxgb4_", "erdma", "mana_", "ionic_",
-    ];
-    /// The persistent names that udev gives, by what they are made from.
-    const UDEV: [&str; 3] = ["rocep", "ibp", "iwp"];
-    // A name with a slash would look elsewhere.
-    let is_listed = !name.contains('/') && Path::new(KERNEL_DEVICES).join(name).exists();
-    let is_named_so = |prefix: &&str| {
-        name.strip_prefix(*prefix)
-            .is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
-    };
-    !name.is_empty() && (is_listed || DRIVERS.iter().chain(&UDEV).any(is_named_so))
-}
-
 impl Fabric for Device {
     type Transport = VerbsTransport;
     type Port = Port;
 
     fn open(&self, intents: &Intents) -> Result<VerbsTransport, FabricError> {
-        setup::open(&self.name, intents, &self.sizing)
+        setup::open(&self.names, intents, &self.sizing)
     }
 
     fn port(&self, transport: &VerbsTransport) -> Port {
@@ -277,13 +315,44 @@ impl Fabric for Device {
 mod tests {
     use super::*;
 
+    fn kernel_verbs_are_missing(error: &DeviceError) -> bool {
+        matches!(
+            error,
+            DeviceError::Open(OpenError::NotInThisBuild { .. } | OpenError::UnknownDevice { .. })
+                | DeviceError::Open(OpenError::LibraryMissing { .. })
+        )
+    }
+
     #[test]
     fn a_name_that_nothing_has_is_told_what_there_is() {
         for name in ["", "sofft", "eth0", "mlx5_", "../etc"] {
             let error = Device::open(name).unwrap_err();
-            assert!(matches!(error, DeviceError::Unknown { .. }), "{error}");
-            assert!(error.to_string().ends_with("there are: soft"), "{error}");
+            assert!(kernel_verbs_are_missing(&error), "{error}");
+            let said = error.to_string();
+            assert!(
+                said.contains("soft") || said.contains("libibverbs"),
+                "{said}"
+            );
         }
+    }
+
+    #[test]
+    fn a_port_and_a_gid_may_follow_a_name() {
+        let wish = |text: &str| {
+            let name = Name::parse(text).unwrap();
+            assert_eq!(name.to_string(), text);
+            (name.device, name.wish.port, name.wish.gid_index)
+        };
+        assert_eq!(wish("mlx5_0"), ("mlx5_0".into(), None, None));
+        assert_eq!(wish("mlx5_0:2"), ("mlx5_0".into(), Some(2), None));
+        assert_eq!(wish("mlx5_0:2:3"), ("mlx5_0".into(), Some(2), Some(3)));
+        assert_eq!(Device::open("soft:1:0").unwrap().name(), "soft:1:0");
+        for text in ["soft:", "soft:x", "soft:1:2:3", "soft:256", "soft:1:-1"] {
+            let error = Device::open(text).unwrap_err();
+            assert!(matches!(error, DeviceError::Malformed { .. }), "{error}");
+        }
+        let error = Device::open("soft:2").unwrap_err();
+        assert_eq!(error.to_string(), "'soft' has no port 2; it has 1");
     }
 
     #[test]
@@ -291,8 +360,8 @@ mod tests {
         for (list, name) in [
             ("soft", "soft"),
             (" soft ", "soft"),
-            ("soft,rxe0", "soft"),
-            ("soft, mlx5_0 ,nothing", "soft"),
+            ("soft,mlx5_98", "soft"),
+            ("soft, mlx5_99 ,nothing", "soft"),
             ("soft,", "soft"),
         ] {
             assert_eq!(Device::open(list).unwrap().name(), name, "{list:?}");
@@ -302,9 +371,9 @@ mod tests {
     #[test]
     fn the_first_of_a_list_has_to_be_there() {
         let error = Device::open("nothing,soft").unwrap_err();
-        assert!(matches!(error, DeviceError::Unknown { .. }), "{error}");
-        let error = Device::open("rxe0,soft").unwrap_err();
-        assert!(matches!(error, DeviceError::KernelVerbs { .. }), "{error}");
+        assert!(kernel_verbs_are_missing(&error), "{error}");
+        let error = Device::open("mlx5_99,soft").unwrap_err();
+        assert!(kernel_verbs_are_missing(&error), "{error}");
     }
 
     #[test]
@@ -316,16 +385,16 @@ mod tests {
         }
     }
 
+    #[cfg(not(feature = "rdma"))]
     #[test]
-    fn an_rdma_device_is_told_that_kernel_verbs_are_missing() {
-        for name in [
-            "mlx5_0",
-            "rxe0",
-            "rocep1s0f0",
-            "siw_eth0".replace("_eth", "").as_str(),
-        ] {
+    fn an_rdma_device_is_told_which_feature_is_missing() {
+        for name in ["mlx5_0", "rxe0", "rocep1s0f0", "siw0"] {
             let error = Device::open(name).unwrap_err();
-            assert!(matches!(error, DeviceError::KernelVerbs { .. }), "{error}");
+            assert!(
+                matches!(error, DeviceError::Open(OpenError::NotInThisBuild { .. })),
+                "{error}"
+            );
+            assert!(error.to_string().contains("`rdma`"), "{error}");
         }
     }
 

@@ -89,6 +89,7 @@
 //! | module | what happens there |
 //! | --- | --- |
 //! | `device` | names become a [`Device`]; cores are listed and pinned |
+//! | `survey` | what each device of the machine can do, and which is the best |
 //! | `sizing` | intents become numbers, each with its reason, checked against the device |
 //! | `setup` | one poller's resources are made, once: a lane for each of its devices |
 //! | `connect`, `accept` | each side's half of a connection's set-up; `queue_pairs` brings them up |
@@ -132,6 +133,7 @@ mod routes;
 mod send_queue;
 mod setup;
 mod sizing;
+mod survey;
 mod transmit;
 mod transport;
 pub mod verbs;
@@ -141,4 +143,5 @@ pub use buffer_pool::SlotsByPlace;
 pub use device::{DEVICE_VARIABLE, Device, DeviceError};
 pub use post_mortem::ConnectionFailure;
 pub use sizing::Sizing;
+pub use survey::{Survey, SurveyedDevice, SurveyedPort};
 pub use transport::{RecvBuf, SendBuf, VerbsTransport};

@@ -10,6 +10,7 @@ use rpc_core::transport::FabricError;
 use crate::async_events::EventThread;
 use crate::buffer_pool::BufferPool;
 use crate::connection::Connections;
+use crate::device::Name;
 use crate::lane::{Lane, Tally};
 use crate::mailbox;
 use crate::queue_pairs::QueuePairs;
@@ -26,13 +27,14 @@ use crate::verbs::{AddressWish, Context, DeviceAttributes, PortAddress};
 ///
 /// The first has to be there; one of the others that cannot be used is left out, with a warning.
 pub(crate) fn open(
-    names: &str,
+    names: &[Name],
     intents: &Intents,
     sizing: &Sizing,
 ) -> Result<VerbsTransport, FabricError> {
-    let mut names = names.split(',');
-    let first = names.next().unwrap_or_default();
-    let (first, others) = first_and_others(first, names, |name| {
+    let Some((first, others)) = names.split_first() else {
+        unreachable!("a device has a name");
+    };
+    let (first, others) = first_and_others(first, others, |name| {
         let opened = Opened::new(name)?;
         // By itself: one that is too weak is left out, and does not weaken the others.
         Plan::new(&opened.name, intents, sizing, &opened.attributes)?;
@@ -51,15 +53,15 @@ pub(crate) struct Opened {
 }
 
 impl Opened {
-    pub(crate) fn new(device: &str) -> Result<Self, FabricError> {
-        let wish = AddressWish::default();
+    pub(crate) fn new(name: &Name) -> Result<Self, FabricError> {
+        let device = &*name.device;
         let context = Context::open(device).map_err(|e| refused(device, "cannot be opened", e))?;
         Ok(Self {
             name: device.into(),
             attributes: context.query_device(),
-            wish,
+            wish: name.wish,
             address: context
-                .choose_address(wish)
+                .choose_address(name.wish)
                 .map_err(|e| refused(device, "cannot send", e))?,
             context,
         })

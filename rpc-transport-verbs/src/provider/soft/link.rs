@@ -4,6 +4,7 @@
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::OnceLock;
 
 use rustix::io::Errno;
 use rustix::net::{
@@ -18,14 +19,36 @@ use crate::verbs::Gid;
 /// Connections that may wait to be accepted; the system caps it at `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
 
-/// First bytes of every soft GID: link-local, and a mark of our own. The process id follows (4
-/// bytes, big endian), then 6 random bytes, because process ids are used again.
-const GID_PREFIX: [u8; 6] = [0xfe, 0x80, b'v', b'b', b'l', b'n'];
+/// First bytes of the soft GIDs of one place: link-local, and the place's hash. The process id follows
+/// (4 bytes, big endian), then 6 random bytes, because process ids are used again.
+///
+/// A place is where processes can meet: one boot of one host, one network namespace (which abstract
+/// sockets live in) and one namespace of process ids (by which both sides check each other). Two
+/// processes whose GIDs begin differently need not try.
+fn gid_prefix() -> [u8; 6] {
+    static PREFIX: OnceLock<[u8; 6]> = OnceLock::new();
+    *PREFIX.get_or_init(|| {
+        let boot = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        let namespace = |name: &str| {
+            let link = std::fs::read_link(format!("/proc/self/ns/{name}")).unwrap_or_default();
+            link.into_os_string().into_encoded_bytes()
+        };
+        let place = [boot, namespace("net"), namespace("pid")].concat();
+        let [a, b, c, d] = fnv_1a(&place).to_be_bytes();
+        [0xfe, 0x80, a, b, c, d]
+    })
+}
+
+/// FNV-1a of 32 bits: the same in every build, which the standard library's hashes need not be.
+fn fnv_1a(bytes: &[u8]) -> u32 {
+    let step = |hash: u32, byte: &u8| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193);
+    bytes.iter().fold(0x811c_9dc5, step)
+}
 
 /// A GID for this process that no other will ever have.
 pub(super) fn new_gid() -> io::Result<Gid> {
     let mut gid = [0; 16];
-    gid[..6].copy_from_slice(&GID_PREFIX);
+    gid[..6].copy_from_slice(&gid_prefix());
     gid[6..10].copy_from_slice(&std::process::id().to_be_bytes());
     rustix::rand::getrandom(&mut gid[10..], rustix::rand::GetRandomFlags::empty())?;
     Ok(Gid(gid))
@@ -33,7 +56,7 @@ pub(super) fn new_gid() -> io::Result<Gid> {
 
 /// The process that a GID names; `None` for a GID of another kind of device.
 fn process_of(gid: Gid) -> Option<u32> {
-    let pid = gid.0.strip_prefix(&GID_PREFIX)?.first_chunk()?;
+    let pid = gid.0.strip_prefix(&gid_prefix())?.first_chunk()?;
     Some(u32::from_be_bytes(*pid))
 }
 

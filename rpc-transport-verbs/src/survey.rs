@@ -1,0 +1,271 @@
+//! What this machine's devices can do, and which of them [`Device::best`](crate::Device::best) takes.
+
+use std::fmt;
+
+use crate::provider;
+use crate::verbs::{
+    AddressWish, Context, DeviceAttributes, GidEntry, OpenError, PortAddress, PortAttributes,
+};
+
+/// The software device, which is there everywhere.
+pub(crate) const SOFT: &str = "soft";
+
+/// The devices of this machine: RDMA devices in the order of the system, then `soft`. Prints itself.
+#[derive(Debug)]
+pub struct Survey {
+    /// Each device, looked at as it would be when it is used.
+    pub devices: Vec<SurveyedDevice>,
+    /// Why no RDMA devices could be looked for, if that is so.
+    pub obstacle: Option<String>,
+}
+
+/// One device, and whether it can be used.
+#[derive(Debug)]
+pub struct SurveyedDevice {
+    /// Its name.
+    pub name: String,
+    /// What it can do, if it could be opened.
+    pub attributes: Option<DeviceAttributes>,
+    /// Its ports, from 1, if it could be opened.
+    pub ports: Vec<SurveyedPort>,
+    /// Where it would send from; or why it cannot be used, in one sentence.
+    pub verdict: Result<PortAddress, String>,
+}
+
+/// One port of a device.
+#[derive(Debug)]
+pub struct SurveyedPort {
+    /// From 1.
+    pub number: u8,
+    /// What it says of itself.
+    pub attributes: PortAttributes,
+    /// The addresses that it can send from.
+    pub gids: Vec<GidEntry>,
+}
+
+impl Survey {
+    /// Looks at every device, by opening it. Takes some milliseconds for each.
+    pub(crate) fn take() -> Self {
+        let mut devices = Vec::new();
+        let mut obstacle = None;
+        let mut names = provider::kernel_device_names();
+        match provider::rdma_device_names() {
+            // The library's order is the one that users see elsewhere (ibv_devices).
+            Ok(drivable) => {
+                names.retain(|name| !drivable.contains(name));
+                devices.extend(drivable.iter().map(|name| SurveyedDevice::look_at(name)));
+            }
+            Err(error) => obstacle = Some(error.to_string()),
+        }
+        devices.extend(names.iter().map(|name| SurveyedDevice::look_at(name)));
+        devices.push(SurveyedDevice::look_at(SOFT));
+        Self { devices, obstacle }
+    }
+
+    /// The one that `Device::best` takes first: the first that can be used.
+    #[must_use]
+    pub fn best(&self) -> Option<&SurveyedDevice> {
+        self.devices.iter().find(|device| device.verdict.is_ok())
+    }
+}
+
+impl SurveyedDevice {
+    fn look_at(name: &str) -> Self {
+        let mut device = Self {
+            name: name.to_owned(),
+            attributes: None,
+            ports: Vec::new(),
+            verdict: Err(String::new()),
+        };
+        match Context::open(name) {
+            Ok(context) => device.look_into(&context),
+            Err(error) => device.verdict = Err(error.to_string()),
+        }
+        device
+    }
+
+    fn look_into(&mut self, context: &Context) {
+        let attributes = context.query_device();
+        self.attributes = Some(attributes);
+        for number in 1..=attributes.port_count {
+            // A port that does not answer shows in the verdict.
+            if let Ok(port) = context.query_port(number) {
+                self.ports.push(SurveyedPort {
+                    number,
+                    attributes: port,
+                    gids: context.query_gid_table(number).unwrap_or_default(),
+                });
+            }
+        }
+        self.verdict = if attributes.max_srq == 0 {
+            Err("it has no shared receive queues, which Verbline receives through".to_owned())
+        } else {
+            context
+                .choose_address(AddressWish::default())
+                .map_err(|error| error.to_string())
+        };
+    }
+
+    /// Whether it is the software device.
+    #[must_use]
+    pub fn is_soft(&self) -> bool {
+        self.name == SOFT
+    }
+}
+
+impl fmt::Display for Survey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(obstacle) = &self.obstacle {
+            writeln!(f, "No RDMA device can be used: {obstacle}\n")?;
+        }
+        for device in &self.devices {
+            writeln!(f, "{device}")?;
+        }
+        match self.best() {
+            None => f.write_str("None of them can be used."),
+            Some(best) if best.is_soft() => {
+                let others = self.devices.len() > 1;
+                let why = if others {
+                    "no RDMA device can be used"
+                } else {
+                    "there is no RDMA device here"
+                };
+                write!(f, "Device::best() takes soft: {why}.")
+            }
+            Some(best) => write!(
+                f,
+                "Device::best() takes {}: it is the first that can be used. It takes soft as well, for \
+                 peers on this host that have no other.",
+                best.name
+            ),
+        }
+    }
+}
+
+impl fmt::Display for SurveyedDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.verdict {
+            Ok(address) => {
+                writeln!(f, "{}: {address}", self.name)?;
+                if !self.is_soft() {
+                    writeln!(f, "  chosen      {}", address.reason)?;
+                }
+            }
+            Err(why) => writeln!(f, "{}: cannot be used: {why}", self.name)?,
+        }
+        if let Some(limits) = self.attributes {
+            writeln!(
+                f,
+                "  queues      {} queue pairs of up to {} work requests; completion queues of up to {} \
+                 entries; {} shared receive queues of up to {} receives",
+                limits.max_qp, limits.max_qp_wr, limits.max_cqe, limits.max_srq, limits.max_srq_wr
+            )?;
+            writeln!(
+                f,
+                "  memory      registrations of up to {} MiB, {} of them; up to {} bytes inline",
+                limits.max_mr_len >> 20,
+                limits.max_mr,
+                limits.max_inline_data
+            )?;
+        }
+        for port in &self.ports {
+            port.fmt_in(f, self.verdict.as_ref().ok())?;
+        }
+        Ok(())
+    }
+}
+
+impl SurveyedPort {
+    fn fmt_in(&self, f: &mut fmt::Formatter<'_>, chosen: Option<&PortAddress>) -> fmt::Result {
+        let port = &self.attributes;
+        write!(
+            f,
+            "  port {}      {}, {}, MTU {}, messages of up to {} MiB",
+            self.number,
+            port.state,
+            port.link_layer,
+            port.active_mtu,
+            port.max_msg_len >> 20
+        )?;
+        if port.lid != 0 {
+            write!(f, ", LID {}", port.lid)?;
+        }
+        writeln!(f)?;
+        for entry in &self.gids {
+            let is_chosen = chosen.is_some_and(|chosen| {
+                (chosen.port, chosen.gid_index) == (self.number, entry.index)
+            });
+            let mark = if is_chosen { '*' } else { ' ' };
+            let netdev = entry.netdev.as_deref().unwrap_or("no netdev");
+            writeln!(
+                f,
+                "    {mark} GID {:<3} {} ({}, {netdev})",
+                entry.index, entry.gid, entry.gid_type
+            )?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether an RDMA device is meant: one that the kernel lists, or that drivers name so, and which may
+/// well be there on another host.
+pub(crate) fn is_rdma_name(name: &str) -> bool {
+    /// The drivers of rdma-core, by how they name their devices.
+    const DRIVERS: [&str; 14] = [
+        "mlx4_", "mlx5_", "rxe", "siw", "irdma", "bnxt_re", "efa", "hns_", "hfi1_", "qedr",
+        "cxgb4_", "erdma", "mana_", "ionic_",
+    ];
+    /// The persistent names that udev gives, by what they are made from.
+    const UDEV: [&str; 3] = ["rocep", "ibp", "iwp"];
+    let is_named_so = |prefix: &&str| {
+        name.strip_prefix(*prefix)
+            .is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
+    };
+    provider::kernel_device_names()
+        .iter()
+        .any(|listed| listed == name)
+        || DRIVERS.iter().chain(&UDEV).any(is_named_so)
+}
+
+/// What this build and this machine have, for a sentence.
+pub(crate) fn known_names() -> String {
+    let mut names = provider::rdma_device_names().unwrap_or_default();
+    names.push(SOFT.to_owned());
+    names.join(", ")
+}
+
+/// Whether an error means that this build lacks kernel verbs.
+pub(crate) fn lacks_feature(name: &str, error: &OpenError) -> bool {
+    cfg!(not(feature = "rdma"))
+        && is_rdma_name(name)
+        && matches!(
+            error,
+            OpenError::UnknownDevice { .. } | OpenError::NotInThisBuild { .. }
+        )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn soft_is_always_there_and_last() {
+        let survey = Survey::take();
+        let soft = survey.devices.last().unwrap();
+        assert!(soft.is_soft() && soft.verdict.is_ok());
+        assert!(survey.best().is_some());
+        let said = survey.to_string();
+        assert!(said.contains("soft: shared memory of this host"), "{said}");
+        assert!(said.contains("Device::best() takes"), "{said}");
+    }
+
+    #[test]
+    fn names_of_rdma_devices_are_known_where_there_are_none() {
+        for name in ["mlx5_0", "rxe0", "rocep1s0f0", "siw0"] {
+            assert!(is_rdma_name(name), "{name}");
+        }
+        for name in ["", "soft", "sofft", "eth0", "mlx5_", "../etc"] {
+            assert!(!is_rdma_name(name), "{name}");
+        }
+    }
+}
