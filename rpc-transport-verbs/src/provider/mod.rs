@@ -16,6 +16,7 @@ use crate::verbs::{
 };
 
 mod fork_guard;
+mod limits;
 #[cfg(feature = "rdma")]
 mod rdma;
 mod soft;

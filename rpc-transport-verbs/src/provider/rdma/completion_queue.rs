@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use rdma_sys::{ibv_cq, ibv_poll_cq, ibv_wc, ibv_wc_opcode};
 
+use super::super::limits::in_range;
 use super::context::Handle;
 use super::{BATCH, log_leak, next_number, os_error, to_u32};
 use crate::verbs::{CompletionOpcode, CompletionStatus, QpNum, VerbsError, WorkCompletion, WrId};
@@ -15,7 +16,7 @@ use crate::verbs::{CompletionOpcode, CompletionStatus, QpNum, VerbsError, WorkCo
 #[derive(Debug)]
 pub(super) struct Queue {
     raw: *mut ibv_cq,
-    handle: Arc<Handle>,
+    pub(super) handle: Arc<Handle>,
 }
 
 // SAFETY: libibverbs locks a completion queue while it is polled; the rest is set-up.
@@ -44,8 +45,10 @@ pub(crate) struct CompletionQueue {
 
 impl CompletionQueue {
     pub(super) fn create(handle: &Arc<Handle>, depth: usize) -> Result<Self, VerbsError> {
+        const CALL: &str = "create_cq";
         handle.fork_guard.check()?;
-        let depth = to_u32("create_cq", "depth", depth)?;
+        in_range(CALL, "depth", depth, 1, handle.limits.max_cqe)?;
+        let depth = to_u32(CALL, "depth", depth)?;
         let number = next_number();
         // SAFETY: the context is open. The queue's own context is a number and is never followed; it
         // has no completion channel, and the first vector is always there.
@@ -59,7 +62,7 @@ impl CompletionQueue {
             )
         };
         if raw.is_null() {
-            return Err(os_error("create_cq"));
+            return Err(os_error(CALL));
         }
         // SAFETY: the library filled it in.
         let capacity = super::limit(unsafe { (*raw).cqe });

@@ -15,6 +15,7 @@ use rdma_sys::{
 };
 
 use super::super::fork_guard::ForkGuard;
+use super::super::limits::{AttributeLimits, in_range};
 use super::async_events::{self, Interruption};
 use super::completion_queue::CompletionQueue;
 use super::library::{Library, library};
@@ -53,6 +54,9 @@ pub(super) struct Handle {
     pub(super) name: String,
     pub(super) interruption: Interruption,
     pub(super) fork_guard: &'static ForkGuard,
+    /// What it says of itself: the inline length, of which it says nothing, is 0 here.
+    pub(super) limits: DeviceAttributes,
+    pub(super) attribute_limits: AttributeLimits,
 }
 
 // SAFETY: libibverbs locks what its calls share; the pointer is given to those calls only.
@@ -80,6 +84,65 @@ impl Handle {
     /// Whether this is the process that opened the device: the only one whose destructors may act.
     pub(super) fn is_ours(&self) -> bool {
         self.fork_guard.check().is_ok()
+    }
+
+    fn check_port(&self, call: &'static str, port: u8) -> Result<(), VerbsError> {
+        let count = self.limits.port_count;
+        in_range(call, "port", port.into(), 1, count.into())
+    }
+
+    pub(super) fn query_port(&self, port: u8) -> Result<PortAttributes, VerbsError> {
+        self.fork_guard.check()?;
+        self.check_port("query_port", port)?;
+        // SAFETY: a plain struct of numbers, for which zero is a value. It has to be zeroed: the
+        // exported function writes an older, shorter struct.
+        let mut raw: ibv_port_attr = unsafe { std::mem::zeroed() };
+        let attributes: *mut ibv_port_attr = &mut raw;
+        // SAFETY: the older struct is a prefix of ours, so the pointer serves.
+        let returned = unsafe { (self.library.ibv_query_port)(self.raw, port, attributes.cast()) };
+        check("query_port", returned)?;
+        Ok(PortAttributes {
+            state: match raw.state {
+                1 => PortState::Down,
+                4 => PortState::Active,
+                other => PortState::Other(other),
+            },
+            link_layer: match raw.link_layer {
+                // Devices that are older than the field leave it unspecified; they are InfiniBand.
+                0 | 1 => LinkLayer::InfiniBand,
+                2 => LinkLayer::Ethernet,
+                other => LinkLayer::Other(other),
+            },
+            // A port that is down may say nothing; the smallest MTU fits any packet.
+            active_mtu: Mtu::from_code(raw.active_mtu).unwrap_or(Mtu::Bytes256),
+            max_msg_len: raw.max_msg_sz as usize,
+            gid_count: u32::try_from(raw.gid_tbl_len).unwrap_or(0),
+            lid: raw.lid,
+        })
+    }
+
+    pub(super) fn query_gid(&self, port: u8, index: u8) -> Result<Gid, VerbsError> {
+        self.fork_guard.check()?;
+        self.check_port("query_gid", port)?;
+        let mut gid = ibv_gid { raw: [0; 16] };
+        // SAFETY: the GID is written to a place of our own.
+        let returned =
+            unsafe { (self.library.ibv_query_gid)(self.raw, port, index.into(), &mut gid) };
+        if returned != 0 {
+            let error = os_error("query_gid");
+            // Asked only now: most callers know how long the table is.
+            let count = self.query_port(port)?.gid_count as usize;
+            in_range(
+                "query_gid",
+                "index",
+                index.into(),
+                0,
+                count.saturating_sub(1),
+            )?;
+            return Err(error);
+        }
+        // SAFETY: any 16 bytes are a value.
+        Ok(Gid(unsafe { gid.raw }))
     }
 }
 
@@ -190,12 +253,18 @@ impl Context {
         if raw.is_null() {
             return Err(not_opened(name, io::Error::last_os_error()));
         }
-        let interruption = match Interruption::new() {
-            Ok(interruption) => interruption,
-            Err(source) => {
+        let prepare = || {
+            let interruption = Interruption::new().map_err(os("make a file to be woken by"))?;
+            // SAFETY: opened above.
+            let limits = unsafe { query_device(library, raw) }.map_err(os("say its limits"))?;
+            Ok((interruption, limits))
+        };
+        let (interruption, (limits, attribute_limits)) = match prepare() {
+            Ok(prepared) => prepared,
+            Err(error) => {
                 // SAFETY: opened above, and nothing was made from it.
                 unsafe { (library.ibv_close_device)(raw) };
-                return Err(os("make a file to be woken by")(source));
+                return Err(error);
             }
         };
         let handle = Arc::new(Handle {
@@ -204,13 +273,17 @@ impl Context {
             name: name.to_owned(),
             interruption,
             fork_guard,
+            limits,
+            attribute_limits,
         });
         async_events::do_not_block(handle.async_fd()).map_err(os("prepare its event file"))?;
-        let attributes = query_device(&handle).map_err(os("say its limits"))?;
-        let ports = 1..=attributes.port_count;
+        let ports = 1..=limits.port_count;
         Ok(Self {
             rnr_before: ports.map(|port| port_counters::rnr(name, port)).collect(),
-            attributes,
+            attributes: DeviceAttributes {
+                max_inline_data: probe_inline(&handle),
+                ..limits
+            },
             handle,
         })
     }
@@ -224,48 +297,11 @@ impl Context {
     }
 
     pub(crate) fn query_port(&self, port: u8) -> Result<PortAttributes, VerbsError> {
-        self.handle.fork_guard.check()?;
-        // SAFETY: a plain struct of numbers, for which zero is a value. It has to be zeroed: the
-        // exported function writes an older, shorter struct.
-        let mut raw: ibv_port_attr = unsafe { std::mem::zeroed() };
-        let attributes: *mut ibv_port_attr = &mut raw;
-        // SAFETY: the older struct is a prefix of ours, so the pointer serves.
-        let returned = unsafe {
-            (self.handle.library.ibv_query_port)(self.handle.raw(), port, attributes.cast())
-        };
-        check("query_port", returned)?;
-        Ok(PortAttributes {
-            state: match raw.state {
-                1 => PortState::Down,
-                4 => PortState::Active,
-                other => PortState::Other(other),
-            },
-            link_layer: match raw.link_layer {
-                // Devices that are older than the field leave it unspecified; they are InfiniBand.
-                0 | 1 => LinkLayer::InfiniBand,
-                2 => LinkLayer::Ethernet,
-                other => LinkLayer::Other(other),
-            },
-            // A port that is down may say nothing; the smallest MTU fits any packet.
-            active_mtu: Mtu::from_code(raw.active_mtu).unwrap_or(Mtu::Bytes256),
-            max_msg_len: raw.max_msg_sz as usize,
-            gid_count: u32::try_from(raw.gid_tbl_len).unwrap_or(0),
-            lid: raw.lid,
-        })
+        self.handle.query_port(port)
     }
 
     pub(crate) fn query_gid(&self, port: u8, index: u8) -> Result<Gid, VerbsError> {
-        self.handle.fork_guard.check()?;
-        let mut gid = ibv_gid { raw: [0; 16] };
-        // SAFETY: the GID is written to a place of our own.
-        let returned = unsafe {
-            (self.handle.library.ibv_query_gid)(self.handle.raw(), port, index.into(), &mut gid)
-        };
-        if returned != 0 {
-            return Err(os_error("query_gid"));
-        }
-        // SAFETY: any 16 bytes are a value.
-        Ok(Gid(unsafe { gid.raw }))
+        self.handle.query_gid(port, index)
     }
 
     pub(crate) fn query_gid_table(&self, port: u8) -> Result<Vec<GidEntry>, VerbsError> {
@@ -380,15 +416,18 @@ fn process_guard() -> io::Result<&'static ForkGuard> {
 }
 
 fn not_found(name: &str, known: &[String]) -> OpenError {
+    let name = name.to_owned();
+    if !super::super::is_listed_by_kernel(&name) {
+        let mut all = vec![super::super::soft::DEVICE_NAME];
+        all.extend(known.iter().map(String::as_str));
+        let known = all.join(", ");
+        return OpenError::UnknownDevice { name, known };
+    }
     let known = if known.is_empty() {
         "none".to_owned()
     } else {
         known.join(", ")
     };
-    let name = name.to_owned();
-    if !super::super::is_listed_by_kernel(&name) {
-        return OpenError::UnknownDevice { name, known };
-    }
     // The library leaves out devices whose file is missing, as well as those that it cannot drive.
     let has_files = std::fs::read_dir(DEVICE_FILES).is_ok_and(|files| {
         files
@@ -415,16 +454,25 @@ fn not_opened(name: &str, source: io::Error) -> OpenError {
     }
 }
 
-fn query_device(handle: &Arc<Handle>) -> io::Result<DeviceAttributes> {
-    let mut raw = MaybeUninit::<ibv_device_attr>::zeroed();
-    // SAFETY: a plain struct of numbers, written to a place of our own.
-    let returned = unsafe { (handle.library.ibv_query_device)(handle.raw(), raw.as_mut_ptr()) };
+/// What the device says of itself.
+///
+/// # Safety
+///
+/// `raw` is an open context.
+unsafe fn query_device(
+    library: &Library,
+    raw: *mut ibv_context,
+) -> io::Result<(DeviceAttributes, AttributeLimits)> {
+    let mut attributes = MaybeUninit::<ibv_device_attr>::zeroed();
+    // SAFETY: the context is open, says the caller; the struct is a place of our own.
+    let returned = unsafe { (library.ibv_query_device)(raw, attributes.as_mut_ptr()) };
     if returned != 0 {
         return Err(io::Error::from_raw_os_error(returned.saturating_abs()));
     }
-    // SAFETY: zeroed, which is a value of it, and then filled in.
-    let raw = unsafe { raw.assume_init() };
-    Ok(DeviceAttributes {
+    // SAFETY: a plain struct of numbers; zeroed, which is a value of it, and then filled in.
+    let raw = unsafe { attributes.assume_init() };
+    let small = |value: c_int| u8::try_from(value).unwrap_or(u8::MAX);
+    let limits = DeviceAttributes {
         max_qp: limit(raw.max_qp),
         max_qp_wr: limit(raw.max_qp_wr),
         max_sge: limit(raw.max_sge).min(1),
@@ -434,10 +482,17 @@ fn query_device(handle: &Arc<Handle>) -> io::Result<DeviceAttributes> {
         max_srq_wr: limit(raw.max_srq_wr),
         max_mr: limit(raw.max_mr),
         max_mr_len: usize::try_from(raw.max_mr_size).unwrap_or(usize::MAX),
-        max_inline_data: probe_inline(handle),
-        max_qp_rd_atomic: u8::try_from(raw.max_qp_rd_atom).unwrap_or(u8::MAX),
+        max_inline_data: 0,
+        max_qp_rd_atomic: small(raw.max_qp_rd_atom),
         port_count: raw.phys_port_cnt,
-    })
+    };
+    let attribute_limits = AttributeLimits {
+        port_count: raw.phys_port_cnt,
+        pkey_count: raw.max_pkeys,
+        max_rd_atomic: small(raw.max_qp_init_rd_atom),
+        max_dest_rd_atomic: small(raw.max_qp_rd_atom),
+    };
+    Ok((limits, attribute_limits))
 }
 
 /// The longest inline message, found by trying: a queue pair is made and destroyed for each length

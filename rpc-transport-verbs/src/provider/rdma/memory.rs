@@ -9,6 +9,7 @@ use std::sync::Arc;
 use rdma_sys::{ibv_mr, ibv_pd};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
+use super::super::limits::in_range;
 use super::super::{QueuePairConfig, ReceiveWork};
 use super::completion_queue::CompletionQueue;
 use super::context::Handle;
@@ -75,15 +76,7 @@ impl ProtectionDomain {
     pub(crate) fn register(&self, len: usize, access: Access) -> Result<MemoryRegion, VerbsError> {
         let domain = Arc::clone(&self.domain);
         domain.handle.fork_guard.check()?;
-        if len == 0 {
-            return Err(VerbsError::OutOfRange {
-                call: "reg_mr",
-                parameter: "len",
-                value: 0,
-                min: 1,
-                max: usize::MAX as u64,
-            });
-        }
+        in_range("reg_mr", "len", len, 1, domain.handle.limits.max_mr_len)?;
         let pages = Pages::map(len).map_err(|source| VerbsError::Os {
             call: "mmap",
             source,

@@ -12,14 +12,16 @@ use rdma_sys::{
     ibv_send_wr, ibv_sge, ibv_wr_opcode,
 };
 
+use super::super::limits::in_range;
 use super::super::{QueuePairConfig, ReceiveWork, SendWork};
 use super::completion_queue::{self, CompletionQueue};
 use super::memory::Domain;
 use super::shared_receive_queue::{self, SharedReceiveQueue, index_of, post_receives, reason};
 use super::{BATCH, log_leak, os_error, to_u32};
 use crate::verbs::{
-    Access, AddressVector, Gid, ModifyError, Mtu, PathMigration, PostError, PostErrorReason, Psn,
-    QpAttributes, QpNum, QpState, QueuePairCapabilities, RnrTimer, VerbsError,
+    Access, AddressVector, Attribute, Gid, LinkLayer, ModifyError, Mtu, PathMigration, PostError,
+    PostErrorReason, Psn, QpAttributes, QpNum, QpState, QueuePairCapabilities, RnrTimer,
+    VerbsError,
 };
 
 /// Routers that a packet may pass: what IP calls the time to live, at its usual value.
@@ -57,6 +59,25 @@ impl QueuePair {
         const CALL: &str = "create_qp";
         let handle = &domain.handle;
         handle.fork_guard.check()?;
+        // Some drivers take objects of another context, which would outlive it.
+        let is_ours = |other| Arc::ptr_eq(handle, other);
+        for (is_ours, object) in [
+            (is_ours(&send_cq.queue.handle), "send_cq"),
+            (is_ours(&recv_cq.queue.handle), "recv_cq"),
+            (
+                srq.is_none_or(|srq| is_ours(&srq.queue.domain.handle)),
+                "srq",
+            ),
+        ] {
+            if !is_ours {
+                return Err(VerbsError::ForeignObject { call: CALL, object });
+            }
+        }
+        let max_wr = handle.limits.max_qp_wr;
+        in_range(CALL, "max_send_wr", config.max_send_wr, 1, max_wr)?;
+        if srq.is_none() {
+            in_range(CALL, "max_recv_wr", config.max_recv_wr, 0, max_wr)?;
+        }
         let mut wanted = ibv_qp_init_attr {
             qp_context: ptr::null_mut(),
             send_cq: send_cq.raw(),
@@ -76,7 +97,7 @@ impl QueuePair {
             qp_type: ibv_qp_type::IBV_QPT_RC,
             sq_sig_all: c_int::from(config.sq_sig_all),
         };
-        // SAFETY: the domain and the queues are alive; the device refuses those of another context.
+        // SAFETY: the domain and the queues are alive, and of one context.
         let raw = unsafe { (handle.library.ibv_create_qp)(domain.raw(), &mut wanted) };
         let raw = ptr::NonNull::new(raw).ok_or_else(|| os_error(CALL))?;
         // SAFETY: the library filled it in.
@@ -202,10 +223,16 @@ impl QueuePair {
     ) -> Result<(), ModifyError> {
         let handle = &self.domain.handle;
         handle.fork_guard.check()?;
+        handle.attribute_limits.check(attributes)?;
         let os = |source| ModifyError::Os {
             action: action(from, to),
             source,
         };
+        // Asked before, since it ends by itself. Some drivers hold a RESET back as well.
+        let is_draining = from == QpState::Sqd && self.is_draining();
+        if is_draining && to == QpState::Rts {
+            return Err(ModifyError::Draining);
+        }
         let raw = self
             .raw
             .ok_or_else(|| os(rustix::io::Errno::INVAL.into()))?;
@@ -228,11 +255,61 @@ impl QueuePair {
                     action: "be reached over the network",
                     source,
                 },
-                _ => os(source),
+                _ if is_draining => ModifyError::Draining,
+                _ => self.value_refused(attributes).unwrap_or_else(|| os(source)),
             });
         }
         self.state = to;
         Ok(())
+    }
+
+    /// Whether the send queue was told to drain and has not yet.
+    fn is_draining(&self) -> bool {
+        self.query_raw(mask::IBV_QP_STATE)
+            .is_ok_and(|(attributes, _)| attributes.sq_draining != 0)
+    }
+
+    /// Which value the device has refused, where its port tells: looked for only when it has, since
+    /// it costs questions.
+    fn value_refused(&self, attributes: &QpAttributes) -> Option<ModifyError> {
+        let wrong = |attribute, value: u64, reason| {
+            Some(ModifyError::Value {
+                attribute,
+                value,
+                reason,
+            })
+        };
+        let handle = &self.domain.handle;
+        let (raw, _) = self.query_raw(mask::IBV_QP_PORT).ok()?;
+        let port = attributes.port.unwrap_or(raw.port_num);
+        let port_attributes = handle.query_port(port).ok()?;
+        let is_roce = port_attributes.link_layer == LinkLayer::Ethernet;
+        if let Some(address) = attributes.alternate_path
+            && is_roce
+        {
+            let reason = "a connection over Ethernet has one path";
+            return wrong(Attribute::AlternatePath, address.port.into(), reason);
+        }
+        if let Some(mtu) = attributes.path_mtu
+            && mtu > port_attributes.active_mtu
+        {
+            return wrong(Attribute::PathMtu, mtu as u64, "more than the port's MTU");
+        }
+        let address = attributes.address?;
+        if address.port != port {
+            let reason = "port: another than the queue pair's";
+            return wrong(Attribute::Address, address.port.into(), reason);
+        }
+        if !address.is_global && is_roce {
+            let reason = "is_global has to be set: there are no LIDs on Ethernet";
+            return wrong(Attribute::Address, 0, reason);
+        }
+        let sgid = handle.query_gid(port, address.sgid_index);
+        if address.is_global && !sgid.is_ok_and(|gid| gid != Gid([0; 16])) {
+            let reason = "sgid_index: the port has no GID there";
+            return wrong(Attribute::Address, address.sgid_index.into(), reason);
+        }
+        None
     }
 
     pub(crate) fn post_send(&mut self, work: &[SendWork]) -> Result<(), PostError> {
@@ -298,10 +375,27 @@ impl QueuePair {
                 });
             }
         };
-        post_receives(work, self.capabilities.max_recv_wr, |first, refused| {
+        let posted = post_receives(work, self.capabilities.max_recv_wr, |first, refused| {
             // SAFETY: the queue pair is alive, and the list is whole.
             unsafe { ibv_post_recv(raw.as_ptr(), first, refused) }
-        })
+        });
+        if self.state == QpState::Error {
+            self.flush_again(raw);
+        }
+        posted
+    }
+
+    /// Some drivers do not tell the device of a receive, which then stays where it was posted after
+    /// the queue pair had been put in error. Putting it there once more flushes it.
+    fn flush_again(&self, raw: ptr::NonNull<ibv_qp>) {
+        let error = QpAttributes::default();
+        let (mut values, which) = to_raw(QpState::Error, &error);
+        let modify = self.domain.handle.library.ibv_modify_qp;
+        // SAFETY: the queue pair is alive; only what the mask names is read.
+        let returned = unsafe { modify(raw.as_ptr(), &mut values, which.0 as c_int) };
+        if returned != 0 {
+            tracing::debug!(errno = returned, "a queue pair in error cannot be flushed");
+        }
     }
 
     pub(crate) fn destroy(&mut self) {
@@ -387,7 +481,7 @@ fn action(from: QpState, to: QpState) -> &'static str {
         (_, QpState::Reset) => "reset the queue pair",
         (_, QpState::Init) => "bring the queue pair to INIT",
         (_, QpState::Rtr) => {
-            "bring the queue pair to RTR (the device refuses a path MTU above the port's, and an address that its GID cannot reach)"
+            "bring the queue pair to RTR (the device refuses an address that its GID cannot reach)"
         }
         (_, QpState::Rts) => "bring the queue pair to RTS",
         (_, QpState::Sqd) => "drain the queue pair",

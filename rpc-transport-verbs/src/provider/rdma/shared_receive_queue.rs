@@ -11,6 +11,7 @@ use rdma_sys::{
 };
 
 use super::super::ReceiveWork;
+use super::super::limits::in_range;
 use super::memory::{Domain, sge};
 use super::{BATCH, check, log_leak, next_number, os_error, to_u32};
 use crate::verbs::{PostError, PostErrorReason, SrqAttributes, SrqNum, VerbsError};
@@ -19,7 +20,7 @@ use crate::verbs::{PostError, PostErrorReason, SrqAttributes, SrqNum, VerbsError
 #[derive(Debug)]
 pub(super) struct Queue {
     raw: *mut ibv_srq,
-    domain: Arc<Domain>,
+    pub(super) domain: Arc<Domain>,
 }
 
 // SAFETY: libibverbs locks a shared receive queue while it is posted to.
@@ -53,13 +54,16 @@ impl SharedReceiveQueue {
         max_sge: usize,
     ) -> Result<Self, VerbsError> {
         let handle = &domain.handle;
+        const CALL: &str = "create_srq";
         handle.fork_guard.check()?;
+        in_range(CALL, "max_wr", max_wr, 1, handle.limits.max_srq_wr)?;
+        in_range(CALL, "max_sge", max_sge, 0, handle.limits.max_sge)?;
         let number = next_number();
         let mut wanted = ibv_srq_init_attr {
             srq_context: ptr::without_provenance_mut(number as usize),
             attr: ibv_srq_attr {
-                max_wr: to_u32("create_srq", "max_wr", max_wr)?,
-                max_sge: to_u32("create_srq", "max_sge", max_sge)?,
+                max_wr: to_u32(CALL, "max_wr", max_wr)?,
+                max_sge: to_u32(CALL, "max_sge", max_sge)?,
                 // Not for creation (ibv_create_srq(3)), though some devices take it.
                 srq_limit: 0,
             },
@@ -67,7 +71,7 @@ impl SharedReceiveQueue {
         // SAFETY: the domain is alive; the queue's own context is a number and is never followed.
         let raw = unsafe { (handle.library.ibv_create_srq)(domain.raw(), &mut wanted) };
         if raw.is_null() {
-            return Err(os_error("create_srq"));
+            return Err(os_error(CALL));
         }
         let domain = Arc::clone(domain);
         Ok(Self {
@@ -100,18 +104,20 @@ impl SharedReceiveQueue {
     }
 
     pub(crate) fn arm_limit(&self, limit: usize) -> Result<(), VerbsError> {
+        const CALL: &str = "modify_srq";
         let handle = &self.queue.domain.handle;
         handle.fork_guard.check()?;
+        in_range(CALL, "limit", limit, 0, self.max_wr)?;
         let mut attributes = ibv_srq_attr {
             max_wr: 0,
             max_sge: 0,
-            srq_limit: to_u32("modify_srq", "srq_limit", limit)?,
+            srq_limit: to_u32(CALL, "limit", limit)?,
         };
         let mask = ibv_srq_attr_mask::IBV_SRQ_LIMIT.0 as c_int;
         // SAFETY: the queue is alive; only what the mask names is read.
         let returned =
             unsafe { (handle.library.ibv_modify_srq)(self.queue.raw, &mut attributes, mask) };
-        check("modify_srq", returned)
+        check(CALL, returned)
     }
 
     pub(crate) fn query(&self) -> Result<SrqAttributes, VerbsError> {

@@ -54,6 +54,8 @@ mod transmit;
 mod wake;
 mod work_queues;
 
+use super::limits::AttributeLimits;
+
 pub(super) use objects::{
     CompletionQueue, Context, MemoryRegion, ProtectionDomain, QueuePair, SharedReceiveQueue,
 };
@@ -63,3 +65,10 @@ pub(super) const DEVICE_NAME: &str = "soft";
 
 /// RDMA reads and atomics in flight, as queue pairs are told; they can be agreed on already.
 const MAX_RD_ATOMIC: u8 = 16;
+
+const ATTRIBUTE_LIMITS: AttributeLimits = AttributeLimits {
+    port_count: 1,
+    pkey_count: 1,
+    max_rd_atomic: MAX_RD_ATOMIC,
+    max_dest_rd_atomic: MAX_RD_ATOMIC,
+};

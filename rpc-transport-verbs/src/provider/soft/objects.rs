@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use super::super::limits::in_range;
 use super::super::{QueuePairConfig, ReceiveWork, SendWork};
 use super::domain::{Domain, SharedReceives};
 use super::link_message::LinkMessage;
@@ -50,26 +51,6 @@ const LIMITS: DeviceAttributes = DeviceAttributes {
     max_qp_rd_atomic: MAX_RD_ATOMIC,
     port_count: 1,
 };
-
-fn in_range(
-    call: &'static str,
-    parameter: &'static str,
-    value: usize,
-    min: usize,
-    max: usize,
-) -> Result<(), VerbsError> {
-    if (min..=max).contains(&value) {
-        return Ok(());
-    }
-    let (value, min, max) = (value as u64, min as u64, max as u64);
-    Err(VerbsError::OutOfRange {
-        call,
-        parameter,
-        value,
-        min,
-        max,
-    })
-}
 
 fn exhausted(call: &'static str, what: &'static str, limit: usize) -> VerbsError {
     VerbsError::Exhausted {

@@ -94,67 +94,7 @@ impl SoftQueuePair {
 
     /// Checks the values of what is present; presence itself was checked.
     pub(super) fn check_values(&self, attributes: &QpAttributes) -> Result<(), ModifyError> {
-        let at_most = |attribute, value: Option<u64>, max, reason| match value {
-            Some(value) if value > max => Err(ModifyError::Value {
-                attribute,
-                value,
-                reason,
-            }),
-            _ => Ok(()),
-        };
-        let small = |value: Option<u8>| value.map(u64::from);
-        if let Some(port) = attributes.port
-            && port != 1
-        {
-            return Err(ModifyError::Value {
-                attribute: Attribute::Port,
-                value: u64::from(port),
-                reason: "the device has port 1 alone",
-            });
-        }
-        at_most(
-            Attribute::PkeyIndex,
-            attributes.pkey_index.map(u64::from),
-            0,
-            "the device has one partition key",
-        )?;
-        at_most(
-            Attribute::Timeout,
-            small(attributes.timeout),
-            31,
-            "at most 31",
-        )?;
-        at_most(
-            Attribute::RetryCnt,
-            small(attributes.retry_cnt),
-            7,
-            "at most 7",
-        )?;
-        at_most(
-            Attribute::RnrRetry,
-            small(attributes.rnr_retry),
-            7,
-            "at most 7",
-        )?;
-        let timer = attributes.min_rnr_timer.map(|timer| u64::from(timer.0));
-        at_most(Attribute::MinRnrTimer, timer, 31, "a code of at most 31")?;
-        let max_rd_atomic = u64::from(super::MAX_RD_ATOMIC);
-        let reason = "more than the device's max_qp_rd_atomic";
-        at_most(
-            Attribute::MaxRdAtomic,
-            small(attributes.max_rd_atomic),
-            max_rd_atomic,
-            reason,
-        )?;
-        let value = small(attributes.max_dest_rd_atomic);
-        at_most(Attribute::MaxDestRdAtomic, value, max_rd_atomic, reason)?;
-        let value = attributes.dest_qp_num.map(|number| u64::from(number.0));
-        at_most(
-            Attribute::DestQpNum,
-            value,
-            0x00ff_ffff,
-            "queue-pair numbers have 24 bits",
-        )?;
+        super::ATTRIBUTE_LIMITS.check(attributes)?;
         if let Some(address) = attributes.alternate_path {
             return Err(ModifyError::Value {
                 attribute: Attribute::AlternatePath,
