@@ -5,6 +5,7 @@
 //! | `greeter_server` | a service, and the server around it |
 //! | `greeter_client` | a client on the fastest path: this thread polls the device |
 //! | `in_process` | both in one program, and how a service is tested |
+//! | `device_info` | what the devices of this machine can do, and which is taken |
 //!
 //! This library holds nothing of its own. The programs of the README are compiled and run here as
 //! documentation tests, since every crate that they need is a dependency of this package.

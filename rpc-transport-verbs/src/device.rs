@@ -130,17 +130,12 @@ impl Device {
     ///
     /// As for [`open`](Self::open).
     pub fn best() -> Result<Self, DeviceError> {
-        if let Ok(names) = std::env::var(DEVICE_VARIABLE)
-            && !names.is_empty()
-        {
+        if let Some(names) = survey::named_by_environment() {
             let device = Self::open(&names)?;
             tracing::info!(device = %device.name, "named by {DEVICE_VARIABLE}");
             return Ok(device);
         }
         let survey = Survey::take();
-        if let Some(obstacle) = &survey.obstacle {
-            tracing::warn!(%obstacle, "RDMA devices are not looked for");
-        }
         for device in &survey.devices {
             if let Err(why) = &device.verdict {
                 tracing::warn!(device = %device.name, %why, "a device of this machine is passed over");

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use crate::device::DEVICE_VARIABLE;
 use crate::provider;
 use crate::verbs::{
     AddressWish, Context, DeviceAttributes, GidEntry, OpenError, PortAddress, PortAttributes,
@@ -15,8 +16,8 @@ pub(crate) const SOFT: &str = "soft";
 pub struct Survey {
     /// Each device, looked at as it would be when it is used.
     pub devices: Vec<SurveyedDevice>,
-    /// Why no RDMA devices could be looked for, if that is so.
-    pub obstacle: Option<String>,
+    /// What the environment variable `VERBLINE_DEVICE` names, which `Device::best` then opens.
+    pub named: Option<String>,
 }
 
 /// One device, and whether it can be used.
@@ -46,23 +47,26 @@ pub struct SurveyedPort {
 impl Survey {
     /// Looks at every device, by opening it. Takes some milliseconds for each.
     pub(crate) fn take() -> Self {
-        let mut devices = Vec::new();
-        let mut obstacle = None;
-        let mut names = provider::kernel_device_names();
-        match provider::rdma_device_names() {
-            // The library's order is the one that users see elsewhere (ibv_devices).
-            Ok(drivable) => {
-                names.retain(|name| !drivable.contains(name));
-                devices.extend(drivable.iter().map(|name| SurveyedDevice::look_at(name)));
+        // The library's order is the one that users see elsewhere (ibv_devices). Without the library
+        // there are the kernel's, each of which says that the library is missing.
+        let mut names = provider::rdma_device_names().unwrap_or_default();
+        for name in provider::kernel_device_names() {
+            if !names.contains(&name) {
+                names.push(name);
             }
-            Err(error) => obstacle = Some(error.to_string()),
         }
-        devices.extend(names.iter().map(|name| SurveyedDevice::look_at(name)));
-        devices.push(SurveyedDevice::look_at(SOFT));
-        Self { devices, obstacle }
+        names.push(SOFT.to_owned());
+        Self {
+            devices: names
+                .iter()
+                .map(|name| SurveyedDevice::look_at(name))
+                .collect(),
+            named: named_by_environment(),
+        }
     }
 
-    /// The one that `Device::best` takes first: the first that can be used.
+    /// The one that `Device::best` takes first, unless the environment names another: the first that
+    /// can be used.
     #[must_use]
     pub fn best(&self) -> Option<&SurveyedDevice> {
         self.devices.iter().find(|device| device.verdict.is_ok())
@@ -115,11 +119,14 @@ impl SurveyedDevice {
 
 impl fmt::Display for Survey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(obstacle) = &self.obstacle {
-            writeln!(f, "No RDMA device can be used: {obstacle}\n")?;
-        }
         for device in &self.devices {
             writeln!(f, "{device}")?;
+        }
+        if let Some(named) = &self.named {
+            return write!(
+                f,
+                "Device::best() takes {named}: the environment variable {DEVICE_VARIABLE} names it."
+            );
         }
         match self.best() {
             None => f.write_str("None of them can be used."),
@@ -162,9 +169,9 @@ impl fmt::Display for SurveyedDevice {
             )?;
             writeln!(
                 f,
-                "  memory      registrations of up to {} MiB, {} of them; up to {} bytes inline",
-                limits.max_mr_len >> 20,
+                "  memory      {} registrations of up to {}; messages of up to {} bytes inline",
                 limits.max_mr,
+                Gibibytes(limits.max_mr_len),
                 limits.max_inline_data
             )?;
         }
@@ -172,6 +179,20 @@ impl fmt::Display for SurveyedDevice {
             port.fmt_in(f, self.verdict.as_ref().ok())?;
         }
         Ok(())
+    }
+}
+
+/// The most bytes of something. Some devices say the largest number that there is.
+struct Gibibytes(usize);
+
+impl fmt::Display for Gibibytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        /// More than any machine has: 1 PiB.
+        const ENDLESS: usize = 1 << 50;
+        if self.0 >= ENDLESS {
+            return f.write_str("any length");
+        }
+        write!(f, "{} GiB", self.0 >> 30)
     }
 }
 
@@ -205,6 +226,13 @@ impl SurveyedPort {
         }
         Ok(())
     }
+}
+
+/// What the environment names, if it names anything.
+pub(crate) fn named_by_environment() -> Option<String> {
+    std::env::var(DEVICE_VARIABLE)
+        .ok()
+        .filter(|names| !names.is_empty())
 }
 
 /// Whether an RDMA device is meant: one that the kernel lists, or that drivers name so, and which may
