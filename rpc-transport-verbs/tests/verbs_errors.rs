@@ -9,8 +9,8 @@ use rpc_transport_verbs::verbs::{
     RtsAttributes, SendRequest, VerbsError, WorkKind,
 };
 use verbs_side::{
-    HANG, Plan, SLOT_LEN, Side, connected, connected_with, failed, flushed, received, region, rtr,
-    rts, sent,
+    HANG, Plan, SLOT_LEN, Side, address, connected, connected_with, device, failed, flushed,
+    is_rxe, received, region, rtr, rts, sent, specified_or_rxe,
 };
 
 #[test]
@@ -24,14 +24,12 @@ fn a_message_longer_than_its_receive_fails_both_sides() {
         left.send(len, 1);
         left.send_signaled(8, 2);
         let done = right.wait(2);
-        assert_eq!(done[0], failed(WorkKind::Receive, C::LocalLength), "{len}");
+        let too_long = specified_or_rxe(C::LocalLength, C::LocalQpOperation);
+        assert_eq!(done[0], failed(WorkKind::Receive, too_long), "{len}");
         assert_eq!(done[1], flushed(WorkKind::Receive));
         let done = left.wait(2);
-        assert_eq!(
-            done[0],
-            failed(WorkKind::Send, C::RemoteInvalidRequest),
-            "unsignaled"
-        );
+        let refused = specified_or_rxe(C::RemoteInvalidRequest, C::RemoteOperation);
+        assert_eq!(done[0], failed(WorkKind::Send, refused), "unsignaled");
         assert_eq!(done[1], flushed(WorkKind::Send));
         assert_eq!(
             (left.state(), right.state()),
@@ -52,7 +50,7 @@ fn a_receive_that_the_device_may_not_write_fails_both_sides() {
     let another_domain: Wrong =
         |side| region(&side.context.alloc_pd().unwrap(), 1).into_slots(SLOT_LEN);
     let another_context: Wrong = |_| {
-        let context = rpc_transport_verbs::verbs::Context::open("soft").unwrap();
+        let context = rpc_transport_verbs::verbs::Context::open(device()).unwrap();
         region(&context.alloc_pd().unwrap(), 1).into_slots(SLOT_LEN)
     };
     for wrong in [no_local_write, another_domain, another_context] {
@@ -60,10 +58,8 @@ fn a_receive_that_the_device_may_not_write_fails_both_sides() {
         let mut slots = wrong(&right);
         right.qp.post_recv(&mut slots, 1).unwrap();
         left.send(10, 1);
-        assert_eq!(
-            right.wait_one(),
-            failed(WorkKind::Receive, C::LocalProtection)
-        );
+        let protected = specified_or_rxe(C::LocalProtection, C::LocalQpOperation);
+        assert_eq!(right.wait_one(), failed(WorkKind::Receive, protected));
         assert_eq!(left.wait_one(), failed(WorkKind::Send, C::RemoteOperation));
     }
 }
@@ -93,14 +89,13 @@ fn a_send_that_the_device_may_not_read_fails_after_all_before_it_have_completed(
     let mut list = vec![first, SendRequest::new(other, 10), third];
     left.post_list(&mut list).unwrap();
     let done = left.wait(3);
-    // The good one completes once the peer has taken it, whether or not anybody polls there.
+    // The good one completes once the peer has taken it, whether or not anybody polls there. Soft-RoCE
+    // forgets an acknowledgement that comes after the failure.
+    assert!(done[0] == sent() || (is_rxe() && done[0] == flushed(WorkKind::Send)));
+    let protected = specified_or_rxe(C::LocalProtection, C::LocalQpOperation);
     assert_eq!(
-        done,
-        [
-            sent(),
-            failed(WorkKind::Send, C::LocalProtection),
-            flushed(WorkKind::Send)
-        ]
+        done[1..],
+        [failed(WorkKind::Send, protected), flushed(WorkKind::Send)]
     );
     assert_eq!(right.wait_one(), received(10, 1));
     right.assert_quiet();
@@ -119,9 +114,13 @@ fn slow_to_be_ready(rnr_retry: u8, timer: RnrTimer) -> (Side, Side) {
         ..rtr(to_left)
     };
     right.qp.to_rtr(attributes).unwrap();
-    left.qp
-        .to_rts(RtsAttributes { rnr_retry, ..rts() })
-        .unwrap();
+    // Long enough that no acknowledgement is missed while the receiver is waited for.
+    let attributes = RtsAttributes {
+        rnr_retry,
+        timeout: 16,
+        ..rts()
+    };
+    left.qp.to_rts(attributes).unwrap();
     right.rts();
     (left, right)
 }
@@ -148,7 +147,7 @@ fn without_rnr_retries_the_first_refusal_is_the_last() {
         wait_left(&mut left, &mut right),
         failed(WorkKind::Send, status)
     );
-    assert_eq!(right.context.counters().unwrap().rnr_nak_sent, 1);
+    assert_eq!(right.rnr_naks_sent(), 1);
     assert_eq!(
         (left.state(), right.state()),
         (QpState::Error, QpState::Rts)
@@ -164,8 +163,9 @@ fn one_rnr_retry_waits_for_the_receivers_time_and_then_fails() {
     left.send(10, 1);
     wait_left(&mut left, &mut right);
     assert!(start.elapsed() >= timer.duration(), "{:?}", start.elapsed());
-    assert_eq!(right.context.counters().unwrap().rnr_nak_sent, 2);
-    assert_eq!(left.context.counters().unwrap().rnr_nak_received, 2);
+    assert_eq!(right.rnr_naks_sent(), 2);
+    let counters = left.context.rnr_counters(address().port).unwrap();
+    assert_eq!(counters.nak_received, 2);
 }
 
 #[test]
@@ -175,8 +175,10 @@ fn rnr_is_retried_for_ever_and_what_waited_arrives_in_order() {
         left.send(10, fill);
     }
     left.send_signaled(10, 4);
-    while right.context.counters().unwrap().rnr_nak_sent < 20 {
+    let start = Instant::now();
+    while right.rnr_naks_sent() < 20 {
         assert_eq!((left.poll(), right.poll()), (vec![], vec![]));
+        assert!(start.elapsed() < HANG);
     }
     right.post_recv(4);
     let start = Instant::now();
@@ -192,11 +194,12 @@ fn rnr_is_retried_for_ever_and_what_waited_arrives_in_order() {
 
 #[test]
 fn progress_gives_the_rnr_retries_back() {
-    let (mut left, mut right) = slow_to_be_ready(1, RnrTimer(1));
+    // Code 24 is 41 ms: time to post before the one retry.
+    let (mut left, mut right) = slow_to_be_ready(1, RnrTimer(24));
     for fill in 1..=5 {
-        let naks = right.context.counters().unwrap().rnr_nak_sent;
+        let naks = right.rnr_naks_sent();
         left.send_signaled(10, fill);
-        while right.context.counters().unwrap().rnr_nak_sent == naks {
+        while right.rnr_naks_sent() == naks {
             right.poll();
         }
         right.post_recv(1);
@@ -281,8 +284,16 @@ fn without_a_timeout_a_silent_peer_is_waited_for_for_ever() {
         left.assert_quiet();
     }
     right.rtr(to_left);
-    right.post_recv(1);
-    assert_eq!(right.wait_one(), received(10, 1));
+    right.post_recv(2);
+    if is_rxe() {
+        // Without a timer nothing is repeated, until a later message shows the peer that one is missing.
+        right.assert_quiet();
+        left.send(10, 2);
+        let fills: Vec<_> = right.wait(2).iter().map(|done| done.first).collect();
+        assert_eq!(fills, [1, 2]);
+    } else {
+        assert_eq!(right.wait_one(), received(10, 1));
+    }
     assert_eq!(left.wait_one(), sent());
 }
 
@@ -328,33 +339,49 @@ fn a_peer_that_expects_other_sequence_numbers_drops_everything_silently() {
 fn a_completion_queue_that_overruns_is_dead_and_takes_its_queue_pairs_along() {
     let small = Plan {
         cq_depth: 2,
+        max_recv_wr: 1024,
         ..Plan::default()
     };
     let (mut left, mut right) = connected_with(Plan::default(), small);
-    right.post_recv(3);
-    for fill in 1..=3 {
-        left.send(10, fill);
+    // As many as were asked for, or more.
+    let capacity = right.cq.capacity();
+    right.add_slots(capacity);
+    right.post_recv(capacity + 1);
+    // Nobody polls there: the device itself takes the messages.
+    for fill in 0..capacity {
+        left.send_signaled(10, fill as u8);
+        assert_eq!(left.wait_one(), sent());
     }
-    // Nobody polls: the device itself takes the messages.
+    right.assert_no_event();
+    left.send(10, 0);
     let cq = right.cq.number();
     assert_eq!(right.event(), AsyncEvent::CompletionQueueError { cq });
-    assert_eq!(
-        right.event(),
-        AsyncEvent::QpFatal {
-            qp_num: right.qp.qp_num()
-        }
-    );
     right.wait_for_state(QpState::Error);
-    assert_eq!(
-        right.wait(2),
-        [received(10, 1), received(10, 2)],
-        "what was in it stays"
-    );
-    let error = right.cq.poll(&mut Vec::new(), 1).unwrap_err();
-    assert!(
-        matches!(error, VerbsError::CompletionQueueOverrun { capacity: 2 }),
-        "{error}"
-    );
+    if !is_rxe() {
+        assert_eq!(
+            right.event(),
+            AsyncEvent::QpFatal {
+                qp_num: right.qp.qp_num()
+            }
+        );
+    }
+    let mut held = Vec::new();
+    while held.len() < capacity {
+        held.extend(right.poll());
+    }
+    for (number, done) in held.iter().enumerate() {
+        assert_eq!(*done, received(10, number as u8), "what was in it stays");
+    }
+    let after = right.cq.poll(&mut Vec::new(), 1);
+    if is_rxe() {
+        // It goes on as if nothing had been lost.
+        assert!(matches!(after, Ok(0)), "{after:?}");
+    } else {
+        assert!(
+            matches!(after, Err(VerbsError::CompletionQueueOverrun { capacity: c }) if c == capacity),
+            "{after:?}"
+        );
+    }
 }
 
 #[test]
@@ -368,12 +395,14 @@ fn a_queue_pair_on_a_shared_receive_queue_says_when_it_has_taken_its_last() {
     left.send(10, 1);
     right.wait(1);
     right.go(QpState::Error);
-    assert_eq!(
-        right.event(),
-        AsyncEvent::QpLastWqeReached {
-            qp_num: right.qp.qp_num()
-        }
-    );
+    if !is_rxe() {
+        assert_eq!(
+            right.event(),
+            AsyncEvent::QpLastWqeReached {
+                qp_num: right.qp.qp_num()
+            }
+        );
+    }
     right.assert_quiet();
     right.go(QpState::Error);
     right.assert_no_event();
@@ -404,14 +433,34 @@ fn parameters_out_of_range_are_refused_by_name() {
         "max_sge",
     );
     named(side.domain.register(0, Access::NONE).map(drop), "len");
-    named(
-        side.domain
-            .register(limits.max_mr_len + 1, Access::NONE)
-            .map(drop),
-        "len",
-    );
-    named(side.context.query_port(2).map(drop), "port");
-    named(side.context.query_gid(1, 1).map(drop), "index");
+    // A device may say that it has no limit.
+    if let Some(len) = limits.max_mr_len.checked_add(1) {
+        named(side.domain.register(len, Access::NONE).map(drop), "len");
+    }
+    let no_port = limits.port_count + 1;
+    named(side.context.query_port(no_port).map(drop), "port");
+    named(side.context.query_gid(no_port, 0).map(drop), "port");
+    let gid = side.context.query_gid(1, 255);
+    if side.context.query_port(1).unwrap().gid_count > 255 {
+        assert_eq!(gid.unwrap().0, [0; 16], "an empty entry");
+    } else {
+        named(gid.map(drop), "index");
+    }
+    let queue_pair = |max_send_wr, max_recv_wr| {
+        let config = rpc_transport_verbs::verbs::QueuePairConfig {
+            send_cq: &side.cq,
+            recv_cq: &side.cq,
+            srq: None,
+            max_send_wr,
+            max_recv_wr,
+            max_inline_data: 0,
+            sq_sig_all: false,
+        };
+        side.domain.create_qp(config).map(drop)
+    };
+    named(queue_pair(0, 1), "max_send_wr");
+    named(queue_pair(limits.max_qp_wr + 1, 1), "max_send_wr");
+    named(queue_pair(1, limits.max_qp_wr + 1), "max_recv_wr");
     assert!(matches!(
         side.domain.register(1, Access::REMOTE_WRITE),
         Err(VerbsError::RemoteWithoutLocalWrite)

@@ -5,8 +5,10 @@ mod verbs_side;
 use std::collections::HashMap;
 use std::time::Instant;
 
-use rpc_transport_verbs::verbs::{QpNum, QueuePair, SendRequest, WorkCompletion, WorkKind};
-use verbs_side::{HANG, Plan, Side, connected, create_qp, endpoint, received, rtr, rts, sent};
+use rpc_transport_verbs::verbs::{Access, QpNum, QueuePair, SendRequest, WorkCompletion, WorkKind};
+use verbs_side::{
+    HANG, Plan, Side, address, connected, create_qp, device, endpoint, received, rtr, rts, sent,
+};
 
 /// Two contexts with `count` connected queue pairs each, besides their first ones.
 fn crowd(count: usize) -> (Side, Side, Vec<(QueuePair, QueuePair)>) {
@@ -25,8 +27,7 @@ fn crowd(count: usize) -> (Side, Side, Vec<(QueuePair, QueuePair)>) {
                 endpoint(&left.context, &to_right),
             );
             for (qp, remote) in [(&mut to_right, remotes.0), (&mut to_left, remotes.1)] {
-                qp.to_init(1, rpc_transport_verbs::verbs::Access::NONE)
-                    .unwrap();
+                qp.to_init(address().port, Access::NONE).unwrap();
                 qp.to_rtr(rtr(remote)).unwrap();
                 qp.to_rts(rts()).unwrap();
             }
@@ -82,8 +83,10 @@ fn every_ring_of_a_crowd_is_heard_after_it_has_gone_cold() {
         );
         right.post_recv(100);
     }
-    // Cold rings were told of: that is what this test is about.
-    assert!(left.context.counters().unwrap().wakes > 0);
+    // Cold rings were told of: that is what this test is about. Other devices have no rings.
+    if device() == "soft" {
+        assert!(left.context.counters().unwrap().wakes > 0);
+    }
 }
 
 #[test]
@@ -117,7 +120,7 @@ fn a_region_that_is_registered_later_can_be_sent_from() {
         .register(long, Default::default())
         .unwrap()
         .into_slots(long);
-    let write = rpc_transport_verbs::verbs::Access::LOCAL_WRITE;
+    let write = Access::LOCAL_WRITE;
     let mut receive = right.domain.register(long, write).unwrap().into_slots(long);
     right.qp.post_recv(&mut receive, 1).unwrap();
     let mut slot = send.remove(0);
@@ -165,7 +168,7 @@ fn threads_share_a_context_by_taking_turns() {
         cq_depth: 64,
         ..Plan::default()
     };
-    let context = rpc_transport_verbs::verbs::Context::open("soft").unwrap();
+    let context = rpc_transport_verbs::verbs::Context::open(device()).unwrap();
     let domain = context.alloc_pd().unwrap();
     std::thread::scope(|scope| {
         for _ in 0..THREADS {
@@ -174,8 +177,7 @@ fn threads_share_a_context_by_taking_turns() {
                 // One queue pair connected to itself per thread, all behind the same owner word.
                 let mut cq = context.create_cq(plan.cq_depth).unwrap();
                 let mut qp = create_qp(&domain, &cq, None, plan);
-                qp.to_init(1, rpc_transport_verbs::verbs::Access::NONE)
-                    .unwrap();
+                qp.to_init(address().port, Access::NONE).unwrap();
                 qp.to_rtr(rtr(endpoint(&context, &qp))).unwrap();
                 qp.to_rts(rts()).unwrap();
                 let mut slots = verbs_side::region(&domain, 4).into_slots(verbs_side::SLOT_LEN);

@@ -195,11 +195,13 @@ fn a_killed_peer_is_noticed_within_the_retry_budget_and_not_before() {
     let killed = Instant::now();
     peer.kill();
     let done = side.wait(2);
-    assert!(
-        killed.elapsed() >= Duration::from_millis(100),
-        "{:?}",
-        killed.elapsed()
-    );
+    // On a network the first of the three has begun before: with the last answer. There, a kernel may
+    // count in steps of 4 ms.
+    let budget = match verbs_side::device() {
+        "soft" => Duration::from_millis(100),
+        _ => Duration::from_millis(2 * 32),
+    };
+    assert!(killed.elapsed() >= budget, "{:?}", killed.elapsed());
     assert_eq!(
         done[0],
         failed(WorkKind::Send, CompletionStatus::RetryExceeded)

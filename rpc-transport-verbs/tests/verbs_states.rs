@@ -100,12 +100,27 @@ fn side_in(state: S) -> Side {
             }
             if state == S::Sqd {
                 side.go(S::Sqd);
+                wait_until_drained(&mut side);
             }
         }
         _ => {}
     }
     assert_eq!(side.state(), state);
     side
+}
+
+/// Until it can be left to any state: Soft-RoCE lets it go to ERR alone before, not even to RESET.
+fn wait_until_drained(side: &mut Side) {
+    let start = std::time::Instant::now();
+    let stay = QpAttributes {
+        state: Some(S::Sqd),
+        ..QpAttributes::default()
+    };
+    while let Err(error) = side.qp.modify(&stay) {
+        assert!(matches!(error, ModifyError::Draining), "{error}");
+        assert!(start.elapsed() < verbs_side::HANG);
+        side.poll();
+    }
 }
 
 fn set(attributes: &mut QpAttributes, attribute: A, side: &Side, from: S) {
@@ -276,16 +291,18 @@ fn each_superfluous_attribute_is_named_and_nothing_changes() {
 fn values_out_of_range_are_refused_by_name_and_nothing_changes() {
     type Spoil = fn(&mut QpAttributes);
     let cases: [(S, S, A, Spoil); 13] = [
-        (S::Reset, S::Init, A::Port, |a| a.port = Some(2)),
-        (S::Reset, S::Init, A::PkeyIndex, |a| a.pkey_index = Some(1)),
+        (S::Reset, S::Init, A::Port, |a| a.port = Some(9)),
+        (S::Reset, S::Init, A::PkeyIndex, |a| {
+            a.pkey_index = Some(u16::MAX)
+        }),
         (S::Init, S::Rtr, A::Address, |a| {
             a.address.as_mut().unwrap().is_global = false
         }),
         (S::Init, S::Rtr, A::Address, |a| {
-            a.address.as_mut().unwrap().sgid_index = 1
+            a.address.as_mut().unwrap().sgid_index = 255
         }),
         (S::Init, S::Rtr, A::Address, |a| {
-            a.address.as_mut().unwrap().port = 2
+            a.address.as_mut().unwrap().port = 9
         }),
         (S::Init, S::Rtr, A::AlternatePath, |a| {
             a.alternate_path = a.address
@@ -344,7 +361,13 @@ fn the_state_that_the_caller_believes_in_is_the_one_that_counts() {
 fn a_process_that_is_not_there_is_named_and_the_state_stays() {
     let mut side = side_in(S::Init);
     let mut gid = side.endpoint().gid;
-    gid.0[15] ^= 0xff;
+    // On a network it is one that no route leads to: 203.0.113.0/24 is for documents alone, and so is
+    // 2001:db8::/32. Whether a neighbour is there is asked by ARP, which the guest's netdev has not.
+    match std::net::Ipv6Addr::from(gid.0).to_ipv4_mapped() {
+        _ if verbs_side::device() == "soft" => gid.0[15] ^= 0xff,
+        Some(_) => gid.0[12..].copy_from_slice(&[203, 0, 113, 7]),
+        None => gid.0[..4].copy_from_slice(&[0x20, 0x01, 0x0d, 0xb8]),
+    }
     let remote = RemoteEndpoint {
         gid,
         lid: 0,
@@ -361,7 +384,15 @@ fn a_process_that_is_not_there_is_named_and_the_state_stays() {
         ..remote
     };
     let error = side.qp.to_rtr(verbs_side::rtr(foreign)).unwrap_err();
-    assert!(matches!(error, ModifyError::Unreachable { .. }), "{error}");
+    if verbs_side::is_rxe() {
+        // From an address of IPv4 to one of IPv6.
+        assert!(
+            matches!(error, ModifyError::Value { attribute, .. } if attribute == A::Address),
+            "{error}"
+        );
+    } else {
+        assert!(matches!(error, ModifyError::Unreachable { .. }), "{error}");
+    }
     assert_eq!(side.state(), S::Init);
 }
 
@@ -393,9 +424,16 @@ fn what_is_posted_in_error_is_flushed_unsignaled_or_not() {
     side.post_recv(2);
     side.send(8, 1);
     side.send_signaled(8, 2);
-    let done = side.wait(4);
-    assert_eq!(done[..2], [flushed(WorkKind::Receive); 2]);
-    assert_eq!(done[2..], [flushed(WorkKind::Send); 2]);
+    assert_flushed(&mut side, 2, 2);
+}
+
+/// Everything is flushed, and nothing is said of the order of sends and receives.
+fn assert_flushed(side: &mut Side, sends: usize, receives: usize) {
+    let done = side.wait(sends + receives);
+    for (kind, count) in [(WorkKind::Send, sends), (WorkKind::Receive, receives)] {
+        let of_kind: Vec<_> = done.iter().filter(|done| done.kind == kind).collect();
+        assert_eq!(of_kind, vec![&flushed(kind); count], "{kind:?}");
+    }
 }
 
 #[test]
@@ -404,20 +442,15 @@ fn going_to_error_flushes_sends_and_receives_in_order() {
     let slots = left.slots.len();
     left.post_recv(3);
     right.post_recv(1);
-    left.send(10, 1);
+    left.send_signaled(10, 1);
     right.wait(1);
+    assert_eq!(left.wait_one(), sent(), "acknowledged, so not flushed");
     // Nothing is posted for these: they stay unacknowledged.
     for fill in 2..5 {
         left.send(10, fill);
     }
     left.go(S::Error);
-    let done = left.wait(6);
-    assert_eq!(
-        done[..3],
-        [flushed(WorkKind::Send); 3],
-        "the first had been acknowledged"
-    );
-    assert_eq!(done[3..], [flushed(WorkKind::Receive); 3]);
+    assert_flushed(&mut left, 3, 3);
     assert_eq!(left.slots.len(), slots, "every slot is back");
     assert_eq!(left.state(), S::Error);
     left.assert_quiet();
@@ -476,7 +509,16 @@ fn a_drained_send_queue_receives_but_starts_nothing_until_it_is_back_in_rts() {
     assert_eq!(left.wait_one(), received(10, 2));
     right.assert_quiet();
     left.go(S::Rts);
-    assert_eq!(right.wait_one(), received(10, 1));
+    if verbs_side::is_rxe() {
+        // Nobody tells its send queue to go on, but for the next that is posted.
+        right.assert_quiet();
+        right.post_recv(1);
+        left.send(10, 3);
+        let fills: Vec<_> = right.wait(2).iter().map(|done| done.first).collect();
+        assert_eq!(fills, [1, 3]);
+    } else {
+        assert_eq!(right.wait_one(), received(10, 1));
+    }
     assert_eq!(left.wait_one(), sent());
 }
 
@@ -485,10 +527,22 @@ fn a_send_queue_that_is_still_draining_cannot_go_back_to_rts() {
     let (mut left, mut right) = connected(Plan::default());
     left.send(10, 1);
     // It has begun when the peer has said that it is not ready for it.
-    while right.context.counters().unwrap().rnr_nak_sent == 0 {
+    while right.rnr_naks_sent() == 0 {
         right.poll();
     }
     left.go(S::Sqd);
+    if verbs_side::is_rxe() {
+        // What the peer was not ready for counts as not begun, and is begun again with the next send.
+        let qp_num = left.qp.qp_num();
+        assert_eq!(left.event(), AsyncEvent::SqDrained { qp_num });
+        right.post_recv(2);
+        right.assert_quiet();
+        left.go(S::Rts);
+        left.send(10, 2);
+        let fills: Vec<_> = right.wait(2).iter().map(|done| done.first).collect();
+        assert_eq!(fills, [1, 2]);
+        return;
+    }
     let error = left
         .qp
         .modify(&QpAttributes {
@@ -523,11 +577,13 @@ fn the_first_message_before_rts_establishes_the_communication_once() {
     left.send(10, 1);
     left.send(10, 2);
     right.wait(2);
-    assert_eq!(
-        right.event(),
-        AsyncEvent::CommunicationEstablished {
-            qp_num: right.qp.qp_num()
-        }
-    );
+    if !verbs_side::is_rxe() {
+        assert_eq!(
+            right.event(),
+            AsyncEvent::CommunicationEstablished {
+                qp_num: right.qp.qp_num()
+            }
+        );
+    }
     right.assert_no_event();
 }

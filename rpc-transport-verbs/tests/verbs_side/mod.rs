@@ -4,6 +4,7 @@
 // Each test program uses its own part of this.
 #![allow(dead_code)]
 
+use std::path::Path;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
@@ -34,9 +35,18 @@ pub(crate) fn address() -> &'static PortAddress {
     })
 }
 
-/// What one device does and another does otherwise: `soft` does what the specification says.
-pub(crate) fn on_soft_or<T>(soft: T, kernel: T) -> T {
-    if device() == "soft" { soft } else { kernel }
+/// Whether it is the kernel's Soft-RoCE: of the RDMA drivers, the one with a parent among the network
+/// devices.
+pub(crate) fn is_rxe() -> bool {
+    Path::new("/sys/class/infiniband")
+        .join(device())
+        .join("parent")
+        .exists()
+}
+
+/// What the specification says, or what Soft-RoCE does instead (docs/deviations.md).
+pub(crate) fn specified_or_rxe<T>(specified: T, rxe: T) -> T {
+    if is_rxe() { rxe } else { specified }
 }
 
 /// How a side is made.
@@ -243,6 +253,26 @@ impl Side {
             assert_eq!(self.poll(), []);
             std::thread::yield_now();
         }
+    }
+
+    /// Messages that found no receive: at this side, or at the whole port if the kernel counts.
+    pub(crate) fn rnr_naks_sent(&self) -> u64 {
+        let counters = self.context.rnr_counters(address().port);
+        counters.expect("the device counts them").nak_sent
+    }
+
+    /// How many receives fit in its queue: as many as were asked for, or more.
+    pub(crate) fn receive_capacity(&self) -> usize {
+        match &self.srq {
+            Some(srq) => srq.query().unwrap().max_wr,
+            None => self.qp.capabilities().max_recv_wr,
+        }
+    }
+
+    /// Registers so many slots more.
+    pub(crate) fn add_slots(&mut self, count: usize) {
+        let more = region(&self.domain, count).into_slots(SLOT_LEN);
+        self.slots.extend(more);
     }
 
     /// The next event, which must come.

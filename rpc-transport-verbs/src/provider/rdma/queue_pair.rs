@@ -2,6 +2,7 @@
 
 use std::io;
 use std::mem::MaybeUninit;
+use std::net::Ipv6Addr;
 use std::os::raw::{c_int, c_uint};
 use std::ptr;
 use std::sync::Arc;
@@ -304,10 +305,16 @@ impl QueuePair {
             let reason = "is_global has to be set: there are no LIDs on Ethernet";
             return wrong(Attribute::Address, 0, reason);
         }
+        let index = u64::from(address.sgid_index);
         let sgid = handle.query_gid(port, address.sgid_index);
-        if address.is_global && !sgid.is_ok_and(|gid| gid != Gid([0; 16])) {
+        let Some(sgid) = sgid.ok().filter(|gid| *gid != Gid([0; 16])) else {
             let reason = "sgid_index: the port has no GID there";
-            return wrong(Attribute::Address, address.sgid_index.into(), reason);
+            return wrong(Attribute::Address, index, reason);
+        };
+        let is_ipv4 = |gid: Gid| Ipv6Addr::from(gid.0).to_ipv4_mapped().is_some();
+        if is_roce && is_ipv4(sgid) != is_ipv4(address.gid) {
+            let reason = "sgid_index: of the two GIDs one is of IPv4 and one of IPv6";
+            return wrong(Attribute::Address, index, reason);
         }
         None
     }

@@ -74,12 +74,14 @@ impl SharedReceiveQueue {
             return Err(os_error(CALL));
         }
         let domain = Arc::clone(domain);
-        Ok(Self {
+        let mut created = Self {
             queue: Arc::new(Queue { raw, domain }),
             number,
-            // What was granted is written back.
-            max_wr: wanted.attr.max_wr as usize,
-        })
+            max_wr: 0,
+        };
+        // Some drivers write back what was asked for, and give more.
+        created.max_wr = created.query()?.max_wr;
+        Ok(created)
     }
 
     pub(super) fn raw(&self) -> *mut ibv_srq {

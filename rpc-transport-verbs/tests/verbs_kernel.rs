@@ -1,0 +1,342 @@
+//! What only the kernel's RDMA devices have: limits of locked memory, device files, ports that go down,
+//! GIDs with network devices, objects in the kernel.
+//!
+//! They need the device that `VERBLINE_DEVICE` names (`make test-rdma`). Elsewhere they count as ignored,
+//! not as passed, and run with `--include-ignored` they fail. Some change the system, as root: these are
+//! for the guest, which is thrown away (`not-on-kernel-verbs.txt` says which).
+
+mod verbs_side;
+
+use std::fs;
+use std::io;
+use std::net::Ipv6Addr;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use rpc_transport_verbs::verbs::{
+    Access, AddressWish, AsyncEvent, Context, GidType, OpenError, PortState, VerbsError,
+};
+use verbs_side::{HANG, Plan, Side, address, connected, device};
+
+/// The device, which must be one of the kernel's.
+fn kernel_device() -> &'static str {
+    let listed = Path::new("/sys/class/infiniband").join(device());
+    assert!(
+        device() != "soft" && listed.exists(),
+        "VERBLINE_DEVICE has to name an RDMA device of the kernel; '{}' is none",
+        device()
+    );
+    device()
+}
+
+fn run(program: &str, arguments: &[&str]) -> String {
+    let output = Command::new(program).args(arguments).output().unwrap();
+    assert!(
+        output.status.success(),
+        "{program} {arguments:?}: {output:?}"
+    );
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Puts a file's words back when it is dropped.
+struct Restored {
+    path: PathBuf,
+    words: String,
+}
+
+impl Restored {
+    fn write(path: &str, words: &str) -> Self {
+        let before = fs::read_to_string(path).unwrap();
+        fs::write(path, words).unwrap();
+        Self {
+            path: path.into(),
+            words: before,
+        }
+    }
+}
+
+impl Drop for Restored {
+    fn drop(&mut self) {
+        let _ = fs::write(&self.path, &self.words);
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device, in VERBLINE_DEVICE"]
+fn an_unknown_device_is_refused_with_the_names_that_would_do() {
+    let device = kernel_device();
+    let error = Context::open("verbline_has_none").unwrap_err();
+    let OpenError::UnknownDevice { name, known } = &error else {
+        panic!("{error}");
+    };
+    assert_eq!(name, "verbline_has_none");
+    let known: Vec<_> = known.split(", ").collect();
+    assert!(
+        known.contains(&device) && known.contains(&"soft"),
+        "{error}"
+    );
+}
+
+#[test]
+#[ignore = "needs an RDMA device, in VERBLINE_DEVICE"]
+fn registering_beyond_the_limit_of_locked_memory_names_it_and_says_how_to_raise_it() {
+    const LIMITED: &str = "VERBS_KERNEL_LIMITED";
+    kernel_device();
+    if std::env::var_os(LIMITED).is_none() {
+        // This test again, with 64 KiB.
+        let output = Command::new("../.ci/with-memlock")
+            .arg("64")
+            .arg(std::env::current_exe().unwrap())
+            .args(["--include-ignored", "--exact"])
+            .arg("registering_beyond_the_limit_of_locked_memory_names_it_and_says_how_to_raise_it")
+            .env(LIMITED, "64")
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{output:?}");
+        assert!(said.contains("1 passed"), "{said}");
+        return;
+    }
+    let domain = Context::open(device()).unwrap().alloc_pd().unwrap();
+    let _within = domain.register(32 << 10, Access::LOCAL_WRITE).unwrap();
+    let error = domain.register(1 << 20, Access::LOCAL_WRITE).unwrap_err();
+    let VerbsError::MemoryLocked { len, limit, source } = &error else {
+        panic!("{error}");
+    };
+    assert_eq!(*len, 1 << 20);
+    assert!(limit.starts_with("64 KiB"), "{limit}");
+    assert_eq!(source.kind(), io::ErrorKind::OutOfMemory);
+    let said = error.to_string();
+    for word in [
+        "1048576 bytes",
+        "64 KiB",
+        "in use",
+        "ulimit -l",
+        "LimitMEMLOCK=",
+    ] {
+        assert!(said.contains(word), "{word}: {said}");
+    }
+    // What was refused is not kept.
+    let _again = domain.register(16 << 10, Access::LOCAL_WRITE).unwrap();
+}
+
+#[test]
+#[ignore = "needs an RDMA device, in VERBLINE_DEVICE"]
+fn a_completion_queue_too_deep_names_the_most_that_there_is() {
+    let context = Context::open(kernel_device()).unwrap();
+    let max = context.query_device().max_cqe;
+    let error = context.create_cq(max + 1).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        format!("create_cq: depth = {} is outside 1..={max}", max + 1)
+    );
+    let cq = context.create_cq(1).unwrap();
+    assert!(cq.capacity() >= 1);
+}
+
+#[test]
+#[ignore = "needs an RDMA device, in VERBLINE_DEVICE"]
+fn the_chosen_gid_is_of_an_active_port_and_says_why() {
+    let device = kernel_device();
+    let context = Context::open(device).unwrap();
+    let chosen = context.choose_address(AddressWish::default()).unwrap();
+    let table = context.query_gid_table(chosen.port).unwrap();
+    let entry = table.iter().find(|entry| entry.index == chosen.gid_index);
+    assert_eq!(entry.unwrap().gid, chosen.gid);
+    assert_eq!(
+        context.query_gid(chosen.port, chosen.gid_index).unwrap(),
+        chosen.gid
+    );
+    assert!(chosen.reason.contains("port"), "{}", chosen.reason);
+    // The guest's, whose address is known.
+    let Ok(known) = std::env::var("RXE0_ADDRESS") else {
+        return;
+    };
+    assert_eq!(device, "rxe0");
+    let mapped = format!("::ffff:{known}").parse::<Ipv6Addr>().unwrap();
+    assert_eq!(Ipv6Addr::from(chosen.gid.0), mapped);
+    assert_eq!(chosen.gid_index, 1);
+    assert_eq!(chosen.gid_type, GidType::RoceV2);
+    assert_eq!(chosen.netdev, std::env::var("RXE0_NETDEV").ok());
+}
+
+#[test]
+#[ignore = "needs an RDMA device, in VERBLINE_DEVICE"]
+fn the_limit_event_names_the_shared_receive_queue_that_fell_below() {
+    kernel_device();
+    let plan = Plan {
+        srq_wr: 16,
+        ..Plan::default()
+    };
+    // Two queues in each of two contexts: the number is of one of them.
+    let (mut left, mut right) = connected(plan);
+    let other = right.domain.create_srq(16, 1).unwrap();
+    let srq = right.srq.clone().unwrap();
+    assert_ne!(srq.number(), other.number());
+    right.post_recv(4);
+    other.arm_limit(1).unwrap();
+    srq.arm_limit(4).unwrap();
+    left.send_signaled(10, 1);
+    left.wait(1);
+    assert_eq!(
+        right.event(),
+        AsyncEvent::SrqLimitReached { srq: srq.number() }
+    );
+    right.assert_no_event();
+    left.assert_no_event();
+}
+
+#[test]
+#[ignore = "needs an RDMA device, in VERBLINE_DEVICE"]
+fn a_port_that_goes_down_and_up_raises_both_events() {
+    let context = Context::open(kernel_device()).unwrap();
+    let chosen = address();
+    let netdev = chosen.netdev.as_deref().unwrap();
+    let wait_for = |wanted: AsyncEvent| loop {
+        let event = context.get_async_event(Some(HANG)).unwrap();
+        match event.expect("an event") {
+            // What belongs to the address goes and comes with the link.
+            AsyncEvent::GidChange { .. } => {}
+            event => break assert_eq!(event, wanted),
+        }
+    };
+    run("ip", &["link", "set", netdev, "down"]);
+    wait_for(AsyncEvent::PortError { port: chosen.port });
+    let state = context.query_port(chosen.port).unwrap().state;
+    let refused = context.choose_address(AddressWish::default());
+    run("ip", &["link", "set", netdev, "up"]);
+    wait_for(AsyncEvent::PortActive { port: chosen.port });
+    assert_eq!(state, PortState::Down);
+    let refused = refused.unwrap_err().to_string();
+    assert!(refused.contains("no port of"), "{refused}");
+    assert!(refused.contains("ip link set"), "{refused}");
+    assert_eq!(
+        context.query_port(chosen.port).unwrap().state,
+        PortState::Active
+    );
+    // The GID comes back a moment after the port.
+    let start = std::time::Instant::now();
+    while context.choose_address(AddressWish::default()).unwrap().gid != chosen.gid {
+        assert!(start.elapsed() < HANG);
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device, in VERBLINE_DEVICE"]
+fn a_user_without_rights_to_the_device_file_is_told_so() {
+    let device = kernel_device();
+    // A driver may open it once per process: this makes sure that it could.
+    drop(Context::open(device).unwrap());
+    let files = fs::read_dir("/sys/class/infiniband_verbs").unwrap();
+    let file = files
+        .flatten()
+        .find(|entry| {
+            fs::read_to_string(entry.path().join("ibdev")).is_ok_and(|name| name.trim() == device)
+        })
+        .expect("the device has a file");
+    let file = Path::new("/dev/infiniband").join(file.file_name());
+    let before = fs::metadata(&file).unwrap().permissions();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+    // The rights of one thread alone, which ends with them.
+    let opened = std::thread::spawn(move || {
+        let nobody = rustix::thread::Uid::from_raw(65534);
+        rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
+        Context::open(device).map(drop)
+    });
+    let opened = opened.join().unwrap();
+    fs::set_permissions(&file, before).unwrap();
+    let error = opened.unwrap_err();
+    assert!(matches!(error, OpenError::Permission { .. }), "{error}");
+    assert!(error.to_string().contains("/dev/infiniband"), "{error}");
+    drop(Context::open(device).unwrap());
+}
+
+#[test]
+#[ignore = "needs an RDMA device, in VERBLINE_DEVICE"]
+fn huge_pages_that_are_set_aside_are_used_and_others_do_without() {
+    const RESERVED: &str = "/proc/sys/vm/nr_hugepages";
+    let domain = Context::open(kernel_device()).unwrap().alloc_pd().unwrap();
+    let page_of = |len: usize| {
+        let region = domain.register(len, Access::LOCAL_WRITE).unwrap();
+        let mut slots = region.into_slots(len);
+        slots[0].fill(1);
+        let start = slots[0].as_ptr().addr();
+        page_kib(start)
+    };
+    let none = Restored::write(RESERVED, "0");
+    assert_eq!(page_of(4 << 20), 4, "with none set aside");
+    drop(none);
+    let _some = Restored::write(RESERVED, "4");
+    let got = fs::read_to_string(RESERVED).unwrap();
+    assert_eq!(got.trim(), "4", "the system has no room for them");
+    assert_eq!(page_of(4 << 20), 2048);
+    assert_eq!(page_of(64 << 10), 4, "too small for one");
+    assert_eq!(page_of(16 << 20), 4, "more than are set aside");
+}
+
+/// The kernel's page size of the mapping with this address.
+fn page_kib(address: usize) -> usize {
+    let smaps = fs::read_to_string("/proc/self/smaps").unwrap();
+    let mut is_it = false;
+    for line in smaps.lines() {
+        let mut words = line.split_whitespace();
+        let first = words.next().unwrap_or_default();
+        if let Some((start, end)) = first.split_once('-') {
+            let hex = |text| usize::from_str_radix(text, 16).unwrap();
+            is_it = (hex(start)..hex(end)).contains(&address);
+        } else if is_it && first == "KernelPageSize:" {
+            return words.next().unwrap().parse().unwrap();
+        }
+    }
+    panic!("{address:#x} is not mapped");
+}
+
+#[test]
+#[ignore = "needs an RDMA device, in VERBLINE_DEVICE"]
+fn dropped_in_any_order_nothing_stays_in_the_kernel() {
+    let device = kernel_device();
+    let resources = || {
+        let listed = run("rdma", &["resource", "show"]);
+        let line = listed.lines().find(|line| line.contains(device));
+        line.unwrap_or_else(|| panic!("{listed}")).to_owned()
+    };
+    let before = resources();
+    const PARTS: usize = 6;
+    for first in 0..PARTS {
+        for step in [1, PARTS - 1] {
+            let plan = Plan {
+                srq_wr: 16,
+                ..Plan::default()
+            };
+            let (mut left, mut right) = connected(plan);
+            right.post_recv(4);
+            left.send_signaled(10, 1);
+            let during = resources();
+            assert_ne!(during, before);
+            let Side {
+                context,
+                domain,
+                cq,
+                srq,
+                qp,
+                slots,
+                ..
+            } = right;
+            let mut parts: [Option<Box<dyn std::any::Any>>; PARTS] = [
+                Some(Box::new(context)),
+                Some(Box::new(domain)),
+                Some(Box::new(cq)),
+                Some(Box::new(srq)),
+                Some(Box::new(qp)),
+                Some(Box::new(slots)),
+            ];
+            for index in 0..PARTS {
+                drop(parts[(first + index * step) % PARTS].take());
+            }
+            drop(left);
+            assert_eq!(resources(), before, "from part {first} in steps of {step}");
+        }
+    }
+}
