@@ -61,7 +61,7 @@ pub enum OpenError {
     },
     /// The device's file is not there.
     #[error(
-        "the device '{name}' has no file in /dev/infiniband: load the kernel's module (modprobe ib_uverbs), and in a container pass the files on (docker run --device=/dev/infiniband)"
+        "the device '{name}' has no file in /dev/infiniband: load the kernel's module (modprobe ib_uverbs), and where devices are hidden pass the file on (docker run --device=/dev/infiniband; PrivateDevices=no for a service of systemd)"
     )]
     NoDeviceFile {
         /// The device.
@@ -69,7 +69,7 @@ pub enum OpenError {
     },
     /// This user may not open the device's file.
     #[error(
-        "the device '{name}' may not be opened by this user: {source}. Its file is in /dev/infiniband, and needs read and write rights (the udev rules of the package rdma-core give them to everybody; systemd's PrivateDevices= takes them away)"
+        "the device '{name}' may not be opened by this user: {source}. Its file in /dev/infiniband needs read and write rights (the kernel gives them to everybody: `ls -l /dev/infiniband` shows whether they were taken away), and where devices are restricted the device has to be permitted (docker run --device=/dev/infiniband; DeviceAllow=char-infiniband_verbs rw for a service of systemd)"
     )]
     Permission {
         /// The device.
