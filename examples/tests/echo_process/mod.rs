@@ -1,0 +1,191 @@
+//! An echo server in a process of its own, and a client's side of it: for tests of what happens to
+//! processes. The process is the test program again, as its ignored test `server_process`.
+
+// Each test program uses its own part of this.
+#![allow(dead_code)]
+
+use std::future::{Future, pending, poll_fn};
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::task::Poll;
+use std::time::Duration;
+
+use proto::echo::{EchoClient, EchoReply, EchoRequest, EchoServer, LocalEcho};
+use rpc_core::{CallError, LocalChannel, LocalPoller, Request, Response, Server, Status};
+use rpc_transport_verbs::Device;
+
+/// Echoes; or does as the payload says.
+pub(crate) struct Obedient;
+
+pub(crate) const BLOCK: &[u8] = b"block the poller for 200 ms";
+pub(crate) const NEVER: &[u8] = b"never answer";
+pub(crate) const COUNTERS: &[u8] = b"counters";
+
+impl LocalEcho for Obedient {
+    async fn echo(&self, request: Request<EchoRequest>) -> Result<Response<EchoReply>, Status> {
+        let mut payload = request.into_inner().payload;
+        match &payload[..] {
+            BLOCK => std::thread::sleep(Duration::from_millis(200)),
+            NEVER => pending().await,
+            COUNTERS => {
+                let poller =
+                    LocalPoller::current().ok_or_else(|| Status::internal("not on a poller"))?;
+                let counters = poller.counters();
+                payload = format!(
+                    "{} {} {}",
+                    counters.srq_limit_events, counters.reserve_posted, counters.rnr
+                )
+                .into();
+            }
+            _ => {}
+        }
+        Ok(Response::new(EchoReply { payload }))
+    }
+}
+
+/// The device that the tests are about: `VERBLINE_DEVICE`, or `soft`.
+pub(crate) fn device() -> Device {
+    let name = std::env::var("VERBLINE_DEVICE").unwrap_or_else(|_| "soft".to_owned());
+    Device::open(&name).unwrap()
+}
+
+pub(crate) fn server() -> Server {
+    Server::builder(&device())
+        .add_service(EchoServer::per_poller(|| Obedient))
+        .bind("127.0.0.1:0")
+        .expect("a server on this machine")
+}
+
+/// What the test `server_process` does.
+#[allow(clippy::print_stdout, reason = "its parent reads the address")]
+pub(crate) fn serve() {
+    // `RUST_LOG=debug` shows what a failing test's server saw.
+    tracing_subscriber::fmt()
+        .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
+        .with_writer(std::io::stderr)
+        .init();
+    let server = server();
+    println!("\nlistening at {}", server.local_addr());
+    server.run().unwrap();
+}
+
+/// A process of this test binary, killed when the test is done with it.
+pub(crate) struct Process(pub(crate) Child);
+
+impl Process {
+    /// Starts an ignored test as a process, and waits for its line that begins with `word`.
+    pub(crate) fn start(test: &str, server: &str, word: &str) -> (Self, String) {
+        Self::start_with(test, &[("VERBLINE_TEST_SERVER", server)], word)
+    }
+
+    /// The same, with an environment.
+    fn start_with(test: &str, environment: &[(&str, &str)], word: &str) -> (Self, String) {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args([
+                "--exact",
+                test,
+                "--ignored",
+                "--nocapture",
+                "--test-threads=1",
+            ])
+            .envs(environment.iter().copied())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let stdout = BufReader::new(child.stdout.take().unwrap());
+        let line = stdout
+            .lines()
+            .map_while(Result::ok)
+            .find(|line| line.starts_with(word));
+        (
+            Self(child),
+            line.unwrap_or_else(|| panic!("{test} ended without saying '{word}'")),
+        )
+    }
+
+    pub(crate) fn server() -> (Self, String) {
+        Self::listening(&[])
+    }
+
+    /// A server on these devices.
+    pub(crate) fn server_on(device: &str) -> (Self, String) {
+        Self::listening(&[("VERBLINE_DEVICE", device)])
+    }
+
+    fn listening(environment: &[(&str, &str)]) -> (Self, String) {
+        let (process, line) = Self::start_with("server_process", environment, "listening at ");
+        (process, line["listening at ".len()..].to_owned())
+    }
+
+    pub(crate) fn signal(&self, signal: rustix::process::Signal) {
+        let pid = rustix::process::Pid::from_child(&self.0);
+        rustix::process::kill_process(pid, signal).unwrap();
+    }
+
+    /// Stops it, and returns when it has stopped.
+    pub(crate) fn stop(&self) {
+        self.signal(rustix::process::Signal::STOP);
+        let stat = format!("/proc/{}/stat", self.0.id());
+        // "pid (name) T ...": see proc(5).
+        while !std::fs::read_to_string(&stat).unwrap().contains(") T ") {
+            std::thread::yield_now();
+        }
+    }
+
+    pub(crate) fn kill(mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+pub(crate) fn connect(address: &str) -> (LocalPoller, EchoClient<LocalChannel>) {
+    let poller = LocalPoller::new(&device()).unwrap();
+    let channel = poller
+        .connect(address)
+        .unwrap_or_else(|error| panic!("{error}"));
+    (poller, EchoClient::new(channel))
+}
+
+pub(crate) async fn call(
+    echo: &EchoClient<LocalChannel>,
+    payload: &[u8],
+) -> Result<Vec<u8>, CallError> {
+    let request = EchoRequest {
+        payload: payload.to_vec(),
+    };
+    echo.echo(request)
+        .await
+        .map(|response| response.into_inner().payload)
+}
+
+/// Polls all to their end; those that are ready are not polled again.
+pub(crate) async fn all<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<F::Output> {
+    let mut futures: Vec<_> = futures
+        .into_iter()
+        .map(|future| (Box::pin(future), None))
+        .collect();
+    poll_fn(|cx| {
+        for (future, output) in futures.iter_mut().filter(|(_, output)| output.is_none()) {
+            if let Poll::Ready(ready) = future.as_mut().poll(cx) {
+                *output = Some(ready);
+            }
+        }
+        if futures.iter().all(|(_, output)| output.is_some()) {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
+        }
+    })
+    .await;
+    futures
+        .into_iter()
+        .filter_map(|(_, output)| output)
+        .collect()
+}
