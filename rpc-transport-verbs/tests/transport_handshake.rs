@@ -115,7 +115,9 @@ fn a_hello_without_a_device_is_told_what_each_side_has() {
     let rig = rig();
     // Field 1, a hello, with field 2, max_frame_len, 4096.
     let answer = answer_to(&rig, &handshake_frame(1, &[0x0a, 3, 0x10, 0x80, 0x20]));
-    assert_says(&answer, "the server has soft, the client offers none");
+    let server = format!("the server has {}", device().name());
+    assert_says(&answer, &server);
+    assert_says(&answer, "the client offers none");
     assert_unharmed(rig);
 }
 
