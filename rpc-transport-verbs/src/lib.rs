@@ -28,8 +28,13 @@
 //! │ queue pairs ──────────► completion queue       │       │  poller lags                     │
 //! └───────┬───────────────────────────────────────┘       └──────────────────────────────────┘
 //!         ▼
-//!   verbs: the safe layer ─► provider: the software device (kernel verbs come next)
+//!   verbs: the safe layer ─► provider: RDMA devices (feature `rdma`), or the software device
 //! ```
+//!
+//! # Features
+//!
+//! * `rdma` (off): RDMA devices, through libibverbs, which is looked up when a device is opened. Adds no
+//!   public name: without it, naming an RDMA device is an error that says so.
 //!
 //! # A small program
 //!
