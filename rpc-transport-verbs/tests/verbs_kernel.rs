@@ -15,9 +15,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use rpc_transport_verbs::verbs::{
-    Access, AddressWish, AsyncEvent, Context, GidType, OpenError, PortState, VerbsError,
+    Access, AddressWish, AsyncEvent, Context, GidType, ModifyError, OpenError, PortState, Psn,
+    QpNum, QpState, RemoteEndpoint, RtrAttributes, VerbsError,
 };
-use verbs_side::{HANG, Plan, Side, address, connected, device};
+use verbs_side::{HANG, Plan, Side, address, connected, create_qp, device};
 
 /// The device, which must be one of the kernel's.
 fn kernel_device() -> &'static str {
@@ -159,6 +160,43 @@ fn the_chosen_gid_is_of_an_active_port_and_says_why() {
     assert_eq!(chosen.gid_index, 1);
     assert_eq!(chosen.gid_type, GidType::RoceV2);
     assert_eq!(chosen.netdev, std::env::var("RXE0_NETDEV").ok());
+}
+
+#[test]
+#[ignore = "needs an RDMA device, in VERBLINE_DEVICE"]
+fn a_neighbour_that_does_not_answer_is_named() {
+    kernel_device();
+    // The guest's second device, whose network has addresses to be asked for.
+    let context = Context::open("rxe1").unwrap();
+    let from = context.choose_address(AddressWish::default()).unwrap();
+    let mut gid = from.gid;
+    gid.0[15] = 77;
+    let domain = context.alloc_pd().unwrap();
+    let cq = context.create_cq(2).unwrap();
+    let plan = Plan {
+        max_send_wr: 1,
+        max_recv_wr: 1,
+        ..Plan::default()
+    };
+    let mut qp = create_qp(&domain, &cq, None, plan);
+    qp.to_init(from.port, Access::NONE).unwrap();
+    let remote = RemoteEndpoint {
+        gid,
+        lid: 0,
+        qp_num: QpNum(17),
+        psn: Psn::new(0),
+    };
+    let attributes = RtrAttributes {
+        sgid_index: from.gid_index,
+        ..RtrAttributes::new(remote)
+    };
+    let error = qp.to_rtr(attributes).unwrap_err();
+    assert!(
+        matches!(error, ModifyError::Unreachable { gid: named, .. } if named == gid),
+        "{error}"
+    );
+    assert!(error.to_string().contains("198.51.100.77"), "{error}");
+    assert_eq!(qp.state().unwrap(), QpState::Init);
 }
 
 #[test]

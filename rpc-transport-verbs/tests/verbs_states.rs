@@ -3,9 +3,11 @@
 
 mod verbs_side;
 
+use std::net::Ipv6Addr;
+
 use rpc_transport_verbs::verbs::{
-    Access, AddressVector, AsyncEvent, Attribute, ModifyError, Mtu, PathMigration, PostErrorReason,
-    Psn, QpAttributes, QpNum, QpState, RemoteEndpoint, RnrTimer, WorkKind,
+    Access, AddressVector, AsyncEvent, Attribute, Gid, ModifyError, Mtu, PathMigration,
+    PostErrorReason, Psn, QpAttributes, QpNum, QpState, RemoteEndpoint, RnrTimer, WorkKind,
 };
 use verbs_side::{Plan, Side, connected, flushed, received, sent};
 
@@ -360,40 +362,58 @@ fn the_state_that_the_caller_believes_in_is_the_one_that_counts() {
 #[test]
 fn a_process_that_is_not_there_is_named_and_the_state_stays() {
     let mut side = side_in(S::Init);
-    let mut gid = side.endpoint().gid;
-    // On a network it is one that no route leads to: 203.0.113.0/24 is for documents alone, and so is
-    // 2001:db8::/32. Whether a neighbour is there is asked by ARP, which the guest's netdev has not.
-    match std::net::Ipv6Addr::from(gid.0).to_ipv4_mapped() {
-        _ if verbs_side::device() == "soft" => gid.0[15] ^= 0xff,
-        Some(_) => gid.0[12..].copy_from_slice(&[203, 0, 113, 7]),
-        None => gid.0[..4].copy_from_slice(&[0x20, 0x01, 0x0d, 0xb8]),
-    }
-    let remote = RemoteEndpoint {
+    let own = side.endpoint().gid;
+    let neighbour = Gid({
+        let mut bytes = own.0;
+        bytes[15] ^= 0xff;
+        bytes
+    });
+    let remote = |gid| RemoteEndpoint {
         gid,
         lid: 0,
         qp_num: QpNum(5),
         psn: Psn::new(0),
     };
-    let error = side.qp.to_rtr(verbs_side::rtr(remote)).unwrap_err();
-    assert!(
-        matches!(error, ModifyError::Unreachable { gid: g, .. } if g == gid),
-        "{error}"
-    );
-    let foreign = RemoteEndpoint {
-        gid: rpc_transport_verbs::verbs::Gid([0x20; 16]),
-        ..remote
-    };
-    let error = side.qp.to_rtr(verbs_side::rtr(foreign)).unwrap_err();
-    if verbs_side::is_rxe() {
+    let elsewhere = Gid([0x20; 16]);
+    let error = side
+        .qp
+        .to_rtr(verbs_side::rtr(remote(elsewhere)))
+        .unwrap_err();
+    if Ipv6Addr::from(own.0).to_ipv4_mapped().is_some() {
         // From an address of IPv4 to one of IPv6.
         assert!(
             matches!(error, ModifyError::Value { attribute, .. } if attribute == A::Address),
             "{error}"
         );
     } else {
-        assert!(matches!(error, ModifyError::Unreachable { .. }), "{error}");
+        assert!(
+            matches!(error, ModifyError::Unreachable { gid, .. } if gid == elsewhere),
+            "{error}"
+        );
     }
     assert_eq!(side.state(), S::Init);
+    let result = side.qp.to_rtr(verbs_side::rtr(remote(neighbour)));
+    if asks_neighbours() {
+        let error = result.unwrap_err();
+        assert!(
+            matches!(error, ModifyError::Unreachable { gid, .. } if gid == neighbour),
+            "{error}"
+        );
+        assert_eq!(side.state(), S::Init);
+    } else {
+        result.unwrap();
+    }
+}
+
+/// Whether somebody knows who is there: of the network devices, all but those without ARP.
+fn asks_neighbours() -> bool {
+    const IFF_NOARP: u32 = 0x80;
+    let Some(netdev) = &verbs_side::address().netdev else {
+        return true;
+    };
+    let flags = std::fs::read_to_string(format!("/sys/class/net/{netdev}/flags")).unwrap();
+    let flags = flags.trim().trim_start_matches("0x");
+    u32::from_str_radix(flags, 16).unwrap() & IFF_NOARP == 0
 }
 
 // ---- what each state permits ----
