@@ -6,10 +6,11 @@ mod verbs_side;
 use std::net::Ipv6Addr;
 
 use rpc_transport_verbs::verbs::{
-    Access, AddressVector, AsyncEvent, Attribute, Gid, ModifyError, Mtu, PathMigration,
-    PostErrorReason, Psn, QpAttributes, QpNum, QpState, RemoteEndpoint, RnrTimer, WorkKind,
+    Access, AddressVector, AsyncEvent, Attribute, CompletionStatus, Gid, ModifyError, Mtu,
+    PathMigration, PostErrorReason, Psn, QpAttributes, QpNum, QpState, RemoteEndpoint, RnrTimer,
+    WorkKind,
 };
-use verbs_side::{Plan, Side, connected, flushed, received, sent};
+use verbs_side::{Plan, Side, connected, failed, flushed, received, sent};
 
 use Attribute as A;
 use QpState as S;
@@ -445,6 +446,24 @@ fn what_is_posted_in_error_is_flushed_unsignaled_or_not() {
     side.send(8, 1);
     side.send_signaled(8, 2);
     assert_flushed(&mut side, 2, 2);
+}
+
+#[test]
+fn what_is_posted_after_a_failure_is_flushed_at_the_latest_by_going_to_error() {
+    let (mut left, right) = connected(Plan::default());
+    drop(right);
+    left.send(8, 1);
+    let exceeded = CompletionStatus::RetryExceeded;
+    assert_eq!(left.wait_one(), failed(WorkKind::Send, exceeded));
+    assert_eq!(left.state(), S::Error);
+    left.send(8, 2);
+    assert_eq!(left.wait_one(), flushed(WorkKind::Send));
+    left.post_recv(2);
+    if verbs_side::is_rxe() {
+        left.assert_quiet();
+        left.go(S::Error);
+    }
+    assert_flushed(&mut left, 0, 2);
 }
 
 /// Everything is flushed, and nothing is said of the order of sends and receives.

@@ -60,7 +60,7 @@ impl QueuePair {
         const CALL: &str = "create_qp";
         let handle = &domain.handle;
         handle.fork_guard.check()?;
-        // Some drivers take objects of another context, which would outlive it.
+        // Some drivers take objects of another context, which verbs forbid.
         let is_ours = |other| Arc::ptr_eq(handle, other);
         for (is_ours, object) in [
             (is_ours(&send_cq.queue.handle), "send_cq"),
