@@ -17,7 +17,7 @@ use rpc_transport_verbs::Device;
 /// Echoes; or does as the payload says.
 pub(crate) struct Obedient;
 
-pub(crate) const BLOCK: &[u8] = b"block the poller for 200 ms";
+pub(crate) const BLOCK: &[u8] = b"block the poller";
 pub(crate) const NEVER: &[u8] = b"never answer";
 pub(crate) const COUNTERS: &[u8] = b"counters";
 
@@ -25,7 +25,7 @@ impl LocalEcho for Obedient {
     async fn echo(&self, request: Request<EchoRequest>) -> Result<Response<EchoReply>, Status> {
         let mut payload = request.into_inner().payload;
         match &payload[..] {
-            BLOCK => std::thread::sleep(Duration::from_millis(200)),
+            BLOCK => std::thread::sleep(blocking()),
             NEVER => pending().await,
             COUNTERS => {
                 let poller =
@@ -54,6 +54,16 @@ pub(crate) fn server() -> Server {
         .add_service(EchoServer::per_poller(|| Obedient))
         .bind("127.0.0.1:0")
         .expect("a server on this machine")
+}
+
+/// How long a blocked poller is: longer than its clients need to spend all their credits, also on an
+/// emulated processor.
+fn blocking() -> Duration {
+    if device().name() == "soft" {
+        Duration::from_millis(200)
+    } else {
+        Duration::from_secs(4)
+    }
 }
 
 /// What the test `server_process` does.

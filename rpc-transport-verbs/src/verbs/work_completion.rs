@@ -83,8 +83,9 @@ pub enum CompletionOpcode {
     Send,
     /// A message was received.
     Receive,
-    /// Another operation, by its number in `enum ibv_wc_opcode`.
-    Other(u32),
+    /// Another operation, by its number in `enum ibv_wc_opcode`; 255 for a number that does not fit.
+    // A byte, so that a completion stays as small as it is: it is moved a few times for each message.
+    Other(u8),
 }
 
 macro_rules! statuses {

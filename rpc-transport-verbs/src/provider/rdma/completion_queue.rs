@@ -135,7 +135,10 @@ unsafe fn completion(raw: *const ibv_wc) -> WorkCompletion {
             match (*raw).opcode {
                 ibv_wc_opcode::IBV_WC_RECV => (CompletionOpcode::Receive, (*raw).byte_len),
                 ibv_wc_opcode::IBV_WC_SEND => (CompletionOpcode::Send, 0),
-                other => (CompletionOpcode::Other(other), 0),
+                other => {
+                    let number = u8::try_from(other).unwrap_or(u8::MAX);
+                    (CompletionOpcode::Other(number), 0)
+                }
             }
         }
     } else {
