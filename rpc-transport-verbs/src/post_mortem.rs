@@ -65,7 +65,7 @@ fn write_circumstances(
         f.write_str(")")?;
     }
     if let Some(port) = port {
-        write!(f, "; port {:?}, MTU {:?}", port.state, port.active_mtu)?;
+        write!(f, "; port {}, MTU {}", port.state, port.active_mtu)?;
     }
     Ok(())
 }
@@ -91,7 +91,7 @@ pub(crate) fn examine(
 fn what_to_check(status: CompletionStatus) -> &'static str {
     match status {
         CompletionStatus::RetryExceeded => {
-            "Check that the peer's process is alive, and on a network that its port is up, routed and not congested"
+            "Check that the peer's process is alive, and on a network that its port is up, routed, not filtered (RoCE: UDP port 4791) and not congested"
         }
         CompletionStatus::RnrRetryExceeded => {
             "The peer ran out of posted receives: flow control failed, which is a bug here or in the peer"

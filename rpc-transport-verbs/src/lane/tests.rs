@@ -341,7 +341,7 @@ fn a_queue_pair_that_the_device_gives_up_loses_its_connection_and_no_other() {
     // What the event means, and what the queue pair and the port said at that moment.
     assert!(said.contains("failed outside of any request"), "{said}");
     assert!(said.contains("now in RTS"), "{said}");
-    assert!(said.contains("port Active"), "{said}");
+    assert!(said.contains("port active"), "{said}");
     exchange(&mut server.side, spared_at_server, &mut spared, spared_id);
     assert_eq!(server.side.closed.len(), 1);
     assert_all_slots_back(&mut [&mut server.side, &mut lost, &mut spared]);

@@ -189,6 +189,9 @@ fn choose_gid(
                 port,
             })?;
             let why = match usable.len() {
+                1 if attributes.link_layer == LinkLayer::Ethernet && is_link_local(entry.gid) => {
+                    "the only one, and link-local: its netdev has no other address".to_owned()
+                }
                 1 => "the only one".to_owned(),
                 count => format!("the best of {count}, being {}", describe(entry)),
             };
@@ -366,6 +369,11 @@ mod tests {
         let attributes = PortAttributes { lid: 17, ..PORT };
         let address = choose_gid("eth", 1, &attributes, &gids, None, "the only one").unwrap();
         assert_eq!(address.lid, 0);
+        assert!(
+            address.reason.contains("no other address"),
+            "{}",
+            address.reason
+        );
     }
 
     #[test]
