@@ -44,6 +44,7 @@ impl CompletionQueue {
     ///
     /// Completions of one queue pair's send queue come in order, and so do those of its receives;
     /// across queues there is no order.
+    #[inline]
     pub fn poll(&mut self, out: &mut Vec<WorkCompletion>, max: usize) -> Result<usize, VerbsError> {
         self.raw.poll(out, max)
     }
