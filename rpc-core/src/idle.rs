@@ -13,9 +13,11 @@ use std::thread;
 /// answer that is worth waiting for takes, so that a quick call costs no shared counter.
 const SPINNING: u32 = 256;
 
-/// Empty turns between two yields where pollers have cores. An empty turn takes some 20 ns and a
-/// yield with nobody to yield to some 300 ns: one part in a hundred.
-const PATIENT: u32 = 1024;
+/// Empty turns between two yields where pollers have cores: some 200 microseconds. Longer than any
+/// answer takes that another core is working on, over an emulated processor and the kernel's software
+/// RDMA too, so that a call costs no system call but its doorbells; and far shorter than the time
+/// slice that a poller of another process on the same core would otherwise have to wait for.
+const PATIENT: u32 = 4096;
 
 /// The same where they have not.
 const CROWDED: u32 = 32;
@@ -56,7 +58,9 @@ impl Idle {
         if self.empty_turns == SPINNING {
             SPINNERS.fetch_add(1, Ordering::Relaxed);
         }
-        if self.empty_turns.is_multiple_of(PATIENT) || SPINNERS.load(Ordering::Relaxed) > *CORES {
+        // With one core there is nobody to wait for who does not need it.
+        let is_crowded = *CORES == 1 || SPINNERS.load(Ordering::Relaxed) > *CORES;
+        if is_crowded || self.empty_turns.is_multiple_of(PATIENT) {
             thread::yield_now();
         }
         if self.empty_turns >= u32::MAX - CROWDED {
