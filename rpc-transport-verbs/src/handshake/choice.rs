@@ -49,11 +49,9 @@ pub(crate) fn meet(local: Way<'_>, client: &[Endpoint]) -> Result<usize, Unfit> 
 /// What they do not say is found out when the queue pairs are connected.
 fn obstacle(local: Way<'_>, remote: Way<'_>) -> Option<&'static str> {
     match local.kind {
-        SOFT if soft_place(&local.gid) != soft_place(&remote.gid) => {
-            Some(
-                "the software device reaches processes of its own host only, and none in a container with namespaces of its own",
-            )
-        }
+        SOFT if soft_place(&local.gid) != soft_place(&remote.gid) => Some(
+            "the software device reaches processes of its own host only, and none in a container with namespaces of its own",
+        ),
         ROCE if is_ipv4(&local.gid) != is_ipv4(&remote.gid) => {
             Some("one side's address is of IPv4, and the other's of IPv6")
         }
