@@ -39,7 +39,7 @@ pub(crate) struct Invited {
 pub(crate) enum AcceptError {
     /// No device of one kind on both sides.
     #[error(
-        "the two sides have no kind of device in common: the server has {server}, the client offers {client}"
+        "the two sides have no kind of device in common: the server has {server}, the client offers {client}. Name one that both have, as in VERBLINE_DEVICE=soft; or build both with the feature `rdma`"
     )]
     NoCommonDevice {
         /// This side's.
@@ -78,6 +78,14 @@ enum NotTaken {
 }
 
 impl PassedOver {
+    /// For a log line.
+    fn or_none(&self) -> String {
+        if self.0.is_empty() {
+            return "none".to_owned();
+        }
+        self.to_string()
+    }
+
     /// Whether nothing of it was more than a kind that the client does not have.
     fn only_for_their_kind(&self) -> bool {
         self.0
@@ -170,7 +178,7 @@ impl Port {
                             device = local.device,
                             kind = local.kind,
                             remote_device = client.endpoints[index].device,
-                            %passed_over,
+                            passed_over = %passed_over.or_none(),
                             "a client comes over the first of this side's devices that both sides have"
                         );
                         return Ok((lane, index, up));

@@ -147,6 +147,7 @@ fn weaker(one: DeviceAttributes, other: DeviceAttributes) -> DeviceAttributes {
         max_srq: one.max_srq.min(other.max_srq),
         max_srq_wr: one.max_srq_wr.min(other.max_srq_wr),
         max_mr_len: one.max_mr_len.min(other.max_mr_len),
+        max_locked_len: one.max_locked_len.min(other.max_locked_len),
         max_inline_data: one.max_inline_data.min(other.max_inline_data),
         ..one
     }
@@ -170,10 +171,8 @@ fn open_lane(
     let domain = context
         .alloc_pd()
         .map_err(|e| refused(name, "has no protection domain left", e))?;
-    let (mut pool, reserved) = BufferPool::register(&domain, &plan).map_err(|e| {
-        let action = format!("cannot register {} KiB", limits.registered_len() / 1024);
-        refused(name, action, e)
-    })?;
+    let (mut pool, reserved) = BufferPool::register(&domain, &plan)
+        .map_err(|e| refused(name, "has no memory for its slots", e))?;
     let completion_queue = context
         .create_cq(limits.completion_queue_depth as usize)
         .map_err(|e| refused(name, "cannot create a completion queue", e))?;

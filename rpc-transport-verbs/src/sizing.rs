@@ -126,7 +126,29 @@ impl Plan {
             });
         }
         let deepest_srq = (attributes.max_srq_wr as u64).min(u32::MAX.into());
-        let receives = Receives::of(connections, max_in_flight, sizing, deepest_srq);
+        // Half of it: the device's queues may have to be locked, too.
+        let lockable = (attributes.max_locked_len / 2) as u64;
+        let send_slots = |receives: &Receives| match sizing.send_slots {
+            Some(slots) => slots.max(1),
+            None => {
+                let wanted = frames_under_way(connections, max_in_flight)
+                    .clamp(MIN_SEND_SLOTS, MAX_SEND_SLOTS);
+                // Where receives had to give way, these do so with them.
+                match receives.posted < receives.wanted {
+                    true => wanted.min(receives.posted.max(MIN_SEND_SLOTS)),
+                    false => wanted,
+                }
+            }
+        };
+        let locked = |receives: &Receives| {
+            (receives.srq_depth() + u64::from(send_slots(receives))) * slot_len as u64
+        };
+        let fits = |receives: &Receives| {
+            receives.srq_depth() <= deepest_srq && locked(receives) <= lockable
+        };
+        let receives_for =
+            |connections: u32| Receives::of(connections, max_in_flight, sizing, fits);
+        let receives = receives_for(connections);
         let srq_depth = receives.srq_depth();
         if srq_depth > deepest_srq {
             let what = "receives in a shared receive queue";
@@ -140,7 +162,7 @@ impl Plan {
                 ));
             }
             let most = largest(connections, |fewer| {
-                Receives::of(fewer, max_in_flight, sizing, deepest_srq).srq_depth() <= deepest_srq
+                receives_for(fewer).srq_depth() <= deepest_srq
             });
             let refused = too_much("connections", connections, srq_depth, what, deepest_srq);
             return Err(with_advice(
@@ -151,8 +173,7 @@ impl Plan {
         }
         // A flush completes unsignaled sends too, so every place of every queue may need an entry.
         let completions = |connections: u32| {
-            let receives = Receives::of(connections, max_in_flight, sizing, deepest_srq);
-            u64::from(connections) * u64::from(queue_depth) + receives.srq_depth()
+            u64::from(connections) * u64::from(queue_depth) + receives_for(connections).srq_depth()
         };
         let deepest_cq = (attributes.max_cqe as u64).min(u32::MAX.into());
         if completions(connections) > deepest_cq {
@@ -163,6 +184,7 @@ impl Plan {
             return Err(with_advice(refused, most, "max_in_flight"));
         }
 
+        let send_slots = send_slots(&receives);
         let Receives {
             posted,
             reserved,
@@ -175,12 +197,6 @@ impl Plan {
         // An idle poller has `posted + held` in the queue. The alarm comes when three quarters of
         // `posted`, and as many as the reserve, have been used and not posted again.
         let srq_limit = slack.saturating_add(posted / 4).max(1);
-        let send_slots = sizing
-            .send_slots
-            .unwrap_or_else(|| {
-                frames_under_way(connections, max_in_flight).clamp(MIN_SEND_SLOTS, MAX_SEND_SLOTS)
-            })
-            .max(1);
         let slots = sum([posted, reserved, held, send_slots], "send_slots")?;
 
         let registered = u64::from(slots).saturating_mul(slot_len as u64);
@@ -216,8 +232,18 @@ impl Plan {
 
         let mut clamped = Vec::new();
         if posted < wanted {
+            let why = if Receives::around(posted + 1, sizing).srq_depth() > deepest_srq {
+                format!(
+                    "the device's shared receive queues hold {deepest_srq}, with those in reserve and held"
+                )
+            } else {
+                format!(
+                    "half of the {} KiB that may be locked here are for slots; raise the limit (ulimit -l) for more",
+                    attributes.max_locked_len / 1024
+                )
+            };
             clamped.push(format!(
-                "{posted} receives posted instead of {wanted}: the device's shared receive queues hold {deepest_srq}, with those in reserve and held"
+                "{posted} receives posted instead of {wanted}: {why}"
             ));
         }
         let max_inline_len = sizing.max_inline_len.unwrap_or(MAX_INLINE_LEN);
@@ -275,9 +301,14 @@ struct Receives {
 }
 
 impl Receives {
-    /// What is derived gives way to the depth of the device's shared receive queues, as far as each
-    /// connection still has its few; what an expert says does not.
-    fn of(connections: u32, max_in_flight: u32, sizing: &Sizing, deepest: u64) -> Self {
+    /// What is derived gives way until it fits, as far as each connection still has its few; what an
+    /// expert says does not.
+    fn of(
+        connections: u32,
+        max_in_flight: u32,
+        sizing: &Sizing,
+        fits: impl Fn(&Self) -> bool,
+    ) -> Self {
         if let Some(posted) = sizing.receives_posted {
             return Self::around(posted.max(1), sizing);
         }
@@ -289,13 +320,11 @@ impl Receives {
         let wanted = frames_under_way(connections, max_in_flight)
             .min(MAX_RECEIVES_POSTED)
             .max(least);
-        let posted = largest(wanted, |posted| {
-            Self::around(posted, sizing).srq_depth() <= deepest
-        });
-        Self {
+        let of = |posted| Self {
             wanted,
-            ..Self::around(posted.max(least), sizing)
-        }
+            ..Self::around(posted, sizing)
+        };
+        of(largest(wanted, |posted| fits(&of(posted))).max(least))
     }
 
     fn around(posted: u32, sizing: &Sizing) -> Self {
@@ -419,6 +448,7 @@ mod tests {
             max_srq_wr: 1 << 20,
             max_mr: 1 << 16,
             max_mr_len: 1 << 40,
+            max_locked_len: usize::MAX,
             max_inline_data: 220,
             max_qp_rd_atomic: 0,
             port_count: 1,
@@ -593,6 +623,37 @@ mod tests {
         assert_eq!((strong.max_inline_len, &*strong.device), (256, "mlx5_0"));
         assert!(strong.clamped.is_empty(), "{strong}");
         assert_eq!(strong.slots(), weak.slots());
+    }
+
+    #[test]
+    fn the_defaults_fit_where_little_memory_may_be_locked() {
+        for lockable in [8 << 20, 16 << 20] {
+            let device = DeviceAttributes {
+                max_locked_len: lockable,
+                ..device()
+            };
+            let plan =
+                Plan::new("mlx5_0", &Intents::default(), &Sizing::default(), &device).unwrap();
+            let limits = &plan.limits;
+            assert!(limits.registered_len() <= lockable / 2, "{limits}");
+            // As much as fits: a few slots more would not.
+            assert!(
+                limits.registered_len() + 8 * limits.slot_len > lockable / 2,
+                "{limits}"
+            );
+            assert!(
+                limits.receives_posted >= 4 * limits.max_connections,
+                "{limits}"
+            );
+            assert!(limits.clamped[0].contains("may be locked"), "{limits}");
+        }
+        // What each connection needs is kept: the device will say that it is too much.
+        let device = DeviceAttributes {
+            max_locked_len: 64 << 10,
+            ..device()
+        };
+        let plan = Plan::new("mlx5_0", &Intents::default(), &Sizing::default(), &device).unwrap();
+        assert_eq!(plan.limits.receives_posted, 4 * 64);
     }
 
     proptest! {

@@ -225,6 +225,9 @@ pub struct DeviceAttributes {
     pub max_mr: usize,
     /// Bytes per memory region.
     pub max_mr_len: usize,
+    /// Bytes that this process may still lock for the device, when it was opened: what the limit of
+    /// locked memory leaves. As many as there are, if there is no limit.
+    pub max_locked_len: usize,
     /// Bytes that a send can carry inline: as far as was tried, since kernel verbs do not say.
     pub max_inline_data: usize,
     /// RDMA reads and atomics that a queue pair can have outstanding.

@@ -211,7 +211,8 @@ pub enum ModifyError {
         /// What would do.
         reason: &'static str,
     },
-    /// The send queue is still draining; only ERR and RESET can be reached before it has.
+    /// The send queue is still draining; only ERR can be reached before it has, and on some devices
+    /// RESET.
     #[error("the send queue is still draining")]
     Draining,
     /// What the remote GID names cannot be reached.

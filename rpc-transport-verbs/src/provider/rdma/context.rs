@@ -19,7 +19,7 @@ use super::super::limits::{AttributeLimits, in_range};
 use super::async_events::{self, Interruption};
 use super::completion_queue::CompletionQueue;
 use super::library::{Library, library};
-use super::memory::ProtectionDomain;
+use super::memory::{ProtectionDomain, lockable_len};
 use super::{check, limit, os_error, port_counters};
 use crate::verbs::{
     AsyncEvent, DeviceAttributes, Gid, GidEntry, GidType, LinkLayer, Mtu, OpenError,
@@ -482,6 +482,7 @@ unsafe fn query_device(
         max_srq_wr: limit(raw.max_srq_wr),
         max_mr: limit(raw.max_mr),
         max_mr_len: usize::try_from(raw.max_mr_size).unwrap_or(usize::MAX),
+        max_locked_len: lockable_len(),
         max_inline_data: 0,
         max_qp_rd_atomic: small(raw.max_qp_rd_atom),
         port_count: raw.phys_port_cnt,

@@ -142,6 +142,32 @@ fn not_registered(len: usize, source: io::Error) -> VerbsError {
     }
 }
 
+/// Bytes that this process may still lock, as the kernel reckons it: the limit, less what is pinned
+/// already, unless the process may exceed it.
+pub(super) fn lockable_len() -> usize {
+    use rustix::process::{Resource, getrlimit};
+    use rustix::thread::{CapabilitySet, capabilities};
+    let may_exceed =
+        capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::IPC_LOCK));
+    match getrlimit(Resource::Memlock).current {
+        Some(limit) if !may_exceed => {
+            usize::try_from(limit.saturating_sub(pinned_len())).unwrap_or(usize::MAX)
+        }
+        _ => usize::MAX,
+    }
+}
+
+/// Bytes that this process has pinned for devices; 0 if the system does not say.
+fn pinned_len() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    // "VmPin:	    1234 kB"
+    let kib = status.lines().find_map(|line| {
+        let value = line.strip_prefix("VmPin:")?;
+        value.split_whitespace().next()?.parse::<u64>().ok()
+    });
+    kib.unwrap_or(0).saturating_mul(1024)
+}
+
 fn memlock_limit() -> String {
     use rustix::process::{Resource, getrlimit};
     let limit = getrlimit(Resource::Memlock);
@@ -155,17 +181,10 @@ fn memlock_limit() -> String {
         words(limit.maximum)
     );
     // What this process has locked already counts against it.
-    if let Some(locked) = fs::read_to_string("/proc/self/status")
-        .ok()
-        .and_then(|status| {
-            let line = status.lines().find(|line| line.starts_with("VmPin:"))?;
-            Some(line.strip_prefix("VmPin:")?.trim().to_owned())
-        })
-    {
-        said.push_str(", of which ");
-        said.push_str(&locked);
-        said.push_str(" are in use");
-    }
+    said.push_str(&format!(
+        ", of which {} KiB are in use",
+        pinned_len() / 1024
+    ));
     said
 }
 

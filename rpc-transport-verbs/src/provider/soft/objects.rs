@@ -47,6 +47,8 @@ const LIMITS: DeviceAttributes = DeviceAttributes {
     max_srq_wr: MAX_WR,
     max_mr: MAX_REGIONS,
     max_mr_len: MAX_REGION_LEN,
+    // Shared memory is not locked.
+    max_locked_len: usize::MAX,
     max_inline_data: MAX_IN_RING,
     max_qp_rd_atomic: MAX_RD_ATOMIC,
     port_count: 1,
