@@ -27,6 +27,10 @@ const STEP_LIMIT: Duration = Duration::from_secs(1);
 /// The first may have begun before its last frames could be seen.
 const QUIET_POLLS: u32 = 2;
 
+/// How long a queue pair in error may take to say that it has taken its last receive. Network cards
+/// say it at once; Soft-RoCE never does.
+const LAST_RECEIVE_LIMIT: Duration = Duration::from_millis(20);
+
 /// A connection that ends.
 #[derive(Debug)]
 pub(crate) struct Closing {
@@ -41,7 +45,16 @@ pub(crate) struct Closing {
 enum Step {
     Delivering,
     Draining { quiet_polls: u32 },
-    Flushing,
+    Flushing { quiet_polls: u32 },
+}
+
+impl Step {
+    /// At its beginning.
+    const FLUSHING: Self = Self::Flushing { quiet_polls: 0 };
+
+    fn is_flushing(self) -> bool {
+        matches!(self, Self::Flushing { .. })
+    }
 }
 
 impl Closing {
@@ -83,7 +96,7 @@ impl Lane {
     }
 
     pub(crate) fn fail(&mut self, index: u32, reason: CloseReason) {
-        self.begin(index, Step::Flushing, reason);
+        self.begin(index, Step::FLUSHING, reason);
     }
 
     /// The first reason stands; what follows from it is not another one.
@@ -98,7 +111,7 @@ impl Lane {
         };
         // A client that went away in the handshake has sent nothing that anyone wants.
         let step = if reason.is_none() {
-            Step::Flushing
+            Step::FLUSHING
         } else {
             step
         };
@@ -111,7 +124,7 @@ impl Lane {
         for slot in connection.sends.abandon() {
             pool.complete_send(slot);
         }
-        if step == Step::Flushing {
+        if step.is_flushing() {
             put_in_error(connection);
         }
         self.closing.push(index);
@@ -140,6 +153,7 @@ impl Lane {
             return true;
         };
         let (in_flight, uncovered) = (connection.in_flight(), connection.sends.uncovered());
+        let has_taken_last_receive = connection.has_taken_last_receive;
         let Phase::Closing(closing) = &mut connection.phase else {
             return true;
         };
@@ -151,13 +165,21 @@ impl Lane {
                 *quiet_polls += u32::from(quiet);
                 *quiet_polls >= QUIET_POLLS
             }
-            Step::Flushing => in_flight == 0,
+            // Receives that it had taken from the shared queue come back with completions too, and
+            // some devices drop those of a queue pair that is destroyed: the slots would be lost.
+            Step::Flushing { quiet_polls } => {
+                *quiet_polls += u32::from(quiet);
+                let has_said_all = has_taken_last_receive
+                    || closing.deadline.saturating_duration_since(now)
+                        <= STEP_LIMIT - LAST_RECEIVE_LIMIT;
+                in_flight == 0 && *quiet_polls >= QUIET_POLLS && has_said_all
+            }
         };
         if !is_done && !is_late {
             return false;
         }
-        if closing.step != Step::Flushing {
-            closing.step = Step::Flushing;
+        if !closing.step.is_flushing() {
+            closing.step = Step::FLUSHING;
             closing.deadline = now + STEP_LIMIT;
             put_in_error(connection);
             return false;

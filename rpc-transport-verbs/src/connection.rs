@@ -21,6 +21,8 @@ pub(crate) struct Connection {
     /// Whether it waits in the list of those with something to flush.
     pub(crate) is_dirty: bool,
     pub(crate) phase: Phase,
+    /// Whether its queue pair, in error, has said that it takes no more receives.
+    pub(crate) has_taken_last_receive: bool,
     pub(crate) key: LineKey,
     line: Arc<TcpStream>,
     _place: Place,
@@ -52,6 +54,7 @@ impl Connection {
             sends: SendQueue::new(signal_interval),
             frame_limit,
             is_dirty: false,
+            has_taken_last_receive: false,
             phase,
             key,
             line,

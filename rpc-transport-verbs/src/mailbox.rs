@@ -50,7 +50,9 @@ pub(crate) enum Notice {
     /// The device says that a queue pair has failed, outside any completion.
     QueuePairFailed(QpNum, DeviceEvent),
     /// What all connections of the lane share has failed.
-    LaneFailed(LaneFailure),
+    LaneFailed(Arc<LaneFailure>),
+    /// A queue pair in error has taken its last receive from the shared queue, and completed it.
+    LastReceiveTaken(QpNum),
 }
 
 /// A connection on its way to its poller.
@@ -101,7 +103,8 @@ pub(crate) struct Inbox {
 #[repr(align(64))]
 struct Flag(AtomicBool);
 
-/// A mailbox and its inbox. Unbounded: its notices are bounded by the connections, a few for each.
+/// A mailbox and its inbox. Unbounded: its notices are bounded by the connections, a few for each, and one for the
+/// end of them all.
 pub(crate) fn mailbox() -> (Mailbox, Inbox) {
     let (sender, receiver) = crossbeam_channel::unbounded();
     let flag = Arc::new(Flag::default());

@@ -122,8 +122,17 @@ impl QueuePairs {
 
     /// Ends the making of queue pairs, since what they would share has failed; `false` if it has
     /// ended before.
-    pub(crate) fn retire(&self, failure: Arc<LaneFailure>) -> bool {
-        self.retired.set(failure).is_ok()
+    pub(crate) fn retire(&self, device: &str, failure: Arc<LaneFailure>) -> bool {
+        let is_first = self.retired.set(Arc::clone(&failure)).is_ok();
+        if is_first {
+            tracing::error!(device, error = %failure, "all connections of a poller over a device are lost");
+        }
+        is_first
+    }
+
+    /// Why there are to be no more.
+    pub(crate) fn failure(&self) -> Option<&Arc<LaneFailure>> {
+        self.retired.get()
     }
 
     /// Chooses again where to send from, for the queue pairs that are made from now on.

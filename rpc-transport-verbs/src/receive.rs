@@ -26,7 +26,7 @@ impl Lane {
         let batch = self.plan.poll_batch as usize;
         let count = match self.completion_queue.poll(&mut self.completions, batch) {
             Ok(count) => count,
-            Err(error) => return self.fail_all(LaneFailure::Completions(error), events),
+            Err(error) => return self.fail_all(Arc::new(LaneFailure::Completions(error)), events),
         };
         if count == 1 {
             // A quiet connection's usual case, for which draining would cost more than completing.
@@ -47,7 +47,7 @@ impl Lane {
             self.receives.refill(&mut self.pool, &self.reserve)
         };
         if let Err(error) = refilled {
-            self.fail_all(LaneFailure::Receives(error), events);
+            self.fail_all(Arc::new(LaneFailure::Receives(error)), events);
         }
         if !self.closing.is_empty() {
             self.advance_closing(count < batch, events);
@@ -186,13 +186,18 @@ impl Lane {
             match notice {
                 Notice::Prepared(prepared) => {
                     let prepared = *prepared;
-                    self.add(
+                    let id = self.add(
                         prepared.ready,
                         prepared.line,
                         prepared.key,
                         prepared.remote_frame_len,
                         Phase::Prepared(Box::new(prepared.admitted)),
                     );
+                    // It was on its way when the lane failed.
+                    if let Some(failure) = self.queue_pairs.failure() {
+                        let failure = Arc::clone(failure);
+                        self.fail(id.index, CloseReason::Failed(failure));
+                    }
                 }
                 Notice::Ready(key) => {
                     if let Some(index) = self.lines.get(&key).copied() {
@@ -201,6 +206,13 @@ impl Lane {
                 }
                 Notice::Ended(key, end) => self.line_ended(key, end),
                 Notice::QueuePairFailed(qp_num, event) => self.queue_pair_failed(qp_num, event),
+                Notice::LastReceiveTaken(qp_num) => {
+                    if let Some(index) = self.routes.get(qp_num)
+                        && let Some((_, connection)) = self.connections.at(index)
+                    {
+                        connection.has_taken_last_receive = true;
+                    }
+                }
                 Notice::LaneFailed(failure) => self.fail_all(failure, events),
             }
         }
@@ -244,11 +256,8 @@ impl Lane {
 
     /// What all connections share has failed: they end, and there will be no others.
     #[cold]
-    fn fail_all(&mut self, failure: LaneFailure, events: &mut Events) {
-        let failure = Arc::new(failure);
-        if self.queue_pairs.retire(Arc::clone(&failure)) {
-            tracing::error!(device = self.device(), error = %failure, "all connections of a poller over a device are lost");
-        }
+    fn fail_all(&mut self, failure: Arc<LaneFailure>, events: &mut Events) {
+        self.queue_pairs.retire(self.device(), Arc::clone(&failure));
         for index in self.connections.indexes() {
             self.fail(index, CloseReason::Failed(failure.clone()));
         }

@@ -92,6 +92,15 @@ impl TryFrom<messages::Endpoint> for Endpoint {
                 let len = format!("{} bytes long", value.len());
                 return field(name, len, "1 to 64 bytes are taken");
             }
+            // It is repeated in logs and sentences.
+            if !value.bytes().all(|byte| byte.is_ascii_graphic()) {
+                let value = value.escape_default().to_string();
+                return field(name, value, "letters, digits and signs of ASCII are taken");
+            }
+        }
+        // A local identifier is how a port of an InfiniBand subnet is reached, and no other.
+        if sent.kind != INFINIBAND && lid != 0 {
+            return field("lid", lid.to_string(), "only InfiniBand ports have one");
         }
         Ok(Self {
             kind: sent.kind,
@@ -192,7 +201,7 @@ pub(crate) mod tests {
             mtu: 4096,
             qp_number: 17,
             psn: 0x00ab_cdef,
-            lid: 0xc0de,
+            lid: 0,
         }
     }
 
@@ -200,17 +209,26 @@ pub(crate) mod tests {
     fn a_good_endpoint_survives_the_way_there_and_back() {
         let sent = messages::Endpoint::from(sample());
         assert_eq!(Endpoint::try_from(sent).unwrap(), sample());
+        let infiniband = Endpoint {
+            kind: INFINIBAND.to_owned(),
+            lid: 0xc0de,
+            ..sample()
+        };
+        let sent = messages::Endpoint::from(infiniband.clone());
+        assert_eq!(Endpoint::try_from(sent).unwrap(), infiniband);
     }
 
     #[test]
     fn every_field_that_cannot_be_is_named() {
         type Spoil = fn(&mut messages::Endpoint);
-        let cases: [(&str, Spoil); 7] = [
+        let cases: [(&str, Spoil); 9] = [
             ("gid", |e| e.gid.truncate(15)),
             ("mtu", |e| e.mtu = 1500),
             ("qp_number", |e| e.qp_number = 1 << 24),
             ("psn", |e| e.psn = u32::MAX),
             ("lid", |e| e.lid = 1 << 16),
+            ("lid", |e| e.lid = 17),
+            ("device", |e| e.device = "rxe0\n".to_owned()),
             ("kind", |e| e.kind.clear()),
             ("device", |e| e.device = "x".repeat(65)),
         ];

@@ -296,7 +296,9 @@ fn a_lane_that_fails_loses_its_connections_and_new_ones_take_the_next() {
         call: "ibv_get_async_event",
         source: std::io::Error::from_raw_os_error(5),
     });
-    lane.mailbox.put(Notice::LaneFailed(failure)).unwrap();
+    lane.mailbox
+        .put(Notice::LaneFailed(Arc::new(failure)))
+        .unwrap();
     step_until(
         &mut [&mut server.side, &mut lost],
         "the end on both sides",

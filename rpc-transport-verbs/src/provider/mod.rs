@@ -183,6 +183,10 @@ impl Context {
         forward!(self, context => context.get_async_event(timeout))
     }
 
+    pub(crate) fn is_forked(&self) -> bool {
+        forward!(self, context => context.is_forked())
+    }
+
     pub(crate) fn interrupt_async_events(&self) {
         forward!(self, context => context.interrupt_async_events());
     }
@@ -394,8 +398,15 @@ impl QueuePair {
         forward!(self, qp => qp.post_recv(work))
     }
 
-    /// Gives its queues up: the device touches none of their memory after this.
-    pub(crate) fn destroy(&mut self) {
-        forward!(self, qp => qp.destroy());
+    /// Gives its queues up: the device touches none of their memory after this, unless it says `false`.
+    pub(crate) fn destroy(&mut self) -> bool {
+        match self {
+            Self::Soft(qp) => {
+                qp.destroy();
+                true
+            }
+            #[cfg(feature = "rdma")]
+            Self::Rdma(qp) => qp.destroy(),
+        }
     }
 }

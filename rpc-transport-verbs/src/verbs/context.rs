@@ -84,6 +84,11 @@ impl Context {
         self.raw.get_async_event(timeout)
     }
 
+    /// Whether this is a child of the process that opened it, where nothing of it works.
+    pub fn is_forked(&self) -> bool {
+        self.raw.is_forked()
+    }
+
     /// Makes one present or next [`get_async_event`](Self::get_async_event) return `None`.
     pub fn interrupt_async_events(&self) {
         self.raw.interrupt_async_events();

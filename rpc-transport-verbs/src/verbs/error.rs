@@ -151,6 +151,18 @@ pub enum VerbsError {
         /// What the system said.
         source: io::Error,
     },
+    /// A queue could not have its memory (`ENOMEM`).
+    #[error(
+        "{call}: {source}. Many devices lock the memory of their queues, too: the limit of locked memory is {limit} (see `ulimit -l`)"
+    )]
+    QueueMemory {
+        /// The verb.
+        call: &'static str,
+        /// The present limit of locked memory, in words.
+        limit: String,
+        /// What the system said.
+        source: io::Error,
+    },
     /// The device does not count by context.
     #[error(
         "the device does not count by context: see rnr_counters, and the port's counters in /sys/class/infiniband"

@@ -394,8 +394,12 @@ impl QueuePair {
     /// Destroys it and gives back everything that was in flight. Completions that are still in the
     /// completion queue then name nothing.
     pub fn destroy(mut self, release: &mut impl FnMut(Slot)) {
-        self.raw.destroy();
-        self.take_back(release);
+        if self.raw.destroy() {
+            self.take_back(release);
+        } else {
+            // The device has kept it: what is in flight stays its own, and so do the regions.
+            std::mem::forget(self);
+        }
     }
 
     fn take_back(&mut self, release: &mut impl FnMut(Slot)) {

@@ -95,7 +95,8 @@ impl CompletionQueue {
             let Ok(count) = usize::try_from(count) else {
                 return Err(VerbsError::Os {
                     call: "poll_cq",
-                    source: std::io::Error::from_raw_os_error(count.saturating_abs()),
+                    // No error number (ibv_poll_cq(3)).
+                    source: std::io::Error::other(format!("the driver failed, and says {count}")),
                 });
             };
             for raw in &batch[..count.min(wanted)] {

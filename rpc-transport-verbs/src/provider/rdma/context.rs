@@ -36,8 +36,9 @@ const INLINE_LENGTHS: [u32; 5] = [512, 256, 128, 64, 32];
 /// Entries of the GID table that an address vector can name: its index has 8 bits.
 const MAX_GIDS: usize = 256;
 
-/// `struct ibv_gid_entry`. rdma-sys knows the type, and not the function that fills it.
-#[repr(C)]
+/// `struct ibv_gid_entry`. rdma-sys knows the type, and not the function that fills it. The header's GID is
+/// a union with 64-bit numbers, which it is aligned to.
+#[repr(C, align(8))]
 pub(super) struct RawGidEntry {
     gid: [u8; 16],
     gid_index: u32,
@@ -161,7 +162,7 @@ impl Drop for Handle {
 /// The devices that libibverbs can drive, in its order. Empty if there are none.
 pub(crate) fn device_names() -> Result<Vec<String>, OpenError> {
     let library = library()?;
-    let list = DeviceList::get(library);
+    let list = DeviceList::get(library)?;
     Ok(list.devices().iter().map(|&raw| list.name(raw)).collect())
 }
 
@@ -173,16 +174,28 @@ struct DeviceList {
 }
 
 impl DeviceList {
-    fn get(library: &'static Library) -> Self {
+    fn get(library: &'static Library) -> Result<Self, OpenError> {
         let mut count: c_int = 0;
-        // SAFETY: the count is written to a place of our own. A null list (no verbs in the kernel)
-        // comes with a count that is not used.
+        // SAFETY: the count is written to a place of our own. A null list comes with a count that is
+        // not used.
         let raw = unsafe { (library.ibv_get_device_list)(&mut count) };
-        Self {
+        if raw.is_null() {
+            let source = io::Error::last_os_error();
+            // A kernel without verbs has no devices; anything else hides them (ibv_get_device_list(3)).
+            if source.raw_os_error() != Some(rustix::io::Errno::NOSYS.raw_os_error()) {
+                return Err(OpenError::Os {
+                    name: "libibverbs".to_owned(),
+                    action: "list its devices",
+                    source,
+                });
+            }
+            count = 0;
+        }
+        Ok(Self {
             library,
             raw,
-            count: if raw.is_null() { 0 } else { limit(count) },
-        }
+            count: limit(count),
+        })
     }
 
     fn devices(&self) -> &[*mut ibv_device] {
@@ -233,7 +246,7 @@ impl Context {
         let library = library()?;
         let fork_guard = process_guard().map_err(os("watch for forks"))?;
         fork_guard.check()?;
-        let list = DeviceList::get(library);
+        let list = DeviceList::get(library)?;
         let Some(&device) = list
             .devices()
             .iter()
@@ -386,6 +399,10 @@ impl Context {
     ) -> Result<Option<AsyncEvent>, VerbsError> {
         self.handle.fork_guard.check()?;
         async_events::next(&self.handle, timeout)
+    }
+
+    pub(crate) fn is_forked(&self) -> bool {
+        !self.handle.is_ours()
     }
 
     pub(crate) fn interrupt_async_events(&self) {

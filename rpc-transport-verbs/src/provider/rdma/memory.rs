@@ -77,25 +77,34 @@ impl ProtectionDomain {
         let domain = Arc::clone(&self.domain);
         domain.handle.fork_guard.check()?;
         in_range("reg_mr", "len", len, 1, domain.handle.limits.max_mr_len)?;
-        let pages = Pages::map(len).map_err(|source| VerbsError::Os {
+        let mmap_failed = |source| VerbsError::Os {
             call: "mmap",
             source,
-        })?;
+        };
+        let mut pages = Pages::map(len).map_err(mmap_failed)?;
         // The bits are those of `enum ibv_access_flags`, four of them.
         let access = access.bits() as c_int;
-        // SAFETY: the pages are mapped, are nobody else's, and stay until the region is deregistered.
-        let raw = unsafe {
-            (domain.handle.library.ibv_reg_mr)(
-                domain.raw(),
-                pages.start.as_ptr().cast(),
-                len,
-                access,
-            )
+        let reg_mr = |pages: &Pages| {
+            // SAFETY: the pages are mapped, are nobody else's, and stay until the region is
+            // deregistered.
+            let raw = unsafe {
+                (domain.handle.library.ibv_reg_mr)(
+                    domain.raw(),
+                    pages.start.as_ptr().cast(),
+                    len,
+                    access,
+                )
+            };
+            NonNull::new(raw).ok_or_else(io::Error::last_os_error)
         };
-        let Some(raw) = NonNull::new(raw) else {
-            let error = io::Error::last_os_error();
-            return Err(not_registered(len, error));
-        };
+        let mut registered = reg_mr(&pages);
+        // Huge pages may be set aside, and withheld from this process's control group: that shows
+        // when they are touched.
+        if registered.is_err() && pages.are_huge {
+            pages = Pages::map_small(len).map_err(mmap_failed)?;
+            registered = reg_mr(&pages);
+        }
+        let raw = registered.map_err(|error| not_registered(len, error))?;
         // SAFETY: the library filled it in, and it changes no more.
         let (local_key, remote_key) = unsafe { ((*raw.as_ptr()).lkey, (*raw.as_ptr()).rkey) };
         Ok(MemoryRegion {
@@ -168,7 +177,7 @@ fn pinned_len() -> u64 {
     kib.unwrap_or(0).saturating_mul(1024)
 }
 
-fn memlock_limit() -> String {
+pub(super) fn memlock_limit() -> String {
     use rustix::process::{Resource, getrlimit};
     let limit = getrlimit(Resource::Memlock);
     let words = |limit: Option<u64>| match limit {
@@ -192,7 +201,9 @@ fn memlock_limit() -> String {
 #[derive(Debug)]
 struct Pages {
     start: NonNull<u8>,
+    /// 0 if they are to stay mapped for ever.
     mapped_len: usize,
+    are_huge: bool,
 }
 
 // SAFETY: plain memory; who may touch which byte of it is the layers' above (see `provider`).
@@ -204,11 +215,18 @@ impl Pages {
     fn map(len: usize) -> io::Result<Self> {
         if len >= HUGE_PAGE
             && let Some(huge_len) = len.checked_next_multiple_of(HUGE_PAGE)
-            // Refused unless that many are free, so touching them later cannot fail.
+            // Refused unless that many are free.
             && let Ok(pages) = Self::map_with(huge_len, MapFlags::HUGETLB | MapFlags::HUGE_2MB)
         {
-            return Ok(pages);
+            return Ok(Self {
+                are_huge: true,
+                ..pages
+            });
         }
+        Self::map_small(len)
+    }
+
+    fn map_small(len: usize) -> io::Result<Self> {
         let pages = Self::map_with(len, MapFlags::empty())?;
         if len >= HUGE_PAGE {
             // SAFETY: the range is the mapping. It is advice: without it the pages are small.
@@ -226,12 +244,16 @@ impl Pages {
         Ok(Self {
             start,
             mapped_len: len,
+            are_huge: false,
         })
     }
 }
 
 impl Drop for Pages {
     fn drop(&mut self) {
+        if self.mapped_len == 0 {
+            return;
+        }
         // SAFETY: mapped with this length; the region over it has been deregistered before, so
         // neither the device nor anybody here uses it any more.
         if let Err(error) = unsafe { munmap(self.start.as_ptr().cast(), self.mapped_len) } {
@@ -279,9 +301,12 @@ impl Drop for MemoryRegion {
         if handle.is_ours() {
             // SAFETY: registered once; the slots that work requests name hold the region, so none of
             // them is with the device any more.
-            log_leak("dereg_mr", unsafe {
-                (handle.library.ibv_dereg_mr)(self.raw.as_ptr())
-            });
+            let returned = unsafe { (handle.library.ibv_dereg_mr)(self.raw.as_ptr()) };
+            if returned != 0 {
+                log_leak("dereg_mr", returned);
+                // The device may go on using them.
+                self.pages.mapped_len = 0;
+            }
         }
     }
 }

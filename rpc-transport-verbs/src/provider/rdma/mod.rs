@@ -55,9 +55,15 @@ fn next_number() -> u32 {
 
 /// An error from `errno`, for the calls that give a null pointer.
 fn os_error(call: &'static str) -> VerbsError {
-    VerbsError::Os {
-        call,
-        source: io::Error::last_os_error(),
+    let source = io::Error::last_os_error();
+    match source.kind() {
+        // Drivers of network cards lock the memory of their queues, too.
+        io::ErrorKind::OutOfMemory => VerbsError::QueueMemory {
+            call,
+            limit: memory::memlock_limit(),
+            source,
+        },
+        _ => VerbsError::Os { call, source },
     }
 }
 

@@ -108,7 +108,9 @@ impl QueuePair {
             qp_num,
             // What was granted is written back.
             capabilities: QueuePairCapabilities {
-                max_send_wr: wanted.cap.max_send_wr as usize,
+                // Not what was granted, which may be more: completion queues are sized by what was
+                // asked for.
+                max_send_wr: config.max_send_wr,
                 max_recv_wr: match srq {
                     Some(_) => 0,
                     None => wanted.cap.max_recv_wr as usize,
@@ -338,21 +340,27 @@ impl QueuePair {
         for (batch, chunk) in work.chunks(BATCH).enumerate() {
             let mut elements = [const { MaybeUninit::<ibv_sge>::uninit() }; BATCH];
             let mut requests = [const { MaybeUninit::<ibv_send_wr>::uninit() }; BATCH];
+            // The arrays are reached through these alone until the device has read the list.
+            let element: *mut ibv_sge = elements.as_mut_ptr().cast();
             let first: *mut ibv_send_wr = requests.as_mut_ptr().cast();
             for (index, work) in chunk.iter().enumerate() {
                 let is_last = index + 1 == chunk.len();
                 let next = if is_last {
                     ptr::null_mut()
                 } else {
-                    // One past this one, and inside the array.
                     first.wrapping_add(index + 1)
                 };
-                let element = elements[index].write(ibv_sge {
-                    addr: work.addr.as_ptr().addr() as u64,
-                    length: work.len,
-                    lkey: work.local_key.0,
-                });
-                requests[index].write(send_request(work, element, next));
+                // SAFETY: a chunk has at most as many as the arrays.
+                unsafe {
+                    element.add(index).write(ibv_sge {
+                        addr: work.addr.as_ptr().addr() as u64,
+                        length: work.len,
+                        lkey: work.local_key.0,
+                    });
+                    first
+                        .add(index)
+                        .write(send_request(work, element.add(index), next));
+                }
             }
             let mut refused = ptr::null_mut();
             // SAFETY: the queue pair is alive, and the list is whole. The memory that it names
@@ -405,17 +413,20 @@ impl QueuePair {
         }
     }
 
-    pub(crate) fn destroy(&mut self) {
+    /// `false`: the device has refused, and may go on using the memory of what was posted.
+    pub(crate) fn destroy(&mut self) -> bool {
         let handle = &self.domain.handle;
-        if let Some(raw) = self.raw.take()
-            && handle.is_ours()
-        {
-            // SAFETY: taken out, so destroyed once. It waits for events of the queue pair to be
-            // acknowledged, which their reader does at once.
-            log_leak("destroy_qp", unsafe {
-                (handle.library.ibv_destroy_qp)(raw.as_ptr())
-            });
+        let Some(raw) = self.raw.take() else {
+            return true;
+        };
+        if !handle.is_ours() {
+            return true;
         }
+        // SAFETY: taken out, so destroyed once. It waits for events of the queue pair to be
+        // acknowledged, which their reader does at once.
+        let returned = unsafe { (handle.library.ibv_destroy_qp)(raw.as_ptr()) };
+        log_leak("destroy_qp", returned);
+        returned == 0
     }
 }
 

@@ -79,8 +79,15 @@ impl SharedReceiveQueue {
             number,
             max_wr: 0,
         };
-        // Some drivers write back what was asked for, and give more.
-        created.max_wr = created.query()?.max_wr;
+        let queried = created.query_raw()?.max_wr as usize;
+        let written_back = wanted.attr.max_wr as usize;
+        // rxe writes back what was asked for and takes more, as a query says; mlx5 writes back what it
+        // takes, and a query says how much deeper its own ring is.
+        created.max_wr = if written_back > max_wr {
+            written_back.min(queried)
+        } else {
+            queried
+        };
         Ok(created)
     }
 
@@ -123,6 +130,15 @@ impl SharedReceiveQueue {
     }
 
     pub(crate) fn query(&self) -> Result<SrqAttributes, VerbsError> {
+        let attributes = self.query_raw()?;
+        Ok(SrqAttributes {
+            max_wr: self.max_wr,
+            max_sge: attributes.max_sge as usize,
+            limit: attributes.srq_limit as usize,
+        })
+    }
+
+    fn query_raw(&self) -> Result<ibv_srq_attr, VerbsError> {
         let handle = &self.queue.domain.handle;
         handle.fork_guard.check()?;
         let mut attributes = ibv_srq_attr {
@@ -133,11 +149,7 @@ impl SharedReceiveQueue {
         // SAFETY: the queue is alive; the struct is a place of our own.
         let returned = unsafe { (handle.library.ibv_query_srq)(self.queue.raw, &mut attributes) };
         check("query_srq", returned)?;
-        Ok(SrqAttributes {
-            max_wr: attributes.max_wr as usize,
-            max_sge: attributes.max_sge as usize,
-            limit: attributes.srq_limit as usize,
-        })
+        Ok(attributes)
     }
 
     pub(crate) fn number(&self) -> SrqNum {
@@ -155,20 +167,25 @@ pub(super) fn post_receives(
     for (batch, chunk) in work.chunks(BATCH).enumerate() {
         let mut elements = [const { MaybeUninit::<ibv_sge>::uninit() }; BATCH];
         let mut requests = [const { MaybeUninit::<ibv_recv_wr>::uninit() }; BATCH];
+        // The arrays are reached through these alone until the device has read the list.
+        let element: *mut ibv_sge = elements.as_mut_ptr().cast();
         let first: *mut ibv_recv_wr = requests.as_mut_ptr().cast();
         for (index, work) in chunk.iter().enumerate() {
-            let is_last = index + 1 == chunk.len();
-            requests[index].write(ibv_recv_wr {
-                wr_id: work.wr_id.to_raw(),
-                next: if is_last {
-                    ptr::null_mut()
-                } else {
-                    // One past this one, and inside the array.
-                    first.wrapping_add(index + 1)
-                },
-                sg_list: elements[index].write(sge(work)),
-                num_sge: 1,
-            });
+            let next = if index + 1 == chunk.len() {
+                ptr::null_mut()
+            } else {
+                first.wrapping_add(index + 1)
+            };
+            // SAFETY: a chunk has at most as many as the arrays.
+            unsafe {
+                element.add(index).write(sge(work));
+                first.add(index).write(ibv_recv_wr {
+                    wr_id: work.wr_id.to_raw(),
+                    next,
+                    sg_list: element.add(index),
+                    num_sge: 1,
+                });
+            }
         }
         let mut refused = ptr::null_mut();
         let errno = post(first, &mut refused);
@@ -193,8 +210,11 @@ pub(super) fn index_of<T>(first: *const T, refused: *const T, count: usize) -> u
     }
 }
 
-/// `ENOMEM` is a full queue in every driver; the rest is kept as it is.
+/// A full queue is `ENOMEM` in most drivers, and -1 in mlx4's; the rest is kept as it is.
 pub(super) fn reason(errno: c_int, capacity: usize) -> PostErrorReason {
+    if errno == -1 {
+        return PostErrorReason::QueueFull { capacity };
+    }
     let errno = errno.saturating_abs();
     if errno == rustix::io::Errno::NOMEM.raw_os_error() {
         PostErrorReason::QueueFull { capacity }

@@ -151,6 +151,10 @@ impl Context {
         Ok(self.domain.events.next(timeout))
     }
 
+    pub(crate) fn is_forked(&self) -> bool {
+        self.domain.node.fork_guard.check().is_err()
+    }
+
     pub(crate) fn interrupt_async_events(&self) {
         self.domain.events.interrupt();
     }
