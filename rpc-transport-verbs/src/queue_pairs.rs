@@ -6,13 +6,13 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use crate::handshake::Endpoint;
 use crate::handshake::choice::Way;
-use crate::handshake::endpoint::{INFINIBAND, ROCE, SOFT};
+use crate::handshake::endpoint::{INFINIBAND, ROCE, ROCE_V1, SOFT};
 use crate::post_mortem::LaneFailure;
 use crate::sizing::Plan;
 use crate::verbs::{
-    Access, AddressError, AddressWish, CompletionQueueHandle, Context, Gid, LinkLayer, ModifyError,
-    Mtu, PortAddress, ProtectionDomain, Psn, QpNum, QueuePair, QueuePairConfig, RemoteEndpoint,
-    RnrTimer, RtrAttributes, RtsAttributes, SharedReceiveQueue, VerbsError,
+    Access, AddressError, AddressWish, CompletionQueueHandle, Context, Gid, GidType, LinkLayer,
+    ModifyError, Mtu, PortAddress, ProtectionDomain, Psn, QpNum, QueuePair, QueuePairConfig,
+    RemoteEndpoint, RnrTimer, RtrAttributes, RtsAttributes, SharedReceiveQueue, VerbsError,
 };
 
 /// 0.96 ms: short beside a retry's timeout, and never code 0, which is the longest of all.
@@ -23,7 +23,10 @@ fn kind_of(address: &PortAddress) -> &'static str {
     match address.link_layer {
         LinkLayer::Memory => SOFT,
         LinkLayer::InfiniBand => INFINIBAND,
-        LinkLayer::Ethernet | LinkLayer::Other(_) => ROCE,
+        LinkLayer::Ethernet | LinkLayer::Other(_) => match address.gid_type {
+            GidType::RoceV1 => ROCE_V1,
+            _ => ROCE,
+        },
     }
 }
 

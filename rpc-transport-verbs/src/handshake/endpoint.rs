@@ -9,6 +9,9 @@ pub(crate) const SOFT: &str = "soft";
 /// RDMA over Ethernet.
 pub(crate) const ROCE: &str = "roce";
 
+/// RDMA over Ethernet, in packets of the first version, which those of the second do not understand.
+pub(crate) const ROCE_V1: &str = "roce-v1";
+
 /// RDMA over an InfiniBand subnet.
 pub(crate) const INFINIBAND: &str = "infiniband";
 

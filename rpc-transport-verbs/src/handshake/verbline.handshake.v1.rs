@@ -22,7 +22,7 @@ pub mod handshake {
 /// One way to reach the sender: a device, and the queue pair that waits on it.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Endpoint {
-    /// What kind of device: "soft", "roce" or "infiniband". Only two devices of one kind can reach each
+    /// What kind of device: "soft", "roce", "roce-v1" or "infiniband". Only two devices of one kind can reach each
     /// other.
     #[prost(string, tag = "1")]
     pub kind: ::prost::alloc::string::String,
