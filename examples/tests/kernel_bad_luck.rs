@@ -260,6 +260,8 @@ fn a_server_on_two_devices_takes_each_client_over_the_first_that_it_has() {
 
 /// Messages that the device has sent, for whomever.
 fn sends_of_rxe0() -> u64 {
+    // The kernel shows the same numbers again for 10 ms (the counters' `lifespan`).
+    std::thread::sleep(Duration::from_millis(30));
     let counter = "/sys/class/infiniband/rxe0/ports/1/hw_counters/rdma_sends";
     std::fs::read_to_string(counter)
         .unwrap()

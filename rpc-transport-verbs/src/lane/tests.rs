@@ -236,7 +236,11 @@ fn the_death_of_one_client_costs_the_other_lane_nothing() {
     let mut server = Server::with(&[ROCE, SOFT]);
     let mut client = side_with(&[ROCE]);
     let (at_client, at_server) = server.accept(&mut client);
-    let environment = HashMap::from([("SERVER", server.address())]);
+    let environment = HashMap::from([
+        ("SERVER", server.address()),
+        // Whatever device the tests are run on: this one is about lanes of soft.
+        ("VERBLINE_DEVICE", SOFT.to_owned()),
+    ]);
     let mut other = Other::start("lane::tests::other_connects_and_floods", &environment);
     other.hear("CONNECTED");
     step_until(&mut [&mut server.side], "its frames", |sides| {

@@ -104,7 +104,8 @@ impl Context {
     /// not count it.
     ///
     /// The software device counts for this context. The kernel counts for a whole port, so there it
-    /// is all of the port's users together.
+    /// is all of the port's users together, as it was at most 10 ms ago (the `lifespan` of the counters
+    /// in sysfs).
     pub fn rnr_counters(&self, port: u8) -> Option<RnrCounters> {
         self.raw.rnr_counters(port)
     }

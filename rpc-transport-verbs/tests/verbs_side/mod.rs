@@ -26,6 +26,13 @@ pub(crate) fn device() -> &'static str {
     DEVICE.get_or_init(|| std::env::var("VERBLINE_DEVICE").unwrap_or_else(|_| "soft".to_owned()))
 }
 
+/// The kernel shows a port's counters again for 10 ms before it asks the device (their `lifespan`).
+fn wait_for_fresh_counters() {
+    if device() != "soft" {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
 /// Where it sends from.
 pub(crate) fn address() -> &'static PortAddress {
     static ADDRESS: OnceLock<PortAddress> = OnceLock::new();
@@ -104,6 +111,8 @@ impl Side {
                 SoftOptions::default(),
                 "this test is about soft"
             );
+            // What it has counted so far is subtracted later.
+            wait_for_fresh_counters();
             Context::open(device()).unwrap()
         };
         let domain = context.alloc_pd().unwrap();
@@ -257,6 +266,7 @@ impl Side {
 
     /// Messages that found no receive: at this side, or at the whole port if the kernel counts.
     pub(crate) fn rnr_naks_sent(&self) -> u64 {
+        wait_for_fresh_counters();
         let counters = self.context.rnr_counters(address().port);
         counters.expect("the device counts them").nak_sent
     }
