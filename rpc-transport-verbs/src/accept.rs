@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use rpc_core::transport::Admitted;
 
-use crate::handshake::choice::{self, Unfit};
+use crate::handshake::choice::{self, Unfit, Way};
 use crate::handshake::{Endpoint, Offer, Welcome};
 use crate::mailbox::{LineKey, Mailbox, Notice, Prepared};
 use crate::queue_pairs::{QueuePairError, QueuePairs, Ready};
@@ -78,6 +78,10 @@ enum NotTaken {
 }
 
 impl PassedOver {
+    fn add(&mut self, device: Way<'_>, why: NotTaken) {
+        self.0.push((device.device.to_owned(), why));
+    }
+
     /// For a log line.
     fn or_none(&self) -> String {
         if self.0.is_empty() {
@@ -169,15 +173,22 @@ impl Port {
         let mut passed_over = PassedOver::default();
         for lane in self.lanes.iter() {
             let local = lane.queue_pairs.way();
-            let not_taken = match choice::meet(local, &client.endpoints) {
-                Err(unfit) => NotTaken::Unfit(unfit),
-                // Only addresses were compared so far: whether there is a way shows here.
-                Ok(index) => match lane.bring_up(&client.endpoints[index]) {
+            let fit = match choice::meet(local, &client.endpoints) {
+                Ok(fit) => fit,
+                Err(unfit) => {
+                    passed_over.add(local, NotTaken::Unfit(unfit));
+                    continue;
+                }
+            };
+            // Only addresses were compared so far: whether there is a way shows here.
+            for index in fit {
+                let remote = &client.endpoints[index];
+                match lane.bring_up(remote) {
                     Ok(up) => {
                         tracing::info!(
                             device = local.device,
                             kind = local.kind,
-                            remote_device = client.endpoints[index].device,
+                            remote_device = remote.device,
                             passed_over = %passed_over.or_none(),
                             "a client comes over the first of this side's devices that both sides have"
                         );
@@ -185,11 +196,10 @@ impl Port {
                     }
                     Err(error) => {
                         tracing::warn!(device = local.device, %error, "a device refused a client");
-                        NotTaken::Refused(error)
+                        passed_over.add(local, NotTaken::Refused(error));
                     }
-                },
-            };
-            passed_over.0.push((local.device.to_owned(), not_taken));
+                }
+            }
         }
         let server = choice::list(self.lanes.iter().map(|lane| lane.queue_pairs.way()));
         let client = choice::list(client.endpoints.iter().map(Endpoint::way));

@@ -29,20 +29,21 @@ pub(crate) enum Unfit {
     },
 }
 
-/// Which of a client's endpoints a device of this side meets: the first, in the client's order, that
-/// is of its kind and that it reaches.
-pub(crate) fn meet(local: Way<'_>, client: &[Endpoint]) -> Result<usize, Unfit> {
+/// Which of a client's endpoints a device of this side may meet: those, in the client's order, that are
+/// of its kind and whose addresses do not rule it out. At least one, or why there is none.
+pub(crate) fn meet(local: Way<'_>, client: &[Endpoint]) -> Result<Vec<usize>, Unfit> {
     let mut unfit = Unfit::NotOffered;
+    let mut fit = Vec::new();
     for (index, remote) in client.iter().enumerate() {
         if remote.kind != local.kind {
             continue;
         }
         match obstacle(local, remote.way()) {
-            None => return Ok(index),
+            None => fit.push(index),
             Some(obstacle) => unfit = Unfit::Unreachable { obstacle },
         }
     }
-    Err(unfit)
+    if fit.is_empty() { Err(unfit) } else { Ok(fit) }
 }
 
 /// What keeps two devices of one kind from reaching each other, as far as their addresses say it.
@@ -121,9 +122,9 @@ mod tests {
             endpoint(ROCE, V4),
         ];
         let meets = |kind, gid| meet(endpoint(kind, gid).way(), &client);
-        assert_eq!(meets(ROCE, V4), Ok(2));
-        assert_eq!(meets(SOFT, HERE[0]), Ok(1));
-        assert_eq!(meets(INFINIBAND, "fe80::2"), Ok(0));
+        assert_eq!(meets(ROCE, V4), Ok(vec![2, 3]));
+        assert_eq!(meets(SOFT, HERE[0]), Ok(vec![1]));
+        assert_eq!(meets(INFINIBAND, "fe80::2"), Ok(vec![0]));
         assert_eq!(meets("pigeon", V4), Err(Unfit::NotOffered));
         assert_eq!(meet(endpoint(ROCE, V4).way(), &[]), Err(Unfit::NotOffered));
     }
@@ -132,7 +133,7 @@ mod tests {
     fn one_that_cannot_be_reached_is_passed_over_for_one_that_can() {
         let local = endpoint(ROCE, V6);
         let client = [endpoint(ROCE, V4), endpoint(ROCE, V6)];
-        assert_eq!(meet(local.way(), &client), Ok(1));
+        assert_eq!(meet(local.way(), &client), Ok(vec![1]));
         let unfit = meet(local.way(), &client[..1]).unwrap_err();
         assert!(unfit.to_string().contains("IPv4"), "{unfit}");
     }

@@ -23,6 +23,9 @@ const MAX_24_BITS: u32 = 0x00ff_ffff;
 /// that takes less is refused rather than served with calls that all fail.
 const MIN_FRAME_LEN: u32 = 64;
 
+/// Devices that a side may offer: each may be tried, which takes time.
+const MAX_ENDPOINTS: usize = 8;
+
 /// The longest name of a device that is repeated in messages.
 const MAX_NAME_LEN: usize = 64;
 
@@ -136,6 +139,13 @@ impl Offer {
         session: Vec<u8>,
     ) -> Result<Self, HandshakeError> {
         check_frame_len(max_frame_len)?;
+        if endpoints.len() > MAX_ENDPOINTS {
+            return Err(HandshakeError::Field {
+                field: "endpoints",
+                value: format!("{} of them", endpoints.len()),
+                why: "at most 8 are taken",
+            });
+        }
         Ok(Self {
             endpoints: endpoints
                 .into_iter()
@@ -249,5 +259,8 @@ pub(crate) mod tests {
     fn a_peer_that_takes_only_tiny_frames_is_refused() {
         assert!(Offer::check(Vec::new(), 63, Vec::new()).is_err());
         assert!(Offer::check(Vec::new(), 64, Vec::new()).is_ok());
+        let many = |count| vec![messages::Endpoint::from(sample()); count];
+        assert!(Offer::check(many(MAX_ENDPOINTS), 64, Vec::new()).is_ok());
+        assert!(Offer::check(many(MAX_ENDPOINTS + 1), 64, Vec::new()).is_err());
     }
 }
