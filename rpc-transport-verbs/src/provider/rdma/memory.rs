@@ -216,12 +216,11 @@ impl Pages {
         if len >= HUGE_PAGE
             && let Some(huge_len) = len.checked_next_multiple_of(HUGE_PAGE)
             // Refused unless that many are free.
-            && let Ok(pages) = Self::map_with(huge_len, MapFlags::HUGETLB | MapFlags::HUGE_2MB)
+            && let Ok(mut pages) =
+                Self::map_with(huge_len, MapFlags::HUGETLB | MapFlags::HUGE_2MB)
         {
-            return Ok(Self {
-                are_huge: true,
-                ..pages
-            });
+            pages.are_huge = true;
+            return Ok(pages);
         }
         Self::map_small(len)
     }
