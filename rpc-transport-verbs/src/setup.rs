@@ -172,7 +172,7 @@ fn open_lane(
         .alloc_pd()
         .map_err(|e| refused(name, "has no protection domain left", e))?;
     let (mut pool, reserved) = BufferPool::register(&domain, &plan)
-        .map_err(|e| refused(name, "has no memory for its slots", e))?;
+        .map_err(|e| refused(name, "has no memory for its slots (smaller 'connections' and 'max_message_len' need less, and the device soft needs no locked memory)", e))?;
     let completion_queue = context
         .create_cq(limits.completion_queue_depth as usize)
         .map_err(|e| refused(name, "cannot create a completion queue", e))?;

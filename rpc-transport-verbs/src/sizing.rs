@@ -238,7 +238,7 @@ impl Plan {
                 )
             } else {
                 format!(
-                    "half of the {} KiB that may be locked here are for slots; raise the limit (ulimit -l) for more",
+                    "{} KiB may be locked here, and the device's queues need some of it; raise the limit (ulimit -l) for more",
                     attributes.max_locked_len / 1024
                 )
             };

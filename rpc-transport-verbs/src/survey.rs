@@ -125,7 +125,7 @@ impl fmt::Display for Survey {
         if let Some(named) = &self.named {
             return write!(
                 f,
-                "Device::best() takes {named}: the environment variable {DEVICE_VARIABLE} names it."
+                "Device::best() opens {named}: the environment variable {DEVICE_VARIABLE} names it."
             );
         }
         match self.best() {

@@ -18,7 +18,9 @@ pub struct Forked;
 #[non_exhaustive]
 pub enum OpenError {
     /// No device has this name.
-    #[error("there is no device named '{name}' (known here: {known})")]
+    #[error(
+        "there is no device named '{name}' (known here: {known}). Devices are named by the program, or by the environment variable VERBLINE_DEVICE"
+    )]
     UnknownDevice {
         /// The name that was asked for.
         name: String,
@@ -141,7 +143,8 @@ pub enum VerbsError {
     },
     /// The memory may not be locked (`ENOMEM`, or `EPERM` if the limit is 0).
     #[error(
-        "{len} bytes cannot be registered: the limit of locked memory is {limit} ({source}). Raise it: `ulimit -l unlimited` in a shell whose hard limit permits it, `memlock` in /etc/security/limits.conf for logins, LimitMEMLOCK=infinity for a service of systemd, --ulimit memlock=-1 for a container"
+        "{} KiB cannot be registered: the limit of locked memory is {limit} ({source}). Raise it: `ulimit -l unlimited` in a shell whose hard limit permits it, `memlock` in /etc/security/limits.conf for logins, LimitMEMLOCK=infinity for a service of systemd, --ulimit memlock=-1 for a container",
+        .len.div_ceil(1024)
     )]
     MemoryLocked {
         /// Bytes that were to be registered.
