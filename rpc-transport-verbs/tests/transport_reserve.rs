@@ -30,6 +30,10 @@ fn a_blocked_poller_keeps_its_promises() {
     let promised = rig.server.transport.limits().promisable_receives() as usize;
     assert_eq!(promised, 80);
     assert_eq!(rig.server.transport.counters().srq_limit_events, 0);
+    // The thread of events arms it as soon as it runs.
+    rig.step_until("the limit is armed", |server, _| {
+        server.transport.limit_armings() > 0
+    });
     assert_eq!(rig.server.transport.limit_armings(), 1);
 
     let mut sent = 0;
