@@ -133,20 +133,7 @@ fn a_killed_client_costs_the_server_nothing() {
 #[test]
 #[ignore = "run by the other tests, as another process"]
 fn other_connects_and_floods() {
-    let address = std::env::var("SERVER").unwrap();
-    let mut side = Side::open(&device(), &intents());
-    let id = side.connect(&address).connection;
-    for number in 0..32 {
-        side.send(id, &frame(number, if number % 2 == 0 { 64 } else { 4000 }))
-            .unwrap();
-    }
-    side.transport.flush();
-    say("CONNECTED", "");
-    let started = Instant::now();
-    while started.elapsed() < 3 * PATIENCE {
-        side.turn();
-        std::thread::yield_now();
-    }
+    transport_harness::connect_and_flood(&intents());
 }
 
 /// A stopped peer is not a dead one: nothing is reported, and when it goes on, everything that was

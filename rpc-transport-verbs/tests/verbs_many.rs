@@ -22,10 +22,7 @@ fn crowd(count: usize) -> (Side, Side, Vec<(QueuePair, QueuePair)>) {
         .map(|_| {
             let make = |side: &Side| create_qp(&side.domain, &side.cq, side.srq.as_ref(), plan);
             let (mut to_right, mut to_left) = (make(&left), make(&right));
-            let remotes = (
-                endpoint(&right.context, &to_left),
-                endpoint(&left.context, &to_right),
-            );
+            let remotes = (endpoint(&to_left), endpoint(&to_right));
             for (qp, remote) in [(&mut to_right, remotes.0), (&mut to_left, remotes.1)] {
                 qp.to_init(address().port, Access::NONE).unwrap();
                 qp.to_rtr(rtr(remote)).unwrap();
@@ -178,7 +175,7 @@ fn threads_share_a_context_by_taking_turns() {
                 let mut cq = context.create_cq(plan.cq_depth).unwrap();
                 let mut qp = create_qp(&domain, &cq, None, plan);
                 qp.to_init(address().port, Access::NONE).unwrap();
-                qp.to_rtr(rtr(endpoint(&context, &qp))).unwrap();
+                qp.to_rtr(rtr(endpoint(&qp))).unwrap();
                 qp.to_rts(rts()).unwrap();
                 let mut slots = verbs_side::region(&domain, 4).into_slots(verbs_side::SLOT_LEN);
                 let mut completions = Vec::new();

@@ -3,12 +3,11 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::time::Instant;
 
 use rpc_core::limits::Intents;
 use rpc_core::transport::{CloseReason, ConnectError, ConnectionId, Fabric, Listener, Transport};
 
-use self::transport_harness::{OpenHouse, Other, PATIENCE, Side, device, frame, say, step_until};
+use self::transport_harness::{OpenHouse, Other, PATIENCE, Side, device, frame, step_until};
 use crate::async_events::DeviceEvent;
 use crate::handshake::endpoint::{INFINIBAND, ROCE, SOFT};
 use crate::mailbox::Notice;
@@ -270,20 +269,7 @@ fn the_death_of_one_client_costs_the_other_lane_nothing() {
 #[test]
 #[ignore = "run by another test, as another process"]
 fn other_connects_and_floods() {
-    let address = std::env::var("SERVER").unwrap();
-    let mut side = Side::open(&device(), &intents());
-    let id = side.connect(&address).connection;
-    for number in 0..32 {
-        let len = if number % 2 == 0 { 64 } else { 4000 };
-        side.send(id, &frame(number, len)).unwrap();
-    }
-    side.transport.flush();
-    say("CONNECTED", "");
-    let started = Instant::now();
-    while started.elapsed() < 3 * PATIENCE {
-        side.turn();
-        std::thread::yield_now();
-    }
+    transport_harness::connect_and_flood(&intents());
 }
 
 #[test]

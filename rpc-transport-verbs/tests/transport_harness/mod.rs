@@ -324,3 +324,22 @@ pub(crate) fn say(word: &str, rest: &str) {
     writeln!(out, "{word} {rest}").expect("the test listens");
     out.flush().expect("the test listens");
 }
+
+/// What a process does that is to be killed: connects to `SERVER` of its environment, sends 32 frames,
+/// inline and not, says that it has, and polls until it is killed.
+pub(crate) fn connect_and_flood(intents: &Intents) {
+    let address = std::env::var("SERVER").unwrap();
+    let mut side = Side::open(&device(), intents);
+    let id = side.connect(&address).connection;
+    for number in 0..32 {
+        let len = if number % 2 == 0 { 64 } else { 4000 };
+        side.send(id, &frame(number, len)).unwrap();
+    }
+    side.transport.flush();
+    say("CONNECTED", "");
+    let started = Instant::now();
+    while started.elapsed() < 3 * PATIENCE {
+        side.turn();
+        std::thread::yield_now();
+    }
+}

@@ -132,7 +132,7 @@ impl Side {
     }
 
     pub(crate) fn endpoint(&self) -> RemoteEndpoint {
-        endpoint(&self.context, &self.qp)
+        endpoint(&self.qp)
     }
 
     pub(crate) fn init(&mut self) {
@@ -350,7 +350,7 @@ pub(crate) fn region(domain: &ProtectionDomain, slots: usize) -> MemoryRegion {
         .unwrap()
 }
 
-pub(crate) fn endpoint(_context: &Context, qp: &QueuePair) -> RemoteEndpoint {
+pub(crate) fn endpoint(qp: &QueuePair) -> RemoteEndpoint {
     RemoteEndpoint {
         gid: address().gid,
         lid: address().lid,

@@ -66,12 +66,6 @@ unsafe impl Send for Handle {}
 // library's documentation of thread safety).
 unsafe impl Sync for Handle {}
 
-impl std::fmt::Debug for Library {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("libibverbs")
-    }
-}
-
 impl Handle {
     pub(super) fn raw(&self) -> *mut ibv_context {
         self.raw

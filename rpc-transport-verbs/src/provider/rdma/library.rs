@@ -1,5 +1,6 @@
 //! libibverbs, looked up at run time.
 
+use std::fmt;
 use std::os::raw::{c_char, c_int, c_void};
 use std::sync::OnceLock;
 
@@ -84,6 +85,12 @@ functions! {
     ibv_modify_qp: fn(*mut ibv_qp, *mut ibv_qp_attr, c_int) -> c_int;
     ibv_query_qp: fn(*mut ibv_qp, *mut ibv_qp_attr, c_int, *mut ibv_qp_init_attr) -> c_int;
     ibv_destroy_qp: fn(*mut ibv_qp) -> c_int;
+}
+
+impl fmt::Debug for Library {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(NAME)
+    }
 }
 
 /// The library, loaded at the first call and for as long as the process lives.

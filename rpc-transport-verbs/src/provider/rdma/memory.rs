@@ -9,8 +9,8 @@ use std::sync::Arc;
 use rdma_sys::{ibv_mr, ibv_pd};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
+use super::super::QueuePairConfig;
 use super::super::limits::in_range;
-use super::super::{QueuePairConfig, ReceiveWork};
 use super::completion_queue::CompletionQueue;
 use super::context::Handle;
 use super::queue_pair::QueuePair;
@@ -307,14 +307,5 @@ impl Drop for MemoryRegion {
                 self.pages.mapped_len = 0;
             }
         }
-    }
-}
-
-/// One scatter/gather element.
-pub(super) fn sge(work: &ReceiveWork) -> rdma_sys::ibv_sge {
-    rdma_sys::ibv_sge {
-        addr: work.addr.as_ptr().addr() as u64,
-        length: work.len,
-        lkey: work.local_key.0,
     }
 }

@@ -38,9 +38,12 @@ pub(super) use shared_receive_queue::SharedReceiveQueue;
 
 use std::io;
 use std::os::raw::c_int;
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::verbs::VerbsError;
+use rdma_sys::ibv_sge;
+
+use crate::verbs::{LocalKey, VerbsError};
 
 /// Work requests or completions that are built on the stack at a time. As many as the transport's
 /// longest chain, so that a chain is one doorbell.
@@ -75,6 +78,16 @@ fn check(call: &'static str, returned: c_int) -> Result<(), VerbsError> {
             call,
             source: io::Error::from_raw_os_error(errno.saturating_abs()),
         }),
+    }
+}
+
+/// One scatter/gather element, of a send or a receive.
+#[inline]
+fn sge(addr: NonNull<u8>, len: u32, local_key: LocalKey) -> ibv_sge {
+    ibv_sge {
+        addr: addr.as_ptr().addr() as u64,
+        length: len,
+        lkey: local_key.0,
     }
 }
 

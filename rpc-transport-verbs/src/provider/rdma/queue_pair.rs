@@ -18,7 +18,7 @@ use super::super::{QueuePairConfig, ReceiveWork, SendWork};
 use super::completion_queue::{self, CompletionQueue};
 use super::memory::Domain;
 use super::shared_receive_queue::{self, SharedReceiveQueue, index_of, post_receives, reason};
-use super::{BATCH, log_leak, os_error, to_u32};
+use super::{BATCH, log_leak, os_error, sge, to_u32};
 use crate::verbs::{
     Access, AddressVector, Attribute, Gid, LinkLayer, ModifyError, Mtu, PathMigration, PostError,
     PostErrorReason, Psn, QpAttributes, QpNum, QpState, QueuePairCapabilities, RnrTimer,
@@ -352,11 +352,9 @@ impl QueuePair {
                 };
                 // SAFETY: a chunk has at most as many as the arrays.
                 unsafe {
-                    element.add(index).write(ibv_sge {
-                        addr: work.addr.as_ptr().addr() as u64,
-                        length: work.len,
-                        lkey: work.local_key.0,
-                    });
+                    element
+                        .add(index)
+                        .write(sge(work.addr, work.len, work.local_key));
                     first
                         .add(index)
                         .write(send_request(work, element.add(index), next));

@@ -12,8 +12,8 @@ use rdma_sys::{
 
 use super::super::ReceiveWork;
 use super::super::limits::in_range;
-use super::memory::{Domain, sge};
-use super::{BATCH, check, log_leak, next_number, os_error, to_u32};
+use super::memory::Domain;
+use super::{BATCH, check, log_leak, next_number, os_error, sge, to_u32};
 use crate::verbs::{PostError, PostErrorReason, SrqAttributes, SrqNum, VerbsError};
 
 /// The queue, shared by the queue pairs that receive from it.
@@ -178,7 +178,9 @@ pub(super) fn post_receives(
             };
             // SAFETY: a chunk has at most as many as the arrays.
             unsafe {
-                element.add(index).write(sge(work));
+                element
+                    .add(index)
+                    .write(sge(work.addr, work.len, work.local_key));
                 first.add(index).write(ibv_recv_wr {
                     wr_id: work.wr_id.to_raw(),
                     next,
