@@ -26,6 +26,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Waker;
 use std::time::Duration;
 
 use crate::limits::{Intents, Limits};
@@ -126,12 +127,23 @@ pub struct SendError;
 
 /// One poller's way to its peers.
 ///
-/// Used by one thread. Nothing here blocks, but [`connect`](Self::connect).
+/// Used by one thread. Nothing here blocks, but [`connect`](Self::connect) and
+/// [`wait`](Self::wait).
+///
+/// # Sleeping
+///
+/// A poller that has nothing to do may sleep. It does so in three steps, so that nothing that comes
+/// at any moment is slept through: [`arm`](Self::arm), then a last [`poll`](Self::poll) that has to
+/// find nothing, then [`wait`](Self::wait). What the device gets after `arm`, and whoever uses
+/// [`waker`](Self::waker) after `arm`, ends the wait.
 pub trait Transport: 'static {
     /// A send slot in hand, exactly as long as was reserved.
     type SendBuf: AsMut<[u8]>;
     /// A receive slot in hand; its bytes are the frame.
     type RecvBuf: AsRef<[u8]>;
+    /// A connection whose handshake was carried out on another thread, until
+    /// [`adopt`](Self::adopt) takes it in. Dropping it ends it.
+    type Dialed: Send + 'static;
 
     /// What this transport was sized to, from the intents it was opened with.
     fn limits(&self) -> &Limits;
@@ -139,16 +151,31 @@ pub trait Transport: 'static {
     /// What it has counted since it was opened.
     fn counters(&self) -> Counters;
 
-    /// Connects to a server's listener and carries out the handshake, blocking the thread.
+    /// What carries out handshakes for this transport, on any thread.
+    fn dialer(&self) -> Arc<dyn Dialer<Self::Dialed>>;
+
+    /// Takes in a connection that [`dialer`](Self::dialer) made.
     ///
-    /// `session` is what the server's [`Admission::admit`] is given; the answer's
-    /// [`Connected::session`] is what that returned.
+    /// # Errors
+    ///
+    /// [`ConnectError`] if it has ended in the meantime, or does not belong to this transport.
+    fn adopt(&mut self, dialed: Self::Dialed) -> Result<Connected, ConnectError>;
+
+    /// Connects to a server's listener and carries out the handshake, blocking the thread: what
+    /// [`Dialer::dial`] and [`adopt`](Self::adopt) do, one after the other.
+    ///
+    /// # Errors
+    ///
+    /// [`ConnectError`]; nothing has been sent.
     fn connect(
         &mut self,
         address: &str,
         session: &[u8],
         timeout: Duration,
-    ) -> Result<Connected, ConnectError>;
+    ) -> Result<Connected, ConnectError> {
+        let dialed = self.dialer().dial(address, session, timeout)?;
+        self.adopt(dialed)
+    }
 
     /// Takes a send slot for a frame of `len` bytes to `connection`.
     fn reserve(
@@ -176,6 +203,32 @@ pub trait Transport: 'static {
 
     /// Ends a connection; [`Event::Closed`] follows when its buffers are back.
     fn close(&mut self, connection: ConnectionId);
+
+    /// Ends a [`wait`](Self::wait) of this transport, from any thread: the one under way, or else the
+    /// next. Used while the poller sleeps or is about to, since it may cost a system call.
+    fn waker(&self) -> Waker;
+
+    /// Asks the device to end the next [`wait`](Self::wait) when something comes from now on. What
+    /// came before is found by the [`poll`](Self::poll) that has to follow.
+    fn arm(&mut self);
+
+    /// Sleeps until the device has something, the [`waker`](Self::waker) is used, or `timeout` has
+    /// passed (`None`: however long it takes). May return early. Only after [`arm`](Self::arm) and a
+    /// [`poll`](Self::poll) that brought nothing.
+    fn wait(&mut self, timeout: Option<Duration>);
+}
+
+/// Carries out handshakes, blocking the thread that it is used on.
+pub trait Dialer<D>: Send + Sync {
+    /// Connects to a server's listener and carries out the handshake.
+    ///
+    /// `session` is what the server's [`Admission::admit`] is given; the
+    /// [`Connected::session`] that [`Transport::adopt`] returns is what that answered.
+    ///
+    /// # Errors
+    ///
+    /// [`ConnectError`]; nothing has been sent.
+    fn dial(&self, address: &str, session: &[u8], timeout: Duration) -> Result<D, ConnectError>;
 }
 
 /// A device, as far as the core needs one: where transports come from.

@@ -1,11 +1,12 @@
-//! The client's half of a connection's set-up: blocking, on the poller's own thread.
+//! The client's half of a connection's set-up: the handshake, blocking, on any thread; then the poller
+//! takes the connection in.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rpc_core::transport::{ConnectError, Connected, Transport};
+use rpc_core::transport::{ConnectError, Connected, Dialer, Transport};
 
 use crate::connection::Phase;
 use crate::control::{self, Line};
@@ -13,108 +14,165 @@ use crate::handshake::choice;
 use crate::handshake::client::{self, Answer, ClientHandshake};
 use crate::handshake::{Endpoint, HandshakeError, Offer, VERSION, Welcome};
 use crate::mailbox::LineKey;
-use crate::queue_pairs::{Nascent, QueuePairError, QueuePairs};
+use crate::queue_pairs::{Nascent, QueuePairError, QueuePairs, Ready};
 use crate::transport::VerbsTransport;
 
-pub(crate) fn connect(
-    transport: &mut VerbsTransport,
-    address: &str,
-    session: &[u8],
-    timeout: Duration,
-) -> Result<Connected, ConnectError> {
-    let deadline = Deadline::after(timeout);
-    let device_error = |source: Box<dyn std::error::Error + Send + Sync>| ConnectError::Device {
-        address: address.to_owned(),
-        source,
-    };
-    let (mut stream, remote) = dial(address, &deadline)?;
+/// Carries out handshakes for one transport, on any thread.
+pub(crate) struct HandshakeDialer {
+    /// In their order.
+    lanes: Vec<DialingLane>,
+    slot_len: u32,
+}
 
-    let offers = offers(transport).map_err(|e| device_error(e.into()))?;
-    let hello = client::hello(Offer {
-        endpoints: offers.iter().map(LaneOffer::endpoint).collect(),
-        max_frame_len: u32::try_from(transport.limits().slot_len).unwrap_or(u32::MAX),
-        session: session.to_vec(),
-    })
-    .map_err(|e| device_error(e.into()))?;
+struct DialingLane {
+    number: u32,
+    queue_pairs: Arc<QueuePairs>,
+}
 
-    let talk = |error| talk_error(address, timeout, error);
-    deadline.write(&mut stream, &hello).map_err(talk)?;
-    let welcome = match read_answer(&mut stream, &deadline).map_err(talk)? {
-        Answer::Welcome(welcome) => welcome,
-        Answer::Refused(reason) => {
-            return Err(ConnectError::Refused {
+/// A connection that stands ready, until its poller takes it in.
+#[derive(Debug)]
+pub struct Dialed {
+    lane: u32,
+    ready: Ready,
+    stream: TcpStream,
+    welcome: Welcome,
+    remote: SocketAddr,
+    address: String,
+}
+
+impl HandshakeDialer {
+    pub(crate) fn new(transport: &VerbsTransport) -> Self {
+        let lanes = transport.lanes().map(|lane| DialingLane {
+            number: lane.number,
+            queue_pairs: Arc::clone(&lane.queue_pairs),
+        });
+        Self {
+            lanes: lanes.collect(),
+            slot_len: u32::try_from(transport.limits().slot_len).unwrap_or(u32::MAX),
+        }
+    }
+}
+
+impl Dialer<Dialed> for HandshakeDialer {
+    fn dial(
+        &self,
+        address: &str,
+        session: &[u8],
+        timeout: Duration,
+    ) -> Result<Dialed, ConnectError> {
+        let deadline = Deadline::after(timeout);
+        let device_error =
+            |source: Box<dyn std::error::Error + Send + Sync>| ConnectError::Device {
+                address: address.to_owned(),
+                source,
+            };
+        let (mut stream, remote) = dial(address, &deadline)?;
+
+        let offers = offers(&self.lanes).map_err(|e| device_error(e.into()))?;
+        let hello = client::hello(Offer {
+            endpoints: offers.iter().map(LaneOffer::endpoint).collect(),
+            max_frame_len: self.slot_len,
+            session: session.to_vec(),
+        })
+        .map_err(|e| device_error(e.into()))?;
+
+        let talk = |error| talk_error(address, timeout, error);
+        deadline.write(&mut stream, &hello).map_err(talk)?;
+        let welcome = match read_answer(&mut stream, &deadline).map_err(talk)? {
+            Answer::Welcome(welcome) => welcome,
+            Answer::Refused(reason) => {
+                return Err(ConnectError::Refused {
+                    address: address.to_owned(),
+                    reason,
+                });
+            }
+        };
+        // The queue pairs that the server did not choose end here.
+        let LaneOffer { lane, nascent } =
+            chosen(offers, &welcome).map_err(|reason| ConnectError::NotVerbline {
                 address: address.to_owned(),
                 reason,
-            });
-        }
-    };
-    // The queue pairs that the server did not choose end here.
-    let LaneOffer {
-        lane,
-        queue_pairs,
-        nascent,
-    } = chosen(offers, &welcome).map_err(|reason| ConnectError::NotVerbline {
-        address: address.to_owned(),
-        reason,
-    })?;
-    let ready = queue_pairs
-        .connect(nascent, &welcome.endpoint)
-        .map_err(|e| device_error(e.into()))?;
-    let frame = client::ready().map_err(|e| device_error(e.into()))?;
-    deadline.write(&mut stream, &frame).map_err(talk)?;
+            })?;
+        let ready = lane
+            .queue_pairs
+            .connect(nascent, &welcome.endpoint)
+            .map_err(|e| device_error(e.into()))?;
+        let frame = client::ready().map_err(|e| device_error(e.into()))?;
+        deadline.write(&mut stream, &frame).map_err(talk)?;
 
-    let stream = Arc::new(stream);
+        Ok(Dialed {
+            lane: lane.number,
+            ready,
+            stream,
+            welcome,
+            remote,
+            address: address.to_owned(),
+        })
+    }
+}
+
+/// Takes a dialed connection in, on the poller's thread.
+pub(crate) fn adopt(
+    transport: &mut VerbsTransport,
+    dialed: Dialed,
+) -> Result<Connected, ConnectError> {
+    let Some(lane) = transport.lane(dialed.lane) else {
+        return Err(ConnectError::Device {
+            address: dialed.address,
+            source: "its lane is gone".into(),
+        });
+    };
+    let line = Arc::new(dialed.stream);
     let key = LineKey::next();
-    let lane = transport
-        .lane(lane)
-        .ok_or_else(|| device_error("its lane is gone".into()))?;
+    // Not before: the end of a line that the lane does not know yet would go unnoticed.
     control::control()
         .and_then(|control| {
             control.watch(Line {
-                stream: Arc::clone(&stream),
+                stream: Arc::clone(&line),
                 key,
                 mailbox: lane.mailbox.clone(),
             })
         })
-        .map_err(|e| device_error(e.into()))?;
-    let remote_frame_len = welcome.max_frame_len as usize;
-    let connection = lane.add(ready, stream, key, remote_frame_len, Phase::Open);
+        .map_err(|error| ConnectError::Device {
+            address: dialed.address,
+            source: error.into(),
+        })?;
+    let remote_frame_len = dialed.welcome.max_frame_len as usize;
+    let connection = lane.add(dialed.ready, line, key, remote_frame_len, Phase::Open);
     Ok(Connected {
         connection,
-        session: welcome.session,
-        remote,
+        session: dialed.welcome.session,
+        remote: dialed.remote,
     })
 }
 
 /// A lane's queue pair that a server may choose.
-struct LaneOffer {
-    /// The lane's number.
-    lane: u32,
-    queue_pairs: Arc<QueuePairs>,
+struct LaneOffer<'a> {
+    lane: &'a DialingLane,
     nascent: Nascent,
 }
 
-impl LaneOffer {
+impl LaneOffer<'_> {
     fn endpoint(&self) -> Endpoint {
-        self.queue_pairs.endpoint(&self.nascent)
+        self.lane.queue_pairs.endpoint(&self.nascent)
+    }
+
+    fn way(&self) -> choice::Way<'_> {
+        self.lane.queue_pairs.way()
     }
 }
 
 /// One queue pair of each lane, in the lanes' order; without those that have none left to give. The
 /// first lane's error, if that goes for all.
-fn offers(transport: &VerbsTransport) -> Result<Vec<LaneOffer>, QueuePairError> {
+fn offers(lanes: &[DialingLane]) -> Result<Vec<LaneOffer<'_>>, QueuePairError> {
     let mut offers = Vec::new();
     let mut first_error = None;
-    for lane in transport.lanes() {
-        let queue_pairs = Arc::clone(&lane.queue_pairs);
-        match queue_pairs.create() {
-            Ok(nascent) => offers.push(LaneOffer {
-                lane: lane.number,
-                queue_pairs,
-                nascent,
-            }),
+    for lane in lanes {
+        match lane.queue_pairs.create() {
+            Ok(nascent) => offers.push(LaneOffer { lane, nascent }),
             Err(error) => {
-                tracing::warn!(device = lane.device(), %error, "a device is not offered");
+                let device = lane.queue_pairs.way().device;
+                tracing::warn!(device, %error, "a device is not offered");
                 first_error.get_or_insert(error);
             }
         }
@@ -126,11 +184,11 @@ fn offers(transport: &VerbsTransport) -> Result<Vec<LaneOffer>, QueuePairError> 
 }
 
 /// The offer that a server took, or what is wrong with its answer.
-fn chosen(mut offers: Vec<LaneOffer>, welcome: &Welcome) -> Result<LaneOffer, String> {
-    let offered = choice::list(offers.iter().map(|offer| offer.queue_pairs.way()));
+fn chosen<'a>(mut offers: Vec<LaneOffer<'a>>, welcome: &Welcome) -> Result<LaneOffer<'a>, String> {
+    let offered = choice::list(offers.iter().map(|offer| offer.way()));
     let remote = &welcome.endpoint;
     let index = welcome.client_endpoint;
-    if index >= offers.len() || offers[index].queue_pairs.way().kind != remote.kind {
+    if index >= offers.len() || offers[index].way().kind != remote.kind {
         return Err(format!(
             "it chose its device {} of kind {} for number {index} of those offered, which are {offered}",
             remote.device, remote.kind
@@ -138,7 +196,7 @@ fn chosen(mut offers: Vec<LaneOffer>, welcome: &Welcome) -> Result<LaneOffer, St
     }
     let offer = offers.swap_remove(index);
     tracing::info!(
-        device = offer.queue_pairs.way().device,
+        device = offer.way().device,
         kind = remote.kind,
         remote_device = remote.device,
         offered,

@@ -145,6 +145,7 @@ pub mod verbs;
 
 pub use accept::Port;
 pub use buffer_pool::SlotsByPlace;
+pub use connect::Dialed;
 pub use device::{DEVICE_VARIABLE, Device, DeviceError};
 pub use post_mortem::ConnectionFailure;
 pub use sizing::Sizing;

@@ -4,16 +4,19 @@
 //! concerns all of them, polling and flushing, goes to each in turn.
 
 use std::fmt;
+use std::sync::Arc;
+use std::task::Waker;
 use std::time::Duration;
 
 use rpc_core::limits::Limits;
 use rpc_core::transport::{
-    ConnectError, Connected, ConnectionId, Counters, Event, ReserveError, SendError, Transport,
+    ConnectError, Connected, ConnectionId, Counters, Dialer, Event, ReserveError, SendError,
+    Transport,
 };
 
 use crate::accept::Port;
 use crate::buffer_pool::SlotsByPlace;
-use crate::connect;
+use crate::connect::{self, Dialed, HandshakeDialer};
 use crate::lane::Lane;
 use crate::verbs::Slot;
 
@@ -133,6 +136,7 @@ impl VerbsTransport {
 impl Transport for VerbsTransport {
     type SendBuf = SendBuf;
     type RecvBuf = RecvBuf;
+    type Dialed = Dialed;
 
     fn limits(&self) -> &Limits {
         &self.limits
@@ -152,13 +156,12 @@ impl Transport for VerbsTransport {
             })
     }
 
-    fn connect(
-        &mut self,
-        address: &str,
-        session: &[u8],
-        timeout: Duration,
-    ) -> Result<Connected, ConnectError> {
-        connect::connect(self, address, session, timeout)
+    fn dialer(&self) -> Arc<dyn Dialer<Dialed>> {
+        Arc::new(HandshakeDialer::new(self))
+    }
+
+    fn adopt(&mut self, dialed: Dialed) -> Result<Connected, ConnectError> {
+        connect::adopt(self, dialed)
     }
 
     #[inline]
@@ -213,6 +216,16 @@ impl Transport for VerbsTransport {
         if let Some(lane) = self.lane(connection.index) {
             lane.close_locally(connection);
         }
+    }
+
+    fn waker(&self) -> Waker {
+        Waker::noop().clone()
+    }
+
+    fn arm(&mut self) {}
+
+    fn wait(&mut self, _: Option<Duration>) {
+        std::thread::yield_now();
     }
 }
 

@@ -5,13 +5,14 @@ use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::Waker;
 use std::time::Duration;
 
 use super::faults::{Faults, Random};
 use crate::limits::Limits;
 use crate::transport::{
-    Admission, CloseReason, ConnectError, Connected, ConnectionId, Counters, Event, ReserveError,
-    SendError, Transport,
+    Admission, CloseReason, ConnectError, Connected, ConnectionId, Counters, Dialer, Event,
+    ReserveError, SendError, Transport,
 };
 
 /// Frames that one poll hands out at most.
@@ -228,6 +229,7 @@ impl Endpoint {
 impl Transport for Loopback {
     type SendBuf = Vec<u8>;
     type RecvBuf = Vec<u8>;
+    type Dialed = Dialed;
 
     fn limits(&self) -> &Limits {
         &self.limits
@@ -237,24 +239,20 @@ impl Transport for Loopback {
         self.with_own(|own| own.counters)
     }
 
-    fn connect(
-        &mut self,
-        address: &str,
-        session: &[u8],
-        _: Duration,
-    ) -> Result<Connected, ConnectError> {
+    fn dialer(&self) -> Arc<dyn Dialer<Dialed>> {
+        Arc::new(LoopbackDialer)
+    }
+
+    fn adopt(&mut self, Dialed { address, session }: Dialed) -> Result<Connected, ConnectError> {
         let mut wires = self.wires.borrow_mut();
-        let Some((server, admission)) = wires.listeners.get(address).cloned() else {
+        let Some((server, admission)) = wires.listeners.get(&address).cloned() else {
             let source = std::io::ErrorKind::ConnectionRefused.into();
-            return Err(ConnectError::Unreachable {
-                address: address.to_owned(),
-                source,
-            });
+            return Err(ConnectError::Unreachable { address, source });
         };
         let admitted = admission
-            .admit(session)
+            .admit(&session)
             .map_err(|refusal| ConnectError::Refused {
-                address: address.to_owned(),
+                address,
                 reason: refusal.reason,
             })?;
         let (connection, remote) = (wires.add_wire(self.index), wires.add_wire(server));
@@ -371,5 +369,30 @@ impl Transport for Loopback {
             &CloseReason::Local,
             &CloseReason::PeerGone,
         );
+    }
+    fn waker(&self) -> Waker {
+        Waker::noop().clone()
+    }
+
+    fn arm(&mut self) {}
+
+    /// Nodes are stepped by hand: none of them sleeps.
+    fn wait(&mut self, _: Option<Duration>) {}
+}
+
+/// A connection that is wished for: it is made when it is adopted, on the one thread of the network.
+pub struct Dialed {
+    address: String,
+    session: Vec<u8>,
+}
+
+struct LoopbackDialer;
+
+impl Dialer<Dialed> for LoopbackDialer {
+    fn dial(&self, address: &str, session: &[u8], _: Duration) -> Result<Dialed, ConnectError> {
+        Ok(Dialed {
+            address: address.to_owned(),
+            session: session.to_vec(),
+        })
     }
 }
