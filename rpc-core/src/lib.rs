@@ -86,7 +86,7 @@ mod waiters;
 pub use call_error::{CallError, Cause, Execution};
 pub use client::{Caller, LocalChannel};
 pub use dispatch::{Methods, Service};
-pub use limits::{Intents, Limits};
+pub use limits::{Intents, Limits, Waiting};
 pub use message::{Extensions, IntoRequest, Request, Response};
 pub use metadata::Metadata;
 pub use method::{Idempotency, MethodKind, MethodSpec};

@@ -13,6 +13,31 @@ pub struct Intents {
     pub max_in_flight: u32,
     /// Connections that one poller should hold. Default: 64. The handshake refuses more.
     pub connections: u32,
+    /// What a poller does while there is nothing to do. Default: [`Waiting::Adaptive`].
+    pub waiting: Waiting,
+}
+
+/// What a poller does while there is nothing to do: what to spend for an answer that comes sooner.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Waiting {
+    /// It looks again and again. The quickest, and it keeps a core busy for as long as it waits.
+    Busy,
+    /// It looks again and again for longer than most answers take, and sleeps when nothing has come
+    /// by then. The first message after a rest pays for the waking up, some tens of microseconds.
+    #[default]
+    Adaptive,
+    /// It sleeps at once. Every message pays for the waking up, and no core is kept busy.
+    Event,
+}
+
+impl fmt::Display for Waiting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Busy => "busy",
+            Self::Adaptive => "adaptive",
+            Self::Event => "event",
+        })
+    }
 }
 
 impl Default for Intents {
@@ -21,6 +46,7 @@ impl Default for Intents {
             max_message_len: 4096,
             max_in_flight: 128,
             connections: 64,
+            waiting: Waiting::default(),
         }
     }
 }

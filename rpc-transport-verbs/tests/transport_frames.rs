@@ -12,6 +12,7 @@ fn intents(connections: u32) -> Intents {
         max_message_len: 4096,
         max_in_flight: 32,
         connections,
+        ..Intents::default()
     }
 }
 

@@ -16,6 +16,7 @@ fn intents() -> Intents {
         max_message_len: 4096,
         max_in_flight: 64,
         connections: 8,
+        ..Intents::default()
     }
 }
 

@@ -24,6 +24,7 @@ fn a_blocked_poller_keeps_its_promises() {
         max_message_len: 1024,
         max_in_flight: 32,
         connections: 4,
+        ..Intents::default()
     };
     let mut rig = Rig::new(&intents, &sizing);
     let pairs = rig.connect(4);

@@ -24,6 +24,7 @@ fn intents() -> Intents {
         max_message_len: 4096,
         max_in_flight: 32,
         connections: 8,
+        ..Intents::default()
     }
 }
 
