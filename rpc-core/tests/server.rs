@@ -5,12 +5,13 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::thread::{self, ThreadId};
+use std::task::{Wake, Waker};
+use std::thread::{self, Thread, ThreadId};
 use std::time::Duration;
 
 use rpc_core::dispatch::Instances;
 use rpc_core::transport::{
-    Admission, ConnectError, Connected, ConnectionId, Counters, Event, Fabric, FabricError,
+    Admission, ConnectError, Connected, ConnectionId, Counters, Dialer, Event, Fabric, FabricError,
     Listener, ReserveError, SendError, Transport,
 };
 use rpc_core::{Intents, Limits, LocalPoller, Methods, Server, ServerError, Service};
@@ -30,6 +31,7 @@ struct Silence {
 impl Transport for Silence {
     type SendBuf = Vec<u8>;
     type RecvBuf = Vec<u8>;
+    type Dialed = ();
 
     fn limits(&self) -> &Limits {
         &self.limits
@@ -37,7 +39,10 @@ impl Transport for Silence {
     fn counters(&self) -> Counters {
         Counters::default()
     }
-    fn connect(&mut self, _: &str, _: &[u8], _: Duration) -> Result<Connected, ConnectError> {
+    fn dialer(&self) -> Arc<dyn Dialer<()>> {
+        Arc::new(AnybodyAnswers)
+    }
+    fn adopt(&mut self, (): ()) -> Result<Connected, ConnectError> {
         Ok(Connected {
             connection: ConnectionId {
                 index: 0,
@@ -62,6 +67,30 @@ impl Transport for Silence {
     }
     fn release(&mut self, _: Vec<u8>) {}
     fn close(&mut self, _: ConnectionId) {}
+    fn waker(&self) -> Waker {
+        Arc::new(Unpark(thread::current())).into()
+    }
+    fn arm(&mut self) {}
+    fn wait(&mut self, timeout: Option<Duration>) {
+        thread::park_timeout(timeout.unwrap_or(Duration::MAX));
+    }
+}
+
+struct AnybodyAnswers;
+
+impl Dialer<()> for AnybodyAnswers {
+    fn dial(&self, _: &str, _: &[u8], _: Duration) -> Result<(), ConnectError> {
+        Ok(())
+    }
+}
+
+/// A thread that is woken by unparking it.
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
 }
 
 struct Address(SocketAddr);
