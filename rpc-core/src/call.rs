@@ -36,7 +36,7 @@ struct Entry<B> {
 enum State<B> {
     Free,
     InFlight {
-        waiting: Waiting,
+        waiting: WhoWaits,
         timer: Option<TimerKey>,
     },
     Answered(Answer<B>),
@@ -46,7 +46,7 @@ enum State<B> {
 
 /// Who is to be woken when a call ends.
 #[derive(Debug, Default)]
-pub(crate) enum Waiting {
+pub(crate) enum WhoWaits {
     /// Nobody: it was told already.
     #[default]
     Nobody,
@@ -56,7 +56,7 @@ pub(crate) enum Waiting {
     Task(Waker),
 }
 
-impl Waiting {
+impl WhoWaits {
     /// A waker for it, given that of this poller's `block_on`.
     pub(crate) fn into_waker(self, own: &Waker) -> Option<Waker> {
         match self {
@@ -81,7 +81,7 @@ pub(crate) enum Answer<B> {
 pub(crate) enum Arrival<B> {
     /// The call waits no longer: wake it, and cancel its timer.
     Kept {
-        waiting: Waiting,
+        waiting: WhoWaits,
         timer: Option<TimerKey>,
     },
     /// Nobody waits for it any more: the slot goes straight back.
@@ -110,7 +110,7 @@ impl<B> Default for CallTable<B> {
 impl<B> CallTable<B> {
     /// A place for a call that is about to be sent, and for which `waiting` waits; `None` if ids can tell no more calls apart:
     /// answers to futures that were forgotten take places, too.
-    pub(crate) fn begin(&mut self, waiting: Waiting) -> Option<CallId> {
+    pub(crate) fn begin(&mut self, waiting: WhoWaits) -> Option<CallId> {
         let index = match self.free.pop() {
             Some(index) => index,
             None => {
@@ -165,7 +165,7 @@ impl<B> CallTable<B> {
     }
 
     /// What has come for a call; if nothing yet, the one that `waiting` makes is woken when it does.
-    pub(crate) fn take(&mut self, id: CallId, waiting: impl FnOnce() -> Waiting) -> Taken<B> {
+    pub(crate) fn take(&mut self, id: CallId, waiting: impl FnOnce() -> WhoWaits) -> Taken<B> {
         let Some(entry) = self
             .entries
             .get_mut(id.index())
@@ -219,7 +219,7 @@ impl<B> CallTable<B> {
     }
 
     /// Who waits for a call whose deadline has passed; its timer has fired.
-    pub(crate) fn expire(&mut self, id: CallId) -> Waiting {
+    pub(crate) fn expire(&mut self, id: CallId) -> WhoWaits {
         match self
             .entries
             .get_mut(id.index())
@@ -230,7 +230,7 @@ impl<B> CallTable<B> {
                 *timer = None;
                 mem::take(waiting)
             }
-            _ => Waiting::Nobody,
+            _ => WhoWaits::Nobody,
         }
     }
 
@@ -239,7 +239,7 @@ impl<B> CallTable<B> {
     pub(crate) fn fail_all(
         &mut self,
         error: &CallError,
-        mut left: impl FnMut(Waiting, Option<TimerKey>),
+        mut left: impl FnMut(WhoWaits, Option<TimerKey>),
     ) -> u32 {
         let mut unanswered = 0;
         for index in 0..self.entries.len() {
@@ -298,7 +298,7 @@ mod tests {
     use crate::call_error::{Cause, Execution};
 
     fn begin(table: &mut CallTable<u8>) -> CallId {
-        table.begin(Waiting::Nobody).unwrap()
+        table.begin(WhoWaits::Nobody).unwrap()
     }
 
     #[test]
@@ -307,9 +307,9 @@ mod tests {
         let (a, b) = (begin(&mut table), begin(&mut table));
         assert!(matches!(table.answer(b, 7), Arrival::Kept { .. }));
         assert!(matches!(table.answer(b, 8), Arrival::Unknown(8)));
-        assert!(matches!(table.take(a, || Waiting::Nobody), Taken::Pending));
+        assert!(matches!(table.take(a, || WhoWaits::Nobody), Taken::Pending));
         assert!(matches!(
-            table.take(b, || Waiting::Nobody),
+            table.take(b, || WhoWaits::Nobody),
             Taken::Answered(Answer::Slot(7))
         ));
         assert!(matches!(table.answer(b, 9), Arrival::Unknown(9)));
@@ -321,12 +321,12 @@ mod tests {
         let mut table = CallTable::default();
         let old = begin(&mut table);
         table.answer(old, 1);
-        table.take(old, || Waiting::Nobody);
+        table.take(old, || WhoWaits::Nobody);
         let new = begin(&mut table);
         assert_eq!(new.index(), old.index());
         assert!(matches!(table.answer(old, 2), Arrival::Unknown(2)));
         assert!(matches!(
-            table.take(new, || Waiting::Nobody),
+            table.take(new, || WhoWaits::Nobody),
             Taken::Pending
         ));
     }
@@ -348,14 +348,14 @@ mod tests {
     #[test]
     fn answers_nobody_came_for_can_be_copied_out_of_their_slots() {
         let mut table: CallTable<Vec<u8>> = CallTable::default();
-        let id = table.begin(Waiting::Nobody).unwrap();
+        let id = table.begin(WhoWaits::Nobody).unwrap();
         table.answer(id, vec![1, 2]);
         let mut slots = Vec::new();
         table.copy_answers_out(|slot| slots.push(slot));
         assert_eq!(slots, [[1, 2]]);
         table.copy_answers_out(|_| panic!("twice"));
         assert!(
-            matches!(table.take(id, || Waiting::Nobody), Taken::Answered(Answer::Copied(copy)) if copy == [1, 2])
+            matches!(table.take(id, || WhoWaits::Nobody), Taken::Answered(Answer::Copied(copy)) if copy == [1, 2])
         );
     }
 
@@ -371,11 +371,11 @@ mod tests {
         assert_eq!(table.fail_all(&error, |_, _| woken += 1), 2);
         assert_eq!(woken, 1);
         assert!(matches!(
-            table.take(waiting, || Waiting::Nobody),
+            table.take(waiting, || WhoWaits::Nobody),
             Taken::Failed(_)
         ));
         assert!(matches!(
-            table.take(answered, || Waiting::Nobody),
+            table.take(answered, || WhoWaits::Nobody),
             Taken::Answered(Answer::Slot(1))
         ));
         assert_eq!(table.len(), 0);
@@ -386,13 +386,13 @@ mod tests {
         let mut table = CallTable::<u8>::default();
         let mut last = CallId(0);
         for _ in 0..=CallId::MAX_INDEX {
-            last = table.begin(Waiting::Nobody).unwrap();
+            last = table.begin(WhoWaits::Nobody).unwrap();
         }
-        assert_eq!(table.begin(Waiting::Nobody), None);
+        assert_eq!(table.begin(WhoWaits::Nobody), None);
         table.answer(last, 1);
-        table.take(last, || Waiting::Nobody);
+        table.take(last, || WhoWaits::Nobody);
         assert_eq!(
-            table.begin(Waiting::Nobody),
+            table.begin(WhoWaits::Nobody),
             Some(CallId::new(CallId::MAX_INDEX, 1)),
             "a place that was used before"
         );

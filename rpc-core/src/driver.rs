@@ -18,16 +18,17 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::Waker;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use slab::Slab;
 
-use crate::call::{Answer, Arrival, CallTable, Waiting};
+use crate::call::{Answer, Arrival, CallTable, WhoWaits};
 use crate::call_error::{CallError, Cause, Execution};
 use crate::clock::Clock;
 use crate::connection::{Connection, ProtocolError};
 use crate::credit::ReceiveBudget;
 use crate::dispatch::Methods;
+use crate::doorbell::Doorbell;
 use crate::frame::{CallId, FrameHeader, FrameKind, HEADER_LEN};
 use crate::poller::OwnWaker;
 use crate::serve::Blocked;
@@ -47,6 +48,12 @@ pub(crate) struct LinkKey(u32);
 /// an empty poll, and a busy poller takes 64 turns in a few microseconds.
 const TURNS_PER_CLOCK: u32 = 64;
 
+/// The longest sleep of a poller on which calls or responses wait for room.
+const SHORT_SLEEP: Duration = Duration::from_millis(1);
+
+/// The longest sleep of any: once a second it looks after connections that are idle.
+const LONG_SLEEP: Duration = Duration::from_secs(1);
+
 /// One poller's connections, calls and tasks, over its transport.
 pub(crate) struct Driver<T: Transport> {
     pub(crate) state: RefCell<State<T>>,
@@ -55,6 +62,8 @@ pub(crate) struct Driver<T: Transport> {
     pub(crate) clock: Clock,
     /// What `block_on` waits with.
     pub(crate) own: OwnWaker,
+    /// Rung by who brings this poller something from another thread.
+    pub(crate) bell: Arc<Doorbell>,
     /// The same as in the tasks: looked at by every turn.
     ready: Arc<ReadyQueue>,
     turning: Cell<bool>,
@@ -116,9 +125,12 @@ impl<T: Transport> Driver<T> {
     pub(crate) fn new(transport: T, methods: Methods, clock: Clock) -> Self {
         let budget = ReceiveBudget::new(transport.limits().promisable_receives());
         let shares = Shares::of(transport.limits());
-        let tasks = Tasks::default();
+        let bell = Arc::new(Doorbell::new(transport.waker()));
+        let tasks = Tasks::new(Arc::clone(&bell));
         Self {
             ready: tasks.ready(),
+            own: OwnWaker::new(Arc::clone(&bell)),
+            bell,
             tasks: RefCell::new(tasks),
             state: RefCell::new(State {
                 transport,
@@ -136,7 +148,6 @@ impl<T: Transport> Driver<T> {
             }),
             methods: RefCell::new(methods),
             clock,
-            own: OwnWaker::default(),
             turning: Cell::new(false),
             turns: Cell::new(0),
             polled_at: Cell::new(None),
@@ -249,9 +260,9 @@ impl<T: Transport> Driver<T> {
                     }
                     drop(borrowed);
                     match waiting {
-                        Waiting::BlockOn => self.own.wake(),
-                        Waiting::Task(waker) => waker.wake(),
-                        Waiting::Nobody => {}
+                        WhoWaits::BlockOn => self.own.wake(),
+                        WhoWaits::Task(waker) => waker.wake(),
+                        WhoWaits::Nobody => {}
                     }
                 }
                 Arrival::NotWanted(buf) => state.release_answer(buf),
@@ -298,6 +309,25 @@ impl<T: Transport> Driver<T> {
             self.expire_deadlines();
         }
         if any_woken || look_at_clock {
+            self.wake_collected();
+        }
+    }
+
+    /// Sleeps until something comes from the device, a deadline passes, or the bell is rung; not at all
+    /// if `has_more`, which tells of what others bring, says that there is something already.
+    pub(crate) fn sleep(&self, has_more: &dyn Fn() -> bool) {
+        self.bell.lie_down();
+        self.state.borrow_mut().transport.arm();
+        // What came before the device was armed, and what was brought before this poller lay down.
+        let found_any = self.turn() || has_more() || self.ready.is_any();
+        if !found_any {
+            let state = &mut *self.state.borrow_mut();
+            let timeout = state.longest_sleep(self.clock.now());
+            state.transport.wait(Some(timeout));
+        }
+        self.bell.get_up();
+        if !self.state.borrow().timers.is_empty() {
+            self.as_part_of_a_turn(|| self.expire_deadlines());
             self.wake_collected();
         }
     }
@@ -416,6 +446,20 @@ impl<T: Transport> State<T> {
             && self.owing.is_empty()
             && self.wakers.is_empty()
             && self.timers.is_empty()
+    }
+
+    /// How long nothing needs to be looked at, if nothing comes.
+    fn longest_sleep(&self, now: Instant) -> Duration {
+        // Waiters that do not come are passed over after some turns, and what found no slot is tried
+        // again, also when the device has nothing to say about it.
+        let is_waiting =
+            !(self.waiting.is_empty() && self.blocked.is_empty() && self.owing.is_empty());
+        let longest = if is_waiting { SHORT_SLEEP } else { LONG_SLEEP };
+        let until_deadline = self
+            .timers
+            .next_deadline()
+            .map_or(longest, |deadline| deadline.saturating_duration_since(now));
+        until_deadline.min(longest)
     }
 
     fn route(&self, id: ConnectionId) -> Option<LinkKey> {

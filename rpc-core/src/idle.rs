@@ -1,13 +1,17 @@
-//! [`Idle`]: how a busy poller behaves when there is nothing to do.
+//! [`Idle`]: what a poller does when there is nothing to do.
 //!
-//! It spins. But a poller that shares its core with whom it waits for would spin away the very time
-//! slice that the other needs, so it yields now and then: rarely where every poller of this process
-//! has a core, often where there are more pollers than cores.
+//! It spins, and in time it sleeps, as its [`Waiting`] says. But a poller that shares its core with
+//! whom it waits for would spin away the very time slice that the other needs, so it yields now and
+//! then: rarely where every poller of this process has a core, often where there are more pollers than
+//! cores.
 
 use std::hint;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::limits::Waiting;
 
 /// Empty turns after which a poller counts as spinning: some five microseconds, longer than any
 /// answer that is worth waiting for takes, so that a quick call costs no shared counter.
@@ -22,25 +26,52 @@ const PATIENT: u32 = 4096;
 /// The same where they have not.
 const CROWDED: u32 = 32;
 
+/// How long an adaptive poller spins before it sleeps: several times what an answer takes on one host
+/// or in one rack, and about what going to sleep and waking up costs.
+const SPIN_TIME: Duration = Duration::from_micros(50);
+
 /// Pollers of this process that spin at the moment.
 static SPINNERS: AtomicUsize = AtomicUsize::new(0);
 
-/// Cores that this process may use. Asked once: the answer takes system calls.
+/// Cores that this process may use: its affinity mask and its control group's quota, whichever is
+/// less. Asked once, since the answer takes system calls, and before any thread is pinned, since a
+/// pinned thread's own mask has one core.
 static CORES: LazyLock<usize> =
     LazyLock::new(|| thread::available_parallelism().map_or(1, usize::from));
 
+/// How many cores this process may use. First called on a thread that is not pinned.
+pub(crate) fn cores() -> usize {
+    *CORES
+}
+
 /// Counts empty turns of one poller.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Idle {
+    waiting: Waiting,
     empty_turns: u32,
+    /// Of an adaptive poller that spins.
+    spinning_since: Option<Instant>,
 }
 
 impl Idle {
-    /// To be called after each turn, with whether it found anything.
-    pub(crate) fn after_turn(&mut self, found_any: bool) {
+    pub(crate) fn new(waiting: Waiting) -> Self {
+        Self {
+            waiting,
+            empty_turns: 0,
+            spinning_since: None,
+        }
+    }
+
+    /// To be called after each turn, with whether it found anything. Whether the poller should sleep
+    /// now.
+    #[inline]
+    pub(crate) fn after_turn(&mut self, found_any: bool) -> bool {
         if found_any {
             self.stop_spinning();
-            return;
+            return false;
+        }
+        if self.waiting == Waiting::Event {
+            return true;
         }
         self.empty_turns = self.empty_turns.saturating_add(1);
         // Not before: the hint costs some 20 to 40 ns, by which an answer that is about to come would
@@ -48,29 +79,44 @@ impl Idle {
         if self.empty_turns >= SPINNING {
             hint::spin_loop();
             if self.empty_turns.is_multiple_of(CROWDED) {
-                self.spin();
+                return self.spin();
             }
         }
+        false
     }
 
     #[cold]
-    fn spin(&mut self) {
+    fn spin(&mut self) -> bool {
         if self.empty_turns == SPINNING {
             SPINNERS.fetch_add(1, Ordering::Relaxed);
         }
+        if self.waiting == Waiting::Adaptive && self.is_enough() {
+            self.stop_spinning();
+            return true;
+        }
         // With one core there is nobody to wait for who does not need it.
-        let is_crowded = *CORES == 1 || SPINNERS.load(Ordering::Relaxed) > *CORES;
+        let cores = cores();
+        let is_crowded = cores == 1 || SPINNERS.load(Ordering::Relaxed) > cores;
         if is_crowded || self.empty_turns.is_multiple_of(PATIENT) {
             thread::yield_now();
         }
         if self.empty_turns >= u32::MAX - CROWDED {
             self.empty_turns = SPINNING + CROWDED;
         }
+        false
+    }
+
+    /// Whether an adaptive poller has spun for long enough.
+    fn is_enough(&mut self) -> bool {
+        let now = Instant::now();
+        let since = *self.spinning_since.get_or_insert(now);
+        now.duration_since(since) >= SPIN_TIME
     }
 
     fn stop_spinning(&mut self) {
         if std::mem::take(&mut self.empty_turns) >= SPINNING {
             SPINNERS.fetch_sub(1, Ordering::Relaxed);
+            self.spinning_since = None;
         }
     }
 }

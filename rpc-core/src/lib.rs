@@ -63,6 +63,7 @@ pub mod codegen;
 pub mod connection;
 pub mod credit;
 pub mod dispatch;
+mod doorbell;
 mod driver;
 pub mod frame;
 mod idle;

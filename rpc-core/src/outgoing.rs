@@ -90,6 +90,8 @@ pub(crate) trait Poller {
     fn deadline_after(&self, timeout: Duration) -> Option<Instant>;
     /// Takes a turn; whether it found anything to do.
     fn turn(&self) -> bool;
+    /// Sleeps until something comes; see [`Driver::sleep`].
+    fn sleep(&self, has_more: &dyn Fn() -> bool);
     fn is_turning(&self) -> bool;
     /// What `block_on` waits with.
     fn own_waker(&self) -> &OwnWaker;
@@ -330,6 +332,10 @@ impl<T: Transport> Poller for Driver<T> {
 
     fn turn(&self) -> bool {
         Self::turn(self)
+    }
+
+    fn sleep(&self, has_more: &dyn Fn() -> bool) {
+        Self::sleep(self, has_more);
     }
 
     fn is_turning(&self) -> bool {

@@ -9,14 +9,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-use crate::call::Waiting;
+use crate::call::WhoWaits;
 use crate::channel::ChannelCore;
 use crate::client::LocalChannel;
 use crate::clock::Clock;
 use crate::dispatch::Methods;
+use crate::doorbell::Doorbell;
 use crate::driver::Driver;
-use crate::idle::Idle;
-use crate::limits::{Intents, Limits};
+use crate::idle::{self, Idle};
+use crate::limits::{Intents, Limits, Waiting};
 use crate::outgoing::Poller;
 use crate::transport::{ConnectError, Counters, Fabric, FabricError, Transport};
 
@@ -29,7 +30,10 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// One poller serves all connections of its thread, and is `!Send` as they are. Its clones are the
 /// same poller.
 #[derive(Clone)]
-pub struct LocalPoller(Rc<dyn Poller>);
+pub struct LocalPoller {
+    driver: Rc<dyn Poller>,
+    waiting: Waiting,
+}
 
 /// [`LocalPoller::block_on`] was called inside a turn of the same poller, from a handler or from a
 /// future that `block_on` runs: it would wait for the very thread that it blocks.
@@ -60,16 +64,20 @@ impl LocalPoller {
     ///
     /// [`FabricError`] if the device cannot provide what the intents need.
     pub fn with_intents<F: Fabric>(fabric: &F, intents: &Intents) -> Result<Self, FabricError> {
-        Ok(Self::over(fabric.open(intents)?, Clock::system()))
+        // Before anything is pinned.
+        idle::cores();
+        let driver = Driver::new(fabric.open(intents)?, Methods::new(), Clock::system());
+        Ok(Self::from_driver(Rc::new(driver), intents.waiting))
     }
 
-    /// A poller over any transport, with any clock: what tests use.
+    /// A poller over any transport, with any clock: what tests use. It never sleeps.
     pub fn over<T: Transport>(transport: T, clock: Clock) -> Self {
-        Self(Rc::new(Driver::new(transport, Methods::new(), clock)))
+        let driver = Driver::new(transport, Methods::new(), clock);
+        Self::from_driver(Rc::new(driver), Waiting::Busy)
     }
 
-    pub(crate) fn from_driver(driver: Rc<dyn Poller>) -> Self {
-        Self(driver)
+    pub(crate) fn from_driver(driver: Rc<dyn Poller>, waiting: Waiting) -> Self {
+        Self { driver, waiting }
     }
 
     /// The poller whose thread this is, for handlers that make calls: on a server's thread they
@@ -103,9 +111,9 @@ impl LocalPoller {
         address: &str,
         timeout: Duration,
     ) -> Result<LocalChannel, ConnectError> {
-        let joined = self.0.connect(address, timeout)?;
+        let joined = self.driver.connect(address, timeout)?;
         Ok(LocalChannel(Rc::new(ChannelCore::new(
-            Rc::clone(&self.0),
+            Rc::clone(&self.driver),
             address,
             joined,
         ))))
@@ -130,26 +138,28 @@ impl LocalPoller {
     ///
     /// [`BlockOnInTurn`]; the future has not been polled.
     pub fn try_block_on<F: Future>(&self, future: F) -> Result<F::Output, BlockOnInTurn> {
-        if self.0.is_turning() {
+        if self.driver.is_turning() {
             return Err(BlockOnInTurn);
         }
-        let own = self.0.own_waker();
+        let own = self.driver.own_waker();
         own.wake();
         let mut cx = Context::from_waker(own.waker());
         let mut future = pin!(future);
-        let mut idle = Idle::default();
+        let mut idle = Idle::new(self.waiting);
         loop {
             if own.take() {
                 let mut polled = Poll::Pending;
                 // Calls that are polled here only register, so that many started together share
                 // a doorbell.
-                self.0
+                self.driver
                     .inside_turn(&mut || polled = future.as_mut().poll(&mut cx));
                 if let Poll::Ready(output) = polled {
                     return Ok(output);
                 }
             }
-            idle.after_turn(self.0.turn());
+            if idle.after_turn(self.driver.turn()) {
+                self.driver.sleep(&|| own.is_woken());
+            }
         }
     }
 
@@ -157,19 +167,19 @@ impl LocalPoller {
     /// other things to do; `block_on` and awaited calls take their own. Returns whether there was
     /// anything to do.
     pub fn turn(&self) -> bool {
-        self.0.turn()
+        self.driver.turn()
     }
 
     /// What this poller was sized to.
     #[must_use]
     pub fn limits(&self) -> Limits {
-        self.0.limits()
+        self.driver.limits()
     }
 
     /// What its transport has counted.
     #[must_use]
     pub fn counters(&self) -> Counters {
-        self.0.counters()
+        self.driver.counters()
     }
 }
 
@@ -189,28 +199,30 @@ pub(crate) struct OwnWaker {
     waker: Waker,
 }
 
-impl Default for OwnWaker {
-    fn default() -> Self {
-        let anywhere = Arc::new(Woken(AtomicBool::new(false)));
+impl OwnWaker {
+    /// `bell` is rung when it is woken from anywhere.
+    pub(crate) fn new(bell: Arc<Doorbell>) -> Self {
+        let anywhere = Arc::new(Woken {
+            flag: AtomicBool::new(false),
+            bell,
+        });
         Self {
             here: Cell::new(false),
             waker: Waker::from(Arc::clone(&anywhere)),
             anywhere,
         }
     }
-}
 
-impl OwnWaker {
     pub(crate) fn waker(&self) -> &Waker {
         &self.waker
     }
 
     /// What a call notes down that is polled with this waker.
-    pub(crate) fn waiting(&self, waker: &Waker) -> Waiting {
+    pub(crate) fn waiting(&self, waker: &Waker) -> WhoWaits {
         if waker.will_wake(&self.waker) {
-            Waiting::BlockOn
+            WhoWaits::BlockOn
         } else {
-            Waiting::Task(waker.clone())
+            WhoWaits::Task(waker.clone())
         }
     }
 
@@ -222,14 +234,22 @@ impl OwnWaker {
     fn take(&self) -> bool {
         // The look before the swap keeps a locked instruction out of empty turns.
         self.here.take()
-            || (self.anywhere.0.load(Ordering::Relaxed)
-                && self.anywhere.0.swap(false, Ordering::Acquire))
+            || (self.anywhere.flag.load(Ordering::Relaxed)
+                && self.anywhere.flag.swap(false, Ordering::Acquire))
+    }
+
+    /// Whether [`take`](Self::take) would say so: for a last look before sleeping.
+    pub(crate) fn is_woken(&self) -> bool {
+        self.here.get() || self.anywhere.flag.load(Ordering::Relaxed)
     }
 }
 
 /// Whether the future that `block_on` runs was woken. The flag may be set by any thread; the release
 /// of `wake` makes what it did before visible to the poll that follows.
-struct Woken(AtomicBool);
+struct Woken {
+    flag: AtomicBool,
+    bell: Arc<Doorbell>,
+}
 
 impl Wake for Woken {
     fn wake(self: Arc<Self>) {
@@ -237,6 +257,7 @@ impl Wake for Woken {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        self.0.store(true, Ordering::Release);
+        self.flag.store(true, Ordering::Release);
+        self.bell.ring();
     }
 }

@@ -18,9 +18,10 @@ use prost::Message;
 
 use crate::clock::Clock;
 use crate::dispatch::{Methods, Service};
+use crate::doorbell::Doorbell;
 use crate::driver::Driver;
 use crate::idle::Idle;
-use crate::limits::{Intents, Limits};
+use crate::limits::{Intents, Limits, Waiting};
 use crate::method::MethodSpec;
 use crate::poller::LocalPoller;
 use crate::session::{ClientSession, ServerSession, calls_told_apart};
@@ -104,6 +105,8 @@ struct Running {
     /// before they are joined.
     start: Option<Sender<()>>,
     stopping: Arc<AtomicBool>,
+    /// The pollers', to ring when there is something about stopping.
+    bells: Vec<Arc<Doorbell>>,
     listener: Option<Box<dyn Listener>>,
     threads: Vec<JoinHandle<()>>,
 }
@@ -188,6 +191,9 @@ impl Running {
         self.listener = None;
         self.start = None;
         self.stopping.store(true, Ordering::Relaxed);
+        for bell in &self.bells {
+            bell.ring();
+        }
     }
 
     fn join(&mut self) -> Result<(), ServerError> {
@@ -248,6 +254,13 @@ impl<F: Fabric> ServerBuilder<F> {
         self
     }
 
+    /// What the pollers do while there is nothing to do: see [`Waiting`].
+    #[must_use]
+    pub fn waiting(mut self, waiting: Waiting) -> Self {
+        self.intents.waiting = waiting;
+        self
+    }
+
     /// How many pollers serve, each on a thread of its own that spins: no more than there are cores
     /// for. Default: 1, and the least.
     #[must_use]
@@ -289,6 +302,7 @@ impl<F: Fabric> ServerBuilder<F> {
             limits: Limits::default(),
             start: Some(start),
             stopping,
+            bells: Vec::new(),
             listener: None,
             threads: Vec::new(),
         };
@@ -318,6 +332,7 @@ impl<F: Fabric> ServerBuilder<F> {
             let opened: Opened<F::Port> = opened?;
             ports[opened.index] = Some(opened.port);
             running.limits = opened.limits;
+            running.bells.push(opened.bell);
             methods = opened.methods;
         }
         let ports: Vec<F::Port> = ports.into_iter().flatten().collect();
@@ -369,6 +384,7 @@ struct Opened<P> {
     index: usize,
     port: P,
     limits: Limits,
+    bell: Arc<Doorbell>,
     methods: Vec<(u16, &'static MethodSpec)>,
 }
 
@@ -381,7 +397,7 @@ impl<F: Fabric> PollerSetup<F> {
                 drop(self.ready);
                 // An error means that the server was dropped before it was started.
                 if self.started.recv().is_ok() {
-                    serve(driver, &self.stopping);
+                    serve(driver, self.intents.waiting, &self.stopping);
                 }
             }
             Err(error) => {
@@ -407,9 +423,11 @@ impl<F: Fabric> PollerSetup<F> {
         }
         let numbered = methods.numbered().collect();
         let driver = Rc::new(Driver::new(transport, methods, Clock::system()));
+        let bell = Arc::clone(&driver.bell);
         Ok((
             driver,
             Opened {
+                bell,
                 index: self.index,
                 port,
                 limits,
@@ -431,11 +449,17 @@ impl Drop for StopAllOnPanic {
     }
 }
 
-fn serve<T: Transport>(driver: Rc<Driver<T>>, stopping: &AtomicBool) {
-    LocalPoller::set_current(Some(LocalPoller::from_driver(Rc::clone(&driver) as Rc<_>)));
-    let mut idle = Idle::default();
-    while !stopping.load(Ordering::Relaxed) {
-        idle.after_turn(driver.turn());
+fn serve<T: Transport>(driver: Rc<Driver<T>>, waiting: Waiting, stopping: &AtomicBool) {
+    LocalPoller::set_current(Some(LocalPoller::from_driver(
+        Rc::clone(&driver) as Rc<_>,
+        waiting,
+    )));
+    let mut idle = Idle::new(waiting);
+    let is_stopping = || stopping.load(Ordering::Relaxed);
+    while !is_stopping() {
+        if idle.after_turn(driver.turn()) {
+            driver.sleep(&is_stopping);
+        }
     }
     let until = |done: &dyn Fn() -> bool| {
         let deadline = Instant::now() + DRAIN_TIME;

@@ -11,6 +11,7 @@ use std::sync::{Mutex, PoisonError};
 use std::task::{Wake, Waker};
 
 use crate::dispatch::HandlerSlot;
+use crate::doorbell::Doorbell;
 use crate::driver::LinkKey;
 use crate::frame::CallId;
 use crate::timers::TimerKey;
@@ -31,7 +32,7 @@ pub(crate) struct Task {
 pub(crate) struct TaskKey(u32);
 
 /// The tasks of one poller.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Tasks {
     places: Vec<Place>,
     free: Vec<u32>,
@@ -49,6 +50,20 @@ struct Place {
 }
 
 impl Tasks {
+    /// None yet; `bell` is rung when one is woken.
+    pub(crate) fn new(bell: Arc<Doorbell>) -> Self {
+        Self {
+            places: Vec::new(),
+            free: Vec::new(),
+            ready: Arc::new(ReadyQueue {
+                any: AtomicBool::new(false),
+                queue: Mutex::default(),
+                bell,
+            }),
+            running: Vec::new(),
+        }
+    }
+
     /// Where wakers put their tasks.
     pub(crate) fn ready(&self) -> Arc<ReadyQueue> {
         Arc::clone(&self.ready)
@@ -154,11 +169,12 @@ impl Tasks {
     }
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct ReadyQueue {
     /// Whether there is anything: what a turn looks at. Set after the push, inside the lock.
     any: AtomicBool,
     queue: Mutex<Vec<u32>>,
+    bell: Arc<Doorbell>,
 }
 
 impl ReadyQueue {
@@ -172,6 +188,8 @@ impl ReadyQueue {
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         queue.push(index);
         self.any.store(true, Ordering::Relaxed);
+        drop(queue);
+        self.bell.ring();
     }
 
     fn take(&self, into: &mut Vec<u32>) {
@@ -209,7 +227,7 @@ mod tests {
 
     #[test]
     fn a_task_is_queued_once_however_often_it_is_woken_and_again_after_it_ran() {
-        let mut tasks = Tasks::default();
+        let mut tasks = Tasks::new(Arc::new(Doorbell::new(Waker::noop().clone())));
         let (key, waker) = tasks.borrow_place();
         let remote = waker.clone();
         let task = Task {
@@ -246,7 +264,7 @@ mod tests {
         use std::sync::atomic::AtomicU32;
 
         const ROUNDS: u32 = 20_000;
-        let mut tasks = Tasks::default();
+        let mut tasks = Tasks::new(Arc::new(Doorbell::new(Waker::noop().clone())));
         let (key, waker) = tasks.borrow_place();
         let remote = waker.clone();
         let (written, seen) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));

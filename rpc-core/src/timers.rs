@@ -68,6 +68,11 @@ impl<T> Timers<T> {
         self.remove_at(self.positions[key.0 as usize] as usize);
     }
 
+    /// The earliest deadline.
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        Some(self.heap.first()?.deadline)
+    }
+
     /// The next target whose deadline has passed.
     pub(crate) fn pop_expired(&mut self, now: Instant) -> Option<T> {
         (self.heap.first()?.deadline <= now).then(|| self.remove_at(0))
