@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | `greeter_server` | a service, and the server around it |
 //! | `greeter_client` | a client on the fastest path: this thread polls the device |
+//! | `tokio_server` | a service whose handlers wait for sockets, and so run on tokio |
 //! | `in_process` | both in one program, and how a service is tested |
 //! | `device_info` | what the devices of this machine can do, and which is taken |
 //!

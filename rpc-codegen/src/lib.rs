@@ -46,7 +46,7 @@
 //! | --- | --- |
 //! | `trait Greeter` | implement it, with an `async fn` for each method, to be a server; its futures are `Send` |
 //! | `trait LocalGreeter` | the same without `Send`, for a service that stays on one thread |
-//! | `GreeterServer` | makes either into what is added to a `Server` |
+//! | `GreeterServer` | makes either into what is added to a `Server`; `on_executor` has the handlers run on a runtime such as tokio's |
 //! | `GreeterClient` | has an `async fn` for each method, which takes a message or a `Request` |
 //! | `mod greeter_methods` | a constant for each method that says what is known of it |
 //!

@@ -9,6 +9,7 @@ pub(crate) fn emit(service: &Service, rt: &Runtime) -> String {
         server_trait(service, rt),
         local_trait(service, rt),
         forwarding(service, rt),
+        on_executor(service, rt),
         server(service, rt),
     ]
     .concat()
@@ -67,6 +68,25 @@ fn forwarding(service: &Service, rt: &Runtime) -> String {
     format!("impl<T: self::{server_trait}> self::{local_trait} for T {{\n{methods}}}\n")
 }
 
+fn on_executor(service: &Service, rt: &Runtime) -> String {
+    let (server_trait, local_trait) = (&service.names.server_trait, &service.names.local_trait);
+    let method = |method: &Method| {
+        let (name, request, output) = (&method.name, rt.request(method), output(method, rt));
+        format!(
+            r#"    async fn {name}(&self, request: {request}) -> {output} {{
+        let service = self.service();
+        self.run(async move {{ <T as self::{server_trait}>::{name}(&*service, request).await }}).await
+    }}
+"#
+        )
+    };
+    let methods: String = service.methods.iter().map(method).collect();
+    let rt = &rt.path;
+    format!(
+        "impl<T: self::{server_trait}> self::{local_trait} for {rt}::OnExecutor<T> {{\n{methods}}}\n"
+    )
+}
+
 fn server(service: &Service, rt: &Runtime) -> String {
     let (server_trait, local_trait) = (&service.names.server_trait, &service.names.local_trait);
     let (name, full_name) = (&service.names.server, &service.full_name);
@@ -86,6 +106,14 @@ impl<T: self::{server_trait}> {name}<T> {{
     /// Serves a service that the caller keeps a hold of.
     pub fn from_arc(service: ::std::sync::Arc<T>) -> Self {{
         Self {{ instances: {rt}::Instances::shared(service) }}
+    }}
+}}
+impl<T: self::{server_trait}> {name}<{rt}::OnExecutor<T>> {{
+    /// Serves a service whose handlers run on `executor`, such as tokio's, and not on the pollers: for those that wait
+    /// for sockets, or that compute for long.
+    pub fn on_executor(service: T, executor: impl {rt}::Executor) -> Self {{
+        let service = {rt}::OnExecutor::new(::std::sync::Arc::new(service), executor);
+        Self {{ instances: {rt}::Instances::shared(::std::sync::Arc::new(service)) }}
     }}
 }}
 impl<T: self::{local_trait}> {name}<T> {{

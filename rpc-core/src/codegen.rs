@@ -15,6 +15,7 @@ pub mod v1 {
     pub use crate::call_error::CallError;
     pub use crate::client::Caller;
     pub use crate::dispatch::{Instances, Methods, Service};
+    pub use crate::executor::{Executor, OnExecutor};
     pub use crate::message::{IntoRequest, Request, Response};
     pub use crate::method::{Idempotency, MethodKind, MethodSpec};
     pub use crate::status::Status;

@@ -348,7 +348,7 @@ where
 }
 
 /// Runs the user's code; a panic becomes a status.
-fn guard<R>(run: impl FnOnce() -> R) -> Result<R, Status> {
+pub(crate) fn guard<R>(run: impl FnOnce() -> R) -> Result<R, Status> {
     catch_unwind(AssertUnwindSafe(run)).map_err(|payload| {
         let message = panic_message(&*payload);
         let status = Status::internal(format!("the handler panicked: {message}"));

@@ -20,6 +20,7 @@ use public::clashes::{TraitClient, T};
 use public::greeter::{Greeter, GreeterClient, GreeterServer, HelloReply, HelloRequest, LocalGreeter};
 use public::keywords::{Empty, SelfClient, TypeClient};
 use rpc_core::codegen::v1::{CallError, Caller, MethodSpec, Service, prost};
+use rpc_core::executor::Spawned;
 use rpc_core::{Request, Response, Status};
 
 /// Every package, for all to see.
@@ -61,9 +62,13 @@ impl LocalGreeter for Counting {
     }
 }
 
-/// Both can be served.
-pub fn servers() -> [Box<dyn Service>; 2] {
-    [Box::new(GreeterServer::new(Polite)), Box::new(GreeterServer::per_poller(Counting::default))]
+/// Both can be served, and one of them away from the pollers.
+pub fn servers() -> [Box<dyn Service>; 3] {
+    [
+        Box::new(GreeterServer::new(Polite)),
+        Box::new(GreeterServer::per_poller(Counting::default)),
+        Box::new(GreeterServer::on_executor(Polite, drop::<Spawned>)),
+    ]
 }
 
 fn assert_send<T: Send>(value: T) -> T {

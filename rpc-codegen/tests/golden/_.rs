@@ -59,6 +59,19 @@ impl<T: self::Alone> self::LocalAlone for T {
         <T as self::Alone>::go(self, request)
     }
 }
+#[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
+impl<T: self::Alone> self::LocalAlone for ::rpc_core::codegen::v1::OnExecutor<T> {
+    async fn go(
+        &self,
+        request: ::rpc_core::codegen::v1::Request<self::Lonely>,
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::Lonely>,
+        ::rpc_core::codegen::v1::Status,
+    > {
+        let service = self.service();
+        self.run(async move { <T as self::Alone>::go(&*service, request).await }).await
+    }
+}
 /// Serves an implementation of [`Alone`] or of [`LocalAlone`].
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub struct AloneServer<T> {
@@ -74,6 +87,25 @@ impl<T: self::Alone> AloneServer<T> {
     pub fn from_arc(service: ::std::sync::Arc<T>) -> Self {
         Self {
             instances: ::rpc_core::codegen::v1::Instances::shared(service),
+        }
+    }
+}
+#[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
+impl<T: self::Alone> AloneServer<::rpc_core::codegen::v1::OnExecutor<T>> {
+    /// Serves a service whose handlers run on `executor`, such as tokio's, and not on the pollers: for those that wait
+    /// for sockets, or that compute for long.
+    pub fn on_executor(
+        service: T,
+        executor: impl ::rpc_core::codegen::v1::Executor,
+    ) -> Self {
+        let service = ::rpc_core::codegen::v1::OnExecutor::new(
+            ::std::sync::Arc::new(service),
+            executor,
+        );
+        Self {
+            instances: ::rpc_core::codegen::v1::Instances::shared(
+                ::std::sync::Arc::new(service),
+            ),
         }
     }
 }

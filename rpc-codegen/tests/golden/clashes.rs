@@ -510,6 +510,108 @@ impl<T: self::Client> self::LocalClient for T {
         <T as self::Client>::nested(self, request)
     }
 }
+#[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
+impl<T: self::Client> self::LocalClient for ::rpc_core::codegen::v1::OnExecutor<T> {
+    async fn call(
+        &self,
+        request: ::rpc_core::codegen::v1::Request<self::Request>,
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::Response>,
+        ::rpc_core::codegen::v1::Status,
+    > {
+        let service = self.service();
+        self.run(async move { <T as self::Client>::call(&*service, request).await })
+            .await
+    }
+    async fn status(
+        &self,
+        request: ::rpc_core::codegen::v1::Request<self::Status>,
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::Result>,
+        ::rpc_core::codegen::v1::Status,
+    > {
+        let service = self.service();
+        self.run(async move { <T as self::Client>::status(&*service, request).await })
+            .await
+    }
+    async fn option(
+        &self,
+        request: ::rpc_core::codegen::v1::Request<self::Option>,
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::Some>,
+        ::rpc_core::codegen::v1::Status,
+    > {
+        let service = self.service();
+        self.run(async move { <T as self::Client>::option(&*service, request).await })
+            .await
+    }
+    async fn none(
+        &self,
+        request: ::rpc_core::codegen::v1::Request<self::None>,
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::Ok>,
+        ::rpc_core::codegen::v1::Status,
+    > {
+        let service = self.service();
+        self.run(async move { <T as self::Client>::none(&*service, request).await })
+            .await
+    }
+    async fn send(
+        &self,
+        request: ::rpc_core::codegen::v1::Request<self::Send>,
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::Sync>,
+        ::rpc_core::codegen::v1::Status,
+    > {
+        let service = self.service();
+        self.run(async move { <T as self::Client>::send(&*service, request).await })
+            .await
+    }
+    async fn future(
+        &self,
+        request: ::rpc_core::codegen::v1::Request<self::Future>,
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::Service>,
+        ::rpc_core::codegen::v1::Status,
+    > {
+        let service = self.service();
+        self.run(async move { <T as self::Client>::future(&*service, request).await })
+            .await
+    }
+    async fn methods(
+        &self,
+        request: ::rpc_core::codegen::v1::Request<self::Methods>,
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::Instances>,
+        ::rpc_core::codegen::v1::Status,
+    > {
+        let service = self.service();
+        self.run(async move { <T as self::Client>::methods(&*service, request).await })
+            .await
+    }
+    async fn generic(
+        &self,
+        request: ::rpc_core::codegen::v1::Request<self::T>,
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::C>,
+        ::rpc_core::codegen::v1::Status,
+    > {
+        let service = self.service();
+        self.run(async move { <T as self::Client>::generic(&*service, request).await })
+            .await
+    }
+    async fn nested(
+        &self,
+        request: ::rpc_core::codegen::v1::Request<self::client_method::Nested>,
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::F>,
+        ::rpc_core::codegen::v1::Status,
+    > {
+        let service = self.service();
+        self.run(async move { <T as self::Client>::nested(&*service, request).await })
+            .await
+    }
+}
 /// Serves an implementation of [`Client`] or of [`LocalClient`].
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub struct ClientServer<T> {
@@ -525,6 +627,25 @@ impl<T: self::Client> ClientServer<T> {
     pub fn from_arc(service: ::std::sync::Arc<T>) -> Self {
         Self {
             instances: ::rpc_core::codegen::v1::Instances::shared(service),
+        }
+    }
+}
+#[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
+impl<T: self::Client> ClientServer<::rpc_core::codegen::v1::OnExecutor<T>> {
+    /// Serves a service whose handlers run on `executor`, such as tokio's, and not on the pollers: for those that wait
+    /// for sockets, or that compute for long.
+    pub fn on_executor(
+        service: T,
+        executor: impl ::rpc_core::codegen::v1::Executor,
+    ) -> Self {
+        let service = ::rpc_core::codegen::v1::OnExecutor::new(
+            ::std::sync::Arc::new(service),
+            executor,
+        );
+        Self {
+            instances: ::rpc_core::codegen::v1::Instances::shared(
+                ::std::sync::Arc::new(service),
+            ),
         }
     }
 }
@@ -1560,6 +1681,205 @@ impl<T: self::Trait> self::LocalTrait for T {
         <T as self::Trait>::to_string(self, request)
     }
 }
+#[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
+impl<T: self::Trait> self::LocalTrait for ::rpc_core::codegen::v1::OnExecutor<T> {
+    async fn new_(
+        &self,
+        request: ::rpc_core::codegen::v1::Request<self::T>,
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::T>,
+        ::rpc_core::codegen::v1::Status,
+    > {
+        let service = self.service();
+        self.run(async move { <T as self::Trait>::new_(&*service, request).await }).await
+    }
+    async fn clone_(
+        &self,
+        request: ::rpc_core::codegen::v1::Request<self::T>,
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::T>,
+        ::rpc_core::codegen::v1::Status,
+    > {
+        let service = self.service();
+        self.run(async move { <T as self::Trait>::clone_(&*service, request).await })
+            .await
+    }
+    async fn name(
+        &self,
+        request: ::rpc_core::codegen::v1::Request<self::T>,
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::T>,
+        ::rpc_core::codegen::v1::Status,
+    > {
+        let service = self.service();
+        self.run(async move { <T as self::Trait>::name(&*service, request).await }).await
+    }
+    async fn register(
+        &self,
+        request: ::rpc_core::codegen::v1::Request<self::T>,
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::T>,
+        ::rpc_core::codegen::v1::Status,
+    > {
+        let service = self.service();
+        self.run(async move { <T as self::Trait>::register(&*service, request).await })
+            .await
+    }
+    async fn unary(
+        &self,
+        request: ::rpc_core::codegen::v1::Request<self::T>,
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::T>,
+        ::rpc_core::codegen::v1::Status,
+    > {
+        let service = self.service();
+        self.run(async move { <T as self::Trait>::unary(&*service, request).await })
+            .await
+    }
+    async fn into_request(
+        &self,
+        request: ::rpc_core::codegen::v1::Request<self::T>,
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::T>,
+        ::rpc_core::codegen::v1::Status,
+    > {
+        let service = self.service();
+        self.run(async move {
+                <T as self::Trait>::into_request(&*service, request).await
+            })
+            .await
+    }
+    async fn deref(
+        &self,
+        request: ::rpc_core::codegen::v1::Request<self::T>,
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::T>,
+        ::rpc_core::codegen::v1::Status,
+    > {
+        let service = self.service();
+        self.run(async move { <T as self::Trait>::deref(&*service, request).await })
+            .await
+    }
+    async fn fmt(
+        &self,
+        request: ::rpc_core::codegen::v1::Request<self::T>,
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::T>,
+        ::rpc_core::codegen::v1::Status,
+    > {
+        let service = self.service();
+        self.run(async move { <T as self::Trait>::fmt(&*service, request).await }).await
+    }
+    async fn default(
+        &self,
+        request: ::rpc_core::codegen::v1::Request<self::T>,
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::T>,
+        ::rpc_core::codegen::v1::Status,
+    > {
+        let service = self.service();
+        self.run(async move { <T as self::Trait>::default(&*service, request).await })
+            .await
+    }
+    async fn drop(
+        &self,
+        request: ::rpc_core::codegen::v1::Request<self::T>,
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::T>,
+        ::rpc_core::codegen::v1::Status,
+    > {
+        let service = self.service();
+        self.run(async move { <T as self::Trait>::drop(&*service, request).await }).await
+    }
+    async fn into_(
+        &self,
+        request: ::rpc_core::codegen::v1::Request<self::T>,
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::T>,
+        ::rpc_core::codegen::v1::Status,
+    > {
+        let service = self.service();
+        self.run(async move { <T as self::Trait>::into_(&*service, request).await })
+            .await
+    }
+    async fn try_into_(
+        &self,
+        request: ::rpc_core::codegen::v1::Request<self::T>,
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::T>,
+        ::rpc_core::codegen::v1::Status,
+    > {
+        let service = self.service();
+        self.run(async move { <T as self::Trait>::try_into_(&*service, request).await })
+            .await
+    }
+    async fn request(
+        &self,
+        request: ::rpc_core::codegen::v1::Request<self::T>,
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::T>,
+        ::rpc_core::codegen::v1::Status,
+    > {
+        let service = self.service();
+        self.run(async move { <T as self::Trait>::request(&*service, request).await })
+            .await
+    }
+    async fn instance(
+        &self,
+        request: ::rpc_core::codegen::v1::Request<self::T>,
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::T>,
+        ::rpc_core::codegen::v1::Status,
+    > {
+        let service = self.service();
+        self.run(async move { <T as self::Trait>::instance(&*service, request).await })
+            .await
+    }
+    async fn per_poller(
+        &self,
+        request: ::rpc_core::codegen::v1::Request<self::T>,
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::T>,
+        ::rpc_core::codegen::v1::Status,
+    > {
+        let service = self.service();
+        self.run(async move { <T as self::Trait>::per_poller(&*service, request).await })
+            .await
+    }
+    async fn from_arc(
+        &self,
+        request: ::rpc_core::codegen::v1::Request<self::T>,
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::T>,
+        ::rpc_core::codegen::v1::Status,
+    > {
+        let service = self.service();
+        self.run(async move { <T as self::Trait>::from_arc(&*service, request).await })
+            .await
+    }
+    async fn is_empty(
+        &self,
+        request: ::rpc_core::codegen::v1::Request<self::T>,
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::T>,
+        ::rpc_core::codegen::v1::Status,
+    > {
+        let service = self.service();
+        self.run(async move { <T as self::Trait>::is_empty(&*service, request).await })
+            .await
+    }
+    async fn to_string(
+        &self,
+        request: ::rpc_core::codegen::v1::Request<self::T>,
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::T>,
+        ::rpc_core::codegen::v1::Status,
+    > {
+        let service = self.service();
+        self.run(async move { <T as self::Trait>::to_string(&*service, request).await })
+            .await
+    }
+}
 /// Serves an implementation of [`Trait`] or of [`LocalTrait`].
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub struct TraitServer<T> {
@@ -1575,6 +1895,25 @@ impl<T: self::Trait> TraitServer<T> {
     pub fn from_arc(service: ::std::sync::Arc<T>) -> Self {
         Self {
             instances: ::rpc_core::codegen::v1::Instances::shared(service),
+        }
+    }
+}
+#[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
+impl<T: self::Trait> TraitServer<::rpc_core::codegen::v1::OnExecutor<T>> {
+    /// Serves a service whose handlers run on `executor`, such as tokio's, and not on the pollers: for those that wait
+    /// for sockets, or that compute for long.
+    pub fn on_executor(
+        service: T,
+        executor: impl ::rpc_core::codegen::v1::Executor,
+    ) -> Self {
+        let service = ::rpc_core::codegen::v1::OnExecutor::new(
+            ::std::sync::Arc::new(service),
+            executor,
+        );
+        Self {
+            instances: ::rpc_core::codegen::v1::Instances::shared(
+                ::std::sync::Arc::new(service),
+            ),
         }
     }
 }
@@ -2206,6 +2545,20 @@ impl<T: self::Server> self::LocalServer for T {
         <T as self::Server>::caller(self, request)
     }
 }
+#[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
+impl<T: self::Server> self::LocalServer for ::rpc_core::codegen::v1::OnExecutor<T> {
+    async fn caller(
+        &self,
+        request: ::rpc_core::codegen::v1::Request<self::Caller>,
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::IntoRequest>,
+        ::rpc_core::codegen::v1::Status,
+    > {
+        let service = self.service();
+        self.run(async move { <T as self::Server>::caller(&*service, request).await })
+            .await
+    }
+}
 /// Serves an implementation of [`Server`] or of [`LocalServer`].
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub struct ServerServer<T> {
@@ -2221,6 +2574,25 @@ impl<T: self::Server> ServerServer<T> {
     pub fn from_arc(service: ::std::sync::Arc<T>) -> Self {
         Self {
             instances: ::rpc_core::codegen::v1::Instances::shared(service),
+        }
+    }
+}
+#[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
+impl<T: self::Server> ServerServer<::rpc_core::codegen::v1::OnExecutor<T>> {
+    /// Serves a service whose handlers run on `executor`, such as tokio's, and not on the pollers: for those that wait
+    /// for sockets, or that compute for long.
+    pub fn on_executor(
+        service: T,
+        executor: impl ::rpc_core::codegen::v1::Executor,
+    ) -> Self {
+        let service = ::rpc_core::codegen::v1::OnExecutor::new(
+            ::std::sync::Arc::new(service),
+            executor,
+        );
+        Self {
+            instances: ::rpc_core::codegen::v1::Instances::shared(
+                ::std::sync::Arc::new(service),
+            ),
         }
     }
 }
@@ -2357,6 +2729,19 @@ impl<T: self::Sized> self::LocalSized for T {
         <T as self::Sized>::go(self, request)
     }
 }
+#[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
+impl<T: self::Sized> self::LocalSized for ::rpc_core::codegen::v1::OnExecutor<T> {
+    async fn go(
+        &self,
+        request: ::rpc_core::codegen::v1::Request<self::T>,
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::T>,
+        ::rpc_core::codegen::v1::Status,
+    > {
+        let service = self.service();
+        self.run(async move { <T as self::Sized>::go(&*service, request).await }).await
+    }
+}
 /// Serves an implementation of [`Sized`] or of [`LocalSized`].
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub struct SizedServer<T> {
@@ -2372,6 +2757,25 @@ impl<T: self::Sized> SizedServer<T> {
     pub fn from_arc(service: ::std::sync::Arc<T>) -> Self {
         Self {
             instances: ::rpc_core::codegen::v1::Instances::shared(service),
+        }
+    }
+}
+#[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
+impl<T: self::Sized> SizedServer<::rpc_core::codegen::v1::OnExecutor<T>> {
+    /// Serves a service whose handlers run on `executor`, such as tokio's, and not on the pollers: for those that wait
+    /// for sockets, or that compute for long.
+    pub fn on_executor(
+        service: T,
+        executor: impl ::rpc_core::codegen::v1::Executor,
+    ) -> Self {
+        let service = ::rpc_core::codegen::v1::OnExecutor::new(
+            ::std::sync::Arc::new(service),
+            executor,
+        );
+        Self {
+            instances: ::rpc_core::codegen::v1::Instances::shared(
+                ::std::sync::Arc::new(service),
+            ),
         }
     }
 }

@@ -333,6 +333,64 @@ impl<T: self::Comments> self::LocalComments for T {
         <T as self::Comments>::five(self, request)
     }
 }
+#[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
+impl<T: self::Comments> self::LocalComments for ::rpc_core::codegen::v1::OnExecutor<T> {
+    async fn one(
+        &self,
+        request: ::rpc_core::codegen::v1::Request<self::Message>,
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::Message>,
+        ::rpc_core::codegen::v1::Status,
+    > {
+        let service = self.service();
+        self.run(async move { <T as self::Comments>::one(&*service, request).await })
+            .await
+    }
+    async fn two(
+        &self,
+        request: ::rpc_core::codegen::v1::Request<self::Message>,
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::Message>,
+        ::rpc_core::codegen::v1::Status,
+    > {
+        let service = self.service();
+        self.run(async move { <T as self::Comments>::two(&*service, request).await })
+            .await
+    }
+    async fn three(
+        &self,
+        request: ::rpc_core::codegen::v1::Request<self::Message>,
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::Message>,
+        ::rpc_core::codegen::v1::Status,
+    > {
+        let service = self.service();
+        self.run(async move { <T as self::Comments>::three(&*service, request).await })
+            .await
+    }
+    async fn four(
+        &self,
+        request: ::rpc_core::codegen::v1::Request<self::Message>,
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::Message>,
+        ::rpc_core::codegen::v1::Status,
+    > {
+        let service = self.service();
+        self.run(async move { <T as self::Comments>::four(&*service, request).await })
+            .await
+    }
+    async fn five(
+        &self,
+        request: ::rpc_core::codegen::v1::Request<self::Message>,
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::Message>,
+        ::rpc_core::codegen::v1::Status,
+    > {
+        let service = self.service();
+        self.run(async move { <T as self::Comments>::five(&*service, request).await })
+            .await
+    }
+}
 /// Serves an implementation of [`Comments`] or of [`LocalComments`].
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub struct CommentsServer<T> {
@@ -348,6 +406,25 @@ impl<T: self::Comments> CommentsServer<T> {
     pub fn from_arc(service: ::std::sync::Arc<T>) -> Self {
         Self {
             instances: ::rpc_core::codegen::v1::Instances::shared(service),
+        }
+    }
+}
+#[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
+impl<T: self::Comments> CommentsServer<::rpc_core::codegen::v1::OnExecutor<T>> {
+    /// Serves a service whose handlers run on `executor`, such as tokio's, and not on the pollers: for those that wait
+    /// for sockets, or that compute for long.
+    pub fn on_executor(
+        service: T,
+        executor: impl ::rpc_core::codegen::v1::Executor,
+    ) -> Self {
+        let service = ::rpc_core::codegen::v1::OnExecutor::new(
+            ::std::sync::Arc::new(service),
+            executor,
+        );
+        Self {
+            instances: ::rpc_core::codegen::v1::Instances::shared(
+                ::std::sync::Arc::new(service),
+            ),
         }
     }
 }

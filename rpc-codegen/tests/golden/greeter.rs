@@ -70,6 +70,22 @@ impl<T: self::Greeter> self::LocalGreeter for T {
         <T as self::Greeter>::say_hello(self, request)
     }
 }
+#[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
+impl<T: self::Greeter> self::LocalGreeter for ::rpc_core::codegen::v1::OnExecutor<T> {
+    async fn say_hello(
+        &self,
+        request: ::rpc_core::codegen::v1::Request<self::HelloRequest>,
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::HelloReply>,
+        ::rpc_core::codegen::v1::Status,
+    > {
+        let service = self.service();
+        self.run(async move {
+                <T as self::Greeter>::say_hello(&*service, request).await
+            })
+            .await
+    }
+}
 /// Serves an implementation of [`Greeter`] or of [`LocalGreeter`].
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub struct GreeterServer<T> {
@@ -85,6 +101,25 @@ impl<T: self::Greeter> GreeterServer<T> {
     pub fn from_arc(service: ::std::sync::Arc<T>) -> Self {
         Self {
             instances: ::rpc_core::codegen::v1::Instances::shared(service),
+        }
+    }
+}
+#[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
+impl<T: self::Greeter> GreeterServer<::rpc_core::codegen::v1::OnExecutor<T>> {
+    /// Serves a service whose handlers run on `executor`, such as tokio's, and not on the pollers: for those that wait
+    /// for sockets, or that compute for long.
+    pub fn on_executor(
+        service: T,
+        executor: impl ::rpc_core::codegen::v1::Executor,
+    ) -> Self {
+        let service = ::rpc_core::codegen::v1::OnExecutor::new(
+            ::std::sync::Arc::new(service),
+            executor,
+        );
+        Self {
+            instances: ::rpc_core::codegen::v1::Instances::shared(
+                ::std::sync::Arc::new(service),
+            ),
         }
     }
 }

@@ -515,6 +515,136 @@ impl<T: self::Type> self::LocalType for T {
         <T as self::Type>::http_get(self, request)
     }
 }
+#[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
+impl<T: self::Type> self::LocalType for ::rpc_core::codegen::v1::OnExecutor<T> {
+    async fn r#type(
+        &self,
+        request: ::rpc_core::codegen::v1::Request<self::Empty>,
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::Empty>,
+        ::rpc_core::codegen::v1::Status,
+    > {
+        let service = self.service();
+        self.run(async move { <T as self::Type>::r#type(&*service, request).await })
+            .await
+    }
+    async fn r#move(
+        &self,
+        request: ::rpc_core::codegen::v1::Request<self::Empty>,
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::Empty>,
+        ::rpc_core::codegen::v1::Status,
+    > {
+        let service = self.service();
+        self.run(async move { <T as self::Type>::r#move(&*service, request).await })
+            .await
+    }
+    async fn r#async(
+        &self,
+        request: ::rpc_core::codegen::v1::Request<self::Empty>,
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::Empty>,
+        ::rpc_core::codegen::v1::Status,
+    > {
+        let service = self.service();
+        self.run(async move { <T as self::Type>::r#async(&*service, request).await })
+            .await
+    }
+    async fn r#await(
+        &self,
+        request: ::rpc_core::codegen::v1::Request<self::Empty>,
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::Empty>,
+        ::rpc_core::codegen::v1::Status,
+    > {
+        let service = self.service();
+        self.run(async move { <T as self::Type>::r#await(&*service, request).await })
+            .await
+    }
+    async fn r#gen(
+        &self,
+        request: ::rpc_core::codegen::v1::Request<self::Empty>,
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::Empty>,
+        ::rpc_core::codegen::v1::Status,
+    > {
+        let service = self.service();
+        self.run(async move { <T as self::Type>::r#gen(&*service, request).await }).await
+    }
+    async fn r#dyn(
+        &self,
+        request: ::rpc_core::codegen::v1::Request<self::Empty>,
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::Empty>,
+        ::rpc_core::codegen::v1::Status,
+    > {
+        let service = self.service();
+        self.run(async move { <T as self::Type>::r#dyn(&*service, request).await }).await
+    }
+    async fn r#try(
+        &self,
+        request: ::rpc_core::codegen::v1::Request<self::Empty>,
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::Empty>,
+        ::rpc_core::codegen::v1::Status,
+    > {
+        let service = self.service();
+        self.run(async move { <T as self::Type>::r#try(&*service, request).await }).await
+    }
+    async fn self_(
+        &self,
+        request: ::rpc_core::codegen::v1::Request<self::Empty>,
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::Empty>,
+        ::rpc_core::codegen::v1::Status,
+    > {
+        let service = self.service();
+        self.run(async move { <T as self::Type>::self_(&*service, request).await }).await
+    }
+    async fn super_(
+        &self,
+        request: ::rpc_core::codegen::v1::Request<self::Empty>,
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::Empty>,
+        ::rpc_core::codegen::v1::Status,
+    > {
+        let service = self.service();
+        self.run(async move { <T as self::Type>::super_(&*service, request).await })
+            .await
+    }
+    async fn crate_(
+        &self,
+        request: ::rpc_core::codegen::v1::Request<self::Empty>,
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::Empty>,
+        ::rpc_core::codegen::v1::Status,
+    > {
+        let service = self.service();
+        self.run(async move { <T as self::Type>::crate_(&*service, request).await })
+            .await
+    }
+    async fn _1st(
+        &self,
+        request: ::rpc_core::codegen::v1::Request<self::Empty>,
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::Empty>,
+        ::rpc_core::codegen::v1::Status,
+    > {
+        let service = self.service();
+        self.run(async move { <T as self::Type>::_1st(&*service, request).await }).await
+    }
+    async fn http_get(
+        &self,
+        request: ::rpc_core::codegen::v1::Request<self::Empty>,
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::Empty>,
+        ::rpc_core::codegen::v1::Status,
+    > {
+        let service = self.service();
+        self.run(async move { <T as self::Type>::http_get(&*service, request).await })
+            .await
+    }
+}
 /// Serves an implementation of [`Type`] or of [`LocalType`].
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub struct TypeServer<T> {
@@ -530,6 +660,25 @@ impl<T: self::Type> TypeServer<T> {
     pub fn from_arc(service: ::std::sync::Arc<T>) -> Self {
         Self {
             instances: ::rpc_core::codegen::v1::Instances::shared(service),
+        }
+    }
+}
+#[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
+impl<T: self::Type> TypeServer<::rpc_core::codegen::v1::OnExecutor<T>> {
+    /// Serves a service whose handlers run on `executor`, such as tokio's, and not on the pollers: for those that wait
+    /// for sockets, or that compute for long.
+    pub fn on_executor(
+        service: T,
+        executor: impl ::rpc_core::codegen::v1::Executor,
+    ) -> Self {
+        let service = ::rpc_core::codegen::v1::OnExecutor::new(
+            ::std::sync::Arc::new(service),
+            executor,
+        );
+        Self {
+            instances: ::rpc_core::codegen::v1::Instances::shared(
+                ::std::sync::Arc::new(service),
+            ),
         }
     }
 }
@@ -985,6 +1134,20 @@ impl<T: self::Self_> self::LocalSelf for T {
         <T as self::Self_>::self_(self, request)
     }
 }
+#[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
+impl<T: self::Self_> self::LocalSelf for ::rpc_core::codegen::v1::OnExecutor<T> {
+    async fn self_(
+        &self,
+        request: ::rpc_core::codegen::v1::Request<self::Empty>,
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::Empty>,
+        ::rpc_core::codegen::v1::Status,
+    > {
+        let service = self.service();
+        self.run(async move { <T as self::Self_>::self_(&*service, request).await })
+            .await
+    }
+}
 /// Serves an implementation of [`Self_`] or of [`LocalSelf`].
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub struct SelfServer<T> {
@@ -1000,6 +1163,25 @@ impl<T: self::Self_> SelfServer<T> {
     pub fn from_arc(service: ::std::sync::Arc<T>) -> Self {
         Self {
             instances: ::rpc_core::codegen::v1::Instances::shared(service),
+        }
+    }
+}
+#[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
+impl<T: self::Self_> SelfServer<::rpc_core::codegen::v1::OnExecutor<T>> {
+    /// Serves a service whose handlers run on `executor`, such as tokio's, and not on the pollers: for those that wait
+    /// for sockets, or that compute for long.
+    pub fn on_executor(
+        service: T,
+        executor: impl ::rpc_core::codegen::v1::Executor,
+    ) -> Self {
+        let service = ::rpc_core::codegen::v1::OnExecutor::new(
+            ::std::sync::Arc::new(service),
+            executor,
+        );
+        Self {
+            instances: ::rpc_core::codegen::v1::Instances::shared(
+                ::std::sync::Arc::new(service),
+            ),
         }
     }
 }
@@ -1136,6 +1318,24 @@ impl<T: self::SnakeCaseService> self::LocalSnakeCaseService for T {
         <T as self::SnakeCaseService>::snake_case_method(self, request)
     }
 }
+#[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
+impl<T: self::SnakeCaseService> self::LocalSnakeCaseService
+for ::rpc_core::codegen::v1::OnExecutor<T> {
+    async fn snake_case_method(
+        &self,
+        request: ::rpc_core::codegen::v1::Request<self::Empty>,
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::Empty>,
+        ::rpc_core::codegen::v1::Status,
+    > {
+        let service = self.service();
+        self.run(async move {
+                <T as self::SnakeCaseService>::snake_case_method(&*service, request)
+                    .await
+            })
+            .await
+    }
+}
 /// Serves an implementation of [`SnakeCaseService`] or of [`LocalSnakeCaseService`].
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub struct SnakeCaseServiceServer<T> {
@@ -1151,6 +1351,27 @@ impl<T: self::SnakeCaseService> SnakeCaseServiceServer<T> {
     pub fn from_arc(service: ::std::sync::Arc<T>) -> Self {
         Self {
             instances: ::rpc_core::codegen::v1::Instances::shared(service),
+        }
+    }
+}
+#[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
+impl<
+    T: self::SnakeCaseService,
+> SnakeCaseServiceServer<::rpc_core::codegen::v1::OnExecutor<T>> {
+    /// Serves a service whose handlers run on `executor`, such as tokio's, and not on the pollers: for those that wait
+    /// for sockets, or that compute for long.
+    pub fn on_executor(
+        service: T,
+        executor: impl ::rpc_core::codegen::v1::Executor,
+    ) -> Self {
+        let service = ::rpc_core::codegen::v1::OnExecutor::new(
+            ::std::sync::Arc::new(service),
+            executor,
+        );
+        Self {
+            instances: ::rpc_core::codegen::v1::Instances::shared(
+                ::std::sync::Arc::new(service),
+            ),
         }
     }
 }
@@ -1292,6 +1513,19 @@ impl<T: self::_2nd> self::Local2nd for T {
         <T as self::_2nd>::go(self, request)
     }
 }
+#[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
+impl<T: self::_2nd> self::Local2nd for ::rpc_core::codegen::v1::OnExecutor<T> {
+    async fn go(
+        &self,
+        request: ::rpc_core::codegen::v1::Request<self::Empty>,
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::Empty>,
+        ::rpc_core::codegen::v1::Status,
+    > {
+        let service = self.service();
+        self.run(async move { <T as self::_2nd>::go(&*service, request).await }).await
+    }
+}
 /// Serves an implementation of [`_2nd`] or of [`Local2nd`].
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub struct _2ndServer<T> {
@@ -1307,6 +1541,25 @@ impl<T: self::_2nd> _2ndServer<T> {
     pub fn from_arc(service: ::std::sync::Arc<T>) -> Self {
         Self {
             instances: ::rpc_core::codegen::v1::Instances::shared(service),
+        }
+    }
+}
+#[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
+impl<T: self::_2nd> _2ndServer<::rpc_core::codegen::v1::OnExecutor<T>> {
+    /// Serves a service whose handlers run on `executor`, such as tokio's, and not on the pollers: for those that wait
+    /// for sockets, or that compute for long.
+    pub fn on_executor(
+        service: T,
+        executor: impl ::rpc_core::codegen::v1::Executor,
+    ) -> Self {
+        let service = ::rpc_core::codegen::v1::OnExecutor::new(
+            ::std::sync::Arc::new(service),
+            executor,
+        );
+        Self {
+            instances: ::rpc_core::codegen::v1::Instances::shared(
+                ::std::sync::Arc::new(service),
+            ),
         }
     }
 }

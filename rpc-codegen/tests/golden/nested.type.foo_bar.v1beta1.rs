@@ -66,6 +66,19 @@ impl<T: self::Deep> self::LocalDeep for T {
         <T as self::Deep>::go(self, request)
     }
 }
+#[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
+impl<T: self::Deep> self::LocalDeep for ::rpc_core::codegen::v1::OnExecutor<T> {
+    async fn go(
+        &self,
+        request: ::rpc_core::codegen::v1::Request<self::Ping>,
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::Pong>,
+        ::rpc_core::codegen::v1::Status,
+    > {
+        let service = self.service();
+        self.run(async move { <T as self::Deep>::go(&*service, request).await }).await
+    }
+}
 /// Serves an implementation of [`Deep`] or of [`LocalDeep`].
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub struct DeepServer<T> {
@@ -81,6 +94,25 @@ impl<T: self::Deep> DeepServer<T> {
     pub fn from_arc(service: ::std::sync::Arc<T>) -> Self {
         Self {
             instances: ::rpc_core::codegen::v1::Instances::shared(service),
+        }
+    }
+}
+#[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
+impl<T: self::Deep> DeepServer<::rpc_core::codegen::v1::OnExecutor<T>> {
+    /// Serves a service whose handlers run on `executor`, such as tokio's, and not on the pollers: for those that wait
+    /// for sockets, or that compute for long.
+    pub fn on_executor(
+        service: T,
+        executor: impl ::rpc_core::codegen::v1::Executor,
+    ) -> Self {
+        let service = ::rpc_core::codegen::v1::OnExecutor::new(
+            ::std::sync::Arc::new(service),
+            executor,
+        );
+        Self {
+            instances: ::rpc_core::codegen::v1::Instances::shared(
+                ::std::sync::Arc::new(service),
+            ),
         }
     }
 }

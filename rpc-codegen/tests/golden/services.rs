@@ -109,6 +109,29 @@ impl<T: self::Reader> self::LocalReader for T {
         <T as self::Reader>::has(self, request)
     }
 }
+#[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
+impl<T: self::Reader> self::LocalReader for ::rpc_core::codegen::v1::OnExecutor<T> {
+    async fn get(
+        &self,
+        request: ::rpc_core::codegen::v1::Request<self::Key>,
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::Value>,
+        ::rpc_core::codegen::v1::Status,
+    > {
+        let service = self.service();
+        self.run(async move { <T as self::Reader>::get(&*service, request).await }).await
+    }
+    async fn has(
+        &self,
+        request: ::rpc_core::codegen::v1::Request<self::Key>,
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::Value>,
+        ::rpc_core::codegen::v1::Status,
+    > {
+        let service = self.service();
+        self.run(async move { <T as self::Reader>::has(&*service, request).await }).await
+    }
+}
 /// Serves an implementation of [`Reader`] or of [`LocalReader`].
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub struct ReaderServer<T> {
@@ -124,6 +147,25 @@ impl<T: self::Reader> ReaderServer<T> {
     pub fn from_arc(service: ::std::sync::Arc<T>) -> Self {
         Self {
             instances: ::rpc_core::codegen::v1::Instances::shared(service),
+        }
+    }
+}
+#[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
+impl<T: self::Reader> ReaderServer<::rpc_core::codegen::v1::OnExecutor<T>> {
+    /// Serves a service whose handlers run on `executor`, such as tokio's, and not on the pollers: for those that wait
+    /// for sockets, or that compute for long.
+    pub fn on_executor(
+        service: T,
+        executor: impl ::rpc_core::codegen::v1::Executor,
+    ) -> Self {
+        let service = ::rpc_core::codegen::v1::OnExecutor::new(
+            ::std::sync::Arc::new(service),
+            executor,
+        );
+        Self {
+            instances: ::rpc_core::codegen::v1::Instances::shared(
+                ::std::sync::Arc::new(service),
+            ),
         }
     }
 }
@@ -369,6 +411,40 @@ impl<T: self::Writer> self::LocalWriter for T {
         <T as self::Writer>::old_put(self, request)
     }
 }
+#[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
+impl<T: self::Writer> self::LocalWriter for ::rpc_core::codegen::v1::OnExecutor<T> {
+    async fn get(
+        &self,
+        request: ::rpc_core::codegen::v1::Request<self::Value>,
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::Key>,
+        ::rpc_core::codegen::v1::Status,
+    > {
+        let service = self.service();
+        self.run(async move { <T as self::Writer>::get(&*service, request).await }).await
+    }
+    async fn put(
+        &self,
+        request: ::rpc_core::codegen::v1::Request<self::Value>,
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::Key>,
+        ::rpc_core::codegen::v1::Status,
+    > {
+        let service = self.service();
+        self.run(async move { <T as self::Writer>::put(&*service, request).await }).await
+    }
+    async fn old_put(
+        &self,
+        request: ::rpc_core::codegen::v1::Request<self::Value>,
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::Key>,
+        ::rpc_core::codegen::v1::Status,
+    > {
+        let service = self.service();
+        self.run(async move { <T as self::Writer>::old_put(&*service, request).await })
+            .await
+    }
+}
 /// Serves an implementation of [`Writer`] or of [`LocalWriter`].
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub struct WriterServer<T> {
@@ -384,6 +460,25 @@ impl<T: self::Writer> WriterServer<T> {
     pub fn from_arc(service: ::std::sync::Arc<T>) -> Self {
         Self {
             instances: ::rpc_core::codegen::v1::Instances::shared(service),
+        }
+    }
+}
+#[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
+impl<T: self::Writer> WriterServer<::rpc_core::codegen::v1::OnExecutor<T>> {
+    /// Serves a service whose handlers run on `executor`, such as tokio's, and not on the pollers: for those that wait
+    /// for sockets, or that compute for long.
+    pub fn on_executor(
+        service: T,
+        executor: impl ::rpc_core::codegen::v1::Executor,
+    ) -> Self {
+        let service = ::rpc_core::codegen::v1::OnExecutor::new(
+            ::std::sync::Arc::new(service),
+            executor,
+        );
+        Self {
+            instances: ::rpc_core::codegen::v1::Instances::shared(
+                ::std::sync::Arc::new(service),
+            ),
         }
     }
 }
@@ -580,6 +675,19 @@ impl<T: self::Old> self::LocalOld for T {
         <T as self::Old>::get(self, request)
     }
 }
+#[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
+impl<T: self::Old> self::LocalOld for ::rpc_core::codegen::v1::OnExecutor<T> {
+    async fn get(
+        &self,
+        request: ::rpc_core::codegen::v1::Request<self::Key>,
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::Value>,
+        ::rpc_core::codegen::v1::Status,
+    > {
+        let service = self.service();
+        self.run(async move { <T as self::Old>::get(&*service, request).await }).await
+    }
+}
 /// Serves an implementation of [`Old`] or of [`LocalOld`].
 #[deprecated]
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
@@ -596,6 +704,25 @@ impl<T: self::Old> OldServer<T> {
     pub fn from_arc(service: ::std::sync::Arc<T>) -> Self {
         Self {
             instances: ::rpc_core::codegen::v1::Instances::shared(service),
+        }
+    }
+}
+#[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
+impl<T: self::Old> OldServer<::rpc_core::codegen::v1::OnExecutor<T>> {
+    /// Serves a service whose handlers run on `executor`, such as tokio's, and not on the pollers: for those that wait
+    /// for sockets, or that compute for long.
+    pub fn on_executor(
+        service: T,
+        executor: impl ::rpc_core::codegen::v1::Executor,
+    ) -> Self {
+        let service = ::rpc_core::codegen::v1::OnExecutor::new(
+            ::std::sync::Arc::new(service),
+            executor,
+        );
+        Self {
+            instances: ::rpc_core::codegen::v1::Instances::shared(
+                ::std::sync::Arc::new(service),
+            ),
         }
     }
 }
@@ -690,6 +817,8 @@ pub trait Nothing: ::core::marker::Send + ::core::marker::Sync + 'static {}
 pub trait LocalNothing: 'static {}
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 impl<T: self::Nothing> self::LocalNothing for T {}
+#[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
+impl<T: self::Nothing> self::LocalNothing for ::rpc_core::codegen::v1::OnExecutor<T> {}
 /// Serves an implementation of [`Nothing`] or of [`LocalNothing`].
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub struct NothingServer<T> {
@@ -705,6 +834,25 @@ impl<T: self::Nothing> NothingServer<T> {
     pub fn from_arc(service: ::std::sync::Arc<T>) -> Self {
         Self {
             instances: ::rpc_core::codegen::v1::Instances::shared(service),
+        }
+    }
+}
+#[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
+impl<T: self::Nothing> NothingServer<::rpc_core::codegen::v1::OnExecutor<T>> {
+    /// Serves a service whose handlers run on `executor`, such as tokio's, and not on the pollers: for those that wait
+    /// for sockets, or that compute for long.
+    pub fn on_executor(
+        service: T,
+        executor: impl ::rpc_core::codegen::v1::Executor,
+    ) -> Self {
+        let service = ::rpc_core::codegen::v1::OnExecutor::new(
+            ::std::sync::Arc::new(service),
+            executor,
+        );
+        Self {
+            instances: ::rpc_core::codegen::v1::Instances::shared(
+                ::std::sync::Arc::new(service),
+            ),
         }
     }
 }

@@ -377,6 +377,82 @@ impl<T: self::Types> self::LocalTypes for T {
         <T as self::Types>::r#struct(self, request)
     }
 }
+#[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
+impl<T: self::Types> self::LocalTypes for ::rpc_core::codegen::v1::OnExecutor<T> {
+    async fn nested(
+        &self,
+        request: ::rpc_core::codegen::v1::Request<self::outer::Inner>,
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<self::outer::inner::Innermost>,
+        ::rpc_core::codegen::v1::Status,
+    > {
+        let service = self.service();
+        self.run(async move { <T as self::Types>::nested(&*service, request).await })
+            .await
+    }
+    async fn imported(
+        &self,
+        request: ::rpc_core::codegen::v1::Request<super::common::Thing>,
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<super::common::thing::Part>,
+        ::rpc_core::codegen::v1::Status,
+    > {
+        let service = self.service();
+        self.run(async move { <T as self::Types>::imported(&*service, request).await })
+            .await
+    }
+    async fn time(
+        &self,
+        request: ::rpc_core::codegen::v1::Request<
+            ::rpc_core::codegen::v1::prost_types::Timestamp,
+        >,
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<()>,
+        ::rpc_core::codegen::v1::Status,
+    > {
+        let service = self.service();
+        self.run(async move { <T as self::Types>::time(&*service, request).await }).await
+    }
+    async fn nothing(
+        &self,
+        request: ::rpc_core::codegen::v1::Request<()>,
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<
+            ::rpc_core::codegen::v1::prost::alloc::string::String,
+        >,
+        ::rpc_core::codegen::v1::Status,
+    > {
+        let service = self.service();
+        self.run(async move { <T as self::Types>::nothing(&*service, request).await })
+            .await
+    }
+    async fn wrapped(
+        &self,
+        request: ::rpc_core::codegen::v1::Request<
+            ::rpc_core::codegen::v1::prost::alloc::vec::Vec<u8>,
+        >,
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<bool>,
+        ::rpc_core::codegen::v1::Status,
+    > {
+        let service = self.service();
+        self.run(async move { <T as self::Types>::wrapped(&*service, request).await })
+            .await
+    }
+    async fn r#struct(
+        &self,
+        request: ::rpc_core::codegen::v1::Request<
+            ::rpc_core::codegen::v1::prost_types::Struct,
+        >,
+    ) -> ::core::result::Result<
+        ::rpc_core::codegen::v1::Response<::rpc_core::codegen::v1::prost_types::Any>,
+        ::rpc_core::codegen::v1::Status,
+    > {
+        let service = self.service();
+        self.run(async move { <T as self::Types>::r#struct(&*service, request).await })
+            .await
+    }
+}
 /// Serves an implementation of [`Types`] or of [`LocalTypes`].
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub struct TypesServer<T> {
@@ -392,6 +468,25 @@ impl<T: self::Types> TypesServer<T> {
     pub fn from_arc(service: ::std::sync::Arc<T>) -> Self {
         Self {
             instances: ::rpc_core::codegen::v1::Instances::shared(service),
+        }
+    }
+}
+#[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
+impl<T: self::Types> TypesServer<::rpc_core::codegen::v1::OnExecutor<T>> {
+    /// Serves a service whose handlers run on `executor`, such as tokio's, and not on the pollers: for those that wait
+    /// for sockets, or that compute for long.
+    pub fn on_executor(
+        service: T,
+        executor: impl ::rpc_core::codegen::v1::Executor,
+    ) -> Self {
+        let service = ::rpc_core::codegen::v1::OnExecutor::new(
+            ::std::sync::Arc::new(service),
+            executor,
+        );
+        Self {
+            instances: ::rpc_core::codegen::v1::Instances::shared(
+                ::std::sync::Arc::new(service),
+            ),
         }
     }
 }

@@ -1,0 +1,171 @@
+//! Greets whoever calls, after asking another server over TCP how they are to be called: a service
+//! whose handlers wait for sockets, and so run on tokio and not on the pollers. Run it, and then
+//! `greeter_client` beside it:
+//!
+//! ```text
+//! cargo run --release -p examples --bin tokio_server
+//! ```
+//!
+//! An address other than 127.0.0.1:50051 can be given as its argument. The other server is a small
+//! one of lines, which this program starts too: "Ada" is answered with "Countess Ada".
+#![forbid(unsafe_code)]
+// It tells its user where it listens: printing is what it is for.
+#![allow(clippy::print_stdout, clippy::print_stderr)]
+
+use std::error::Error;
+use std::io;
+use std::net::SocketAddr;
+use std::process::ExitCode;
+
+use proto::greeter::{Greeter, GreeterServer, HelloReply, HelloRequest};
+use rpc_core::{Request, Response, Server, Service, Status};
+use rpc_transport_verbs::Device;
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::Runtime;
+
+struct TitledGreeter {
+    titles: SocketAddr,
+}
+
+impl Greeter for TitledGreeter {
+    async fn say_hello(
+        &self,
+        request: Request<HelloRequest>,
+    ) -> Result<Response<HelloReply>, Status> {
+        let HelloRequest { name } = request.into_inner();
+        if name.is_empty() || name.contains('\n') {
+            return Err(Status::invalid_argument(
+                "a greeting needs a name of one line",
+            ));
+        }
+        // This waits for a socket of tokio's. If the client's time is up first, or its connection
+        // ends, this future is dropped and the socket closed.
+        let called = self.ask(&name).await.map_err(|error| {
+            Status::unavailable(format!("the server of titles at {}: {error}", self.titles))
+        })?;
+        let message = format!("Hello, {called}!");
+        Ok(Response::new(HelloReply { message }))
+    }
+}
+
+impl TitledGreeter {
+    async fn ask(&self, name: &str) -> io::Result<String> {
+        let mut stream = TcpStream::connect(self.titles).await?;
+        stream.write_all(format!("{name}\n").as_bytes()).await?;
+        let mut called = String::new();
+        BufReader::new(stream).read_line(&mut called).await?;
+        Ok(called.trim_end().to_owned())
+    }
+}
+
+/// The other server: answers one line with another.
+async fn serve_titles(listener: TcpListener) -> io::Result<()> {
+    loop {
+        let (stream, _) = listener.accept().await?;
+        tokio::spawn(async move {
+            let mut stream = BufReader::new(stream);
+            let mut name = String::new();
+            stream.read_line(&mut name).await?;
+            let title = match name.trim_end() {
+                "Ada" => "Countess ",
+                "Grace" => "Rear Admiral ",
+                _ => "",
+            };
+            stream.write_all(format!("{title}{name}").as_bytes()).await
+        });
+    }
+}
+
+/// The greeter's service, on `runtime`.
+fn service(runtime: &Runtime) -> io::Result<impl Service> {
+    let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0"))?;
+    let titles = listener.local_addr()?;
+    runtime.spawn(serve_titles(listener));
+    let handle = runtime.handle().clone();
+    Ok(GreeterServer::on_executor(
+        TitledGreeter { titles },
+        move |handler| drop(handle.spawn(handler)),
+    ))
+}
+
+fn run() -> Result<(), Box<dyn Error>> {
+    let address = std::env::args().nth(1);
+    let address = address.as_deref().unwrap_or("127.0.0.1:50051");
+
+    // Its worker threads are beside the pollers, and want cores of their own.
+    let runtime = Runtime::new()?;
+    let device = Device::best()?;
+    let server = Server::builder(&device)
+        .add_service(service(&runtime)?)
+        .bind(address)?;
+    println!("listening at {}", server.local_addr());
+    Ok(server.run()?)
+}
+
+fn main() -> ExitCode {
+    // What the library has to say, at the level that the variable RUST_LOG names.
+    tracing_subscriber::fmt::init();
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("tokio_server: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+    use std::task::Poll;
+    use std::time::Duration;
+
+    use proto::greeter::GreeterClient;
+    use rpc_core::{Code, LocalPoller};
+
+    use super::*;
+
+    #[test]
+    fn handlers_wait_for_sockets_many_at_a_time() {
+        let runtime = Runtime::new().expect("a runtime");
+        let device = Device::open("soft").expect("the software device is there everywhere");
+        let server = Server::builder(&device)
+            .add_service(service(&runtime).expect("a port is free"))
+            .bind("127.0.0.1:0")
+            .expect("a port is free")
+            .spawn();
+        let poller = LocalPoller::new(&device).expect("a poller opens");
+        let address = server.local_addr().to_string();
+        let channel = poller.connect(&address).expect("the server answers");
+        let greeter = GreeterClient::new(channel);
+        let greet = |name: &str| greeter.say_hello(HelloRequest { name: name.into() });
+
+        let ada = poller.block_on(greet("Ada")).expect("a reply");
+        assert_eq!(ada.into_inner().message, "Hello, Countess Ada!");
+        let mut calls: Vec<_> = (0..8).map(|_| Some(Box::pin(greet("Grace")))).collect();
+        poller.block_on(poll_fn(|cx| {
+            for place in &mut calls {
+                if let Some(call) = place
+                    && let Poll::Ready(reply) = call.as_mut().poll(cx)
+                {
+                    let message = reply.expect("a reply").into_inner().message;
+                    assert_eq!(message, "Hello, Rear Admiral Grace!");
+                    *place = None;
+                }
+            }
+            match calls.iter().flatten().next() {
+                Some(_) => Poll::Pending,
+                None => Poll::Ready(()),
+            }
+        }));
+        let error = poller.block_on(greet("")).expect_err("a status");
+        assert_eq!(error.code(), Code::InvalidArgument);
+
+        // A runtime that ends takes its handlers along, and says so.
+        runtime.shutdown_timeout(Duration::from_secs(10));
+        let error = poller.block_on(greet("Ada")).expect_err("a status");
+        assert_eq!(error.code(), Code::Unavailable);
+        server.shutdown().expect("no poller panicked");
+    }
+}
