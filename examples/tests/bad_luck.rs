@@ -11,7 +11,8 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use echo_process::{BLOCK, COUNTERS, NEVER, Obedient, Process, all, call, connect, device, server};
-use proto::echo::EchoServer;
+use proto::echo::{EchoClient, EchoServer};
+use rpc_core::limits::{Intents, Keepalive};
 use rpc_core::{Cause, Code, Execution, LocalPoller, Server};
 
 #[test]
@@ -127,6 +128,67 @@ fn when_the_server_is_killed_every_call_in_flight_ends_and_says_that_it_may_have
         (error.code(), error.execution()),
         (Code::Unavailable, Execution::NeverSent)
     );
+}
+
+#[test]
+#[ignore = "a measurement: prints how long the calls of a killed server take to end"]
+#[allow(clippy::print_stdout, reason = "its result")]
+fn how_long_calls_in_flight_outlive_a_killed_server() {
+    let mut took: Vec<_> = (0..20)
+        .map(|_| {
+            let (mut server, address) = Process::server();
+            let (poller, echo) = connect(&address);
+            let mut calls: Vec<_> = (0..32).map(|_| Box::pin(call(&echo, NEVER))).collect();
+            poller.block_on(poll_fn(|cx| {
+                for call in &mut calls {
+                    assert!(call.as_mut().poll(cx).is_pending());
+                }
+                Poll::Ready(())
+            }));
+            for _ in 0..1000 {
+                poller.turn();
+            }
+            // Not `kill`, which waits until the process has been taken down.
+            let killed = Instant::now();
+            server.0.kill().unwrap();
+            for outcome in poller.block_on(all(calls)) {
+                assert_eq!(outcome.unwrap_err().code(), Code::Unavailable);
+            }
+            killed.elapsed()
+        })
+        .collect();
+    took.sort_unstable();
+    println!(
+        "from kill -9 of the server until 32 calls had ended, {} rounds: median {:?}, longest {:?}",
+        took.len(),
+        took[took.len() / 2],
+        took[took.len() - 1]
+    );
+}
+
+/// Stopped, and not dead: without the keepalive its calls would wait for it.
+#[test]
+fn calls_in_flight_to_a_stopped_server_end_when_the_keepalive_is_set() {
+    let (server, address) = Process::server();
+    let intents = Intents {
+        keepalive: Some(Keepalive {
+            every: Duration::from_millis(50),
+            gone_after: Duration::from_millis(300),
+        }),
+        ..Intents::default()
+    };
+    let poller = LocalPoller::with_intents(&device(), &intents).unwrap();
+    assert!(poller.limits().to_string().contains("keepalive"));
+    let echo = EchoClient::new(poller.connect(&address).unwrap());
+    assert!(poller.block_on(call(&echo, b"warm")).is_ok());
+    // The poller is away from its line for longer than the keepalive waits, and lives.
+    assert!(poller.block_on(call(&echo, BLOCK)).is_ok());
+    server.stop();
+    for outcome in poller.block_on(all((0..200).map(|_| call(&echo, NEVER)))) {
+        let error = outcome.unwrap_err();
+        assert_eq!(error.code(), Code::Unavailable, "{error}");
+        assert!(error.to_string().contains("has been silent"), "{error}");
+    }
 }
 
 #[test]

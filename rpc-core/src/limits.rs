@@ -1,6 +1,10 @@
 //! What a poller is asked to be good for ([`Intents`]), and what was made of it ([`Limits`]).
 
+mod keepalive;
+
 use std::fmt;
+
+pub use keepalive::Keepalive;
 
 /// What a server or a client says about its work. Everything else is derived from it, and can be
 /// printed as [`Limits`].
@@ -15,6 +19,9 @@ pub struct Intents {
     pub connections: u32,
     /// What a poller does while there is nothing to do. Default: [`Waiting::Adaptive`].
     pub waiting: Waiting,
+    /// Whether peers are asked, when they are silent, if their processes still run. Default: `None`,
+    /// they are not: see [`Keepalive`] for what is noticed without.
+    pub keepalive: Option<Keepalive>,
 }
 
 /// What a poller does while there is nothing to do: what to spend for an answer that comes sooner.
@@ -47,6 +54,7 @@ impl Default for Intents {
             max_in_flight: 128,
             connections: 64,
             waiting: Waiting::default(),
+            keepalive: None,
         }
     }
 }
@@ -86,6 +94,8 @@ pub struct Limits {
     pub max_connections: u32,
     /// Calls under way at a time on one connection.
     pub max_in_flight: u32,
+    /// Whether silent peers are asked if they still run.
+    pub keepalive: Option<Keepalive>,
     /// What the device made smaller than it was wanted: a sentence for each.
     pub clamped: Vec<String>,
     /// The devices that a poller has beside this one, in their order. All the numbers here hold for
@@ -163,6 +173,9 @@ impl fmt::Display for Limits {
             self.max_inline_len,
             self.completion_queue_depth
         )?;
+        if let Some(keepalive) = &self.keepalive {
+            write!(f, "\n  keepalive  {keepalive}")?;
+        }
         for sentence in &self.clamped {
             write!(f, "\n  clamped    {sentence}")?;
         }

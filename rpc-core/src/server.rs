@@ -21,7 +21,7 @@ use crate::dispatch::{Methods, Service};
 use crate::doorbell::Doorbell;
 use crate::driver::Driver;
 use crate::idle::Idle;
-use crate::limits::{Intents, Limits, Waiting};
+use crate::limits::{Intents, Keepalive, Limits, Waiting};
 use crate::method::MethodSpec;
 use crate::poller::LocalPoller;
 use crate::session::{ClientSession, ServerSession, calls_told_apart};
@@ -258,6 +258,14 @@ impl<F: Fabric> ServerBuilder<F> {
     #[must_use]
     pub fn waiting(mut self, waiting: Waiting) -> Self {
         self.intents.waiting = waiting;
+        self
+    }
+
+    /// Asks silent clients whether they still run, and gives up those that do not answer: see
+    /// [`Intents::keepalive`].
+    #[must_use]
+    pub fn keepalive(mut self, keepalive: Keepalive) -> Self {
+        self.intents.keepalive = Some(keepalive);
         self
     }
 

@@ -3,9 +3,11 @@
 use std::fmt;
 use std::net::TcpStream;
 use std::sync::Arc;
+use std::time::Instant;
 
 use rpc_core::transport::Admitted;
 
+use crate::control::Pulse;
 use crate::handshake::choice::{self, Unfit, Way};
 use crate::handshake::{Endpoint, Offer, Welcome};
 use crate::mailbox::{LineKey, Mailbox, Notice, Prepared};
@@ -32,6 +34,8 @@ pub(crate) struct Invited {
     pub(crate) welcome: Welcome,
     /// That of the lane that it goes to.
     pub(crate) mailbox: Mailbox,
+    /// What is known of it from its line, once that is one.
+    pub(crate) pulse: Pulse,
 }
 
 /// Why a client that the core had let in could not be prepared. What it says goes to the client.
@@ -145,12 +149,15 @@ impl Port {
         key: LineKey,
     ) -> Result<Invited, AcceptError> {
         let (lane, remote, (ready, local)) = self.choose(client)?;
-        let slot_len = lane.queue_pairs.plan().limits.slot_len;
+        let limits = &lane.queue_pairs.plan().limits;
+        let slot_len = limits.slot_len;
+        let pulse = Pulse::of_client(client.keepalive, limits.keepalive, Instant::now());
         let welcome = Welcome {
             endpoint: local,
             client_endpoint: remote,
             max_frame_len: u32::try_from(slot_len).unwrap_or(u32::MAX),
             session: admitted.server_session.clone(),
+            keepalive: true,
         };
         let prepared = Prepared {
             ready,
@@ -165,6 +172,7 @@ impl Port {
         Ok(Invited {
             welcome,
             mailbox: lane.mailbox.clone(),
+            pulse,
         })
     }
 

@@ -165,6 +165,9 @@ impl Lane {
                 *quiet_polls += u32::from(quiet);
                 *quiet_polls >= QUIET_POLLS
             }
+            // The peer may have taken an unsignaled tail before its end: then there is nothing to
+            // flush, and no completion comes.
+            //
             // Receives that it had taken from the shared queue come back with completions too, and
             // some devices drop those of a queue pair that is destroyed: the slots would be lost.
             Step::Flushing { quiet_polls } => {
@@ -172,7 +175,7 @@ impl Lane {
                 let has_said_all = has_taken_last_receive
                     || closing.deadline.saturating_duration_since(now)
                         <= STEP_LIMIT - LAST_RECEIVE_LIMIT;
-                in_flight == 0 && *quiet_polls >= QUIET_POLLS && has_said_all
+                in_flight <= uncovered && *quiet_polls >= QUIET_POLLS && has_said_all
             }
         };
         if !is_done && !is_late {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rpc_core::transport::{ConnectError, Connected, Dialer, Transport};
 
 use crate::connection::Phase;
-use crate::control::{self, Line};
+use crate::control::{self, Line, Pulse};
 use crate::handshake::choice;
 use crate::handshake::client::{self, Answer, ClientHandshake};
 use crate::handshake::{Endpoint, HandshakeError, Offer, VERSION, Welcome};
@@ -73,6 +73,7 @@ impl Dialer<Dialed> for HandshakeDialer {
             endpoints: offers.iter().map(LaneOffer::endpoint).collect(),
             max_frame_len: self.slot_len,
             session: session.to_vec(),
+            keepalive: true,
         })
         .map_err(|e| device_error(e.into()))?;
 
@@ -127,11 +128,10 @@ pub(crate) fn adopt(
     // Not before: the end of a line that the lane does not know yet would go unnoticed.
     control::control()
         .and_then(|control| {
-            control.watch(Line {
-                stream: Arc::clone(&line),
-                key,
-                mailbox: lane.mailbox.clone(),
-            })
+            let keepalive = lane.plan.limits.keepalive;
+            let pulse = Pulse::of_server(dialed.welcome.keepalive, keepalive, Instant::now());
+            let mailbox = lane.mailbox.clone();
+            control.watch(Line::new(Arc::clone(&line), key, mailbox, pulse))
         })
         .map_err(|error| ConnectError::Device {
             address: dialed.address,

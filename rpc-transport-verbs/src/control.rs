@@ -6,16 +6,18 @@
 //! [`Mailbox`]es.
 //!
 //! ```text
-//!  Listener --accept--> Arrival --Ready--> Line --end of file--> Notice::Ended
+//!  Listener --accept--> Arrival --Ready--> Line --end of file, silence--> Notice::Ended
 //!                          |
 //!                          +--refused--> told why; closed at its end, or at the deadline
 //! ```
 
-use std::cmp::Reverse;
 mod arrival;
+mod line;
+mod pulse;
 
+use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
-use std::io::{self, Read};
+use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -27,9 +29,11 @@ use rpc_core::transport::Admission;
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 
 use self::arrival::{Arrival, Next};
+pub(crate) use self::line::Line;
+pub(crate) use self::pulse::Pulse;
 use crate::accept::Port;
 use crate::handshake::TIMEOUT;
-use crate::mailbox::{LineEnd, LineKey, Mailbox, Notice};
+use crate::mailbox::LineEnd;
 
 /// Handshakes that may be under way at a time, in the whole process. Each costs a socket and at
 /// most 64 KiB of bytes; a thousand clients that start together fit.
@@ -44,10 +48,14 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// How long the kernel waits in silence before it asks whether the peer's host is still there, and
 /// between its questions. A process that ends is noticed at once, without any question.
-const KEEPALIVE: Duration = Duration::from_secs(1);
+const KERNEL_KEEPALIVE: Duration = Duration::from_secs(1);
 
 /// Questions without an answer until the peer's host counts as gone.
-const KEEPALIVE_PROBES: u32 = 3;
+const KERNEL_PROBES: u32 = 3;
+
+/// How long a byte may be on its way until the peer's host counts as gone, in milliseconds: the same
+/// time. While one is, the kernel sends it again and again and asks no questions, by default for a quarter of an hour.
+const KERNEL_PATIENCE_MS: u32 = KERNEL_KEEPALIVE.as_millis() as u32 * (1 + KERNEL_PROBES);
 
 /// The control thread of this process, started at first use.
 pub(crate) fn control() -> io::Result<Control> {
@@ -92,17 +100,6 @@ type Token = u64;
 
 /// Of the eventfd that says that there are commands.
 const WAKEUP: Token = 0;
-
-/// A TCP connection after its handshake.
-#[derive(Debug)]
-pub(crate) struct Line {
-    /// Shared with the poller, which ends it by shutting it down.
-    pub(crate) stream: Arc<TcpStream>,
-    /// Its name in notices.
-    pub(crate) key: LineKey,
-    /// Who is told of its end.
-    pub(crate) mailbox: Mailbox,
-}
 
 impl Control {
     fn start() -> io::Result<Self> {
@@ -203,9 +200,10 @@ fn prepare_line(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
     stream.set_nonblocking(true)?;
     sockopt::set_socket_keepalive(stream, true)?;
-    sockopt::set_tcp_keepidle(stream, KEEPALIVE)?;
-    sockopt::set_tcp_keepintvl(stream, KEEPALIVE)?;
-    sockopt::set_tcp_keepcnt(stream, KEEPALIVE_PROBES)?;
+    sockopt::set_tcp_keepidle(stream, KERNEL_KEEPALIVE)?;
+    sockopt::set_tcp_keepintvl(stream, KERNEL_KEEPALIVE)?;
+    sockopt::set_tcp_keepcnt(stream, KERNEL_PROBES)?;
+    sockopt::set_tcp_user_timeout(stream, KERNEL_PATIENCE_MS)?;
     Ok(())
 }
 
@@ -270,24 +268,59 @@ impl Sockets {
         while let Ok(command) = self.commands.try_recv() {
             match command {
                 Command::Listen(listener, door, reply) => {
-                    if let Some(token) = self.add(Source::Listener(listener, door)) {
+                    if let Ok(token) = self.add(Source::Listener(listener, door)) {
                         let _ = reply.send(token);
                     }
                 }
                 Command::StopListening(token, _closed) => self.stop_listening(token),
-                Command::Watch(line) => {
-                    let (key, mailbox) = (line.key, line.mailbox.clone());
-                    if self.add(Source::Line(line)).is_none() {
-                        let _ = mailbox.put(Notice::Ended(key, LineEnd::Gone));
-                    }
-                }
+                Command::Watch(line) => self.watch(line, &[]),
             }
         }
     }
 
+    /// Takes a line in, of which these bytes were read already.
+    fn watch(&mut self, mut line: Line, read: &[u8]) {
+        line.begin();
+        let interval = line.interval();
+        let end = line.hear(read);
+        match self.add(Source::Line(line)) {
+            Ok(token) => {
+                self.schedule_beat(token, interval);
+                self.end_line(token, end);
+            }
+            Err(Source::Line(line)) => line.report(LineEnd::Gone),
+            Err(_) => {}
+        }
+    }
+
+    /// Lets a line's interval begin, if it has one.
+    fn schedule_beat(&mut self, token: Token, interval: Option<Duration>) {
+        if let Some(next) = interval.and_then(|interval| Instant::now().checked_add(interval)) {
+            self.deadlines.push(Reverse((next, token)));
+        }
+    }
+
+    /// A line's interval has ended.
+    fn beat(&mut self, token: Token) {
+        if let Some(Source::Line(line)) = self.sources.get_mut(&token) {
+            let (end, interval) = (line.beat(), line.interval());
+            self.schedule_beat(token, interval);
+            self.end_line(token, end);
+        }
+    }
+
+    /// Ends a line, if it has ended.
+    fn end_line(&mut self, token: Token, end: Option<LineEnd>) {
+        if let Some(end) = end
+            && let Some(Source::Line(line)) = self.remove(token)
+        {
+            line.report(end);
+        }
+    }
+
     /// Registers a source. Edge cases of the kernel (no memory, the limit of watches) are logged
-    /// and give `None`: the caller does without the source.
-    fn add(&mut self, source: Source) -> Option<Token> {
+    /// and give the source back: the caller does without it.
+    fn add(&mut self, source: Source) -> Result<Token, Source> {
         self.last_token += 1;
         let token = self.last_token;
         let data = epoll::EventData::new_u64(token);
@@ -299,10 +332,10 @@ impl Sockets {
         };
         if let Err(error) = added {
             tracing::warn!(%error, "a socket cannot be watched, and is closed");
-            return None;
+            return Err(source);
         }
         self.sources.insert(token, source);
-        Some(token)
+        Ok(token)
     }
 
     /// Takes a source out, so that its socket closes when the returned value is dropped.
@@ -346,15 +379,8 @@ impl Sockets {
                 self.follow(token, next, writing);
             }
             Some(Source::Line(line)) => {
-                let end = match (&*line.stream).read(&mut [0]) {
-                    Ok(0) => LineEnd::Gone,
-                    Ok(_) => LineEnd::Bytes,
-                    Err(error) if is_transient(&error) => return,
-                    // A reset, or the end of keepalive's patience.
-                    Err(_) => LineEnd::Gone,
-                };
-                let _ = line.mailbox.put(Notice::Ended(line.key, end));
-                self.remove(token);
+                let end = line.look();
+                self.end_line(token, end);
             }
         }
     }
@@ -364,20 +390,11 @@ impl Sockets {
             Next::Close => {
                 self.remove(token);
             }
-            Next::Line(key, mailbox) => {
-                if let Some(Source::Arrival(arrival)) = self.remove(token) {
-                    let stream = arrival.stream;
-                    let watched = Source::Line(Line {
-                        stream,
-                        key,
-                        mailbox: mailbox.clone(),
-                    });
-                    let notice = match self.add(watched) {
-                        Some(_) => Notice::Ready(key),
-                        None => Notice::Ended(key, LineEnd::Gone),
-                    };
-                    let _ = mailbox.put(notice);
-                }
+            Next::Line(line, read) => {
+                self.remove(token);
+                // Before anything that ends it again.
+                line.report_ready();
+                self.watch(line, &read);
             }
             Next::Stay => {
                 if let Some(Source::Arrival(arrival)) = self.sources.get(&token) {
@@ -431,7 +448,7 @@ impl Sockets {
                 arrival.refuse("the server has too many handshakes under way; try again");
                 continue;
             }
-            if let Some(token) = self.add(Source::Arrival(arrival)) {
+            if let Ok(token) = self.add(Source::Arrival(arrival)) {
                 self.arrivals += 1;
                 let deadline = Instant::now() + TIMEOUT;
                 self.deadlines.push(Reverse((deadline, token)));
@@ -454,8 +471,8 @@ impl Sockets {
                 Some(Source::Arrival(_)) => {
                     self.end_arrival(token, "the handshake took longer than 5 s");
                 }
-                // Its handshake came in time, or it has ended.
-                Some(Source::Line(_)) | None => {}
+                Some(Source::Line(_)) => self.beat(token),
+                None => {}
             }
         }
     }

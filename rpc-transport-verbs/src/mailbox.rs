@@ -8,6 +8,7 @@ use std::fmt;
 use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender};
 use rpc_core::transport::Admitted;
@@ -75,14 +76,11 @@ pub(crate) struct Prepared {
 pub(crate) enum LineEnd {
     /// End of file, or a reset: the peer's process closed it, or ended.
     Gone,
-    /// Bytes came where there should be silence.
+    /// Bytes came where there should be silence, or a keepalive.
     Bytes,
+    /// The peer was asked whether it still runs, and has said nothing for this long.
+    Silent(Duration),
 }
-
-/// A byte came on the liveness channel, where the protocol wants silence.
-#[derive(Debug, thiserror::Error)]
-#[error("the peer sent bytes on its TCP connection after the handshake, where silence is kept")]
-pub(crate) struct BytesOutOfPlace;
 
 /// Where notices are put, from any thread.
 #[derive(Clone, Debug)]

@@ -2,6 +2,7 @@
 //! to check.
 
 use std::fmt;
+use std::time::Duration;
 
 use crate::async_events::DeviceEvent;
 use crate::verbs::{
@@ -151,6 +152,19 @@ impl QueuePairFailure {
             port: context.query_port(port).ok(),
         }
     }
+}
+
+/// What became of a connection's TCP line, where that was more than its end.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum LineFailure {
+    #[error(
+        "the peer sent bytes on its TCP connection after the handshake, where silence is kept but for keepalives"
+    )]
+    Bytes,
+    #[error(
+        "the peer's process has been silent for {silence:.1?}, although it was asked whether it still runs: it is stopped (by a debugger, a signal, or with its container or virtual machine), or its host is gone, or the network between. Who wants stopped peers to be waited for leaves 'keepalive' out of the intents"
+    )]
+    Silent { silence: Duration },
 }
 
 /// What all connections of a lane share has failed.

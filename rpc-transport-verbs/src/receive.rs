@@ -7,8 +7,8 @@ use rpc_core::transport::{CloseReason, Event};
 use crate::async_events::DeviceEvent;
 use crate::connection::Phase;
 use crate::lane::Lane;
-use crate::mailbox::{BytesOutOfPlace, LineEnd, LineKey, Notice};
-use crate::post_mortem::{self, LaneFailure, QueuePairFailure};
+use crate::mailbox::{LineEnd, LineKey, Notice};
+use crate::post_mortem::{self, LaneFailure, LineFailure, QueuePairFailure};
 use crate::transport::RecvBuf;
 use crate::verbs::{QpNum, WorkCompletion, WorkKind};
 
@@ -238,10 +238,12 @@ impl Lane {
         let Some(index) = self.lines.get(&key).copied() else {
             return;
         };
-        match end {
-            LineEnd::Gone => self.peer_gone(index),
-            LineEnd::Bytes => self.fail(index, CloseReason::Failed(Arc::new(BytesOutOfPlace))),
-        }
+        let failure = match end {
+            LineEnd::Gone => return self.peer_gone(index),
+            LineEnd::Bytes => LineFailure::Bytes,
+            LineEnd::Silent(silence) => LineFailure::Silent { silence },
+        };
+        self.fail(index, CloseReason::Failed(Arc::new(failure)));
     }
 
     fn queue_pair_failed(&mut self, qp_num: QpNum, event: DeviceEvent) {

@@ -120,7 +120,13 @@ impl SendQueue {
 
     /// Takes back what will not be posted any more.
     pub(crate) fn abandon(&mut self) -> impl Iterator<Item = Slot> {
-        self.pending -= self.chain.len();
+        let count = self.chain.len();
+        self.pending -= count;
+        // If one of them was signaled, how many posted ones it would have covered is not known: none,
+        // so that their completions are waited for.
+        self.since_signal = self
+            .since_signal
+            .saturating_sub(u32::try_from(count).unwrap_or(u32::MAX));
         self.chain.drain(..).map(|request| request.slot)
     }
 

@@ -1,7 +1,7 @@
 //! From what a user says of the work ([`Intents`]) to every number of a poller, each with its
 //! reason, checked against what the device can do.
 
-use rpc_core::limits::{FRAME_OVERHEAD, Intents, Limits};
+use rpc_core::limits::{FRAME_OVERHEAD, Intents, Keepalive, Limits};
 use rpc_core::transport::FabricError;
 
 use crate::verbs::DeviceAttributes;
@@ -263,6 +263,7 @@ impl Plan {
                 completion_queue_depth: completions(connections) as u32,
                 max_connections: connections,
                 max_in_flight,
+                keepalive: intents.keepalive.map(Keepalive::effective),
                 clamped,
                 others: Vec::new(),
             },
@@ -657,46 +658,45 @@ mod tests {
     }
 
     proptest! {
-           /// Whatever is asked for: it is refused, or every relation holds that the rest of the crate
-           /// relies on.
-           #[test]
-           fn every_plan_keeps_its_relations(
-               max_message_len in 0usize..1 << 20,
-               max_in_flight in 0u32..100_000,
-               connections in 0u32..20_000,
-               signal_interval in prop::option::of(0u32..200),
-               receives_posted in prop::option::of(0u32..5000),
-               receives_held in prop::option::of(0u32..300),
-           ) {
-               let intents = Intents { max_message_len, max_in_flight, connections,
-    ..Intents::default() };
-               let sizing = Sizing {
-                   signal_interval,
-                   receives_posted,
-                   receives_held,
-                   ..Sizing::default()
-               };
-               if let Ok(plan) = plan(&intents, &sizing) {
-                   let limits = &plan.limits;
-                   prop_assert!(limits.signal_interval >= 1);
-                   prop_assert!(limits.signal_interval * 2 <= limits.send_queue_depth);
-                   prop_assert!(limits.send_queue_depth >= max_in_flight + 2);
-                   prop_assert!(limits.slot_len % 64 == 0);
-                   prop_assert!(limits.max_message_len() >= max_message_len);
-                   prop_assert!(plan.poll_batch >= 1 && plan.refill_batch >= 1);
-                   // What no burst can outrun: see `receive_queue`.
-                   prop_assert!(
-                       receives_held.is_some()
-                           || limits.receives_held
-                               >= limits.receives_reserved + 2 * plan.refill_batch
-                   );
-                   // An idle queue is above its alarm.
-                   prop_assert!(plan.srq_limit <= limits.receives_posted + limits.receives_held);
-                   prop_assert!(
-                       plan.srq_depth
-                           == limits.promisable_receives() + limits.receives_held
-                   );
-               }
-           }
-       }
+        /// Whatever is asked for: it is refused, or every relation holds that the rest of the crate
+        /// relies on.
+        #[test]
+        fn every_plan_keeps_its_relations(
+            max_message_len in 0usize..1 << 20,
+            max_in_flight in 0u32..100_000,
+            connections in 0u32..20_000,
+            signal_interval in prop::option::of(0u32..200),
+            receives_posted in prop::option::of(0u32..5000),
+            receives_held in prop::option::of(0u32..300),
+        ) {
+            let intents = Intents { max_message_len, max_in_flight, connections, ..Intents::default() };
+            let sizing = Sizing {
+                signal_interval,
+                receives_posted,
+                receives_held,
+                ..Sizing::default()
+            };
+            if let Ok(plan) = plan(&intents, &sizing) {
+                let limits = &plan.limits;
+                prop_assert!(limits.signal_interval >= 1);
+                prop_assert!(limits.signal_interval * 2 <= limits.send_queue_depth);
+                prop_assert!(limits.send_queue_depth >= max_in_flight + 2);
+                prop_assert!(limits.slot_len % 64 == 0);
+                prop_assert!(limits.max_message_len() >= max_message_len);
+                prop_assert!(plan.poll_batch >= 1 && plan.refill_batch >= 1);
+                // What no burst can outrun: see `receive_queue`.
+                prop_assert!(
+                    receives_held.is_some()
+                        || limits.receives_held
+                            >= limits.receives_reserved + 2 * plan.refill_batch
+                );
+                // An idle queue is above its alarm.
+                prop_assert!(plan.srq_limit <= limits.receives_posted + limits.receives_held);
+                prop_assert!(
+                    plan.srq_depth
+                        == limits.promisable_receives() + limits.receives_held
+                );
+            }
+        }
+    }
 }

@@ -107,6 +107,36 @@ fn a_killed_peer_is_reported_and_its_slots_come_back() {
     side.assert_quiet_pool();
 }
 
+/// Sends without a signal that the peer had taken before its end leave nothing to be flushed: the end
+/// does not wait for its time limit, of a second.
+#[test]
+fn sends_that_were_taken_and_ask_for_no_completion_delay_no_end() {
+    let fastest = (0..5).map(|_| {
+        let mut rig = Rig::new(&intents(), &Sizing::default());
+        let (client, _) = rig.connect(1)[0];
+        for _ in 0..8 {
+            rig.client.send(client, b"inline").unwrap();
+        }
+        rig.client.transport.flush();
+        rig.step_until("its frames", |server, _| server.received.len() == 8);
+        let Rig {
+            server,
+            mut client,
+            listener,
+            ..
+        } = rig;
+        drop((server, listener));
+        let gone = Instant::now();
+        step_until(&mut [&mut client], "its end", |sides| {
+            !sides[0].closed.is_empty()
+        });
+        client.assert_quiet_pool();
+        gone.elapsed()
+    });
+    // Of several, so that a machine that stalls for a second is not taken for the limit.
+    assert!(fastest.min() < Some(Duration::from_secs(1)));
+}
+
 /// A server outlives its clients: one is killed, and another goes on.
 #[test]
 fn a_killed_client_costs_the_server_nothing() {

@@ -7,6 +7,8 @@ use std::sync::Arc;
 
 use rustix::event::epoll::EventFlags;
 
+use super::line::Line;
+use super::pulse::Pulse;
 use super::{Door, Token, is_transient};
 use crate::accept::Invited;
 use crate::handshake::Offer;
@@ -29,7 +31,7 @@ enum Stage {
     /// Its hello has not come.
     Arriving,
     /// Its queue pair is prepared, and the poller knows of it.
-    Prepared(LineKey, Mailbox),
+    Prepared(LineKey, Mailbox, Box<Pulse>),
     /// It was refused; the socket stays until it has read why.
     Leaving,
 }
@@ -38,8 +40,8 @@ enum Stage {
 pub(super) enum Next {
     Stay,
     Close,
-    /// The handshake is complete.
-    Line(LineKey, Mailbox),
+    /// The handshake is complete. What the client sent behind it is the line's.
+    Line(Line, Vec<u8>),
 }
 
 impl Arrival {
@@ -112,10 +114,14 @@ impl Arrival {
             Ok(invited) => invited,
             Err(error) => return self.refuse(&error.to_string()),
         };
-        let Invited { welcome, mailbox } = invited;
+        let Invited {
+            welcome,
+            mailbox,
+            pulse,
+        } = invited;
         match server::welcome(welcome) {
             Ok(frame) => {
-                self.stage = Stage::Prepared(key, mailbox);
+                self.stage = Stage::Prepared(key, mailbox, Box::new(pulse));
                 self.outgoing = frame;
                 match self.write() {
                     Ok(()) => Next::Stay,
@@ -132,9 +138,11 @@ impl Arrival {
 
     fn complete(&mut self) -> Next {
         match std::mem::replace(&mut self.stage, Stage::Leaving) {
-            Stage::Prepared(key, mailbox) => {
+            Stage::Prepared(key, mailbox, pulse) => {
                 tracing::debug!(peer = %self.peer, %key, "a client has connected");
-                Next::Line(key, mailbox)
+                let rest = std::mem::take(&mut self.machine).into_rest();
+                let stream = Arc::clone(&self.stream);
+                Next::Line(Line::new(stream, key, mailbox, *pulse), rest)
             }
             // The machine lets no `Ready` through before the hello was answered.
             Stage::Arriving | Stage::Leaving => Next::Close,
@@ -144,7 +152,8 @@ impl Arrival {
     /// Says why, and lets the socket end by itself so that the client can read it.
     pub(super) fn refuse(&mut self, reason: &str) -> Next {
         tracing::info!(peer = %self.peer, reason, "a client was not let in");
-        if let Stage::Prepared(key, mailbox) = std::mem::replace(&mut self.stage, Stage::Leaving) {
+        if let Stage::Prepared(key, mailbox, _) = std::mem::replace(&mut self.stage, Stage::Leaving)
+        {
             let _ = mailbox.put(Notice::Ended(key, LineEnd::Gone));
         }
         self.outgoing.extend(server::refuse(reason));

@@ -10,6 +10,7 @@ pub(crate) fn hello(offer: Offer) -> Result<Vec<u8>, HandshakeError> {
         endpoints: offer.endpoints.into_iter().map(Into::into).collect(),
         max_frame_len: offer.max_frame_len,
         session: offer.session,
+        keepalive: offer.keepalive,
     }))
 }
 

@@ -129,15 +129,19 @@ pub(crate) struct Offer {
     pub(crate) max_frame_len: u32,
     /// Opaque to the transport.
     pub(crate) session: Vec<u8>,
+    /// Whether it answers keepalives, and may send some.
+    pub(crate) keepalive: bool,
 }
 
 impl Offer {
     /// Checks what a peer sent.
-    pub(crate) fn check(
-        endpoints: Vec<messages::Endpoint>,
-        max_frame_len: u32,
-        session: Vec<u8>,
-    ) -> Result<Self, HandshakeError> {
+    pub(crate) fn check(sent: messages::ClientHello) -> Result<Self, HandshakeError> {
+        let messages::ClientHello {
+            endpoints,
+            max_frame_len,
+            session,
+            keepalive,
+        } = sent;
         check_frame_len(max_frame_len)?;
         if endpoints.len() > MAX_ENDPOINTS {
             return Err(HandshakeError::Field {
@@ -153,6 +157,7 @@ impl Offer {
                 .collect::<Result<_, _>>()?,
             max_frame_len,
             session,
+            keepalive,
         })
     }
 }
@@ -168,6 +173,8 @@ pub(crate) struct Welcome {
     pub(crate) max_frame_len: u32,
     /// Opaque to the transport.
     pub(crate) session: Vec<u8>,
+    /// Whether it answers keepalives, and may send some.
+    pub(crate) keepalive: bool,
 }
 
 impl Welcome {
@@ -186,6 +193,7 @@ impl Welcome {
             client_endpoint: sent.client_endpoint as usize,
             max_frame_len: sent.max_frame_len,
             session: sent.session,
+            keepalive: sent.keepalive,
         })
     }
 }
@@ -257,10 +265,15 @@ pub(crate) mod tests {
 
     #[test]
     fn a_peer_that_takes_only_tiny_frames_is_refused() {
-        assert!(Offer::check(Vec::new(), 63, Vec::new()).is_err());
-        assert!(Offer::check(Vec::new(), 64, Vec::new()).is_ok());
+        let hello = |endpoints, max_frame_len| messages::ClientHello {
+            endpoints,
+            max_frame_len,
+            ..Default::default()
+        };
+        assert!(Offer::check(hello(Vec::new(), 63)).is_err());
+        assert!(Offer::check(hello(Vec::new(), 64)).is_ok());
         let many = |count| vec![messages::Endpoint::from(sample()); count];
-        assert!(Offer::check(many(MAX_ENDPOINTS), 64, Vec::new()).is_ok());
-        assert!(Offer::check(many(MAX_ENDPOINTS + 1), 64, Vec::new()).is_err());
+        assert!(Offer::check(hello(many(MAX_ENDPOINTS), 64)).is_ok());
+        assert!(Offer::check(hello(many(MAX_ENDPOINTS + 1), 64)).is_err());
     }
 }

@@ -45,6 +45,11 @@ impl Inbound {
         self.bytes.is_empty()
     }
 
+    /// The bytes of which no message was made.
+    pub(crate) fn into_rest(self) -> Vec<u8> {
+        self.bytes
+    }
+
     /// The next message, or `None` until more bytes have come.
     ///
     /// Refuses at the first byte that cannot belong to a frame, so that a peer of another kind is
@@ -107,6 +112,7 @@ mod tests {
             endpoints: Vec::new(),
             max_frame_len: 4352,
             session,
+            keepalive: true,
         })
     }
 

@@ -31,11 +31,7 @@ impl ServerHandshake {
         let request = match body {
             Body::ClientHello(hello) if !self.greeted => {
                 self.greeted = true;
-                Request::Hello(Offer::check(
-                    hello.endpoints,
-                    hello.max_frame_len,
-                    hello.session,
-                )?)
+                Request::Hello(Offer::check(hello)?)
             }
             Body::Ready(_) if self.greeted && !self.ready => {
                 self.ready = true;
@@ -48,14 +44,20 @@ impl ServerHandshake {
                 });
             }
         };
-        // A client waits for the answer to each of its messages, so nothing comes behind one.
-        if !self.inbound.is_empty() {
+        // A client waits for the answer to its hello, so nothing comes behind it. What comes behind
+        // `Ready` is the line's.
+        if !self.ready && !self.inbound.is_empty() {
             return Err(HandshakeError::Unexpected {
                 wanted: "silence until the answer",
                 got: "more bytes",
             });
         }
         Ok(Some(request))
+    }
+
+    /// The bytes that came behind the last message.
+    pub(crate) fn into_rest(self) -> Vec<u8> {
+        self.inbound.into_rest()
     }
 }
 
@@ -67,6 +69,7 @@ pub(crate) fn welcome(welcome: Welcome) -> Result<Vec<u8>, HandshakeError> {
         session: welcome.session,
         // A place among a handful.
         client_endpoint: welcome.client_endpoint as u32,
+        keepalive: welcome.keepalive,
     }))
 }
 
@@ -96,6 +99,7 @@ mod tests {
             endpoints: vec![sample()],
             max_frame_len: 4352,
             session: b"methods".to_vec(),
+            keepalive: true,
         }
     }
 
@@ -105,6 +109,7 @@ mod tests {
             client_endpoint: 3,
             max_frame_len: 4352,
             session: b"methods".to_vec(),
+            keepalive: true,
         }
     }
 
@@ -176,6 +181,16 @@ mod tests {
             ServerHandshake::default().handle(&both),
             Err(HandshakeError::Unexpected { .. })
         ));
+    }
+
+    #[test]
+    fn what_follows_ready_is_the_lines() {
+        let mut server = ServerHandshake::default();
+        server.handle(&client::hello(offer()).unwrap()).unwrap();
+        let mut bytes = client::ready().unwrap();
+        bytes.push(b'x');
+        assert_eq!(server.handle(&bytes).unwrap(), Some(Request::Ready));
+        assert_eq!(server.into_rest(), b"x");
     }
 
     proptest! {

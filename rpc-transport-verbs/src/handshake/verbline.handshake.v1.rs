@@ -59,6 +59,9 @@ pub struct ClientHello {
     /// The core's part, opaque to the transport.
     #[prost(bytes = "vec", tag = "3")]
     pub session: ::prost::alloc::vec::Vec<u8>,
+    /// Whether the client answers an ENQ, and may send some.
+    #[prost(bool, tag = "4")]
+    pub keepalive: bool,
 }
 /// The server's answer, when it lets the client in.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -75,6 +78,9 @@ pub struct ServerHello {
     /// For which of the client's endpoints: its place in the hello, from 0.
     #[prost(uint32, tag = "4")]
     pub client_endpoint: u32,
+    /// Whether the server answers an ENQ, and may send some. Means nothing if the client's does not say so.
+    #[prost(bool, tag = "5")]
+    pub keepalive: bool,
 }
 /// The client's queue pair can receive and send.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
