@@ -54,7 +54,8 @@ const KERNEL_KEEPALIVE: Duration = Duration::from_secs(1);
 const KERNEL_PROBES: u32 = 3;
 
 /// How long a byte may be on its way until the peer's host counts as gone, in milliseconds: the same
-/// time. While one is, the kernel sends it again and again and asks no questions, by default for a quarter of an hour.
+/// time. While one is, the kernel asks no questions and sends it again, by default for a quarter of
+/// an hour.
 const KERNEL_PATIENCE_MS: u32 = KERNEL_KEEPALIVE.as_millis() as u32 * (1 + KERNEL_PROBES);
 
 /// The control thread of this process, started at first use.

@@ -13,8 +13,8 @@ use std::time::Duration;
 /// By default that is how it is to be: such a process loses nothing, and when it goes on, so do its
 /// calls; meanwhile their deadlines bound them. Who would rather know sets this, and takes into the
 /// bargain that a connection ends when its peer stood still for too long, at a breakpoint for
-/// instance. (A virtual machine that is paused is, for others, a host that is gone: only one that is on the
-/// same host with its peers, which stand still with it, loses nothing.)
+/// instance. (A virtual machine that is paused is a host that is gone to those outside of it, with and
+/// without this; peers that are paused together lose nothing.)
 ///
 /// The question goes to a thread of the peer that does nothing else, so that a poller which is busy
 /// in a handler counts as alive, for as long as it may take. A peer of a version without
@@ -24,9 +24,9 @@ pub struct Keepalive {
     /// How long a peer may be silent until it is asked; less than 10 ms counts as 10 ms. Question and answer
     /// are a byte each, and cost the pollers nothing.
     pub every: Duration,
-    /// How long after a question that is not answered the peer counts as gone: a multiple of `every`, rounded up, and
-    /// at least two. Time for which this process stood still itself
-    /// counts as one `every`, so that it gives its peers up for no fault of theirs.
+    /// How long after a question that is not answered the peer counts as gone: rounded up to a
+    /// multiple of `every`, at least two. Time for which this process stood still itself counts as
+    /// one `every`, so that it does not give its peers up for its own fault.
     pub gone_after: Duration,
 }
 
