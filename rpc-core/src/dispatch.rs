@@ -40,6 +40,7 @@ pub trait Service: Send + Sync + 'static {
 #[derive(Default)]
 pub struct Methods {
     entries: Vec<(&'static MethodSpec, Rc<dyn Handler>)>,
+    max_concurrent_calls: Option<u32>,
 }
 
 impl Methods {
@@ -65,6 +66,16 @@ impl Methods {
             request: PhantomData,
         };
         self.entries.push((spec, Rc::new(handler)));
+    }
+
+    /// Limits how many of their handlers may be at work at a time, all methods together: see
+    /// [`ServerBuilder::max_concurrent_calls`](crate::server::ServerBuilder::max_concurrent_calls).
+    pub fn limit_concurrent_calls(&mut self, calls: u32) {
+        self.max_concurrent_calls = Some(calls);
+    }
+
+    pub(crate) fn max_concurrent_calls(&self) -> u32 {
+        self.max_concurrent_calls.unwrap_or(u32::MAX)
     }
 
     /// How many there are.

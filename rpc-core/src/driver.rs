@@ -39,6 +39,7 @@ use crate::transport::{
     Admitted, CloseReason, ConnectionId, Event, Permit, ReserveError, Transport,
 };
 use crate::waiters::{WaiterKey, Waiters};
+use crate::watchdog::AtWork;
 
 /// Names a connection in the driver, for as long as anybody holds a channel to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,6 +65,8 @@ pub(crate) struct Driver<T: Transport> {
     pub(crate) own: OwnWaker,
     /// Rung by who brings this poller something from another thread.
     pub(crate) bell: Arc<Doorbell>,
+    /// Read by the server's watchdog.
+    pub(crate) at_work: Arc<AtWork>,
     /// The same as in the tasks: looked at by every turn.
     ready: Arc<ReadyQueue>,
     turning: Cell<bool>,
@@ -126,11 +129,12 @@ impl<T: Transport> Driver<T> {
         let budget = ReceiveBudget::new(transport.limits().promisable_receives());
         let shares = Shares::of(transport.limits());
         let bell = Arc::new(Doorbell::new(transport.waker()));
-        let tasks = Tasks::new(Arc::clone(&bell));
+        let tasks = Tasks::new(Arc::clone(&bell), methods.max_concurrent_calls());
         Self {
             ready: tasks.ready(),
             own: OwnWaker::new(Arc::clone(&bell)),
             bell,
+            at_work: Arc::default(),
             tasks: RefCell::new(tasks),
             state: RefCell::new(State {
                 transport,

@@ -84,6 +84,7 @@ pub mod testing;
 mod timers;
 pub mod transport;
 mod waiters;
+mod watchdog;
 
 pub use call_error::{CallError, Cause, Execution};
 pub use client::{Caller, LocalChannel};
@@ -96,6 +97,7 @@ pub use method::{Idempotency, MethodKind, MethodSpec};
 pub use poller::LocalPoller;
 pub use server::{Server, ServerError, ServerHandle};
 pub use status::{Code, Status};
+pub use watchdog::{BlockedMethod, BlockedMethods};
 
 /// Includes what `rpc-codegen` generated for a package: `include_proto!("demo.v1")`.
 ///

@@ -5,7 +5,7 @@
 //! call back cannot starve each other of them.
 
 use std::collections::VecDeque;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -48,6 +48,7 @@ impl<T: Transport> Driver<T> {
                 "there is no method number {}",
                 header.selector
             ))),
+            Some(_) if !self.tasks.borrow().has_room() => Err(self.shed()),
             Some(_) if deadline.is_some_and(|deadline| deadline <= self.clock.now()) => Err(
                 Status::deadline_exceeded("the deadline passed before the call was begun"),
             ),
@@ -59,10 +60,10 @@ impl<T: Transport> Driver<T> {
             }
         };
         self.state.borrow_mut().release_request(link, buf);
-        match (started, handler) {
+        match (started, &handler) {
             (Ok(slot), Some(handler)) => {
                 let (key, waker) = self.tasks.borrow_mut().borrow_place();
-                let polled = handler.poll(slot, &mut Context::from_waker(&waker));
+                let polled = self.poll_handler(header.selector, &**handler, slot, &waker);
                 let task = Task {
                     link,
                     call: header.call,
@@ -73,7 +74,7 @@ impl<T: Transport> Driver<T> {
                 match polled {
                     Poll::Ready(outcome) => {
                         self.tasks.borrow_mut().return_place(key, waker);
-                        self.respond(&task, &*handler, outcome);
+                        self.respond(&task, &**handler, outcome);
                     }
                     Poll::Pending => {
                         let state = &mut *self.state.borrow_mut();
@@ -90,6 +91,30 @@ impl<T: Transport> Driver<T> {
             (Err(status), _) => self.respond_status(link, header.call, status),
             (Ok(_), None) => {}
         }
+    }
+
+    /// Polls a handler, and lets the watchdog see which.
+    fn poll_handler(
+        &self,
+        method: u16,
+        handler: &dyn Handler,
+        slot: HandlerSlot,
+        waker: &Waker,
+    ) -> Poll<Result<ResponseLen, Status>> {
+        let inside = self.at_work.enter(method);
+        let polled = handler.poll(slot, &mut Context::from_waker(waker));
+        self.at_work.leave(inside);
+        polled
+    }
+
+    /// Why a request is not even decoded.
+    #[cold]
+    fn shed(&self) -> Status {
+        let limit = self.tasks.borrow().max_parked();
+        Status::resource_exhausted(format!(
+            "all the {limit} calls are at work that one poller of the server takes at a time: raise \
+             `max_concurrent_calls` on the server, or send it fewer"
+        ))
     }
 
     fn deadline_of(&self, header: &FrameHeader) -> Option<Instant> {
@@ -114,7 +139,7 @@ impl<T: Transport> Driver<T> {
             let Some(handler) = self.methods.borrow().handler(task.method).cloned() else {
                 continue;
             };
-            match handler.poll(task.slot, &mut Context::from_waker(&waker)) {
+            match self.poll_handler(task.method, &*handler, task.slot, &waker) {
                 Poll::Pending => self.tasks.borrow_mut().park(key, waker, task),
                 Poll::Ready(outcome) => {
                     self.tasks.borrow_mut().return_place(key, waker);

@@ -28,6 +28,7 @@ use crate::session::{ClientSession, ServerSession, calls_told_apart};
 use crate::transport::{
     Admission, Admitted, Fabric, FabricError, Listener, Permit, Refusal, Transport,
 };
+use crate::watchdog::{AtWork, BlockedMethods, Watchdog};
 
 /// Receives that a new connection is granted at first: enough for a client that makes a few calls
 /// at a time; the window doubles as it is used.
@@ -41,6 +42,8 @@ pub struct ServerBuilder<F> {
     fabric: F,
     services: Vec<Arc<dyn Service>>,
     intents: Intents,
+    max_concurrent_calls: Option<u32>,
+    max_connections: Option<usize>,
     pollers: usize,
     cores: Option<Vec<usize>>,
 }
@@ -108,6 +111,7 @@ struct Running {
     /// The pollers', to ring when there is something about stopping.
     bells: Vec<Arc<Doorbell>>,
     listener: Option<Box<dyn Listener>>,
+    watchdog: Option<Watchdog>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -118,6 +122,8 @@ impl Server {
             fabric: fabric.clone(),
             services: Vec::new(),
             intents: Intents::default(),
+            max_concurrent_calls: None,
+            max_connections: None,
             pollers: 1,
             cores: None,
         }
@@ -163,6 +169,14 @@ impl Server {
 }
 
 impl ServerHandle {
+    /// Methods whose handlers have kept a poller's thread for long, which every other call of that
+    /// poller waits for.
+    #[must_use]
+    pub fn blocked_methods(&self) -> BlockedMethods {
+        let watchdog = self.running.watchdog.as_ref();
+        watchdog.map_or_else(BlockedMethods::default, Watchdog::blocked_methods)
+    }
+
     /// The address that it listens at.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
@@ -254,6 +268,24 @@ impl<F: Fabric> ServerBuilder<F> {
         self
     }
 
+    /// Connections that the whole server holds at most. The next client is refused, by a sentence that
+    /// names this setting. Default: as many as its pollers were sized for; this does not raise that.
+    #[must_use]
+    pub fn max_connections(mut self, connections: usize) -> Self {
+        self.max_connections = Some(connections);
+        self
+    }
+
+    /// Calls whose handlers are at work at a time on each poller, awaiting something. The next is
+    /// answered `RESOURCE_EXHAUSTED` before its message is decoded, and its client may try elsewhere; it
+    /// is not made to wait, since calls that call back would wait for each other. Default: no limit but
+    /// that of [`max_in_flight`](Self::max_in_flight) for each connection.
+    #[must_use]
+    pub fn max_concurrent_calls(mut self, calls: u32) -> Self {
+        self.max_concurrent_calls = Some(calls);
+        self
+    }
+
     /// What the pollers do while there is nothing to do: see [`Waiting`].
     #[must_use]
     pub fn waiting(mut self, waiting: Waiting) -> Self {
@@ -312,6 +344,7 @@ impl<F: Fabric> ServerBuilder<F> {
             stopping,
             bells: Vec::new(),
             listener: None,
+            watchdog: None,
             threads: Vec::new(),
         };
         let cores = self.cores_of_pollers();
@@ -323,6 +356,7 @@ impl<F: Fabric> ServerBuilder<F> {
                 fabric: self.fabric.clone(),
                 services: self.services.clone(),
                 intents: self.intents.clone(),
+                max_concurrent_calls: self.max_concurrent_calls,
                 ready: ready.clone(),
                 started: started.clone(),
                 stopping: Arc::clone(&running.stopping),
@@ -336,11 +370,13 @@ impl<F: Fabric> ServerBuilder<F> {
 
         let mut ports: Vec<Option<F::Port>> = (0..self.pollers).map(|_| None).collect();
         let mut methods = Vec::new();
+        let mut at_work = Vec::new();
         for opened in readied.iter().take(self.pollers) {
             let opened: Opened<F::Port> = opened?;
             ports[opened.index] = Some(opened.port);
             running.limits = opened.limits;
             running.bells.push(opened.bell);
+            at_work.push(opened.at_work);
             methods = opened.methods;
         }
         let ports: Vec<F::Port> = ports.into_iter().flatten().collect();
@@ -349,7 +385,10 @@ impl<F: Fabric> ServerBuilder<F> {
             running.stop();
             running.join()?;
         }
-        let admission = Arc::new(ServerAdmission::new(&running.limits, methods, self.pollers));
+        running.watchdog = Some(Watchdog::start(at_work, &methods)?);
+        let mut admission = ServerAdmission::new(&running.limits, methods, self.pollers);
+        admission.limit_connections(self.max_connections);
+        let admission = Arc::new(admission);
         let listener = self.fabric.listen(address, ports, admission)?;
         running.local_addr = listener.local_addr();
         running.listener = Some(listener);
@@ -382,6 +421,7 @@ struct PollerSetup<F: Fabric> {
     fabric: F,
     services: Vec<Arc<dyn Service>>,
     intents: Intents,
+    max_concurrent_calls: Option<u32>,
     ready: Sender<Result<Opened<F::Port>, ServerError>>,
     started: Receiver<()>,
     stopping: Arc<AtomicBool>,
@@ -393,6 +433,7 @@ struct Opened<P> {
     port: P,
     limits: Limits,
     bell: Arc<Doorbell>,
+    at_work: Arc<AtWork>,
     methods: Vec<(u16, &'static MethodSpec)>,
 }
 
@@ -429,13 +470,17 @@ impl<F: Fabric> PollerSetup<F> {
         for service in &self.services {
             service.register(&mut methods);
         }
+        if let Some(calls) = self.max_concurrent_calls {
+            methods.limit_concurrent_calls(calls);
+        }
         let numbered = methods.numbered().collect();
         let driver = Rc::new(Driver::new(transport, methods, Clock::system()));
-        let bell = Arc::clone(&driver.bell);
+        let (bell, at_work) = (Arc::clone(&driver.bell), Arc::clone(&driver.at_work));
         Ok((
             driver,
             Opened {
                 bell,
+                at_work,
                 index: self.index,
                 port,
                 limits,
@@ -512,6 +557,8 @@ pub(crate) struct ServerAdmission {
     max_in_flight: u32,
     window: u32,
     max_connections: usize,
+    /// Over all pollers.
+    max_total: Option<usize>,
     connections: Vec<Arc<AtomicUsize>>,
 }
 
@@ -527,14 +574,31 @@ impl ServerAdmission {
             max_in_flight: calls_told_apart(limits.max_in_flight),
             window: shares.initial_window,
             max_connections: shares.connections as usize,
+            max_total: None,
             connections: (0..pollers).map(|_| Arc::default()).collect(),
         }
+    }
+
+    pub(crate) fn limit_connections(&mut self, total: Option<usize>) {
+        self.max_total = total;
     }
 }
 
 impl Admission for ServerAdmission {
     fn admit(&self, session: &[u8]) -> Result<Admitted, Refusal> {
         let client = ClientSession::accept(session)?;
+        let counts = self.connections.iter();
+        let total: usize = counts.map(|count| count.load(Ordering::Relaxed)).sum();
+        if let Some(limit) = self.max_total
+            && total >= limit
+        {
+            return Err(Refusal {
+                reason: format!(
+                    "the server holds all the {limit} connections that it was told to hold at most: raise \
+                     `max_connections` on the server"
+                ),
+            });
+        }
         let emptiest = (0..)
             .zip(&self.connections)
             .min_by_key(|(_, count)| count.load(Ordering::Relaxed));
@@ -585,5 +649,41 @@ impl fmt::Debug for Server {
 impl fmt::Debug for ServerHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "ServerHandle({})", self.running.local_addr)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::session::VERSION;
+
+    #[test]
+    fn connections_beyond_the_hard_limit_are_refused_until_one_goes_whichever_poller_has_it() {
+        let limits = Limits {
+            receives_posted: 256,
+            max_connections: 8,
+            max_in_flight: 8,
+            ..Limits::default()
+        };
+        let mut admission = ServerAdmission::new(&limits, Vec::new(), 2);
+        admission.limit_connections(Some(3));
+        let hello = ClientSession {
+            version: VERSION,
+            max_in_flight: 8,
+        }
+        .encode_to_vec();
+        let mut admitted: Vec<_> = (0..3)
+            .map(|_| admission.admit(&hello).expect("there is a place"))
+            .collect();
+        let pollers: Vec<_> = admitted.iter().map(|client| client.poller).collect();
+        assert_eq!(pollers, [0, 1, 0]);
+        let refusal = admission.admit(&hello).unwrap_err();
+        assert!(
+            refusal.reason.contains("all the 3 connections"),
+            "{refusal}"
+        );
+        assert!(refusal.reason.contains("`max_connections`"), "{refusal}");
+        admitted.remove(1);
+        assert_eq!(admission.admit(&hello).unwrap().poller, 1);
     }
 }

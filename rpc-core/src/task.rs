@@ -39,6 +39,9 @@ pub(crate) struct Tasks {
     ready: Arc<ReadyQueue>,
     /// Swapped with the ready queue, so that neither allocates once warm.
     running: Vec<u32>,
+    parked: u32,
+    /// How many may be parked when another one is begun.
+    max_parked: u32,
 }
 
 #[derive(Debug)]
@@ -50,8 +53,8 @@ struct Place {
 }
 
 impl Tasks {
-    /// None yet; `bell` is rung when one is woken.
-    pub(crate) fn new(bell: Arc<Doorbell>) -> Self {
+    /// None yet, and no more than `max_parked` at a time; `bell` is rung when one is woken.
+    pub(crate) fn new(bell: Arc<Doorbell>, max_parked: u32) -> Self {
         Self {
             places: Vec::new(),
             free: Vec::new(),
@@ -61,6 +64,8 @@ impl Tasks {
                 bell,
             }),
             running: Vec::new(),
+            parked: 0,
+            max_parked,
         }
     }
 
@@ -105,6 +110,7 @@ impl Tasks {
         let place = &mut self.places[key.0 as usize];
         place.waker = Some(waker);
         place.parked = Some(task);
+        self.parked += 1;
     }
 
     /// Takes the indices of the tasks that were woken since the last time; empty for most turns.
@@ -131,6 +137,7 @@ impl Tasks {
         // A plain store would let that poll read older values, and the wake would be lost.
         place.signal.queued.swap(false, Ordering::AcqRel);
         let task = place.parked.take()?;
+        self.parked -= 1;
         let waker = place.waker.take()?;
         Some((TaskKey(index), task, waker))
     }
@@ -139,6 +146,7 @@ impl Tasks {
     pub(crate) fn expire(&mut self, key: TaskKey) -> Option<Task> {
         let task = self.places[key.0 as usize].parked.take()?;
         self.free.push(key.0);
+        self.parked -= 1;
         Some(task)
     }
 
@@ -151,6 +159,7 @@ impl Tasks {
                 removed.push(task);
             }
         }
+        self.parked -= removed.len() as u32;
         removed
     }
 
@@ -161,11 +170,19 @@ impl Tasks {
     }
 
     /// How many futures are parked.
-    pub(crate) fn parked(&self) -> usize {
-        self.places
-            .iter()
-            .filter(|place| place.parked.is_some())
-            .count()
+    pub(crate) fn parked(&self) -> u32 {
+        self.parked
+    }
+
+    /// Whether another handler may be begun.
+    #[inline]
+    pub(crate) fn has_room(&self) -> bool {
+        self.parked < self.max_parked
+    }
+
+    /// How many futures may be parked when another handler is begun.
+    pub(crate) fn max_parked(&self) -> u32 {
+        self.max_parked
     }
 }
 
@@ -227,7 +244,7 @@ mod tests {
 
     #[test]
     fn a_task_is_queued_once_however_often_it_is_woken_and_again_after_it_ran() {
-        let mut tasks = Tasks::new(Arc::new(Doorbell::new(Waker::noop().clone())));
+        let mut tasks = Tasks::new(Arc::new(Doorbell::new(Waker::noop().clone())), u32::MAX);
         let (key, waker) = tasks.borrow_place();
         let remote = waker.clone();
         let task = Task {
@@ -264,7 +281,7 @@ mod tests {
         use std::sync::atomic::AtomicU32;
 
         const ROUNDS: u32 = 20_000;
-        let mut tasks = Tasks::new(Arc::new(Doorbell::new(Waker::noop().clone())));
+        let mut tasks = Tasks::new(Arc::new(Doorbell::new(Waker::noop().clone())), u32::MAX);
         let (key, waker) = tasks.borrow_place();
         let remote = waker.clone();
         let (written, seen) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));

@@ -1,0 +1,317 @@
+//! [`Watchdog`]: finds out which method blocks its poller.
+//!
+//! A handler that does not await keeps its poller's thread: no other call of that poller goes on
+//! meanwhile. A poller says through its [`AtWork`] which handler it is polling, for a few
+//! instructions a call; one thread per server looks at it some fifty times a second. A poll that it
+//! finds again after 40 ms is counted for its method, and the first of each method is said in a
+//! warning.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use crate::method::MethodSpec;
+
+/// Between two looks: seldom enough to cost an idle server less than a thousandth of a core, often
+/// enough to notice what a person would call a hitch.
+const TICK: Duration = Duration::from_millis(20);
+
+/// How long after it was first seen a poll counts as one that blocks: two ticks.
+const TOO_LONG: Duration = Duration::from_millis(40);
+
+/// Methods whose handlers have kept a poller's thread for long, and how often.
+///
+/// A poll of a handler is counted once when it has lasted for 40 to 60 ms, whatever kept it: a lock, a
+/// system call that waits, a long computation, or that the poller's thread was given no processor.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct BlockedMethods {
+    /// Of all methods.
+    pub total: u64,
+    /// Those that were seen to block, in the order of registration.
+    pub methods: Vec<BlockedMethod>,
+}
+
+/// A method whose handler has kept its poller's thread.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct BlockedMethod {
+    /// `package.Service/Method`.
+    pub path: &'static str,
+    /// How many polls of it were seen to block.
+    pub count: u64,
+}
+
+/// Which handler a poller is polling at the moment. Written by the poller alone, read by the
+/// watchdog; nothing else is published through it, so every access is relaxed.
+///
+/// ```text
+///  63                     17    16    15        0
+/// ┌─────────────────────────┬────────┬───────────┐
+/// │ number of the poll      │ inside │ method    │
+/// └─────────────────────────┴────────┴───────────┘
+/// ```
+#[derive(Debug, Default)]
+pub(crate) struct AtWork(AtomicU64);
+
+/// What [`AtWork::enter`] has written.
+pub(crate) struct Inside(u64);
+
+impl AtWork {
+    const INSIDE: u64 = 1 << 16;
+    const ONE_POLL: u64 = 1 << 17;
+
+    /// A poll of a handler of this method begins.
+    #[inline]
+    pub(crate) fn enter(&self, method: u16) -> Inside {
+        // A load and a store, and no locked instruction: nobody else writes.
+        let before = self.0.load(Ordering::Relaxed);
+        let now = before.wrapping_add(Self::ONE_POLL) | Self::INSIDE | u64::from(method);
+        self.0.store(now, Ordering::Relaxed);
+        Inside(now)
+    }
+
+    /// It has ended.
+    #[inline]
+    pub(crate) fn leave(&self, Inside(entered): Inside) {
+        let outside = entered & !(Self::ONE_POLL - 1);
+        self.0.store(outside, Ordering::Relaxed);
+    }
+}
+
+/// The watchdog's view of one poller.
+#[derive(Debug)]
+struct Watched {
+    at_work: Arc<AtWork>,
+    /// What the latest look found, and when a look first found it.
+    latest: u64,
+    since: Instant,
+    is_noticed: bool,
+}
+
+impl Watched {
+    fn new(at_work: Arc<AtWork>, now: Instant) -> Self {
+        Self {
+            at_work,
+            latest: 0,
+            since: now,
+            is_noticed: false,
+        }
+    }
+
+    /// The method whose poll has lasted for too long, and for how long at least; once for each poll.
+    fn look(&mut self, now: Instant) -> Option<(u16, Duration)> {
+        let found = self.at_work.0.load(Ordering::Relaxed);
+        if found != self.latest {
+            (self.latest, self.since, self.is_noticed) = (found, now, false);
+        }
+        let lasts = now.duration_since(self.since);
+        if found & AtWork::INSIDE == 0 || self.is_noticed || lasts < TOO_LONG {
+            return None;
+        }
+        self.is_noticed = true;
+        // The low bits are the method's number.
+        Some((found as u16, lasts))
+    }
+}
+
+/// How often each method was seen to block.
+struct Counts(Vec<(&'static str, AtomicU64)>);
+
+impl Counts {
+    fn snapshot(&self) -> BlockedMethods {
+        let methods: Vec<_> = self
+            .0
+            .iter()
+            .map(|(path, count)| BlockedMethod {
+                path,
+                count: count.load(Ordering::Relaxed),
+            })
+            .filter(|method| method.count > 0)
+            .collect();
+        BlockedMethods {
+            total: methods.iter().map(|method| method.count).sum(),
+            methods,
+        }
+    }
+}
+
+/// What the watchdog's thread does at each tick.
+struct Rounds {
+    pollers: Vec<Watched>,
+    counts: Arc<Counts>,
+}
+
+impl Rounds {
+    fn look(&mut self, now: Instant) {
+        for poller in &mut self.pollers {
+            let Some((method, lasts)) = poller.look(now) else {
+                continue;
+            };
+            let Some((path, count)) = self.counts.0.get(usize::from(method)) else {
+                continue;
+            };
+            if count.fetch_add(1, Ordering::Relaxed) == 0 {
+                tracing::warn!(
+                    method = path,
+                    "a handler has kept its poller's thread for more than {} ms without awaiting, and every \
+                     other call of that poller waits: serve it with `on_executor`, or let a thread of its \
+                     own do what takes long. (Said once for each method; later ones are counted)",
+                    lasts.as_millis()
+                );
+            }
+        }
+    }
+}
+
+/// The thread that looks after a server's pollers. It ends when this is dropped.
+pub(crate) struct Watchdog {
+    counts: Arc<Counts>,
+    ends: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Watchdog {
+    /// Watches pollers that serve `methods`, in the order of their numbers.
+    pub(crate) fn start(
+        pollers: Vec<Arc<AtWork>>,
+        methods: &[(u16, &'static MethodSpec)],
+    ) -> io::Result<Self> {
+        let counts = methods
+            .iter()
+            .map(|(_, spec)| (spec.path, AtomicU64::new(0)))
+            .collect();
+        let counts = Arc::new(Counts(counts));
+        let ends = Arc::new(AtomicBool::new(false));
+        let mut rounds = Rounds {
+            pollers: pollers
+                .into_iter()
+                .map(|at_work| Watched::new(at_work, Instant::now()))
+                .collect(),
+            counts: Arc::clone(&counts),
+        };
+        let told_to_end = Arc::clone(&ends);
+        let thread = thread::Builder::new()
+            .name("verbline-watch".to_owned())
+            .spawn(move || {
+                while !told_to_end.load(Ordering::Relaxed) {
+                    thread::park_timeout(TICK);
+                    rounds.look(Instant::now());
+                }
+            })?;
+        Ok(Self {
+            counts,
+            ends,
+            thread: Some(thread),
+        })
+    }
+
+    pub(crate) fn blocked_methods(&self) -> BlockedMethods {
+        self.counts.snapshot()
+    }
+}
+
+impl Drop for Watchdog {
+    fn drop(&mut self) {
+        self.ends.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            // What was stored before is seen by who is unparked.
+            thread.thread().unpark();
+            // It has no code of anybody's that could panic.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl fmt::Debug for Watchdog {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Watchdog")
+            .field(&self.blocked_methods())
+            .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ticks(start: Instant, count: u32) -> impl Iterator<Item = Instant> {
+        (0..count).map(move |n| start + TICK * n)
+    }
+
+    #[test]
+    fn a_poll_is_noticed_once_when_it_lasts_for_two_ticks() {
+        let start = Instant::now();
+        let at_work = Arc::new(AtWork::default());
+        let mut watched = Watched::new(Arc::clone(&at_work), start);
+        let inside = at_work.enter(7);
+        let found: Vec<_> = ticks(start, 6).map(|now| watched.look(now)).collect();
+        let noticed = |method| Some((method, TICK * 2));
+        assert_eq!(found, [None, None, noticed(7), None, None, None]);
+        at_work.leave(inside);
+        let inside = at_work.enter(0);
+        let later = start + TICK * 6;
+        let found: Vec<_> = ticks(later, 4).map(|now| watched.look(now)).collect();
+        assert_eq!(found, [None, None, noticed(0), None]);
+        at_work.leave(inside);
+        assert_eq!(watched.look(later + TICK * 4), None);
+    }
+
+    #[test]
+    fn many_short_polls_of_one_method_are_not_a_long_one() {
+        let start = Instant::now();
+        let at_work = Arc::new(AtWork::default());
+        let mut watched = Watched::new(Arc::clone(&at_work), start);
+        for now in ticks(start, 100) {
+            let inside = at_work.enter(u16::MAX);
+            assert_eq!(watched.look(now), None);
+            assert_eq!(watched.look(now + TICK / 2), None);
+            at_work.leave(inside);
+        }
+    }
+
+    #[test]
+    fn an_idle_poller_is_not_noticed_however_long_it_is_idle() {
+        let start = Instant::now();
+        let at_work = Arc::new(AtWork::default());
+        let mut watched = Watched::new(Arc::clone(&at_work), start);
+        assert!(ticks(start, 10).all(|now| watched.look(now).is_none()));
+        let inside = at_work.enter(3);
+        at_work.leave(inside);
+        assert!(ticks(start, 10).all(|now| watched.look(now).is_none()));
+    }
+
+    #[test]
+    fn what_is_noticed_is_counted_for_its_method() {
+        let start = Instant::now();
+        let counts = Arc::new(Counts(
+            ["a/A", "b/B"].map(|path| (path, AtomicU64::new(0))).into(),
+        ));
+        let pollers = [(); 2].map(|()| Arc::new(AtWork::default()));
+        let mut rounds = Rounds {
+            pollers: pollers
+                .iter()
+                .map(|at_work| Watched::new(Arc::clone(at_work), start))
+                .collect(),
+            counts: Arc::clone(&counts),
+        };
+        for begin in [start, start + TICK * 5] {
+            let inside = pollers.each_ref().map(|poller| poller.enter(1));
+            ticks(begin, 5).for_each(|now| rounds.look(now));
+            for (poller, inside) in pollers.iter().zip(inside) {
+                poller.leave(inside);
+            }
+        }
+        let expected = BlockedMethods {
+            total: 4,
+            methods: vec![BlockedMethod {
+                path: "b/B",
+                count: 4,
+            }],
+        };
+        assert_eq!(counts.snapshot(), expected);
+    }
+}

@@ -1,0 +1,147 @@
+//! A handler that awaits allocates nothing either: counted over all threads of a client and a server
+//! in one process, once both are warm.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::future::{Future, poll_fn};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Poll, Waker};
+use std::thread;
+use std::time::Duration;
+
+use rpc_core::{
+    Caller, Idempotency, LocalPoller, MethodKind, MethodSpec, Methods, Request, Response, Server,
+    Service, Status,
+};
+use rpc_transport_verbs::Device;
+
+/// The system's allocator, which counts what the process asks it for.
+struct Counting;
+
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+
+// SAFETY: every call is passed on to the system's allocator unchanged, so its guarantees are ours;
+// counting touches an atomic, and so neither allocates nor panics.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller's promise for `layout` is passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        // SAFETY: `memory` came from `alloc` above with this `layout`, as the caller promises.
+        unsafe { System.dealloc(memory, layout) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+const fn method(path: &'static str) -> MethodSpec {
+    MethodSpec::new(
+        path,
+        MethodKind::Unary,
+        Idempotency::Unknown,
+        "uint64",
+        "uint64",
+    )
+}
+
+const HERE: MethodSpec = method("test.Await/WokenHere");
+const ELSEWHERE: MethodSpec = method("test.Await/WokenElsewhere");
+
+/// Wakes whoever leaves a waker here, from a thread of its own.
+#[derive(Clone, Default)]
+struct Alarm(Arc<AlarmState>);
+
+#[derive(Default)]
+struct AlarmState {
+    waker: Mutex<Option<Waker>>,
+    ends: AtomicBool,
+}
+
+impl Alarm {
+    fn run(&self) {
+        while !self.0.ends.load(Ordering::Relaxed) {
+            let waker = self.0.waker.lock().unwrap().take();
+            match waker {
+                Some(waker) => waker.wake(),
+                None => thread::sleep(Duration::from_micros(20)),
+            }
+        }
+    }
+}
+
+/// Pending once, and woken as `arrange` arranges.
+fn once(arrange: impl Fn(&Waker)) -> impl Future<Output = ()> {
+    let mut is_first = true;
+    poll_fn(move |cx| {
+        if std::mem::take(&mut is_first) {
+            arrange(cx.waker());
+            return Poll::Pending;
+        }
+        Poll::Ready(())
+    })
+}
+
+struct Awaiting(Alarm);
+
+impl Service for Awaiting {
+    fn name(&self) -> &'static str {
+        "test.Await"
+    }
+
+    fn register(&self, methods: &mut Methods) {
+        methods.unary(&HERE, |request: Request<u64>| async move {
+            once(Waker::wake_by_ref).await;
+            Ok::<_, Status>(Response::new(request.into_inner() + 1))
+        });
+        let alarm = self.0.clone();
+        methods.unary(&ELSEWHERE, move |request: Request<u64>| {
+            let alarm = alarm.clone();
+            async move {
+                once(|waker| *alarm.0.waker.lock().unwrap() = Some(waker.clone())).await;
+                Ok::<_, Status>(Response::new(request.into_inner() + 1))
+            }
+        });
+    }
+}
+
+#[test]
+fn a_handler_that_awaits_allocates_nothing_whoever_wakes_it() {
+    let alarm = Alarm::default();
+    let wakes = {
+        let alarm = alarm.clone();
+        thread::spawn(move || alarm.run())
+    };
+    let device = Device::open("soft").unwrap();
+    let server = Server::builder(&device)
+        .add_service(Awaiting(alarm.clone()))
+        .bind("127.0.0.1:0")
+        .unwrap()
+        .spawn();
+    let poller = LocalPoller::new(&device).unwrap();
+    let channel = poller.connect(&server.local_addr().to_string()).unwrap();
+    for method in [&HERE, &ELSEWHERE] {
+        let call = |count: u64| {
+            for n in 1..=count {
+                let reply = poller.block_on(channel.unary::<u64, u64>(method, Request::new(n)));
+                assert_eq!(reply.unwrap().into_inner(), n + 1);
+            }
+        };
+        call(500);
+        let before = ALLOCATIONS.load(Ordering::Relaxed);
+        call(2000);
+        assert_eq!(
+            ALLOCATIONS.load(Ordering::Relaxed) - before,
+            0,
+            "allocations for 2,000 calls of {}",
+            method.path
+        );
+    }
+    alarm.0.ends.store(true, Ordering::Relaxed);
+    wakes.join().unwrap();
+    drop(channel);
+    server.shutdown().unwrap();
+}
