@@ -16,7 +16,7 @@ pub(crate) fn emit(service: &Service, rt: &Runtime) -> String {
     format!(
         r#"/// Calls the service `{full_name}`.
 #[derive(::core::clone::Clone, ::core::fmt::Debug)]
-{deprecated}pub struct {name}<C> {{
+{deprecated}pub struct {name}<C = {rt}::Channel> {{
     caller: C,
 }}
 impl<C: {rt}::Caller> {name}<C> {{

@@ -54,17 +54,8 @@ pub(crate) enum WhoWaits {
     BlockOn,
     /// A task of some executor.
     Task(Waker),
-}
-
-impl WhoWaits {
-    /// A waker for it, given that of this poller's `block_on`.
-    pub(crate) fn into_waker(self, own: &Waker) -> Option<Waker> {
-        match self {
-            Self::Nobody => None,
-            Self::BlockOn => Some(own.clone()),
-            Self::Task(waker) => Some(waker),
-        }
-    }
+    /// The caller of a shared channel that holds this ticket.
+    Ticket(u32),
 }
 
 /// The frame that answered a call.
@@ -277,7 +268,6 @@ impl<B> CallTable<B> {
     }
 
     /// Calls that are not at their end yet, for their peers or for their futures.
-    #[cfg(feature = "test-util")]
     pub(crate) fn len(&self) -> usize {
         self.entries.len() - self.free.len()
     }

@@ -2,9 +2,10 @@
 
 use std::error::Error;
 use std::fmt;
+use std::sync::Arc;
 
 use crate::status::{Code, Status};
-use crate::transport::CloseReason;
+use crate::transport::{CloseReason, ConnectError};
 
 /// How far a failed call may have got: what decides whether it can be repeated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -48,6 +49,13 @@ pub enum Cause {
     DeadlineExceeded,
     /// The connection ended.
     Disconnected(CloseReason),
+    /// The shared channel is not connected: its latest attempt failed. Never sent.
+    NotConnected {
+        /// Of the server, as it was given.
+        address: String,
+        /// Why the latest attempt failed; `None` if the channel has been closed.
+        latest: Option<Arc<ConnectError>>,
+    },
     /// The request does not fit a slot.
     RequestTooLong {
         /// Bytes of the encoded message.
@@ -100,7 +108,7 @@ impl CallError {
         match &self.0.cause {
             Cause::Remote(status) => status.code(),
             Cause::DeadlineExceeded => Code::DeadlineExceeded,
-            Cause::Disconnected(_) => Code::Unavailable,
+            Cause::Disconnected(_) | Cause::NotConnected { .. } => Code::Unavailable,
             Cause::RequestTooLong { .. } => Code::ResourceExhausted,
             Cause::Unimplemented { .. } => Code::Unimplemented,
             Cause::Undecodable(_) => Code::Internal,
@@ -127,6 +135,14 @@ impl fmt::Display for CallError {
                     "may have run"
                 };
                 write!(f, "{}: {reason}; the call {verb}", self.code())
+            }
+            Cause::NotConnected { address, latest } => {
+                write!(f, "{}: not connected to {address}", self.code())?;
+                match latest {
+                    Some(error) => write!(f, ": {error}")?,
+                    None => f.write_str(": the channel has been closed")?,
+                }
+                f.write_str("; the call was never sent")
             }
             Cause::RequestTooLong { message_len, limit } => write!(
                 f,
@@ -160,6 +176,10 @@ impl Error for CallError {
             Cause::Remote(status) => Some(status),
             Cause::Undecodable(error) => Some(error),
             Cause::Disconnected(CloseReason::Failed(error)) => Some(&**error),
+            Cause::NotConnected {
+                latest: Some(error),
+                ..
+            } => Some(&**error),
             _ => None,
         }
     }
@@ -176,7 +196,7 @@ impl From<CallError> for Status {
             Some(status) => format!("in a nested call: {}", status.message()),
             None => format!("in a nested call: {error}"),
         };
-        Self::new(code, message).with_source(std::sync::Arc::new(error))
+        Self::new(code, message).with_source(Arc::new(error))
     }
 }
 

@@ -16,7 +16,7 @@ use crate::frame::{CallId, FrameHeader, StatusBody};
 use crate::message::{Request, Response, TimeAllowed};
 use crate::metadata::Metadata;
 use crate::method::MethodSpec;
-use crate::outgoing::{Begun, Outgoing, Polled};
+use crate::outgoing::{Asker, Begun, Outgoing, Polled};
 use crate::status::{Code, Status};
 use crate::waiters::WaiterKey;
 
@@ -134,7 +134,7 @@ impl<Req: Message, Res: Message + Default> LocalCall<'_, Req, Res> {
             channel.link,
             call,
             self.deadline,
-            cx.waker(),
+            Asker::Future(cx.waker(), None),
             &mut |frame| {
                 received = Some(decode(frame));
             },
@@ -168,28 +168,16 @@ impl<Req: Message, Res: Message + Default> LocalCall<'_, Req, Res> {
             };
             return Err(CallError::new(cause, Execution::NeverSent));
         };
-        let message = self.request.get_ref();
+        let lens = RequestLens::of(&self.request);
         let outgoing = Outgoing {
             method,
             deadline: self.deadline,
-            metadata: self.request.metadata(),
-            message_len: message.encoded_len(),
-            encode: &mut |mut out| {
-                // It was reserved to fit; a message whose length changes is zero-filled, and
-                // refused by the server's decoder.
-                if message.encode(&mut out).is_err() || !out.is_empty() {
-                    tracing::error!(
-                        method = self.method.path,
-                        "the message's encoded length changed"
-                    );
-                    out.fill(0);
-                }
-            },
+            metadata_len: lens.metadata,
+            message_len: lens.message,
+            write: &mut |out| write_request(&self.request, self.method, out),
         };
-        match channel
-            .poller
-            .begin(channel.link, outgoing, waiter, cx.waker())
-        {
+        let asker = Asker::Future(cx.waker(), waiter);
+        match channel.poller.begin(channel.link, outgoing, asker) {
             Begun::Sent(call) => {
                 self.state = CallState::InFlight(call);
                 Ok(())
@@ -198,6 +186,8 @@ impl<Req: Message, Res: Message + Default> LocalCall<'_, Req, Res> {
                 self.state = CallState::Waiting(waiter);
                 Ok(())
             }
+            // For tickets only.
+            Begun::NoRoom => Ok(()),
             Begun::Failed(error) => Err(error),
         }
     }
@@ -213,8 +203,36 @@ impl<Req, Res> Drop for LocalCall<'_, Req, Res> {
     }
 }
 
+/// Bytes of a request, behind the frame's header.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RequestLens {
+    pub(crate) metadata: usize,
+    pub(crate) message: usize,
+}
+
+impl RequestLens {
+    pub(crate) fn of(request: &Request<impl Message>) -> Self {
+        Self {
+            metadata: request.metadata().encoded_len(),
+            message: request.get_ref().encoded_len(),
+        }
+    }
+}
+
+/// Writes metadata and message to a buffer that is as long as both.
+pub(crate) fn write_request(request: &Request<impl Message>, method: &MethodSpec, out: &mut [u8]) {
+    let (metadata, mut message) = out.split_at_mut(request.metadata().encoded_len());
+    request.metadata().encode(metadata);
+    // It was reserved to fit; a message whose length changes is zero-filled, and refused by the
+    // server's decoder.
+    if request.get_ref().encode(&mut message).is_err() || !message.is_empty() {
+        tracing::error!(method = method.path, "the message's encoded length changed");
+        message.fill(0);
+    }
+}
+
 /// Decodes a frame that is known to be a response.
-fn decode<Res: Message + Default>(frame: &[u8]) -> Result<Response<Res>, CallError> {
+pub(crate) fn decode<Res: Message + Default>(frame: &[u8]) -> Result<Response<Res>, CallError> {
     let undecodable = |error| CallError::new(Cause::Undecodable(error), Execution::Answered);
     let not_a_frame = |_| CallError::remote(Status::internal("the answer is not a frame"));
     let (header, metadata, message) = FrameHeader::parse(frame).map_err(not_a_frame)?;

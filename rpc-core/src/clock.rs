@@ -1,19 +1,27 @@
 //! [`Clock`]: the time as a value, so that a test can move it.
 
-use std::cell::Cell;
-use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Where a poller takes the time from. It asks only while some call has a deadline.
 #[derive(Clone, Debug, Default)]
 pub struct Clock(Source);
 
+/// A time that is moved by hand.
+#[derive(Debug)]
+struct ManualTime {
+    start: Instant,
+    /// How far it has been moved.
+    passed_ns: AtomicU64,
+}
+
 #[derive(Clone, Debug, Default)]
 enum Source {
     #[default]
     System,
     #[cfg_attr(not(feature = "test-util"), allow(dead_code))]
-    Manual(Rc<Cell<Instant>>),
+    Manual(Arc<ManualTime>),
 }
 
 impl Clock {
@@ -27,7 +35,10 @@ impl Clock {
     #[cfg(feature = "test-util")]
     #[must_use]
     pub fn manual() -> Self {
-        Self(Source::Manual(Rc::new(Cell::new(Instant::now()))))
+        Self(Source::Manual(Arc::new(ManualTime {
+            start: Instant::now(),
+            passed_ns: AtomicU64::new(0),
+        })))
     }
 
     /// The time.
@@ -35,7 +46,9 @@ impl Clock {
     pub fn now(&self) -> Instant {
         match &self.0 {
             Source::System => Instant::now(),
-            Source::Manual(now) => now.get(),
+            Source::Manual(time) => {
+                time.start + Duration::from_nanos(time.passed_ns.load(Ordering::Relaxed))
+            }
         }
     }
 
@@ -48,7 +61,10 @@ impl Clock {
     pub fn advance(&self, by: Duration) {
         match &self.0 {
             Source::System => panic!("the system's clock cannot be advanced"),
-            Source::Manual(now) => now.set(now.get() + by),
+            Source::Manual(time) => {
+                let by = u64::try_from(by.as_nanos()).unwrap_or(u64::MAX);
+                time.passed_ns.fetch_add(by, Ordering::Relaxed);
+            }
         }
     }
 }

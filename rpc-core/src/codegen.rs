@@ -18,5 +18,6 @@ pub mod v1 {
     pub use crate::executor::{Executor, OnExecutor};
     pub use crate::message::{IntoRequest, Request, Response};
     pub use crate::method::{Idempotency, MethodKind, MethodSpec};
+    pub use crate::shared::Channel;
     pub use crate::status::Status;
 }

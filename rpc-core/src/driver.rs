@@ -45,6 +45,18 @@ use crate::watchdog::AtWork;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LinkKey(u32);
 
+/// What may be done with a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LinkStanding {
+    /// It takes calls.
+    Up,
+    /// Calls under way finish; it takes no new ones.
+    #[allow(dead_code)] // until servers say so
+    GoingAway,
+    /// It has ended, and its calls have or are about to.
+    Ended,
+}
+
 /// Turns between two looks at the clock while deadlines are pending: a look costs about as much as
 /// an empty poll, and a busy poller takes 64 turns in a few microseconds.
 const TURNS_PER_CLOCK: u32 = 64;
@@ -98,6 +110,8 @@ pub(crate) struct State<T: Transport> {
     pub(crate) waiting: Vec<LinkKey>,
     /// Wakers to wake as soon as the state is no longer borrowed.
     wakers: Vec<Waker>,
+    /// Tickets of a shared channel whose calls have something to look at.
+    pub(crate) settled: Vec<u32>,
 }
 
 /// A connection with its calls.
@@ -122,6 +136,8 @@ pub(crate) enum TimerTarget {
     Call(LinkKey, CallId),
     Waiter(LinkKey, WaiterKey),
     Task(TaskKey),
+    /// Of a shared channel, not sent yet.
+    Ticket(u32),
 }
 
 impl<T: Transport> Driver<T> {
@@ -149,6 +165,7 @@ impl<T: Transport> Driver<T> {
                 initial_window: shares.initial_window,
                 waiting: Vec::new(),
                 wakers: Vec::new(),
+                settled: Vec::new(),
             }),
             methods: RefCell::new(methods),
             clock,
@@ -262,10 +279,13 @@ impl<T: Transport> Driver<T> {
                     if let Some(timer) = timer {
                         state.timers.cancel(timer);
                     }
-                    drop(borrowed);
                     match waiting {
                         WhoWaits::BlockOn => self.own.wake(),
-                        WhoWaits::Task(waker) => waker.wake(),
+                        WhoWaits::Task(waker) => {
+                            drop(borrowed);
+                            waker.wake();
+                        }
+                        WhoWaits::Ticket(ticket) => state.settled.push(ticket),
                         WhoWaits::Nobody => {}
                     }
                 }
@@ -319,14 +339,15 @@ impl<T: Transport> Driver<T> {
 
     /// Sleeps until something comes from the device, a deadline passes, or the bell is rung; not at all
     /// if `has_more`, which tells of what others bring, says that there is something already.
-    pub(crate) fn sleep(&self, has_more: &dyn Fn() -> bool) {
+    /// No longer than `at_most`.
+    pub(crate) fn sleep(&self, at_most: Duration, has_more: &dyn Fn() -> bool) {
         self.bell.lie_down();
         self.state.borrow_mut().transport.arm();
         // What came before the device was armed, and what was brought before this poller lay down.
         let found_any = self.turn() || has_more() || self.ready.is_any();
         if !found_any {
             let state = &mut *self.state.borrow_mut();
-            let timeout = state.longest_sleep(self.clock.now());
+            let timeout = at_most.min(state.longest_sleep(self.clock.now()));
             state.transport.wait(Some(timeout));
         }
         self.bell.get_up();
@@ -340,7 +361,8 @@ impl<T: Transport> Driver<T> {
     pub(crate) fn expire_deadlines(&self) {
         let now = self.clock.now();
         loop {
-            let mut state = self.state.borrow_mut();
+            let mut borrowed = self.state.borrow_mut();
+            let state = &mut *borrowed;
             let Some(target) = state.timers.pop_expired(now) else {
                 break;
             };
@@ -348,7 +370,12 @@ impl<T: Transport> Driver<T> {
                 TimerTarget::Call(key, call) => {
                     if let Some(link) = state.links.get_mut(key.index()) {
                         let waiting = link.calls.expire(call);
-                        state.wakers.extend(waiting.into_waker(self.own.waker()));
+                        collect(
+                            waiting,
+                            self.own.waker(),
+                            &mut state.wakers,
+                            &mut state.settled,
+                        );
                     }
                 }
                 TimerTarget::Waiter(key, waiter) => {
@@ -358,8 +385,9 @@ impl<T: Transport> Driver<T> {
                         .and_then(|link| link.waiters.expire(waiter));
                     state.wakers.extend(waker);
                 }
+                TimerTarget::Ticket(ticket) => state.settled.push(ticket),
                 TimerTarget::Task(task) => {
-                    drop(state);
+                    drop(borrowed);
                     self.expire_task(task);
                 }
             }
@@ -379,6 +407,23 @@ impl<T: Transport> Driver<T> {
         let reaped = state.reap(key);
         drop(borrowed);
         drop(reaped);
+    }
+
+    /// What may be done with a link.
+    pub(crate) fn standing_of(&self, key: LinkKey) -> LinkStanding {
+        match self.state.borrow().links.get(key.index()) {
+            Some(link) if link.ended.is_none() => LinkStanding::Up,
+            _ => LinkStanding::Ended,
+        }
+    }
+
+    /// Calls of a link that have not ended, for their peers or for who made them.
+    pub(crate) fn calls_under_way(&self, key: LinkKey) -> usize {
+        let state = self.state.borrow();
+        state
+            .links
+            .get(key.index())
+            .map_or(0, |link| link.calls.len())
     }
 
     /// Ends every connection, for a poller that stops.
@@ -530,9 +575,9 @@ impl<T: Transport> State<T> {
         let reason = link.ended.get_or_insert(reason).clone();
         tracing::debug!(connection = %id, %reason, "closed");
         let error = CallError::new(Cause::Disconnected(reason), Execution::MayHaveRun);
-        let (timers, wakers) = (&mut self.timers, &mut self.wakers);
+        let (timers, wakers, settled) = (&mut self.timers, &mut self.wakers, &mut self.settled);
         let unanswered = link.calls.fail_all(&error, |waiting, timer| {
-            wakers.extend(waiting.into_waker(own));
+            collect(waiting, own, wakers, settled);
             if let Some(timer) = timer {
                 timers.cancel(timer);
             }
@@ -650,6 +695,16 @@ impl<T: Transport> State<T> {
             }
             link.owes
         });
+    }
+}
+
+/// Notes down who is to be told that a call has ended, for when nothing is borrowed.
+fn collect(waiting: WhoWaits, own: &Waker, wakers: &mut Vec<Waker>, settled: &mut Vec<u32>) {
+    match waiting {
+        WhoWaits::Nobody => {}
+        WhoWaits::BlockOn => wakers.push(own.clone()),
+        WhoWaits::Task(waker) => wakers.push(waker),
+        WhoWaits::Ticket(ticket) => settled.push(ticket),
     }
 }
 

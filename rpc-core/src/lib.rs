@@ -54,6 +54,7 @@
 //! - `test-util`: `testing`, where time, network and faults are values.
 #![forbid(unsafe_code)]
 
+mod block_on;
 mod call;
 pub mod call_error;
 mod channel;
@@ -77,6 +78,7 @@ pub mod poller;
 mod serve;
 pub mod server;
 pub mod session;
+pub mod shared;
 pub mod status;
 mod task;
 #[cfg(feature = "test-util")]
@@ -86,6 +88,7 @@ pub mod transport;
 mod waiters;
 mod watchdog;
 
+pub use block_on::block_on;
 pub use call_error::{CallError, Cause, Execution};
 pub use client::{Caller, LocalChannel};
 pub use dispatch::{Methods, Service};
@@ -96,6 +99,7 @@ pub use metadata::Metadata;
 pub use method::{Idempotency, MethodKind, MethodSpec};
 pub use poller::LocalPoller;
 pub use server::{Server, ServerError, ServerHandle};
+pub use shared::{Channel, ChannelError, ConnectivityState};
 pub use status::{Code, Status};
 pub use watchdog::{BlockedMethod, BlockedMethods};
 

@@ -14,6 +14,7 @@ pub struct Request<T> {
     metadata: Metadata,
     extensions: Extensions,
     time: TimeAllowed,
+    waits_for_ready: Option<bool>,
 }
 
 /// The time a call may take: a span until it starts, a moment from then on.
@@ -32,6 +33,7 @@ impl<T> Request<T> {
             metadata: Metadata::new(),
             extensions: Extensions::new(),
             time: TimeAllowed::Unlimited,
+            waits_for_ready: None,
         }
     }
 
@@ -48,6 +50,16 @@ impl<T> Request<T> {
     #[must_use]
     pub fn with_deadline(mut self, deadline: Instant) -> Self {
         self.time = TimeAllowed::Until(deadline);
+        self
+    }
+
+    /// On the client, with a [`Channel`](crate::Channel): whether the call waits, up to its deadline,
+    /// for a connection that is not there at the moment, instead of failing with `UNAVAILABLE`. What
+    /// the channel's builder says goes for requests that do not say. A
+    /// [`LocalChannel`](crate::LocalChannel) is one connection and nothing to wait for.
+    #[must_use]
+    pub fn wait_for_ready(mut self, waits: bool) -> Self {
+        self.waits_for_ready = Some(waits);
         self
     }
 
@@ -102,7 +114,12 @@ impl<T> Request<T> {
             metadata,
             extensions: Extensions::new(),
             time,
+            waits_for_ready: None,
         }
+    }
+
+    pub(crate) fn waits_for_ready(&self) -> Option<bool> {
+        self.waits_for_ready
     }
 
     pub(crate) fn time_allowed(&self) -> TimeAllowed {

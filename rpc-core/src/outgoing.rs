@@ -9,16 +9,15 @@ use std::time::{Duration, Instant};
 
 use prost::Message;
 
-use crate::call::{Answer, Taken};
+use crate::call::{Answer, Taken, WhoWaits};
 use crate::call_error::{CallError, Cause, Execution};
 use crate::connection::Connection;
 use crate::driver::{Driver, LinkKey, TimerTarget};
 use crate::frame::{CallId, FrameKind, HEADER_LEN, timeout_us};
 use crate::limits::Limits;
-use crate::metadata::Metadata;
 use crate::poller::OwnWaker;
 use crate::session::{ClientSession, ServerSession, VERSION, calls_told_apart};
-use crate::transport::{CloseReason, ConnectError, Counters, ReserveError, Transport};
+use crate::transport::{CloseReason, ConnectError, Connected, Counters, ReserveError, Transport};
 use crate::waiters::WaiterKey;
 
 /// A call that is to be sent.
@@ -26,10 +25,19 @@ pub(crate) struct Outgoing<'a> {
     /// The method's number on this connection.
     pub(crate) method: u16,
     pub(crate) deadline: Option<Instant>,
-    pub(crate) metadata: &'a Metadata,
+    pub(crate) metadata_len: usize,
     pub(crate) message_len: usize,
-    /// Writes the message to a buffer of that length.
-    pub(crate) encode: &'a mut dyn FnMut(&mut [u8]),
+    /// Writes metadata and message, one behind the other, to a buffer of both lengths.
+    pub(crate) write: &'a mut dyn FnMut(&mut [u8]),
+}
+
+/// Who makes a call, and is told of its end.
+#[derive(Clone, Copy)]
+pub(crate) enum Asker<'a> {
+    /// A future, polled with this waker; with its place in the queue if it has waited.
+    Future(&'a Waker, Option<WaiterKey>),
+    /// The holder of a ticket of the shared channel.
+    Ticket(u32),
 }
 
 /// What became of an attempt to send a call.
@@ -39,6 +47,8 @@ pub(crate) enum Begun {
     Sent(CallId),
     /// It has to wait, under this key, and is woken.
     Waiting(WaiterKey),
+    /// It has no room yet: the shared channel's own queue keeps it.
+    NoRoom,
     /// It will never be sent.
     Failed(CallError),
 }
@@ -64,21 +74,15 @@ pub(crate) struct Joined {
 /// A driver, with the type of its transport erased.
 pub(crate) trait Poller {
     fn connect(&self, address: &str, timeout: Duration) -> Result<Joined, ConnectError>;
-    /// Sends a call, or queues it; `waiter` is what an earlier attempt returned.
-    fn begin(
-        &self,
-        link: LinkKey,
-        call: Outgoing<'_>,
-        waiter: Option<WaiterKey>,
-        waker: &Waker,
-    ) -> Begun;
+    /// Sends a call, or queues it.
+    fn begin(&self, link: LinkKey, call: Outgoing<'_>, asker: Asker<'_>) -> Begun;
     /// Takes the answer of a call, if it has come, and hands the frame to `receive`.
     fn poll_answer(
         &self,
         link: LinkKey,
         call: CallId,
         deadline: Option<Instant>,
-        waker: &Waker,
+        asker: Asker<'_>,
         receive: &mut dyn FnMut(&[u8]),
     ) -> Polled;
     /// A call's future goes away.
@@ -91,7 +95,7 @@ pub(crate) trait Poller {
     /// Takes a turn; whether it found anything to do.
     fn turn(&self) -> bool;
     /// Sleeps until something comes; see [`Driver::sleep`].
-    fn sleep(&self, has_more: &dyn Fn() -> bool);
+    fn sleep(&self, at_most: Duration, has_more: &dyn Fn() -> bool);
     fn is_turning(&self) -> bool;
     /// What `block_on` waits with.
     fn own_waker(&self) -> &OwnWaker;
@@ -101,20 +105,45 @@ pub(crate) trait Poller {
     fn counters(&self) -> Counters;
 }
 
-impl<T: Transport> Poller for Driver<T> {
-    fn connect(&self, address: &str, timeout: Duration) -> Result<Joined, ConnectError> {
+impl Asker<'_> {
+    fn waiter(self) -> Option<WaiterKey> {
+        match self {
+            Asker::Future(_, waiter) => waiter,
+            Asker::Ticket(_) => None,
+        }
+    }
+
+    fn waits(self, own: &OwnWaker) -> WhoWaits {
+        match self {
+            Asker::Future(waker, _) => own.waiting(waker),
+            Asker::Ticket(ticket) => WhoWaits::Ticket(ticket),
+        }
+    }
+}
+
+impl<T: Transport> Driver<T> {
+    /// What this side says of itself in a handshake.
+    pub(crate) fn hello(&self) -> Vec<u8> {
+        let max_in_flight = self.state.borrow().transport.limits().max_in_flight;
+        ClientSession {
+            version: VERSION,
+            max_in_flight: calls_told_apart(max_in_flight),
+        }
+        .encode_to_vec()
+    }
+
+    /// Takes in a connection whose handshake `connect` carries out, or has carried out.
+    pub(crate) fn join(
+        &self,
+        address: &str,
+        connect: impl FnOnce(&mut T) -> Result<Connected, ConnectError>,
+    ) -> Result<Joined, ConnectError> {
         let state = &mut *self.state.borrow_mut();
         // For the server's credit frame.
         if !state.promise_receive() {
             return Err(no_receive_left(address));
         }
-        let max_in_flight = calls_told_apart(state.transport.limits().max_in_flight);
-        let hello = ClientSession {
-            version: VERSION,
-            max_in_flight,
-        }
-        .encode_to_vec();
-        let connected = match state.transport.connect(address, &hello, timeout) {
+        let connected = match connect(&mut state.transport) {
             Ok(connected) => connected,
             Err(error) => {
                 state.budget.give_back(1);
@@ -133,21 +162,25 @@ impl<T: Transport> Poller for Driver<T> {
                 });
             }
         };
+        let max_in_flight = calls_told_apart(state.transport.limits().max_in_flight);
         let in_flight = session.max_in_flight.min(max_in_flight);
         let connection = Connection::client(session.initial_credits, in_flight);
         let link = state.add_client(connected.connection, connection);
         Ok(Joined { link, session })
     }
+}
 
-    fn begin(
-        &self,
-        link: LinkKey,
-        call: Outgoing<'_>,
-        waiter: Option<WaiterKey>,
-        waker: &Waker,
-    ) -> Begun {
+impl<T: Transport> Poller for Driver<T> {
+    fn connect(&self, address: &str, timeout: Duration) -> Result<Joined, ConnectError> {
+        let hello = self.hello();
+        self.join(address, |transport| {
+            transport.connect(address, &hello, timeout)
+        })
+    }
+
+    fn begin(&self, link: LinkKey, call: Outgoing<'_>, asker: Asker<'_>) -> Begun {
         let now = call.deadline.map(|_| self.clock.now());
-        let metadata_len = call.metadata.encoded_len();
+        let metadata_len = call.metadata_len;
         let frame_len = HEADER_LEN + metadata_len + call.message_len;
         let mut borrowed = self.state.borrow_mut();
         let state = &mut *borrowed;
@@ -171,21 +204,23 @@ impl<T: Transport> Poller for Driver<T> {
             None
         };
         if let Some(cause) = failure {
-            state.leave(link, waiter);
+            state.leave(link, asker.waiter());
             return Begun::Failed(never_sent(cause));
         }
         // First come, first served: nobody overtakes those that wait.
-        let is_turn = match waiter {
-            Some(waiter) => entry.waiters.is_called_up(waiter, waker),
-            None => entry.waiters.is_empty(),
+        let is_turn = match asker {
+            Asker::Future(waker, Some(waiter)) => entry.waiters.is_called_up(waiter, waker),
+            Asker::Future(_, None) => entry.waiters.is_empty(),
+            // Its channel keeps the order.
+            Asker::Ticket(_) => true,
         };
         if !is_turn || !entry.connection.take_request() {
-            return state.wait(link, waiter, call.deadline, waker);
+            return state.wait(link, asker, call.deadline);
         }
         let id = entry.id;
         if !state.promise_receive() {
             state.links[link.index()].connection.untake_request();
-            return state.wait(link, waiter, call.deadline, waker);
+            return state.wait(link, asker, call.deadline);
         }
         let mut buf = match state.transport.reserve(id, frame_len) {
             Ok(buf) => buf,
@@ -193,32 +228,29 @@ impl<T: Transport> Poller for Driver<T> {
                 state.budget.give_back(1);
                 state.links[link.index()].connection.untake_request();
                 let cause = match error {
-                    ReserveError::NoSlot => return state.wait(link, waiter, call.deadline, waker),
+                    ReserveError::NoSlot => return state.wait(link, asker, call.deadline),
                     ReserveError::Closed => Cause::Disconnected(CloseReason::PeerGone),
                     ReserveError::TooLong { limit, .. } => Cause::RequestTooLong {
                         message_len: call.message_len,
                         limit: limit.saturating_sub(HEADER_LEN + metadata_len),
                     },
                 };
-                state.leave(link, waiter);
+                state.leave(link, asker.waiter());
                 return Begun::Failed(never_sent(cause));
             }
         };
         drop(borrowed);
 
         // The message's own code: nothing is borrowed, and if it panics, nothing is lost.
-        let (metadata, message) = buf.as_mut()[HEADER_LEN..].split_at_mut(metadata_len);
-        let written = catch_unwind(AssertUnwindSafe(|| {
-            call.metadata.encode(metadata);
-            (call.encode)(message);
-        }));
+        let body = &mut buf.as_mut()[HEADER_LEN..];
+        let written = catch_unwind(AssertUnwindSafe(|| (call.write)(body)));
 
         let mut borrowed = self.state.borrow_mut();
         let state = &mut *borrowed;
         // The call's future holds its channel, so the link is there, if it may have ended.
         let entry = &mut state.links[link.index()];
         let begun = (written.is_ok() && entry.ended.is_none())
-            .then(|| entry.calls.begin(self.own.waiting(waker)))
+            .then(|| entry.calls.begin(asker.waits(&self.own)))
             .flatten();
         let Some(call_id) = begun else {
             entry.connection.untake_request();
@@ -228,7 +260,7 @@ impl<T: Transport> Poller for Driver<T> {
                 drop(borrowed);
                 resume_unwind(panic);
             }
-            return state.wait(link, waiter, call.deadline, waker);
+            return state.wait(link, asker, call.deadline);
         };
         let mut header = entry
             .connection
@@ -244,7 +276,7 @@ impl<T: Transport> Poller for Driver<T> {
         header.emit(buf.as_mut());
         // If the connection has ended, that is the next event, and fails this call.
         let _ = state.transport.send(entry.id, buf);
-        state.leave(link, waiter);
+        state.leave(link, asker.waiter());
         Begun::Sent(call_id)
     }
 
@@ -253,14 +285,14 @@ impl<T: Transport> Poller for Driver<T> {
         link: LinkKey,
         call: CallId,
         deadline: Option<Instant>,
-        waker: &Waker,
+        asker: Asker<'_>,
         receive: &mut dyn FnMut(&[u8]),
     ) -> Polled {
         let mut state = self.state.borrow_mut();
         let Some(entry) = state.links.get_mut(link.index()) else {
             return Polled::Failed(never_sent(Cause::Disconnected(CloseReason::Local)));
         };
-        match entry.calls.take(call, || self.own.waiting(waker)) {
+        match entry.calls.take(call, || asker.waits(&self.own)) {
             Taken::Pending => {
                 if deadline.is_some_and(|deadline| deadline <= self.clock.now()) {
                     drop(state);
@@ -334,8 +366,8 @@ impl<T: Transport> Poller for Driver<T> {
         Self::turn(self)
     }
 
-    fn sleep(&self, has_more: &dyn Fn() -> bool) {
-        Self::sleep(self, has_more);
+    fn sleep(&self, at_most: Duration, has_more: &dyn Fn() -> bool) {
+        Self::sleep(self, at_most, has_more);
     }
 
     fn is_turning(&self) -> bool {
@@ -360,13 +392,10 @@ impl<T: Transport> Poller for Driver<T> {
 }
 
 impl<T: Transport> crate::driver::State<T> {
-    fn wait(
-        &mut self,
-        link: LinkKey,
-        waiter: Option<WaiterKey>,
-        deadline: Option<Instant>,
-        waker: &Waker,
-    ) -> Begun {
+    fn wait(&mut self, link: LinkKey, asker: Asker<'_>, deadline: Option<Instant>) -> Begun {
+        let Asker::Future(waker, waiter) = asker else {
+            return Begun::NoRoom;
+        };
         let waiters = &mut self.links[link.index()].waiters;
         let key = match waiter {
             Some(key) => {

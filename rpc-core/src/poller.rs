@@ -23,7 +23,7 @@ use crate::transport::{ConnectError, Counters, Fabric, FabricError, Transport};
 
 /// How long [`LocalPoller::connect`] waits for a handshake: generous for a loaded server, short
 /// for a person.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A poller that runs on the thread which owns it: whoever waits for a call polls the device.
 ///
@@ -158,7 +158,7 @@ impl LocalPoller {
                 }
             }
             if idle.after_turn(self.driver.turn()) {
-                self.driver.sleep(&|| own.is_woken());
+                self.driver.sleep(Duration::MAX, &|| own.is_woken());
             }
         }
     }

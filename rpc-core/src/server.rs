@@ -511,7 +511,7 @@ fn serve<T: Transport>(driver: Rc<Driver<T>>, waiting: Waiting, stopping: &Atomi
     let is_stopping = || stopping.load(Ordering::Relaxed);
     while !is_stopping() {
         if idle.after_turn(driver.turn()) {
-            driver.sleep(&is_stopping);
+            driver.sleep(Duration::MAX, &is_stopping);
         }
     }
     let until = |done: &dyn Fn() -> bool| {

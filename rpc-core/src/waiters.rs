@@ -45,7 +45,6 @@ impl Waiters {
         self.queue.is_empty() && self.expected == 0
     }
 
-    #[cfg(feature = "test-util")]
     pub(crate) fn len(&self) -> usize {
         self.waiting.len()
     }

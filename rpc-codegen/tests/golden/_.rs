@@ -160,7 +160,7 @@ impl<T: self::LocalAlone> ::rpc_core::codegen::v1::Service for AloneServer<T> {
 /// Calls the service `Alone`.
 #[derive(::core::clone::Clone, ::core::fmt::Debug)]
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
-pub struct AloneClient<C> {
+pub struct AloneClient<C = ::rpc_core::codegen::v1::Channel> {
     caller: C,
 }
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]

@@ -808,7 +808,7 @@ impl<T: self::LocalClient> ::rpc_core::codegen::v1::Service for ClientServer<T> 
 /// Calls the service `clashes.Client`.
 #[derive(::core::clone::Clone, ::core::fmt::Debug)]
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
-pub struct ClientClient<C> {
+pub struct ClientClient<C = ::rpc_core::codegen::v1::Channel> {
     caller: C,
 }
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
@@ -2191,7 +2191,7 @@ impl<T: self::LocalTrait> ::rpc_core::codegen::v1::Service for TraitServer<T> {
 /// Calls the service `clashes.Trait`.
 #[derive(::core::clone::Clone, ::core::fmt::Debug)]
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
-pub struct TraitClient<C> {
+pub struct TraitClient<C = ::rpc_core::codegen::v1::Channel> {
     caller: C,
 }
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
@@ -2647,7 +2647,7 @@ impl<T: self::LocalServer> ::rpc_core::codegen::v1::Service for ServerServer<T> 
 /// Calls the service `clashes.Server`.
 #[derive(::core::clone::Clone, ::core::fmt::Debug)]
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
-pub struct ServerClient<C> {
+pub struct ServerClient<C = ::rpc_core::codegen::v1::Channel> {
     caller: C,
 }
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
@@ -2830,7 +2830,7 @@ impl<T: self::LocalSized> ::rpc_core::codegen::v1::Service for SizedServer<T> {
 /// Calls the service `clashes.Sized`.
 #[derive(::core::clone::Clone, ::core::fmt::Debug)]
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
-pub struct SizedClient<C> {
+pub struct SizedClient<C = ::rpc_core::codegen::v1::Channel> {
     caller: C,
 }
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]

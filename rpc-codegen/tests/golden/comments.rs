@@ -531,7 +531,7 @@ impl<T: self::LocalComments> ::rpc_core::codegen::v1::Service for CommentsServer
 /// Calls the service `comments.Comments`.
 #[derive(::core::clone::Clone, ::core::fmt::Debug)]
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
-pub struct CommentsClient<C> {
+pub struct CommentsClient<C = ::rpc_core::codegen::v1::Channel> {
     caller: C,
 }
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]

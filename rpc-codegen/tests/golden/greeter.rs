@@ -175,7 +175,7 @@ impl<T: self::LocalGreeter> ::rpc_core::codegen::v1::Service for GreeterServer<T
 /// Calls the service `greeter.Greeter`.
 #[derive(::core::clone::Clone, ::core::fmt::Debug)]
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
-pub struct GreeterClient<C> {
+pub struct GreeterClient<C = ::rpc_core::codegen::v1::Channel> {
     caller: C,
 }
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]

@@ -876,7 +876,7 @@ impl<T: self::LocalType> ::rpc_core::codegen::v1::Service for TypeServer<T> {
 /// Calls the service `keywords.Type`.
 #[derive(::core::clone::Clone, ::core::fmt::Debug)]
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
-pub struct TypeClient<C> {
+pub struct TypeClient<C = ::rpc_core::codegen::v1::Channel> {
     caller: C,
 }
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
@@ -1236,7 +1236,7 @@ impl<T: self::LocalSelf> ::rpc_core::codegen::v1::Service for SelfServer<T> {
 /// Calls the service `keywords.Self`.
 #[derive(::core::clone::Clone, ::core::fmt::Debug)]
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
-pub struct SelfClient<C> {
+pub struct SelfClient<C = ::rpc_core::codegen::v1::Channel> {
     caller: C,
 }
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
@@ -1431,7 +1431,7 @@ for SnakeCaseServiceServer<T> {
 /// Calls the service `keywords.snake_case_service`.
 #[derive(::core::clone::Clone, ::core::fmt::Debug)]
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
-pub struct SnakeCaseServiceClient<C> {
+pub struct SnakeCaseServiceClient<C = ::rpc_core::codegen::v1::Channel> {
     caller: C,
 }
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
@@ -1614,7 +1614,7 @@ impl<T: self::Local2nd> ::rpc_core::codegen::v1::Service for _2ndServer<T> {
 /// Calls the service `keywords._2nd`.
 #[derive(::core::clone::Clone, ::core::fmt::Debug)]
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
-pub struct _2ndClient<C> {
+pub struct _2ndClient<C = ::rpc_core::codegen::v1::Channel> {
     caller: C,
 }
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]

@@ -167,7 +167,7 @@ impl<T: self::LocalDeep> ::rpc_core::codegen::v1::Service for DeepServer<T> {
 /// Calls the service `nested.type.fooBar.v1beta1.Deep`.
 #[derive(::core::clone::Clone, ::core::fmt::Debug)]
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
-pub struct DeepClient<C> {
+pub struct DeepClient<C = ::rpc_core::codegen::v1::Channel> {
     caller: C,
 }
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]

@@ -233,7 +233,7 @@ impl<T: self::LocalReader> ::rpc_core::codegen::v1::Service for ReaderServer<T> 
 /// Calls the service `services.Reader`.
 #[derive(::core::clone::Clone, ::core::fmt::Debug)]
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
-pub struct ReaderClient<C> {
+pub struct ReaderClient<C = ::rpc_core::codegen::v1::Channel> {
     caller: C,
 }
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
@@ -559,7 +559,7 @@ impl<T: self::LocalWriter> ::rpc_core::codegen::v1::Service for WriterServer<T> 
 /// Calls the service `services.Writer`.
 #[derive(::core::clone::Clone, ::core::fmt::Debug)]
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
-pub struct WriterClient<C> {
+pub struct WriterClient<C = ::rpc_core::codegen::v1::Channel> {
     caller: C,
 }
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
@@ -778,7 +778,7 @@ impl<T: self::LocalOld> ::rpc_core::codegen::v1::Service for OldServer<T> {
 #[derive(::core::clone::Clone, ::core::fmt::Debug)]
 #[deprecated]
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
-pub struct OldClient<C> {
+pub struct OldClient<C = ::rpc_core::codegen::v1::Channel> {
     caller: C,
 }
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
@@ -894,7 +894,7 @@ impl<T: self::LocalNothing> ::rpc_core::codegen::v1::Service for NothingServer<T
 /// Calls the service `services.Nothing`.
 #[derive(::core::clone::Clone, ::core::fmt::Debug)]
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
-pub struct NothingClient<C> {
+pub struct NothingClient<C = ::rpc_core::codegen::v1::Channel> {
     caller: C,
 }
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]

@@ -620,7 +620,7 @@ impl<T: self::LocalTypes> ::rpc_core::codegen::v1::Service for TypesServer<T> {
 /// Calls the service `types.v1.Types`.
 #[derive(::core::clone::Clone, ::core::fmt::Debug)]
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
-pub struct TypesClient<C> {
+pub struct TypesClient<C = ::rpc_core::codegen::v1::Channel> {
     caller: C,
 }
 #[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]

@@ -1,0 +1,160 @@
+//! The shared channel as users have it: from threads and executors, beside a server that comes and goes.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use proto::greeter::{Greeter, GreeterClient, GreeterServer, HelloReply, HelloRequest};
+use rpc_core::{
+    Channel, ChannelError, Code, ConnectivityState, Execution, Request, Response, Server,
+    ServerHandle, Status, Waiting, block_on,
+};
+use rpc_transport_verbs::Device;
+
+struct Polite(Arc<AtomicU32>);
+
+impl Greeter for Polite {
+    async fn say_hello(
+        &self,
+        request: Request<HelloRequest>,
+    ) -> Result<Response<HelloReply>, Status> {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        let message = format!("Hello, {}!", request.into_inner().name);
+        Ok(Response::new(HelloReply { message }))
+    }
+}
+
+fn device() -> Device {
+    Device::best().expect("there is always the software device")
+}
+
+fn serve(address: &str) -> (ServerHandle, Arc<AtomicU32>) {
+    let greeted = Arc::new(AtomicU32::new(0));
+    let server = Server::builder(&device())
+        .add_service(GreeterServer::new(Polite(Arc::clone(&greeted))))
+        .bind(address)
+        .expect("the server starts");
+    (server.spawn(), greeted)
+}
+
+fn hello(name: &str) -> HelloRequest {
+    HelloRequest {
+        name: name.to_owned(),
+    }
+}
+
+#[test]
+fn threads_share_one_channel() {
+    for waiting in [Waiting::Busy, Waiting::Adaptive, Waiting::Event] {
+        let (server, greeted) = serve("127.0.0.1:0");
+        let address = server.local_addr().to_string();
+        let builder = Channel::builder(&device(), &address).waiting(waiting);
+        let channel = block_on(builder.connect()).unwrap();
+        assert_eq!(channel.state(), ConnectivityState::Ready);
+        thread::scope(|scope| {
+            for thread in 0..4 {
+                let greeter = GreeterClient::new(channel.clone());
+                scope.spawn(move || {
+                    for call in 0..50 {
+                        let name = format!("{thread}.{call}");
+                        let reply = block_on(greeter.say_hello(hello(&name))).unwrap();
+                        assert_eq!(reply.into_inner().message, format!("Hello, {name}!"));
+                    }
+                });
+            }
+        });
+        assert_eq!(greeted.load(Ordering::Relaxed), 200, "{waiting}");
+    }
+}
+
+#[test]
+fn a_server_that_nobody_started_is_an_error_and_a_lazy_channel_waits_for_it() {
+    let (server, _) = serve("127.0.0.1:0");
+    let address = server.local_addr().to_string();
+    server.shutdown().unwrap();
+    let error = block_on(Channel::connect(&device(), &address)).unwrap_err();
+    assert!(matches!(error, ChannelError::Connect(_)), "{error}");
+
+    let channel = Channel::builder(&device(), &address)
+        .reconnect_backoff(Duration::from_millis(5), Duration::from_millis(20))
+        .connect_lazy()
+        .unwrap();
+    assert_eq!(channel.state(), ConnectivityState::Idle);
+    let greeter = GreeterClient::new(channel.clone());
+    let error = block_on(greeter.say_hello(hello("nobody"))).unwrap_err();
+    assert_eq!(error.code(), Code::Unavailable);
+    assert_eq!(error.execution(), Execution::NeverSent);
+    assert!(error.to_string().contains(&address), "{error}");
+    let started = thread::spawn({
+        let address = address.clone();
+        move || {
+            thread::sleep(Duration::from_millis(50));
+            serve(&address)
+        }
+    });
+    let patient = Request::new(hello("Ada")).wait_for_ready(true);
+    let reply = block_on(greeter.say_hello(patient)).unwrap();
+    assert_eq!(reply.into_inner().message, "Hello, Ada!");
+    let (server, _) = started.join().unwrap();
+    drop(server);
+}
+
+#[test]
+fn a_channel_finds_its_server_again() {
+    let (server, _) = serve("127.0.0.1:0");
+    let address = server.local_addr().to_string();
+    let channel = block_on(
+        Channel::builder(&device(), &address)
+            .reconnect_backoff(Duration::from_millis(5), Duration::from_millis(20))
+            .wait_for_ready(true)
+            .connect(),
+    )
+    .unwrap();
+    let greeter = GreeterClient::new(channel.clone());
+    let mut watch = channel.watch();
+    block_on(greeter.say_hello(hello("Ada"))).unwrap();
+    server.shutdown().unwrap();
+    let state = block_on(watch.changed());
+    assert_ne!(state, ConnectivityState::Ready);
+    let (server, greeted) = serve(&address);
+    block_on(greeter.say_hello(hello("Grace"))).unwrap();
+    assert_eq!(greeted.load(Ordering::Relaxed), 1);
+    assert_eq!(channel.state(), ConnectivityState::Ready);
+    drop(server);
+}
+
+#[test]
+fn a_call_that_is_dropped_leaves_its_place_to_others() {
+    let (server, _) = serve("127.0.0.1:0");
+    let address = server.local_addr().to_string();
+    let builder = Channel::builder(&device(), &address).max_in_flight(2);
+    let channel = block_on(builder.connect()).unwrap();
+    let greeter = GreeterClient::new(channel);
+    for round in 0..100 {
+        let mut call = Box::pin(greeter.say_hello(hello("nobody")));
+        let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+        let _ = call.as_mut().poll(&mut cx);
+        drop(call);
+        let name = round.to_string();
+        let reply = block_on(greeter.say_hello(hello(&name))).unwrap();
+        assert_eq!(reply.into_inner().message, format!("Hello, {name}!"));
+    }
+    drop(server);
+}
+
+#[test]
+fn a_channel_and_its_calls_may_go_to_any_thread() {
+    fn is_send<T: Send>(value: T) -> T {
+        value
+    }
+    fn is_shared<T: Send + Sync + Clone>() {}
+    is_shared::<Channel>();
+    is_shared::<GreeterClient>();
+    let channel = Channel::builder(&device(), "127.0.0.1:1")
+        .connect_lazy()
+        .unwrap();
+    let greeter = GreeterClient::new(channel);
+    let call = is_send(async move { greeter.say_hello(hello("Ada")).await });
+    assert_eq!(block_on(call).unwrap_err().code(), Code::Unavailable);
+}

@@ -1,0 +1,248 @@
+//! [`SharedCall`]: one call through a shared channel, as the caller's future.
+
+use std::marker::PhantomData;
+use std::mem;
+use std::pin::Pin;
+use std::sync::atomic::{Ordering, fence};
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use prost::Message;
+
+use super::tickets::{Settled, Ticket, Wanted};
+use super::{Lane, Shared, Submission};
+use crate::call_error::{CallError, Cause, Execution};
+use crate::client::{RequestLens, decode, write_request};
+use crate::clock::deadline_after;
+use crate::message::{Request, Response, TimeAllowed};
+use crate::method::MethodSpec;
+use crate::waiters::WaiterKey;
+
+/// A call. It holds no device memory: what is on its way belongs to its poller and to its ticket, so it
+/// may be dropped or forgotten in every state.
+pub(super) struct SharedCall<'a, Req, Res> {
+    shared: &'a Shared,
+    method: &'static MethodSpec,
+    request: Request<Req>,
+    deadline: Option<Instant>,
+    state: State<'a>,
+    response: PhantomData<fn() -> Res>,
+}
+
+#[derive(Clone, Copy)]
+enum State<'a> {
+    New,
+    /// For a ticket.
+    Waiting(&'a Lane, WaiterKey),
+    /// With the poller, under this ticket.
+    Submitted(&'a Lane, u32),
+    Done,
+}
+
+// Nothing in it is ever pinned: its request is only borrowed.
+impl<Req, Res> Unpin for SharedCall<'_, Req, Res> {}
+
+impl<'a, Req, Res> SharedCall<'a, Req, Res> {
+    pub(super) fn new(
+        shared: &'a Shared,
+        method: &'static MethodSpec,
+        request: Request<Req>,
+    ) -> Self {
+        Self {
+            shared,
+            method,
+            request,
+            deadline: None,
+            state: State::New,
+            response: PhantomData,
+        }
+    }
+}
+
+impl<Req: Message, Res: Message + Default> Future for SharedCall<'_, Req, Res> {
+    type Output = Result<Response<Res>, CallError>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.get_mut();
+        match this.state {
+            State::New => {
+                let now = || this.shared.clock.now();
+                this.deadline = match this.request.time_allowed() {
+                    TimeAllowed::Unlimited => None,
+                    TimeAllowed::For(timeout) => deadline_after(now(), timeout),
+                    TimeAllowed::Until(deadline) => Some(deadline),
+                };
+                this.begin(this.shared.next_lane(), None, cx)
+            }
+            State::Waiting(lane, waiter) => this.begin(lane, Some(waiter), cx),
+            State::Submitted(lane, number) => match lane.tickets.take(number, cx.waker()) {
+                None => Poll::Pending,
+                Some(settled) => {
+                    this.state = State::Done;
+                    Poll::Ready(finish(lane, number, settled))
+                }
+            },
+            // Polled again after it was ready, which the contract of futures leaves open.
+            State::Done => Poll::Pending,
+        }
+    }
+}
+
+impl<'a, Req: Message, Res: Message + Default> SharedCall<'a, Req, Res> {
+    /// Gives the request to the poller, or waits for a ticket.
+    fn begin(
+        &mut self,
+        lane: &'a Lane,
+        waiter: Option<WaiterKey>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Response<Res>, CallError>> {
+        if let Some(cause) = self.cause_to_fail() {
+            if let Some(waiter) = waiter {
+                lane.tickets.leave_queue(waiter);
+            }
+            self.state = State::Done;
+            return Poll::Ready(Err(CallError::new(cause, Execution::NeverSent)));
+        }
+        match lane.tickets.want(waiter, self.deadline, cx.waker()) {
+            Wanted::Waiting(waiter) => {
+                let joined = matches!(self.state, State::New);
+                self.state = State::Waiting(lane, waiter);
+                if joined && self.deadline.is_some() {
+                    // The poller is to sleep no longer than until then.
+                    lane.ring();
+                }
+                Poll::Pending
+            }
+            Wanted::Ticket(ticket) => {
+                self.submit(lane, ticket, cx);
+                Poll::Pending
+            }
+        }
+    }
+
+    fn cause_to_fail(&self) -> Option<Cause> {
+        let has_passed = |deadline| deadline <= self.shared.clock.now();
+        if self.deadline.is_some_and(has_passed) {
+            return Some(Cause::DeadlineExceeded);
+        }
+        let metadata_len = self.request.metadata().encoded_len();
+        if metadata_len > usize::from(u16::MAX) {
+            return Some(Cause::RequestTooLong {
+                message_len: metadata_len,
+                limit: usize::from(u16::MAX),
+            });
+        }
+        None
+    }
+
+    /// Encodes on this thread, and hands the bytes over.
+    fn submit(&mut self, lane: &'a Lane, mut ticket: Ticket, cx: &mut Context<'_>) {
+        let lens = RequestLens::of(&self.request);
+        // Kept by a guard while the message's own code runs: if that panics, the ticket is not lost.
+        let mut guard = GiveBack {
+            lane,
+            ticket: Some(Ticket {
+                number: ticket.number,
+                buf: Vec::new(),
+            }),
+        };
+        let len = lens.metadata + lens.message;
+        ticket.buf.resize(len, 0);
+        write_request(&self.request, self.method, &mut ticket.buf[..len]);
+        guard.ticket = None;
+        let number = ticket.number;
+        lane.tickets.submit(number, cx.waker());
+        self.state = State::Submitted(lane, number);
+        let submission = Submission {
+            ticket,
+            method: self.method,
+            deadline: self.deadline,
+            metadata_len: lens.metadata,
+            waits_for_ready: self
+                .request
+                .waits_for_ready()
+                .unwrap_or(self.shared.waits_for_ready),
+        };
+        lane.submit(submission);
+    }
+}
+
+impl<Req, Res> Drop for SharedCall<'_, Req, Res> {
+    fn drop(&mut self) {
+        match mem::replace(&mut self.state, State::Done) {
+            State::New | State::Done => {}
+            State::Waiting(lane, waiter) => lane.tickets.leave_queue(waiter),
+            State::Submitted(lane, number) => lane.tickets.leave(number),
+        }
+    }
+}
+
+/// Decodes the answer on the caller's thread; the ticket is free for the next call.
+fn finish<Res: Message + Default>(
+    lane: &Lane,
+    number: u32,
+    settled: Settled,
+) -> Result<Response<Res>, CallError> {
+    let Settled { buf, outcome } = settled;
+    let guard = GiveBack {
+        lane,
+        ticket: Some(Ticket { number, buf }),
+    };
+    outcome?;
+    decode(guard.ticket.as_ref().map_or(&[], |ticket| &ticket.buf))
+}
+
+/// Gives a ticket back when it is dropped, also by a panic of the message's own code.
+struct GiveBack<'a> {
+    lane: &'a Lane,
+    ticket: Option<Ticket>,
+}
+
+impl Drop for GiveBack<'_> {
+    fn drop(&mut self) {
+        if let Some(ticket) = self.ticket.take() {
+            self.lane.tickets.give_back(ticket);
+        }
+    }
+}
+
+impl Lane {
+    /// Hands a request to the poller. The queue has room: there are as many places as tickets.
+    fn submit(&self, submission: Submission) {
+        let number = submission.ticket.number;
+        if self.submissions.try_send(submission).is_ok() {
+            self.ring();
+            // After the fence in there. A poller that ends sets the flag, and then takes what is in the
+            // queue: either it finds this submission, or this look finds the flag.
+            if !self.is_over.load(Ordering::Relaxed) {
+                return;
+            }
+        }
+        // The poller's thread has ended, which only a panic of this library's brings about.
+        let cause = Cause::NotConnected {
+            address: self.address.clone(),
+            latest: None,
+        };
+        let settled = Settled {
+            buf: Vec::new(),
+            outcome: Err(CallError::new(cause, Execution::NeverSent)),
+        };
+        self.tickets.settle(number, settled);
+    }
+
+    /// Wakes the poller, should it sleep.
+    pub(super) fn ring(&self) {
+        match self.bell.get() {
+            Some(bell) => bell.ring(),
+            // It has not begun. What it is to find was put before this fence, and it looks after one
+            // of its own that comes after its bell is there: if this look misses the bell, that look
+            // finds what was put.
+            None => {
+                fence(Ordering::SeqCst);
+                if let Some(bell) = self.bell.get() {
+                    bell.ring();
+                }
+            }
+        }
+    }
+}

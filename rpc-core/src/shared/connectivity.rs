@@ -1,0 +1,197 @@
+//! [`ConnectivityState`]: how a channel stands with its server, and [`Watch`], to be told of it.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use crate::transport::ConnectError;
+
+/// How a channel stands with its server. Names and meanings are gRPC's ("gRPC Connectivity Semantics
+/// and API").
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ConnectivityState {
+    /// Not connected, and not about to be: the first call connects.
+    Idle,
+    /// A connection is being made. Calls wait for it.
+    Connecting,
+    /// Calls go out.
+    Ready,
+    /// The latest attempt has failed, and the next one waits. Calls fail at once, unless they
+    /// [wait for ready](crate::Request::wait_for_ready).
+    TransientFailure,
+    /// It will not connect any more.
+    Shutdown,
+}
+
+impl fmt::Display for ConnectivityState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Idle => "idle",
+            Self::Connecting => "connecting",
+            Self::Ready => "ready",
+            Self::TransientFailure => "transient failure",
+            Self::Shutdown => "shutdown",
+        })
+    }
+}
+
+/// The state of each poller's connection, and of the channel that is made of them. Off the data path.
+#[derive(Debug)]
+pub(crate) struct Connectivity(Mutex<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    states: Vec<ConnectivityState>,
+    /// Of the channel: what is told to watchers.
+    overall: ConnectivityState,
+    /// Counts changes of the overall state.
+    version: u64,
+    latest_error: Option<Arc<ConnectError>>,
+    wakers: Vec<Waker>,
+}
+
+impl Connectivity {
+    pub(crate) fn new(pollers: usize, state: ConnectivityState) -> Self {
+        Self(Mutex::new(Inner {
+            states: vec![state; pollers],
+            overall: state,
+            version: 0,
+            latest_error: None,
+            wakers: Vec::new(),
+        }))
+    }
+
+    /// One poller's connection has changed.
+    pub(crate) fn set(&self, poller: usize, state: ConnectivityState) {
+        self.change(poller, state, None);
+    }
+
+    /// One poller's attempt has failed.
+    pub(crate) fn fail(&self, poller: usize, error: Arc<ConnectError>) {
+        self.change(poller, ConnectivityState::TransientFailure, Some(error));
+    }
+
+    fn change(&self, poller: usize, state: ConnectivityState, error: Option<Arc<ConnectError>>) {
+        let mut inner = self.lock();
+        inner.states[poller] = state;
+        let any = |wanted| inner.states.contains(&wanted);
+        // As gRPC sums up the connections of one channel: the best of them counts.
+        let overall = [
+            ConnectivityState::Ready,
+            ConnectivityState::Connecting,
+            ConnectivityState::Idle,
+            ConnectivityState::TransientFailure,
+        ]
+        .into_iter()
+        .find(|&state| any(state))
+        .unwrap_or(ConnectivityState::Shutdown);
+        if error.is_some() {
+            inner.latest_error = error;
+        }
+        let mut wakers = Vec::new();
+        if inner.overall != overall {
+            inner.overall = overall;
+            inner.version += 1;
+            wakers = std::mem::take(&mut inner.wakers);
+        }
+        drop(inner);
+        for waker in wakers {
+            waker.wake();
+        }
+    }
+
+    pub(crate) fn state(&self) -> ConnectivityState {
+        self.lock().overall
+    }
+
+    pub(crate) fn latest_error(&self) -> Option<Arc<ConnectError>> {
+        self.lock().latest_error.clone()
+    }
+
+    /// The state, once it is another than that of `seen`.
+    pub(crate) fn poll_changed(
+        &self,
+        seen: &mut u64,
+        cx: &mut Context<'_>,
+    ) -> Poll<ConnectivityState> {
+        let mut inner = self.lock();
+        if inner.version != *seen {
+            *seen = inner.version;
+            return Poll::Ready(inner.overall);
+        }
+        if !inner.wakers.iter().any(|waker| waker.will_wake(cx.waker())) {
+            inner.wakers.push(cx.waker().clone());
+        }
+        Poll::Pending
+    }
+
+    pub(crate) fn version(&self) -> u64 {
+        self.lock().version
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        // Nothing under the lock panics.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Tells of changes of a channel's [`ConnectivityState`].
+#[derive(Debug)]
+pub struct Watch {
+    pub(super) connectivity: Arc<Connectivity>,
+    pub(super) seen: u64,
+}
+
+impl Watch {
+    /// The next state that is another than the one before. States that lasted while nobody asked
+    /// are passed over: what comes is the present one.
+    pub async fn changed(&mut self) -> ConnectivityState {
+        std::future::poll_fn(|cx| self.connectivity.poll_changed(&mut self.seen, cx)).await
+    }
+
+    /// The present state.
+    #[must_use]
+    pub fn state(&self) -> ConnectivityState {
+        self.connectivity.state()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ConnectivityState::{Connecting, Idle, Ready, Shutdown, TransientFailure};
+    use super::*;
+
+    #[test]
+    fn the_best_of_the_connections_is_the_channels_state() {
+        let connectivity = Connectivity::new(2, Idle);
+        let cases = [
+            (0, Connecting, Connecting),
+            (0, Ready, Ready),
+            (1, Connecting, Ready),
+            (0, TransientFailure, Connecting),
+            (1, TransientFailure, TransientFailure),
+            (0, Shutdown, TransientFailure),
+            (1, Shutdown, Shutdown),
+        ];
+        for (poller, state, overall) in cases {
+            connectivity.set(poller, state);
+            assert_eq!(connectivity.state(), overall, "{poller} {state}");
+        }
+    }
+
+    #[test]
+    fn a_watch_is_told_of_changes_and_of_nothing_else() {
+        let connectivity = Connectivity::new(1, Connecting);
+        let mut cx = Context::from_waker(Waker::noop());
+        let mut seen = connectivity.version();
+        assert!(connectivity.poll_changed(&mut seen, &mut cx).is_pending());
+        connectivity.set(0, Connecting);
+        assert!(connectivity.poll_changed(&mut seen, &mut cx).is_pending());
+        connectivity.set(0, Ready);
+        connectivity.set(0, TransientFailure);
+        let polled = connectivity.poll_changed(&mut seen, &mut cx);
+        assert_eq!(polled, Poll::Ready(TransientFailure));
+        assert!(connectivity.poll_changed(&mut seen, &mut cx).is_pending());
+    }
+}

@@ -1,0 +1,576 @@
+//! [`SharedPoller`]: the poller behind a shared channel: it sends what callers hand over, settles what
+//! has ended, and keeps the connection.
+
+use std::collections::VecDeque;
+use std::io;
+use std::mem;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::sync::{Arc, OnceLock};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, Sender, unbounded};
+
+use super::backoff::Backoff;
+use super::connectivity::{Connectivity, ConnectivityState};
+use super::tickets::{Settled, Ticket, Tickets};
+use super::{ChannelError, Report, Submission};
+use crate::call_error::{CallError, Cause, Execution};
+use crate::channel::MethodNumbers;
+use crate::doorbell::Doorbell;
+use crate::driver::{Driver, LinkKey, LinkStanding, TimerTarget};
+use crate::frame::CallId;
+use crate::idle::Idle;
+use crate::limits::{Limits, Waiting};
+use crate::outgoing::{Asker, Begun, Outgoing, Polled, Poller};
+use crate::timers::TimerKey;
+use crate::transport::{CloseReason, ConnectError, Dialer, FabricError, Transport};
+
+/// Submissions taken in one turn: as many as a few doorbells carry, so that answers are not kept
+/// waiting behind a crowd of callers.
+const BATCH: usize = 64;
+
+/// Turns between two looks at those that wait for a ticket.
+const TURNS_PER_LOOK: u32 = 64;
+
+/// The longest sleep while calls wait for tickets: those that are woken and do not come are passed over
+/// after some looks.
+const SHORT_SLEEP: Duration = Duration::from_millis(1);
+
+/// How long a poller that ends waits for its connection to close.
+const CLOSE_TIME: Duration = Duration::from_secs(1);
+
+/// What a poller is given.
+pub(super) struct Settings {
+    pub(super) index: usize,
+    pub(super) address: String,
+    pub(super) tickets: Arc<Tickets>,
+    pub(super) submissions: Receiver<Submission>,
+    pub(super) bell: Arc<OnceLock<Arc<Doorbell>>>,
+    pub(super) is_over: Arc<AtomicBool>,
+    pub(super) is_ready: Arc<AtomicBool>,
+    pub(super) limits: Arc<OnceLock<Limits>>,
+    pub(super) connectivity: Arc<Connectivity>,
+    pub(super) backoff: Backoff,
+    pub(super) connect_timeout: Duration,
+    pub(super) waiting: Waiting,
+    /// Whether the first call connects.
+    pub(super) is_lazy: bool,
+}
+
+/// Where handshakes are carried out: they block.
+pub(crate) trait Elsewhere {
+    fn run(&self, job: Box<dyn FnOnce() + Send>) -> io::Result<()>;
+}
+
+/// Each on a thread that ends with it: they are few and far between.
+pub(super) struct OnThreads;
+
+impl Elsewhere for OnThreads {
+    fn run(&self, job: Box<dyn FnOnce() + Send>) -> io::Result<()> {
+        let named = thread::Builder::new().name("verbline-dial".to_owned());
+        named.spawn(job).map(drop)
+    }
+}
+
+/// The poller of one lane of a channel.
+pub(crate) struct SharedPoller<T: Transport> {
+    driver: Rc<Driver<T>>,
+    settings: Settings,
+    elsewhere: Box<dyn Elsewhere>,
+    report: Option<Report>,
+    dialer: Arc<dyn Dialer<T::Dialed>>,
+    dialed: (Sender<DialOutcome<T>>, Receiver<DialOutcome<T>>),
+    standing: Standing,
+    /// Links that take no more calls, and still have some under way.
+    retiring: Vec<LinkKey>,
+    /// What is known of each ticket that is with this poller, by its number.
+    records: Vec<Record>,
+    /// Requests that cannot be sent yet, oldest first.
+    backlog: VecDeque<Submission>,
+    turns: u32,
+}
+
+type DialOutcome<T> = Result<<T as Transport>::Dialed, ConnectError>;
+
+/// How this poller stands with the server.
+enum Standing {
+    /// Nobody has called yet.
+    Idle,
+    Dialing,
+    Connected {
+        link: LinkKey,
+        methods: MethodNumbers,
+    },
+    /// The next attempt is made then. With the error of the one before, if that failed.
+    Resting {
+        until: Instant,
+        latest: Option<Arc<ConnectError>>,
+    },
+}
+
+enum Record {
+    Free,
+    Backlogged {
+        timer: Option<TimerKey>,
+    },
+    InFlight {
+        link: LinkKey,
+        call: CallId,
+        deadline: Option<Instant>,
+        /// The ticket's, for the answer.
+        buf: Vec<u8>,
+    },
+}
+
+impl<T: Transport> SharedPoller<T> {
+    pub(super) fn new(
+        driver: Driver<T>,
+        settings: Settings,
+        elsewhere: impl Elsewhere + 'static,
+        report: Report,
+    ) -> Self {
+        let _ = settings.bell.set(Arc::clone(&driver.bell));
+        let dialer = driver.state.borrow().transport.dialer();
+        let count = settings.tickets.count();
+        let mut poller = Self {
+            driver: Rc::new(driver),
+            elsewhere: Box::new(elsewhere),
+            report: Some(report),
+            dialer,
+            dialed: unbounded(),
+            standing: Standing::Idle,
+            retiring: Vec::new(),
+            records: (0..count).map(|_| Record::Free).collect(),
+            backlog: VecDeque::new(),
+            turns: 0,
+            settings,
+        };
+        if !poller.settings.is_lazy {
+            poller.dial();
+        }
+        poller
+    }
+
+    /// Until the channel is gone.
+    pub(super) fn run(mut self) {
+        let mut idle = Idle::new(self.settings.waiting);
+        while !self.is_over() {
+            if idle.after_turn(self.turn()) {
+                let at_most = self.longest_sleep();
+                self.driver.sleep(at_most, &|| self.has_more());
+            }
+        }
+        self.driver.close_all();
+        let deadline = Instant::now() + CLOSE_TIME;
+        while !self.driver.is_closed() && Instant::now() < deadline {
+            self.driver.turn();
+        }
+    }
+
+    /// One turn; whether it found anything to do.
+    pub(crate) fn turn(&mut self) -> bool {
+        let any_submitted = self.take_submissions();
+        let found_any = self.driver.turn() | any_submitted;
+        let any_settled = self.settle();
+        if !self.backlog.is_empty() {
+            self.send_backlog();
+        }
+        self.look_after_connection();
+        self.turns = self.turns.wrapping_add(1);
+        if self.turns.is_multiple_of(TURNS_PER_LOOK) {
+            self.settings
+                .tickets
+                .look_after_queue(self.driver.clock.now());
+        }
+        found_any | any_settled
+    }
+
+    fn is_over(&self) -> bool {
+        self.settings.is_over.load(Ordering::Relaxed)
+    }
+
+    fn has_more(&self) -> bool {
+        !self.settings.submissions.is_empty() || !self.dialed.1.is_empty() || self.is_over()
+    }
+
+    fn longest_sleep(&self) -> Duration {
+        let now = self.driver.clock.now();
+        let until = |moment: Instant| moment.saturating_duration_since(now);
+        let queue = self.settings.tickets.look_after_queue(now);
+        let mut longest = if queue.is_waiting {
+            SHORT_SLEEP
+        } else {
+            Duration::MAX
+        };
+        longest = queue
+            .next_deadline
+            .map_or(longest, |at| longest.min(until(at)));
+        match self.standing {
+            Standing::Resting { until: at, .. } => longest.min(until(at)),
+            _ => longest,
+        }
+    }
+
+    // ---- calls ----
+
+    fn take_submissions(&mut self) -> bool {
+        for taken in 0..BATCH {
+            let Ok(submission) = self.settings.submissions.try_recv() else {
+                return taken > 0;
+            };
+            let unsent = if self.backlog.is_empty() {
+                self.begin(submission)
+            } else {
+                // First come, first served.
+                Some(submission)
+            };
+            if let Some(submission) = unsent {
+                self.keep(submission);
+            }
+        }
+        true
+    }
+
+    /// Sends a request; hands it back if that has to wait.
+    fn begin(&mut self, mut submission: Submission) -> Option<Submission> {
+        let Standing::Connected { link, methods } = &mut self.standing else {
+            return Some(submission);
+        };
+        let link = *link;
+        let Some(method) = methods.number_of(submission.method) else {
+            let path = submission.method.path;
+            self.refuse(submission.ticket, Cause::Unimplemented { path });
+            return None;
+        };
+        let body = &submission.ticket.buf;
+        let outgoing = Outgoing {
+            method,
+            deadline: submission.deadline,
+            metadata_len: submission.metadata_len,
+            message_len: body.len() - submission.metadata_len,
+            write: &mut |out| out.copy_from_slice(body),
+        };
+        let asker = Asker::Ticket(submission.ticket.number);
+        match self.driver.begin(link, outgoing, asker) {
+            Begun::Sent(call) => {
+                self.records[submission.ticket.number as usize] = Record::InFlight {
+                    link,
+                    call,
+                    deadline: submission.deadline,
+                    buf: mem::take(&mut submission.ticket.buf),
+                };
+                None
+            }
+            Begun::NoRoom | Begun::Waiting(_) => Some(submission),
+            // The next connection will do.
+            Begun::Failed(error) if matches!(error.cause(), Cause::Disconnected(_)) => {
+                Some(submission)
+            }
+            Begun::Failed(error) => {
+                self.settle_one(submission.ticket, Err(error));
+                None
+            }
+        }
+    }
+
+    /// Keeps a request for later, unless there is nothing to wait for.
+    fn keep(&mut self, submission: Submission) {
+        match &self.standing {
+            Standing::Resting {
+                latest: Some(error),
+                ..
+            } if !submission.waits_for_ready => {
+                let latest = Some(Arc::clone(error));
+                return self.refuse_unconnected(submission.ticket, latest);
+            }
+            Standing::Idle => self.dial(),
+            _ => {}
+        }
+        let number = submission.ticket.number;
+        let timer = submission.deadline.map(|deadline| {
+            let timers = &mut self.driver.state.borrow_mut().timers;
+            timers.insert(deadline, TimerTarget::Ticket(number))
+        });
+        self.records[number as usize] = Record::Backlogged { timer };
+        self.backlog.push_back(submission);
+    }
+
+    fn send_backlog(&mut self) {
+        while let Some(submission) = self.backlog.pop_front() {
+            let number = submission.ticket.number;
+            let unsent = if self.settings.tickets.is_abandoned(number) {
+                // Its ticket comes back when it is settled.
+                self.refuse(submission.ticket, Cause::DeadlineExceeded);
+                None
+            } else {
+                let record = mem::replace(&mut self.records[number as usize], Record::Free);
+                let unsent = self.begin(submission);
+                if unsent.is_some() {
+                    self.records[number as usize] = record;
+                } else {
+                    self.cancel(record);
+                }
+                unsent
+            };
+            if let Some(submission) = unsent {
+                self.backlog.push_front(submission);
+                return;
+            }
+        }
+    }
+
+    /// Ends the calls that have something to look at: an answer, a deadline, the end of their
+    /// connection.
+    fn settle(&mut self) -> bool {
+        let mut settled = mem::take(&mut self.driver.state.borrow_mut().settled);
+        let any = !settled.is_empty();
+        for number in settled.drain(..) {
+            match mem::replace(&mut self.records[number as usize], Record::Free) {
+                Record::Free => {}
+                Record::Backlogged { .. } => {
+                    let place = self
+                        .backlog
+                        .iter()
+                        .position(|submission| submission.ticket.number == number);
+                    if let Some(submission) = place.and_then(|place| self.backlog.remove(place)) {
+                        // Its timer has fired.
+                        self.refuse(submission.ticket, Cause::DeadlineExceeded);
+                    }
+                }
+                Record::InFlight {
+                    link,
+                    call,
+                    deadline,
+                    mut buf,
+                } => {
+                    let asker = Asker::Ticket(number);
+                    let polled =
+                        self.driver
+                            .poll_answer(link, call, deadline, asker, &mut |frame| {
+                                buf.clear();
+                                buf.extend_from_slice(frame);
+                            });
+                    let outcome = match polled {
+                        Polled::Pending => {
+                            self.records[number as usize] = Record::InFlight {
+                                link,
+                                call,
+                                deadline,
+                                buf,
+                            };
+                            continue;
+                        }
+                        Polled::Received => Ok(()),
+                        Polled::Failed(error) => Err(error),
+                    };
+                    self.settle_one(Ticket { number, buf }, outcome);
+                }
+            }
+        }
+        let state = &mut *self.driver.state.borrow_mut();
+        if state.settled.is_empty() {
+            state.settled = settled;
+        }
+        any
+    }
+
+    fn settle_one(&mut self, ticket: Ticket, outcome: Result<(), CallError>) {
+        let Ticket { number, buf } = ticket;
+        self.settings
+            .tickets
+            .settle(number, Settled { buf, outcome });
+    }
+
+    /// Ends a call that was never sent.
+    fn refuse(&mut self, ticket: Ticket, cause: Cause) {
+        let record = mem::replace(&mut self.records[ticket.number as usize], Record::Free);
+        self.cancel(record);
+        let error = CallError::new(cause, Execution::NeverSent);
+        self.settle_one(ticket, Err(error));
+    }
+
+    fn refuse_unconnected(&mut self, ticket: Ticket, latest: Option<Arc<ConnectError>>) {
+        let address = self.settings.address.clone();
+        self.refuse(ticket, Cause::NotConnected { address, latest });
+    }
+
+    fn cancel(&mut self, record: Record) {
+        if let Record::Backlogged { timer: Some(timer) } = record {
+            self.driver.state.borrow_mut().timers.cancel(timer);
+        }
+    }
+
+    // ---- the connection ----
+
+    fn look_after_connection(&mut self) {
+        match &self.standing {
+            Standing::Idle => {}
+            Standing::Connected { link, .. } => {
+                let link = *link;
+                match self.driver.standing_of(link) {
+                    LinkStanding::Up => {}
+                    LinkStanding::GoingAway => {
+                        // Calls under way finish there, while new ones go elsewhere.
+                        self.retiring.push(link);
+                        self.rest(None);
+                    }
+                    LinkStanding::Ended => {
+                        self.driver.let_go(link);
+                        self.rest(None);
+                    }
+                }
+            }
+            Standing::Dialing => {
+                if let Ok(outcome) = self.dialed.1.try_recv() {
+                    self.arrive(outcome);
+                }
+            }
+            Standing::Resting { until, .. } => {
+                if *until <= self.driver.clock.now() {
+                    self.dial();
+                }
+            }
+        }
+        if !self.retiring.is_empty() {
+            let driver = &self.driver;
+            self.retiring.retain(|&link| {
+                let is_in_use = driver.calls_under_way(link) > 0;
+                if !is_in_use {
+                    driver.let_go(link);
+                }
+                is_in_use
+            });
+        }
+    }
+
+    fn dial(&mut self) {
+        self.set_standing(Standing::Dialing);
+        let dialer = Arc::clone(&self.dialer);
+        let address = self.settings.address.clone();
+        let (hello, timeout) = (self.driver.hello(), self.settings.connect_timeout);
+        let (answers, bell) = (self.dialed.0.clone(), Arc::clone(&self.driver.bell));
+        let job = Box::new(move || {
+            let outcome = dialer.dial(&address, &hello, timeout);
+            // If the poller has ended meanwhile, so does the connection, here.
+            let _ = answers.send(outcome);
+            bell.ring();
+        });
+        if let Err(source) = self.elsewhere.run(job) {
+            let address = self.settings.address.clone();
+            self.fail(ConnectError::Device {
+                address,
+                source: source.into(),
+            });
+        }
+    }
+
+    fn arrive(&mut self, outcome: DialOutcome<T>) {
+        let address = &self.settings.address;
+        let joined = outcome.and_then(|dialed| self.driver.join(address, |t| t.adopt(dialed)));
+        match joined {
+            Ok(joined) => {
+                self.driver.hold(joined.link);
+                self.settings.backoff.succeed();
+                let methods = MethodNumbers::of(&joined.session);
+                self.set_standing(Standing::Connected {
+                    link: joined.link,
+                    methods,
+                });
+                if let Some(report) = self.report.take() {
+                    report.tell(Ok(()));
+                }
+                self.send_backlog();
+            }
+            Err(error) => self.fail(error),
+        }
+    }
+
+    fn fail(&mut self, error: ConnectError) {
+        let error = Arc::new(error);
+        tracing::warn!(address = self.settings.address, %error, "not connected");
+        self.rest(Some(Arc::clone(&error)));
+        let (kept, refused): (VecDeque<_>, _) = mem::take(&mut self.backlog)
+            .into_iter()
+            .partition(|submission| submission.waits_for_ready);
+        self.backlog = kept;
+        for submission in refused {
+            self.refuse_unconnected(submission.ticket, Some(Arc::clone(&error)));
+        }
+        if let Some(report) = self.report.take() {
+            report.tell(Err(ChannelError::Connect(error)));
+        }
+    }
+
+    fn rest(&mut self, latest: Option<Arc<ConnectError>>) {
+        let until = self.driver.clock.now() + self.settings.backoff.next();
+        self.set_standing(Standing::Resting { until, latest });
+    }
+
+    fn set_standing(&mut self, standing: Standing) {
+        self.standing = standing;
+        let (index, connectivity) = (self.settings.index, &self.settings.connectivity);
+        let is_ready = matches!(self.standing, Standing::Connected { .. });
+        self.settings.is_ready.store(is_ready, Ordering::Relaxed);
+        match &self.standing {
+            Standing::Idle => connectivity.set(index, ConnectivityState::Idle),
+            Standing::Connected { .. } => connectivity.set(index, ConnectivityState::Ready),
+            Standing::Resting {
+                latest: Some(error),
+                ..
+            } => connectivity.fail(index, Arc::clone(error)),
+            Standing::Dialing | Standing::Resting { latest: None, .. } => {
+                connectivity.set(index, ConnectivityState::Connecting);
+            }
+        }
+    }
+}
+
+impl<T: Transport> Drop for SharedPoller<T> {
+    /// Whatever ends this thread: nobody waits for it any longer.
+    fn drop(&mut self) {
+        self.settings.is_ready.store(false, Ordering::Relaxed);
+        self.settings.is_over.store(true, Ordering::Relaxed);
+        // Before the queue is looked at below: see `Lane::submit`.
+        fence(Ordering::SeqCst);
+        let index = self.settings.index;
+        self.settings
+            .connectivity
+            .set(index, ConnectivityState::Shutdown);
+        for number in 0..self.records.len() {
+            let record = mem::replace(&mut self.records[number], Record::Free);
+            if let Record::InFlight { buf, .. } = record {
+                let cause = Cause::Disconnected(CloseReason::Local);
+                let error = CallError::new(cause, Execution::MayHaveRun);
+                let number = number as u32;
+                self.settle_one(Ticket { number, buf }, Err(error));
+            }
+        }
+        let backlog = mem::take(&mut self.backlog);
+        let submitted: Vec<_> = self.settings.submissions.try_iter().collect();
+        for submission in backlog.into_iter().chain(submitted) {
+            self.refuse_unconnected(submission.ticket, None);
+        }
+    }
+}
+
+/// For a poller that has no device: every call fails, until the channel is gone.
+pub(super) fn refuse_all(settings: &Settings, error: FabricError) {
+    let error = Arc::new(ConnectError::Device {
+        address: settings.address.clone(),
+        source: error.into(),
+    });
+    settings
+        .connectivity
+        .fail(settings.index, Arc::clone(&error));
+    for submission in &settings.submissions {
+        let Ticket { number, buf } = submission.ticket;
+        let cause = Cause::NotConnected {
+            address: settings.address.clone(),
+            latest: Some(Arc::clone(&error)),
+        };
+        let outcome = Err(CallError::new(cause, Execution::NeverSent));
+        settings.tickets.settle(number, Settled { buf, outcome });
+    }
+}
