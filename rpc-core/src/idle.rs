@@ -39,6 +39,45 @@ static SPINNERS: AtomicUsize = AtomicUsize::new(0);
 static CORES: LazyLock<usize> =
     LazyLock::new(|| thread::available_parallelism().map_or(1, usize::from));
 
+/// Pollers of this process that never sleep.
+static BUSY: AtomicUsize = AtomicUsize::new(0);
+
+/// A poller that never sleeps, for as long as it is held.
+#[derive(Debug)]
+pub(crate) struct BusyPoller(());
+
+impl BusyPoller {
+    /// Counts one, if it is one; a sentence in the log says when there are more than cores.
+    pub(crate) fn announce(waiting: Waiting) -> Option<Self> {
+        if waiting != Waiting::Busy {
+            return None;
+        }
+        let (pollers, cores) = (BUSY.fetch_add(1, Ordering::Relaxed) + 1, cores());
+        if is_too_many(pollers, cores) {
+            tracing::warn!(
+                pollers,
+                cores,
+                "more busy pollers than cores that this process may use (its affinity mask and its control \
+                 group's quota): they take turns, and calls wait for time slices. Use fewer pollers, or \
+                 `Waiting::Adaptive`"
+            );
+        }
+        Some(Self(()))
+    }
+}
+
+impl Drop for BusyPoller {
+    fn drop(&mut self) {
+        BUSY.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Whether pollers that spin keep each other from their cores. With one core there is nobody to wait for
+/// who does not need it.
+fn is_too_many(pollers: usize, cores: usize) -> bool {
+    cores == 1 || pollers > cores
+}
+
 /// How many cores this process may use. First called on a thread that is not pinned.
 pub(crate) fn cores() -> usize {
     *CORES
@@ -94,9 +133,7 @@ impl Idle {
             self.stop_spinning();
             return true;
         }
-        // With one core there is nobody to wait for who does not need it.
-        let cores = cores();
-        let is_crowded = cores == 1 || SPINNERS.load(Ordering::Relaxed) > cores;
+        let is_crowded = is_too_many(SPINNERS.load(Ordering::Relaxed), cores());
         if is_crowded || self.empty_turns.is_multiple_of(PATIENT) {
             thread::yield_now();
         }
@@ -124,5 +161,39 @@ impl Idle {
 impl Drop for Idle {
     fn drop(&mut self) {
         self.stop_spinning();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Takes empty turns until the poller is to sleep, or `most` have been taken.
+    fn turns_until_sleep(idle: &mut Idle, most: u32) -> Option<u32> {
+        (0..most).find(|_| idle.after_turn(false))
+    }
+
+    #[test]
+    fn each_way_of_waiting_spins_as_long_as_it_says() {
+        assert_eq!(
+            turns_until_sleep(&mut Idle::new(Waiting::Event), 10),
+            Some(0)
+        );
+        assert_eq!(
+            turns_until_sleep(&mut Idle::new(Waiting::Busy), 100_000),
+            None
+        );
+        let mut adaptive = Idle::new(Waiting::Adaptive);
+        let started = Instant::now();
+        let spun = turns_until_sleep(&mut adaptive, u32::MAX).unwrap();
+        assert!(spun >= SPINNING && started.elapsed() >= SPIN_TIME, "{spun}");
+        // What comes begins the spinning anew.
+        adaptive.after_turn(true);
+        assert!(turns_until_sleep(&mut adaptive, u32::MAX).unwrap() >= SPINNING);
+    }
+
+    #[test]
+    fn pollers_are_too_many_when_each_has_no_core() {
+        assert!(!is_too_many(2, 2) && is_too_many(3, 2) && is_too_many(1, 1));
     }
 }

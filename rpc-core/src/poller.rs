@@ -16,7 +16,7 @@ use crate::clock::Clock;
 use crate::dispatch::Methods;
 use crate::doorbell::Doorbell;
 use crate::driver::Driver;
-use crate::idle::{self, Idle};
+use crate::idle::{self, BusyPoller, Idle};
 use crate::limits::{Intents, Limits, Waiting};
 use crate::outgoing::Poller;
 use crate::transport::{ConnectError, Counters, Fabric, FabricError, Transport};
@@ -33,6 +33,7 @@ pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 pub struct LocalPoller {
     driver: Rc<dyn Poller>,
     waiting: Waiting,
+    _busy: Option<Rc<BusyPoller>>,
 }
 
 /// [`LocalPoller::block_on`] was called inside a turn of the same poller, from a handler or from a
@@ -73,11 +74,24 @@ impl LocalPoller {
     /// A poller over any transport, with any clock: what tests use. It never sleeps.
     pub fn over<T: Transport>(transport: T, clock: Clock) -> Self {
         let driver = Driver::new(transport, Methods::new(), clock);
-        Self::from_driver(Rc::new(driver), Waiting::Busy)
+        Self::stepped(Rc::new(driver))
     }
 
     pub(crate) fn from_driver(driver: Rc<dyn Poller>, waiting: Waiting) -> Self {
-        Self { driver, waiting }
+        Self {
+            driver,
+            waiting,
+            _busy: BusyPoller::announce(waiting).map(Rc::new),
+        }
+    }
+
+    /// A poller whose turns somebody else takes.
+    pub(crate) fn stepped(driver: Rc<dyn Poller>) -> Self {
+        Self {
+            driver,
+            waiting: Waiting::Busy,
+            _busy: None,
+        }
     }
 
     /// The poller whose thread this is, for handlers that make calls: on a server's thread they

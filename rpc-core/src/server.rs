@@ -20,7 +20,7 @@ use crate::clock::Clock;
 use crate::dispatch::{Methods, Service};
 use crate::doorbell::Doorbell;
 use crate::driver::Driver;
-use crate::idle::Idle;
+use crate::idle::{self, Idle};
 use crate::limits::{Intents, Keepalive, Limits, Waiting};
 use crate::method::MethodSpec;
 use crate::poller::LocalPoller;
@@ -324,6 +324,8 @@ impl<F: Fabric> ServerBuilder<F> {
     ///
     /// [`ServerError`], with nothing left running.
     pub fn bind(self, address: &str) -> Result<Server, ServerError> {
+        // Before any thread is pinned.
+        idle::cores();
         for (index, service) in self.services.iter().enumerate() {
             if self.services[..index]
                 .iter()
@@ -397,13 +399,6 @@ impl<F: Fabric> ServerBuilder<F> {
 
     fn cores_of_pollers(&self) -> Vec<usize> {
         let allowed = self.fabric.allowed_cores();
-        if self.pollers > allowed.len() {
-            tracing::warn!(
-                pollers = self.pollers,
-                cores = allowed.len(),
-                "more busy pollers than cores: each will wait for the others' time slices"
-            );
-        }
         match &self.cores {
             Some(cores) => cores.clone(),
             None if allowed.len() > self.pollers => {

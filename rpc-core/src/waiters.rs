@@ -45,6 +45,12 @@ impl Waiters {
         self.queue.is_empty() && self.expected == 0
     }
 
+    /// Whether nobody waits, called up or not.
+    pub(crate) fn is_deserted(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    #[cfg(feature = "test-util")]
     pub(crate) fn len(&self) -> usize {
         self.waiting.len()
     }

@@ -21,7 +21,7 @@ use crate::channel::MethodNumbers;
 use crate::doorbell::Doorbell;
 use crate::driver::{Driver, LinkKey, LinkStanding, TimerTarget};
 use crate::frame::CallId;
-use crate::idle::Idle;
+use crate::idle::{BusyPoller, Idle};
 use crate::limits::{Limits, Waiting};
 use crate::outgoing::{Asker, Begun, Outgoing, Polled, Poller};
 use crate::timers::TimerKey;
@@ -155,6 +155,7 @@ impl<T: Transport> SharedPoller<T> {
 
     /// Until the channel is gone.
     pub(super) fn run(mut self) {
+        let _busy = BusyPoller::announce(self.settings.waiting);
         let mut idle = Idle::new(self.settings.waiting);
         while !self.is_over() {
             if idle.after_turn(self.turn()) {

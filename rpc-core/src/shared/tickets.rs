@@ -155,7 +155,7 @@ impl Tickets {
     /// that were called and do not come. The next deadline, if anybody waits.
     pub(crate) fn look_after_queue(&self, now: Instant) -> QueueState {
         let mut office = self.office();
-        if office.waiters.len() == 0 {
+        if office.waiters.is_deserted() {
             return QueueState::default();
         }
         let mut woken = Vec::new();

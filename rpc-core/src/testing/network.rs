@@ -13,7 +13,7 @@ use crate::client::LocalChannel;
 use crate::clock::Clock;
 use crate::dispatch::Methods;
 use crate::driver::Driver;
-use crate::limits::{FRAME_OVERHEAD, Intents, Limits, Waiting};
+use crate::limits::{FRAME_OVERHEAD, Intents, Limits};
 use crate::poller::LocalPoller;
 use crate::server::ServerAdmission;
 use crate::transport::ConnectionId;
@@ -80,7 +80,7 @@ impl Network {
         let endpoint = transport.index();
         self.wires.borrow_mut().listen(name, endpoint, admission);
         let driver = Rc::new(Driver::new(transport, methods, self.clock.clone()));
-        let poller = LocalPoller::from_driver(Rc::clone(&driver) as Rc<_>, Waiting::Busy);
+        let poller = LocalPoller::stepped(Rc::clone(&driver) as Rc<_>);
         let node = Rc::new(Node {
             driver,
             poller,
