@@ -42,6 +42,17 @@ pub enum ProtocolError {
         /// The number agreed on.
         limit: u32,
     },
+    /// What only a server says, to a server; or what only a client says, to a client or in another
+    /// frame than a credit frame.
+    #[error("the peer set the flag '{flag}' in a {kind:?} to a {role:?}")]
+    WrongFlag {
+        /// What the flag means.
+        flag: &'static str,
+        /// What came.
+        kind: FrameKind,
+        /// What this side is.
+        role: Role,
+    },
     /// An answer to no call.
     #[error("the peer answered a call that is not under way (id {:#010x})", call.0)]
     UnknownCall {
@@ -59,6 +70,16 @@ pub struct Connection {
     /// Client: requests sent and not answered. Server: requests received and not answered.
     calls_under_way: u32,
     max_in_flight: u32,
+    /// What the handshake granted; a client keeps that much, however long it is idle.
+    initial_credits: u32,
+    /// The server is shutting down: decided by this side, or heard from the other.
+    going_away: bool,
+    /// Server: receives that the window was made smaller by.
+    freed: u32,
+    /// Server: some frame has told the client so.
+    has_told: bool,
+    /// Client: a request was sent since this was asked for.
+    was_used: bool,
     /// Server: the client's latest request took the last credit it had. Only the client can know:
     /// what this side has granted may still be on its way.
     client_is_out: bool,
@@ -74,6 +95,11 @@ impl Connection {
             window: ReceiveWindow::new(0),
             calls_under_way: 0,
             max_in_flight,
+            initial_credits,
+            going_away: false,
+            freed: 0,
+            has_told: false,
+            was_used: false,
             client_is_out: false,
         }
     }
@@ -87,6 +113,11 @@ impl Connection {
             window: ReceiveWindow::new(initial_credits),
             calls_under_way: 0,
             max_in_flight,
+            initial_credits,
+            going_away: false,
+            freed: 0,
+            has_told: false,
+            was_used: false,
             client_is_out: false,
         }
     }
@@ -97,7 +128,9 @@ impl Connection {
     ///
     /// [`ProtocolError`] if the peer may not send it now.
     pub fn handle_header(&mut self, header: &FrameHeader) -> Result<(), ProtocolError> {
-        if header.credits != 0 {
+        if header.going_away || header.credits_returned {
+            self.handle_rare_flags(header)?;
+        } else if header.credits != 0 {
             self.credits.add(header.credits)?;
         }
         if header.credit_ack {
@@ -126,10 +159,59 @@ impl Connection {
         Ok(())
     }
 
+    /// The flags that most frames do not have, with the credits that come along.
+    #[cold]
+    fn handle_rare_flags(&mut self, header: &FrameHeader) -> Result<(), ProtocolError> {
+        let wrong = |flag| ProtocolError::WrongFlag {
+            flag,
+            kind: header.kind,
+            role: self.role,
+        };
+        if header.going_away {
+            if self.role == Role::Server {
+                return Err(wrong("going away"));
+            }
+            self.going_away = true;
+        }
+        if !header.credits_returned {
+            return Ok(self.credits.add(header.credits)?);
+        }
+        if self.role == Role::Client || header.kind != FrameKind::Credit {
+            return Err(wrong("credits returned"));
+        }
+        self.freed = self.window.take_back(header.credits, self.kept_credits())?;
+        Ok(())
+    }
+
+    /// Server: receives that the client's latest credit frame has freed, to be given back to the budget.
+    pub fn take_freed(&mut self) -> u32 {
+        std::mem::take(&mut self.freed)
+    }
+
+    /// What a client keeps when it gives credits back.
+    fn kept_credits(&self) -> u32 {
+        // One that knows that it may begin no more calls keeps none.
+        if self.going_away {
+            0
+        } else {
+            self.initial_credits
+        }
+    }
+
     /// The header of a frame that is sent now, with the credits that it carries. The frame must be
     /// sent: what it carries is no longer owed.
     pub fn poll_header(&mut self, kind: FrameKind, call: CallId, selector: u16) -> FrameHeader {
-        let (credits, credit_ack) = self.window.take_owed();
+        let (mut credits, credit_ack) = if self.going_away {
+            // Nothing could be done with them.
+            (0, self.window.take_ack())
+        } else {
+            self.window.take_owed()
+        };
+        let is_client = self.role == Role::Client;
+        if kind == FrameKind::Credit && is_client {
+            credits = self.credits.give_up(self.kept_credits());
+        }
+        self.has_told = self.going_away;
         match kind {
             FrameKind::Response => self.calls_under_way = self.calls_under_way.saturating_sub(1),
             FrameKind::Credit => self.window.credit_frame_sent(),
@@ -139,6 +221,8 @@ impl Connection {
             kind,
             credit_ack,
             credits_spent: kind == FrameKind::Request && self.credits.available() == 0,
+            going_away: self.going_away && !is_client,
+            credits_returned: kind == FrameKind::Credit && is_client,
             credits,
             call,
             selector,
@@ -160,6 +244,7 @@ impl Connection {
     pub fn take_request(&mut self) -> bool {
         let allowed = self.requests_allowed() > 0 && self.credits.take();
         self.calls_under_way += u32::from(allowed);
+        self.was_used = true;
         allowed
     }
 
@@ -178,7 +263,7 @@ impl Connection {
     /// up what it was granted, so double it, but leave most of what is free to others.
     #[must_use]
     pub fn wants_growth(&self, free: u32) -> u32 {
-        if !self.client_is_out {
+        if !self.client_is_out || self.going_away {
             return 0;
         }
         self.window
@@ -192,10 +277,52 @@ impl Connection {
         self.window.grow(receives);
     }
 
-    /// Whether a frame should be sent for its credits alone.
+    /// Whether a frame should be sent for its credits alone: on the server, because much is owed or
+    /// because the client does not know yet that it shuts down; on the client, which is only asked when
+    /// it has been idle or may begin no more calls, because it has something to give back.
     #[must_use]
     pub fn wants_credit_frame(&self) -> bool {
-        self.window.wants_credit_frame()
+        match self.role {
+            Role::Server if self.going_away => {
+                self.has_to_tell() && self.window.may_send_credit_frame()
+            }
+            Role::Server => self.window.wants_credit_frame(),
+            Role::Client => {
+                // An acknowledgement, too: without it the server could not say anything more.
+                let has_any =
+                    self.credits.available() > self.kept_credits() || self.window.owes_ack();
+                has_any && self.window.may_send_credit_frame()
+            }
+        }
+    }
+
+    /// Server: it shuts down. Every frame tells the client from now on, and grants nothing.
+    pub fn go_away(&mut self) {
+        self.going_away = true;
+    }
+
+    /// Whether the server shuts down: decided by this side, or heard from the other.
+    #[must_use]
+    pub fn is_going_away(&self) -> bool {
+        self.going_away
+    }
+
+    /// Server: the client is yet to be told that it shuts down.
+    #[must_use]
+    pub fn has_to_tell(&self) -> bool {
+        self.role == Role::Server && self.going_away && !self.has_told
+    }
+
+    /// Server: nothing is to come from this client any more, and nothing is owed to it: it has given
+    /// all its credits back, and every call is answered.
+    #[must_use]
+    pub fn is_finished(&self) -> bool {
+        self.window.is_spent() && self.calls_under_way == 0
+    }
+
+    /// Client: whether a request was sent since the last time that this was asked.
+    pub fn take_was_used(&mut self) -> bool {
+        std::mem::take(&mut self.was_used)
     }
 
     /// Receives promised to the peer's requests.
@@ -216,6 +343,8 @@ mod tests {
             kind,
             credit_ack: false,
             credits_spent: false,
+            going_away: false,
+            credits_returned: false,
             credits: 0,
             call: CallId(0),
             selector: 0,
@@ -272,16 +401,20 @@ mod tests {
         #[test]
         fn two_honest_sides_agree(
             initial in 1u32..8, max_in_flight in 1u32..12,
-            steps in proptest::collection::vec(0u8..6, 0..500),
+            steps in proptest::collection::vec(0u8..8, 0..500),
+            goes_away_at in proptest::option::of(0usize..500),
         ) {
             let initial = initial.min(max_in_flight);
             let mut client = Connection::client(initial, max_in_flight);
             let mut server = Connection::server(initial, max_in_flight);
             let (mut to_server, mut to_client) = (std::collections::VecDeque::new(), std::collections::VecDeque::new());
             let (mut held, mut running) = (0, 0);
-            for step in steps {
+            for (index, step) in steps.into_iter().enumerate() {
+                if goes_away_at == Some(index) {
+                    server.go_away();
+                }
                 match step {
-                    0 if client.take_request() => {
+                    0 if !client.is_going_away() && client.take_request() => {
                         to_server.push_back(client.poll_header(FrameKind::Request, CallId(0), 0));
                     }
                     1 => if let Some(frame) = to_server.pop_front() {
@@ -305,9 +438,18 @@ mod tests {
                     5 if server.wants_credit_frame() => {
                         to_client.push_back(server.poll_header(FrameKind::Credit, CallId(0), 0));
                     }
+                    6 if client.wants_credit_frame() => {
+                        to_server.push_back(client.poll_header(FrameKind::Credit, CallId(0), 0));
+                    }
                     _ => {}
                 }
                 prop_assert!(client.requests_allowed() <= server.window_len());
+                prop_assert!(server.going_away || server.window_len() >= initial);
+                // What the server takes for the end is one.
+                if server.going_away && server.is_finished() {
+                    let requests = to_server.iter().filter(|frame| frame.kind == FrameKind::Request);
+                    prop_assert_eq!((requests.count(), held, running), (0, 0, 0));
+                }
             }
         }
     }

@@ -85,6 +85,15 @@ pub enum CreditError {
     /// A credit frame while the one before was not acknowledged yet: there is one receive for them.
     #[error("a second credit frame came before the first was acknowledged")]
     TwoCreditFrames,
+    /// More credits given back than the peer can hold, or so many that less would be left than it
+    /// began with.
+    #[error("{returned} credits were given back, of which at most {limit} can be")]
+    NotHeld {
+        /// What came.
+        returned: u32,
+        /// What could have come.
+        limit: u32,
+    },
     /// An acknowledgement of a credit frame that is not under way.
     #[error("a credit frame was acknowledged that was not sent")]
     AckOfNothing,
@@ -124,6 +133,14 @@ impl SendCredits {
     pub fn untake(&mut self) {
         // A peer that grants too much in the meantime is found out by the next grant.
         self.available = self.limit.min(self.available + 1);
+    }
+
+    /// Gives up as many as are in hand above `kept`, and as a frame can carry: to be given back.
+    pub fn give_up(&mut self, kept: u32) -> u16 {
+        let surplus = self.available.saturating_sub(kept);
+        let given_up = u16::try_from(surplus).unwrap_or(u16::MAX);
+        self.available -= u32::from(given_up);
+        given_up
     }
 
     /// Adds what a frame brought.
@@ -198,6 +215,52 @@ impl ReceiveWindow {
     pub fn grow(&mut self, receives: u32) {
         self.size += receives;
         self.owed += receives;
+    }
+
+    /// The peer gives back credits that it holds, since it is idle: the window becomes smaller by them,
+    /// and by those that are owed to it and that it does not need either, but no smaller than `least`.
+    /// Returns how many receives are free for others.
+    ///
+    /// # Errors
+    ///
+    /// [`CreditError::NotHeld`] if it cannot hold as many, or has to keep some of them.
+    pub fn take_back(&mut self, returned: u16, least: u32) -> Result<u32, CreditError> {
+        let returned = u32::from(returned);
+        // What is on its way to the peer counts as granted, so an honest one never holds more.
+        let limit = self.granted.min(self.size.saturating_sub(least));
+        if returned > limit {
+            return Err(CreditError::NotHeld { returned, limit });
+        }
+        self.granted -= returned;
+        self.size -= returned;
+        let unneeded = self.owed.min(self.size.saturating_sub(least));
+        self.owed -= unneeded;
+        self.size -= unneeded;
+        Ok(returned + unneeded)
+    }
+
+    /// Whether the peer holds no credit, and none is on its way to it.
+    #[must_use]
+    pub fn is_spent(&self) -> bool {
+        self.granted == 0
+    }
+
+    /// Whether a credit frame may be sent: the one before has been acknowledged.
+    #[must_use]
+    pub fn may_send_credit_frame(&self) -> bool {
+        !self.credit_frame_under_way
+    }
+
+    /// Whether the peer does not know yet that its credit frame is consumed.
+    #[must_use]
+    pub fn owes_ack(&self) -> bool {
+        self.ack_owed
+    }
+
+    /// The acknowledgement that the next frame to the peer carries, when no credits are granted any
+    /// more.
+    pub fn take_ack(&mut self) -> bool {
+        std::mem::take(&mut self.ack_owed)
     }
 
     /// What the next frame to the peer carries: credits, and whether its credit frame is consumed.
@@ -278,14 +341,36 @@ mod tests {
         );
     }
 
+    #[test]
+    fn only_what_is_held_can_be_given_back_and_the_first_window_stays() {
+        let mut window = ReceiveWindow::new(4);
+        window.grow(8);
+        let not_held = |returned, limit| Err(CreditError::NotHeld { returned, limit });
+        assert_eq!(window.take_back(5, 0), not_held(5, 4), "the rest is owed");
+        assert_eq!(window.take_owed(), (8, false));
+        assert_eq!(window.take_back(9, 4), not_held(9, 8), "four stay");
+        window.consume().unwrap();
+        assert_eq!(window.take_back(5, 4), Ok(5));
+        assert_eq!((window.size(), window.granted), (7, 6));
+        window.release();
+        assert_eq!(window.take_back(2, 4), Ok(3), "and the one that is owed");
+        assert_eq!((window.size(), window.granted, window.owed), (4, 4, 0));
+        window.consume().unwrap();
+        assert_eq!(window.take_back(4, 0), not_held(4, 3), "one was used");
+        assert_eq!(window.take_back(u16::MAX, 0), not_held(65535, 3));
+        assert_eq!(window.take_back(3, 0), Ok(3));
+        assert!(window.is_spent());
+        assert_eq!(window.size(), 1);
+    }
+
     proptest! {
-        /// Whatever the order of requests, releases, frames and growth, the client never holds
-        /// more credits than there are receives for it, and none is lost.
+        /// Whatever the order of requests, releases, frames, growth and returns, the client never
+        /// holds more credits than there are receives for it, and none is lost.
         #[test]
-        fn credits_are_conserved(initial in 1u32..20, steps in proptest::collection::vec(0u8..5, 0..400)) {
+        fn credits_are_conserved(initial in 1u32..20, steps in proptest::collection::vec(0u8..6, 0..400)) {
             let mut window = ReceiveWindow::new(initial);
             let mut credits = SendCredits::new(initial, 1000);
-            let mut held = 0;
+            let (mut held, mut promised) = (0, initial);
             for step in steps {
                 match step {
                     0 | 1 => if credits.take() {
@@ -300,8 +385,19 @@ mod tests {
                         let (granted, _) = window.take_owed();
                         credits.add(granted).unwrap();
                     }
-                    _ => if window.size() < 100 { window.grow(1) },
+                    4 => if window.size() < 100 {
+                        window.grow(1);
+                        promised += 1;
+                    },
+                    _ => {
+                        let returned = credits.give_up(initial);
+                        let freed = window.take_back(returned, initial).unwrap();
+                        prop_assert!(freed >= u32::from(returned));
+                        promised -= freed;
+                    }
                 }
+                prop_assert_eq!(window.size(), promised);
+                prop_assert!(window.size() >= initial);
                 prop_assert_eq!(window.granted, credits.available());
                 prop_assert_eq!(window.granted + window.owed + held, window.size());
             }

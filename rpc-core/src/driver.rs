@@ -51,7 +51,6 @@ pub(crate) enum LinkStanding {
     /// It takes calls.
     Up,
     /// Calls under way finish; it takes no new ones.
-    #[allow(dead_code)] // until servers say so
     GoingAway,
     /// It has ended, and its calls have or are about to.
     Ended,
@@ -66,6 +65,10 @@ const SHORT_SLEEP: Duration = Duration::from_millis(1);
 
 /// The longest sleep of any: once a second it looks after connections that are idle.
 const LONG_SLEEP: Duration = Duration::from_secs(1);
+
+/// How long no call has to be begun on a connection before its credits are given back: long enough
+/// that a client with a rhythm of its own does not lose its window between two beats.
+const IDLE_TIME: Duration = Duration::from_secs(1);
 
 /// One poller's connections, calls and tasks, over its transport.
 pub(crate) struct Driver<T: Transport> {
@@ -108,6 +111,8 @@ pub(crate) struct State<T: Transport> {
     initial_window: u32,
     /// Links on which calls wait.
     pub(crate) waiting: Vec<LinkKey>,
+    /// The server has begun to shut down.
+    pub(crate) going_away: bool,
     /// Wakers to wake as soon as the state is no longer borrowed.
     wakers: Vec<Waker>,
     /// Tickets of a shared channel whose calls have something to look at.
@@ -122,6 +127,10 @@ pub(crate) struct Link<B> {
     pub(crate) waiters: Waiters,
     /// Channels that name this link; the server's side has none.
     pub(crate) handles: u32,
+    /// The client's side: the server has said that it shuts down. No call is begun any more.
+    pub(crate) going_away: bool,
+    /// Since when no call was begun, as far as [`Driver::on_idle`] has noticed.
+    idle_since: Option<Instant>,
     /// Set when this side has decided to end it, and for good when the transport has.
     pub(crate) ended: Option<CloseReason>,
     closed: bool,
@@ -164,6 +173,7 @@ impl<T: Transport> Driver<T> {
                 expected: shares.connections,
                 initial_window: shares.initial_window,
                 waiting: Vec::new(),
+                going_away: false,
                 wakers: Vec::new(),
                 settled: Vec::new(),
             }),
@@ -271,6 +281,13 @@ impl<T: Transport> Driver<T> {
         if let Err(error) = link.connection.handle_header(&header) {
             return state.violate(key, buf, error);
         }
+        if header.going_away && !std::mem::replace(&mut link.going_away, true) {
+            // Calls that wait are called up to find that, and the credits given back.
+            tracing::debug!(connection = %id, "the server is shutting down");
+            if !std::mem::replace(&mut link.owes, true) {
+                state.owing.push(key);
+            }
+        }
         match header.kind {
             FrameKind::Request => {
                 drop(borrowed);
@@ -296,7 +313,10 @@ impl<T: Transport> Driver<T> {
                     state.violate(key, buf, ProtocolError::UnknownCall { call: header.call });
                 }
             },
-            FrameKind::Credit => state.transport.release(buf),
+            FrameKind::Credit => {
+                state.budget.give_back(link.connection.take_freed());
+                state.transport.release(buf);
+            }
         }
     }
 
@@ -339,10 +359,38 @@ impl<T: Transport> Driver<T> {
         }
     }
 
+    /// Looks after the client's connections on which no call was begun for a while: what they hold of
+    /// credits above their first window is given back, for others. To be called now and then while
+    /// there is nothing to do.
+    pub(crate) fn on_idle(&self, now: Instant) {
+        let state = &mut *self.state.borrow_mut();
+        let owing_before = state.owing.len();
+        for (index, link) in &mut state.links {
+            let is_idle_client =
+                !link.is_server() && link.ended.is_none() && !link.connection.take_was_used();
+            if !is_idle_client {
+                link.idle_since = None;
+                continue;
+            }
+            let since = *link.idle_since.get_or_insert(now);
+            if now.duration_since(since) >= IDLE_TIME
+                && link.connection.wants_credit_frame()
+                && !std::mem::replace(&mut link.owes, true)
+            {
+                state.owing.push(LinkKey(index as u32));
+            }
+        }
+        if state.owing.len() > owing_before {
+            state.send_owed_credits();
+            state.transport.flush();
+        }
+    }
+
     /// Sleeps until something comes from the device, a deadline passes, or the bell is rung; not at all
     /// if `has_more`, which tells of what others bring, says that there is something already.
-    /// No longer than `at_most`.
-    pub(crate) fn sleep(&self, at_most: Duration, has_more: &dyn Fn() -> bool) {
+    /// No longer than `at_most`. Whether the look before it found something to do.
+    pub(crate) fn sleep(&self, at_most: Duration, has_more: &dyn Fn() -> bool) -> bool {
+        self.on_idle(self.clock.now());
         self.bell.lie_down();
         self.state.borrow_mut().transport.arm();
         // What came before the device was armed, and what was brought before this poller lay down.
@@ -357,6 +405,7 @@ impl<T: Transport> Driver<T> {
             self.as_part_of_a_turn(|| self.expire_deadlines());
             self.wake_collected();
         }
+        found_any
     }
 
     /// Ends what has taken longer than it was allowed to.
@@ -414,6 +463,7 @@ impl<T: Transport> Driver<T> {
     /// What may be done with a link.
     pub(crate) fn standing_of(&self, key: LinkKey) -> LinkStanding {
         match self.state.borrow().links.get(key.index()) {
+            Some(link) if link.ended.is_none() && link.going_away => LinkStanding::GoingAway,
             Some(link) if link.ended.is_none() => LinkStanding::Up,
             _ => LinkStanding::Ended,
         }
@@ -426,6 +476,31 @@ impl<T: Transport> Driver<T> {
             .links
             .get(key.index())
             .map_or(0, |link| link.calls.len())
+    }
+
+    /// The server shuts down: its clients are told, those to come as well.
+    pub(crate) fn go_away(&self) {
+        let state = &mut *self.state.borrow_mut();
+        state.going_away = true;
+        for (index, link) in &mut state.links {
+            if link.is_server() {
+                link.connection.go_away();
+                if !std::mem::replace(&mut link.owes, true) {
+                    state.owing.push(LinkKey(index as u32));
+                }
+            }
+        }
+        state.send_owed_credits();
+        state.transport.flush();
+    }
+
+    /// Whether no client has anything to send any more, or to be answered.
+    pub(crate) fn are_clients_finished(&self) -> bool {
+        let state = self.state.borrow();
+        let mut links = state.links.iter();
+        links.all(|(_, link)| {
+            !link.is_server() || link.ended.is_some() || link.connection.is_finished()
+        })
     }
 
     /// Ends every connection, for a poller that stops.
@@ -525,6 +600,8 @@ impl<T: Transport> State<T> {
             calls: CallTable::default(),
             waiters: Waiters::default(),
             handles: 0,
+            going_away: false,
+            idle_since: None,
             ended: None,
             closed: false,
             owes: false,
@@ -554,7 +631,12 @@ impl<T: Transport> State<T> {
             return self.transport.close(id);
         }
         let connection = Connection::server(session.initial_credits, session.max_in_flight);
-        self.add(id, connection, Some(admitted.permit));
+        let key = self.add(id, connection, Some(admitted.permit));
+        if self.going_away {
+            // Admitted just before the listener was closed.
+            self.links[key.index()].connection.go_away();
+            self.owe(key);
+        }
         self.expected = self.expected.saturating_sub(1);
         tracing::debug!(connection = %id, window = session.initial_credits, "accepted");
     }
@@ -574,6 +656,10 @@ impl<T: Transport> State<T> {
         self.routes[id.index as usize] = None;
         let link = &mut self.links[key.index()];
         link.closed = true;
+        let reason = match reason {
+            CloseReason::PeerGone if link.going_away => CloseReason::GoingAway,
+            reason => reason,
+        };
         let reason = link.ended.get_or_insert(reason).clone();
         tracing::debug!(connection = %id, %reason, "closed");
         let error = CallError::new(Cause::Disconnected(reason), Execution::MayHaveRun);
@@ -663,8 +749,8 @@ impl<T: Transport> State<T> {
             let Some(link) = links.get_mut(key.index()) else {
                 return false;
             };
-            // On a link that has ended, all: they find that they were never sent.
-            let room = if link.ended.is_some() {
+            // On a link that has ended or is about to, all: they find that they were never sent.
+            let room = if link.ended.is_some() || link.going_away {
                 u32::MAX
             } else {
                 link.connection.requests_allowed()
@@ -682,8 +768,13 @@ impl<T: Transport> State<T> {
                 return false;
             };
             link.owes = false;
-            if link.ended.is_some() || !link.connection.wants_credit_frame() {
+            if link.ended.is_some() {
                 return false;
+            }
+            if !link.connection.wants_credit_frame() {
+                // A client that is to be told of the server's end, and cannot be yet, is not forgotten.
+                link.owes = link.connection.has_to_tell();
+                return link.owes;
             }
             match transport.reserve(link.id, HEADER_LEN) {
                 Ok(mut buf) => {

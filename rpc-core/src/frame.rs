@@ -18,6 +18,8 @@
 //! | --- | --- |
 //! | 1 | the sender has consumed this side's credit frame |
 //! | 2 | (request) it took the last credit that the client had |
+//! | 4 | (response, credit) the server is shutting down: the client begins no more calls |
+//! | 8 | (credit, from a client) the credits are not granted but given back |
 //!
 //! Kinds and flags that are not drawn here are refused: both sides agreed on the version of this
 //! layout in the handshake, so an unknown one is a fault and not the future.
@@ -81,6 +83,10 @@ pub struct FrameHeader {
     pub credit_ack: bool,
     /// The sender has used its last credit for this request: a larger window would serve it.
     pub credits_spent: bool,
+    /// The sender, a server, is shutting down: the client begins no more calls on this connection.
+    pub going_away: bool,
+    /// The credits of this credit frame are those that the sender, a client, gives back.
+    pub credits_returned: bool,
     /// Receives that the sender promises in addition to those promised before.
     pub credits: u16,
     /// The call, for a request or response.
@@ -131,7 +137,12 @@ impl FrameHeader {
     const KIND_CREDIT: u8 = 3;
     const FLAG_CREDIT_ACK: u8 = 1;
     const FLAG_CREDITS_SPENT: u8 = 2;
-    const FLAGS: u8 = Self::FLAG_CREDIT_ACK | Self::FLAG_CREDITS_SPENT;
+    const FLAG_GOING_AWAY: u8 = 4;
+    const FLAG_CREDITS_RETURNED: u8 = 8;
+    const FLAGS: u8 = Self::FLAG_CREDIT_ACK
+        | Self::FLAG_CREDITS_SPENT
+        | Self::FLAG_GOING_AWAY
+        | Self::FLAG_CREDITS_RETURNED;
 
     /// Writes the header to the first [`HEADER_LEN`] bytes of a frame.
     ///
@@ -150,6 +161,12 @@ impl FrameHeader {
         }
         if self.credits_spent {
             flags |= Self::FLAG_CREDITS_SPENT;
+        }
+        if self.going_away {
+            flags |= Self::FLAG_GOING_AWAY;
+        }
+        if self.credits_returned {
+            flags |= Self::FLAG_CREDITS_RETURNED;
         }
         // Two stores instead of seven: the compiler does not join byte-array pieces by itself.
         let low = u64::from(kind)
@@ -188,6 +205,8 @@ impl FrameHeader {
             kind,
             credit_ack: flags & Self::FLAG_CREDIT_ACK != 0,
             credits_spent: flags & Self::FLAG_CREDITS_SPENT != 0,
+            going_away: flags & Self::FLAG_GOING_AWAY != 0,
+            credits_returned: flags & Self::FLAG_CREDITS_RETURNED != 0,
             credits: (low >> 16) as u16,
             call: CallId((low >> 32) as u32),
             selector: high as u16,
@@ -241,7 +260,7 @@ mod tests {
         ];
         (
             kind,
-            any::<(bool, bool)>(),
+            any::<(bool, bool, bool, bool)>(),
             any::<u16>(),
             any::<u32>(),
             any::<u16>(),
@@ -251,7 +270,7 @@ mod tests {
             .prop_map(
                 |(
                     kind,
-                    (credit_ack, credits_spent),
+                    (credit_ack, credits_spent, going_away, credits_returned),
                     credits,
                     call,
                     selector,
@@ -262,6 +281,8 @@ mod tests {
                         kind,
                         credit_ack,
                         credits_spent,
+                        going_away,
+                        credits_returned,
                         credits,
                         call: CallId(call),
                         selector,

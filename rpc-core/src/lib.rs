@@ -79,6 +79,7 @@ mod serve;
 pub mod server;
 pub mod session;
 pub mod shared;
+mod shutdown;
 pub mod status;
 mod task;
 #[cfg(feature = "test-util")]
@@ -100,6 +101,7 @@ pub use method::{Idempotency, MethodKind, MethodSpec};
 pub use poller::LocalPoller;
 pub use server::{Server, ServerError, ServerHandle};
 pub use shared::{Channel, ChannelError, ConnectivityState};
+pub use shutdown::Shutdown;
 pub use status::{Code, Status};
 pub use watchdog::{BlockedMethod, BlockedMethods};
 

@@ -189,6 +189,8 @@ impl<T: Transport> Poller for Driver<T> {
         };
         let failure = if let Some(reason) = &entry.ended {
             Some(Cause::Disconnected(reason.clone()))
+        } else if entry.going_away {
+            Some(Cause::Disconnected(CloseReason::GoingAway))
         } else if now
             .zip(call.deadline)
             .is_some_and(|(now, deadline)| deadline <= now)

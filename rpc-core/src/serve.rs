@@ -110,6 +110,9 @@ impl<T: Transport> Driver<T> {
     /// Why a request is not even decoded.
     #[cold]
     fn shed(&self) -> Status {
+        if self.state.borrow().going_away {
+            return Status::unavailable("the server is shutting down; the call did not run");
+        }
         let limit = self.tasks.borrow().max_parked();
         Status::resource_exhausted(format!(
             "all the {limit} calls are at work that one poller of the server takes at a time: raise \
@@ -186,6 +189,21 @@ impl<T: Transport> Driver<T> {
             if let BlockedResponse::Ready { method, slot, .. } = blocked.response {
                 self.discard_slot(method, slot);
             }
+        }
+    }
+
+    /// The time is up for handlers at work: they are dropped, and their clients told. Calls that come
+    /// from now on are answered in the same way, and not even decoded.
+    pub(crate) fn refuse_calls(&self) {
+        self.tasks.borrow_mut().begin_no_more();
+        let tasks = self.tasks.borrow_mut().remove_where(|_| true);
+        for task in tasks {
+            if let Some(timer) = task.timer {
+                self.state.borrow_mut().timers.cancel(timer);
+            }
+            self.discard(&task);
+            let status = Status::unavailable("the server is shutting down; the call may have run");
+            self.respond_status(task.link, task.call, status);
         }
     }
 

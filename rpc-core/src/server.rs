@@ -8,10 +8,10 @@ use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 use prost::Message;
@@ -25,6 +25,7 @@ use crate::limits::{Intents, Keepalive, Limits, Waiting};
 use crate::method::MethodSpec;
 use crate::poller::LocalPoller;
 use crate::session::{ClientSession, ServerSession, calls_told_apart};
+use crate::shutdown::{Shutdown, ShuttingDown};
 use crate::transport::{
     Admission, Admitted, Fabric, FabricError, Listener, Permit, Refusal, Transport,
 };
@@ -33,9 +34,6 @@ use crate::watchdog::{AtWork, BlockedMethods, Watchdog};
 /// Receives that a new connection is granted at first: enough for a client that makes a few calls
 /// at a time; the window doubles as it is used.
 const INITIAL_WINDOW: u32 = 8;
-
-/// How long a poller that stops waits for handlers at work, and then for its connections to end.
-const DRAIN_TIME: Duration = Duration::from_secs(1);
 
 /// What a server is made of.
 pub struct ServerBuilder<F> {
@@ -107,7 +105,7 @@ struct Running {
     /// Lets the pollers go, one message each. Those that still wait end when it is dropped, so it is
     /// before they are joined.
     start: Option<Sender<()>>,
-    stopping: Arc<AtomicBool>,
+    stopping: Arc<Stopping>,
     /// The pollers', to ring when there is something about stopping.
     bells: Vec<Arc<Doorbell>>,
     listener: Option<Box<dyn Listener>>,
@@ -189,12 +187,28 @@ impl ServerHandle {
         &self.running.limits
     }
 
-    /// Stops: no new connections, handlers at work get a second to finish, connections are closed.
+    /// [`shutdown_within`](Self::shutdown_within) the times that [`Shutdown`] has by default, which is
+    /// also what happens when this is dropped.
     ///
     /// # Errors
     ///
     /// [`ServerError::PollerPanicked`] if a poller did.
-    pub fn shutdown(mut self) -> Result<(), ServerError> {
+    pub fn shutdown(self) -> Result<(), ServerError> {
+        self.shutdown_within(Shutdown::default())
+    }
+
+    /// Stops, and blocks until it has. At once nobody is let in any more, and clients are told to begin
+    /// no more calls on their connections. Handlers at work, and calls that were on their way, have
+    /// until `finish` to be done; those that are not are answered `UNAVAILABLE`. Answers may take until
+    /// `close` to leave; then connections are closed. Each step ends sooner if there is nothing to wait
+    /// for.
+    ///
+    /// # Errors
+    ///
+    /// [`ServerError::PollerPanicked`] if a poller did.
+    pub fn shutdown_within(mut self, shutdown: Shutdown) -> Result<(), ServerError> {
+        // Nobody else sets it: it is there once, and this handle goes.
+        let _ = self.running.stopping.shutdown.set(shutdown);
         self.running.stop();
         self.running.join()
     }
@@ -204,7 +218,7 @@ impl Running {
     fn stop(&mut self) {
         self.listener = None;
         self.start = None;
-        self.stopping.store(true, Ordering::Relaxed);
+        self.stopping.tell();
         for bell in &self.bells {
             bell.ring();
         }
@@ -336,7 +350,7 @@ impl<F: Fabric> ServerBuilder<F> {
                 });
             }
         }
-        let stopping = Arc::new(AtomicBool::new(false));
+        let stopping = Arc::<Stopping>::default();
         let (start, started) = bounded(self.pollers);
         let mut running = Running {
             // Replaced below by what the listener says.
@@ -419,7 +433,7 @@ struct PollerSetup<F: Fabric> {
     max_concurrent_calls: Option<u32>,
     ready: Sender<Result<Opened<F::Port>, ServerError>>,
     started: Receiver<()>,
-    stopping: Arc<AtomicBool>,
+    stopping: Arc<Stopping>,
 }
 
 /// What a poller's thread reports when its transport is open.
@@ -487,38 +501,61 @@ impl<F: Fabric> PollerSetup<F> {
 
 /// A poller that panics takes the others along: a server that lets clients in whom nobody serves
 /// is worse than one that ends and says why.
-struct StopAllOnPanic(Arc<AtomicBool>);
+struct StopAllOnPanic(Arc<Stopping>);
 
 impl Drop for StopAllOnPanic {
     fn drop(&mut self) {
         if thread::panicking() {
-            self.0.store(true, Ordering::Relaxed);
+            self.0.tell();
         }
     }
 }
 
-fn serve<T: Transport>(driver: Rc<Driver<T>>, waiting: Waiting, stopping: &AtomicBool) {
+/// What tells the pollers to stop.
+#[derive(Debug, Default)]
+struct Stopping {
+    is_told: AtomicBool,
+    /// Within which times; set before they are told.
+    shutdown: OnceLock<Shutdown>,
+}
+
+impl Stopping {
+    fn tell(&self) {
+        self.is_told.store(true, Ordering::Release);
+    }
+
+    fn is_told(&self) -> bool {
+        self.is_told.load(Ordering::Acquire)
+    }
+
+    fn shutdown(&self) -> Shutdown {
+        self.shutdown.get().copied().unwrap_or_default()
+    }
+}
+
+/// How long a poller that shuts down sleeps when it finds nothing to do: it has deadlines to keep.
+const SHORT_REST: Duration = Duration::from_millis(5);
+
+fn serve<T: Transport>(driver: Rc<Driver<T>>, waiting: Waiting, stopping: &Stopping) {
     LocalPoller::set_current(Some(LocalPoller::from_driver(
         Rc::clone(&driver) as Rc<_>,
         waiting,
     )));
     let mut idle = Idle::new(waiting);
-    let is_stopping = || stopping.load(Ordering::Relaxed);
-    while !is_stopping() {
+    while !stopping.is_told() {
         if idle.after_turn(driver.turn()) {
-            driver.sleep(Duration::MAX, &is_stopping);
+            driver.sleep(Duration::MAX, &|| stopping.is_told());
         }
     }
-    let until = |done: &dyn Fn() -> bool| {
-        let deadline = Instant::now() + DRAIN_TIME;
-        while !done() && Instant::now() < deadline {
-            driver.turn();
-        }
-    };
-    until(&|| !driver.is_serving());
-    driver.discard_all_tasks();
-    driver.close_all();
-    until(&|| driver.is_closed());
+    let mut shutting_down = ShuttingDown::begin(&driver, stopping.shutdown());
+    let mut found_any = driver.turn();
+    while !shutting_down.after_turn(&driver, found_any) {
+        found_any = if idle.after_turn(found_any) {
+            driver.sleep(SHORT_REST, &|| false)
+        } else {
+            driver.turn()
+        };
+    }
     LocalPoller::set_current(None);
 }
 

@@ -180,6 +180,11 @@ impl Tasks {
         self.parked < self.max_parked
     }
 
+    /// From now on no handler is begun.
+    pub(crate) fn begin_no_more(&mut self) {
+        self.max_parked = 0;
+    }
+
     /// How many futures may be parked when another handler is begun.
     pub(crate) fn max_parked(&self) -> u32 {
         self.max_parked

@@ -86,6 +86,9 @@ pub enum CloseReason {
     Local,
     /// The peer closed it, or its process ended.
     PeerGone,
+    /// The peer, a server, shuts down: no more calls are begun on the connection. Those under way may
+    /// still be answered before it ends.
+    GoingAway,
     /// The device failed the connection.
     Failed(Arc<dyn Error + Send + Sync>),
 }
@@ -95,6 +98,7 @@ impl fmt::Display for CloseReason {
         match self {
             Self::Local => f.write_str("closed by this side"),
             Self::PeerGone => f.write_str("the peer closed the connection or its process ended"),
+            Self::GoingAway => f.write_str("the server is shutting down"),
             Self::Failed(error) => write!(f, "the connection failed: {error}"),
         }
     }

@@ -18,6 +18,8 @@ fn header(kind: FrameKind) -> FrameHeader {
         kind,
         credit_ack: false,
         credits_spent: false,
+        going_away: false,
+        credits_returned: false,
         credits: 0,
         call: CallId(0),
         selector: 0,
@@ -105,6 +107,32 @@ fn frames_that_go_the_wrong_way() {
         frame(header(FrameKind::Response), &[]),
         "Response to a Server",
     );
+}
+
+#[test]
+fn flags_of_the_other_side() {
+    let going_away = FrameHeader {
+        going_away: true,
+        ..header(FrameKind::Credit)
+    };
+    assert_ends_its_connection(Pair::server, frame(going_away, &[]), "going away");
+    let returned = |kind, credits| {
+        let header = FrameHeader {
+            credits_returned: true,
+            credits,
+            ..header(kind)
+        };
+        frame(header, &[])
+    };
+    for kind in [FrameKind::Credit, FrameKind::Response] {
+        assert_ends_its_connection(Pair::client, returned(kind, 1), "credits returned");
+    }
+    assert_ends_its_connection(Pair::server, returned(FrameKind::Request, 0), "returned");
+    // More than the window has grown by.
+    for credits in [3, u16::MAX] {
+        let lie = returned(FrameKind::Credit, credits);
+        assert_ends_its_connection(Pair::server, lie, "given back");
+    }
 }
 
 #[test]
@@ -219,7 +247,7 @@ proptest! {
     fn garbage_on_one_connection_leaves_the_other_alone(
         to_server in any::<bool>(),
         frames in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..40), 1..8),
-        plausible in proptest::collection::vec((1u8..4, 0u8..3, 0u16..4, 0u32..4, 0u16..8), 0..8),
+        plausible in proptest::collection::vec((1u8..4, 0u8..16, 0u16..4, 0u32..4, 0u16..8), 0..8),
     ) {
         let gate = Gate::default();
         gate.open();
@@ -229,7 +257,7 @@ proptest! {
         let connection = *node.connections().last().unwrap();
         let plausible = plausible.into_iter().map(|(kind, flags, credits, call, selector)| {
             let kind = [FrameKind::Request, FrameKind::Response, FrameKind::Credit][usize::from(kind - 1)];
-            frame(FrameHeader { kind, credit_ack: flags == 1, credits_spent: flags == 2, credits, call: CallId(call), selector, metadata_len: 0, timeout_us: 0 }, &[])
+            frame(FrameHeader { kind, credit_ack: flags & 1 != 0, credits_spent: flags & 2 != 0, going_away: flags & 4 != 0, credits_returned: flags & 8 != 0, credits, call: CallId(call), selector, metadata_len: 0, timeout_us: 0 }, &[])
         });
         for frame in plausible.chain(frames) {
             if node.connections().contains(&connection) {

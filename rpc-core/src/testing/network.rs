@@ -1,6 +1,6 @@
 //! [`Network`], [`Node`] and [`Pair`]: pollers that are stepped by hand.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -16,6 +16,7 @@ use crate::driver::Driver;
 use crate::limits::{FRAME_OVERHEAD, Intents, Limits};
 use crate::poller::LocalPoller;
 use crate::server::ServerAdmission;
+use crate::shutdown::{Shutdown, ShuttingDown};
 use crate::transport::ConnectionId;
 
 /// Rounds in which nothing happens before a network counts as quiet: more than a run of late polls
@@ -40,6 +41,8 @@ pub struct Node {
     poller: LocalPoller,
     wires: Rc<RefCell<Wires>>,
     endpoint: usize,
+    shutting_down: RefCell<Option<ShuttingDown>>,
+    is_shut_down: Cell<bool>,
 }
 
 impl Network {
@@ -86,6 +89,8 @@ impl Network {
             poller,
             wires: Rc::clone(&self.wires),
             endpoint,
+            shutting_down: RefCell::default(),
+            is_shut_down: Cell::new(false),
         });
         self.nodes.push(Rc::clone(&node));
         node
@@ -97,13 +102,14 @@ impl Network {
         &self.clock
     }
 
-    /// Moves the clock, and lets every node see what is due.
+    /// Moves the clock, and lets every node see what is due, and which connections are idle.
     pub fn advance(&self, by: Duration) {
         self.clock.advance(by);
         for node in &self.nodes {
             node.step_with(|driver| {
                 driver.as_part_of_a_turn(|| driver.expire_deadlines());
                 driver.wake_collected();
+                driver.on_idle(driver.clock.now());
                 false
             });
         }
@@ -197,7 +203,34 @@ impl Node {
 
     /// One turn; whether it found anything.
     pub fn step(&self) -> bool {
-        self.step_with(Driver::turn)
+        self.step_with(|driver| {
+            let found_any = driver.turn();
+            if let Some(shutting_down) = &mut *self.shutting_down.borrow_mut()
+                && !self.is_shut_down.get()
+            {
+                let is_over = shutting_down.after_turn(driver, found_any);
+                self.is_shut_down.set(is_over);
+            }
+            found_any
+        })
+    }
+
+    /// Begins to shut its server down, as a server's handle does; its steps carry that on.
+    pub fn shut_down(&self, shutdown: Shutdown) {
+        let shutting_down = ShuttingDown::begin(&self.driver, shutdown);
+        *self.shutting_down.borrow_mut() = Some(shutting_down);
+    }
+
+    /// Whether that is over.
+    #[must_use]
+    pub fn is_shut_down(&self) -> bool {
+        self.is_shut_down.get()
+    }
+
+    /// Receives that it has promised to its peers.
+    #[must_use]
+    pub fn promised_receives(&self) -> u32 {
+        self.driver.state.borrow().budget.promised()
     }
 
     /// Its connections that are up, oldest first.
