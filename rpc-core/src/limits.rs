@@ -17,6 +17,11 @@ pub struct Intents {
     pub max_in_flight: u32,
     /// Connections that one poller should hold. Default: 64. The handshake refuses more.
     pub connections: u32,
+    /// Bytes that one poller may register for its slots, on all of its devices together. It makes do with
+    /// fewer receives and send slots if it must, and [`Limits::clamped`] says so; where even the fewest
+    /// do not fit, opening it is refused with the number that would. The device's queues come on top.
+    /// Default: `None`, no limit but that of the system.
+    pub max_memory: Option<u64>,
     /// What a poller does while there is nothing to do. Default: [`Waiting::Adaptive`].
     pub waiting: Waiting,
     /// Whether peers are asked, when they are silent, if their processes still run. Default: `None`,
@@ -53,6 +58,7 @@ impl Default for Intents {
             max_message_len: 4096,
             max_in_flight: 128,
             connections: 64,
+            max_memory: None,
             waiting: Waiting::default(),
             keepalive: None,
         }
@@ -96,7 +102,7 @@ pub struct Limits {
     pub max_in_flight: u32,
     /// Whether silent peers are asked if they still run.
     pub keepalive: Option<Keepalive>,
-    /// What the device made smaller than it was wanted: a sentence for each.
+    /// What the device or [`Intents::max_memory`] made smaller than it was wanted: a sentence for each.
     pub clamped: Vec<String>,
     /// The devices that a poller has beside this one, in their order. All the numbers here hold for
     /// each of them too, and its slots and queues come on top.

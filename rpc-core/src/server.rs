@@ -290,6 +290,13 @@ impl<F: Fabric> ServerBuilder<F> {
         self
     }
 
+    /// Bytes that each poller may register: see [`Intents::max_memory`].
+    #[must_use]
+    pub fn max_memory(mut self, bytes: u64) -> Self {
+        self.intents.max_memory = Some(bytes);
+        self
+    }
+
     /// Calls whose handlers are at work at a time on each poller, awaiting something. The next is
     /// answered `RESOURCE_EXHAUSTED` before its message is decoded, and its client may try elsewhere; it
     /// is not made to wait, since calls that call back would wait for each other. Default: no limit but

@@ -431,8 +431,8 @@ pub enum FabricError {
         /// What it said.
         source: Box<dyn Error + Send + Sync>,
     },
-    /// The intents do not fit the device.
-    #[error("{setting} = {value} does not fit the device: {reason}")]
+    /// The intents do not fit the device, or each other.
+    #[error("{setting} = {value} does not fit: {reason}")]
     Intent {
         /// The name of the setter.
         setting: &'static str,

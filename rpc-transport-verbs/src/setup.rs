@@ -88,6 +88,36 @@ impl Opened {
     }
 }
 
+/// The plan of each of so many lanes, which share the memory that the poller may register.
+fn plan_of_each(
+    device: &str,
+    lanes: usize,
+    intents: &Intents,
+    sizing: &Sizing,
+    attributes: &DeviceAttributes,
+) -> Result<Plan, FabricError> {
+    let share = Intents {
+        max_memory: intents.max_memory.map(|bytes| bytes / lanes as u64),
+        ..intents.clone()
+    };
+    Plan::new(device, &share, sizing, attributes).map_err(|mut error| {
+        if let FabricError::Intent {
+            setting: "max_memory",
+            value,
+            reason,
+        } = &mut error
+        {
+            *value = intents.max_memory.unwrap_or(*value);
+            if lanes > 1 {
+                reason.push_str(&format!(
+                    "; each of the {lanes} devices has its share of it"
+                ));
+            }
+        }
+        error
+    })
+}
+
 /// A lane for each device, all sized alike, so that one [`Limits`](rpc_core::limits::Limits) holds
 /// for every lane: what the weakest of the devices can do.
 pub(crate) fn open_lanes(
@@ -99,7 +129,7 @@ pub(crate) fn open_lanes(
     let weakest = others.iter().fold(first.attributes, |weakest, other| {
         weaker(weakest, other.attributes)
     });
-    let plan = Plan::new(&first.name, intents, sizing, &weakest)?;
+    let plan = plan_of_each(&first.name, 1 + others.len(), intents, sizing, &weakest)?;
     let count = 1 + others.len();
     let mut number = 0;
     let (first, others) = first_and_others(first, others, |device| {

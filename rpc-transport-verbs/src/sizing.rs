@@ -143,8 +143,9 @@ impl Plan {
         let locked = |receives: &Receives| {
             (receives.srq_depth() + u64::from(send_slots(receives))) * slot_len as u64
         };
+        let max_memory = intents.max_memory.unwrap_or(u64::MAX);
         let fits = |receives: &Receives| {
-            receives.srq_depth() <= deepest_srq && locked(receives) <= lockable
+            receives.srq_depth() <= deepest_srq && locked(receives) <= lockable.min(max_memory)
         };
         let receives_for =
             |connections: u32| Receives::of(connections, max_in_flight, sizing, fits);
@@ -170,6 +171,18 @@ impl Plan {
                 most,
                 "receives_reserved or receives_held",
             ));
+        }
+        let needed = locked(&receives);
+        if needed > max_memory {
+            let most = largest(connections, |fewer| {
+                locked(&receives_for(fewer)) <= max_memory
+            });
+            let reason = format!(
+                "{connections} connections, with messages of up to {} bytes, need {needed} bytes at least",
+                intents.max_message_len
+            );
+            let refused = does_not_fit("max_memory", max_memory, reason);
+            return Err(with_advice(refused, most, "max_message_len"));
         }
         // A flush completes unsignaled sends too, so every place of every queue may need an entry.
         let completions = |connections: u32| {
@@ -232,10 +245,16 @@ impl Plan {
 
         let mut clamped = Vec::new();
         if posted < wanted {
-            let why = if Receives::around(posted + 1, sizing).srq_depth() > deepest_srq {
+            let next = Receives {
+                wanted,
+                ..Receives::around(posted + 1, sizing)
+            };
+            let why = if next.srq_depth() > deepest_srq {
                 format!(
                     "the device's shared receive queues hold {deepest_srq}, with those in reserve and held"
                 )
+            } else if locked(&next) > max_memory {
+                format!("`max_memory` allows {max_memory} bytes")
             } else {
                 format!(
                     "{} KiB may be locked here, and the device's queues need some of it; raise the limit (ulimit -l) for more",
@@ -657,6 +676,71 @@ mod tests {
         assert_eq!(plan.limits.receives_posted, 4 * 64);
     }
 
+    #[test]
+    fn a_poller_makes_do_with_the_memory_that_it_may_register_or_says_what_it_needs() {
+        let with = |max_memory| {
+            let intents = Intents {
+                max_memory: Some(max_memory),
+                ..Intents::default()
+            };
+            plan(&intents, &Sizing::default()).map(|plan| plan.limits)
+        };
+        let ample = with(1 << 30).unwrap();
+        assert!(
+            ample
+                .clamped
+                .iter()
+                .all(|said| !said.contains("max_memory"))
+        );
+        for max_memory in [4 << 20, 8 << 20] {
+            let limits = with(max_memory).unwrap();
+            let registered = limits.registered_len() as u64;
+            assert!(registered <= max_memory, "{limits}");
+            // As much as fits.
+            assert!(
+                registered + 8 * limits.slot_len as u64 > max_memory,
+                "{limits}"
+            );
+            let said = &limits.clamped[0];
+            assert!(
+                said.contains(&format!("`max_memory` allows {max_memory}")),
+                "{said}"
+            );
+        }
+        let FabricError::Intent {
+            setting: "max_memory",
+            value: 1_000_000,
+            reason,
+        } = with(1_000_000).unwrap_err()
+        else {
+            panic!("another error");
+        };
+        assert!(
+            reason.contains("64 connections, with messages of up to 4096 bytes"),
+            "{reason}"
+        );
+        // What it says is enough, and no less is.
+        let needed: u64 = reason
+            .split(' ')
+            .find_map(|word| word.parse().ok().filter(|&number| number > 1_000_000))
+            .unwrap();
+        assert_eq!(with(needed).unwrap().registered_len() as u64, needed);
+        assert!(with(needed - 1).is_err());
+        // The number of connections that would fit does.
+        let fewer: Vec<u32> = reason
+            .split(' ')
+            .filter_map(|word| word.parse().ok())
+            .collect();
+        let intents = Intents {
+            connections: *fewer.last().unwrap(),
+            max_memory: Some(1_000_000),
+            ..Intents::default()
+        };
+        assert!(plan(&intents, &Sizing::default()).is_ok(), "{reason}");
+        let error = with(1000).unwrap_err().to_string();
+        assert!(error.contains("lower max_message_len"), "{error}");
+    }
+
     proptest! {
         /// Whatever is asked for: it is refused, or every relation holds that the rest of the crate
         /// relies on.
@@ -668,8 +752,9 @@ mod tests {
             signal_interval in prop::option::of(0u32..200),
             receives_posted in prop::option::of(0u32..5000),
             receives_held in prop::option::of(0u32..300),
+            max_memory in prop::option::of(0u64..1 << 32),
         ) {
-            let intents = Intents { max_message_len, max_in_flight, connections, ..Intents::default() };
+            let intents = Intents { max_message_len, max_in_flight, connections, max_memory, ..Intents::default() };
             let sizing = Sizing {
                 signal_interval,
                 receives_posted,
@@ -684,6 +769,7 @@ mod tests {
                 prop_assert!(limits.slot_len % 64 == 0);
                 prop_assert!(limits.max_message_len() >= max_message_len);
                 prop_assert!(plan.poll_batch >= 1 && plan.refill_batch >= 1);
+                prop_assert!(limits.registered_len() as u64 <= max_memory.unwrap_or(u64::MAX));
                 // What no burst can outrun: see `receive_queue`.
                 prop_assert!(
                     receives_held.is_some()

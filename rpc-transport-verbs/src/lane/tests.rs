@@ -372,3 +372,28 @@ fn the_ports_of_two_pollers_are_told_apart() {
         sides.iter().all(|side| side.accepted.len() == 2)
     });
 }
+
+#[test]
+fn lanes_share_the_memory_that_their_poller_may_register() {
+    let open = |max_memory| {
+        let [first, second] = [ROCE, "soft"].map(|kind| Opened::soft_as(kind, LinkLayer::Memory));
+        let intents = Intents {
+            max_memory: Some(max_memory),
+            ..Intents::default()
+        };
+        setup::open_lanes(first, vec![second], &intents, &Sizing::default())
+    };
+    let transport = open(8 << 20).expect("both fit");
+    let limits = transport.limits();
+    let of_both = 2 * limits.registered_len();
+    assert!((6 << 20..=8 << 20).contains(&of_both), "{limits}");
+    let refused = open(3 << 20).err().expect("one would fit").to_string();
+    assert!(
+        refused.starts_with("max_memory = 3145728 does not fit"),
+        "{refused}"
+    );
+    assert!(
+        refused.ends_with("each of the 2 devices has its share of it"),
+        "{refused}"
+    );
+}
