@@ -318,6 +318,7 @@ mod tests {
     use rpc_core::limits::Intents;
 
     use super::*;
+    use crate::alarm::Alarm;
     use crate::mailbox::{self, Inbox};
     use crate::reserve::{self, ReserveCounts};
     use crate::setup::{self, Opened};
@@ -479,7 +480,7 @@ mod tests {
         let srq = context.alloc_pd().unwrap().create_srq(16, 1).unwrap();
         let counts = Arc::new(ReserveCounts::default());
         let (_, stock) = reserve::reserve(context.clone(), srq, 4, Vec::new(), Arc::clone(&counts));
-        let (mailbox, inbox) = mailbox::mailbox();
+        let (mailbox, inbox) = mailbox::mailbox(Alarm::new().unwrap());
         let watch = Watch {
             device: "rxe0".into(),
             context,

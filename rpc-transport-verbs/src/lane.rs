@@ -23,7 +23,7 @@ use crate::receive_queue::ReceiveQueue;
 use crate::reserve::{Reserve, ReserveCounts};
 use crate::routes::Routes;
 use crate::sizing::Plan;
-use crate::verbs::{CompletionQueue, Context, WorkCompletion};
+use crate::verbs::{CompletionChannel, CompletionQueue, Context, WorkCompletion};
 
 /// A poller's share of one device: one context, one registration, one completion queue, one shared
 /// receive queue, and a queue pair for each connection that goes over this device.
@@ -33,11 +33,15 @@ pub(crate) struct Lane {
     /// No connections, and nothing has come from the device since the last of them ended: there is
     /// nothing to poll for until a notice brings the next one.
     pub(crate) is_idle: bool,
+    /// Its completion queue was armed when the poller last made ready to sleep.
+    pub(crate) is_armed: bool,
     pub(crate) plan: Plan,
     pub(crate) pool: BufferPool,
     pub(crate) connections: Connections,
     pub(crate) routes: Routes,
     pub(crate) completion_queue: CompletionQueue,
+    /// What the poller sleeps at; `None` if it never does.
+    pub(crate) channel: Option<CompletionChannel>,
     /// The poll's batch, kept for its memory.
     pub(crate) completions: Vec<WorkCompletion>,
     pub(crate) receives: ReceiveQueue,

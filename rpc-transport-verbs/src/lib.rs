@@ -100,6 +100,7 @@
 //! | `connect`, `accept` | each side's half of a connection's set-up; `queue_pairs` brings them up |
 //! | `handshake`, `control` | its messages as values and bytes, and the choice of the device that both sides have; every TCP socket of the process |
 //! | `mailbox` | what other threads tell a poller, for the price of one load |
+//! | `sleep`, `alarm` | a poller that has nothing to do: what it waits for, and who wakes it |
 //! | `transport` | the face that the driver sees, and which lane is meant |
 //! | `lane` | what a poller owns of one device; `connection` is one connection, `routes` finds it |
 //! | `buffer_pool` | the places where a slot can be, and their sum |
@@ -118,6 +119,7 @@
 extern crate self as rpc_transport_verbs;
 
 mod accept;
+mod alarm;
 mod async_events;
 mod buffer_pool;
 mod close;
@@ -138,6 +140,7 @@ mod routes;
 mod send_queue;
 mod setup;
 mod sizing;
+mod sleep;
 mod survey;
 mod transmit;
 mod transport;

@@ -13,6 +13,7 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, Sender};
 use rpc_core::transport::Admitted;
 
+use crate::alarm::Alarm;
 use crate::async_events::DeviceEvent;
 use crate::post_mortem::LaneFailure;
 use crate::queue_pairs::Ready;
@@ -87,6 +88,7 @@ pub(crate) enum LineEnd {
 pub(crate) struct Mailbox {
     notices: Sender<Notice>,
     flag: Arc<Flag>,
+    alarm: Arc<Alarm>,
 }
 
 /// Where the poller finds them.
@@ -103,13 +105,16 @@ struct Flag(AtomicBool);
 
 /// A mailbox and its inbox. Unbounded: its notices are bounded by the connections, a few for each, and one for the
 /// end of them all.
-pub(crate) fn mailbox() -> (Mailbox, Inbox) {
+///
+/// Each notice rings the alarm of the poller, which may sleep.
+pub(crate) fn mailbox(alarm: Arc<Alarm>) -> (Mailbox, Inbox) {
     let (sender, receiver) = crossbeam_channel::unbounded();
     let flag = Arc::new(Flag::default());
     (
         Mailbox {
             notices: sender,
             flag: Arc::clone(&flag),
+            alarm,
         },
         Inbox {
             notices: receiver,
@@ -124,6 +129,9 @@ impl Mailbox {
         self.notices.send(notice).map_err(|error| error.0)?;
         // After the notice is in the channel: who sees the flag finds the notice.
         self.flag.0.store(true, Ordering::Release);
+        // After the flag: a poller that is woken, or does not fall asleep because of it, looks at the
+        // flag next.
+        self.alarm.ring();
         Ok(())
     }
 }
@@ -162,7 +170,7 @@ mod tests {
 
     #[test]
     fn notices_come_in_order_and_the_flag_is_lowered_behind_the_last() {
-        let (mailbox, inbox) = mailbox();
+        let (mailbox, inbox) = mailbox(Alarm::new().unwrap());
         assert!(!inbox.is_flagged());
         let keys = [LineKey::next(), LineKey::next()];
         for key in keys {
@@ -178,7 +186,7 @@ mod tests {
 
     #[test]
     fn what_is_put_for_nobody_comes_back() {
-        let (mailbox, inbox) = mailbox();
+        let (mailbox, inbox) = mailbox(Alarm::new().unwrap());
         drop(inbox);
         let key = LineKey::next();
         assert_eq!(key_of(mailbox.put(Notice::Ready(key)).err()), Some(key));
@@ -188,7 +196,7 @@ mod tests {
     /// above a notice.
     #[test]
     fn no_notice_is_left_behind_a_lowered_flag() {
-        let (mailbox, inbox) = mailbox();
+        let (mailbox, inbox) = mailbox(Alarm::new().unwrap());
         const COUNT: u64 = 20_000;
         let sender = std::thread::spawn(move || {
             for number in 0..COUNT {

@@ -4,9 +4,10 @@ use std::collections::HashMap;
 use std::error::Error;
 use std::sync::Arc;
 
-use rpc_core::limits::{Intents, OtherDevice};
+use rpc_core::limits::{Intents, OtherDevice, Waiting};
 use rpc_core::transport::FabricError;
 
+use crate::alarm::Alarm;
 use crate::async_events::EventThread;
 use crate::buffer_pool::BufferPool;
 use crate::connection::Connections;
@@ -18,6 +19,7 @@ use crate::receive_queue::ReceiveQueue;
 use crate::reserve::{self, ReserveCounts};
 use crate::routes::Routes;
 use crate::sizing::{Plan, Sizing};
+use crate::sleep::Sleep;
 use crate::transport::VerbsTransport;
 #[cfg(test)]
 use crate::verbs::LinkLayer;
@@ -131,17 +133,23 @@ pub(crate) fn open_lanes(
     });
     let plan = plan_of_each(&first.name, 1 + others.len(), intents, sizing, &weakest)?;
     let count = 1 + others.len();
+    let name = first.name.clone();
+    let no_files = |error| refused(&name, "has no files for its poller to sleep at", error);
+    let alarm = Alarm::new().map_err(no_files)?;
     let mut number = 0;
     let (first, others) = first_and_others(first, others, |device| {
         let plan = plan.on(&device.name, device.address.to_string(), &device.attributes);
-        let lane = open_lane(device, plan, number, Connections::of_lane(number, count))?;
+        let connections = Connections::of_lane(number, count);
+        let lane = open_lane(device, plan, number, connections, &alarm, intents.waiting)?;
         number += 1;
         Ok(lane)
     })?;
     let mut limits = first.plan.limits.clone();
     limits.others = others.iter().map(other_device).collect();
     tracing::debug!(%limits, "a transport is open");
-    Ok(VerbsTransport::new(first, others, limits))
+    let lanes = std::iter::once(&first).chain(&others);
+    let sleep = Sleep::new(alarm, lanes).map_err(no_files)?;
+    Ok(VerbsTransport::new(first, others, limits, sleep))
 }
 
 fn other_device(lane: &Lane) -> OtherDevice {
@@ -188,6 +196,8 @@ fn open_lane(
     plan: Plan,
     number: u32,
     connections: Connections,
+    alarm: &Arc<Alarm>,
+    waiting: Waiting,
 ) -> Result<Lane, FabricError> {
     let Opened {
         name,
@@ -203,14 +213,25 @@ fn open_lane(
         .map_err(|e| refused(name, "has no protection domain left", e))?;
     let (mut pool, reserved) = BufferPool::register(&domain, &plan)
         .map_err(|e| refused(name, "has no memory for its slots (smaller 'connections' and 'max_message_len' need less, and the device soft needs no locked memory)", e))?;
-    let completion_queue = context
-        .create_cq(limits.completion_queue_depth as usize)
-        .map_err(|e| refused(name, "cannot create a completion queue", e))?;
+    let channel = match waiting {
+        Waiting::Busy => None,
+        Waiting::Adaptive | Waiting::Event => Some(
+            context
+                .create_comp_channel()
+                .map_err(|e| refused(name, "cannot create a completion channel", e))?,
+        ),
+    };
+    let depth = limits.completion_queue_depth as usize;
+    let completion_queue = match &channel {
+        None => context.create_cq(depth),
+        Some(channel) => context.create_cq_with_channel(depth, channel),
+    }
+    .map_err(|e| refused(name, "cannot create a completion queue", e))?;
     let srq = domain
         .create_srq(plan.srq_depth as usize, 1)
         .map_err(|e| refused(name, "cannot create a shared receive queue", e))?;
 
-    let (mailbox, inbox) = mailbox::mailbox();
+    let (mailbox, inbox) = mailbox::mailbox(Arc::clone(alarm));
     let counts = Arc::new(ReserveCounts::default());
     let mut receives = ReceiveQueue::new(srq.clone(), Arc::clone(&counts), &plan);
     receives
@@ -245,10 +266,12 @@ fn open_lane(
     Ok(Lane {
         number,
         is_idle: true,
+        is_armed: false,
         pool,
         connections,
         routes: Routes::with_capacity(max_connections),
         completion_queue,
+        channel,
         completions: Vec::with_capacity(plan.poll_batch as usize),
         receives,
         dirty: Vec::with_capacity(max_connections),

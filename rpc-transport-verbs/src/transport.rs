@@ -18,6 +18,7 @@ use crate::accept::Port;
 use crate::buffer_pool::SlotsByPlace;
 use crate::connect::{self, Dialed, HandshakeDialer};
 use crate::lane::Lane;
+use crate::sleep::Sleep;
 use crate::verbs::Slot;
 
 /// A poller's way to its peers: one lane for each device, with its own context, registration,
@@ -33,6 +34,7 @@ pub struct VerbsTransport {
     lane_mask: u32,
     /// What holds for every lane.
     limits: Limits,
+    pub(crate) sleep: Sleep,
 }
 
 /// A send slot in hand: exactly as long as was reserved.
@@ -68,13 +70,14 @@ impl AsRef<[u8]> for RecvBuf {
 
 impl VerbsTransport {
     /// Puts lanes together whose numbers are their order.
-    pub(crate) fn new(first: Lane, others: Vec<Lane>, limits: Limits) -> Self {
+    pub(crate) fn new(first: Lane, others: Vec<Lane>, limits: Limits, sleep: Sleep) -> Self {
         let lane_mask = first.connections.lane_mask();
         Self {
             first,
             others: others.into_boxed_slice(),
             lane_mask,
             limits,
+            sleep,
         }
     }
 
@@ -105,6 +108,10 @@ impl VerbsTransport {
     /// All lanes, in the order of their devices.
     pub(crate) fn lanes(&self) -> impl Iterator<Item = &Lane> {
         std::iter::once(&self.first).chain(&self.others)
+    }
+
+    pub(crate) fn lanes_mut(&mut self) -> impl Iterator<Item = &mut Lane> {
+        std::iter::once(&mut self.first).chain(&mut self.others)
     }
 
     // Out of line, so that with one device there is one comparison.
@@ -219,13 +226,15 @@ impl Transport for VerbsTransport {
     }
 
     fn waker(&self) -> Waker {
-        Waker::noop().clone()
+        Waker::from(Arc::clone(&self.sleep.alarm))
     }
 
-    fn arm(&mut self) {}
+    fn arm(&mut self) {
+        self.arm_lanes();
+    }
 
-    fn wait(&mut self, _: Option<Duration>) {
-        std::thread::yield_now();
+    fn wait(&mut self, timeout: Option<Duration>) {
+        self.sleep(timeout);
     }
 }
 

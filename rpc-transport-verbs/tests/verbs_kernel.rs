@@ -335,7 +335,7 @@ fn dropped_in_any_order_nothing_stays_in_the_kernel() {
         line.unwrap_or_else(|| panic!("{listed}")).to_owned()
     };
     let before = resources();
-    const PARTS: usize = 6;
+    const PARTS: usize = 7;
     for first in 0..PARTS {
         for step in [1, PARTS - 1] {
             let plan = Plan {
@@ -350,6 +350,7 @@ fn dropped_in_any_order_nothing_stays_in_the_kernel() {
             let Side {
                 context,
                 domain,
+                channel,
                 cq,
                 srq,
                 qp,
@@ -359,6 +360,7 @@ fn dropped_in_any_order_nothing_stays_in_the_kernel() {
             let mut parts: [Option<Box<dyn std::any::Any>>; PARTS] = [
                 Some(Box::new(context)),
                 Some(Box::new(domain)),
+                Some(Box::new(channel)),
                 Some(Box::new(cq)),
                 Some(Box::new(srq)),
                 Some(Box::new(qp)),

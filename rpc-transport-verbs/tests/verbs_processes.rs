@@ -61,7 +61,7 @@ fn hear_line(from: &mut impl BufRead) -> String {
 struct Peer {
     process: Child,
     /// Open as long as the peer lives: it may still say something.
-    _from: BufReader<ChildStdout>,
+    from: BufReader<ChildStdout>,
 }
 
 impl Peer {
@@ -81,10 +81,7 @@ impl Peer {
         side.rtr(remote);
         side.qp.to_rts(attributes).unwrap();
         assert_eq!(hear_line(&mut from), "ready");
-        Self {
-            process,
-            _from: from,
-        }
+        Self { process, from }
     }
 
     fn signal(&self, signal: Signal) {
@@ -135,6 +132,9 @@ fn peer_process() {
         side.post_recv(32);
     }
     writeln!(std::io::stdout(), "@ready").unwrap();
+    if role == "sleeper" {
+        answer_asleep(&mut side);
+    }
     let mut answers = VecDeque::new();
     loop {
         for done in side.poll() {
@@ -150,6 +150,27 @@ fn peer_process() {
             side.send_signaled(done.len, done.first);
         }
         std::thread::yield_now();
+    }
+}
+
+/// Sleeps whenever it has nothing, and answers each message with how often it has been woken so far.
+fn answer_asleep(side: &mut Side) -> ! {
+    let thread = rustix::thread::gettid().as_raw_nonzero();
+    let mut out = std::io::stdout();
+    writeln!(out, "@{thread}").unwrap();
+    let mut woken = 0;
+    loop {
+        side.cq.arm(false).unwrap();
+        let done = side.poll();
+        if done.is_empty() {
+            side.channel.wait(None).unwrap();
+            woken += 1;
+        }
+        for _ in done {
+            side.post_recv(1);
+            // Not signaled, so that no completion of it wakes anybody: there are slots enough.
+            side.send(woken, 1);
+        }
     }
 }
 
@@ -326,6 +347,36 @@ fn peers_killed_in_mid_transfer_leave_the_others_and_the_process_alone() {
     }
 }
 
+/// Not by a tick of an engine, which finds everything some time: the sender wakes it, and knows that it
+/// did.
+#[test]
+fn a_process_that_sleeps_is_woken_by_each_message_and_by_nothing_else() {
+    // Fewer than there are slots, since no send completes.
+    const MESSAGES: usize = 50;
+    let mut side = Side::new(plan());
+    let mut peer = Peer::start("sleeper", &mut side, rts());
+    let thread = hear_line(&mut peer.from);
+    let stat = format!("/proc/{}/task/{thread}/stat", peer.process.id());
+    let sleeps = || {
+        let line = std::fs::read_to_string(&stat).unwrap();
+        // The state comes after the name, which is in parentheses.
+        line.rsplit_once(") ").unwrap().1.starts_with('S')
+    };
+    let woken = |side: &Side| side.context.counters().ok().map(|it| it.sleepers_woken);
+    for number in 1..=MESSAGES {
+        let start = Instant::now();
+        while !sleeps() {
+            assert!(start.elapsed() < HANG, "it does not sleep");
+            std::thread::yield_now();
+        }
+        side.post_recv(1);
+        let before = woken(&side);
+        side.send(10, 1);
+        assert_eq!(woken(&side), before.map(|before| before + 1));
+        assert_eq!(side.wait_one(), received(number, 1), "how often it woke");
+    }
+}
+
 #[test]
 fn in_the_child_of_a_fork_every_verb_is_an_error() {
     unsafe extern "C" {
@@ -349,6 +400,9 @@ fn in_the_child_of_a_fork_every_verb_is_an_error() {
                 left.context.counters().is_err(),
                 left.context.alloc_pd().is_err(),
                 left.context.create_cq(1).is_err(),
+                left.context.create_comp_channel().is_err(),
+                left.cq.arm(false).is_err(),
+                left.channel.wait(Some(Duration::ZERO)).is_err(),
                 left.context.get_async_event(Some(Duration::ZERO)).is_err(),
             ];
             let first_allowed = refused.iter().position(|refused| !refused);

@@ -6,6 +6,7 @@
 //! (or a later one of the same send queue) has been polled, or the queue pair has been reset or
 //! destroyed.
 
+use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::time::Duration;
 
@@ -101,11 +102,8 @@ pub(crate) struct QueuePairConfig<'a> {
 
 /// Two objects of different devices cannot be used together.
 #[cfg(feature = "rdma")]
-fn foreign(object: &'static str) -> VerbsError {
-    VerbsError::ForeignObject {
-        call: "create_qp",
-        object,
-    }
+fn foreign(call: &'static str, object: &'static str) -> VerbsError {
+    VerbsError::ForeignObject { call, object }
 }
 
 #[derive(Clone, Debug)]
@@ -168,11 +166,38 @@ impl Context {
         })
     }
 
-    pub(crate) fn create_cq(&self, depth: usize) -> Result<CompletionQueue, VerbsError> {
+    pub(crate) fn create_comp_channel(&self) -> Result<CompletionChannel, VerbsError> {
         Ok(match self {
-            Self::Soft(context) => CompletionQueue::Soft(context.create_cq(depth)?),
+            Self::Soft(context) => CompletionChannel::Soft(context.create_comp_channel()?),
             #[cfg(feature = "rdma")]
-            Self::Rdma(context) => CompletionQueue::Rdma(context.create_cq(depth)?),
+            Self::Rdma(context) => CompletionChannel::Rdma(context.create_comp_channel()?),
+        })
+    }
+
+    pub(crate) fn create_cq(
+        &self,
+        depth: usize,
+        channel: Option<&CompletionChannel>,
+    ) -> Result<CompletionQueue, VerbsError> {
+        Ok(match self {
+            Self::Soft(context) => {
+                let channel = match channel {
+                    None => None,
+                    Some(CompletionChannel::Soft(channel)) => Some(channel),
+                    #[cfg(feature = "rdma")]
+                    Some(_) => return Err(foreign("create_cq", "the completion channel")),
+                };
+                CompletionQueue::Soft(context.create_cq(depth, channel)?)
+            }
+            #[cfg(feature = "rdma")]
+            Self::Rdma(context) => {
+                let channel = match channel {
+                    None => None,
+                    Some(CompletionChannel::Rdma(channel)) => Some(channel),
+                    Some(_) => return Err(foreign("create_cq", "the completion channel")),
+                };
+                CompletionQueue::Rdma(context.create_cq(depth, channel)?)
+            }
         })
     }
 
@@ -253,7 +278,7 @@ impl ProtectionDomain {
                 let srq = match config.srq {
                     None => None,
                     Some(SharedReceiveQueue::Soft(srq)) => Some(srq),
-                    Some(_) => return Err(foreign("the shared receive queue")),
+                    Some(_) => return Err(foreign("create_qp", "the shared receive queue")),
                 };
                 let queue_pair = domain.create_qp(send_cq, recv_cq, srq, &config)?;
                 Ok(QueuePair::Soft(queue_pair))
@@ -266,12 +291,12 @@ impl ProtectionDomain {
                 let srq = match config.srq {
                     None => None,
                     Some(SharedReceiveQueue::Rdma(srq)) => Some(srq),
-                    Some(_) => return Err(foreign("the shared receive queue")),
+                    Some(_) => return Err(foreign("create_qp", "the shared receive queue")),
                 };
                 let queue_pair = domain.create_qp(send_cq, recv_cq, srq, &config)?;
                 Ok(QueuePair::Rdma(queue_pair))
             }
-            _ => Err(foreign("a completion queue")),
+            _ => Err(foreign("create_qp", "a completion queue")),
         }
     }
 }
@@ -303,6 +328,23 @@ impl MemoryRegion {
 }
 
 #[derive(Debug)]
+pub(crate) enum CompletionChannel {
+    Soft(soft::CompletionChannel),
+    #[cfg(feature = "rdma")]
+    Rdma(rdma::CompletionChannel),
+}
+
+impl CompletionChannel {
+    pub(crate) fn wait(&self, timeout: Option<Duration>) -> Result<Option<u32>, VerbsError> {
+        forward!(self, channel => channel.wait(timeout))
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        forward!(self, channel => channel.fd())
+    }
+}
+
+#[derive(Debug)]
 pub(crate) enum CompletionQueue {
     Soft(soft::CompletionQueue),
     #[cfg(feature = "rdma")]
@@ -310,6 +352,10 @@ pub(crate) enum CompletionQueue {
 }
 
 impl CompletionQueue {
+    pub(crate) fn arm(&self, solicited_only: bool) -> Result<(), VerbsError> {
+        forward!(self, cq => cq.arm(solicited_only))
+    }
+
     #[inline]
     pub(crate) fn poll(
         &self,

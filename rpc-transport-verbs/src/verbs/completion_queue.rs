@@ -3,6 +3,7 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
+use super::completion_channel::CompletionChannel;
 use super::context::Context;
 use super::error::VerbsError;
 use super::work_completion::WorkCompletion;
@@ -32,8 +33,13 @@ impl Deref for CompletionQueue {
 }
 
 impl CompletionQueue {
-    pub(super) fn new(context: &Context, depth: usize) -> Result<Self, VerbsError> {
-        let raw = Arc::new(context.raw.create_cq(depth)?);
+    pub(super) fn new(
+        context: &Context,
+        depth: usize,
+        channel: Option<&CompletionChannel>,
+    ) -> Result<Self, VerbsError> {
+        let channel = channel.map(|channel| &channel.raw);
+        let raw = Arc::new(context.raw.create_cq(depth, channel)?);
         Ok(Self {
             handle: CompletionQueueHandle { raw },
         })
@@ -49,6 +55,27 @@ impl CompletionQueue {
         self.raw.poll(out, max)
     }
 
+    /// Asks for one event, at the queue's [`CompletionChannel`], when the next completion comes: the
+    /// next one at all, or the next that is *solicited* (a receive whose sender asked for that with
+    /// [`SendRequest::solicited`](super::SendRequest::solicited), or anything that failed). This is
+    /// `ibv_req_notify_cq`.
+    ///
+    /// What came before raises none, so that the queue has to be polled once more after this and before
+    /// its channel is waited at; the completions that this poll finds may have raised the event already.
+    /// An arming is used up by its event. Arming again before that changes nothing, but that any
+    /// completion goes over solicited ones, whichever was asked for first.
+    ///
+    /// Not for the data path of a queue that is polled all the time: it may cost a system call, and the
+    /// first message after it does.
+    ///
+    /// # Errors
+    ///
+    /// [`VerbsError::NoCompletionChannel`] if the queue was created without one; what the device's driver
+    /// says; in the child of a fork, [`VerbsError::Forked`].
+    pub fn arm(&self, solicited_only: bool) -> Result<(), VerbsError> {
+        self.raw.arm(solicited_only)
+    }
+
     /// A handle to give away.
     pub fn handle(&self) -> CompletionQueueHandle {
         self.handle.clone()
@@ -59,7 +86,8 @@ impl CompletionQueue {
         self.raw.capacity()
     }
 
-    /// Names it in [`AsyncEvent::CompletionQueueError`](super::AsyncEvent::CompletionQueueError).
+    /// Names it in [`AsyncEvent::CompletionQueueError`](super::AsyncEvent::CompletionQueueError), and
+    /// in what [`CompletionChannel::wait`] returns.
     pub fn number(&self) -> u32 {
         self.raw.number()
     }

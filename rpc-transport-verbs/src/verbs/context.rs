@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::async_event::AsyncEvent;
+use super::completion_channel::CompletionChannel;
 use super::completion_queue::CompletionQueue;
 use super::error::{OpenError, VerbsError};
 use super::protection_domain::ProtectionDomain;
@@ -70,7 +71,29 @@ impl Context {
     /// Size it to the sum of the depths of all queues that complete to it: one completion too many
     /// kills it, and its queue pairs with it.
     pub fn create_cq(&self, depth: usize) -> Result<CompletionQueue, VerbsError> {
-        CompletionQueue::new(self, depth)
+        CompletionQueue::new(self, depth, None)
+    }
+
+    /// The same, with the channel to which it raises an event each time that it was armed
+    /// ([`CompletionQueue::arm`]). Several queues may have the same channel. It costs nothing as long
+    /// as it is not armed.
+    ///
+    /// # Errors
+    ///
+    /// [`VerbsError::ForeignObject`] if the channel was made from another context, and what
+    /// [`create_cq`](Self::create_cq) may say.
+    pub fn create_cq_with_channel(
+        &self,
+        depth: usize,
+        channel: &CompletionChannel,
+    ) -> Result<CompletionQueue, VerbsError> {
+        CompletionQueue::new(self, depth, Some(channel))
+    }
+
+    /// Creates a completion channel: where completion queues raise events, and threads sleep until they
+    /// do. It takes a few file descriptors.
+    pub fn create_comp_channel(&self) -> Result<CompletionChannel, VerbsError> {
+        CompletionChannel::new(self)
     }
 
     /// Waits for an asynchronous event; for a thread of its own.
@@ -300,4 +323,6 @@ pub struct DeviceCounters {
     pub srq_limit_events: u64,
     /// Ready bits and wake-ups that senders here had to write for cold receivers.
     pub wakes: u64,
+    /// Of these, times that it slept, so that it had to be woken by a system call.
+    pub sleepers_woken: u64,
 }

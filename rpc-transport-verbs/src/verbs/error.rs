@@ -141,6 +141,11 @@ pub enum VerbsError {
         /// How many entries it has.
         capacity: usize,
     },
+    /// The completion queue was made without a completion channel: its events would go nowhere.
+    #[error(
+        "req_notify_cq: the completion queue has no completion channel (create it with one: create_cq_with_channel)"
+    )]
+    NoCompletionChannel,
     /// The memory may not be locked (`ENOMEM`, or `EPERM` if the limit is 0).
     #[error(
         "{} KiB cannot be registered: the limit of locked memory is {limit} ({source}). Raise it: `ulimit -l unlimited` in a shell whose hard limit permits it, `memlock` in /etc/security/limits.conf for logins, LimitMEMLOCK=infinity for a service of systemd, --ulimit memlock=-1 for a container",

@@ -24,11 +24,14 @@
 //! 5. [`QueuePair::post_send`]; [`CompletionQueue::poll`]; then [`QueuePair::complete_send`] or
 //!    [`SharedReceiveQueue::claim`] for each completion.
 //!
+//! A thread that has nothing else to do may sleep until completions come: [`CompletionChannel`].
+//!
 //! One [`Context`] belongs to one poller: everything that was made from it may be used from any
 //! thread, but the device lets one thread at a time do so.
 
 mod address;
 mod async_event;
+mod completion_channel;
 mod completion_queue;
 mod context;
 mod error;
@@ -46,6 +49,7 @@ mod wr_id;
 
 pub use address::{AddressError, AddressWish, PortAddress};
 pub use async_event::{AsyncEvent, SrqNum};
+pub use completion_channel::CompletionChannel;
 pub use completion_queue::{CompletionQueue, CompletionQueueHandle};
 pub use context::{
     Context, DeviceAttributes, DeviceCounters, Gid, GidEntry, GidType, LinkLayer, PortAttributes,

@@ -9,8 +9,8 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use rpc_transport_verbs::verbs::{
-    Access, AddressWish, AsyncEvent, CompletionQueue, CompletionStatus, Context, MemoryRegion,
-    PortAddress, PostError, ProtectionDomain, Psn, QpAttributes, QpState, QueuePair,
+    Access, AddressWish, AsyncEvent, CompletionChannel, CompletionQueue, CompletionStatus, Context,
+    MemoryRegion, PortAddress, PostError, ProtectionDomain, Psn, QpAttributes, QpState, QueuePair,
     QueuePairConfig, RemoteEndpoint, RnrTimer, RtrAttributes, RtsAttributes, SendRequest,
     SharedReceiveQueue, Slot, SoftOptions, WorkCompletion, WorkKind,
 };
@@ -94,6 +94,8 @@ pub(crate) struct Done {
 pub(crate) struct Side {
     pub(crate) context: Context,
     pub(crate) domain: ProtectionDomain,
+    /// Of the queue below, which most tests never arm.
+    pub(crate) channel: CompletionChannel,
     pub(crate) cq: CompletionQueue,
     pub(crate) srq: Option<SharedReceiveQueue>,
     pub(crate) qp: QueuePair,
@@ -116,13 +118,17 @@ impl Side {
             Context::open(device()).unwrap()
         };
         let domain = context.alloc_pd().unwrap();
-        let cq = context.create_cq(plan.cq_depth).unwrap();
+        let channel = context.create_comp_channel().unwrap();
+        let cq = context
+            .create_cq_with_channel(plan.cq_depth, &channel)
+            .unwrap();
         let srq = (plan.srq_wr > 0).then(|| domain.create_srq(plan.srq_wr, 1).unwrap());
         let qp = create_qp(&domain, &cq, srq.as_ref(), plan);
         let slots = region(&domain, 256).into_slots(SLOT_LEN);
         Self {
             context,
             domain,
+            channel,
             cq,
             srq,
             qp,

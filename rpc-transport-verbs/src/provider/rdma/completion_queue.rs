@@ -4,22 +4,51 @@ use std::mem::MaybeUninit;
 use std::os::raw::c_int;
 use std::ptr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
-use rdma_sys::{ibv_cq, ibv_poll_cq, ibv_wc, ibv_wc_opcode};
+use rdma_sys::{ibv_cq, ibv_poll_cq, ibv_req_notify_cq, ibv_wc, ibv_wc_opcode};
 
 use super::super::limits::in_range;
+use super::completion_channel::{Channel, CompletionChannel};
 use super::context::Handle;
-use super::{BATCH, log_leak, next_number, os_error, to_u32};
+use super::{BATCH, check, log_leak, next_number, os_error, to_u32};
 use crate::verbs::{CompletionOpcode, CompletionStatus, QpNum, VerbsError, WorkCompletion, WrId};
+
+/// Events of a queue that are acknowledged at a time: the library takes a mutex for each call.
+const ACKNOWLEDGED_AT_ONCE: u32 = 64;
 
 /// The queue, shared by the queue pairs that complete to it.
 #[derive(Debug)]
 pub(super) struct Queue {
     raw: *mut ibv_cq,
+    number: u32,
+    /// Where it raises events; and what was taken from there and not acknowledged yet.
+    channel: Option<Arc<Channel>>,
+    unacknowledged: AtomicU32,
     pub(super) handle: Arc<Handle>,
 }
 
-// SAFETY: libibverbs locks a completion queue while it is polled; the rest is set-up.
+impl Queue {
+    /// An event of this queue has been taken from its channel.
+    pub(super) fn count_event(&self) {
+        // A count and nothing else: no memory is published through it.
+        if self.unacknowledged.fetch_add(1, Ordering::Relaxed) + 1 >= ACKNOWLEDGED_AT_ONCE {
+            self.acknowledge();
+        }
+    }
+
+    fn acknowledge(&self) {
+        let count = self.unacknowledged.swap(0, Ordering::Relaxed);
+        if count > 0 {
+            // SAFETY: the queue is alive; so many events were taken, and the swap hands each to one
+            // acknowledgement.
+            unsafe { (self.handle.library.ibv_ack_cq_events)(self.raw, count) };
+        }
+    }
+}
+
+// SAFETY: libibverbs locks a completion queue while it is polled or armed, and its count of events; the
+// rest is set-up.
 unsafe impl Send for Queue {}
 // SAFETY: as for `Send`.
 unsafe impl Sync for Queue {}
@@ -27,8 +56,14 @@ unsafe impl Sync for Queue {}
 impl Drop for Queue {
     fn drop(&mut self) {
         if self.handle.is_ours() {
+            if let Some(channel) = &self.channel {
+                // From here on, a thread that takes an event of this queue acknowledges it at once.
+                channel.forget(self.number);
+                self.acknowledge();
+            }
             // SAFETY: the queue pairs that complete to it hold an `Arc` of it, so none is left. It
-            // waits for events of the queue to be acknowledged, which their reader does at once.
+            // waits for events of the queue to be acknowledged: asynchronous ones by their reader, at
+            // once; its own above, or by a thread that has just taken one.
             log_leak("destroy_cq", unsafe {
                 (self.handle.library.ibv_destroy_cq)(self.raw)
             });
@@ -40,24 +75,34 @@ impl Drop for Queue {
 pub(crate) struct CompletionQueue {
     pub(super) queue: Arc<Queue>,
     capacity: usize,
-    number: u32,
 }
 
 impl CompletionQueue {
-    pub(super) fn create(handle: &Arc<Handle>, depth: usize) -> Result<Self, VerbsError> {
+    pub(super) fn create(
+        handle: &Arc<Handle>,
+        depth: usize,
+        channel: Option<&CompletionChannel>,
+    ) -> Result<Self, VerbsError> {
         const CALL: &str = "create_cq";
         handle.fork_guard.check()?;
         in_range(CALL, "depth", depth, 1, handle.limits.max_cqe)?;
         let depth = to_u32(CALL, "depth", depth)?;
+        if channel.is_some_and(|channel| !channel.is_of(handle)) {
+            return Err(VerbsError::ForeignObject {
+                call: CALL,
+                object: "the completion channel",
+            });
+        }
         let number = next_number();
-        // SAFETY: the context is open. The queue's own context is a number and is never followed; it
-        // has no completion channel, and the first vector is always there.
+        // SAFETY: the context is open. The queue's own context is a number and is never followed; the
+        // channel, if any, is of this context and lives as long as the queue; the first vector is always
+        // there.
         let raw = unsafe {
             (handle.library.ibv_create_cq)(
                 handle.raw(),
                 c_int::try_from(depth).unwrap_or(c_int::MAX),
                 ptr::without_provenance_mut(number as usize),
-                ptr::null_mut(),
+                channel.map_or(ptr::null_mut(), |channel| channel.channel.raw()),
                 0,
             )
         };
@@ -66,12 +111,18 @@ impl CompletionQueue {
         }
         // SAFETY: the library filled it in.
         let capacity = super::limit(unsafe { (*raw).cqe });
-        let handle = Arc::clone(handle);
-        Ok(Self {
-            queue: Arc::new(Queue { raw, handle }),
-            capacity,
+        let channel = channel.map(|channel| Arc::clone(&channel.channel));
+        let queue = Arc::new(Queue {
+            raw,
             number,
-        })
+            channel,
+            unacknowledged: AtomicU32::new(0),
+            handle: Arc::clone(handle),
+        });
+        if let Some(channel) = &queue.channel {
+            channel.know(number, &queue);
+        }
+        Ok(Self { queue, capacity })
     }
 
     pub(super) fn raw(&self) -> *mut ibv_cq {
@@ -112,12 +163,23 @@ impl CompletionQueue {
         Ok(polled)
     }
 
+    pub(crate) fn arm(&self, solicited_only: bool) -> Result<(), VerbsError> {
+        self.queue.handle.fork_guard.check()?;
+        if self.queue.channel.is_none() {
+            return Err(VerbsError::NoCompletionChannel);
+        }
+        // SAFETY: the queue is alive; the header's inline function calls the driver through the
+        // context's table.
+        let returned = unsafe { ibv_req_notify_cq(self.queue.raw, solicited_only.into()) };
+        check("req_notify_cq", returned)
+    }
+
     pub(crate) fn capacity(&self) -> usize {
         self.capacity
     }
 
     pub(crate) fn number(&self) -> u32 {
-        self.number
+        self.queue.number
     }
 }
 

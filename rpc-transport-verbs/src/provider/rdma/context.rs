@@ -17,6 +17,7 @@ use rdma_sys::{
 use super::super::fork_guard::ForkGuard;
 use super::super::limits::{AttributeLimits, in_range};
 use super::async_events::{self, Interruption};
+use super::completion_channel::CompletionChannel;
 use super::completion_queue::CompletionQueue;
 use super::library::{Library, library};
 use super::memory::{ProtectionDomain, lockable_len};
@@ -383,8 +384,16 @@ impl Context {
         ProtectionDomain::alloc(&self.handle)
     }
 
-    pub(crate) fn create_cq(&self, depth: usize) -> Result<CompletionQueue, VerbsError> {
-        CompletionQueue::create(&self.handle, depth)
+    pub(crate) fn create_comp_channel(&self) -> Result<CompletionChannel, VerbsError> {
+        CompletionChannel::create(&self.handle)
+    }
+
+    pub(crate) fn create_cq(
+        &self,
+        depth: usize,
+        channel: Option<&CompletionChannel>,
+    ) -> Result<CompletionQueue, VerbsError> {
+        CompletionQueue::create(&self.handle, depth, channel)
     }
 
     pub(crate) fn get_async_event(
@@ -512,7 +521,7 @@ unsafe fn query_device(
 fn probe_inline(handle: &Arc<Handle>) -> usize {
     let (Ok(domain), Ok(queue)) = (
         ProtectionDomain::alloc(handle),
-        CompletionQueue::create(handle, 1),
+        CompletionQueue::create(handle, 1, None),
     ) else {
         return 0;
     };

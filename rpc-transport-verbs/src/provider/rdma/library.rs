@@ -1,7 +1,7 @@
 //! libibverbs, looked up at run time.
 
 use std::fmt;
-use std::os::raw::{c_char, c_int, c_void};
+use std::os::raw::{c_char, c_int, c_uint, c_void};
 use std::sync::OnceLock;
 
 use libloading::os::unix;
@@ -74,6 +74,10 @@ functions! {
     ibv_dealloc_pd: fn(*mut ibv_pd) -> c_int;
     ibv_reg_mr: fn(*mut ibv_pd, *mut c_void, usize, c_int) -> *mut ibv_mr;
     ibv_dereg_mr: fn(*mut ibv_mr) -> c_int;
+    ibv_create_comp_channel: fn(*mut ibv_context) -> *mut ibv_comp_channel;
+    ibv_destroy_comp_channel: fn(*mut ibv_comp_channel) -> c_int;
+    ibv_get_cq_event: fn(*mut ibv_comp_channel, *mut *mut ibv_cq, *mut *mut c_void) -> c_int;
+    ibv_ack_cq_events: fn(*mut ibv_cq, c_uint) -> ();
     ibv_create_cq:
         fn(*mut ibv_context, c_int, *mut c_void, *mut ibv_comp_channel, c_int) -> *mut ibv_cq;
     ibv_destroy_cq: fn(*mut ibv_cq) -> c_int;

@@ -2,10 +2,11 @@
 //!
 //! ```text
 //!   provider (the seam)
-//!      │  context, memory, completion_queue, shared_receive_queue, queue_pair: one object each
+//!      │  context, memory, completion_queue, completion_channel, shared_receive_queue, queue_pair: one
+//!      │  object each
 //!      ▼
 //!   rdma-sys: the structs, and what the header does inline     library: everything else, looked up
-//!      │       (post, poll: a call through a table)             in libibverbs.so.1 at run time
+//!      │       (post, poll, arm: through a table)               in libibverbs.so.1 at run time
 //!      ▼                                                        ▼
 //!   the device's driver in user space ──── doorbell ────► the device, or the kernel's software one
 //! ```
@@ -22,6 +23,7 @@
 //!   with the parent, whose objects they would destroy.
 
 mod async_events;
+mod completion_channel;
 mod completion_queue;
 mod context;
 mod library;
@@ -30,6 +32,7 @@ mod port_counters;
 mod queue_pair;
 mod shared_receive_queue;
 
+pub(super) use completion_channel::CompletionChannel;
 pub(super) use completion_queue::CompletionQueue;
 pub(super) use context::{Context, device_names};
 pub(super) use memory::{MemoryRegion, ProtectionDomain};

@@ -2,7 +2,8 @@
 //!
 //! `State` is what the owner may touch. What is done with it is told by the files that extend it:
 //! `transmit` (sends go into rings), `receive` (messages come out of rings), `progress` (the loop
-//! over hot rings and awaited acknowledgements), `retry` (timers), `failure` (errors and flushing),
+//! over hot rings and awaited acknowledgements), `sleep` (completion queues that are armed), `retry`
+//! (timers), `failure` (errors and flushing),
 //! `queue_pair` (set-up).
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,6 +18,7 @@ use super::regions::Regions;
 use super::ring::RingSender;
 use super::shared_memory::SharedMemory;
 use super::wake::DomainReadyBits;
+use super::wake_file::WakeFile;
 use super::work_queues::{CompletionRing, ReceiveQueue};
 use crate::verbs::{DeviceCounters, Forked, Gid, SoftOptions};
 
@@ -28,6 +30,8 @@ pub(super) struct Domain {
     pub(super) number: u32,
     /// The ready bits that peers set.
     pub(super) ready: Arc<SharedMemory>,
+    /// What they write when it sleeps.
+    pub(super) wake: WakeFile,
     pub(super) events: Arc<EventQueue>,
     state: Owned<State>,
     /// What peers have to map: by number, set-up only.
@@ -57,6 +61,8 @@ pub(super) struct State {
     pub(super) polls_at_tick: u64,
     /// One more than the highest place of a queue pair so far.
     pub(super) places: usize,
+    /// Peers are told that nobody looks: see `sleep`.
+    pub(super) is_asleep: bool,
     pub(super) ready: Arc<SharedMemory>,
     pub(super) events: Arc<EventQueue>,
     pub(super) options: SoftOptions,
@@ -97,6 +103,7 @@ impl Domain {
             polls: 0,
             polls_at_tick: 0,
             places: 0,
+            is_asleep: false,
             ready: Arc::clone(&ready),
             events: Arc::clone(&events),
             options,
@@ -106,6 +113,7 @@ impl Domain {
             node,
             number: node.next_serial(),
             ready,
+            wake: WakeFile::new()?,
             events,
             state: Owned::new(state),
             arenas: Mutex::default(),

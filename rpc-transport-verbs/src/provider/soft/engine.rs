@@ -4,7 +4,8 @@
 //! At a tick it does, for each context, what that context's application has not done: it receives
 //! and completes while the application does not poll (so that messages are taken, acknowledged,
 //! and counted against the limit of a shared receive queue while a handler blocks), and it lets
-//! timers expire. It only ever tries the owner word, and leaves after a bounded batch.
+//! timers expire. It only ever tries the owner word, and leaves after a bounded batch. While all contexts
+//! sleep and await nothing, it ticks ten times slower.
 
 use std::collections::HashMap;
 use std::io;
@@ -24,11 +25,17 @@ use super::peer::Peer;
 use super::ring::{Bell, LAYOUT_VERSION, RING_LEN, RingSender};
 use super::shared_memory::{Mapping, PeerAccess};
 use super::wake::DomainReadyBits;
+use super::wake_file::WakeFile;
 
 /// Time between two ticks. Short against the 67 ms of the default acknowledgement timer and the
 /// patience of a sender whose peer is stalled. A tick's own work is about a microsecond; what it
 /// costs is the wake-up: a few microseconds, or 20 in a virtual machine, 200 times a second.
 const TICK: Duration = Duration::from_millis(5);
+
+/// The same while every context sleeps and nothing is awaited: twenty wake-ups a second, less than a
+/// thousandth of a core. All that can wait for such a tick is a message whose sender was killed between
+/// committing it and ringing for it, and a context that is used again and stalls at once.
+const TICK_AT_REST: Duration = Duration::from_millis(50);
 
 /// Batches that a tick does for a context whose application does not poll, before the others have
 /// their turn.
@@ -67,7 +74,7 @@ impl Engine {
             let ticking = self.node.connected.load(Ordering::Acquire) > 0;
             let timeout = ticking.then(|| {
                 let left = next_tick.saturating_duration_since(Instant::now());
-                // At most TICK.
+                // At most TICK_AT_REST.
                 Timespec {
                     tv_sec: 0,
                     tv_nsec: i64::from(left.subsec_nanos()),
@@ -90,9 +97,11 @@ impl Engine {
                 self.handle_event(event.data.u64());
             }
             let now = Instant::now();
+            // Whoever makes the engine look around has something that should not wait for a slow tick.
+            next_tick = next_tick.min(now + self.time_to_tick());
             if ticking && now >= next_tick {
-                next_tick = now + TICK;
                 self.tick(now);
+                next_tick = now + self.time_to_tick();
             }
         }
     }
@@ -104,6 +113,7 @@ impl Engine {
                 let mut count = [0; 8];
                 // Emptied or empty: either way the next wait sleeps.
                 let _ = rustix::io::read(&self.node.wake, &mut count);
+                self.node.is_resting.store(false, Ordering::Relaxed);
             }
             token if token % 2 == 0 => {
                 if let Some(gid) = self.node.gid_of_token(token) {
@@ -167,10 +177,25 @@ impl Engine {
         }
     }
 
+    fn time_to_tick(&self) -> Duration {
+        // Written by this thread alone.
+        if self.node.is_resting.load(Ordering::Relaxed) {
+            TICK_AT_REST
+        } else {
+            TICK
+        }
+    }
+
     fn tick(&mut self, now: Instant) {
+        // Said first and taken back below. A context that falls asleep awaiting something, after it was
+        // found at rest, reads this after that: entering it comes between (the owner word's release and
+        // acquire). So it knows that it has to say so (`CompletionQueue::arm`).
+        self.node.is_resting.store(true, Ordering::Relaxed);
+        let mut is_at_rest = true;
         self.node.contexts(&mut self.contexts);
         // Drained: the engine keeps no context alive from one tick to the next.
         for context in self.contexts.drain(..) {
+            let mut rests = false;
             for _ in 0..BATCHES_PER_TICK {
                 // An owner at work does all that a tick would do, but for the timers, which can
                 // wait for the next tick.
@@ -178,9 +203,14 @@ impl Engine {
                     break;
                 };
                 if !state.progress_while_idle(now) {
+                    rests = state.is_at_rest();
                     break;
                 }
             }
+            is_at_rest &= rests;
+        }
+        if !is_at_rest {
+            self.node.is_resting.store(false, Ordering::Relaxed);
         }
     }
 }
@@ -226,6 +256,10 @@ fn handle_message(
             let mapping = Mapping::of_peer(&file()?, len, PeerAccess::ReadWrite).map_err(wrong)?;
             peer.add_ready_bits(context, mapping);
         }
+        LinkMessage::WakeFile { context } => {
+            let file = WakeFile::of_peer(file()?).map_err(wrong)?;
+            peer.add_wake_file(context, file);
+        }
         LinkMessage::Attach {
             from,
             to,
@@ -235,9 +269,9 @@ fn handle_message(
             let ring =
                 Mapping::of_peer(&file()?, RING_LEN, PeerAccess::ReadWrite).map_err(wrong)?;
             let bell = peer
-                .ready_bits(context)
-                .and_then(|bits| Bell::new(bits, ready_index as usize))
-                .ok_or("it named ready bits that it had not sent")?;
+                .doorbell(context)
+                .and_then(|doorbell| Bell::new(doorbell, ready_index as usize))
+                .ok_or("it named a context whose ready bits and wake file it had not sent")?;
             let sender = RingSender::new(ring, bell).map_err(wrong)?;
             // A queue pair that is gone meanwhile needs no ring.
             if let Some((context, place)) = node.find_queue_pair(to) {

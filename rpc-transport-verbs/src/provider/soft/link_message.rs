@@ -20,6 +20,8 @@ pub(super) enum LinkMessage {
     ArenaGone { number: u64 },
     /// With a file: the ready bits of one of the sender's contexts.
     ReadyBits { context: u32 },
+    /// With a file: the eventfd that wakes the same context.
+    WakeFile { context: u32 },
     /// With a file: the ring in which the sender's queue pair `from` receives from `to`.
     Attach {
         from: u32,
@@ -37,6 +39,7 @@ const ARENA: u32 = 1;
 const ARENA_GONE: u32 = 2;
 const READY_BITS: u32 = 3;
 const ATTACH: u32 = 4;
+const WAKE_FILE: u32 = 5;
 
 impl LinkMessage {
     pub(super) fn emit(self) -> Vec<u8> {
@@ -61,6 +64,10 @@ impl LinkMessage {
             }
             Self::ReadyBits { context } => {
                 put(&READY_BITS.to_le_bytes());
+                put(&context.to_le_bytes());
+            }
+            Self::WakeFile { context } => {
+                put(&WAKE_FILE.to_le_bytes());
                 put(&context.to_le_bytes());
             }
             Self::Attach {
@@ -93,6 +100,9 @@ impl LinkMessage {
                 number: u64::from_le_bytes(take(&mut rest)?),
             },
             READY_BITS => Self::ReadyBits {
+                context: take_u32(&mut rest)?,
+            },
+            WAKE_FILE => Self::WakeFile {
                 context: take_u32(&mut rest)?,
             },
             ATTACH => Self::Attach {
@@ -134,6 +144,7 @@ mod tests {
             any::<u64>().prop_map(|number| LinkMessage::Arena { number }),
             any::<u64>().prop_map(|number| LinkMessage::ArenaGone { number }),
             any::<u32>().prop_map(|context| LinkMessage::ReadyBits { context }),
+            any::<u32>().prop_map(|context| LinkMessage::WakeFile { context }),
             any::<[u32; 4]>().prop_map(|[from, to, context, ready_index]| LinkMessage::Attach {
                 from,
                 to,

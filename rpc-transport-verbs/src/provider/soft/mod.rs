@@ -13,9 +13,10 @@
 //! From the bottom up:
 //!
 //! * shared memory: [`shared_memory`] (sealed files and mappings), [`ring`] with [`commit`] and
-//!   [`descriptor`] (one direction of a connection), [`wake`] (cold rings and ready bits);
+//!   [`descriptor`] (one direction of a connection), [`wake`] (cold rings, ready bits, sleep) with [`wake_file`];
 //! * one context: [`owner`] (one thread at a time), [`domain`] (its state), and what is done with it:
-//!   [`transmit`], [`receive`], [`progress`], [`retry`], [`failure`]; set-up in [`queue_pair`];
+//!   [`transmit`], [`receive`], [`progress`], [`sleep`], [`retry`], [`failure`]; set-up in
+//!   [`queue_pair`]; what armed queues raise in [`completion_channel`];
 //! * the process: [`node`] (GID, links, directory), [`link`] and [`link_message`], [`peer`],
 //!   [`engine`] (the one thread);
 //! * [`objects`]: what the seam above calls.
@@ -31,6 +32,7 @@
 //! against protection domain and rights, a full completion queue is dead.
 
 mod commit;
+mod completion_channel;
 mod descriptor;
 mod domain;
 mod engine;
@@ -49,13 +51,16 @@ mod regions;
 mod retry;
 mod ring;
 mod shared_memory;
+mod sleep;
 mod sync;
 mod transmit;
 mod wake;
+mod wake_file;
 mod work_queues;
 
 use super::limits::AttributeLimits;
 
+pub(super) use completion_channel::CompletionChannel;
 pub(super) use objects::{
     CompletionQueue, Context, MemoryRegion, ProtectionDomain, QueuePair, SharedReceiveQueue,
 };

@@ -4,7 +4,7 @@ use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use rustix::event::{EventfdFlags, epoll, eventfd};
@@ -33,6 +33,8 @@ pub(super) struct Node {
     pub(super) wake: OwnedFd,
     /// Queue pairs that are connected: while there are any, the engine ticks.
     pub(super) connected: AtomicU32,
+    /// The engine ticks slowly, since everybody sleeps.
+    pub(super) is_resting: AtomicBool,
     directory: Mutex<Directory>,
     links: Mutex<Links>,
     next_serial: AtomicU32,
@@ -126,6 +128,7 @@ impl Node {
             listener,
             wake,
             connected: AtomicU32::new(0),
+            is_resting: AtomicBool::new(false),
             directory: Mutex::new(Directory {
                 last_qp_num: start,
                 ..Directory::default()
@@ -293,7 +296,7 @@ impl Node {
     }
 
     /// Tells the peer where the sender of `attach` receives: after it was told the context's ready
-    /// bits and arenas.
+    /// bits, the file that wakes it, and its arenas.
     pub(super) fn attach(
         &self,
         context: &Domain,
@@ -311,6 +314,10 @@ impl Node {
                 context: context.number,
             };
             link.socket.send(message, Some(context.ready.fd.as_fd()))?;
+            let message = LinkMessage::WakeFile {
+                context: context.number,
+            };
+            link.socket.send(message, Some(context.wake.as_fd()))?;
         }
         for (number, memory) in context.arenas() {
             if link.arenas.insert(number) {

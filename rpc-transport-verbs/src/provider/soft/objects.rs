@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::super::limits::in_range;
 use super::super::{QueuePairConfig, ReceiveWork, SendWork};
+use super::completion_channel::{ChannelEvents, CompletionChannel};
 use super::domain::{Domain, SharedReceives};
 use super::link_message::LinkMessage;
 use super::node::Node;
@@ -125,11 +126,30 @@ impl Context {
         })
     }
 
-    pub(crate) fn create_cq(&self, depth: usize) -> Result<CompletionQueue, VerbsError> {
+    pub(crate) fn create_comp_channel(&self) -> Result<CompletionChannel, VerbsError> {
+        self.domain.node.fork_guard.check()?;
+        CompletionChannel::new(&self.domain).map_err(|source| VerbsError::Os {
+            call: "create_comp_channel",
+            source,
+        })
+    }
+
+    pub(crate) fn create_cq(
+        &self,
+        depth: usize,
+        channel: Option<&CompletionChannel>,
+    ) -> Result<CompletionQueue, VerbsError> {
         self.domain.node.fork_guard.check()?;
         in_range("create_cq", "depth", depth, 1, MAX_CQE)?;
+        if channel.is_some_and(|channel| !channel.is_of(&self.domain)) {
+            return Err(VerbsError::ForeignObject {
+                call: "create_cq",
+                object: "the completion channel",
+            });
+        }
         let number = self.domain.node.next_serial();
-        let ring = CompletionRing::new(depth, number);
+        let channel = channel.map(CompletionChannel::events);
+        let ring = CompletionRing::new(depth, number, channel.clone());
         let mut state = self.domain.enter()?;
         if state.completion_queues.len() == MAX_QUEUES {
             return Err(exhausted("create_cq", "completion queues", MAX_QUEUES));
@@ -140,6 +160,7 @@ impl Context {
             place,
             capacity: depth,
             number,
+            channel,
         })
     }
 
@@ -374,9 +395,26 @@ pub(crate) struct CompletionQueue {
     place: usize,
     capacity: usize,
     number: u32,
+    channel: Option<Arc<ChannelEvents>>,
 }
 
 impl CompletionQueue {
+    pub(crate) fn arm(&self, solicited_only: bool) -> Result<(), VerbsError> {
+        if self.channel.is_none() {
+            return Err(VerbsError::NoCompletionChannel);
+        }
+        let mut state = self.domain.enter()?;
+        state.arm(self.place, solicited_only);
+        let is_at_rest = state.is_at_rest();
+        drop(state);
+        let node = self.domain.node;
+        // Relaxed: see `Engine::tick`, which says so before it enters the context.
+        if !is_at_rest && node.is_resting.load(Ordering::Relaxed) {
+            node.wake_engine();
+        }
+        Ok(())
+    }
+
     #[inline]
     pub(crate) fn poll(
         &self,
@@ -402,6 +440,11 @@ impl Drop for CompletionQueue {
             let _ = state.completion_queues.try_remove(self.place);
             let place = place32(self.place);
             state.overrun.retain(|overrun| *overrun != place);
+            drop(state);
+            // Nobody is told of a queue that is gone.
+            if let Some(channel) = &self.channel {
+                channel.forget(self.number);
+            }
         }
     }
 }

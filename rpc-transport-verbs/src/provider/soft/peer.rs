@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::shared_memory::Mapping;
+use super::wake_file::WakeFile;
 use crate::verbs::Gid;
 
 /// Another process (or this one, seen through its own socket), by its GID.
@@ -15,11 +16,12 @@ pub(super) struct Peer {
     memory: Mutex<Memory>,
 }
 
-/// Memory of the peer that is mapped here, by the peer's own numbers.
+/// Memory of the peer that is mapped here, and files of its contexts, by the peer's own numbers.
 #[derive(Debug, Default)]
 struct Memory {
     arenas: HashMap<u64, Arc<Mapping>>,
     ready_bits: HashMap<u32, Arc<Mapping>>,
+    wake_files: HashMap<u32, Arc<WakeFile>>,
 }
 
 impl Peer {
@@ -62,7 +64,15 @@ impl Peer {
         self.memory().ready_bits.insert(context, Arc::new(mapping));
     }
 
-    pub(super) fn ready_bits(&self, context: u32) -> Option<Arc<Mapping>> {
-        self.memory().ready_bits.get(&context).cloned()
+    pub(super) fn add_wake_file(&self, context: u32, file: WakeFile) {
+        self.memory().wake_files.insert(context, Arc::new(file));
+    }
+
+    /// How a context of the peer is told and woken: `None` unless both of its files have come.
+    pub(super) fn doorbell(&self, context: u32) -> Option<(Arc<Mapping>, Arc<WakeFile>)> {
+        let memory = self.memory();
+        let bits = memory.ready_bits.get(&context)?;
+        let file = memory.wake_files.get(&context)?;
+        Some((Arc::clone(bits), Arc::clone(file)))
     }
 }

@@ -6,6 +6,7 @@ use super::domain::State;
 use super::queue_pair::NotifyDrained;
 use super::receive::Look;
 use super::ring::RingReceiver;
+use super::shared_memory::SharedMemory;
 use super::wake::DomainReadyBits;
 use super::work_queues::Completion;
 use crate::verbs::{AsyncEvent, CompletionOpcode, CompletionStatus, VerbsError, WorkCompletion};
@@ -80,6 +81,9 @@ impl State {
         if !self.awaiting.is_empty() {
             self.settle_awaiting();
         }
+        if self.is_asleep {
+            self.stay_asleep();
+        }
         if !self.overrun.is_empty() {
             self.fail_overrun();
         }
@@ -89,12 +93,9 @@ impl State {
     // ---- hot and cold rings ----
 
     #[inline]
-    fn heed_ready_bits(&mut self) {
-        // SAFETY: the memory was made with room for the bits, is aligned to a page and lives as
-        // long as `self.ready`; the bits are atomics, for which any bytes are values.
-        let bits: &DomainReadyBits = unsafe { self.ready.mapping.start().cast().as_ref() };
+    pub(super) fn heed_ready_bits(&mut self) {
         let (queue_pairs, hot) = (&mut self.queue_pairs, &mut self.hot);
-        bits.take(self.places, |place| {
+        ready_bits(&self.ready).take(self.places, |place| {
             // Any peer can set any bit: one without a ring behind it means nothing.
             if let Some(qp) = queue_pairs.get_mut(place)
                 && !qp.is_hot
@@ -118,7 +119,7 @@ impl State {
         }
     }
 
-    fn leave_hot(&mut self, place: u32) {
+    pub(super) fn leave_hot(&mut self, place: u32) {
         if let Some(qp) = self.queue_pairs.get_mut(place as usize) {
             qp.is_hot = false;
         }
@@ -140,13 +141,20 @@ impl State {
         if qp.empty_looks < patience || crowd == 1 {
             return true;
         }
+        !self.goes_cold(place)
+    }
+
+    /// Makes a ring cold, unless something is in it. The caller takes it off the list.
+    #[inline]
+    pub(super) fn goes_cold(&mut self, place: u32) -> bool {
+        let qp = &mut self.queue_pairs[place as usize];
         qp.empty_looks = 0;
         qp.is_hot = !qp
             .link
             .receiver
             .as_mut()
             .is_some_and(RingReceiver::try_go_cold);
-        qp.is_hot
+        !qp.is_hot
     }
 
     // ---- acknowledgements ----
@@ -270,4 +278,13 @@ impl State {
         }
         received > 0
     }
+}
+
+/// The bits in a context's own memory.
+#[inline]
+pub(super) fn ready_bits(memory: &SharedMemory) -> &DomainReadyBits {
+    // SAFETY: the only such memory of this process is that of a context, which was made with room for
+    // the bits (`Domain::open`), is aligned to a page and lives as long as the borrow; the bits are
+    // atomics, for which any bytes are values.
+    unsafe { memory.mapping.start().cast().as_ref() }
 }

@@ -226,6 +226,9 @@ impl State {
                         qp.link.sender = Some(ring.sender);
                     }
                     self.make_hot(place);
+                    if self.is_asleep {
+                        self.stay_asleep();
+                    }
                 }
             }
             (QpState::Rts, QpState::Sqd) => {

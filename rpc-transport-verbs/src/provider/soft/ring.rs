@@ -22,7 +22,7 @@ use std::mem::offset_of;
 use std::ptr::NonNull;
 
 pub(super) use receiver::{Incoming, RingReceiver};
-pub(super) use sender::{Bell, RingSender};
+pub(super) use sender::{Bell, Doorbell, RingSender};
 
 use super::commit::{AckWord, CommitWord};
 use super::shared_memory::Mapping;
@@ -43,8 +43,8 @@ const SLOTS_OFFSET: usize = 256;
 pub(super) const RING_LEN: usize = SLOTS_OFFSET + SLOT_COUNT as usize * SLOT_LEN;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"VBLNring");
-/// To be raised with every change of what this module draws.
-pub(super) const LAYOUT_VERSION: u32 = 1;
+/// To be raised with every change of what this module draws, and of the ready bits and link messages.
+pub(super) const LAYOUT_VERSION: u32 = 2;
 
 #[repr(C, align(64))]
 struct Preamble {

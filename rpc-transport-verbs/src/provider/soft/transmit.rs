@@ -6,7 +6,7 @@ use super::super::SendWork;
 use super::commit::Flags;
 use super::descriptor::Descriptor;
 use super::domain::State;
-use super::ring::MAX_IN_RING;
+use super::ring::{Doorbell, MAX_IN_RING};
 use crate::verbs::{Access, PostError, PostErrorReason, QpState};
 
 impl State {
@@ -96,7 +96,14 @@ impl State {
             if written > 0 {
                 self.counters.sends += written;
                 self.counters.doorbells += 1;
-                self.counters.wakes += u64::from(sender.ring_doorbell());
+                match sender.ring_doorbell() {
+                    Doorbell::Hot => {}
+                    Doorbell::Cold => self.counters.wakes += 1,
+                    Doorbell::Asleep => {
+                        self.counters.wakes += 1;
+                        self.counters.sleepers_woken += 1;
+                    }
+                }
             }
         }
         let qp = &mut self.queue_pairs[place as usize];

@@ -15,6 +15,36 @@
 //! (R3 before S1 is seen, S3 before R1 is seen), and the message would lie there for ever. With both
 //! fences sequentially consistent, whichever comes second sees the other side's store: either R3
 //! finds the message, or S3 finds the mark and sets the bit.
+//!
+//! # Sleep
+//!
+//! A context whose completion queues are armed looks at nothing by itself. It notes that beside its
+//! ready bits, makes every ring cold, and relies on its [`WakeFile`](super::wake_file::WakeFile):
+//!
+//! ```text
+//!  receiver                              sender, whose S3 has found the mark
+//!  A1 asleep = 1                         B1 set the ready bit
+//!  A2 fence                              B2 fence
+//!  A3 take the ready bits                B3 look at asleep; if it is 1, write the file
+//!  A4 make each hot ring cold: R1 R2 R3
+//!  A5 wait for the file
+//! ```
+//!
+//! No message is slept through. If the sender's S3 finds a ring hot, then R3, in A4, finds its message,
+//! as above. If S3 finds it cold, the sender goes on to B1, and the two fences order what is left: were
+//! A3 to miss the bit *and* B3 to miss the note, then each side's read would have come before the other
+//! side's write was seen, which two sequentially consistent fences between write and read rule out.
+//!
+//! While the note stands, A3 and A4 may be done again without A1 and A2: a sender whose B3 misses the
+//! note has its fence before A2, so its bit is seen by every look after A2. Who wakes empties the file
+//! *before* A3: a sender that writes the file after that has set its bit before, or has its write left for
+//! the next wait. The other way round, the file could be emptied of the word of a bit that was set after
+//! A3.
+//!
+//! Senders only ever read the note. Were they to clear it, so that one of many writes the file, then one
+//! that was killed or stopped between the two would leave the others' messages asleep. So a sleeper may
+//! be told more than once before it is up, and none of this is on the way of a message to a poller that
+//! is awake: its rings are hot, or it takes its bits, and B2 and B3 lie behind the mark.
 
 use super::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
@@ -52,6 +82,40 @@ impl Mark {
     }
 }
 
+const AWAKE: u32 = 0;
+const ASLEEP: u32 = 1;
+
+/// A context's note that it sleeps, written by itself alone. On a line of its own: senders read it when
+/// they have set a bit.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub(super) struct SleepNote(AtomicU32);
+
+impl SleepNote {
+    #[cfg(any(test, loom))]
+    fn new() -> Self {
+        Self(AtomicU32::new(AWAKE))
+    }
+
+    /// A1 and A2. Before the context waits it has to take its bits, and make its rings cold.
+    pub(super) fn fall_asleep(&self) {
+        self.0.store(ASLEEP, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
+    /// The context looks again by itself.
+    pub(super) fn wake_up(&self) {
+        // Relaxed: a sender that still sees ASLEEP writes the file for nothing.
+        self.0.store(AWAKE, Ordering::Relaxed);
+    }
+
+    /// B2 and B3: whether the context has to be woken.
+    fn is_asleep_after_bit(&self) -> bool {
+        fence(Ordering::SeqCst);
+        self.0.load(Ordering::Relaxed) == ASLEEP
+    }
+}
+
 /// Bits of a domain that say which of its cold rings have something: one bit per queue pair, and a
 /// summary bit per word of bits, all summaries in one cache line. A poll reads that line, which
 /// nobody writes while all traffic is on hot rings.
@@ -59,6 +123,7 @@ impl Mark {
 #[derive(Debug)]
 pub(super) struct ReadyBits<const WORDS: usize, const SUMMARIES: usize> {
     summaries: [AtomicU64; SUMMARIES],
+    pub(super) sleep: SleepNote,
     words: [AtomicU64; WORDS],
 }
 
@@ -74,12 +139,19 @@ impl<const WORDS: usize, const SUMMARIES: usize> ReadyBits<WORDS, SUMMARIES> {
     fn new() -> Self {
         Self {
             summaries: std::array::from_fn(|_| AtomicU64::new(0)),
+            sleep: SleepNote::new(),
             words: std::array::from_fn(|_| AtomicU64::new(0)),
         }
     }
 
-    /// The sender's side. An index out of range, which only a peer could have given, does nothing.
-    pub(super) fn set(&self, index: usize) {
+    /// The sender's side, whole: sets the bit, and says whether the receiver has to be woken.
+    pub(super) fn announce(&self, index: usize) -> bool {
+        self.set(index);
+        self.sleep.is_asleep_after_bit()
+    }
+
+    /// Sets a bit. An index out of range, which only a peer could have given, does nothing.
+    fn set(&self, index: usize) {
         let word = index / 64;
         let (Some(bits), Some(summary)) = (self.words.get(word), self.summaries.get(word / 64))
         else {
@@ -139,8 +211,9 @@ mod tests {
     }
 
     #[test]
-    fn all_summaries_share_one_cache_line() {
-        assert_eq!(std::mem::offset_of!(DomainReadyBits, words), 64);
+    fn all_summaries_share_one_cache_line_and_the_note_has_its_own() {
+        assert_eq!(std::mem::offset_of!(DomainReadyBits, sleep), 64);
+        assert_eq!(std::mem::offset_of!(DomainReadyBits, words), 128);
     }
 }
 
@@ -183,6 +256,84 @@ mod loom_models {
             let mut told = false;
             shared.ready.take(64, |index| told |= index == 5);
             assert!(seen_directly || told, "the message lies there for ever");
+        });
+    }
+
+    /// What a sleeper and a sender share: `file` stands for the eventfd.
+    struct Sleeping {
+        message: AtomicU64,
+        mark: Mark,
+        ready: ReadyBits<1, 1>,
+        file: AtomicU64,
+    }
+
+    impl Sleeping {
+        fn new() -> Arc<Self> {
+            Arc::new(Self {
+                message: AtomicU64::new(0),
+                mark: Mark::new(),
+                ready: ReadyBits::new(),
+                file: AtomicU64::new(0),
+            })
+        }
+
+        fn send(&self, number: u64) {
+            self.message.store(number, Ordering::Release);
+            if self.mark.is_armed_after_commit() && self.ready.announce(5) {
+                self.file.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+
+        /// A3 and A4, in the order of the code: the newest message that this look brought, and cold
+        /// again.
+        fn look_and_cool(&self) -> u64 {
+            self.ready.take(64, |_| self.mark.disarm());
+            self.mark.arm();
+            self.message.load(Ordering::Acquire)
+        }
+    }
+
+    /// A receiver falls asleep while a sender sends: it has seen the message, or its file is written.
+    #[test]
+    fn loom_sleeper_is_woken_for_every_message() {
+        loom::model(|| {
+            let shared = Sleeping::new();
+            let sender = {
+                let shared = Arc::clone(&shared);
+                thread::spawn(move || shared.send(1))
+            };
+            shared.ready.sleep.fall_asleep();
+            let seen = shared.look_and_cool() == 1;
+            sender.join().unwrap();
+            let woken = shared.file.load(Ordering::Relaxed) > 0;
+            assert!(seen || woken, "the message is slept through");
+        });
+    }
+
+    /// A receiver that sleeps already is woken by the first message, looks, and goes back to sleep
+    /// while the second is sent.
+    #[test]
+    fn loom_sleeper_that_was_woken_sleeps_again_without_losing_a_message() {
+        loom::model(|| {
+            let shared = Sleeping::new();
+            shared.ready.sleep.fall_asleep();
+            shared.look_and_cool();
+            let sender = {
+                let shared = Arc::clone(&shared);
+                thread::spawn(move || {
+                    shared.send(1);
+                    shared.send(2);
+                })
+            };
+            // Emptied first, looked at then.
+            let was_woken = shared.file.swap(0, Ordering::Relaxed) > 0;
+            let seen = shared.look_and_cool();
+            sender.join().unwrap();
+            let woken = shared.file.load(Ordering::Relaxed) > 0;
+            assert!(
+                seen == 2 || woken,
+                "message 2 is slept through (seen {seen}, woken before: {was_woken})"
+            );
         });
     }
 

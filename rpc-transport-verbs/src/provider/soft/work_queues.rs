@@ -1,8 +1,10 @@
 //! The queues of work of one context: sends, receives, completions.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use super::super::{ReceiveWork, SendWork};
+use super::completion_channel::ChannelEvents;
 use crate::verbs::{CompletionOpcode, CompletionStatus, QpNum, WorkCompletion, WrId};
 
 /// A send queue: requests are numbered from 0 and pass through three marks in order.
@@ -231,16 +233,31 @@ impl Completion {
 pub(super) struct CompletionRing {
     entries: VecDeque<Completion>,
     capacity: usize,
-    overrun: bool,
+    watch: Watch,
+    channel: Option<Arc<ChannelEvents>>,
     pub(super) number: u32,
 }
 
+/// What the next completion sets off. One word for all of it, so that a completion of a queue that
+/// nobody waits for pays for one look, armed or not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Watch {
+    Nothing,
+    /// An event, if it is solicited or unsuccessful.
+    Solicited,
+    /// An event.
+    Next,
+    /// It is dropped: the queue has overrun.
+    Overrun,
+}
+
 impl CompletionRing {
-    pub(super) fn new(capacity: usize, number: u32) -> Self {
+    pub(super) fn new(capacity: usize, number: u32, channel: Option<Arc<ChannelEvents>>) -> Self {
         Self {
             entries: VecDeque::with_capacity(capacity),
             capacity,
-            overrun: false,
+            watch: Watch::Nothing,
+            channel,
             number,
         }
     }
@@ -250,7 +267,20 @@ impl CompletionRing {
     }
 
     pub(super) fn is_overrun(&self) -> bool {
-        self.overrun
+        self.watch == Watch::Overrun
+    }
+
+    /// `req_notify_cq`: "next" goes over "solicited", whichever came first.
+    pub(super) fn arm(&mut self, solicited_only: bool) {
+        self.watch = match (self.watch, solicited_only) {
+            (Watch::Overrun, _) => Watch::Overrun,
+            (Watch::Nothing | Watch::Solicited, true) => Watch::Solicited,
+            (Watch::Next, true) | (_, false) => Watch::Next,
+        };
+    }
+
+    pub(super) fn is_armed(&self) -> bool {
+        matches!(self.watch, Watch::Solicited | Watch::Next)
     }
 
     #[inline]
@@ -261,14 +291,34 @@ impl CompletionRing {
     /// `true`: this was the one too many.
     #[inline]
     pub(super) fn push(&mut self, completion: Completion) -> bool {
-        if self.overrun {
-            return false;
+        if self.watch != Watch::Nothing {
+            return self.push_watched(completion);
         }
         if self.entries.len() == self.capacity {
-            self.overrun = true;
+            self.watch = Watch::Overrun;
             return true;
         }
         self.entries.push_back(completion);
+        false
+    }
+
+    #[cold]
+    fn push_watched(&mut self, completion: Completion) -> bool {
+        if self.is_overrun() {
+            return false;
+        }
+        if self.entries.len() == self.capacity {
+            self.watch = Watch::Overrun;
+            return true;
+        }
+        let is_solicited = completion.solicited || completion.status != CompletionStatus::Success;
+        self.entries.push_back(completion);
+        if self.watch == Watch::Next || is_solicited {
+            self.watch = Watch::Nothing;
+            if let Some(channel) = &self.channel {
+                channel.raise(self.number);
+            }
+        }
         false
     }
 

@@ -9,6 +9,7 @@ use super::super::descriptor::{DESCRIPTOR_LEN, Descriptor};
 use super::super::shared_memory::Mapping;
 use super::super::sync::{AtomicU64, Ordering, fence};
 use super::super::wake::DomainReadyBits;
+use super::super::wake_file::WakeFile;
 use super::{LAYOUT_VERSION, MAGIC, MAX_IN_RING, OVER, READY, Ring, SLOT_COUNT};
 
 /// The sending half of a ring.
@@ -24,24 +25,46 @@ pub(in super::super) struct RingSender {
     bell: Bell,
 }
 
-/// How a receiver that does not look is told: its domain's ready bits, and which is this ring's.
+/// How a receiver that does not look is told: its domain's ready bits, which is this ring's, and the
+/// file that wakes the domain.
 #[derive(Clone, Debug)]
 pub(in super::super) struct Bell {
     bits: Arc<Mapping>,
     index: usize,
+    file: Arc<WakeFile>,
+}
+
+/// What the doorbell had to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) enum Doorbell {
+    /// Nothing: the receiver looks at the ring.
+    Hot,
+    /// It looks at its ready bits.
+    Cold,
+    /// It sleeps, and has been woken.
+    Asleep,
 }
 
 impl Bell {
     /// `bits` has room for a whole domain's; whatever a peer gave as `index` is bounded when used.
-    pub(in super::super) fn new(bits: Arc<Mapping>, index: usize) -> Option<Self> {
-        (bits.len() >= size_of::<DomainReadyBits>()).then_some(Self { bits, index })
+    pub(in super::super) fn new(
+        (bits, file): (Arc<Mapping>, Arc<WakeFile>),
+        index: usize,
+    ) -> Option<Self> {
+        (bits.len() >= size_of::<DomainReadyBits>()).then_some(Self { bits, index, file })
     }
 
-    fn ring(&self) {
+    #[cold]
+    fn ring(&self) -> Doorbell {
         // SAFETY: `new` saw that the mapping is long enough, mmap aligns it to a page, it lives as
         // long as `self`, and the bits are atomics, for which any bytes are values.
         let bits: &DomainReadyBits = unsafe { self.bits.start().cast().as_ref() };
-        bits.set(self.index);
+        if bits.announce(self.index) {
+            self.file.write();
+            Doorbell::Asleep
+        } else {
+            Doorbell::Cold
+        }
     }
 }
 
@@ -158,14 +181,14 @@ impl RingSender {
         self.next += 1;
     }
 
-    /// The doorbell: once after a batch of messages. Whether the receiver had to be told.
+    /// The doorbell: once after a batch of messages.
     #[inline]
-    pub(in super::super) fn ring_doorbell(&self) -> bool {
-        let armed = self.ring.head().readiness.mark.is_armed_after_commit();
-        if armed {
-            self.bell.ring();
+    pub(in super::super) fn ring_doorbell(&self) -> Doorbell {
+        if self.ring.head().readiness.mark.is_armed_after_commit() {
+            self.bell.ring()
+        } else {
+            Doorbell::Hot
         }
-        armed
     }
 
     /// The status with which the receiver has refused the oldest unacknowledged message for good.

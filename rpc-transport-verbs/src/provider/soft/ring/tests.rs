@@ -11,6 +11,7 @@ use super::sender::BadAck;
 use super::*;
 use crate::provider::soft::shared_memory::{PeerAccess, SharedMemory};
 use crate::provider::soft::wake::DomainReadyBits;
+use crate::provider::soft::wake_file::WakeFile;
 
 /// Both halves of one ring, mapped twice as two processes would have it.
 fn pair(psn: u32) -> (RingSender, RingReceiver) {
@@ -22,7 +23,8 @@ fn pair(psn: u32) -> (RingSender, RingReceiver) {
 
 fn bell() -> Bell {
     let bits = SharedMemory::for_writers("test", size_of::<DomainReadyBits>()).unwrap();
-    Bell::new(Arc::new(bits.mapping), 3).unwrap()
+    let file = WakeFile::new().unwrap();
+    Bell::new((Arc::new(bits.mapping), Arc::new(file)), 3).unwrap()
 }
 
 fn send(sender: &mut RingSender, message: &[u8]) {
@@ -80,7 +82,7 @@ proptest! {
                     prop_assert_eq!(sender.has_room(), unacked_sender < SLOT_COUNT);
                     if unacked_sender < SLOT_COUNT {
                         send(&mut sender, &message);
-                        prop_assert!(!sender.ring_doorbell());
+                        prop_assert_eq!(sender.ring_doorbell(), Doorbell::Hot);
                         under_way.push_back(message);
                         unacked_sender += 1;
                     }
@@ -191,9 +193,9 @@ fn a_cold_ring_rings_its_bell() {
     let (mut sender, mut receiver) = pair(0);
     assert!(receiver.try_go_cold());
     send(&mut sender, b"hello");
-    assert!(sender.ring_doorbell());
+    assert_eq!(sender.ring_doorbell(), Doorbell::Cold);
     receiver.go_hot();
-    assert!(!sender.ring_doorbell());
+    assert_eq!(sender.ring_doorbell(), Doorbell::Hot);
 }
 
 #[test]
@@ -201,7 +203,7 @@ fn a_ring_does_not_go_cold_over_a_message() {
     let (mut sender, mut receiver) = pair(0);
     send(&mut sender, b"hello");
     assert!(!receiver.try_go_cold());
-    assert!(!sender.ring_doorbell(), "it is as hot as before");
+    assert_eq!(sender.ring_doorbell(), Doorbell::Hot, "as hot as before");
 }
 
 #[test]

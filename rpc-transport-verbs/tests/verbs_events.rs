@@ -1,0 +1,420 @@
+//! Completion channels: when an armed queue raises an event, who is woken by it, and what becomes of
+//! events that nobody takes.
+
+mod verbs_side;
+
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use rpc_transport_verbs::verbs::{
+    CompletionChannel, CompletionStatus, Context, QueuePairConfig, VerbsError, WorkKind,
+};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use verbs_side::{HANG, Plan, Side, connected, device, received, sent, specified_or_rxe};
+
+/// The queue that raised the next event, which must come.
+fn event(channel: &CompletionChannel) -> u32 {
+    channel.wait(Some(HANG)).unwrap().expect("an event")
+}
+
+/// Nothing comes for a while (a test that is too quick here misses a fault, and fails never).
+fn assert_no_event(channel: &CompletionChannel) {
+    let quiet = Some(Duration::from_millis(30));
+    assert_eq!(channel.wait(quiet).unwrap(), None);
+}
+
+fn is_readable(channel: &CompletionChannel, patience: Duration) -> bool {
+    let patience = Timespec::try_from(patience).unwrap();
+    let mut files = [PollFd::from_borrowed_fd(channel.as_fd(), PollFlags::IN)];
+    poll(&mut files, Some(&patience)).unwrap() == 1
+}
+
+/// One message from `left`, which has arrived when this returns.
+fn deliver(left: &mut Side, len: usize, fill: u8) {
+    left.send_signaled(len, fill);
+    assert_eq!(left.wait_one(), sent());
+}
+
+#[test]
+fn without_arming_there_is_no_event() {
+    let (mut left, mut right) = connected(Plan::default());
+    right.post_recv(1);
+    deliver(&mut left, 10, 1);
+    assert_no_event(&right.channel);
+    assert_eq!(right.wait_one(), received(10, 1));
+    assert_no_event(&left.channel);
+}
+
+#[test]
+fn an_arming_is_good_for_one_event() {
+    let (mut left, mut right) = connected(Plan::default());
+    right.post_recv(8);
+    for round in 1..=2 {
+        right.cq.arm(false).unwrap();
+        assert_eq!(right.poll(), []);
+        for fill in 1..=3 {
+            deliver(&mut left, 10, fill);
+        }
+        assert_eq!(event(&right.channel), right.cq.number(), "round {round}");
+        assert_no_event(&right.channel);
+        right.wait(3);
+    }
+}
+
+#[test]
+fn arming_twice_is_arming_once() {
+    let (mut left, mut right) = connected(Plan::default());
+    right.post_recv(4);
+    right.cq.arm(false).unwrap();
+    right.cq.arm(false).unwrap();
+    deliver(&mut left, 10, 1);
+    deliver(&mut left, 10, 2);
+    assert_eq!(event(&right.channel), right.cq.number());
+    assert_no_event(&right.channel);
+}
+
+#[test]
+fn what_came_before_the_arming_raises_no_event_and_is_found_by_polling() {
+    let (mut left, mut right) = connected(Plan::default());
+    right.post_recv(2);
+    deliver(&mut left, 10, 1);
+    right.cq.arm(false).unwrap();
+    assert_no_event(&right.channel);
+    assert_eq!(right.poll(), [received(10, 1)]);
+    deliver(&mut left, 10, 2);
+    assert_eq!(event(&right.channel), right.cq.number());
+    assert_eq!(right.poll(), [received(10, 2)]);
+}
+
+#[test]
+fn the_completion_of_a_send_raises_an_event() {
+    let (mut left, mut right) = connected(Plan::default());
+    right.post_recv(2);
+    left.cq.arm(false).unwrap();
+    left.send(10, 1);
+    left.send_signaled(10, 2);
+    // Nobody polls on either side.
+    assert_eq!(event(&left.channel), left.cq.number());
+    assert_eq!(left.wait_one(), sent());
+}
+
+#[test]
+fn an_error_raises_an_event() {
+    let (_left, mut right) = connected(Plan::default());
+    right.post_recv(2);
+    right.cq.arm(false).unwrap();
+    right.qp.to_error().unwrap();
+    assert_eq!(event(&right.channel), right.cq.number());
+    for done in right.wait(2) {
+        assert_eq!(done, verbs_side::flushed(WorkKind::Receive));
+    }
+}
+
+#[test]
+fn a_send_that_fails_long_after_its_sender_fell_asleep_wakes_it() {
+    let (mut left, right) = connected(Plan::default());
+    left.cq.arm(false).unwrap();
+    left.send(10, 1);
+    drop(right);
+    assert_eq!(event(&left.channel), left.cq.number());
+    let done = left.wait_one();
+    assert_eq!(done.kind, WorkKind::Send);
+    assert_ne!(done.status, CompletionStatus::Success);
+}
+
+/// What completes at the right side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cause {
+    Sent,
+    Received,
+    ReceivedSolicited,
+    ReceiveFailed,
+}
+
+#[test]
+fn solicited_arming_waits_for_solicited_messages_and_for_errors() {
+    // What `arm` was called with, and whether any completion will do.
+    let armings: [(&[bool], bool); 4] = [
+        (&[true], false),
+        (&[false], true),
+        (&[true, false], true),
+        (&[false, true], true),
+    ];
+    let causes = [
+        Cause::Sent,
+        Cause::Received,
+        Cause::ReceivedSolicited,
+        Cause::ReceiveFailed,
+    ];
+    for (arming, any) in armings {
+        for cause in causes {
+            let (mut left, mut right) = connected(Plan::default());
+            left.post_recv(1);
+            right.post_recv(1);
+            for solicited_only in arming {
+                right.cq.arm(*solicited_only).unwrap();
+            }
+            match cause {
+                Cause::Sent => right.send_signaled(10, 1),
+                Cause::Received => left.send_signaled(10, 1),
+                Cause::ReceivedSolicited => {
+                    let mut request = left.message(10, 1).signaled();
+                    request.solicited = true;
+                    left.post(request).unwrap();
+                }
+                Cause::ReceiveFailed => right.qp.to_error().unwrap(),
+            }
+            let wanted = any
+                || cause == Cause::ReceivedSolicited
+                // Soft-RoCE looks at the sender's wish alone.
+                || cause == Cause::ReceiveFailed && specified_or_rxe(true, false);
+            if wanted {
+                assert_eq!(
+                    event(&right.channel),
+                    right.cq.number(),
+                    "{arming:?}, {cause:?}"
+                );
+            }
+            let before = format!("{arming:?}, {cause:?}");
+            assert_eq!(right.wait(1).len(), 1, "{before}");
+            assert_no_event(&right.channel);
+        }
+    }
+}
+
+#[test]
+fn queues_that_share_a_channel_are_told_apart() {
+    let (mut left, mut right) = (Side::new(Plan::default()), Side::new(Plan::default()));
+    let sends = left
+        .context
+        .create_cq_with_channel(16, &left.channel)
+        .unwrap();
+    assert_ne!(sends.number(), left.cq.number());
+    left.qp = left
+        .domain
+        .create_qp(QueuePairConfig {
+            send_cq: &sends,
+            recv_cq: &left.cq,
+            srq: None,
+            max_send_wr: 16,
+            max_recv_wr: 16,
+            max_inline_data: 64,
+            sq_sig_all: false,
+        })
+        .unwrap();
+    left.init();
+    right.init();
+    left.rtr(right.endpoint());
+    right.rtr(left.endpoint());
+    left.rts();
+    right.rts();
+    left.post_recv(2);
+    right.post_recv(2);
+
+    sends.arm(false).unwrap();
+    left.cq.arm(false).unwrap();
+    right.send_signaled(10, 1);
+    assert_eq!(right.wait_one(), sent());
+    assert_eq!(event(&left.channel), left.cq.number());
+    left.send_signaled(10, 2);
+    assert_eq!(event(&left.channel), sends.number());
+    assert_no_event(&left.channel);
+
+    // A queue that is not armed does not wake the channel that it shares.
+    assert_eq!(left.poll(), [received(10, 1)]);
+    sends.arm(false).unwrap();
+    right.send_signaled(10, 3);
+    assert_eq!(right.wait(2).len(), 2);
+    assert_no_event(&left.channel);
+    assert_eq!(left.wait_one(), received(10, 3));
+}
+
+#[test]
+fn a_channel_of_another_context_and_a_queue_without_one_are_refused() {
+    let (one, other) = (
+        Context::open(device()).unwrap(),
+        Context::open(device()).unwrap(),
+    );
+    let channel = one.create_comp_channel().unwrap();
+    let refused = other.create_cq_with_channel(16, &channel).unwrap_err();
+    assert!(
+        matches!(refused, VerbsError::ForeignObject { object, .. } if object.contains("channel")),
+        "{refused}"
+    );
+    let refused = one.create_cq(16).unwrap().arm(false).unwrap_err();
+    assert!(
+        matches!(refused, VerbsError::NoCompletionChannel),
+        "{refused}"
+    );
+}
+
+#[test]
+fn events_are_acknowledged_by_the_time_their_queue_is_dropped() {
+    let (mut left, mut right) = connected(Plan::default());
+    // More than are acknowledged at a time, and not a multiple.
+    for number in 0..150_u32 {
+        right.post_recv(1);
+        right.cq.arm(false).unwrap();
+        left.send_signaled(10, 1);
+        assert_eq!(left.wait_one(), sent());
+        assert_eq!(event(&right.channel), right.cq.number(), "event {number}");
+        assert_eq!(right.wait_one(), received(10, 1));
+    }
+    // It would wait for an event that was taken and not acknowledged.
+    drop(right);
+}
+
+#[test]
+fn events_that_nobody_has_taken_go_with_their_queue() {
+    let (mut left, mut right) = connected(Plan::default());
+    for taken in 0..3 {
+        right.post_recv(1);
+        right.cq.arm(false).unwrap();
+        deliver(&mut left, 10, 1);
+        if taken == 0 {
+            event(&right.channel);
+        }
+        right.wait_one();
+    }
+    let Side {
+        channel, cq, qp, ..
+    } = right;
+    drop((cq, qp));
+    assert_eq!(channel.wait(Some(Duration::ZERO)).unwrap(), None);
+    assert!(!is_readable(&channel, Duration::ZERO));
+}
+
+#[test]
+fn queues_may_be_dropped_while_another_thread_takes_their_events() {
+    let (left, right) = connected(Plan::default());
+    let Side {
+        context, channel, ..
+    } = right;
+    let is_over = AtomicBool::new(false);
+    let (channel, context, is_over) = (&channel, &context, &is_over);
+    thread::scope(|scope| {
+        let taker = scope.spawn(move || {
+            let mut taken = 0;
+            while !is_over.load(Ordering::Relaxed) {
+                taken += usize::from(
+                    channel
+                        .wait(Some(Duration::from_millis(1)))
+                        .unwrap()
+                        .is_some(),
+                );
+            }
+            taken
+        });
+        let mut raised = 0;
+        for _ in 0..100 {
+            let cq = context.create_cq_with_channel(16, channel).unwrap();
+            let domain = context.alloc_pd().unwrap();
+            let plan = Plan::default();
+            let mut qp = verbs_side::create_qp(&domain, &cq, None, plan);
+            let mut slots = verbs_side::region(&domain, 1).into_slots(verbs_side::SLOT_LEN);
+            qp.to_init(
+                verbs_side::address().port,
+                rpc_transport_verbs::verbs::Access::NONE,
+            )
+            .unwrap();
+            qp.to_rtr(verbs_side::rtr(left.endpoint())).unwrap();
+            qp.post_recv(&mut slots, 1).unwrap();
+            cq.arm(false).unwrap();
+            // Its flush raises the event, while all of it is destroyed.
+            qp.to_error().unwrap();
+            raised += 1;
+        }
+        is_over.store(true, Ordering::Relaxed);
+        assert!(taker.join().unwrap() <= raised);
+    });
+}
+
+#[test]
+fn the_file_is_readable_when_there_is_an_event_and_not_before() {
+    let (mut left, mut right) = connected(Plan::default());
+    right.post_recv(2);
+    assert!(!is_readable(&right.channel, Duration::ZERO));
+    for fill in 1..=2 {
+        right.cq.arm(false).unwrap();
+        assert_eq!(right.poll(), []);
+        assert!(!is_readable(&right.channel, Duration::from_millis(30)));
+        left.send_signaled(10, fill);
+        assert!(is_readable(&right.channel, HANG));
+        assert_eq!(event(&right.channel), right.cq.number());
+        assert_eq!(right.channel.wait(Some(Duration::ZERO)).unwrap(), None);
+        assert!(!is_readable(&right.channel, Duration::ZERO));
+        assert_eq!(right.poll(), [received(10, fill)]);
+        assert_eq!(left.wait_one(), sent());
+    }
+}
+
+/// Two threads that sleep whenever they have nothing, and answer each other.
+#[test]
+fn sleepers_that_answer_each_other_are_always_woken() {
+    const ROUNDS: usize = 500;
+    let (mut left, mut right) = connected(Plan::default());
+    left.post_recv(4);
+    right.post_recv(4);
+    left.send(10, 1);
+    thread::scope(|scope| {
+        for side in [&mut left, &mut right] {
+            scope.spawn(move || {
+                for _ in 0..ROUNDS {
+                    let done = loop {
+                        side.cq.arm(false).unwrap();
+                        if let Some(done) = side
+                            .poll()
+                            .into_iter()
+                            .find(|done| done.kind == WorkKind::Receive)
+                        {
+                            break done;
+                        }
+                        event(&side.channel);
+                    };
+                    assert_eq!(done, received(10, 1));
+                    side.post_recv(1);
+                    while side.qp.send_slots_free() == 0 {
+                        side.poll();
+                    }
+                    side.send_signaled(10, 1);
+                }
+            });
+        }
+    });
+}
+
+/// A message may come at any moment between two armings.
+#[test]
+fn nothing_that_comes_between_arming_and_sleeping_is_slept_through() {
+    const MESSAGES: usize = 2000;
+    let (mut left, mut right) = connected(Plan::default());
+    right.post_recv(16);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for number in 0..MESSAGES {
+                for _ in 0..number * 7919 % 4000 {
+                    std::hint::spin_loop();
+                }
+                while left.qp.send_slots_free() == 0 {
+                    left.poll();
+                }
+                left.send_signaled(10, 1);
+            }
+            while left.qp.send_slots_free() < left.plan.max_send_wr {
+                left.poll();
+            }
+        });
+        let mut came = 0;
+        while came < MESSAGES {
+            right.cq.arm(false).unwrap();
+            let done = right.poll().len();
+            if done == 0 {
+                event(&right.channel);
+            }
+            right.post_recv(done);
+            came += done;
+        }
+    });
+}
