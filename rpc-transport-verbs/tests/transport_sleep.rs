@@ -218,7 +218,7 @@ fn the_end_of_a_killed_peer_wakes_a_sleeper() {
 fn a_connection_is_closed_while_its_poller_sleeps() {
     let mut rig = Rig::new(&intents(), &Sizing::default());
     let (client, server) = rig.connect(1)[0];
-    rig.client.send(client, b"last words").unwrap();
+    rig.client.send(client, &frame(1, 3000)).unwrap();
     rig.client.transport.close(client);
     sleep_until(&mut rig.client, "its own end", |side| {
         !side.closed.is_empty()

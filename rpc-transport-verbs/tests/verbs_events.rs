@@ -12,7 +12,9 @@ use rpc_transport_verbs::verbs::{
     CompletionChannel, CompletionStatus, Context, QueuePairConfig, VerbsError, WorkKind,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use verbs_side::{HANG, Plan, Side, connected, device, received, sent, specified_or_rxe};
+use verbs_side::{
+    HANG, Plan, SLOT_LEN, Side, connected, device, received, region, sent, specified_or_rxe,
+};
 
 /// The queue that raised the next event, which must come.
 fn event(channel: &CompletionChannel) -> u32 {
@@ -130,7 +132,11 @@ enum Cause {
     Sent,
     Received,
     ReceivedSolicited,
+    /// What comes is longer than its receive.
     ReceiveFailed,
+    ReceiveFlushed,
+    /// The peer's queue pair does not answer.
+    SendFailed,
 }
 
 #[test]
@@ -147,12 +153,21 @@ fn solicited_arming_waits_for_solicited_messages_and_for_errors() {
         Cause::Received,
         Cause::ReceivedSolicited,
         Cause::ReceiveFailed,
+        Cause::ReceiveFlushed,
+        Cause::SendFailed,
     ];
     for (arming, any) in armings {
         for cause in causes {
             let (mut left, mut right) = connected(Plan::default());
             left.post_recv(1);
-            right.post_recv(1);
+            let len = if cause == Cause::ReceiveFailed {
+                64
+            } else {
+                SLOT_LEN
+            };
+            let mut receive = region(&right.domain, 1).into_slots(len);
+            receive.truncate(1);
+            right.qp.post_recv(&mut receive, 1).unwrap();
             for solicited_only in arming {
                 right.cq.arm(*solicited_only).unwrap();
             }
@@ -164,22 +179,30 @@ fn solicited_arming_waits_for_solicited_messages_and_for_errors() {
                     request.solicited = true;
                     left.post(request).unwrap();
                 }
-                Cause::ReceiveFailed => right.qp.to_error().unwrap(),
+                Cause::ReceiveFailed => left.send_signaled(65, 1),
+                Cause::ReceiveFlushed => right.qp.to_error().unwrap(),
+                Cause::SendFailed => {
+                    left.qp.to_error().unwrap();
+                    right.send_signaled(10, 1);
+                }
             }
-            let wanted = any
-                || cause == Cause::ReceivedSolicited
-                // Soft-RoCE looks at the sender's wish alone.
-                || cause == Cause::ReceiveFailed && specified_or_rxe(true, false);
-            if wanted {
-                assert_eq!(
-                    event(&right.channel),
-                    right.cq.number(),
-                    "{arming:?}, {cause:?}"
-                );
-            }
-            let before = format!("{arming:?}, {cause:?}");
-            assert_eq!(right.wait(1).len(), 1, "{before}");
-            assert_no_event(&right.channel);
+            let is_wanted = any
+                || match cause {
+                    Cause::Sent | Cause::Received => false,
+                    Cause::ReceivedSolicited | Cause::ReceiveFlushed => true,
+                    // Soft-RoCE looks at what the sender wished alone.
+                    Cause::ReceiveFailed | Cause::SendFailed => specified_or_rxe(true, false),
+                };
+            // What comes later than that when it should not is missed.
+            let patience = if is_wanted {
+                HANG
+            } else {
+                Duration::from_millis(60)
+            };
+            let raised = right.channel.wait(Some(patience)).unwrap();
+            let expected = is_wanted.then_some(right.cq.number());
+            assert_eq!(raised, expected, "{arming:?}, {cause:?}");
+            assert!(!right.wait_some().is_empty(), "{arming:?}, {cause:?}");
         }
     }
 }

@@ -257,6 +257,19 @@ impl Side {
         done
     }
 
+    /// Polls until something has come.
+    pub(crate) fn wait_some(&mut self) -> Vec<Done> {
+        let start = Instant::now();
+        loop {
+            let done = self.poll();
+            if !done.is_empty() {
+                return done;
+            }
+            assert!(start.elapsed() < HANG, "nothing came");
+            std::thread::yield_now();
+        }
+    }
+
     pub(crate) fn wait_one(&mut self) -> Done {
         self.wait(1)[0]
     }
