@@ -19,6 +19,7 @@ fn intents() -> Intents {
         max_in_flight: 64,
         connections: 8,
         waiting: Waiting::Event,
+        ..Intents::default()
     }
 }
 

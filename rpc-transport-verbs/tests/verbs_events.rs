@@ -336,7 +336,7 @@ fn queues_may_be_dropped_while_another_thread_takes_their_events() {
             let domain = context.alloc_pd().unwrap();
             let plan = Plan::default();
             let mut qp = verbs_side::create_qp(&domain, &cq, None, plan);
-            let mut slots = verbs_side::region(&domain, 1).into_slots(verbs_side::SLOT_LEN);
+            let mut slots = region(&domain, 1).into_slots(SLOT_LEN);
             qp.to_init(
                 verbs_side::address().port,
                 rpc_transport_verbs::verbs::Access::NONE,

@@ -130,7 +130,7 @@ mod tests {
         let _peer = listener.accept().unwrap();
         super::super::prepare_line(&stream).unwrap();
         let pulse = Pulse::of_client(true, None, Instant::now());
-        let (mailbox, _inbox) = mailbox();
+        let (mailbox, _inbox) = mailbox(crate::alarm::Alarm::new().unwrap());
         let mut line = Line::new(Arc::new(stream), LineKey::next(), mailbox, pulse);
         // Until the socket takes no more, and well beyond.
         while line.write(ACK).is_ok() {}
