@@ -387,7 +387,10 @@ fn lanes_share_the_memory_that_their_poller_may_register() {
     let limits = transport.limits();
     let of_both = 2 * limits.registered_len();
     assert!((6 << 20..=8 << 20).contains(&of_both), "{limits}");
-    let refused = open(3 << 20).err().expect("one would fit").to_string();
+    let Err(refused) = open(3 << 20) else {
+        panic!("one would fit, and not both");
+    };
+    let refused = refused.to_string();
     assert!(
         refused.starts_with("max_memory = 3145728 does not fit"),
         "{refused}"
