@@ -394,7 +394,10 @@ impl<T: Transport> Driver<T> {
         self.bell.lie_down();
         self.state.borrow_mut().transport.arm();
         // What came before the device was armed, and what was brought before this poller lay down.
-        let found_any = self.turn() || has_more() || self.ready.is_any();
+        let found_any = self.turn()
+            || has_more()
+            || self.ready.is_any()
+            || !self.state.borrow().settled.is_empty();
         if !found_any {
             let state = &mut *self.state.borrow_mut();
             let timeout = at_most.min(state.longest_sleep(self.clock.now()));

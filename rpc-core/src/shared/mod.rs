@@ -71,6 +71,9 @@ const LONGEST_BACKOFF: Duration = Duration::from_secs(5);
 /// A connection to a server that is shared: cheap to clone, used from any thread, by futures on any
 /// executor or through [`block_on`](crate::block_on). The connection ends when the last clone is gone.
 ///
+/// A call that is dropped leaves its place to others when its answer has come or its time is up; one that
+/// is forgotten ([`std::mem::forget`]) keeps its place among those that may be under way.
+///
 /// It keeps itself connected. See the [module](self) for how, and [`ChannelBuilder`] for what can be
 /// set.
 #[derive(Clone)]

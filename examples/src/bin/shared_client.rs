@@ -1,0 +1,62 @@
+//! Asks a running `greeter_server` for many greetings at once, from tasks of a tokio runtime that share
+//! one channel:
+//!
+//! ```text
+//! cargo run --release -p examples --bin shared_client -- 100
+//! ```
+//!
+//! A second argument names another address than 127.0.0.1:50051. Stop the server in between and start
+//! it again: the channel finds it.
+#![forbid(unsafe_code)]
+// It shows its user the answers: printing is what it is for.
+#![allow(clippy::print_stdout, clippy::print_stderr)]
+
+use std::error::Error;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use proto::greeter::{GreeterClient, HelloRequest};
+use rpc_core::{Channel, Request};
+use rpc_transport_verbs::Device;
+
+async fn greet(count: usize, address: &str) -> Result<(), Box<dyn Error>> {
+    // Cheap to clone, and used from any thread: behind it is a thread that has the connection.
+    let channel = Channel::connect(&Device::best()?, address).await?;
+    let greeter = GreeterClient::new(channel.clone());
+    let tasks: Vec<_> = (1..=count)
+        .map(|number| {
+            let greeter = greeter.clone();
+            tokio::spawn(async move {
+                let name = format!("Ada the {number}.");
+                let request = Request::new(HelloRequest { name })
+                    .with_timeout(Duration::from_secs(5))
+                    // Should the server be away: not an error, up to the timeout.
+                    .wait_for_ready(true);
+                greeter.say_hello(request).await
+            })
+        })
+        .collect();
+    for task in tasks {
+        println!("{}", task.await??.into_inner().message);
+    }
+    Ok(())
+}
+
+fn run() -> Result<(), Box<dyn Error>> {
+    let mut args = std::env::args().skip(1);
+    let count = args.next().map_or(Ok(10), |count| count.parse())?;
+    let address = args.next().unwrap_or_else(|| "127.0.0.1:50051".to_owned());
+    tokio::runtime::Runtime::new()?.block_on(greet(count, &address))
+}
+
+fn main() -> ExitCode {
+    // What the library has to say, at the level that the variable RUST_LOG names.
+    tracing_subscriber::fmt::init();
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("shared_client: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
