@@ -1,14 +1,14 @@
 //! The shared channel as users have it: from threads and executors, beside a server that comes and goes.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::Duration;
 
 use proto::greeter::{Greeter, GreeterClient, GreeterServer, HelloReply, HelloRequest};
 use rpc_core::{
     Channel, ChannelError, Code, ConnectivityState, Execution, Request, Response, Server,
-    ServerHandle, Status, Waiting, block_on,
+    ServerHandle, Shutdown, Status, Waiting, block_on,
 };
 use rpc_transport_verbs::Device;
 
@@ -157,4 +157,81 @@ fn a_channel_and_its_calls_may_go_to_any_thread() {
     let greeter = GreeterClient::new(channel);
     let call = is_send(async move { greeter.say_hello(hello("Ada")).await });
     assert_eq!(block_on(call).unwrap_err().code(), Code::Unavailable);
+}
+
+/// Greets when it is let.
+struct Slow(Arc<(Mutex<bool>, Condvar)>);
+
+impl Slow {
+    fn wait(gate: &(Mutex<bool>, Condvar)) {
+        let mut is_open = gate.0.lock().unwrap();
+        while !*is_open {
+            is_open = gate.1.wait(is_open).unwrap();
+        }
+    }
+}
+
+impl Greeter for Slow {
+    async fn say_hello(
+        &self,
+        request: Request<HelloRequest>,
+    ) -> Result<Response<HelloReply>, Status> {
+        let gate = Arc::clone(&self.0);
+        let (sender, receiver) = tokio::sync::oneshot::channel();
+        thread::spawn(move || {
+            Self::wait(&gate);
+            let _ = sender.send(());
+        });
+        receiver
+            .await
+            .map_err(|_| Status::internal("the gate is gone"))?;
+        let message = format!("Slowly, {}!", request.into_inner().name);
+        Ok(Response::new(HelloReply { message }))
+    }
+}
+
+#[test]
+fn calls_under_way_finish_at_a_server_that_shuts_down_while_new_ones_go_to_the_next() {
+    let gate = Arc::new((Mutex::new(false), Condvar::new()));
+    let old = Server::builder(&device())
+        .add_service(GreeterServer::new(Slow(Arc::clone(&gate))))
+        .bind("127.0.0.1:0")
+        .unwrap()
+        .spawn();
+    let address = old.local_addr().to_string();
+    let channel = block_on(
+        Channel::builder(&device(), &address)
+            .reconnect_backoff(Duration::from_millis(5), Duration::from_millis(20))
+            .wait_for_ready(true)
+            .connect(),
+    )
+    .unwrap();
+    let mut watch = channel.watch();
+    let slow = thread::spawn({
+        let greeter = GreeterClient::new(channel.clone());
+        move || block_on(greeter.say_hello(hello("Ada")))
+    });
+    // It is under way once another, behind it on the same connection, has been given up there.
+    let greeter = GreeterClient::new(channel.clone());
+    let short = Request::new(hello("nobody")).with_timeout(Duration::from_millis(20));
+    let error = block_on(greeter.say_hello(short)).unwrap_err();
+    assert_eq!(error.code(), Code::DeadlineExceeded);
+    let minute = Duration::from_secs(60);
+    let shutdown = thread::spawn(move || {
+        old.shutdown_within(Shutdown {
+            finish: minute,
+            close: minute,
+        })
+    });
+    assert_ne!(block_on(watch.changed()), ConnectivityState::Ready);
+    let (new, _) = serve(&address);
+    let reply = block_on(greeter.say_hello(hello("Grace"))).unwrap();
+    assert_eq!(reply.into_inner().message, "Hello, Grace!");
+    assert!(!slow.is_finished());
+    *gate.0.lock().unwrap() = true;
+    gate.1.notify_all();
+    let reply = slow.join().unwrap().unwrap();
+    assert_eq!(reply.into_inner().message, "Slowly, Ada!");
+    shutdown.join().unwrap().unwrap();
+    drop(new);
 }

@@ -61,6 +61,10 @@ use crate::poller::CONNECT_TIMEOUT;
 use crate::session::calls_told_apart;
 use crate::transport::{ConnectError, Fabric, FabricError, Transport};
 
+/// Connections of a poller: the one that takes calls, and one to a server that shuts down while calls on
+/// it finish.
+const CONNECTIONS: u32 = 2;
+
 /// The upper limit of the wait before the first attempt to connect again: a server that restarts is
 /// found soon, and a thousand clients do not all come in one millisecond.
 const FIRST_BACKOFF: Duration = Duration::from_millis(50);
@@ -156,7 +160,7 @@ impl Channel {
             fabric: fabric.clone(),
             address: address.to_owned(),
             intents: Intents {
-                connections: 1,
+                connections: CONNECTIONS,
                 ..Intents::default()
             },
             pollers: 1,
