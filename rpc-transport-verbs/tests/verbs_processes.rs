@@ -380,6 +380,43 @@ fn a_process_that_sleeps_is_woken_by_each_message_and_by_nothing_else() {
     }
 }
 
+/// Nor do peers keep any of theirs: here, the process is its own peer.
+#[test]
+fn contexts_that_come_and_go_leave_no_files_open() {
+    let status = Command::new(std::env::current_exe().unwrap())
+        .args(["--ignored", "--exact", "alone_contexts_come_and_go"])
+        .status();
+    assert!(status.unwrap().success());
+}
+
+#[test]
+#[ignore = "run by the one above, in a process of its own"]
+fn alone_contexts_come_and_go() {
+    let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let come_and_go = || {
+        let (mut left, mut right) = verbs_side::connected(Plan::default());
+        right.post_recv(1);
+        left.send_signaled(10, 1);
+        assert_eq!(left.wait_one(), sent());
+    };
+    // What the device opens once.
+    come_and_go();
+    let before = open();
+    for _ in 0..20 {
+        come_and_go();
+    }
+    let start = Instant::now();
+    // The engine may still be looking at the last.
+    while open() > before {
+        assert!(
+            start.elapsed() < HANG,
+            "{} files, and {before} before",
+            open()
+        );
+        std::thread::yield_now();
+    }
+}
+
 #[test]
 fn in_the_child_of_a_fork_every_verb_is_an_error() {
     unsafe extern "C" {

@@ -22,7 +22,7 @@ use super::link::{IncomingLink, Packet};
 use super::link_message::LinkMessage;
 use super::node::{FIRST_LINK_TOKEN, Node, TOKEN_LISTENER, TOKEN_WAKE};
 use super::peer::Peer;
-use super::ring::{Bell, LAYOUT_VERSION, RING_LEN, RingSender};
+use super::ring::{Bell, ContextBell, LAYOUT_VERSION, RING_LEN, RingSender};
 use super::shared_memory::{Mapping, PeerAccess};
 use super::wake::DomainReadyBits;
 use super::wake_file::WakeFile;
@@ -156,8 +156,8 @@ impl Engine {
                 Ok(Packet::Empty) => return,
                 Ok(Packet::End) => break None,
                 Ok(Packet::Garbage) => break Some("it sent what is no message".to_owned()),
-                Ok(Packet::Message(message, file)) => {
-                    if let Err(reason) = handle_message(self.node, link, peer, message, file) {
+                Ok(Packet::Message(message, files)) => {
+                    if let Err(reason) = handle_message(self.node, link, peer, message, files) {
                         break Some(reason);
                     }
                 }
@@ -221,7 +221,7 @@ fn handle_message(
     link: &IncomingLink,
     peer: &mut Option<Arc<Peer>>,
     message: LinkMessage,
-    file: Option<OwnedFd>,
+    files: Vec<OwnedFd>,
 ) -> Result<(), String> {
     let wrong = |error: io::Error| error.to_string();
     let Some(peer) = peer else {
@@ -243,35 +243,32 @@ fn handle_message(
         *peer = Some(node.peer(gid));
         return Ok(());
     };
-    let file = || file.ok_or_else(|| String::from("a message came without its file"));
+    let without = |_| String::from("a message came without its files");
     match message {
         LinkMessage::Hello { .. } => return Err("it said twice who it is".into()),
         LinkMessage::Arena { number } => {
-            let mapping = Mapping::of_peer(&file()?, 1, PeerAccess::ReadOnly).map_err(wrong)?;
+            let [file] = files.try_into().map_err(without)?;
+            let mapping = Mapping::of_peer(&file, 1, PeerAccess::ReadOnly).map_err(wrong)?;
             peer.add_arena(number, mapping);
         }
         LinkMessage::ArenaGone { number } => peer.remove_arena(number),
-        LinkMessage::ReadyBits { context } => {
-            let len = size_of::<DomainReadyBits>();
-            let mapping = Mapping::of_peer(&file()?, len, PeerAccess::ReadWrite).map_err(wrong)?;
-            peer.add_ready_bits(context, mapping);
-        }
-        LinkMessage::WakeFile { context } => {
-            let file = WakeFile::of_peer(file()?).map_err(wrong)?;
-            peer.add_wake_file(context, file);
-        }
         LinkMessage::Attach {
             from,
             to,
             context,
             ready_index,
         } => {
-            let ring =
-                Mapping::of_peer(&file()?, RING_LEN, PeerAccess::ReadWrite).map_err(wrong)?;
+            let [ring, bits, wake] = files.try_into().map_err(without)?;
+            let ring = Mapping::of_peer(&ring, RING_LEN, PeerAccess::ReadWrite).map_err(wrong)?;
             let bell = peer
-                .doorbell(context)
-                .and_then(|doorbell| Bell::new(doorbell, ready_index as usize))
-                .ok_or("it named a context whose ready bits and wake file it had not sent")?;
+                .bell(context, || {
+                    let len = size_of::<DomainReadyBits>();
+                    let bits = Mapping::of_peer(&bits, len, PeerAccess::ReadWrite)?;
+                    let file = WakeFile::of_peer(wake)?;
+                    ContextBell::new(bits, file).ok_or_else(|| io::ErrorKind::InvalidData.into())
+                })
+                .map_err(wrong)?;
+            let bell = Bell::new(bell, ready_index as usize);
             let sender = RingSender::new(ring, bell).map_err(wrong)?;
             // A queue pair that is gone meanwhile needs no ring.
             if let Some((context, place)) = node.find_queue_pair(to) {

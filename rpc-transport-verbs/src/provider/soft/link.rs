@@ -13,7 +13,7 @@ use rustix::net::{
     accept_with, bind, connect, listen, recvmsg, sendmsg, socket_with, sockopt,
 };
 
-use super::link_message::{LinkMessage, MAX_PACKET};
+use super::link_message::{LinkMessage, MAX_FILES, MAX_PACKET};
 use crate::verbs::Gid;
 
 /// Connections that may wait to be accepted; the system caps it at `net.core.somaxconn`.
@@ -108,8 +108,8 @@ pub(super) struct IncomingLink {
 /// What came over a link.
 #[derive(Debug)]
 pub(super) enum Packet {
-    /// A message, with the file that came beside it.
-    Message(LinkMessage, Option<OwnedFd>),
+    /// A message, with the files that came beside it.
+    Message(LinkMessage, Vec<OwnedFd>),
     /// Nothing at the moment.
     Empty,
     /// The other process has ended or closed the link.
@@ -136,13 +136,10 @@ impl IncomingLink {
             Err(Errno::CONNRESET) => return Ok(Packet::End),
             Err(error) => return Err(error.into()),
         };
-        // Files beyond the first are closed by being dropped here.
-        let mut file = None;
+        let mut files = Vec::new();
         for message in ancillary.drain() {
-            if let RecvAncillaryMessage::ScmRights(files) = message {
-                for received in files {
-                    file.get_or_insert(received);
-                }
+            if let RecvAncillaryMessage::ScmRights(received) = message {
+                files.extend(received);
             }
         }
         if received.bytes == 0 {
@@ -153,7 +150,7 @@ impl IncomingLink {
             .intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC);
         Ok(
             match LinkMessage::parse(&bytes[..received.bytes.min(MAX_PACKET)]) {
-                Some(message) if whole => Packet::Message(message, file),
+                Some(message) if whole => Packet::Message(message, files),
                 _ => Packet::Garbage,
             },
         )
@@ -205,19 +202,14 @@ impl OutgoingLink {
         Ok(Self { socket })
     }
 
-    pub(super) fn send(
-        &self,
-        message: LinkMessage,
-        file: Option<BorrowedFd<'_>>,
-    ) -> io::Result<()> {
+    pub(super) fn send(&self, message: LinkMessage, files: &[BorrowedFd<'_>]) -> io::Result<()> {
         let bytes = message.emit();
-        let files: Vec<_> = file.into_iter().collect();
         loop {
-            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FILES))];
             let mut ancillary = SendAncillaryBuffer::new(&mut space);
             if !files.is_empty() {
-                // One file fits: the space was made for one.
-                ancillary.push(SendAncillaryMessage::ScmRights(&files));
+                // They fit: no message has more.
+                ancillary.push(SendAncillaryMessage::ScmRights(files));
             }
             let sent = sendmsg(
                 &self.socket,

@@ -2,7 +2,7 @@
 
 use crate::verbs::Gid;
 
-/// One message. Those that say so carry one file descriptor beside their bytes.
+/// One message. Those that say so carry file descriptors beside their bytes.
 ///
 /// ```text
 ///  0       4                      all numbers little endian; a packet is exactly this long
@@ -18,11 +18,9 @@ pub(super) enum LinkMessage {
     Arena { number: u64 },
     /// The arena is unregistered.
     ArenaGone { number: u64 },
-    /// With a file: the ready bits of one of the sender's contexts.
-    ReadyBits { context: u32 },
-    /// With a file: the eventfd that wakes the same context.
-    WakeFile { context: u32 },
-    /// With a file: the ring in which the sender's queue pair `from` receives from `to`.
+    /// With three files: the ring in which the sender's queue pair `from` receives from `to`; the ready
+    /// bits of its context; and the eventfd that wakes that context. The last two are the same in every
+    /// message of a context, so that the other side need not keep them beyond the last ring.
     Attach {
         from: u32,
         to: u32,
@@ -33,13 +31,13 @@ pub(super) enum LinkMessage {
 
 /// The longest packet that is read; longer ones are garbage.
 pub(super) const MAX_PACKET: usize = 64;
+/// The most files beside one.
+pub(super) const MAX_FILES: usize = 3;
 
 const HELLO: u32 = 0x4c42_4556;
 const ARENA: u32 = 1;
 const ARENA_GONE: u32 = 2;
-const READY_BITS: u32 = 3;
-const ATTACH: u32 = 4;
-const WAKE_FILE: u32 = 5;
+const ATTACH: u32 = 5;
 
 impl LinkMessage {
     pub(super) fn emit(self) -> Vec<u8> {
@@ -61,14 +59,6 @@ impl LinkMessage {
             Self::ArenaGone { number } => {
                 put(&ARENA_GONE.to_le_bytes());
                 put(&number.to_le_bytes());
-            }
-            Self::ReadyBits { context } => {
-                put(&READY_BITS.to_le_bytes());
-                put(&context.to_le_bytes());
-            }
-            Self::WakeFile { context } => {
-                put(&WAKE_FILE.to_le_bytes());
-                put(&context.to_le_bytes());
             }
             Self::Attach {
                 from,
@@ -98,12 +88,6 @@ impl LinkMessage {
             },
             ARENA_GONE => Self::ArenaGone {
                 number: u64::from_le_bytes(take(&mut rest)?),
-            },
-            READY_BITS => Self::ReadyBits {
-                context: take_u32(&mut rest)?,
-            },
-            WAKE_FILE => Self::WakeFile {
-                context: take_u32(&mut rest)?,
             },
             ATTACH => Self::Attach {
                 from: take_u32(&mut rest)?,
@@ -143,8 +127,6 @@ mod tests {
             }),
             any::<u64>().prop_map(|number| LinkMessage::Arena { number }),
             any::<u64>().prop_map(|number| LinkMessage::ArenaGone { number }),
-            any::<u32>().prop_map(|context| LinkMessage::ReadyBits { context }),
-            any::<u32>().prop_map(|context| LinkMessage::WakeFile { context }),
             any::<[u32; 4]>().prop_map(|[from, to, context, ready_index]| LinkMessage::Attach {
                 from,
                 to,

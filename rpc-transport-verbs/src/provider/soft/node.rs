@@ -271,7 +271,7 @@ impl Node {
                 layout_version: LAYOUT_VERSION,
                 gid: self.gid,
             };
-            socket.send(hello, None).map_err(fail("be greeted"))?;
+            socket.send(hello, &[]).map_err(fail("be greeted"))?;
             let token = links.next_token & !1;
             links.next_token += 2;
             // Only its end is of interest: the other side never speaks on it.
@@ -295,8 +295,7 @@ impl Node {
         Ok(self.peer(gid))
     }
 
-    /// Tells the peer where the sender of `attach` receives: after it was told the context's ready
-    /// bits, the file that wakes it, and its arenas.
+    /// Tells the peer where the sender of `attach` receives: after it was told of the context's arenas.
     pub(super) fn attach(
         &self,
         context: &Domain,
@@ -309,23 +308,15 @@ impl Node {
             .by_gid
             .get_mut(&gid)
             .ok_or(io::ErrorKind::NotConnected)?;
-        if link.contexts.insert(context.number) {
-            let message = LinkMessage::ReadyBits {
-                context: context.number,
-            };
-            link.socket.send(message, Some(context.ready.fd.as_fd()))?;
-            let message = LinkMessage::WakeFile {
-                context: context.number,
-            };
-            link.socket.send(message, Some(context.wake.as_fd()))?;
-        }
+        link.contexts.insert(context.number);
         for (number, memory) in context.arenas() {
             if link.arenas.insert(number) {
                 let message = LinkMessage::Arena { number };
-                link.socket.send(message, Some(memory.fd.as_fd()))?;
+                link.socket.send(message, &[memory.fd.as_fd()])?;
             }
         }
-        link.socket.send(attach, Some(ring.as_fd()))
+        let files = [ring.as_fd(), context.ready.fd.as_fd(), context.wake.as_fd()];
+        link.socket.send(attach, &files)
     }
 
     /// Tells those who know this context of an arena that it registered just now.
@@ -333,7 +324,7 @@ impl Node {
         for link in self.links().by_gid.values_mut() {
             if link.contexts.contains(&context.number) && link.arenas.insert(number) {
                 let message = LinkMessage::Arena { number };
-                if let Err(error) = link.socket.send(message, Some(fd.as_fd())) {
+                if let Err(error) = link.socket.send(message, &[fd.as_fd()]) {
                     // It has ended, and the engine will hear of it; or it is stopped, and long
                     // messages from this arena wait for ever.
                     tracing::warn!(%error, "a peer could not be told of an arena");
@@ -348,7 +339,7 @@ impl Node {
             if link.arenas.remove(&number) {
                 // A peer that has ended needs no telling; one that cannot be told keeps the
                 // mapping until it ends.
-                let _ = link.socket.send(LinkMessage::ArenaGone { number }, None);
+                let _ = link.socket.send(LinkMessage::ArenaGone { number }, &[]);
             }
         }
     }

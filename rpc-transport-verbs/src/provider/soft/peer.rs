@@ -1,11 +1,12 @@
 //! What this process knows of another one that it talks to.
 
 use std::collections::HashMap;
+use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use super::ring::ContextBell;
 use super::shared_memory::Mapping;
-use super::wake_file::WakeFile;
 use crate::verbs::Gid;
 
 /// Another process (or this one, seen through its own socket), by its GID.
@@ -16,12 +17,12 @@ pub(super) struct Peer {
     memory: Mutex<Memory>,
 }
 
-/// Memory of the peer that is mapped here, and files of its contexts, by the peer's own numbers.
+/// Memory of the peer that is mapped here, by the peer's own numbers.
 #[derive(Debug, Default)]
 struct Memory {
     arenas: HashMap<u64, Arc<Mapping>>,
-    ready_bits: HashMap<u32, Arc<Mapping>>,
-    wake_files: HashMap<u32, Arc<WakeFile>>,
+    /// Of its contexts, each for as long as there is a ring to it.
+    bells: HashMap<u32, Weak<ContextBell>>,
 }
 
 impl Peer {
@@ -60,19 +61,19 @@ impl Peer {
         self.memory().arenas.get(&number).cloned()
     }
 
-    pub(super) fn add_ready_bits(&self, context: u32, mapping: Mapping) {
-        self.memory().ready_bits.insert(context, Arc::new(mapping));
-    }
-
-    pub(super) fn add_wake_file(&self, context: u32, file: WakeFile) {
-        self.memory().wake_files.insert(context, Arc::new(file));
-    }
-
-    /// How a context of the peer is told and woken: `None` unless both of its files have come.
-    pub(super) fn doorbell(&self, context: u32) -> Option<(Arc<Mapping>, Arc<WakeFile>)> {
-        let memory = self.memory();
-        let bits = memory.ready_bits.get(&context)?;
-        let file = memory.wake_files.get(&context)?;
-        Some((Arc::clone(bits), Arc::clone(file)))
+    /// How one of its contexts is told and woken: as it is known, or else as `make` has it.
+    pub(super) fn bell(
+        &self,
+        context: u32,
+        make: impl FnOnce() -> io::Result<ContextBell>,
+    ) -> io::Result<Arc<ContextBell>> {
+        let mut memory = self.memory();
+        if let Some(bell) = memory.bells.get(&context).and_then(Weak::upgrade) {
+            return Ok(bell);
+        }
+        let bell = Arc::new(make()?);
+        memory.bells.retain(|_, bell| bell.strong_count() > 0);
+        memory.bells.insert(context, Arc::downgrade(&bell));
+        Ok(bell)
     }
 }

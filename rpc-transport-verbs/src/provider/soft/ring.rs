@@ -22,7 +22,7 @@ use std::mem::offset_of;
 use std::ptr::NonNull;
 
 pub(super) use receiver::{Incoming, RingReceiver};
-pub(super) use sender::{Bell, Doorbell, RingSender};
+pub(super) use sender::{Bell, ContextBell, Doorbell, RingSender};
 
 use super::commit::{AckWord, CommitWord};
 use super::shared_memory::Mapping;
@@ -43,7 +43,7 @@ const SLOTS_OFFSET: usize = 256;
 pub(super) const RING_LEN: usize = SLOTS_OFFSET + SLOT_COUNT as usize * SLOT_LEN;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"VBLNring");
-/// To be raised with every change of what this module draws, and of the ready bits and link messages.
+/// To be raised with every change of what this module draws, and of the ready bits and the link messages.
 pub(super) const LAYOUT_VERSION: u32 = 2;
 
 #[repr(C, align(64))]

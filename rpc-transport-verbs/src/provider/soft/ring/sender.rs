@@ -25,13 +25,25 @@ pub(in super::super) struct RingSender {
     bell: Bell,
 }
 
-/// How a receiver that does not look is told: its domain's ready bits, which is this ring's, and the
-/// file that wakes the domain.
+/// How a context that does not look at its rings is told, and woken if it sleeps.
+#[derive(Debug)]
+pub(in super::super) struct ContextBell {
+    bits: Mapping,
+    file: WakeFile,
+}
+
+impl ContextBell {
+    /// `None` if the memory is too short for a domain's ready bits.
+    pub(in super::super) fn new(bits: Mapping, file: WakeFile) -> Option<Self> {
+        (bits.len() >= size_of::<DomainReadyBits>()).then_some(Self { bits, file })
+    }
+}
+
+/// The same for one of its rings.
 #[derive(Clone, Debug)]
 pub(in super::super) struct Bell {
-    bits: Arc<Mapping>,
+    context: Arc<ContextBell>,
     index: usize,
-    file: Arc<WakeFile>,
 }
 
 /// What the doorbell had to do.
@@ -46,21 +58,19 @@ pub(in super::super) enum Doorbell {
 }
 
 impl Bell {
-    /// `bits` has room for a whole domain's; whatever a peer gave as `index` is bounded when used.
-    pub(in super::super) fn new(
-        (bits, file): (Arc<Mapping>, Arc<WakeFile>),
-        index: usize,
-    ) -> Option<Self> {
-        (bits.len() >= size_of::<DomainReadyBits>()).then_some(Self { bits, index, file })
+    /// Whatever a peer gave as `index` is bounded when used.
+    pub(in super::super) fn new(context: Arc<ContextBell>, index: usize) -> Self {
+        Self { context, index }
     }
 
     #[cold]
     fn ring(&self) -> Doorbell {
-        // SAFETY: `new` saw that the mapping is long enough, mmap aligns it to a page, it lives as
-        // long as `self`, and the bits are atomics, for which any bytes are values.
-        let bits: &DomainReadyBits = unsafe { self.bits.start().cast().as_ref() };
+        let ContextBell { bits, file } = &*self.context;
+        // SAFETY: `ContextBell::new` saw that the mapping is long enough, mmap aligns it to a page, it
+        // lives as long as `self`, and the bits are atomics, for which any bytes are values.
+        let bits: &DomainReadyBits = unsafe { bits.start().cast().as_ref() };
         if bits.announce(self.index) {
-            self.file.write();
+            file.write();
             Doorbell::Asleep
         } else {
             Doorbell::Cold

@@ -24,7 +24,7 @@ fn pair(psn: u32) -> (RingSender, RingReceiver) {
 fn bell() -> Bell {
     let bits = SharedMemory::for_writers("test", size_of::<DomainReadyBits>()).unwrap();
     let file = WakeFile::new().unwrap();
-    Bell::new((Arc::new(bits.mapping), Arc::new(file)), 3).unwrap()
+    Bell::new(Arc::new(ContextBell::new(bits.mapping, file).unwrap()), 3)
 }
 
 fn send(sender: &mut RingSender, message: &[u8]) {
