@@ -135,11 +135,14 @@ impl<Res> Future for Offloaded<Res> {
     type Output = Result<Response<Res>, Status>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let waker = cx.waker().clone();
         let mut state = self.shared.lock();
         if let Some(outcome) = state.outcome.take() {
             return Poll::Ready(outcome);
         }
-        remember(&mut state.poller, cx.waker());
+        let before = state.poller.replace(waker);
+        drop(state);
+        drop(before);
         Poll::Pending
     }
 }
@@ -150,7 +153,6 @@ impl<Res> Drop for Offloaded<Res> {
         state.is_unwanted = true;
         let (executor, outcome) = (state.executor.take(), state.outcome.take());
         drop(state);
-        // The user's code, which may do anything, and so not under the lock.
         drop(outcome);
         if let Some(waker) = executor {
             waker.wake();
@@ -177,8 +179,8 @@ impl<Res> Drop for Outcome<Res> {
     }
 }
 
-/// What both ends of a call have in common. The lock is held for a few moves, never across code of
-/// the user's.
+/// What both ends of a call have in common. The lock is held for a few moves, never across code of the
+/// user's: messages' destructors, and wakers of their executor, which may come back here.
 struct Shared<Res>(Mutex<State<Res>>);
 
 struct State<Res> {
@@ -210,33 +212,30 @@ impl<Res> Shared<Res> {
 
     /// Whether anybody waits for the outcome; if so, `waker` is woken when nobody does any more.
     fn is_wanted(&self, waker: &Waker) -> bool {
+        let waker = waker.clone();
         let mut state = self.lock();
-        if !state.is_unwanted {
-            remember(&mut state.executor, waker);
+        if state.is_unwanted {
+            return false;
         }
-        !state.is_unwanted
+        let before = state.executor.replace(waker);
+        drop(state);
+        drop(before);
+        true
     }
 
     fn finish(&self, outcome: Result<Response<Res>, Status>) {
         let mut state = self.lock();
         state.is_finished = true;
-        state.executor = None;
-        if state.is_unwanted {
-            drop(state);
-            return drop(outcome);
-        }
-        state.outcome = Some(outcome);
-        let poller = state.poller.take();
+        let (poller, executor) = (state.poller.take(), state.executor.take());
+        let unwanted = if state.is_unwanted {
+            Some(outcome)
+        } else {
+            state.outcome.replace(outcome)
+        };
         drop(state);
+        drop((executor, unwanted));
         if let Some(waker) = poller {
             waker.wake();
         }
-    }
-}
-
-fn remember(place: &mut Option<Waker>, waker: &Waker) {
-    match place {
-        Some(known) => known.clone_from(waker),
-        None => *place = Some(waker.clone()),
     }
 }

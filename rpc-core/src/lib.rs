@@ -49,6 +49,11 @@
 //! is locked or shared. [`Server`] runs as many pollers as it is told and spreads connections over
 //! them; [`LocalPoller`] makes the application's own thread one.
 //!
+//! A handler runs on its poller's thread and may await whatever wakes it from anywhere, such as the
+//! calls that it makes. What it must not do is to keep the thread: the other calls of that poller wait
+//! for it. One that does is noticed, counted and named ([`BlockedMethods`]). A service that waits for
+//! sockets of some runtime, or computes for long, is put on an [`Executor`] instead.
+//!
 //! # Features
 //!
 //! - `test-util`: `testing`, where time, network and faults are values.
