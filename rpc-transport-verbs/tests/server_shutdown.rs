@@ -1,14 +1,15 @@
 //! A server that shuts down while calls are under way, with its own threads and over a device.
 
 use std::future::pending;
-use std::sync::mpsc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
 use rpc_core::transport::CloseReason;
 use rpc_core::{
-    CallError, Caller, Cause, Code, Execution, Idempotency, LocalPoller, MethodKind, MethodSpec,
-    Methods, Request, Response, Server, Service, Shutdown, Status,
+    CallError, Caller, Cause, Channel, Code, Execution, Idempotency, LocalPoller, MethodKind,
+    MethodSpec, Methods, Request, Response, Server, Service, Shutdown, Status,
 };
 use rpc_transport_verbs::Device;
 
@@ -112,4 +113,53 @@ fn a_call_that_never_ends_is_answered_when_its_time_is_up() {
         (Code::Unavailable, Execution::Answered)
     );
     assert!(error.to_string().contains("may have run"), "{error}");
+}
+
+/// A server is shut down and started again at the same address, over and over, while two threads call
+/// it through a shared channel: its clients are told in time, and every call finds a server.
+#[test]
+fn restarts_fail_no_call_of_a_channel_that_waits_for_its_server() {
+    let (entered, enters) = mpsc::channel();
+    let device = Device::open("soft").unwrap();
+    let start = |address: &str| {
+        let server = Server::builder(&device).add_service(Patient(entered.clone()));
+        server.bind(address).unwrap().spawn()
+    };
+    let mut server = start("127.0.0.1:0");
+    let address = server.local_addr().to_string();
+    let channel = rpc_core::block_on(Channel::connect(&device, &address)).unwrap();
+    let is_over = Arc::new(AtomicBool::new(false));
+    let callers = [1, 2].map(|ms| {
+        let (channel, is_over) = (channel.clone(), Arc::clone(&is_over));
+        thread::spawn(move || {
+            let mut calls = 0;
+            while !is_over.load(Ordering::Relaxed) {
+                let request = Request::new(ms).wait_for_ready(true);
+                let reply = rpc_core::block_on(channel.unary::<u64, u64>(&WAIT, request));
+                assert_eq!(reply.unwrap().into_inner(), ms, "after {calls} calls");
+                calls += 1;
+            }
+            calls
+        })
+    });
+    for _ in 0..5 {
+        // Some calls have reached this server.
+        for _ in 0..20 {
+            enters.recv().unwrap();
+        }
+        let within = Shutdown {
+            finish: Duration::from_secs(60),
+            close: Duration::from_secs(60),
+        };
+        server.shutdown_within(within).unwrap();
+        // What the server before has entered.
+        while enters.try_recv().is_ok() {}
+        server = start(&address);
+    }
+    is_over.store(true, Ordering::Relaxed);
+    for caller in callers {
+        assert!(caller.join().unwrap() > 0);
+    }
+    drop(channel);
+    server.shutdown().unwrap();
 }
