@@ -1,14 +1,16 @@
 //! [`ChannelCore`]: what the clones of a channel share.
 
-use std::cell::RefCell;
+use std::cell::{Ref, RefCell};
 use std::collections::HashMap;
 use std::ptr;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use crate::driver::LinkKey;
 use crate::method::MethodSpec;
 use crate::outgoing::{Joined, Poller};
 use crate::session::ServerSession;
+use crate::stats::MethodTally;
 
 /// One connection, as its channels see it: its poller, and the server's numbers for methods.
 pub(crate) struct ChannelCore {
@@ -16,6 +18,8 @@ pub(crate) struct ChannelCore {
     pub(crate) link: LinkKey,
     address: String,
     methods: RefCell<MethodNumbers>,
+    /// Where calls are counted, in the order of the methods that are resolved.
+    tallies: RefCell<Vec<Arc<MethodTally>>>,
 }
 
 /// A server's numbers for methods, on one connection.
@@ -35,6 +39,7 @@ impl ChannelCore {
             link: joined.link,
             address: address.to_owned(),
             methods: RefCell::new(MethodNumbers::of(&joined.session)),
+            tallies: RefCell::default(),
         }
     }
 
@@ -42,9 +47,20 @@ impl ChannelCore {
         &self.address
     }
 
-    /// The server's number for a method; `None` if it has no such method.
-    pub(crate) fn number_of(&self, method: &'static MethodSpec) -> Option<u16> {
-        self.methods.borrow_mut().number_of(method)
+    /// The place of a method among those that were called, and the server's number for it; `None` if
+    /// it has no such method.
+    pub(crate) fn resolve(&self, method: &'static MethodSpec) -> (usize, Option<u16>) {
+        let resolved = self.methods.borrow_mut().resolve(method);
+        let mut tallies = self.tallies.borrow_mut();
+        if resolved.0 == tallies.len() {
+            tallies.push(self.poller.tally().called(method));
+        }
+        resolved
+    }
+
+    /// Where calls of the method at this place are counted.
+    pub(crate) fn tally(&self, place: usize) -> Ref<'_, MethodTally> {
+        Ref::map(self.tallies.borrow(), |tallies| &*tallies[place])
     }
 }
 
@@ -58,16 +74,21 @@ impl MethodNumbers {
 
     /// The server's number for a method; `None` if it has no such method.
     pub(crate) fn number_of(&mut self, method: &'static MethodSpec) -> Option<u16> {
+        self.resolve(method).1
+    }
+
+    /// The same, with the method's place among those that were resolved.
+    fn resolve(&mut self, method: &'static MethodSpec) -> (usize, Option<u16>) {
         let known = self
             .resolved
             .iter()
-            .find(|(spec, _)| ptr::eq(*spec, method));
-        if let Some((_, number)) = known {
-            return *number;
+            .position(|(spec, _)| ptr::eq(*spec, method));
+        if let Some(place) = known {
+            return (place, self.resolved[place].1);
         }
         let number = self.numbers.get(method.path).copied();
         self.resolved.push((method, number));
-        number
+        (self.resolved.len() - 1, number)
     }
 }
 

@@ -55,6 +55,8 @@ impl Caller for LocalChannel {
             request,
             deadline: None,
             state: CallState::New,
+            place: 0,
+            began: None,
             response: PhantomData,
         }
         .await
@@ -75,6 +77,10 @@ struct LocalCall<'a, Req, Res> {
     request: Request<Req>,
     deadline: Option<Instant>,
     state: CallState,
+    /// Where the channel counts it, from when it has begun.
+    place: usize,
+    /// When it has, if it is one of the calls that are timed.
+    began: Option<Instant>,
     response: PhantomData<fn() -> Res>,
 }
 
@@ -119,10 +125,7 @@ impl<Req: Message, Res: Message + Default> LocalCall<'_, Req, Res> {
             CallState::New | CallState::Waiting(_) => {
                 return match self.begin(cx) {
                     Ok(()) => Poll::Pending,
-                    Err(error) => {
-                        self.state = CallState::Done;
-                        Poll::Ready(Err(error))
-                    }
+                    Err(error) => Poll::Ready(self.end(Err(error))),
                 };
             }
             // Polled again after it was ready, which the contract of futures leaves open.
@@ -144,16 +147,34 @@ impl<Req: Message, Res: Message + Default> LocalCall<'_, Req, Res> {
             Polled::Failed(error) => Err(error),
             Polled::Received => received.unwrap_or_else(|| decode(&[])),
         };
+        Poll::Ready(self.end(outcome))
+    }
+
+    fn end(
+        &mut self,
+        outcome: Result<Response<Res>, CallError>,
+    ) -> Result<Response<Res>, CallError> {
         self.state = CallState::Done;
-        Poll::Ready(outcome)
+        let tally = self.channel.tally(self.place);
+        let code = outcome.as_ref().map_or_else(CallError::code, |_| Code::Ok);
+        tally.end(code.number());
+        if let Some(began) = self.began {
+            self.channel.poller.tally().time(&tally, began);
+        }
+        outcome
     }
 
     /// Sends the call, or lets it wait; it is woken either way.
     fn begin(&mut self, cx: &mut Context<'_>) -> Result<(), CallError> {
         let channel = self.channel;
+        let (place, method) = channel.resolve(self.method);
         let waiter = match self.state {
             CallState::Waiting(waiter) => Some(waiter),
             _ => {
+                self.place = place;
+                if channel.tally(place).begin() {
+                    self.began = Some(channel.poller.tally().now());
+                }
                 self.deadline = match self.request.time_allowed() {
                     TimeAllowed::Unlimited => None,
                     TimeAllowed::For(timeout) => channel.poller.deadline_after(timeout),
@@ -162,7 +183,7 @@ impl<Req: Message, Res: Message + Default> LocalCall<'_, Req, Res> {
                 None
             }
         };
-        let Some(method) = channel.number_of(self.method) else {
+        let Some(method) = method else {
             let cause = Cause::Unimplemented {
                 path: self.method.path,
             };
@@ -180,6 +201,7 @@ impl<Req: Message, Res: Message + Default> LocalCall<'_, Req, Res> {
         match channel.poller.begin(channel.link, outgoing, asker) {
             Begun::Sent(call) => {
                 self.state = CallState::InFlight(call);
+                channel.tally(place).start();
                 Ok(())
             }
             Begun::Waiting(waiter) => {
@@ -196,10 +218,11 @@ impl<Req: Message, Res: Message + Default> LocalCall<'_, Req, Res> {
 impl<Req, Res> Drop for LocalCall<'_, Req, Res> {
     fn drop(&mut self) {
         match self.state {
-            CallState::New | CallState::Done => {}
+            CallState::New | CallState::Done => return,
             CallState::Waiting(waiter) => self.channel.poller.leave(self.channel.link, waiter),
             CallState::InFlight(call) => self.channel.poller.abandon(self.channel.link, call),
         }
+        self.channel.tally(self.place).drop_one();
     }
 }
 

@@ -33,6 +33,7 @@ use crate::frame::{CallId, FrameHeader, FrameKind, HEADER_LEN};
 use crate::poller::OwnWaker;
 use crate::serve::Blocked;
 use crate::server::Shares;
+use crate::stats::{PollerTally, TURNS_PER_PUBLICATION};
 use crate::task::{ReadyQueue, TaskKey, Tasks};
 use crate::timers::Timers;
 use crate::transport::{
@@ -82,6 +83,8 @@ pub(crate) struct Driver<T: Transport> {
     pub(crate) bell: Arc<Doorbell>,
     /// Read by the server's watchdog.
     pub(crate) at_work: Arc<AtWork>,
+    /// What this poller counts, for any thread to read.
+    pub(crate) tally: Arc<PollerTally>,
     /// The same as in the tasks: looked at by every turn.
     ready: Arc<ReadyQueue>,
     turning: Cell<bool>,
@@ -94,6 +97,8 @@ pub(crate) struct Driver<T: Transport> {
 /// What is borrowed between the user's code.
 pub(crate) struct State<T: Transport> {
     pub(crate) transport: T,
+    /// The driver's.
+    pub(crate) tally: Arc<PollerTally>,
     /// What the latest poll brought; kept for its memory.
     events: Vec<Event<T::RecvBuf>>,
     pub(crate) links: Slab<Link<T::RecvBuf>>,
@@ -155,14 +160,22 @@ impl<T: Transport> Driver<T> {
         let shares = Shares::of(transport.limits());
         let bell = Arc::new(Doorbell::new(transport.waker()));
         let tasks = Tasks::new(Arc::clone(&bell), methods.max_concurrent_calls());
+        let tally = Arc::new(PollerTally::new(
+            methods.numbered().map(|(_, spec)| spec.path),
+            clock.clone(),
+            transport.limits().device.clone(),
+            transport.meter(),
+        ));
         Self {
             ready: tasks.ready(),
             own: OwnWaker::new(Arc::clone(&bell)),
             bell,
             at_work: Arc::default(),
+            tally: Arc::clone(&tally),
             tasks: RefCell::new(tasks),
             state: RefCell::new(State {
                 transport,
+                tally,
                 events: Vec::new(),
                 links: Slab::new(),
                 routes: Vec::new(),
@@ -205,6 +218,10 @@ impl<T: Transport> Driver<T> {
     // Into each of its callers: the turn that finds nothing is most of what a busy poller does.
     #[inline(always)]
     fn take_turn(&self) -> bool {
+        let turns = self.tally.turns.taken.add(1);
+        if turns.is_multiple_of(TURNS_PER_PUBLICATION) {
+            self.publish();
+        }
         let (mut events, any_blocked) = {
             let state = &mut *self.state.borrow_mut();
             state.transport.flush();
@@ -221,6 +238,9 @@ impl<T: Transport> Driver<T> {
             self.retry_blocked_responses();
         }
         let found_any = !events.is_empty();
+        if found_any || self.ready.is_any() {
+            self.tally.turns.busy.add(1);
+        }
         if found_any {
             // Asked for in the batch before: it will be asked for in this one.
             let timed = self.polled_at.get().is_some();
@@ -254,7 +274,7 @@ impl<T: Transport> Driver<T> {
         self.arrival()
     }
 
-    fn arrival(&self) -> Instant {
+    pub(crate) fn arrival(&self) -> Instant {
         self.polled_at.get().unwrap_or_else(|| {
             let now = self.clock.now();
             self.polled_at.set(Some(now));
@@ -399,9 +419,15 @@ impl<T: Transport> Driver<T> {
             || self.ready.is_any()
             || !self.state.borrow().settled.is_empty();
         if !found_any {
+            self.publish();
             let state = &mut *self.state.borrow_mut();
-            let timeout = at_most.min(state.longest_sleep(self.clock.now()));
+            let lies_down = self.clock.now();
+            let timeout = at_most.min(state.longest_sleep(lies_down));
+            self.tally.turns.slept.add(1);
             state.transport.wait(Some(timeout));
+            let asleep = self.clock.now().saturating_duration_since(lies_down);
+            self.tally.turns.woken.add(1);
+            self.tally.turns.asleep_ns.add(asleep.as_nanos() as u64);
         }
         self.bell.get_up();
         if !self.state.borrow().timers.is_empty() {
@@ -559,6 +585,31 @@ impl<T: Transport> Driver<T> {
         left
     }
 
+    /// Says how things stand, for other threads: what is not counted call by call.
+    pub(crate) fn publish(&self) {
+        let state = &*self.state.borrow();
+        let (mut windows, mut available, mut waiting) = (0, 0, 0);
+        for (_, link) in &state.links {
+            waiting += link.waiters.len() as u64;
+            if link.ended.is_none() {
+                windows += u64::from(link.connection.window_len());
+                available += u64::from(link.connection.requests_allowed());
+            }
+        }
+        let (credits, stalls) = (&self.tally.credits, &self.tally.stalls);
+        credits.windows.set(windows);
+        credits.available.set(available);
+        let promised = state.budget.promised();
+        credits.promised.set(promised.into());
+        credits.budget.set((promised + state.budget.left()).into());
+        stalls.calls_waiting.set(waiting);
+        stalls.responses_waiting.set(state.blocked.len() as u64);
+        let parked = self.tasks.borrow().parked();
+        self.tally.handlers.parked.set(parked.into());
+        let slots = state.transport.slots_by_place();
+        self.tally.published.set(&slots);
+    }
+
     /// Whether a response is still owed to some client.
     pub(crate) fn is_serving(&self) -> bool {
         self.tasks.borrow().parked() > 0 || !self.state.borrow().blocked.is_empty()
@@ -620,6 +671,7 @@ impl<T: Transport> State<T> {
 
     /// Adds the client's side of a connection that the transport has made.
     pub(crate) fn add_client(&mut self, id: ConnectionId, connection: Connection) -> LinkKey {
+        self.tally.connections.connected.add(1);
         self.add(id, connection, None)
     }
 
@@ -635,6 +687,7 @@ impl<T: Transport> State<T> {
         }
         let connection = Connection::server(session.initial_credits, session.max_in_flight);
         let key = self.add(id, connection, Some(admitted.permit));
+        self.tally.connections.accepted.add(1);
         if self.going_away {
             // Admitted just before the listener was closed.
             self.links[key.index()].connection.go_away();
@@ -665,6 +718,7 @@ impl<T: Transport> State<T> {
         };
         let reason = link.ended.get_or_insert(reason).clone();
         tracing::debug!(connection = %id, %reason, "closed");
+        self.tally.closed(&reason);
         let error = CallError::new(Cause::Disconnected(reason), Execution::MayHaveRun);
         let (timers, wakers, settled) = (&mut self.timers, &mut self.wakers, &mut self.settled);
         let unanswered = link.calls.fail_all(&error, |waiting, timer| {
@@ -783,6 +837,7 @@ impl<T: Transport> State<T> {
                 Ok(mut buf) => {
                     let header = link.connection.poll_header(FrameKind::Credit, CallId(0), 0);
                     header.emit(buf.as_mut());
+                    self.tally.credits.frames_sent.add(1);
                     // If the connection has ended, so have its credits.
                     let _ = transport.send(link.id, buf);
                 }

@@ -85,6 +85,7 @@ pub mod server;
 pub mod session;
 pub mod shared;
 mod shutdown;
+pub mod stats;
 pub mod status;
 mod task;
 #[cfg(feature = "test-util")]
@@ -107,6 +108,7 @@ pub use poller::LocalPoller;
 pub use server::{Server, ServerError, ServerHandle};
 pub use shared::{Channel, ChannelError, ConnectivityState};
 pub use shutdown::Shutdown;
+pub use stats::{Observer, Stats};
 pub use status::{Code, Status};
 pub use watchdog::{BlockedMethod, BlockedMethods};
 

@@ -4,6 +4,7 @@
 //! ([`crate::client`]) speaks to its poller through [`Poller`] alone.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
@@ -17,6 +18,7 @@ use crate::frame::{CallId, FrameKind, HEADER_LEN, timeout_us};
 use crate::limits::Limits;
 use crate::poller::OwnWaker;
 use crate::session::{ClientSession, ServerSession, VERSION, calls_told_apart};
+use crate::stats::{Counter, PollerTally};
 use crate::transport::{CloseReason, ConnectError, Connected, Counters, ReserveError, Transport};
 use crate::waiters::WaiterKey;
 
@@ -103,6 +105,10 @@ pub(crate) trait Poller {
     fn inside_turn(&self, work: &mut dyn FnMut());
     fn limits(&self) -> Limits;
     fn counters(&self) -> Counters;
+    /// What it counts.
+    fn tally(&self) -> &Arc<PollerTally>;
+    /// See [`Driver::publish`].
+    fn publish(&self);
 }
 
 impl Asker<'_> {
@@ -173,8 +179,11 @@ impl<T: Transport> Driver<T> {
 impl<T: Transport> Poller for Driver<T> {
     fn connect(&self, address: &str, timeout: Duration) -> Result<Joined, ConnectError> {
         let hello = self.hello();
-        self.join(address, |transport| {
+        let joined = self.join(address, |transport| {
             transport.connect(address, &hello, timeout)
+        });
+        joined.inspect_err(|_| {
+            self.tally.connections.not_connected.add(1);
         })
     }
 
@@ -216,13 +225,17 @@ impl<T: Transport> Poller for Driver<T> {
             // Its channel keeps the order.
             Asker::Ticket(_) => true,
         };
-        if !is_turn || !entry.connection.take_request() {
-            return state.wait(link, asker, call.deadline);
+        let stalls = &self.tally.stalls;
+        if !is_turn {
+            return state.wait(link, asker, call.deadline, &stalls.in_line);
+        }
+        if !entry.connection.take_request() {
+            return state.wait(link, asker, call.deadline, &stalls.no_credit);
         }
         let id = entry.id;
         if !state.promise_receive() {
             state.links[link.index()].connection.untake_request();
-            return state.wait(link, asker, call.deadline);
+            return state.wait(link, asker, call.deadline, &stalls.no_receive);
         }
         let mut buf = match state.transport.reserve(id, frame_len) {
             Ok(buf) => buf,
@@ -230,7 +243,9 @@ impl<T: Transport> Poller for Driver<T> {
                 state.budget.give_back(1);
                 state.links[link.index()].connection.untake_request();
                 let cause = match error {
-                    ReserveError::NoSlot => return state.wait(link, asker, call.deadline),
+                    ReserveError::NoSlot => {
+                        return state.wait(link, asker, call.deadline, &stalls.no_send_slot);
+                    }
                     ReserveError::Closed => Cause::Disconnected(CloseReason::PeerGone),
                     ReserveError::TooLong { limit, .. } => Cause::RequestTooLong {
                         message_len: call.message_len,
@@ -262,7 +277,7 @@ impl<T: Transport> Poller for Driver<T> {
                 drop(borrowed);
                 resume_unwind(panic);
             }
-            return state.wait(link, asker, call.deadline);
+            return state.wait(link, asker, call.deadline, &stalls.no_credit);
         };
         let mut header = entry
             .connection
@@ -391,10 +406,25 @@ impl<T: Transport> Poller for Driver<T> {
     fn counters(&self) -> Counters {
         self.state.borrow().transport.counters()
     }
+
+    fn tally(&self) -> &Arc<PollerTally> {
+        &self.tally
+    }
+
+    fn publish(&self) {
+        Self::publish(self);
+    }
 }
 
 impl<T: Transport> crate::driver::State<T> {
-    fn wait(&mut self, link: LinkKey, asker: Asker<'_>, deadline: Option<Instant>) -> Begun {
+    /// `stall` counts why.
+    fn wait(
+        &mut self,
+        link: LinkKey,
+        asker: Asker<'_>,
+        deadline: Option<Instant>,
+        stall: &Counter,
+    ) -> Begun {
         let Asker::Future(waker, waiter) = asker else {
             return Begun::NoRoom;
         };
@@ -405,6 +435,7 @@ impl<T: Transport> crate::driver::State<T> {
                 key
             }
             None => {
+                stall.add(1);
                 let key = waiters.join(waker.clone());
                 if let Some(deadline) = deadline {
                     waiters.set_timer(

@@ -19,6 +19,7 @@ use crate::driver::Driver;
 use crate::idle::{self, BusyPoller, Idle};
 use crate::limits::{Intents, Limits, Waiting};
 use crate::outgoing::Poller;
+use crate::stats::{Observer, Stats};
 use crate::transport::{ConnectError, Counters, Fabric, FabricError, Transport};
 
 /// How long [`LocalPoller::connect`] waits for a handshake: generous for a loaded server, short
@@ -194,6 +195,20 @@ impl LocalPoller {
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.driver.counters()
+    }
+
+    /// What this poller has counted.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        self.driver.publish();
+        self.observer().stats()
+    }
+
+    /// What takes snapshots of this poller's counters on other threads. Its levels are as the poller has
+    /// last said them: see [`crate::stats`].
+    #[must_use]
+    pub fn observer(&self) -> Observer {
+        Observer::of(vec![Arc::clone(self.driver.tally())])
     }
 }
 

@@ -16,6 +16,7 @@ use crate::dispatch::{Handler, HandlerSlot, ResponseLen};
 use crate::driver::{Driver, LinkKey, State, TimerTarget};
 use crate::frame::{CallId, FrameHeader, FrameKind, HEADER_LEN, StatusBody};
 use crate::metadata::Metadata;
+use crate::stats::Served;
 use crate::status::{Code, Status};
 use crate::task::{Task, TaskKey};
 use crate::transport::{ReserveError, Transport};
@@ -25,16 +26,13 @@ use crate::transport::{ReserveError, Transport};
 pub(crate) struct Blocked {
     link: LinkKey,
     call: CallId,
+    served: Served,
     response: BlockedResponse,
 }
 
 #[derive(Debug)]
 enum BlockedResponse {
-    Ready {
-        method: u16,
-        slot: HandlerSlot,
-        len: ResponseLen,
-    },
+    Ready { slot: HandlerSlot, len: ResponseLen },
     Failed(Status),
 }
 
@@ -42,6 +40,7 @@ impl<T: Transport> Driver<T> {
     /// Serves the request in `buf`, whose header is checked and accounted.
     pub(crate) fn serve(&self, link: LinkKey, header: &FrameHeader, buf: T::RecvBuf) {
         let deadline = self.deadline_of(header);
+        let served = self.tally.received(header.selector, || self.arrival());
         let handler = self.methods.borrow().handler(header.selector).cloned();
         let started = match &handler {
             None => Err(Status::unimplemented(format!(
@@ -49,9 +48,9 @@ impl<T: Transport> Driver<T> {
                 header.selector
             ))),
             Some(_) if !self.tasks.borrow().has_room() => Err(self.shed()),
-            Some(_) if deadline.is_some_and(|deadline| deadline <= self.clock.now()) => Err(
-                Status::deadline_exceeded("the deadline passed before the call was begun"),
-            ),
+            Some(_) if deadline.is_some_and(|deadline| deadline <= self.clock.now()) => {
+                Err(self.expired())
+            }
             Some(handler) => {
                 // Its lengths were checked when it was parsed.
                 let (metadata, message) =
@@ -62,12 +61,13 @@ impl<T: Transport> Driver<T> {
         self.state.borrow_mut().release_request(link, buf);
         match (started, &handler) {
             (Ok(slot), Some(handler)) => {
+                self.tally.started(header.selector);
                 let (key, waker) = self.tasks.borrow_mut().borrow_place();
                 let polled = self.poll_handler(header.selector, &**handler, slot, &waker);
                 let task = Task {
                     link,
                     call: header.call,
-                    method: header.selector,
+                    served,
                     slot,
                     timer: None,
                 };
@@ -78,6 +78,7 @@ impl<T: Transport> Driver<T> {
                     }
                     Poll::Pending => {
                         let state = &mut *self.state.borrow_mut();
+                        self.tally.handlers.awaited.add(1);
                         // No response carries this request's credit now.
                         state.owe(link);
                         let timer = deadline
@@ -88,7 +89,7 @@ impl<T: Transport> Driver<T> {
                     }
                 }
             }
-            (Err(status), _) => self.respond_status(link, header.call, status),
+            (Err(status), _) => self.respond_status(link, header.call, served, status),
             (Ok(_), None) => {}
         }
     }
@@ -110,6 +111,7 @@ impl<T: Transport> Driver<T> {
     /// Why a request is not even decoded.
     #[cold]
     fn shed(&self) -> Status {
+        self.tally.handlers.shed.add(1);
         if self.state.borrow().going_away {
             return Status::unavailable("the server is shutting down; the call did not run");
         }
@@ -118,6 +120,13 @@ impl<T: Transport> Driver<T> {
             "all the {limit} calls are at work that one poller of the server takes at a time: raise \
              `max_concurrent_calls` on the server, or send it fewer"
         ))
+    }
+
+    /// The same, for a request that comes too late.
+    #[cold]
+    fn expired(&self) -> Status {
+        self.tally.handlers.expired.add(1);
+        Status::deadline_exceeded("the deadline passed before the call was begun")
     }
 
     fn deadline_of(&self, header: &FrameHeader) -> Option<Instant> {
@@ -139,10 +148,10 @@ impl<T: Transport> Driver<T> {
             let Some((key, task, waker)) = self.tasks.borrow_mut().unpark(index) else {
                 continue;
             };
-            let Some(handler) = self.methods.borrow().handler(task.method).cloned() else {
+            let Some(handler) = self.methods.borrow().handler(task.served.method).cloned() else {
                 continue;
             };
-            match self.poll_handler(task.method, &*handler, task.slot, &waker) {
+            match self.poll_handler(task.served.method, &*handler, task.slot, &waker) {
                 Poll::Pending => self.tasks.borrow_mut().park(key, waker, task),
                 Poll::Ready(outcome) => {
                     self.tasks.borrow_mut().return_place(key, waker);
@@ -163,7 +172,7 @@ impl<T: Transport> Driver<T> {
         };
         self.discard(&task);
         let status = Status::deadline_exceeded("the deadline passed while the handler was at work");
-        self.respond_status(task.link, task.call, status);
+        self.respond_status(task.link, task.call, task.served, status);
     }
 
     /// The connection has ended: nobody waits for these any more.
@@ -176,6 +185,7 @@ impl<T: Transport> Driver<T> {
             if let Some(timer) = task.timer {
                 self.state.borrow_mut().timers.cancel(timer);
             }
+            self.tally.dropped(task.served.method);
             self.discard(&task);
         }
         let mut state = self.state.borrow_mut();
@@ -186,8 +196,9 @@ impl<T: Transport> Driver<T> {
         state.blocked = kept;
         drop(state);
         for blocked in gone {
-            if let BlockedResponse::Ready { method, slot, .. } = blocked.response {
-                self.discard_slot(method, slot);
+            self.tally.dropped(blocked.served.method);
+            if let BlockedResponse::Ready { slot, .. } = blocked.response {
+                self.discard_slot(blocked.served.method, slot);
             }
         }
     }
@@ -203,7 +214,7 @@ impl<T: Transport> Driver<T> {
             }
             self.discard(&task);
             let status = Status::unavailable("the server is shutting down; the call may have run");
-            self.respond_status(task.link, task.call, status);
+            self.respond_status(task.link, task.call, task.served, status);
         }
     }
 
@@ -211,6 +222,7 @@ impl<T: Transport> Driver<T> {
     pub(crate) fn discard_all_tasks(&self) {
         let tasks = self.tasks.borrow_mut().remove_where(|_| true);
         for task in tasks {
+            self.tally.dropped(task.served.method);
             self.discard(&task);
         }
         let methods = self.methods.take();
@@ -218,7 +230,7 @@ impl<T: Transport> Driver<T> {
     }
 
     fn discard(&self, task: &Task) {
-        self.discard_slot(task.method, task.slot);
+        self.discard_slot(task.served.method, task.slot);
     }
 
     fn discard_slot(&self, method: u16, slot: HandlerSlot) {
@@ -235,26 +247,29 @@ impl<T: Transport> Driver<T> {
             let Some(Blocked {
                 link,
                 call,
+                served,
                 response,
             }) = self.state.borrow_mut().blocked.pop_front()
             else {
                 break;
             };
             match response {
-                BlockedResponse::Ready { method, slot, len } => {
+                BlockedResponse::Ready { slot, len } => {
                     let task = Task {
                         link,
                         call,
-                        method,
+                        served,
                         slot,
                         timer: None,
                     };
-                    let handler = self.methods.borrow().handler(method).cloned();
+                    let handler = self.methods.borrow().handler(served.method).cloned();
                     if let Some(handler) = handler {
                         self.respond(&task, &*handler, Ok(len));
                     }
                 }
-                BlockedResponse::Failed(status) => self.respond_status(link, call, status),
+                BlockedResponse::Failed(status) => {
+                    self.respond_status(link, call, served, status);
+                }
             }
         }
     }
@@ -262,7 +277,7 @@ impl<T: Transport> Driver<T> {
     fn respond(&self, task: &Task, handler: &dyn Handler, outcome: Result<ResponseLen, Status>) {
         let len = match outcome {
             Ok(len) => len,
-            Err(status) => return self.respond_status(task.link, task.call, status),
+            Err(status) => return self.respond_status(task.link, task.call, task.served, status),
         };
         let reserved = self
             .state
@@ -272,18 +287,18 @@ impl<T: Transport> Driver<T> {
             Ok(mut buf) => match handler.emit(task.slot, &mut buf.as_mut()[HEADER_LEN..]) {
                 Ok(()) => {
                     let mut state = self.state.borrow_mut();
-                    state.send_response(task.link, task.call, 0, len.metadata, buf);
+                    state.send_response(task.link, task.call, task.served, 0, len.metadata, buf);
                 }
                 Err(status) => {
                     self.state.borrow_mut().transport.cancel(buf);
-                    self.respond_status(task.link, task.call, status);
+                    self.respond_status(task.link, task.call, task.served, status);
                 }
             },
             Err(ReserveError::NoSlot) => self.state.borrow_mut().block(Blocked {
                 link: task.link,
                 call: task.call,
+                served: task.served,
                 response: BlockedResponse::Ready {
-                    method: task.method,
                     slot: task.slot,
                     len,
                 },
@@ -291,32 +306,40 @@ impl<T: Transport> Driver<T> {
             Err(ReserveError::TooLong { limit, .. }) => {
                 handler.discard(task.slot);
                 let status = too_long(len, limit);
-                self.respond_status(task.link, task.call, status);
+                self.respond_status(task.link, task.call, task.served, status);
             }
-            Err(ReserveError::Closed) => handler.discard(task.slot),
+            Err(ReserveError::Closed) => {
+                self.tally.dropped(task.served.method);
+                handler.discard(task.slot);
+            }
         }
     }
 
-    fn respond_status(&self, link: LinkKey, call: CallId, status: Status) {
+    fn respond_status(&self, link: LinkKey, call: CallId, served: Served, status: Status) {
         let mut state = self.state.borrow_mut();
-        match state.respond_status(link, call, &status) {
-            Ok(()) | Err(ReserveError::Closed) => {}
+        match state.respond_status(link, call, served, &status) {
+            Ok(()) => {}
+            Err(ReserveError::Closed) => self.tally.dropped(served.method),
             Err(ReserveError::NoSlot) => {
                 state.block(Blocked {
                     link,
                     call,
+                    served,
                     response: BlockedResponse::Failed(status),
                 });
             }
             Err(ReserveError::TooLong { limit, .. }) => {
                 // The code always fits; what it says is cut to what does.
                 let cut = shorten(&status, limit.saturating_sub(HEADER_LEN));
-                if state.respond_status(link, call, &cut) == Err(ReserveError::NoSlot) {
-                    state.block(Blocked {
+                match state.respond_status(link, call, served, &cut) {
+                    Ok(()) => {}
+                    Err(ReserveError::NoSlot) => state.block(Blocked {
                         link,
                         call,
+                        served,
                         response: BlockedResponse::Failed(cut),
-                    });
+                    }),
+                    Err(_) => self.tally.dropped(served.method),
                 }
             }
         }
@@ -348,14 +371,17 @@ impl<T: Transport> State<T> {
         &mut self,
         link: LinkKey,
         call: CallId,
+        served: Served,
         code: u16,
         metadata_len: usize,
         mut buf: T::SendBuf,
     ) {
         // The handler may have taken a turn of time, but not of the driver: the link is there.
         let Some(link) = self.links.get_mut(link.index()) else {
+            self.tally.dropped(served.method);
             return self.transport.cancel(buf);
         };
+        self.tally.answered(served, code);
         let mut header = link.connection.poll_header(FrameKind::Response, call, code);
         // Longer metadata was refused when its length was known.
         header.metadata_len = metadata_len as u16;
@@ -368,6 +394,7 @@ impl<T: Transport> State<T> {
         &mut self,
         link: LinkKey,
         call: CallId,
+        served: Served,
         status: &Status,
     ) -> Result<(), ReserveError> {
         let body = StatusBody {
@@ -393,11 +420,14 @@ impl<T: Transport> State<T> {
             Code::Ok => Code::Unknown,
             code => code,
         };
-        self.send_response(link, call, code.number(), metadata_len, buf);
+        self.send_response(link, call, served, code.number(), metadata_len, buf);
         Ok(())
     }
 
-    fn block(&mut self, blocked: Blocked) {
+    fn block(&mut self, mut blocked: Blocked) {
+        if !std::mem::replace(&mut blocked.served.has_waited, true) {
+            self.tally.stalls.responses.add(1);
+        }
         // Its credit travels with it: a credit frame would find no slot, either.
         self.blocked.push_back(blocked);
     }

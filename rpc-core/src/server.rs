@@ -26,6 +26,7 @@ use crate::method::MethodSpec;
 use crate::poller::LocalPoller;
 use crate::session::{ClientSession, ServerSession, calls_told_apart};
 use crate::shutdown::{Shutdown, ShuttingDown};
+use crate::stats::{Counter, Observer, PollerTally, ServerCounts, Stats};
 use crate::transport::{
     Admission, Admitted, Fabric, FabricError, Listener, Permit, Refusal, Transport,
 };
@@ -110,6 +111,7 @@ struct Running {
     bells: Vec<Arc<Doorbell>>,
     listener: Option<Box<dyn Listener>>,
     watchdog: Option<Watchdog>,
+    observer: Option<Observer>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -137,6 +139,19 @@ impl Server {
     #[must_use]
     pub fn limits(&self) -> &Limits {
         &self.running.limits
+    }
+
+    /// What has been counted: see [`ServerHandle::stats`].
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        self.running.stats()
+    }
+
+    /// What takes snapshots of this server's counters, on any thread: for a thread of yours that is
+    /// started before [`run`](Self::run).
+    #[must_use]
+    pub fn observer(&self) -> Observer {
+        self.running.observer()
     }
 
     /// Serves until the process ends.
@@ -167,6 +182,18 @@ impl Server {
 }
 
 impl ServerHandle {
+    /// What the pollers have counted, each by itself; [`Stats::total`] is their sum. Stops none of them.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        self.running.stats()
+    }
+
+    /// What takes snapshots of this server's counters, on any thread.
+    #[must_use]
+    pub fn observer(&self) -> Observer {
+        self.running.observer()
+    }
+
     /// Methods whose handlers have kept a poller's thread for long, which every other call of that
     /// poller waits for.
     #[must_use]
@@ -215,6 +242,16 @@ impl ServerHandle {
 }
 
 impl Running {
+    fn stats(&self) -> Stats {
+        self.observer().stats()
+    }
+
+    fn observer(&self) -> Observer {
+        // It is there as soon as the server is bound.
+        let none = || Observer::of(Vec::new());
+        self.observer.clone().unwrap_or_else(none)
+    }
+
     fn stop(&mut self) {
         self.listener = None;
         self.start = None;
@@ -368,6 +405,7 @@ impl<F: Fabric> ServerBuilder<F> {
             bells: Vec::new(),
             listener: None,
             watchdog: None,
+            observer: None,
             threads: Vec::new(),
         };
         let cores = self.cores_of_pollers();
@@ -394,12 +432,14 @@ impl<F: Fabric> ServerBuilder<F> {
         let mut ports: Vec<Option<F::Port>> = (0..self.pollers).map(|_| None).collect();
         let mut methods = Vec::new();
         let mut at_work = Vec::new();
+        let mut tallies = Vec::new();
         for opened in readied.iter().take(self.pollers) {
             let opened: Opened<F::Port> = opened?;
             ports[opened.index] = Some(opened.port);
             running.limits = opened.limits;
             running.bells.push(opened.bell);
             at_work.push(opened.at_work);
+            tallies.push((opened.index, opened.tally));
             methods = opened.methods;
         }
         let ports: Vec<F::Port> = ports.into_iter().flatten().collect();
@@ -408,9 +448,18 @@ impl<F: Fabric> ServerBuilder<F> {
             running.stop();
             running.join()?;
         }
-        running.watchdog = Some(Watchdog::start(at_work, &methods)?);
+        let watchdog = Watchdog::start(at_work, &methods)?;
         let mut admission = ServerAdmission::new(&running.limits, methods, self.pollers);
         admission.limit_connections(self.max_connections);
+        tallies.sort_by_key(|(index, _)| *index);
+        running.observer = Some(Observer::of_server(
+            tallies.into_iter().map(|(_, tally)| tally).collect(),
+            ServerCounts {
+                refused: Arc::clone(&admission.refused),
+                blocked: watchdog.counts(),
+            },
+        ));
+        running.watchdog = Some(watchdog);
         let admission = Arc::new(admission);
         let listener = self.fabric.listen(address, ports, admission)?;
         running.local_addr = listener.local_addr();
@@ -450,6 +499,7 @@ struct Opened<P> {
     limits: Limits,
     bell: Arc<Doorbell>,
     at_work: Arc<AtWork>,
+    tally: Arc<PollerTally>,
     methods: Vec<(u16, &'static MethodSpec)>,
 }
 
@@ -492,11 +542,13 @@ impl<F: Fabric> PollerSetup<F> {
         let numbered = methods.numbered().collect();
         let driver = Rc::new(Driver::new(transport, methods, Clock::system()));
         let (bell, at_work) = (Arc::clone(&driver.bell), Arc::clone(&driver.at_work));
+        let tally = Arc::clone(&driver.tally);
         Ok((
             driver,
             Opened {
                 bell,
                 at_work,
+                tally,
                 index: self.index,
                 port,
                 limits,
@@ -599,6 +651,8 @@ pub(crate) struct ServerAdmission {
     /// Over all pollers.
     max_total: Option<usize>,
     connections: Vec<Arc<AtomicUsize>>,
+    /// Clients that were refused. Written by the one listener's thread.
+    refused: Arc<Counter>,
 }
 
 impl ServerAdmission {
@@ -615,6 +669,7 @@ impl ServerAdmission {
             max_connections: shares.connections as usize,
             max_total: None,
             connections: (0..pollers).map(|_| Arc::default()).collect(),
+            refused: Arc::default(),
         }
     }
 
@@ -625,6 +680,14 @@ impl ServerAdmission {
 
 impl Admission for ServerAdmission {
     fn admit(&self, session: &[u8]) -> Result<Admitted, Refusal> {
+        self.look_for_a_place(session).inspect_err(|_| {
+            self.refused.add(1);
+        })
+    }
+}
+
+impl ServerAdmission {
+    fn look_for_a_place(&self, session: &[u8]) -> Result<Admitted, Refusal> {
         let client = ClientSession::accept(session)?;
         let counts = self.connections.iter();
         let total: usize = counts.map(|count| count.load(Ordering::Relaxed)).sum();

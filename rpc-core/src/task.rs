@@ -14,6 +14,7 @@ use crate::dispatch::HandlerSlot;
 use crate::doorbell::Doorbell;
 use crate::driver::LinkKey;
 use crate::frame::CallId;
+use crate::stats::Served;
 use crate::timers::TimerKey;
 
 /// A handler at work on a call.
@@ -21,8 +22,9 @@ use crate::timers::TimerKey;
 pub(crate) struct Task {
     pub(crate) link: LinkKey,
     pub(crate) call: CallId,
-    /// The method's number, and where its future is.
-    pub(crate) method: u16,
+    /// Its method, and how it is counted.
+    pub(crate) served: Served,
+    /// Where its future is.
     pub(crate) slot: HandlerSlot,
     pub(crate) timer: Option<TimerKey>,
 }
@@ -255,7 +257,7 @@ mod tests {
         let task = Task {
             link: LinkKey::test(0),
             call: CallId(0),
-            method: 0,
+            served: Served::test(),
             slot: HandlerSlot::test(0),
             timer: None,
         };
@@ -294,7 +296,7 @@ mod tests {
         let task = Task {
             link: LinkKey::test(0),
             call: CallId(0),
-            method: 0,
+            served: Served::test(),
             slot: HandlerSlot::test(0),
             timer: None,
         };

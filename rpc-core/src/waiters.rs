@@ -50,7 +50,6 @@ impl Waiters {
         self.waiting.is_empty()
     }
 
-    #[cfg(feature = "test-util")]
     pub(crate) fn len(&self) -> usize {
         self.waiting.len()
     }

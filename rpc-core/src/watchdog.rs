@@ -35,6 +35,29 @@ pub struct BlockedMethods {
     pub methods: Vec<BlockedMethod>,
 }
 
+impl BlockedMethods {
+    /// What was noticed since an earlier look at the same server.
+    pub(crate) fn since(&self, earlier: &Self) -> Self {
+        let before = |path| {
+            let earlier = earlier.methods.iter().find(|method| method.path == path);
+            earlier.map_or(0, |method| method.count)
+        };
+        let methods: Vec<_> = self
+            .methods
+            .iter()
+            .map(|method| BlockedMethod {
+                path: method.path,
+                count: method.count.saturating_sub(before(method.path)),
+            })
+            .filter(|method| method.count > 0)
+            .collect();
+        Self {
+            total: methods.iter().map(|method| method.count).sum(),
+            methods,
+        }
+    }
+}
+
 /// A method whose handler has kept its poller's thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -119,10 +142,10 @@ impl Watched {
 }
 
 /// How often each method was seen to block.
-struct Counts(Vec<(&'static str, AtomicU64)>);
+pub(crate) struct Counts(Vec<(&'static str, AtomicU64)>);
 
 impl Counts {
-    fn snapshot(&self) -> BlockedMethods {
+    pub(crate) fn snapshot(&self) -> BlockedMethods {
         let methods: Vec<_> = self
             .0
             .iter()
@@ -207,6 +230,11 @@ impl Watchdog {
             ends,
             thread: Some(thread),
         })
+    }
+
+    /// What is counted, for as long as anybody reads it.
+    pub(crate) fn counts(&self) -> Arc<Counts> {
+        Arc::clone(&self.counts)
     }
 
     pub(crate) fn blocked_methods(&self) -> BlockedMethods {

@@ -12,7 +12,7 @@ use std::time::Duration;
 use rpc_core::dispatch::Instances;
 use rpc_core::transport::{
     Admission, ConnectError, Connected, ConnectionId, Counters, Dialer, Event, Fabric, FabricError,
-    Listener, ReserveError, SendError, Transport,
+    Listener, Meter, ReserveError, SendError, SlotsByPlace, Transport,
 };
 use rpc_core::{Intents, Limits, LocalPoller, Methods, Server, ServerError, Service};
 
@@ -36,8 +36,11 @@ impl Transport for Silence {
     fn limits(&self) -> &Limits {
         &self.limits
     }
-    fn counters(&self) -> Counters {
-        Counters::default()
+    fn meter(&self) -> Arc<dyn Meter> {
+        Arc::new(NothingCounted)
+    }
+    fn slots_by_place(&self) -> SlotsByPlace {
+        SlotsByPlace::default()
     }
     fn dialer(&self) -> Arc<dyn Dialer<()>> {
         Arc::new(AnybodyAnswers)
@@ -73,6 +76,14 @@ impl Transport for Silence {
     fn arm(&mut self) {}
     fn wait(&mut self, timeout: Option<Duration>) {
         thread::park_timeout(timeout.unwrap_or(Duration::MAX));
+    }
+}
+
+struct NothingCounted;
+
+impl Meter for NothingCounted {
+    fn counters(&self) -> Counters {
+        Counters::default()
     }
 }
 

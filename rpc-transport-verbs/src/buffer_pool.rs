@@ -15,8 +15,7 @@
 //! Receives and sends do not share free slots: a burst of answers can then never use up what the
 //! credits have promised.
 
-use std::fmt;
-use std::iter::Sum;
+use rpc_core::transport::SlotsByPlace;
 
 use crate::sizing::Plan;
 use crate::verbs::{Access, ProtectionDomain, Slot, VerbsError};
@@ -116,73 +115,5 @@ impl BufferPool {
             sends_in_flight: self.in_flight,
             ..SlotsByPlace::default()
         }
-    }
-}
-
-/// How many slots are in each place at one moment.
-///
-/// The free ones are counted by looking, the others when a slot changes its place, so that the sum is
-/// a check: it is [`Limits::slots`](rpc_core::limits::Limits::slots) as long as none was lost.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SlotsByPlace {
-    /// Waiting to be posted.
-    pub receives_free: u32,
-    /// In the shared receive queue, or consumed by the device and not polled yet.
-    pub receives_posted: u32,
-    /// In the hands of the async-event thread.
-    pub receives_reserved: u32,
-    /// In the driver's hands.
-    pub receives_held: u32,
-    /// Waiting to be reserved.
-    pub sends_free: u32,
-    /// In the driver's hands.
-    pub sends_in_hand: u32,
-    /// Queued for the device, or in flight.
-    pub sends_in_flight: u32,
-}
-
-impl SlotsByPlace {
-    /// The sum of all places.
-    #[must_use]
-    pub fn total(&self) -> u32 {
-        self.receives_free
-            + self.receives_posted
-            + self.receives_reserved
-            + self.receives_held
-            + self.sends_free
-            + self.sends_in_hand
-            + self.sends_in_flight
-    }
-}
-
-/// Place by place.
-impl Sum for SlotsByPlace {
-    fn sum<I: Iterator<Item = Self>>(pools: I) -> Self {
-        pools.fold(Self::default(), |sum, pool| Self {
-            receives_free: sum.receives_free + pool.receives_free,
-            receives_posted: sum.receives_posted + pool.receives_posted,
-            receives_reserved: sum.receives_reserved + pool.receives_reserved,
-            receives_held: sum.receives_held + pool.receives_held,
-            sends_free: sum.sends_free + pool.sends_free,
-            sends_in_hand: sum.sends_in_hand + pool.sends_in_hand,
-            sends_in_flight: sum.sends_in_flight + pool.sends_in_flight,
-        })
-    }
-}
-
-impl fmt::Display for SlotsByPlace {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{} slots: receives {} free + {} posted + {} in reserve + {} held; sends {} free + {} in hand + {} in flight",
-            self.total(),
-            self.receives_free,
-            self.receives_posted,
-            self.receives_reserved,
-            self.receives_held,
-            self.sends_free,
-            self.sends_in_hand,
-            self.sends_in_flight
-        )
     }
 }

@@ -11,13 +11,14 @@ use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use rpc_core::transport::{ConnectionId, Counters};
+use rpc_core::transport::{ConnectionId, SlotsByPlace};
 
 use crate::accept::LanePort;
 use crate::async_events::EventThread;
-use crate::buffer_pool::{BufferPool, SlotsByPlace};
+use crate::buffer_pool::BufferPool;
 use crate::connection::{Connection, Connections, Phase};
 use crate::mailbox::{Inbox, LineKey, Mailbox};
+use crate::meter::{DeviceCounts, LaneMeter, Tally};
 use crate::queue_pairs::{QueuePairs, Ready};
 use crate::receive_queue::ReceiveQueue;
 use crate::reserve::{Reserve, ReserveCounts};
@@ -47,7 +48,8 @@ pub(crate) struct Lane {
     pub(crate) receives: ReceiveQueue,
     /// Connections with something to flush.
     pub(crate) dirty: Vec<u32>,
-    pub(crate) tally: Tally,
+    pub(crate) tally: Arc<Tally>,
+    pub(crate) device_counts: Arc<DeviceCounts>,
     pub(crate) inbox: Inbox,
     /// Connections on their way to their end.
     pub(crate) closing: Vec<u32>,
@@ -59,17 +61,6 @@ pub(crate) struct Lane {
     pub(crate) reserve: Reserve,
     pub(crate) _events: EventThread,
     pub(crate) context: Context,
-}
-
-/// What the data path counts.
-#[derive(Debug, Default)]
-pub(crate) struct Tally {
-    pub(crate) sends: u64,
-    pub(crate) signaled: u64,
-    pub(crate) doorbells: u64,
-    pub(crate) receives: u64,
-    /// Completions that named nothing any more.
-    pub(crate) stale: u64,
 }
 
 impl Lane {
@@ -127,23 +118,26 @@ impl Lane {
         self.reserve_counts.armed.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn counters(&self) -> Counters {
-        // 0 where nobody counts: this is an alarm for a bug in flow control, not a state.
-        let rnr = self.context.rnr_counters(self.queue_pairs.port());
-        Counters {
-            sends: self.tally.sends,
-            signaled: self.tally.signaled,
-            doorbells: self.tally.doorbells,
-            receives: self.tally.receives,
-            srq_limit_events: self.reserve_counts.events.load(Ordering::Relaxed),
-            reserve_posted: self.reserve_counts.posted.load(Ordering::Relaxed),
-            rnr: rnr.map_or(0, |rnr| rnr.nak_sent),
+    pub(crate) fn meter(&self) -> LaneMeter {
+        LaneMeter {
+            tally: Arc::clone(&self.tally),
+            reserve: Arc::clone(&self.reserve_counts),
+            device: Arc::downgrade(&self.device_counts),
+        }
+    }
+
+    /// Says what only this thread reads at little cost.
+    pub(crate) fn publish(&self) {
+        if self.context.counts_on_data_path() {
+            self.tally.rnr.set(self.device_counts.rnr());
         }
     }
 }
 
 impl Drop for Lane {
     fn drop(&mut self) {
+        // For meters that are read later.
+        self.tally.rnr.set(self.device_counts.rnr());
         for connection in self.connections.drain() {
             connection.hang_up();
             // Its slots go with the registration, which ends when the last of them is dropped.

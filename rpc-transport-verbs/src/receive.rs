@@ -68,7 +68,9 @@ impl Lane {
         match completion.wr_id().kind() {
             Some(WorkKind::Receive) => self.complete_receive(completion, events),
             Some(WorkKind::Send) => self.complete_send(completion),
-            None => self.tally.stale += 1,
+            None => {
+                self.tally.stale.add(1);
+            }
         }
     }
 
@@ -81,7 +83,7 @@ impl Lane {
         );
         // Claimed first, whoever it was for: a slot of the shared queue belongs to the poller.
         let Ok((slot, len)) = self.receives.claim(completion) else {
-            self.tally.stale += 1;
+            self.tally.stale.add(1);
             return;
         };
         if !success {
@@ -98,7 +100,7 @@ impl Lane {
             self.routes.get(qp_num)
         }) else {
             self.pool.receives.push(slot);
-            self.tally.stale += 1;
+            self.tally.stale.add(1);
             return;
         };
         if let Some((id, connection)) = self.connections.at(index) {
@@ -106,7 +108,7 @@ impl Lane {
                 self.pool.receives.push(slot);
                 return;
             }
-            self.tally.receives += 1;
+            self.tally.receives.add(1);
             self.pool.hold_receive();
             events.push(Event::Received {
                 connection: id,
@@ -147,7 +149,7 @@ impl Lane {
             .and_then(|index| Some((index, self.connections.at(index)?.1)));
         let Some((index, connection)) = connection else {
             // Of a queue pair that was destroyed when its time was up; its slots came back then.
-            self.tally.stale += 1;
+            self.tally.stale.add(1);
             return;
         };
         let pool = &mut self.pool;
@@ -155,7 +157,7 @@ impl Lane {
             .queue_pair
             .complete_send(completion, &mut |slot| pool.complete_send(slot));
         if claimed.is_err() {
-            self.tally.stale += 1;
+            self.tally.stale.add(1);
         } else if !success {
             self.fail_completion(index, WorkKind::Send, status);
         }
@@ -241,7 +243,10 @@ impl Lane {
         let failure = match end {
             LineEnd::Gone => return self.peer_gone(index),
             LineEnd::Bytes => LineFailure::Bytes,
-            LineEnd::Silent(silence) => LineFailure::Silent { silence },
+            LineEnd::Silent(silence) => {
+                self.tally.silent_peers.add(1);
+                LineFailure::Silent { silence }
+            }
         };
         self.fail(index, CloseReason::Failed(Arc::new(failure)));
     }

@@ -12,8 +12,9 @@ use crate::async_events::EventThread;
 use crate::buffer_pool::BufferPool;
 use crate::connection::Connections;
 use crate::device::Name;
-use crate::lane::{Lane, Tally};
+use crate::lane::Lane;
 use crate::mailbox;
+use crate::meter::DeviceCounts;
 use crate::queue_pairs::QueuePairs;
 use crate::receive_queue::ReceiveQueue;
 use crate::reserve::{self, ReserveCounts};
@@ -275,7 +276,11 @@ fn open_lane(
         completions: Vec::with_capacity(plan.poll_batch as usize),
         receives,
         dirty: Vec::with_capacity(max_connections),
-        tally: Tally::default(),
+        tally: Arc::default(),
+        device_counts: Arc::new(DeviceCounts {
+            context: context.clone(),
+            queue_pairs: Arc::clone(&queue_pairs),
+        }),
         inbox,
         closing: Vec::new(),
         lines: HashMap::new(),

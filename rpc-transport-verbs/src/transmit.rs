@@ -101,9 +101,10 @@ impl Lane {
             .queue_pair
             .post_send(chain, &mut |slot| pool.complete_send(slot));
         let count = before - chain.len();
-        self.tally.signaled += u64::from(connection.sends.posted(count));
-        self.tally.sends += count as u64;
-        self.tally.doorbells += 1;
+        let signaled = connection.sends.posted(count);
+        self.tally.signaled.add(signaled.into());
+        self.tally.sends.add(count as u64);
+        self.tally.doorbells.add(1);
         if let Err(error) = posted {
             // Frames behind the refused one would leave a gap that the peer cannot see, so the
             // connection ends; what was not posted goes back to the pool.

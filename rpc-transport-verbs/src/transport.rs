@@ -10,14 +10,14 @@ use std::time::Duration;
 
 use rpc_core::limits::Limits;
 use rpc_core::transport::{
-    ConnectError, Connected, ConnectionId, Counters, Dialer, Event, ReserveError, SendError,
-    Transport,
+    ConnectError, Connected, ConnectionId, Counters, Dialer, Event, Meter, ReserveError, SendError,
+    SlotsByPlace, Transport,
 };
 
 use crate::accept::Port;
-use crate::buffer_pool::SlotsByPlace;
 use crate::connect::{self, Dialed, HandshakeDialer};
 use crate::lane::Lane;
+use crate::meter::TransportMeter;
 use crate::sleep::Sleep;
 use crate::verbs::Slot;
 
@@ -98,7 +98,7 @@ impl VerbsTransport {
     /// Completions that named nothing any more and were ignored.
     #[must_use]
     pub fn stale_completions(&self) -> u64 {
-        self.lanes().map(|lane| lane.tally.stale).sum()
+        self.lanes().map(|lane| lane.tally.stale.get()).sum()
     }
 
     pub(crate) fn port(&self) -> Port {
@@ -149,18 +149,18 @@ impl Transport for VerbsTransport {
         &self.limits
     }
 
+    fn meter(&self) -> Arc<dyn Meter> {
+        Arc::new(TransportMeter(self.lanes().map(Lane::meter).collect()))
+    }
+
     fn counters(&self) -> Counters {
-        self.lanes()
-            .map(Lane::counters)
-            .fold(Counters::default(), |sum, lane| Counters {
-                sends: sum.sends + lane.sends,
-                signaled: sum.signaled + lane.signaled,
-                doorbells: sum.doorbells + lane.doorbells,
-                receives: sum.receives + lane.receives,
-                srq_limit_events: sum.srq_limit_events + lane.srq_limit_events,
-                reserve_posted: sum.reserve_posted + lane.reserve_posted,
-                rnr: sum.rnr + lane.rnr,
-            })
+        self.lanes().for_each(Lane::publish);
+        self.meter().counters()
+    }
+
+    fn slots_by_place(&self) -> SlotsByPlace {
+        self.lanes().for_each(Lane::publish);
+        Self::slots_by_place(self)
     }
 
     fn dialer(&self) -> Arc<dyn Dialer<Dialed>> {

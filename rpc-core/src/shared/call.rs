@@ -16,6 +16,7 @@ use crate::client::{RequestLens, decode, write_request};
 use crate::clock::deadline_after;
 use crate::message::{Request, Response, TimeAllowed};
 use crate::method::MethodSpec;
+use crate::stats::is_timed_here;
 use crate::waiters::WaiterKey;
 
 /// A call. It holds no device memory: what is on its way belongs to its poller and to its ticket, so it
@@ -25,6 +26,8 @@ pub(super) struct SharedCall<'a, Req, Res> {
     method: &'static MethodSpec,
     request: Request<Req>,
     deadline: Option<Instant>,
+    /// When it began, if it is one of the calls that are timed.
+    began: Option<Instant>,
     state: State<'a>,
     response: PhantomData<fn() -> Res>,
 }
@@ -53,6 +56,7 @@ impl<'a, Req, Res> SharedCall<'a, Req, Res> {
             method,
             request,
             deadline: None,
+            began: None,
             state: State::New,
             response: PhantomData,
         }
@@ -67,6 +71,7 @@ impl<Req: Message, Res: Message + Default> Future for SharedCall<'_, Req, Res> {
         match this.state {
             State::New => {
                 let now = || this.shared.clock.now();
+                this.began = is_timed_here().then(now);
                 this.deadline = match this.request.time_allowed() {
                     TimeAllowed::Unlimited => None,
                     TimeAllowed::For(timeout) => deadline_after(now(), timeout),
@@ -158,6 +163,7 @@ impl<'a, Req: Message, Res: Message + Default> SharedCall<'a, Req, Res> {
             method: self.method,
             deadline: self.deadline,
             metadata_len: lens.metadata,
+            began: self.began,
             waits_for_ready: self
                 .request
                 .waits_for_ready()

@@ -59,6 +59,7 @@ use crate::message::{Request, Response};
 use crate::method::MethodSpec;
 use crate::poller::CONNECT_TIMEOUT;
 use crate::session::calls_told_apart;
+use crate::stats::{PollerTally, Stats};
 use crate::transport::{ConnectError, Fabric, FabricError, Transport};
 
 /// Connections of a poller: the one that takes calls, and one to a server that shuts down while calls on
@@ -130,6 +131,8 @@ struct Lane {
     /// Whether the poller has a connection: a hint for the choice of a lane.
     is_ready: Arc<AtomicBool>,
     limits: Arc<OnceLock<Limits>>,
+    /// What the poller counts, when it has opened its device.
+    tally: Arc<OnceLock<Arc<PollerTally>>>,
 }
 
 /// A request on its way to the poller.
@@ -141,6 +144,8 @@ struct Submission {
     /// The first bytes of the ticket's buffer; the rest is the message.
     metadata_len: usize,
     waits_for_ready: bool,
+    /// When its call began, if that is one of those that are timed.
+    began: Option<Instant>,
 }
 
 impl Channel {
@@ -195,6 +200,21 @@ impl Channel {
     #[must_use]
     pub fn limits(&self) -> Option<&Limits> {
         self.0.lanes.iter().find_map(|lane| lane.limits.get())
+    }
+
+    /// What its pollers have counted, those that have opened their device.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        let pollers = self.0.lanes.iter().filter_map(|lane| {
+            let mut poller = lane.tally.get()?.read();
+            poller.stalls.no_ticket = lane.tickets.waited.get();
+            poller.stalls.gave_up = lane.tickets.gave_up.get();
+            Some(poller)
+        });
+        Stats {
+            pollers: pollers.collect(),
+            server: None,
+        }
     }
 
     /// Of the server, as it was given.
@@ -395,6 +415,7 @@ impl Lane {
             is_over: Arc::default(),
             is_ready: Arc::default(),
             limits: Arc::default(),
+            tally: Arc::default(),
         };
         let settings = poller::Settings {
             index,
@@ -405,6 +426,7 @@ impl Lane {
             is_over: Arc::clone(&lane.is_over),
             is_ready: Arc::clone(&lane.is_ready),
             limits: Arc::clone(&lane.limits),
+            tally: Arc::clone(&lane.tally),
             connectivity: Arc::clone(connectivity),
             backoff: Backoff::new(backoff.0, backoff.1),
             connect_timeout: CONNECT_TIMEOUT,

@@ -20,10 +20,12 @@ use crate::call_error::{CallError, Cause, Execution};
 use crate::channel::MethodNumbers;
 use crate::doorbell::Doorbell;
 use crate::driver::{Driver, LinkKey, LinkStanding, TimerTarget};
-use crate::frame::CallId;
+use crate::frame::{CallId, FrameHeader};
 use crate::idle::{BusyPoller, Idle};
 use crate::limits::{Limits, Waiting};
 use crate::outgoing::{Asker, Begun, Outgoing, Polled, Poller};
+use crate::stats::{PollerTally, TicketTally};
+use crate::status::Code;
 use crate::timers::TimerKey;
 use crate::transport::{CloseReason, ConnectError, Dialer, FabricError, Transport};
 
@@ -51,6 +53,7 @@ pub(super) struct Settings {
     pub(super) is_over: Arc<AtomicBool>,
     pub(super) is_ready: Arc<AtomicBool>,
     pub(super) limits: Arc<OnceLock<Limits>>,
+    pub(super) tally: Arc<OnceLock<Arc<PollerTally>>>,
     pub(super) connectivity: Arc<Connectivity>,
     pub(super) backoff: Backoff,
     pub(super) connect_timeout: Duration,
@@ -87,6 +90,8 @@ pub(crate) struct SharedPoller<T: Transport> {
     retiring: Vec<LinkKey>,
     /// What is known of each ticket that is with this poller, by its number.
     records: Vec<Record>,
+    /// Counts the calls that are with this poller.
+    tally: TicketTally,
     /// Requests that cannot be sent yet, oldest first.
     backlog: VecDeque<Submission>,
     turns: u32,
@@ -132,9 +137,11 @@ impl<T: Transport> SharedPoller<T> {
         report: Report,
     ) -> Self {
         let _ = settings.bell.set(Arc::clone(&driver.bell));
+        let _ = settings.tally.set(Arc::clone(&driver.tally));
         let dialer = driver.state.borrow().transport.dialer();
         let count = settings.tickets.count();
         let mut poller = Self {
+            tally: TicketTally::new(Arc::clone(&driver.tally), count),
             driver: Rc::new(driver),
             elsewhere: Box::new(elsewhere),
             report: Some(report),
@@ -221,6 +228,11 @@ impl<T: Transport> SharedPoller<T> {
             let Ok(submission) = self.settings.submissions.try_recv() else {
                 return taken > 0;
             };
+            self.tally.begin(
+                submission.ticket.number,
+                submission.method,
+                submission.began,
+            );
             let unsent = if self.backlog.is_empty() {
                 self.begin(submission)
             } else {
@@ -256,6 +268,7 @@ impl<T: Transport> SharedPoller<T> {
         let asker = Asker::Ticket(submission.ticket.number);
         match self.driver.begin(link, outgoing, asker) {
             Begun::Sent(call) => {
+                self.tally.sent(submission.ticket.number);
                 self.records[submission.ticket.number as usize] = Record::InFlight {
                     link,
                     call,
@@ -289,6 +302,7 @@ impl<T: Transport> SharedPoller<T> {
             Standing::Idle => self.dial(),
             _ => {}
         }
+        self.driver.tally.stalls.backlogged.add(1);
         let number = submission.ticket.number;
         let timer = submission.deadline.map(|deadline| {
             let timers = &mut self.driver.state.borrow_mut().timers;
@@ -379,9 +393,13 @@ impl<T: Transport> SharedPoller<T> {
 
     fn settle_one(&mut self, ticket: Ticket, outcome: Result<(), CallError>) {
         let Ticket { number, buf } = ticket;
-        self.settings
-            .tickets
-            .settle(number, Settled { buf, outcome });
+        let code = match &outcome {
+            Ok(()) => code_of_answer(&buf),
+            Err(error) => error.code().number(),
+        };
+        let settled = Settled { buf, outcome };
+        let is_wanted = self.settings.tickets.settle(number, settled);
+        self.tally.end(number, code, is_wanted);
     }
 
     /// Ends a call that was never sent.
@@ -491,6 +509,7 @@ impl<T: Transport> SharedPoller<T> {
     fn fail(&mut self, error: ConnectError) {
         let error = Arc::new(error);
         tracing::warn!(address = self.settings.address, %error, "not connected");
+        self.driver.tally.connections.not_connected.add(1);
         self.rest(Some(Arc::clone(&error)));
         let (kept, refused): (VecDeque<_>, _) = mem::take(&mut self.backlog)
             .into_iter()
@@ -554,6 +573,11 @@ impl<T: Transport> Drop for SharedPoller<T> {
             self.refuse_unconnected(submission.ticket, None);
         }
     }
+}
+
+/// The code in the header of an answer that has been checked.
+fn code_of_answer(frame: &[u8]) -> u16 {
+    FrameHeader::parse(frame).map_or(Code::Unknown.number(), |(header, ..)| header.selector)
 }
 
 /// For a poller that has no device: every call fails, until the channel is gone.

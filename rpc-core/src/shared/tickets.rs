@@ -17,6 +17,7 @@ use std::task::Waker;
 use std::time::Instant;
 
 use crate::call_error::CallError;
+use crate::stats::Counter;
 use crate::timers::{TimerKey, Timers};
 use crate::waiters::{WaiterKey, Waiters};
 
@@ -32,6 +33,9 @@ pub(crate) struct Ticket {
 pub(crate) struct Tickets {
     desks: Box<[Mutex<Desk>]>,
     office: Mutex<Office>,
+    /// Calls that had to wait for a ticket, and those that gave up. Written under the office's lock.
+    pub(crate) waited: Counter,
+    pub(crate) gave_up: Counter,
 }
 
 /// What became of a call: its answer's frame is in the buffer, if there is one.
@@ -80,6 +84,8 @@ impl Tickets {
                 free: free.collect(),
                 ..Office::default()
             }),
+            waited: Counter::default(),
+            gave_up: Counter::default(),
         }
     }
 
@@ -112,6 +118,7 @@ impl Tickets {
                 waiter
             }
             None => {
+                self.waited.add(1);
                 let waiter = office.waiters.join(waker.clone());
                 if let Some(deadline) = deadline {
                     let timer = office.deadlines.insert(deadline, waiter);
@@ -127,6 +134,7 @@ impl Tickets {
     pub(crate) fn leave_queue(&self, waiter: WaiterKey) {
         let mut office = self.office();
         office.leave(waiter);
+        self.gave_up.add(1);
         // It may have been its turn.
         self.call_up(office);
     }
@@ -220,22 +228,27 @@ impl Tickets {
         matches!(*self.desk(number), Desk::Abandoned)
     }
 
-    /// The poller is done with a call.
-    pub(crate) fn settle(&self, number: u32, settled: Settled) {
+    /// The poller is done with a call. Whether its caller has waited for that.
+    pub(crate) fn settle(&self, number: u32, settled: Settled) -> bool {
         let mut desk = self.desk(number);
         match mem::take(&mut *desk) {
             Desk::Waiting(waker) => {
                 *desk = Desk::Settled(settled);
                 drop(desk);
                 waker.wake();
+                true
             }
             Desk::Abandoned => {
                 drop(desk);
                 let buf = settled.buf;
                 self.give_back(Ticket { number, buf });
+                false
             }
             // Settled already, by a caller that found its poller ended.
-            other @ (Desk::Idle | Desk::Settled(_)) => *desk = other,
+            other @ (Desk::Idle | Desk::Settled(_)) => {
+                *desk = other;
+                false
+            }
         }
     }
 

@@ -10,9 +10,10 @@ use std::time::Duration;
 
 use super::faults::{Faults, Random};
 use crate::limits::Limits;
+use crate::stats::Counter;
 use crate::transport::{
-    Admission, CloseReason, ConnectError, Connected, ConnectionId, Counters, Dialer, Event,
-    ReserveError, SendError, Transport,
+    Admission, CloseReason, ConnectError, Connected, ConnectionId, Counters, Dialer, Event, Meter,
+    ReserveError, SendError, SlotsByPlace, Transport,
 };
 
 /// Frames that one poll hands out at most.
@@ -33,7 +34,27 @@ struct Endpoint {
     posted: u32,
     held: u32,
     sending: u32,
-    counters: Counters,
+    counts: Arc<Counts>,
+}
+
+#[derive(Default)]
+struct Counts {
+    sends: Counter,
+    doorbells: Counter,
+    receives: Counter,
+    rnr: Counter,
+}
+
+impl Meter for Counts {
+    fn counters(&self) -> Counters {
+        Counters {
+            sends: self.sends.get(),
+            doorbells: self.doorbells.get(),
+            receives: self.receives.get(),
+            rnr: self.rnr.get(),
+            ..Counters::default()
+        }
+    }
 }
 
 /// One side's view of a connection.
@@ -110,7 +131,7 @@ impl Wires {
             posted: endpoint.posted,
             held: endpoint.held,
             sending: endpoint.sending,
-            rnr: endpoint.counters.rnr,
+            rnr: endpoint.counts.rnr.get(),
         }
     }
 
@@ -203,8 +224,8 @@ impl Wires {
         }
         let peer = wire.peer;
         own.sending -= frames.len() as u32;
-        own.counters.sends += frames.len() as u64;
-        own.counters.doorbells += 1;
+        own.counts.sends.add(frames.len() as u64);
+        own.counts.doorbells.add(1);
         if let Some((peer, connection)) = peer {
             for buf in frames {
                 self.endpoints[peer].arrive(Event::Received { connection, buf });
@@ -216,12 +237,12 @@ impl Wires {
 impl Endpoint {
     fn arrive(&mut self, event: Event<Vec<u8>>) {
         if self.posted == 0 {
-            self.counters.rnr += 1;
+            self.counts.rnr.add(1);
         } else {
             self.posted -= 1;
             self.held += 1;
         }
-        self.counters.receives += 1;
+        self.counts.receives.add(1);
         self.incoming.push_back(event);
     }
 }
@@ -235,8 +256,19 @@ impl Transport for Loopback {
         &self.limits
     }
 
-    fn counters(&self) -> Counters {
-        self.with_own(|own| own.counters)
+    fn meter(&self) -> Arc<dyn Meter> {
+        self.with_own(|own| Arc::clone(&own.counts) as Arc<_>)
+    }
+
+    fn slots_by_place(&self) -> SlotsByPlace {
+        let places = self.wires.borrow().places(self.index);
+        SlotsByPlace {
+            receives_posted: places.posted,
+            receives_held: places.held,
+            sends_free: self.limits.send_slots.saturating_sub(places.sending),
+            sends_in_flight: places.sending,
+            ..SlotsByPlace::default()
+        }
     }
 
     fn dialer(&self) -> Arc<dyn Dialer<Dialed>> {

@@ -227,6 +227,10 @@ impl Context {
     pub(crate) fn rnr_counters(&self, port: u8) -> Option<RnrCounters> {
         forward!(self, context => context.rnr_counters(port))
     }
+
+    pub(crate) fn counts_on_data_path(&self) -> bool {
+        matches!(self, Self::Soft(_))
+    }
 }
 
 #[derive(Debug)]

@@ -132,6 +132,13 @@ impl Context {
     pub fn rnr_counters(&self, port: u8) -> Option<RnrCounters> {
         self.raw.rnr_counters(port)
     }
+
+    /// Whether the device keeps its counters with the state of its data path: a look at them then waits
+    /// for whoever polls, and makes that wait, while it is of no cost to the poller's own thread. Those
+    /// of the kernel are read by system calls, which disturb nobody.
+    pub(crate) fn counts_on_data_path(&self) -> bool {
+        self.raw.counts_on_data_path()
+    }
 }
 
 /// Options of the software device.

@@ -1,0 +1,279 @@
+//! [`Histogram`], which one thread records into, and [`Latencies`], what is read from it.
+//!
+//! Buckets are log-linear: a time below 16 ns has a bucket of its own, and each power of two above is
+//! cut into 16 buckets of the same width. A bucket is at most 1/16 as wide as its least time, and what
+//! is said of it is its middle, so that a percentile is off by at most **1/32, or 3.2 %**, and by
+//! nothing below 32 ns. Times beyond [`LONGEST`] are recorded as that long.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::counter::{Counter, Level};
+
+/// Sixteen buckets for each power of two.
+const BITS: u32 = 4;
+
+/// The longest time that is told apart from longer ones: some 18 minutes. Who waits for longer than
+/// that does not look into a histogram.
+pub const LONGEST: Duration = Duration::from_nanos((1 << MAX_BITS) - 1);
+
+const MAX_BITS: u32 = 40;
+const BUCKETS: usize = ((MAX_BITS - BITS + 1) << BITS) as usize;
+
+/// The bucket of a time in nanoseconds.
+#[inline]
+fn bucket_of(ns: u64) -> usize {
+    let ns = ns.min(LONGEST.as_nanos() as u64);
+    let width_bits = (u64::BITS - ns.leading_zeros()).saturating_sub(BITS + 1);
+    // With its leading bit, what is left of the time has `BITS + 1` bits, so the power of two counts
+    // once more: times of the second 16 ns follow on those of the first.
+    ((width_bits as usize) << BITS) + (ns >> width_bits) as usize
+}
+
+/// The least time of a bucket, and how many nanoseconds it spans.
+fn bucket(index: usize) -> (u64, u64) {
+    let width_bits = (index >> BITS).saturating_sub(1);
+    let least = (index - (width_bits << BITS)) as u64;
+    (least << width_bits, 1 << width_bits)
+}
+
+/// Times, as a poller records them. 4.7 KiB.
+pub(crate) struct Histogram {
+    buckets: Box<[Counter]>,
+    sum_ns: Counter,
+    max_ns: Level,
+}
+
+impl Default for Histogram {
+    fn default() -> Self {
+        Self {
+            buckets: (0..BUCKETS).map(|_| Counter::default()).collect(),
+            sum_ns: Counter::default(),
+            max_ns: Level::default(),
+        }
+    }
+}
+
+impl Histogram {
+    /// By the one thread that writes.
+    pub(crate) fn record(&self, time: Duration) {
+        let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        self.buckets[bucket_of(ns)].add(1);
+        self.sum_ns.add(ns);
+        if ns > self.max_ns.get() {
+            self.max_ns.set(ns);
+        }
+    }
+
+    /// By any thread.
+    pub(crate) fn read(&self) -> Latencies {
+        Latencies {
+            // Before the buckets, so that the longest of them is at least this.
+            max_ns: self.max_ns.get(),
+            sum_ns: self.sum_ns.get(),
+            buckets: trimmed(self.buckets.iter().map(Counter::get).collect()),
+        }
+    }
+}
+
+impl fmt::Debug for Histogram {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.read(), f)
+    }
+}
+
+/// How long calls took, as far as they were timed: one call in [`SAMPLED`](super::SAMPLED) is.
+///
+/// Percentiles are off by at most 1/32 of their value.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Latencies {
+    /// Up to the last one that is not empty.
+    buckets: Vec<u64>,
+    sum_ns: u64,
+    max_ns: u64,
+}
+
+impl Latencies {
+    /// How many calls were timed.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.buckets.iter().sum()
+    }
+
+    /// The time that a share of the calls did not exceed: `0.5` for the median. `None` if none was
+    /// timed.
+    #[must_use]
+    pub fn percentile(&self, share: f64) -> Option<Duration> {
+        let count = self.count();
+        if count == 0 {
+            return None;
+        }
+        // Cast back: at most `count`, as shares end at 1.
+        let rank = ((share.clamp(0.0, 1.0) * count as f64).ceil() as u64).clamp(1, count);
+        let mut seen = 0;
+        let index = self.buckets.iter().position(|&in_bucket| {
+            seen += in_bucket;
+            seen >= rank
+        })?;
+        Some(Duration::from_nanos(self.middle(index)))
+    }
+
+    /// The longest. Of a [difference](super::Stats::since), to within the error of the buckets.
+    #[must_use]
+    pub fn max(&self) -> Option<Duration> {
+        (self.count() > 0).then_some(Duration::from_nanos(self.max_ns))
+    }
+
+    /// The mean.
+    #[must_use]
+    pub fn mean(&self) -> Option<Duration> {
+        let mean = self.sum_ns.checked_div(self.count())?;
+        Some(Duration::from_nanos(mean))
+    }
+
+    /// The sum of all that were timed.
+    #[must_use]
+    pub fn sum(&self) -> Duration {
+        Duration::from_nanos(self.sum_ns)
+    }
+
+    /// Each time that occurred, and how often: the middles of the buckets that are not empty.
+    pub fn iter(&self) -> impl Iterator<Item = (Duration, u64)> + '_ {
+        (0..)
+            .zip(&self.buckets)
+            .filter(|&(_, &count)| count > 0)
+            .map(|(index, &count)| (Duration::from_nanos(self.middle(index)), count))
+    }
+
+    fn middle(&self, index: usize) -> u64 {
+        let (least, width) = bucket(index);
+        (least + (width - 1) / 2).min(self.max_ns)
+    }
+
+    pub(crate) fn since(&self, earlier: &Self) -> Self {
+        let before = earlier.buckets.iter().copied().chain(std::iter::repeat(0));
+        let differences = self.buckets.iter().zip(before);
+        let buckets: Vec<_> = trimmed(
+            differences
+                .map(|(now, before)| now.saturating_sub(before))
+                .collect(),
+        );
+        let max_ns = match buckets.len().checked_sub(1) {
+            None => 0,
+            // The longest of all is among them.
+            Some(_) if self.max_ns > earlier.max_ns => self.max_ns,
+            Some(last) => self.middle(last),
+        };
+        Self {
+            sum_ns: self.sum_ns.saturating_sub(earlier.sum_ns),
+            buckets,
+            max_ns,
+        }
+    }
+
+    pub(crate) fn add(&mut self, other: &Self) {
+        if self.buckets.len() < other.buckets.len() {
+            self.buckets.resize(other.buckets.len(), 0);
+        }
+        for (sum, count) in self.buckets.iter_mut().zip(&other.buckets) {
+            *sum += count;
+        }
+        self.sum_ns = self.sum_ns.saturating_add(other.sum_ns);
+        self.max_ns = self.max_ns.max(other.max_ns);
+    }
+}
+
+impl fmt::Debug for Latencies {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.iter()).finish()
+    }
+}
+
+fn trimmed(mut buckets: Vec<u64>) -> Vec<u64> {
+    let len = buckets.iter().rposition(|&count| count > 0);
+    buckets.truncate(len.map_or(0, |last| last + 1));
+    buckets
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Of all magnitudes alike.
+    fn times() -> impl Strategy<Value = u64> {
+        (0u32..MAX_BITS, any::<u64>()).prop_map(|(bits, ns)| ns & ((1 << (bits + 1)) - 1))
+    }
+
+    #[test]
+    fn buckets_follow_on_each_other_and_hold_what_they_say() {
+        let mut next = 0;
+        for index in 0..BUCKETS {
+            let (least, width) = bucket(index);
+            assert_eq!(least, next, "bucket {index}");
+            assert_eq!(bucket_of(least), index);
+            assert_eq!(bucket_of(least + width - 1), index);
+            next = least + width;
+        }
+        assert_eq!(u128::from(next), LONGEST.as_nanos() + 1);
+        assert_eq!(bucket_of(u64::MAX), BUCKETS - 1);
+    }
+
+    proptest! {
+        #[test]
+        fn percentiles_are_as_near_as_documented(
+            mut times in proptest::collection::vec(times(), 1..400), share in 0.0..=1.0f64,
+        ) {
+            let histogram = Histogram::default();
+            for &ns in &times {
+                histogram.record(Duration::from_nanos(ns));
+            }
+            let latencies = histogram.read();
+            times.sort_unstable();
+            let rank = ((share * times.len() as f64).ceil() as usize).clamp(1, times.len());
+            let exact = times[rank - 1];
+            let said = latencies.percentile(share).unwrap().as_nanos() as u64;
+            prop_assert!(said.abs_diff(exact) * 32 <= exact, "{said} for {exact}");
+            prop_assert_eq!(latencies.max().unwrap().as_nanos() as u64, times[times.len() - 1]);
+            prop_assert_eq!(latencies.count(), times.len() as u64);
+            prop_assert_eq!(latencies.sum().as_nanos() as u64, times.iter().sum::<u64>());
+        }
+
+        #[test]
+        fn a_difference_is_what_came_after_and_sums_are_what_came_together(
+            before in proptest::collection::vec(times(), 0..100),
+            after in proptest::collection::vec(times(), 0..100),
+        ) {
+            let (whole, first, second) =
+                (Histogram::default(), Histogram::default(), Histogram::default());
+            for &ns in &before {
+                whole.record(Duration::from_nanos(ns));
+                first.record(Duration::from_nanos(ns));
+            }
+            let earlier = whole.read();
+            for &ns in &after {
+                whole.record(Duration::from_nanos(ns));
+                second.record(Duration::from_nanos(ns));
+            }
+            let difference = whole.read().since(&earlier);
+            let expected = second.read();
+            prop_assert_eq!(&difference.buckets, &expected.buckets);
+            prop_assert_eq!(difference.sum_ns, expected.sum_ns);
+            let error = difference.max_ns.abs_diff(expected.max_ns);
+            prop_assert!(error * 32 <= expected.max_ns, "{difference:?}, {expected:?}");
+            let mut sum = first.read();
+            sum.add(&expected);
+            prop_assert_eq!(sum, whole.read());
+        }
+    }
+
+    #[test]
+    fn nothing_is_said_of_no_calls() {
+        let none = Latencies::default();
+        assert_eq!(
+            (none.percentile(0.5), none.max(), none.mean()),
+            (None, None, None)
+        );
+    }
+}

@@ -1,0 +1,198 @@
+//! How [`Stats`] are printed: a line for each method, and a line for each group of the machinery.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::snapshot::{MethodStats, PollerStats, Stats};
+use crate::status::Code;
+
+/// All pollers together; then, if there are several, a line for each, so that a lazy or a lonely one is
+/// seen.
+impl fmt::Display for Stats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.total(), f)?;
+        if self.pollers.len() > 1 {
+            for (index, poller) in self.pollers.iter().enumerate() {
+                let methods = || poller.served.iter().chain(&poller.called);
+                let begun: u64 = methods().map(|method| method.begun).sum();
+                write!(
+                    f,
+                    "\n  poller {index:<4} {begun} calls, {} in flight, {} connections, busy in {} of {} turns",
+                    poller.in_flight(),
+                    poller.connections.open(),
+                    poller.turns.busy,
+                    poller.turns.taken
+                )?;
+            }
+        }
+        if let Some(server) = &self.server {
+            write!(f, "\n  refused     {} clients", server.refused)?;
+            for method in &server.blocked.methods {
+                write!(
+                    f,
+                    "\n  blocked     {} {} times: its handler keeps the poller's thread",
+                    method.path, method.count
+                )?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for PollerStats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_methods(f, "served", &self.served)?;
+        write_methods(f, "called", &self.called)?;
+        let Self {
+            turns,
+            stalls,
+            credits,
+            handlers,
+            connections,
+            transport,
+            slots,
+            ..
+        } = self;
+        if !self.served.is_empty() {
+            writeln!(
+                f,
+                "  handlers    {} at work; {} awaited something, {} calls shed, {} expired before they began",
+                handlers.parked, handlers.awaited, handlers.shed, handlers.expired
+            )?;
+        }
+        writeln!(
+            f,
+            "  stalls      {} calls and {} responses wait; had to: {} for a credit, {} for a receive, {} for a send slot, {} in line, {} for a ticket, {} in the backlog; {} responses",
+            stalls.calls_waiting,
+            stalls.responses_waiting,
+            stalls.no_credit,
+            stalls.no_receive,
+            stalls.no_send_slot,
+            stalls.in_line,
+            stalls.no_ticket,
+            stalls.backlogged,
+            stalls.responses
+        )?;
+        writeln!(
+            f,
+            "  credits     {} in hand; {} of {} receives promised, {} of these in windows; {} frames for credits alone",
+            credits.available,
+            credits.promised,
+            credits.budget,
+            credits.windows,
+            credits.frames_sent
+        )?;
+        writeln!(
+            f,
+            "  connections {} open: {} accepted, {} connected; ended: {} here, {} by the peer, {} failed, {} for breaking a rule; {} attempts failed",
+            connections.open(),
+            connections.accepted,
+            connections.connected,
+            connections.closed_locally,
+            connections.closed_by_peer,
+            connections.failed,
+            connections.violated,
+            connections.not_connected
+        )?;
+        writeln!(
+            f,
+            "  turns       {} taken, {} busy; slept {} times, {} in all",
+            turns.taken,
+            turns.busy,
+            turns.slept,
+            Time(Duration::from_nanos(turns.asleep_ns))
+        )?;
+        writeln!(
+            f,
+            "  device      {}: {} sends in {} doorbells, {} signaled; {} receives; {} limit events, {} posted from the reserve; {} not ready, {} stale, {} silent peers",
+            self.device,
+            transport.sends,
+            transport.doorbells,
+            transport.signaled,
+            transport.receives,
+            transport.srq_limit_events,
+            transport.reserve_posted,
+            transport.rnr,
+            transport.stale,
+            transport.silent_peers
+        )?;
+        write!(f, "  slots       {slots}")
+    }
+}
+
+fn write_methods(f: &mut fmt::Formatter<'_>, side: &str, methods: &[MethodStats]) -> fmt::Result {
+    if methods.is_empty() {
+        return Ok(());
+    }
+    let widest = methods.iter().map(|method| method.path.len()).max();
+    let width = widest.unwrap_or_default().max(side.len());
+    writeln!(
+        f,
+        "{side:<width$} {:>12} {:>12} {:>9} {:>9} {:>9} {:>9} {:>9}  errors",
+        "calls", "ok", "dropped", "in flight", "p50", "p99", "max"
+    )?;
+    for method in methods {
+        let time = |time: Option<Duration>| {
+            time.map_or_else(|| "-".to_owned(), |time| Time(time).to_string())
+        };
+        write!(
+            f,
+            "{:<width$} {:>12} {:>12} {:>9} {:>9} {:>9} {:>9} {:>9}",
+            method.path,
+            method.begun,
+            method.ended(Code::Ok),
+            method.dropped,
+            method.in_flight,
+            time(method.latency.percentile(0.5)),
+            time(method.latency.percentile(0.99)),
+            time(method.latency.max()),
+        )?;
+        let errors = method.codes().filter(|&(code, _)| code != Code::Ok);
+        for (code, count) in errors {
+            write!(f, "  {count} {code}")?;
+        }
+        writeln!(f)?;
+    }
+    Ok(())
+}
+
+/// A time with three digits and the unit that fits.
+struct Time(Duration);
+
+impl fmt::Display for Time {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ns = self.0.as_nanos() as f64;
+        let (value, unit) = match self.0.as_nanos() {
+            0..1_000 => return write!(f, "{ns} ns"),
+            1_000..1_000_000 => (ns / 1e3, "µs"),
+            1_000_000..1_000_000_000 => (ns / 1e6, "ms"),
+            _ => (ns / 1e9, "s"),
+        };
+        let decimals = match value {
+            ..10.0 => 2,
+            ..100.0 => 1,
+            _ => 0,
+        };
+        write!(f, "{value:.decimals$} {unit}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_three_digits_and_a_unit() {
+        for (ns, said) in [
+            (0, "0 ns"),
+            (999, "999 ns"),
+            (1_234, "1.23 µs"),
+            (56_789, "56.8 µs"),
+            (999_400, "999 µs"),
+            (1_500_000, "1.50 ms"),
+            (61_000_000_000, "61.0 s"),
+        ] {
+            assert_eq!(Time(Duration::from_nanos(ns)).to_string(), said);
+        }
+    }
+}
