@@ -113,7 +113,7 @@ impl Measurement {
         let before = counters_of_both(&rpc)?;
         let counted = self.load_with(&rpc, &clients, &load, seconds)?;
         let after = counters_of_both(&rpc)?;
-        let sides = [0, 1].map(|side| difference(&after[side], &before[side]));
+        let sides = [0, 1].map(|side| after[side].since(&before[side]));
 
         let calls_per_s = counted.len() as f64 / seconds.as_secs_f64();
         let mut table = Table::new([""].into_iter().chain(table::PERCENTILES).chain(["rate"]));
@@ -248,18 +248,6 @@ fn counters_of_both(rpc: &Rpc) -> Outcome<[Counters; 2]> {
         ..Counters::default()
     };
     Ok([rpc.poller().counters(), server])
-}
-
-fn difference(after: &Counters, before: &Counters) -> Counters {
-    Counters {
-        sends: after.sends - before.sends,
-        signaled: after.signaled - before.signaled,
-        doorbells: after.doorbells - before.doorbells,
-        receives: after.receives - before.receives,
-        srq_limit_events: after.srq_limit_events - before.srq_limit_events,
-        reserve_posted: after.reserve_posted - before.reserve_posted,
-        rnr: after.rnr - before.rnr,
-    }
 }
 
 /// A connection has a socket and shared memory in each process; the usual limit of open files is
