@@ -2,7 +2,7 @@
 //!
 //! | program | what it measures |
 //! | --- | --- |
-//! | `latency` | one call at a time, beside the raw verbs ping-pong, in alternating slices of one run |
+//! | `latency` | one call at a time, beside the raw verbs ping-pong, in alternating slices of one run; calls at a rate, and at rising rates |
 //! | `throughput` | calls per second with many in flight, over one or many connections |
 //! | `peers` (feature `peers`) | tonic and UCX in turn with both, in one table |
 //! | `rdma` | one call at a time over an RDMA device, in turn with raw verbs and `ib_send_lat`; system calls |
@@ -12,7 +12,8 @@
 //! each concern:
 //!
 //! - what is measured: [`raw`] (verbs without calls), [`rpc`] (calls), [`service`] (who answers),
-//!   [`message`] (what is sent), [`crew`] (many calls under way on one thread);
+//!   [`message`] (what is sent), [`crew`] (many calls under way on one thread), [`open_loop`] (calls
+//!   at intended times: [`arrivals`]) and [`sweep`] (at rising rates);
 //! - beside what: [`perftest`];
 //! - how: [`cores`], [`clock`], [`slices`], [`allocations`], [`system_calls`], [`child`] (the other
 //!   side's process);
@@ -24,12 +25,15 @@
 #![forbid(unsafe_code)]
 
 pub mod allocations;
+pub mod arguments;
+pub mod arrivals;
 pub mod child;
 pub mod clock;
 pub mod cores;
 pub mod crew;
 pub mod hgrm;
 pub mod message;
+pub mod open_loop;
 #[cfg(feature = "peers")]
 pub mod peers;
 pub mod perftest;
@@ -38,6 +42,7 @@ pub mod report;
 pub mod rpc;
 pub mod service;
 pub mod slices;
+pub mod sweep;
 pub mod system_calls;
 pub mod table;
 

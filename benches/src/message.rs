@@ -3,7 +3,7 @@
 use clap::ValueEnum;
 use prost::Message as _;
 use proto::bench::{BenchClient, Blob, Fixed};
-use rpc_core::{CallError, LocalChannel};
+use rpc_core::{CallError, Caller};
 
 use crate::Outcome;
 
@@ -73,7 +73,7 @@ impl Load {
     ///
     /// The call's own; a wrong answer panics, as its time would mean nothing.
     #[inline]
-    pub async fn exchange(&mut self, client: &BenchClient<LocalChannel>) -> Result<(), CallError> {
+    pub async fn exchange<C: Caller>(&mut self, client: &BenchClient<C>) -> Result<(), CallError> {
         match self {
             Self::Fixed(message) => {
                 // Each call is another message.

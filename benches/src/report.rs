@@ -4,8 +4,11 @@ use hdrhistogram::Histogram;
 use rpc_core::transport::Counters;
 use serde_json::{Map, Value, json};
 
+use crate::arrivals::Arrivals;
+use crate::open_loop::{LATE, OpenRecord};
 use crate::rpc::AllocationsPerCall;
 use crate::slices::{Record, median, ratio_p50};
+use crate::sweep::Sweep;
 use crate::system_calls::PerRoundTrip;
 
 /// What `latency --json` prints.
@@ -40,6 +43,90 @@ pub fn latency(
             "server": rounded(allocations.server, 6),
         },
     })
+}
+
+/// How an open loop was asked to load the server.
+#[derive(Clone, Copy, Debug)]
+pub struct OpenShape<'a> {
+    /// Name of the device.
+    pub device: &'a str,
+    /// Payload of a message, in bytes.
+    pub size: usize,
+    /// How the times between calls are spread.
+    pub arrivals: Arrivals,
+    /// Of Poisson arrivals.
+    pub seed: u64,
+    /// Calls that may be under way at a time.
+    pub in_flight: u32,
+}
+
+/// What `latency --rate --json` prints.
+#[must_use]
+pub fn open_loop(shape: &OpenShape<'_>, record: &OpenRecord) -> Value {
+    let mut report = open_shape(shape, "open");
+    report.extend(open_record(record));
+    report.into()
+}
+
+/// What `latency --sweep --json` prints. The knee is the last step, or null.
+#[must_use]
+pub fn sweep(shape: &OpenShape<'_>, sweep: &Sweep) -> Value {
+    let mut report = open_shape(shape, "sweep");
+    let sustained = sweep.sustained().map(|step| step.wanted.round());
+    report.insert("sustained_per_s".to_owned(), sustained.into());
+    let knee = sweep.knee.map(|knee| {
+        let wanted = sweep.steps.last().map(|step| step.wanted.round());
+        json!({ "wanted_per_s": wanted, "because": knee.to_string() })
+    });
+    report.insert("knee".to_owned(), knee.into());
+    let steps: Vec<Value> = sweep
+        .steps
+        .iter()
+        .map(|step| open_record(step).into())
+        .collect();
+    report.insert("steps".to_owned(), steps.into());
+    report.into()
+}
+
+fn open_shape(shape: &OpenShape<'_>, mode: &str) -> Map<String, Value> {
+    let seed = (shape.arrivals == Arrivals::Poisson).then_some(shape.seed);
+    object([
+        ("device", shape.device.into()),
+        ("size", shape.size.into()),
+        ("mode", mode.into()),
+        ("arrivals", shape.arrivals.to_string().into()),
+        ("seed", seed.into()),
+        ("in_flight_limit", shape.in_flight.into()),
+        ("late_means_ns", (LATE.as_nanos() as u64).into()),
+    ])
+}
+
+fn open_record(record: &OpenRecord) -> Map<String, Value> {
+    object([
+        ("wanted_per_s", record.wanted.round().into()),
+        ("achieved_per_s", record.achieved.round().into()),
+        ("sent", record.service.len().into()),
+        ("late", record.late.into()),
+        ("unsent", record.unsent.into()),
+        ("service", times(&record.service)),
+        ("response", times(&record.response)),
+    ])
+}
+
+fn times(histogram: &Histogram<u64>) -> Value {
+    json!({
+        "p50_ns": histogram.value_at_quantile(0.5),
+        "p99_ns": histogram.value_at_quantile(0.99),
+        "p999_ns": histogram.value_at_quantile(0.999),
+        "max_ns": histogram.max(),
+    })
+}
+
+fn object<const N: usize>(entries: [(&str, Value); N]) -> Map<String, Value> {
+    entries
+        .into_iter()
+        .map(|(key, value)| (key.to_owned(), value))
+        .collect()
 }
 
 /// How `throughput` was asked to load the server.
@@ -178,6 +265,50 @@ mod tests {
         assert_eq!(
             json.to_string(),
             r#"{"device":"soft","size":64,"calls":100,"mode":"closed","raw":{"p50_ns":500,"p99_ns":500,"p999_ns":500},"rpc":{"p50_ns":750,"p99_ns":750,"p999_ns":750,"max_ns":750},"ratio_p50":1.5,"allocs_per_call":{"client":0.0,"server":1.0}}"#
+        );
+    }
+
+    #[test]
+    fn the_reports_of_open_loops_have_both_times() {
+        let shape = OpenShape {
+            device: "soft",
+            size: 64,
+            arrivals: Arrivals::Fixed,
+            seed: 7,
+            in_flight: 256,
+        };
+        let (service, response) = (record(500).histogram, record(900).histogram);
+        let step = OpenRecord {
+            wanted: 1e5,
+            achieved: 99_000.4,
+            service,
+            response,
+            late: 3,
+            unsent: 0,
+        };
+        let times = r#""service":{"p50_ns":500,"p99_ns":500,"p999_ns":500,"max_ns":500},"response":{"p50_ns":900,"p99_ns":900,"p999_ns":900,"max_ns":900}"#;
+        let numbers = format!(
+            r#""wanted_per_s":100000.0,"achieved_per_s":99000.0,"sent":100,"late":3,"unsent":0,{times}"#
+        );
+        assert_eq!(
+            open_loop(&shape, &step).to_string(),
+            format!(
+                r#"{{"device":"soft","size":64,"mode":"open","arrivals":"fixed","seed":null,"in_flight_limit":256,"late_means_ns":5000,{numbers}}}"#
+            )
+        );
+        let shape = OpenShape {
+            arrivals: Arrivals::Poisson,
+            ..shape
+        };
+        let steps = Sweep {
+            steps: vec![step],
+            knee: None,
+        };
+        assert_eq!(
+            sweep(&shape, &steps).to_string(),
+            format!(
+                r#"{{"device":"soft","size":64,"mode":"sweep","arrivals":"poisson","seed":7,"in_flight_limit":256,"late_means_ns":5000,"sustained_per_s":100000.0,"knee":null,"steps":[{{{numbers}}}]}}"#
+            )
         );
     }
 

@@ -4,11 +4,11 @@ use std::cell::Cell;
 
 use clap::Args;
 use proto::bench::{BenchServer, Blob, Fixed, LocalBench, StatsReply, StatsRequest};
-use rpc_core::limits::Intents;
+use rpc_core::limits::{Intents, Waiting};
 use rpc_core::{LocalPoller, Request, Response, Server, Status};
 use rpc_transport_verbs::Device;
 
-use crate::{Outcome, allocations, child};
+use crate::{Outcome, allocations, arguments, child};
 
 /// Echoes, and counts.
 #[derive(Debug, Default)]
@@ -69,6 +69,9 @@ pub struct ServerArgs {
     /// Calls in flight on one connection to be ready for.
     #[arg(long)]
     pub max_in_flight: u32,
+    /// What the poller does while there is nothing to do.
+    #[arg(long, value_parser = arguments::waiting())]
+    pub waiting: Waiting,
 }
 
 impl ServerArgs {
@@ -81,6 +84,7 @@ impl ServerArgs {
             max_message_len: intents.max_message_len,
             connections: intents.connections,
             max_in_flight: intents.max_in_flight,
+            waiting: intents.waiting,
         }
     }
 
@@ -98,6 +102,8 @@ impl ServerArgs {
             self.connections.to_string(),
             "--max-in-flight".to_owned(),
             self.max_in_flight.to_string(),
+            "--waiting".to_owned(),
+            self.waiting.to_string(),
         ]
     }
 
@@ -114,6 +120,7 @@ impl ServerArgs {
             .max_message_len(self.max_message_len)
             .connections(self.connections)
             .max_in_flight(self.max_in_flight)
+            .waiting(self.waiting)
             .bind("127.0.0.1:0")?;
         child::say(&server.local_addr().to_string())?;
         Ok(server.run()?)

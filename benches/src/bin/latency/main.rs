@@ -6,12 +6,19 @@
 //! ```
 //!
 //! It starts its server processes itself, pins both sides, and measures the two in alternating
-//! slices of one run.
+//! slices of one run. With `--rate` or `--sweep` it calls at intended times instead ([`open`]):
+//!
+//! ```text
+//! cargo run --release -p benches --bin latency -- --rate 200k --arrivals poisson
+//! cargo run --release -p benches --bin latency -- --sweep
+//! ```
 #![forbid(unsafe_code)]
 // A benchmark's product is what it prints.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
-use std::path::PathBuf;
+mod open;
+
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use benches::message::{FIXED_SIZE, Load, Shape};
@@ -20,10 +27,13 @@ use benches::rpc::{ClosedLoop, Rpc};
 use benches::service::{ServerArgs, intents_for};
 use benches::slices::{self, alternate};
 use benches::table::{self, Table};
-use benches::{Outcome, allocations, clock, cores, hgrm, report};
+use benches::{Outcome, allocations, arguments, clock, cores, hgrm, report};
 use clap::{Parser, Subcommand};
+use hdrhistogram::Histogram;
 use indicatif::{ProgressBar, ProgressStyle};
+use open::OpenArgs;
 use rpc_core::frame::HEADER_LEN;
+use rpc_core::limits::{Intents, Waiting};
 use rpc_transport_verbs::Device;
 
 #[global_allocator]
@@ -60,11 +70,16 @@ struct Measurement {
     #[arg(long, default_value_t = FIXED_SIZE)]
     size: usize,
     /// Calls to record, and as many raw round trips
-    #[arg(long, default_value_t = 200_000)]
+    #[arg(long, default_value_t = 200_000, conflicts_with = "open")]
     calls: usize,
     /// Turns that each of the two takes
-    #[arg(long, default_value_t = 20)]
+    #[arg(long, default_value_t = 20, conflicts_with = "open")]
     slices: usize,
+    /// What pollers do while there is nothing to do
+    #[arg(long, default_value = "adaptive", value_parser = arguments::waiting())]
+    waiting: Waiting,
+    #[command(flatten)]
+    open: OpenArgs,
     /// Directory for the histograms, which HdrHistogram's plotter reads
     #[arg(long, default_value = "target/latency")]
     out: PathBuf,
@@ -75,15 +90,35 @@ struct Measurement {
 
 impl Measurement {
     fn run(&self) -> Outcome<()> {
+        if self.open.is_wanted() {
+            return self.open.run(self);
+        }
+        self.run_closed_loop()
+    }
+
+    /// What each kind of measurement begins with.
+    fn prepare(&self) -> Outcome<(Load, cores::Cores, Device)> {
         let load = Load::new(self.message, self.size)?;
-        let slices = self.slices.clamp(1, self.calls.max(1));
-        let calls_per_slice = (self.calls / slices).max(1);
-        let calls = slices * calls_per_slice;
         let cores = cores::Cores::choose()?;
         let device = match &self.device {
             Some(name) => Device::open(name)?,
             None => Device::best()?,
         };
+        Ok((load, cores, device))
+    }
+
+    fn intents(&self, load: &Load) -> Intents {
+        Intents {
+            waiting: self.waiting,
+            ..intents_for(load.encoded_len())
+        }
+    }
+
+    fn run_closed_loop(&self) -> Outcome<()> {
+        let (load, cores, device) = self.prepare()?;
+        let slices = self.slices.clamp(1, self.calls.max(1));
+        let calls_per_slice = (self.calls / slices).max(1);
+        let calls = slices * calls_per_slice;
         let device = device.name();
         println!(
             "{calls} calls of {} bytes on '{device}', one at a time, in {slices} slices; \
@@ -97,7 +132,7 @@ impl Measurement {
         );
 
         cores::pin_current_thread(cores.client)?;
-        let intents = intents_for(load.encoded_len());
+        let intents = self.intents(&load);
         let frame_len = HEADER_LEN + load.encoded_len();
         let rpc = Rpc::start(device, cores.server, &intents)?;
         println!("{}", rpc.poller().limits());
@@ -143,9 +178,7 @@ impl Measurement {
             allocations.client, allocations.server
         );
         for (name, record) in [("raw", raw), ("rpc", rpc_record)] {
-            let path = self.out.join(format!("{name}-{frame_len}.hgrm"));
-            hgrm::save(&record.histogram, &path)
-                .map_err(|error| format!("cannot write {}: {error}", path.display()))?;
+            let path = save(&record.histogram, &self.out, &format!("{name}-{frame_len}"))?;
             println!("histogram, in ns: {}", path.display());
         }
         if self.json {
@@ -154,6 +187,13 @@ impl Measurement {
         }
         Ok(())
     }
+}
+
+fn save(histogram: &Histogram<u64>, out: &Path, name: &str) -> Outcome<PathBuf> {
+    let path = out.join(format!("{name}.hgrm"));
+    hgrm::save(histogram, &path)
+        .map_err(|error| format!("cannot write {}: {error}", path.display()))?;
+    Ok(path)
 }
 
 /// Drawn on a terminal only.

@@ -1,0 +1,137 @@
+//! How rates, durations and the like are written on command lines.
+
+use std::time::Duration;
+
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use rpc_core::Waiting;
+
+/// Calls per second: `2000`, `200k`, `1.5M`.
+///
+/// # Errors
+///
+/// A sentence.
+pub fn rate(text: &str) -> Result<f64, String> {
+    let (number, factor) = match text.strip_suffix(['k', 'K']) {
+        Some(number) => (number, 1e3),
+        None => match text.strip_suffix('M') {
+            Some(number) => (number, 1e6),
+            None => (text, 1.0),
+        },
+    };
+    match number.parse::<f64>() {
+        Ok(number) if (1e-3..=1e9).contains(&(number * factor)) => Ok(number * factor),
+        _ => Err("calls per second are a number over 0, up to 1000M: 2000, 200k, 1.5M".to_owned()),
+    }
+}
+
+/// A duration with its unit: `100ms`, `2.5s`, `10us`.
+///
+/// # Errors
+///
+/// A sentence.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    // The longer units first: "ms" ends with "s" too.
+    let units = [
+        ("ns", 1e-9),
+        ("us", 1e-6),
+        ("µs", 1e-6),
+        ("ms", 1e-3),
+        ("s", 1.0),
+    ];
+    units
+        .iter()
+        .find_map(|(unit, seconds)| Some((text.strip_suffix(unit)?, seconds)))
+        .and_then(|(number, seconds)| {
+            let number: f64 = number.trim_end().parse().ok()?;
+            Duration::try_from_secs_f64(number * seconds).ok()
+        })
+        .ok_or_else(|| "a duration is a number with a unit: 100ms, 2.5s, 10us".to_owned())
+}
+
+/// Of [`Waiting`].
+pub fn waiting() -> impl TypedValueParser<Value = Waiting> {
+    PossibleValuesParser::new(["busy", "adaptive", "event"]).map(|name| match &*name {
+        "busy" => Waiting::Busy,
+        "event" => Waiting::Event,
+        _ => Waiting::Adaptive,
+    })
+}
+
+/// The rates that a sweep goes through, each the same factor over the one before.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Steps {
+    /// Calls per second of the first step.
+    pub from: f64,
+    /// Calls per second of the last, if the knee does not come before.
+    pub to: f64,
+    /// How many.
+    pub steps: u32,
+}
+
+impl Steps {
+    /// Half as much again at each step: a knee is found to 50 %. From where little is under way at a
+    /// time to more than one connection has carried anywhere.
+    pub const DEFAULT: &str = "10k:15M:19";
+
+    /// From `from:to:steps`.
+    ///
+    /// # Errors
+    ///
+    /// A sentence.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let sentence = || "a sweep is from:to:steps, two rates and 2 steps at least: 10k:2M:12";
+        let parts: Vec<&str> = text.split(':').collect();
+        let [from, to, steps] = parts[..] else {
+            return Err(sentence().to_owned());
+        };
+        let (from, to) = (rate(from)?, rate(to)?);
+        match steps.parse() {
+            Ok(steps) if steps >= 2 && from < to => Ok(Self { from, to, steps }),
+            _ => Err(sentence().to_owned()),
+        }
+    }
+
+    /// The rates, lowest first.
+    pub fn rates(self) -> impl Iterator<Item = f64> {
+        let factor = (self.to / self.from).powf(1.0 / f64::from(self.steps - 1));
+        (0..self.steps).map(move |step| self.from * factor.powi(step as i32))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_are_plain_or_in_thousands_or_millions() {
+        assert_eq!(rate("2000"), Ok(2e3));
+        assert_eq!(rate("1.5k"), Ok(1.5e3));
+        assert_eq!(rate("3M"), Ok(3e6));
+        for wrong in ["", "0", "-1", "k", "1G", "inf", "NaN", "2000M"] {
+            assert!(rate(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn durations_have_a_unit() {
+        assert_eq!(duration("100ms"), Ok(Duration::from_millis(100)));
+        assert_eq!(duration("2.5 s"), Ok(Duration::from_millis(2500)));
+        assert_eq!(duration("10us"), Ok(Duration::from_micros(10)));
+        for wrong in ["", "100", "ms", "-1s", "1e400s", "5 m"] {
+            assert!(duration(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_sweep_rises_by_one_factor_from_its_first_rate_to_its_last() {
+        let steps = Steps::parse("1k:100k:3").expect("a sweep");
+        let rates: Vec<u64> = steps.rates().map(|rate| rate.round() as u64).collect();
+        assert_eq!(rates, [1000, 10_000, 100_000]);
+        assert!(Steps::parse(Steps::DEFAULT).is_ok());
+        for wrong in [
+            "", "1k", "1k:2k", "1k:2k:1", "2k:1k:5", "1k:2k:x", "1:2:3:4",
+        ] {
+            assert!(Steps::parse(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! [`Schedule`]: when the calls of an open loop should be sent, whatever becomes of those before.
+
+use std::fmt;
+use std::time::Duration;
+
+use clap::ValueEnum;
+
+/// How the times between calls are spread.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Arrivals {
+    /// All alike
+    #[default]
+    Fixed,
+    /// As of many callers who know nothing of each other: exponential
+    Poisson,
+}
+
+impl fmt::Display for Arrivals {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Fixed => "fixed",
+            Self::Poisson => "poisson",
+        })
+    }
+}
+
+/// The intended times, from the beginning of the loop; never ends.
+#[derive(Clone, Debug)]
+pub struct Schedule {
+    arrivals: Arrivals,
+    nanos_between: f64,
+    /// Of the call that is next if all gaps were alike, so that roundings do not add up.
+    index: u64,
+    /// Nanoseconds, of the latest Poisson arrival.
+    latest: f64,
+    random: SplitMix,
+}
+
+impl Schedule {
+    /// `rate` calls per second, which is more than zero. The same seed gives the same times.
+    #[must_use]
+    pub fn new(arrivals: Arrivals, rate: f64, seed: u64) -> Self {
+        Self {
+            arrivals,
+            nanos_between: 1e9 / rate,
+            index: 0,
+            latest: 0.0,
+            random: SplitMix(seed),
+        }
+    }
+}
+
+impl Iterator for Schedule {
+    type Item = Duration;
+
+    #[inline]
+    fn next(&mut self) -> Option<Duration> {
+        let nanos = match self.arrivals {
+            Arrivals::Fixed => {
+                let nanos = self.index as f64 * self.nanos_between;
+                self.index += 1;
+                nanos
+            }
+            Arrivals::Poisson => {
+                self.latest -= self.random.uniform().ln() * self.nanos_between;
+                self.latest
+            }
+        };
+        Some(Duration::from_nanos(nanos as u64))
+    }
+}
+
+/// Steele, Lea and Flood, "Fast splittable pseudorandom number generators": good with any seed, zero
+/// included.
+#[derive(Clone, Debug)]
+struct SplitMix(u64);
+
+impl SplitMix {
+    /// More than 0, and at most 1.
+    fn uniform(&mut self) -> f64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut bits = self.0;
+        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        bits ^= bits >> 31;
+        ((bits >> 11) + 1) as f64 / (1u64 << 53) as f64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn first(arrivals: Arrivals, seed: u64, count: usize) -> Vec<Duration> {
+        Schedule::new(arrivals, 1e5, seed).take(count).collect()
+    }
+
+    #[test]
+    fn fixed_arrivals_are_evenly_spaced_and_do_not_drift() {
+        let times = first(Arrivals::Fixed, 0, 1_000_001);
+        assert_eq!(times[..3], [0, 10, 20].map(Duration::from_micros));
+        assert_eq!(times[1_000_000], Duration::from_secs(10));
+        // A gap that is no whole number of nanoseconds.
+        let mut thirds = Schedule::new(Arrivals::Fixed, 3e6, 0);
+        assert_eq!(thirds.nth(3_000_000), Some(Duration::from_secs(1)));
+    }
+
+    #[test]
+    fn poisson_arrivals_have_the_mean_and_the_spread_of_an_exponential() {
+        let count = 200_000;
+        let times = first(Arrivals::Poisson, 7, count);
+        assert!(times.is_sorted());
+        let gaps = times.windows(2).map(|pair| (pair[1] - pair[0]).as_nanos());
+        let gaps: Vec<f64> = gaps.map(|gap| gap as f64).collect();
+        let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
+        let variance = gaps.iter().map(|gap| (gap - mean).powi(2)).sum::<f64>() / gaps.len() as f64;
+        // Both are 10 µs for an exponential; the seed is fixed, so the bounds are not a matter of luck.
+        assert!((mean / 10_000.0 - 1.0).abs() < 0.01, "{mean}");
+        assert!(
+            (variance.sqrt() / 10_000.0 - 1.0).abs() < 0.02,
+            "{variance}"
+        );
+    }
+
+    #[test]
+    fn the_seed_decides_the_poisson_arrivals() {
+        let times = |seed| first(Arrivals::Poisson, seed, 100);
+        assert_eq!(times(42), times(42));
+        assert_ne!(times(42), times(43));
+    }
+}

@@ -1,0 +1,251 @@
+//! [`Sweep`]: the same open loop at higher and higher rates, until the knee: where more calls make
+//! every call wait.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::Outcome;
+use crate::open_loop::OpenRecord;
+use crate::table::{self, Table};
+
+/// A rate is not kept up with if fewer of the calls than this are answered in time.
+pub const KEPT_UP: f64 = 0.95;
+
+/// A rate is beyond the knee if its p99 response is longer than the least of the rates before it by
+/// this factor: where a queue only grows, it is longer by a thousand.
+pub const LONGER: f64 = 10.0;
+
+/// What was recorded at each rate, lowest first; the last may be the knee.
+#[derive(Clone, Debug, Default)]
+pub struct Sweep {
+    /// Of each rate.
+    pub steps: Vec<OpenRecord>,
+    /// Why the last step is the knee, if one was found.
+    pub knee: Option<Knee>,
+}
+
+/// Why a rate is too much.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Knee {
+    /// Fewer calls were answered than offered: this share of them.
+    NotKeptUp(f64),
+    /// The p99 response is this many times the least one before.
+    Longer(f64),
+}
+
+impl fmt::Display for Knee {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotKeptUp(share) => write!(
+                f,
+                "{:.0} % of the offered rate was achieved, less than {:.0} %",
+                share * 100.0,
+                KEPT_UP * 100.0
+            ),
+            Self::Longer(factor) => write!(
+                f,
+                "the p99 response is {factor:.0} times the least of the rates below, more than \
+                 {LONGER:.0} times"
+            ),
+        }
+    }
+}
+
+impl Sweep {
+    /// Measures at each rate until the knee. One that looks like it is measured a second time, since a
+    /// machine that stalls for a moment looks the same; the better of the two counts.
+    ///
+    /// # Errors
+    ///
+    /// Of the first measurement that fails.
+    pub fn run(
+        rates: impl IntoIterator<Item = f64>,
+        mut measure: impl FnMut(f64) -> Outcome<OpenRecord>,
+    ) -> Outcome<Self> {
+        let mut sweep = Self::default();
+        for rate in rates {
+            let mut step = measure(rate)?;
+            let mut knee = sweep.knee_at(&step);
+            if knee.is_some() {
+                let again = measure(rate)?;
+                knee = sweep.knee_at(&again);
+                if knee.is_none() || p99(&again) < p99(&step) {
+                    step = again;
+                }
+                knee = knee.and_then(|_| sweep.knee_at(&step));
+            }
+            sweep.steps.push(step);
+            if knee.is_some() {
+                sweep.knee = knee;
+                break;
+            }
+        }
+        Ok(sweep)
+    }
+
+    fn knee_at(&self, step: &OpenRecord) -> Option<Knee> {
+        let share = step.achieved / step.wanted;
+        if share < KEPT_UP {
+            return Some(Knee::NotKeptUp(share));
+        }
+        let unloaded = self.steps.iter().map(p99).min()?;
+        let factor = p99(step) as f64 / unloaded as f64;
+        (factor > LONGER).then_some(Knee::Longer(factor))
+    }
+
+    /// The highest rate before the knee.
+    #[must_use]
+    pub fn sustained(&self) -> Option<&OpenRecord> {
+        match (&self.knee, &*self.steps) {
+            (Some(_), [below @ .., _]) => below.last(),
+            (_, steps) => steps.last(),
+        }
+    }
+
+    /// The curve as numbers.
+    #[must_use]
+    pub fn table(&self) -> Table {
+        let mut table = Table::new([
+            "offered",
+            "achieved",
+            "p50",
+            "p99",
+            "p99.9",
+            "max",
+            "service p50",
+            "service p99",
+            "late",
+            "unsent",
+        ]);
+        for step in &self.steps {
+            let [_, p50, _, p99, p999, max] = table::percentiles(&step.response);
+            let [_, service_p50, _, service_p99, ..] = table::percentiles(&step.service);
+            table.add([
+                table::rate(step.wanted),
+                table::rate(step.achieved),
+                p50,
+                p99,
+                p999,
+                max,
+                service_p50,
+                service_p99,
+                share(step.late, step),
+                share(step.unsent, step),
+            ]);
+        }
+        table
+    }
+
+    /// The curve as a picture: a row for each rate, time to the right, by its logarithm; `o` is the p50
+    /// of the response time, `x` its p99.
+    #[must_use]
+    pub fn chart(&self) -> String {
+        const COLUMNS: usize = 60;
+        let low = self.steps.iter().map(p50).min().unwrap_or(1).max(1) as f64;
+        let high = self.steps.iter().map(p99).max().unwrap_or(1).max(2) as f64;
+        let column = |nanos: u64| {
+            let place = (nanos.max(1) as f64 / low).ln() / (high / low).max(1.0 + 1e-9).ln();
+            (place * (COLUMNS - 1) as f64).round() as usize
+        };
+        let (low, high) = (
+            table::duration(Duration::from_nanos(low as u64)),
+            table::duration(Duration::from_nanos(high as u64)),
+        );
+        let axis = COLUMNS.saturating_sub(low.chars().count());
+        let mut text = format!("{:>12}   {low}{high:>axis$}\n", "");
+        for step in &self.steps {
+            let mut row = [' '; COLUMNS];
+            let (p50, p99) = (column(p50(step)), column(p99(step)));
+            row[p50.min(p99)..=p99].fill('-');
+            row[p99] = 'x';
+            row[p50] = 'o';
+            let row: String = row.iter().collect();
+            let rate = table::rate(step.wanted);
+            text += &format!("{rate:>12} | {}\n", row.trim_end());
+        }
+        text
+    }
+}
+
+fn p50(record: &OpenRecord) -> u64 {
+    record.response.value_at_quantile(0.5)
+}
+
+fn p99(record: &OpenRecord) -> u64 {
+    record.response.value_at_quantile(0.99)
+}
+
+fn share(count: u64, step: &OpenRecord) -> String {
+    let all = step.response.len().max(1);
+    format!("{:.2} %", count as f64 * 100.0 / all as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::slices::histogram;
+
+    fn step(wanted: f64, achieved: f64, nanos: u64) -> OpenRecord {
+        let mut times = histogram();
+        times.record_n(nanos, 100).expect("within the bounds");
+        OpenRecord {
+            wanted,
+            achieved,
+            service: times.clone(),
+            response: times,
+            late: 0,
+            unsent: 0,
+        }
+    }
+
+    /// Answers in 1 µs up to a million calls per second, and no more than those.
+    fn server(rate: f64) -> Outcome<OpenRecord> {
+        let time = if rate > 1e6 { 1_000_000 } else { 1000 };
+        Ok(step(rate, rate.min(1e6), time))
+    }
+
+    #[test]
+    fn the_knee_is_the_first_rate_that_is_not_kept_up_with() {
+        let rates = [250e3, 500e3, 1000e3, 2000e3, 4000e3];
+        let sweep = Sweep::run(rates, server).expect("no error");
+        assert_eq!(sweep.steps.len(), 4);
+        assert_eq!(sweep.knee, Some(Knee::NotKeptUp(0.5)));
+        assert_eq!(sweep.sustained().map(|step| step.wanted), Some(1e6));
+        let sweep = Sweep::run(rates[..2].to_vec(), server).expect("no error");
+        assert_eq!((sweep.steps.len(), sweep.knee), (2, None));
+        assert_eq!(sweep.sustained().map(|step| step.wanted), Some(500e3));
+    }
+
+    #[test]
+    fn the_knee_is_the_first_rate_at_which_calls_wait() {
+        let waits = |rate| Ok(step(rate, rate, if rate > 3.0 { 20_000 } else { 1000 }));
+        let sweep = Sweep::run([1.0, 2.0, 4.0, 8.0], waits).expect("no error");
+        assert_eq!(sweep.steps.len(), 3);
+        assert!(matches!(sweep.knee, Some(Knee::Longer(factor)) if factor > 19.0));
+    }
+
+    #[test]
+    fn a_moment_in_which_the_machine_stalls_is_no_knee() {
+        let mut measurements = 0;
+        let sweep = Sweep::run([1.0, 2.0, 3.0], |rate| {
+            measurements += 1;
+            let nanos = if measurements == 2 { 1_000_000 } else { 1000 };
+            Ok(step(rate, rate, nanos))
+        });
+        let sweep = sweep.expect("no error");
+        assert_eq!((sweep.steps.len(), sweep.knee, measurements), (3, None, 4));
+    }
+
+    #[test]
+    fn the_chart_has_a_row_for_each_rate_and_marks_in_order() {
+        let sweep = Sweep {
+            steps: vec![step(1e3, 1e3, 1000), step(1e4, 1e4, 1_000_000)],
+            knee: None,
+        };
+        let chart = sweep.chart();
+        let rows: Vec<&str> = chart.lines().collect();
+        assert_eq!(rows.len(), 3, "{chart}");
+        assert!(rows[1].ends_with("1.0 k/s | o"), "{chart}");
+        assert!(rows[2].len() > rows[1].len() + 50, "{chart}");
+    }
+}

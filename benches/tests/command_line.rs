@@ -1,0 +1,65 @@
+//! What the programs say to command lines that they cannot follow.
+
+use std::process::Command;
+
+/// What `latency` says on standard error; it must not succeed.
+fn refused(arguments: &[&str]) -> String {
+    let output = Command::new(env!("CARGO_BIN_EXE_latency"))
+        .args(arguments)
+        .output()
+        .expect("the program can be started");
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success(), "{arguments:?}: {text}");
+    text
+}
+
+#[test]
+fn a_rate_that_is_none_is_refused_with_what_one_looks_like() {
+    for rate in ["0", "fast", "1G", "-5"] {
+        let text = refused(&[&format!("--rate={rate}")]);
+        assert!(text.contains("200k"), "{text}");
+    }
+}
+
+#[test]
+fn a_sweep_that_does_not_rise_is_refused_with_what_one_looks_like() {
+    for sweep in ["10k", "10k:1k:5", "10k:1M:1"] {
+        let text = refused(&["--sweep", sweep]);
+        assert!(text.contains("from:to:steps"), "{text}");
+    }
+}
+
+#[test]
+fn a_rate_and_a_sweep_exclude_each_other_and_the_closed_loop() {
+    for arguments in [
+        ["--rate", "1k", "--sweep", "1k:2k:2"],
+        ["--rate", "1k", "--calls", "10"],
+        ["--sweep", "1k:2k:2", "--slices", "10"],
+    ] {
+        let text = refused(&arguments);
+        assert!(text.contains("cannot be used with"), "{text}");
+    }
+}
+
+#[test]
+fn what_an_open_loop_alone_has_is_refused_without_one() {
+    for arguments in [
+        ["--arrivals", "poisson"],
+        ["--seed", "1"],
+        ["--in-flight", "3"],
+        ["--seconds", "1"],
+    ] {
+        let text = refused(&arguments);
+        assert!(text.contains("--rate"), "{text}");
+    }
+}
+
+#[test]
+fn an_open_loop_that_could_send_or_record_nothing_is_refused() {
+    let text = refused(&["--rate", "1k", "--in-flight", "0"]);
+    assert!(text.contains("no call could ever be sent"), "{text}");
+    for seconds in ["0", "-1", "inf"] {
+        let text = refused(&["--rate", "1k", &format!("--seconds={seconds}")]);
+        assert!(text.contains("nothing could be recorded"), "{text}");
+    }
+}
