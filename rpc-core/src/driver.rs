@@ -116,6 +116,8 @@ pub(crate) struct State<T: Transport> {
     initial_window: u32,
     /// Links on which calls wait.
     pub(crate) waiting: Vec<LinkKey>,
+    /// When [`Driver::on_idle`] last looked.
+    idle_looked_at: Option<Instant>,
     /// The server has begun to shut down.
     pub(crate) going_away: bool,
     /// Wakers to wake as soon as the state is no longer borrowed.
@@ -186,6 +188,7 @@ impl<T: Transport> Driver<T> {
                 expected: shares.connections,
                 initial_window: shares.initial_window,
                 waiting: Vec::new(),
+                idle_looked_at: None,
                 going_away: false,
                 wakers: Vec::new(),
                 settled: Vec::new(),
@@ -380,10 +383,16 @@ impl<T: Transport> Driver<T> {
     }
 
     /// Looks after the client's connections on which no call was begun for a while: what they hold of
-    /// credits above their first window is given back, for others. To be called now and then while
-    /// there is nothing to do.
+    /// credits above their first window is given back, for others. To be called while there is nothing
+    /// to do, as often as that may be.
     pub(crate) fn on_idle(&self, now: Instant) {
         let state = &mut *self.state.borrow_mut();
+        // There may be thousands of links, and thousands of sleeps a second.
+        let is_soon = |before: Instant| now.duration_since(before) < IDLE_TIME / 2;
+        if state.idle_looked_at.is_some_and(is_soon) {
+            return;
+        }
+        state.idle_looked_at = Some(now);
         let owing_before = state.owing.len();
         for (index, link) in &mut state.links {
             let is_idle_client =
