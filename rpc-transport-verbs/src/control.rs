@@ -359,10 +359,14 @@ impl Sockets {
 
     fn stop_listening(&mut self, listener: Token) {
         self.remove(listener);
+        // A client that was welcomed is let in: its poller knows of it, and it may have sent calls
+        // already, while its `Ready` is still on its way to this thread.
         let orphans: Vec<_> = self
             .sources
             .iter()
-            .filter(|(_, source)| matches!(source, Source::Arrival(a) if a.listener == listener))
+            .filter(|(_, source)| {
+                matches!(source, Source::Arrival(a) if a.listener == listener && !a.is_welcomed())
+            })
             .map(|(token, _)| *token)
             .collect();
         for token in orphans {
@@ -393,9 +397,11 @@ impl Sockets {
             }
             Next::Line(line, read) => {
                 self.remove(token);
-                // Before anything that ends it again.
-                line.report_ready();
-                self.watch(line, &read);
+                // Before anything that ends it again. Its poller may have ended since it was welcomed:
+                // then its socket closes here, and the client knows.
+                if line.report_ready() {
+                    self.watch(line, &read);
+                }
             }
             Next::Stay => {
                 if let Some(Source::Arrival(arrival)) = self.sources.get(&token) {

@@ -13,7 +13,7 @@ use rpc_core::limits::Intents;
 use rpc_core::transport::{CloseReason, ConnectError, Transport};
 use rpc_transport_verbs::Sizing;
 use rpc_transport_verbs::verbs::{Context, Gid};
-use transport_harness::{PATIENCE, Rig, Side, device};
+use transport_harness::{PATIENCE, Rig, Side, device, frame, step_until};
 
 fn rig() -> Rig {
     let intents = Intents {
@@ -272,6 +272,48 @@ fn a_client_that_vanishes_in_the_middle_leaves_nothing_behind() {
     assert!(rig.server.accepted.is_empty());
     assert!(rig.server.closed.is_empty(), "nobody had heard of it");
     assert_unharmed(rig);
+}
+
+/// A client may send as soon as it has said `Ready`, and the server's poller takes what it sends. That
+/// the listener is closed before it has read the `Ready` ends nothing.
+#[test]
+fn a_client_that_was_welcomed_comes_in_though_the_listener_is_closed() {
+    let Rig {
+        mut server,
+        mut client,
+        listener,
+        ..
+    } = rig();
+    let upstream = listener.local_addr();
+    let between = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = between.local_addr().unwrap().to_string();
+    let (closed, closes) = std::sync::mpsc::channel();
+    let middle = thread::spawn(move || {
+        let (mut client, _) = between.accept().unwrap();
+        let mut server = TcpStream::connect(upstream).unwrap();
+        let mut bytes = [0; 4096];
+        let len = client.read(&mut bytes).unwrap();
+        server.write_all(&bytes[..len]).unwrap();
+        let len = server.read(&mut bytes).unwrap();
+        client.write_all(&bytes[..len]).unwrap();
+        let len = client.read(&mut bytes).unwrap();
+        closes.recv().unwrap();
+        server.write_all(&bytes[..len]).unwrap();
+        // Until the end.
+        while server.read(&mut bytes).is_ok_and(|len| len > 0) {}
+    });
+    let id = client.connect(&address).connection;
+    drop(listener);
+    closed.send(()).unwrap();
+    client.send(id, &frame(1, 100)).unwrap();
+    client.transport.flush();
+    step_until(&mut [&mut server, &mut client], "the frame", |sides| {
+        sides[0].received.len() == 1
+    });
+    assert!(server.closed.is_empty() && client.closed.is_empty());
+    // A socket that nobody holds any more is closed.
+    drop((server, client));
+    middle.join().unwrap();
 }
 
 #[test]

@@ -42,7 +42,7 @@ pub struct Node {
     wires: Rc<RefCell<Wires>>,
     endpoint: usize,
     shutting_down: RefCell<Option<ShuttingDown>>,
-    is_shut_down: Cell<bool>,
+    is_shutting_down: Cell<bool>,
 }
 
 impl Network {
@@ -90,7 +90,7 @@ impl Network {
             wires: Rc::clone(&self.wires),
             endpoint,
             shutting_down: RefCell::default(),
-            is_shut_down: Cell::new(false),
+            is_shutting_down: Cell::new(false),
         });
         self.nodes.push(Rc::clone(&node));
         node
@@ -205,11 +205,11 @@ impl Node {
     pub fn step(&self) -> bool {
         self.step_with(|driver| {
             let found_any = driver.turn();
-            if let Some(shutting_down) = &mut *self.shutting_down.borrow_mut()
-                && !self.is_shut_down.get()
+            if self.is_shutting_down.get()
+                && let Some(shutting_down) = &mut *self.shutting_down.borrow_mut()
             {
                 let is_over = shutting_down.after_turn(driver, found_any);
-                self.is_shut_down.set(is_over);
+                self.is_shutting_down.set(!is_over);
             }
             found_any
         })
@@ -219,12 +219,13 @@ impl Node {
     pub fn shut_down(&self, shutdown: Shutdown) {
         let shutting_down = ShuttingDown::begin(&self.driver, shutdown);
         *self.shutting_down.borrow_mut() = Some(shutting_down);
+        self.is_shutting_down.set(true);
     }
 
     /// Whether that is over.
     #[must_use]
     pub fn is_shut_down(&self) -> bool {
-        self.is_shut_down.get()
+        self.shutting_down.borrow().is_some() && !self.is_shutting_down.get()
     }
 
     /// Receives that it has promised to its peers.

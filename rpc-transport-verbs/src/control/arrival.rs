@@ -67,6 +67,11 @@ impl Arrival {
         !self.outgoing.is_empty()
     }
 
+    /// Whether it was let in, and has only to say that it is ready.
+    pub(super) fn is_welcomed(&self) -> bool {
+        matches!(self.stage, Stage::Prepared(..))
+    }
+
     /// Whether it has been told why not already.
     pub(super) fn is_leaving(&self) -> bool {
         matches!(self.stage, Stage::Leaving)

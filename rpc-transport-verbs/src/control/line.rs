@@ -93,9 +93,9 @@ impl Line {
         }
     }
 
-    /// Tells the poller that the handshake is complete.
-    pub(super) fn report_ready(&self) {
-        let _ = self.mailbox.put(Notice::Ready(self.key));
+    /// Tells the poller that the handshake is complete; `false` if there is no poller any more.
+    pub(super) fn report_ready(&self) -> bool {
+        self.mailbox.put(Notice::Ready(self.key)).is_ok()
     }
 
     /// Tells the poller how it has ended.
