@@ -127,8 +127,9 @@ impl Connection {
     /// # Errors
     ///
     /// [`ProtocolError`] if the peer may not send it now.
+    #[inline]
     pub fn handle_header(&mut self, header: &FrameHeader) -> Result<(), ProtocolError> {
-        if header.going_away || header.credits_returned {
+        if header.going_away | header.credits_returned {
             self.handle_rare_flags(header)?;
         } else if header.credits != 0 {
             self.credits.add(header.credits)?;
@@ -200,35 +201,44 @@ impl Connection {
 
     /// The header of a frame that is sent now, with the credits that it carries. The frame must be
     /// sent: what it carries is no longer owed.
+    #[inline]
     pub fn poll_header(&mut self, kind: FrameKind, call: CallId, selector: u16) -> FrameHeader {
-        let (mut credits, credit_ack) = if self.going_away {
-            // Nothing could be done with them.
-            (0, self.window.take_ack())
-        } else {
-            self.window.take_owed()
-        };
-        let is_client = self.role == Role::Client;
-        if kind == FrameKind::Credit && is_client {
-            credits = self.credits.give_up(self.kept_credits());
-        }
-        self.has_told = self.going_away;
-        match kind {
-            FrameKind::Response => self.calls_under_way = self.calls_under_way.saturating_sub(1),
-            FrameKind::Credit => self.window.credit_frame_sent(),
-            FrameKind::Request => {}
-        }
-        FrameHeader {
+        let (credits, credit_ack) = self.window.take_owed();
+        let mut header = FrameHeader {
             kind,
             credit_ack,
-            credits_spent: kind == FrameKind::Request && self.credits.available() == 0,
-            going_away: self.going_away && !is_client,
-            credits_returned: kind == FrameKind::Credit && is_client,
+            credits_spent: false,
+            going_away: false,
+            credits_returned: false,
             credits,
             call,
             selector,
             metadata_len: 0,
             timeout_us: 0,
+        };
+        match kind {
+            FrameKind::Request => header.credits_spent = self.credits.available() == 0,
+            FrameKind::Response => self.calls_under_way = self.calls_under_way.saturating_sub(1),
+            FrameKind::Credit => {
+                self.window.credit_frame_sent();
+                if self.role == Role::Client {
+                    header.credits = self.credits.give_up(self.kept_credits());
+                    header.credits_returned = true;
+                }
+            }
         }
+        if self.going_away && self.role == Role::Server {
+            self.tell(&mut header);
+        }
+        header
+    }
+
+    /// Server: tells the client that it shuts down, and grants it nothing that it could not use.
+    #[cold]
+    fn tell(&mut self, header: &mut FrameHeader) {
+        header.going_away = true;
+        self.has_told = true;
+        self.window.keep(std::mem::take(&mut header.credits));
     }
 
     /// How many more requests may be sent now.

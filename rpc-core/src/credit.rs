@@ -257,10 +257,10 @@ impl ReceiveWindow {
         self.ack_owed
     }
 
-    /// The acknowledgement that the next frame to the peer carries, when no credits are granted any
-    /// more.
-    pub fn take_ack(&mut self) -> bool {
-        std::mem::take(&mut self.ack_owed)
+    /// Keeps credits that [`take_owed`](Self::take_owed) returned: the frame does not carry them.
+    pub fn keep(&mut self, credits: u16) {
+        self.granted -= u32::from(credits);
+        self.owed += u32::from(credits);
     }
 
     /// What the next frame to the peer carries: credits, and whether its credit frame is consumed.
