@@ -2,7 +2,9 @@
 //! passes for a device of another kind.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
+use std::sync::{Arc, Barrier};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rpc_core::limits::Intents;
 use rpc_core::transport::{CloseReason, ConnectError, ConnectionId, Fabric, Listener, Transport};
@@ -14,7 +16,7 @@ use crate::mailbox::Notice;
 use crate::post_mortem::LaneFailure;
 use crate::setup::{self, Opened};
 use crate::sizing::Sizing;
-use crate::verbs::{AsyncEvent, LinkLayer, VerbsError};
+use crate::verbs::{AsyncEvent, LinkLayer, QpNum, VerbsError};
 
 #[path = "../../tests/transport_harness/mod.rs"]
 mod transport_harness;
@@ -399,4 +401,84 @@ fn lanes_share_the_memory_that_their_poller_may_register() {
         refused.ends_with("each of the 2 devices has its share of it"),
         "{refused}"
     );
+}
+
+/// Arms until only something new can end a wait.
+fn make_ready_to_sleep(side: &mut Side) {
+    let nap = Duration::from_millis(20);
+    loop {
+        side.transport.arm();
+        if side.turn() == 0 {
+            let start = Instant::now();
+            side.transport.wait(Some(nap));
+            if start.elapsed() >= nap {
+                break;
+            }
+        }
+    }
+    side.transport.arm();
+    assert_eq!(side.turn(), 0);
+}
+
+/// Only a lost wake-up makes it as long as the patience.
+fn wait(side: &mut Side, what: &str) {
+    let start = Instant::now();
+    side.transport.wait(Some(PATIENCE));
+    assert!(start.elapsed() < PATIENCE, "asleep for ever: {what}");
+}
+
+#[test]
+fn a_sleeper_is_woken_by_whichever_of_its_devices_has_something() {
+    let mut server = Server::with(&[ROCE, SOFT]);
+    let mut clients = [ROCE, SOFT].map(|kind| {
+        let mut client = side_with(&[kind]);
+        let (at_client, at_server) = server.accept(&mut client);
+        assert_eq!(kind_of(&mut server.side, at_server), kind);
+        (client, at_client, at_server)
+    });
+    for round in 0..10 {
+        let (client, at_client, at_server) = &mut clients[round % 2];
+        make_ready_to_sleep(&mut server.side);
+        client.send(*at_client, b"wake up").unwrap();
+        client.transport.flush();
+        wait(&mut server.side, "a frame");
+        step_until(&mut [&mut server.side], "the frame", |sides| {
+            !sides[0].received.is_empty()
+        });
+        assert_eq!(server.side.received.pop().unwrap().0, *at_server);
+    }
+}
+
+#[test]
+fn a_notice_wakes_a_sleeper_whenever_it_comes() {
+    let mut side = side_with(&[ROCE, SOFT]);
+    let mailboxes: Vec<_> = side
+        .transport
+        .lanes()
+        .map(|it| it.mailbox.clone())
+        .collect();
+    make_ready_to_sleep(&mut side);
+    let barrier = Barrier::new(2);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for round in 0..1000 {
+                barrier.wait();
+                for _ in 0..round * 7919 % 3000 {
+                    std::hint::spin_loop();
+                }
+                // Of a queue pair that is not there: it is heard, and nothing follows.
+                let notice = Notice::LastReceiveTaken(QpNum(1));
+                mailboxes[round % 2].put(notice).unwrap();
+            }
+        });
+        for round in 0..1000 {
+            barrier.wait();
+            for _ in 0..round * 104_729 % 3000 {
+                std::hint::spin_loop();
+            }
+            side.transport.arm();
+            assert_eq!(side.turn(), 0);
+            wait(&mut side, "a notice");
+        }
+    });
 }
