@@ -3,7 +3,7 @@
 //! One thread waits in epoll for all listeners, all handshakes that are under way and all
 //! connections' liveness channels; each socket is a [`Source`] with its own state, so that a slow or
 //! hostile peer holds up nobody. What the thread learns goes to pollers through their
-//! [`Mailbox`]es.
+//! [`Mailbox`](crate::mailbox::Mailbox)es.
 //!
 //! ```text
 //!  Listener --accept--> Arrival --Ready--> Line --end of file, silence--> Notice::Ended
