@@ -14,6 +14,7 @@
 //! one cache line, one of 112 bytes two; nothing else moves while both sides poll, but for the
 //! acknowledgement now and then.
 
+mod closed;
 mod receiver;
 mod sender;
 
@@ -24,6 +25,7 @@ use std::ptr::NonNull;
 pub(super) use receiver::{Incoming, RingReceiver};
 pub(super) use sender::{Bell, ContextBell, Doorbell, RingSender};
 
+use self::closed::Closed;
 use super::commit::{AckWord, CommitWord};
 use super::shared_memory::Mapping;
 use super::sync::{AtomicU32, AtomicU64};
@@ -83,7 +85,7 @@ struct Notices {
     /// The count of the "receiver not ready" that the sender has waited for.
     retry: AtomicU64,
     /// Not 0 once the sender may have its memory back: descriptors are void.
-    closed: AtomicU32,
+    closed: Closed,
 }
 
 #[repr(C)]

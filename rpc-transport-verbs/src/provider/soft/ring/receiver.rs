@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 
 use super::super::commit::Flags;
 use super::super::shared_memory::SharedMemory;
-use super::super::sync::{Ordering, fence};
+use super::super::sync::Ordering;
 use super::{
     LAYOUT_VERSION, MAGIC, MAX_IN_RING, NOT_READY, OVER, READY, RING_LEN, Ring, SLOT_COUNT,
 };
@@ -157,10 +157,7 @@ impl RingReceiver {
     /// After copying from the sender's arena: whether the sender may have had its memory back
     /// before the copy ended, so that what was copied is worth nothing.
     pub(in super::super) fn is_closed_after_copy(&self) -> bool {
-        // The reading half of a sequence lock: if the copy saw a byte that was written after
-        // `RingSender::close`, then the load below sees `closed`.
-        fence(Ordering::SeqCst);
-        self.ring.head().notices.closed.load(Ordering::Relaxed) != 0
+        self.ring.head().notices.closed.is_closed_after_copy()
     }
 
     /// Goes cold. `false` if something came meanwhile, and the ring is as hot as before.

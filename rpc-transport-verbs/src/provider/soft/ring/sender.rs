@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::super::commit::{Commit, Flags};
 use super::super::descriptor::{DESCRIPTOR_LEN, Descriptor};
 use super::super::shared_memory::Mapping;
-use super::super::sync::{AtomicU64, Ordering, fence};
+use super::super::sync::{AtomicU64, Ordering};
 use super::super::wake::DomainReadyBits;
 use super::super::wake_file::WakeFile;
 use super::{LAYOUT_VERSION, MAGIC, MAX_IN_RING, OVER, READY, Ring, SLOT_COUNT};
@@ -229,10 +229,7 @@ impl RingSender {
 
     /// Voids all descriptors under way: after this, the memory that they name may be written again.
     pub(in super::super) fn close(&self) {
-        self.ring.head().notices.closed.store(1, Ordering::Relaxed);
-        // The writing half of a sequence lock: the store above is seen by any receiver that sees
-        // a later write to the memory. The reading half is in `RingReceiver::is_closed_after_copy`.
-        fence(Ordering::SeqCst);
+        self.ring.head().notices.closed.close();
     }
 }
 
