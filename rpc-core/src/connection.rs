@@ -261,7 +261,8 @@ impl Connection {
     /// Gives back what [`take_request`](Self::take_request) took, for a request that was not sent.
     pub fn untake_request(&mut self) {
         self.credits.untake();
-        self.calls_under_way -= 1;
+        // A peer may have answered it, unsent as it is; it is found out by the call's id.
+        self.calls_under_way = self.calls_under_way.saturating_sub(1);
     }
 
     /// The receive of a request is free again.

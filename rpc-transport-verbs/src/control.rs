@@ -7,12 +7,15 @@
 //!
 //! ```text
 //!  Listener --accept--> Arrival --Ready--> Line --end of file, silence--> Notice::Ended
-//!                          |
-//!                          +--refused--> told why; closed at its end, or at the deadline
+//!                       |  ^  |
+//!                 hello |  |  +--refused--> told why; closed at its end, or at the deadline
+//!                       v  |
+//!                      preparer: makes its queue pair, on another thread
 //! ```
 
 mod arrival;
 mod line;
+mod preparer;
 mod pulse;
 
 use std::cmp::Reverse;
@@ -30,7 +33,10 @@ use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 
 use self::arrival::{Arrival, Next};
 pub(crate) use self::line::Line;
+use self::preparer::{Job, Prepared};
 pub(crate) use self::pulse::Pulse;
+#[cfg(any(test, fuzzing))]
+pub(crate) use self::pulse::{ACK, Beat, ENQ};
 use crate::accept::Port;
 use crate::handshake::TIMEOUT;
 use crate::mailbox::LineEnd;
@@ -38,6 +44,9 @@ use crate::mailbox::LineEnd;
 /// Handshakes that may be under way at a time, in the whole process. Each costs a socket and at
 /// most 64 KiB of bytes; a thousand clients that start together fit.
 const MAX_HANDSHAKES: usize = 1024;
+
+/// What those are told who come on top.
+const TOO_MANY: &str = "the server has too many handshakes under way; try again";
 
 /// Accepts for one readiness of a listener, so that a flood of clients leaves room for the others.
 const ACCEPT_BATCH: usize = 64;
@@ -93,6 +102,7 @@ enum Command {
     /// Answered by dropping the sender once the socket is closed.
     StopListening(Token, #[allow(dead_code)] Sender<()>),
     Watch(Line),
+    Prepared(Token, Prepared),
 }
 
 /// Names a source; never used twice, so that an event in the same batch as its source's end names
@@ -113,10 +123,15 @@ impl Control {
             epoll::EventFlags::IN,
         )?;
         let (sender, receiver) = crossbeam_channel::unbounded();
+        let control = Self {
+            commands: sender,
+            wakeup: Arc::clone(&wakeup),
+        };
         let mut sockets = Sockets {
             epoll,
-            wakeup: Arc::clone(&wakeup),
+            wakeup,
             commands: receiver,
+            preparers: preparer::start(&control)?,
             sources: HashMap::new(),
             last_token: WAKEUP,
             arrivals: 0,
@@ -125,10 +140,7 @@ impl Control {
         thread::Builder::new()
             .name("verbline-control".to_owned())
             .spawn(move || sockets.run())?;
-        Ok(Self {
-            commands: sender,
-            wakeup,
-        })
+        Ok(control)
     }
 
     /// Takes handshakes at a bound socket until the returned value is dropped.
@@ -188,7 +200,7 @@ impl Drop for Listening {
             .is_ok()
         {
             // Until the socket is closed, so that its address is free when this returns. Bounded,
-            // as the thread may be in the middle of another client's queue pair.
+            // so that this ends whatever has become of the thread.
             let _ = closed.recv_timeout(Duration::from_secs(2));
         }
     }
@@ -213,6 +225,7 @@ struct Sockets {
     epoll: OwnedFd,
     wakeup: Arc<OwnedFd>,
     commands: Receiver<Command>,
+    preparers: Sender<Job>,
     sources: HashMap<Token, Source>,
     last_token: Token,
     /// Sources that are arrivals.
@@ -275,6 +288,7 @@ impl Sockets {
                 }
                 Command::StopListening(token, _closed) => self.stop_listening(token),
                 Command::Watch(line) => self.watch(line, &[]),
+                Command::Prepared(token, prepared) => self.prepared(token, prepared),
             }
         }
     }
@@ -380,8 +394,7 @@ impl Sockets {
             Some(Source::Listener(..)) => self.accept(token),
             Some(Source::Arrival(arrival)) => {
                 let next = arrival.look_at(flags);
-                let writing = arrival.is_writing();
-                self.follow(token, next, writing);
+                self.follow(token, next);
             }
             Some(Source::Line(line)) => {
                 let end = line.look();
@@ -390,7 +403,18 @@ impl Sockets {
         }
     }
 
-    fn follow(&mut self, token: Token, next: Next, writing: bool) {
+    fn prepared(&mut self, token: Token, prepared: Prepared) {
+        match self.sources.get_mut(&token) {
+            Some(Source::Arrival(arrival)) => {
+                let next = arrival.prepared(prepared);
+                self.follow(token, next);
+            }
+            // It has gone away meanwhile.
+            _ => prepared.forget(),
+        }
+    }
+
+    fn follow(&mut self, token: Token, next: Next) {
         match next {
             Next::Close => {
                 self.remove(token);
@@ -403,10 +427,24 @@ impl Sockets {
                     self.watch(line, &read);
                 }
             }
+            Next::Prepare(port, offer, admitted) => {
+                if let Some(Source::Arrival(arrival)) = self.sources.get(&token) {
+                    let job = Job {
+                        token,
+                        port,
+                        offer,
+                        admitted,
+                        stream: Arc::clone(&arrival.stream),
+                    };
+                    if self.preparers.try_send(job).is_err() {
+                        self.end_arrival(token, TOO_MANY);
+                    }
+                }
+            }
             Next::Stay => {
                 if let Some(Source::Arrival(arrival)) = self.sources.get(&token) {
                     let mut flags = epoll::EventFlags::IN;
-                    if writing {
+                    if arrival.is_writing() {
                         flags |= epoll::EventFlags::OUT;
                     }
                     let data = epoll::EventData::new_u64(token);
@@ -452,7 +490,7 @@ impl Sockets {
             }
             let mut arrival = Box::new(Arrival::new(stream, peer, token, Arc::clone(door)));
             if self.arrivals >= MAX_HANDSHAKES {
-                arrival.refuse("the server has too many handshakes under way; try again");
+                arrival.refuse(TOO_MANY);
                 continue;
             }
             if let Ok(token) = self.add(Source::Arrival(arrival)) {

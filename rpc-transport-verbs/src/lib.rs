@@ -128,6 +128,8 @@ mod connection;
 mod control;
 mod device;
 mod handshake;
+#[cfg(all(any(test, fuzzing), not(loom)))]
+pub mod hostile;
 mod lane;
 mod mailbox;
 mod meter;

@@ -7,7 +7,7 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::Ordering;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rpc_core::limits::Intents;
 use rpc_core::transport::{CloseReason, ConnectError, Transport};
@@ -314,6 +314,63 @@ fn a_client_that_was_welcomed_comes_in_though_the_listener_is_closed() {
     // A socket that nobody holds any more is closed.
     drop((server, client));
     middle.join().unwrap();
+}
+
+/// Clients that are gone, or do not wait, while their queue pairs are made.
+#[test]
+fn clients_that_do_not_wait_for_the_welcome_leave_nothing_behind() {
+    let mut rig = rig();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let listening = thread::spawn(move || {
+        let (mut client, _) = listener.accept().unwrap();
+        let mut hello = vec![0; 4096];
+        let len = client.read(&mut hello).unwrap();
+        hello.truncate(len);
+        hello
+    });
+    rig.client
+        .transport
+        .connect(&address, b"hello", PATIENCE)
+        .unwrap_err();
+    let hello = listening.join().unwrap();
+    let ready = handshake_frame(1, &[0x1a, 0]);
+    // More than there is room for at a time.
+    for number in 0..100 {
+        let mut stream = TcpStream::connect(rig.address()).unwrap();
+        stream.write_all(&hello).unwrap();
+        if number % 2 == 0 {
+            stream.write_all(&ready).unwrap();
+        }
+        drop(stream);
+        rig.server.turn();
+    }
+    // Refused for as long as they are being cleared away.
+    let address = rig.address();
+    let started = Instant::now();
+    let client = loop {
+        match rig.client.transport.connect(&address, b"hello", PATIENCE) {
+            Ok(connected) => break connected.connection,
+            Err(ConnectError::Refused { reason, .. }) => {
+                assert!(reason.contains("8 connections already"), "{reason}");
+                assert!(started.elapsed() < PATIENCE, "{reason}");
+                rig.server.turn();
+            }
+            Err(error) => panic!("{error}"),
+        }
+    };
+    rig.client.send(client, b"unharmed").unwrap();
+    rig.client.transport.flush();
+    let house = rig.house.clone();
+    rig.step_until("nobody else is there", |server, _| {
+        // Some had sent `Ready` late enough to be let in; with each comes its permit.
+        server
+            .accepted
+            .retain(|(id, _)| server.closed.iter().all(|(closed, _)| closed != id));
+        !server.received.is_empty() && house.connections.load(Ordering::Relaxed) == 1
+    });
+    assert_eq!(rig.server.received[0].1, b"unharmed");
+    rig.server.assert_quiet_pool();
 }
 
 #[test]

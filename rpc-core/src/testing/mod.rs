@@ -6,6 +6,7 @@
 //!   and of every frame that finds no receive;
 //! - [`Faults`]: what goes wrong on it, and how often, from a seed;
 //! - [`Pair`]: a client and a server, stepped until quiet.
+//! - [`hostile`]: what peers may send that break the rules, as functions of bytes.
 //!
 //! ```
 //! # use rpc_core::testing::Pair;
@@ -23,6 +24,7 @@
 //! ```
 
 mod faults;
+pub mod hostile;
 mod loopback;
 mod network;
 

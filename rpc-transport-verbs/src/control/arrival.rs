@@ -5,12 +5,14 @@ use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::Arc;
 
+use rpc_core::transport::Admitted;
 use rustix::event::epoll::EventFlags;
 
 use super::line::Line;
+use super::preparer::Prepared;
 use super::pulse::Pulse;
 use super::{Door, Token, is_transient};
-use crate::accept::Invited;
+use crate::accept::{Invited, Port};
 use crate::handshake::Offer;
 use crate::handshake::server::{self, Request, ServerHandshake};
 use crate::mailbox::{LineEnd, LineKey, Mailbox, Notice};
@@ -30,6 +32,8 @@ pub(super) struct Arrival {
 enum Stage {
     /// Its hello has not come.
     Arriving,
+    /// Its queue pair is being made, on another thread.
+    Preparing,
     /// Its queue pair is prepared, and the poller knows of it.
     Prepared(LineKey, Mailbox, Box<Pulse>),
     /// It was refused; the socket stays until it has read why.
@@ -40,6 +44,8 @@ enum Stage {
 pub(super) enum Next {
     Stay,
     Close,
+    /// Its queue pair is to be made: for this port, towards what the client offers.
+    Prepare(Port, Offer, Admitted),
     /// The handshake is complete. What the client sent behind it is the line's.
     Line(Line, Vec<u8>),
 }
@@ -93,7 +99,7 @@ impl Arrival {
             Ok(_) if matches!(self.stage, Stage::Leaving) => Next::Stay,
             Ok(len) => match self.machine.handle(&bytes[..len]) {
                 Ok(None) => Next::Stay,
-                Ok(Some(Request::Hello(offer))) => self.admit(&offer),
+                Ok(Some(Request::Hello(offer))) => self.admit(offer),
                 Ok(Some(Request::Ready)) => self.complete(),
                 Err(error) => self.refuse(&error.to_string()),
             },
@@ -105,7 +111,7 @@ impl Arrival {
         }
     }
 
-    fn admit(&mut self, offer: &Offer) -> Next {
+    fn admit(&mut self, offer: Offer) -> Next {
         let admitted = match self.door.admission.admit(&offer.session) {
             Ok(admitted) => admitted,
             Err(refusal) => return self.refuse(&refusal.reason),
@@ -114,10 +120,21 @@ impl Arrival {
             let reason = format!("the server has no poller {}", admitted.poller);
             return self.refuse(&reason);
         };
-        let key = LineKey::next();
-        let invited = match port.prepare(offer, admitted, Arc::clone(&self.stream), key) {
+        self.stage = Stage::Preparing;
+        Next::Prepare(port.clone(), offer, admitted)
+    }
+
+    /// Its queue pair has been made, or why not.
+    pub(super) fn prepared(&mut self, prepared: Prepared) -> Next {
+        if !matches!(self.stage, Stage::Preparing) {
+            // It was refused meanwhile.
+            prepared.forget();
+            return Next::Stay;
+        }
+        let Prepared { key, outcome } = prepared;
+        let invited = match outcome {
             Ok(invited) => invited,
-            Err(error) => return self.refuse(&error.to_string()),
+            Err(reason) => return self.refuse(&reason),
         };
         let Invited {
             welcome,
@@ -149,7 +166,8 @@ impl Arrival {
                 let stream = Arc::clone(&self.stream);
                 Next::Line(Line::new(stream, key, mailbox, *pulse), rest)
             }
-            // The machine lets no `Ready` through before the hello was answered.
+            Stage::Preparing => self.refuse("it did not wait for the answer to its hello"),
+            // The machine lets no `Ready` through before the hello.
             Stage::Arriving | Stage::Leaving => Next::Close,
         }
     }

@@ -22,6 +22,9 @@ mod limits;
 mod rdma;
 mod soft;
 
+#[cfg(all(any(test, fuzzing), not(loom)))]
+pub(crate) use soft::hostile as soft_hostile;
+
 /// Where the kernel lists its RDMA devices.
 const KERNEL_DEVICES: &str = "/sys/class/infiniband";
 

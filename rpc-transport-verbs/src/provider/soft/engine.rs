@@ -216,7 +216,7 @@ impl Engine {
 }
 
 /// Does what a message says. An error is the reason to break the link off.
-fn handle_message(
+pub(super) fn handle_message(
     node: &Node,
     link: &IncomingLink,
     peer: &mut Option<Arc<Peer>>,

@@ -119,6 +119,11 @@ pub(super) enum Packet {
 }
 
 impl IncomingLink {
+    #[cfg(all(any(test, fuzzing), not(loom)))]
+    pub(super) fn of_socket(socket: OwnedFd) -> Self {
+        Self { socket }
+    }
+
     pub(super) fn receive(&self) -> io::Result<Packet> {
         let mut bytes = [0; MAX_PACKET];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
@@ -175,6 +180,11 @@ pub(super) struct OutgoingLink {
 }
 
 impl OutgoingLink {
+    #[cfg(all(any(test, fuzzing), not(loom)))]
+    pub(super) fn of_socket(socket: OwnedFd) -> Self {
+        Self { socket }
+    }
+
     /// Connects to the process that a GID names, and checks that it is the one.
     pub(super) fn connect(gid: Gid) -> io::Result<Self> {
         if process_of(gid).is_none() {

@@ -38,6 +38,8 @@ mod domain;
 mod engine;
 mod event_queue;
 mod failure;
+#[cfg(all(any(test, fuzzing), not(loom)))]
+pub(crate) mod hostile;
 mod link;
 mod link_message;
 mod node;

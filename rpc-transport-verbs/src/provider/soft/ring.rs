@@ -144,5 +144,7 @@ impl Ring {
     }
 }
 
+#[cfg(all(any(test, fuzzing), not(loom)))]
+pub(crate) mod hostile;
 #[cfg(all(test, not(loom)))]
 mod tests;

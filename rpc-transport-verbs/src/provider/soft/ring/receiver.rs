@@ -177,8 +177,13 @@ impl RingReceiver {
         self.ring.head().readiness.mark.disarm();
     }
 
-    #[cfg(all(test, not(loom)))]
+    #[cfg(all(any(test, fuzzing), not(loom)))]
     pub(super) fn ring_for_tests(&self) -> &Ring {
         &self.ring
+    }
+
+    #[cfg(all(any(test, fuzzing), not(loom)))]
+    pub(super) fn next_for_tests(&self) -> u64 {
+        self.next
     }
 }

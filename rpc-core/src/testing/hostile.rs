@@ -1,0 +1,289 @@
+//! What a hostile peer can do to this crate, each as a function of bytes.
+//!
+//! The bytes are a script: what arrives, and in between what this side does of its own accord. Each
+//! function panics if something that holds whatever arrives does not hold. The fuzz targets of `fuzz/` and
+//! the tests of `tests/hostile_bytes.rs` call the same functions, so that what a fuzzer finds is replayed by
+//! `cargo test` for good.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use prost::Message;
+
+use super::{Node, Pair};
+use crate::connection::Connection;
+use crate::frame::{CallId, FrameHeader, FrameKind, HEADER_LEN, StatusBody};
+use crate::metadata::Metadata;
+use crate::session::{ClientSession, ServerSession};
+use crate::transport::ConnectionId;
+use crate::{
+    CallError, Caller, Idempotency, LocalChannel, MethodKind, MethodSpec, Request, Response,
+};
+
+/// A script that is read from its beginning.
+#[derive(Clone, Copy, Debug)]
+pub struct Script<'a>(&'a [u8]);
+
+impl<'a> Script<'a> {
+    /// A script of these bytes.
+    #[must_use]
+    pub fn new(bytes: &'a [u8]) -> Self {
+        Self(bytes)
+    }
+
+    /// The next byte; `None` at the end of the script.
+    pub fn step(&mut self) -> Option<u8> {
+        let (&byte, rest) = self.0.split_first()?;
+        self.0 = rest;
+        Some(byte)
+    }
+
+    /// The next byte as an argument: 0 behind the end.
+    pub fn byte(&mut self) -> u8 {
+        self.step().unwrap_or(0)
+    }
+
+    /// Two bytes as an argument, little-endian.
+    pub fn short(&mut self) -> u16 {
+        u16::from_le_bytes([self.byte(), self.byte()])
+    }
+
+    /// Eight bytes as an argument, little-endian.
+    pub fn long(&mut self) -> u64 {
+        u64::from_le_bytes(std::array::from_fn(|_| self.byte()))
+    }
+
+    /// A length byte, and as many bytes as it says and are there.
+    pub fn piece(&mut self) -> &'a [u8] {
+        let len = usize::from(self.byte()).min(self.0.len());
+        let (piece, rest) = self.0.split_at(len);
+        self.0 = rest;
+        piece
+    }
+
+    /// All that is left.
+    #[must_use]
+    pub fn rest(self) -> &'a [u8] {
+        self.0
+    }
+}
+
+/// A frame: its header, and what may lie behind it.
+pub fn frame(bytes: &[u8]) {
+    let (header, metadata, message) = match FrameHeader::parse(bytes) {
+        Ok(parsed) => parsed,
+        Err(error) => return assert!(!error.to_string().is_empty()),
+    };
+    assert_eq!(HEADER_LEN + metadata.len() + message.len(), bytes.len());
+    let mut emitted = [0; HEADER_LEN];
+    header.emit(&mut emitted);
+    assert_eq!(emitted, bytes[..HEADER_LEN], "nothing of it was overlooked");
+    if let Ok(metadata) = Metadata::decode(metadata) {
+        let mut encoded = vec![0; metadata.encoded_len()];
+        metadata.encode(&mut encoded);
+        let again = Metadata::decode(&encoded).expect("what was taken is taken again");
+        assert!(again.iter().eq(metadata.iter()));
+    }
+    if let Ok(body) = StatusBody::decode(message) {
+        assert_eq!(StatusBody::decode(&*body.encode_to_vec()), Ok(body));
+    }
+}
+
+/// Either side's session, as the handshake brings it.
+pub fn session(bytes: &[u8]) {
+    if let Err(refusal) = ClientSession::accept(bytes) {
+        assert!(!refusal.reason.is_empty());
+    }
+    match ServerSession::accept(bytes) {
+        Ok(session) => assert!(session.numbers().len() <= session.methods.len()),
+        Err(reason) => assert!(!reason.is_empty()),
+    }
+}
+
+/// The rules of one connection, in either role, against headers in any order.
+pub fn connection(bytes: &[u8]) {
+    let mut script = Script::new(bytes);
+    let is_client = script.byte().is_multiple_of(2);
+    let (granted, limit) = (u32::from(script.byte()), u32::from(script.byte()) + 1);
+    // A driver grants no more than it lets be under way.
+    let granted = granted.min(limit);
+    let mut connection = if is_client {
+        Connection::client(granted, limit)
+    } else {
+        Connection::server(granted, limit)
+    };
+    // Client: taken, and neither sent nor given back. Server: received, and neither released nor
+    // answered.
+    let (mut taken, mut received, mut unanswered) = (0_u32, 0_u32, 0_u32);
+    while let Some(step) = script.step() {
+        match step % 8 {
+            0..=2 => {
+                let Ok((header, ..)) = FrameHeader::parse(&header_of(&mut script)) else {
+                    continue;
+                };
+                if let Err(error) = connection.handle_header(&header) {
+                    // The connection ends; what was taken for a call on its way out is given back.
+                    assert!(!error.to_string().is_empty());
+                    (0..taken).for_each(|_| connection.untake_request());
+                    return;
+                }
+                if header.kind == FrameKind::Request {
+                    received += 1;
+                    unanswered += 1;
+                }
+            }
+            3 => taken += u32::from(connection.take_request()),
+            4 if taken > 0 => {
+                taken -= 1;
+                if step & 8 == 0 {
+                    connection.untake_request();
+                } else {
+                    connection.poll_header(FrameKind::Request, CallId(0), 0);
+                }
+            }
+            5 if received > 0 => {
+                received -= 1;
+                connection.release_request();
+            }
+            6 if unanswered > 0 => {
+                unanswered -= 1;
+                connection.poll_header(FrameKind::Response, CallId(0), 0);
+            }
+            7 if connection.wants_credit_frame() => {
+                connection.poll_header(FrameKind::Credit, CallId(0), 0);
+            }
+            7 => {
+                let growth = connection.wants_growth(u32::from(script.byte()));
+                connection.grow(growth);
+            }
+            _ => {}
+        }
+        assert!(connection.requests_allowed() <= limit);
+        assert!(connection.window_len() <= limit);
+        assert!(unanswered <= limit, "more calls than were agreed on");
+        assert!(received <= connection.window_len(), "more than was granted");
+    }
+}
+
+/// A header that is mostly one: a kind that there is, and small numbers.
+fn header_of(script: &mut Script<'_>) -> [u8; HEADER_LEN] {
+    let mut header = [0; HEADER_LEN];
+    let shape = script.byte();
+    header[0] = shape % 4;
+    header[1] = shape >> 4;
+    header[2] = script.byte();
+    header[4] = script.byte();
+    // The generation of a call.
+    header[6] = script.byte() << 4;
+    header[8] = script.byte();
+    if shape & 4 != 0 {
+        let at = usize::from(script.byte()) % HEADER_LEN;
+        header[at] = script.byte();
+    }
+    header
+}
+
+const fn method(path: &'static str) -> MethodSpec {
+    let (kind, idempotency) = (MethodKind::Unary, Idempotency::Unknown);
+    MethodSpec::new(path, kind, idempotency, "bytes", "bytes")
+}
+
+const ECHO: MethodSpec = method("hostile.Test/Echo");
+const HELD: MethodSpec = method("hostile.Test/Held");
+
+type Call = Pin<Box<dyn Future<Output = Result<Vec<u8>, CallError>>>>;
+
+/// Connections, and calls under way, that a script may have.
+const MAX_CHANNELS: usize = 4;
+const MAX_CALLS: usize = 32;
+
+/// A whole client and a whole server, at work over connections on which frames arrive that neither has
+/// sent. Then one call on a connection of its own is answered; and when all is let go, every slot is
+/// where it was.
+pub fn driver(bytes: &[u8]) {
+    let mut script = Script::new(bytes);
+    let pair = Pair::new(|methods| {
+        methods.unary(&ECHO, |request: Request<Vec<u8>>| async {
+            Ok(Response::new(request.into_inner()))
+        });
+        methods.unary(&HELD, |_: Request<Vec<u8>>| {
+            std::future::pending::<Result<Response<Vec<u8>>, _>>()
+        });
+    });
+    let mut channels = VecDeque::from([pair.connect()]);
+    let mut calls: VecDeque<Call> = VecDeque::new();
+    let mut cx = Context::from_waker(Waker::noop());
+    while let Some(step) = script.step() {
+        match step % 8 {
+            0 if calls.len() < MAX_CALLS && !channels.is_empty() => {
+                let channel = &channels[usize::from(script.byte()) % channels.len()];
+                let spec = if step & 8 == 0 { &ECHO } else { &HELD };
+                let timeout = Some(step >> 4).filter(|timeout| *timeout > 0);
+                let timeout = timeout.map(|timeout| Duration::from_millis(timeout.into()));
+                calls.push_back(call(channel.clone(), spec, script.piece(), timeout));
+            }
+            1 => calls.retain_mut(|call| call.as_mut().poll(&mut cx).is_pending()),
+            2 => drop(pair.network().step()),
+            3 | 4 => {
+                let node = if step & 8 == 0 {
+                    pair.server()
+                } else {
+                    pair.client()
+                };
+                if let Some(connection) = one_of(node, script.byte()) {
+                    let mut frame = Vec::new();
+                    if step % 8 == 4 {
+                        frame.extend(header_of(&mut script));
+                    }
+                    frame.extend(script.piece());
+                    node.inject(connection, frame);
+                }
+            }
+            5 => pair
+                .network()
+                .advance(Duration::from_millis((step >> 3).into())),
+            6 => drop(calls.pop_front()),
+            7 if step & 8 == 0 && channels.len() < MAX_CHANNELS => {
+                channels.push_back(pair.connect());
+            }
+            7 => drop(channels.pop_front()),
+            _ => {}
+        }
+    }
+    let unharmed = pair.connect();
+    let answer = pair.run(call(unharmed.clone(), &ECHO, b"unharmed", None));
+    assert_eq!(answer.as_deref().ok(), Some(&b"unharmed"[..]), "{answer:?}");
+    drop((calls, channels, unharmed));
+    pair.assert_nothing_left();
+}
+
+fn call(
+    channel: LocalChannel,
+    spec: &'static MethodSpec,
+    message: &[u8],
+    timeout: Option<Duration>,
+) -> Call {
+    let mut request = Request::new(message.to_vec());
+    if let Some(timeout) = timeout {
+        request = request.with_timeout(timeout);
+    }
+    let mut call = Box::pin(async move {
+        let answer = channel.unary::<Vec<u8>, Vec<u8>>(spec, request).await;
+        answer.map(Response::into_inner)
+    });
+    // Begun, as the application's own task would.
+    let mut cx = Context::from_waker(Waker::noop());
+    match call.as_mut().poll(&mut cx) {
+        Poll::Ready(answer) => Box::pin(std::future::ready(answer)),
+        Poll::Pending => call,
+    }
+}
+
+fn one_of(node: &Node, choice: u8) -> Option<ConnectionId> {
+    let connections = node.connections();
+    let index = usize::from(choice).checked_rem(connections.len())?;
+    connections.get(index).copied()
+}

@@ -1,0 +1,67 @@
+//! The twins of the fuzz targets: the same functions (`rpc_core::testing::hostile`), on random bytes and on
+//! all that the fuzzers have found worth keeping.
+
+use std::path::Path;
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use rpc_core::testing::hostile;
+
+/// Runs every file of a target's corpus.
+fn replay(target: &str, run: fn(&[u8])) {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../fuzz/corpus")
+        .join(target);
+    let mut count = 0;
+    for entry in directory.read_dir().unwrap() {
+        let path = entry.unwrap().path();
+        let bytes = std::fs::read(&path).unwrap();
+        // Its own message says what is wrong; this one, with which file.
+        let outcome = std::panic::catch_unwind(|| run(&bytes));
+        assert!(outcome.is_ok(), "{} fails", path.display());
+        count += 1;
+    }
+    assert!(count > 0, "{} is empty", directory.display());
+}
+
+#[test]
+fn corpus_of_frames() {
+    replay("frame", hostile::frame);
+}
+
+#[test]
+fn corpus_of_sessions() {
+    replay("session", hostile::session);
+}
+
+#[test]
+fn corpus_of_connections() {
+    replay("connection", hostile::connection);
+}
+
+#[test]
+fn corpus_of_drivers() {
+    replay("driver", hostile::driver);
+}
+
+proptest! {
+    #[test]
+    fn any_frame(bytes in vec(any::<u8>(), 0..200)) {
+        hostile::frame(&bytes);
+    }
+
+    #[test]
+    fn any_session(bytes in vec(any::<u8>(), 0..200)) {
+        hostile::session(&bytes);
+    }
+
+    #[test]
+    fn any_script_of_a_connection(bytes in vec(any::<u8>(), 0..600)) {
+        hostile::connection(&bytes);
+    }
+
+    #[test]
+    fn any_script_of_a_driver(bytes in vec(any::<u8>(), 0..400)) {
+        hostile::driver(&bytes);
+    }
+}

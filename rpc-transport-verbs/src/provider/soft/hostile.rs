@@ -1,0 +1,300 @@
+//! What another process can do to this device: through a ring alone, over a link, and through all that it
+//! shares with a device at work.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rpc_core::testing::hostile::Script;
+use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+use super::engine::handle_message;
+use super::link::{IncomingLink, OutgoingLink, Packet};
+use super::link_message::LinkMessage;
+use super::node::Node;
+use super::peer::Peer;
+use super::ring::hostile::scribble;
+use super::ring::{LAYOUT_VERSION, RING_LEN, RingReceiver};
+use super::shared_memory::SharedMemory;
+use super::wake::DomainReadyBits;
+use crate::verbs::{
+    Access, CompletionQueue, CompletionStatus, Context, Gid, Psn, QpNum, QpState, QueuePair,
+    QueuePairConfig, RemoteEndpoint, RnrTimer, RtrAttributes, RtsAttributes, SendRequest,
+    SharedReceiveQueue, Slot, WorkKind,
+};
+
+pub use super::ring::hostile::soft_ring;
+
+const SLOT_LEN: usize = 512;
+const SLOTS: usize = 48;
+const PSN: u32 = 100;
+
+/// How long two queue pairs may take to hear of each other, over a link to their own process.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A context with one of everything.
+struct Side {
+    context: Context,
+    cq: CompletionQueue,
+    srq: Option<SharedReceiveQueue>,
+    qp: QueuePair,
+    slots: Vec<Slot>,
+}
+
+impl Side {
+    fn new(is_shared: bool) -> Self {
+        let context = Context::open("soft").expect("a context");
+        let domain = context.alloc_pd().expect("a protection domain");
+        let cq = context.create_cq(256).expect("a completion queue");
+        let srq = is_shared.then(|| domain.create_srq(16, 1).expect("a shared receive queue"));
+        let config = QueuePairConfig {
+            send_cq: &cq,
+            recv_cq: &cq,
+            srq: srq.as_ref(),
+            max_send_wr: 16,
+            max_recv_wr: 16,
+            max_inline_data: 64,
+            sq_sig_all: false,
+        };
+        let mut qp = domain.create_qp(config).expect("a queue pair");
+        qp.to_init(1, Access::NONE).expect("INIT");
+        let region = domain.register(SLOTS * SLOT_LEN, Access::LOCAL_WRITE);
+        let slots = region.expect("a region").into_slots(SLOT_LEN);
+        Self {
+            context,
+            cq,
+            srq,
+            qp,
+            slots,
+        }
+    }
+
+    fn gid(&self) -> Gid {
+        self.context.query_gid(1, 0).expect("the device's GID")
+    }
+
+    fn connect(&mut self, remote: QpNum) {
+        let remote = RemoteEndpoint {
+            gid: self.gid(),
+            lid: 0,
+            qp_num: remote,
+            psn: Psn::new(PSN),
+        };
+        let rtr = RtrAttributes {
+            min_rnr_timer: RnrTimer(1),
+            ..RtrAttributes::new(remote)
+        };
+        self.qp.to_rtr(rtr).expect("RTR");
+        let rts = RtsAttributes {
+            timeout: 10,
+            retry_cnt: 2,
+            ..RtsAttributes::new(Psn::new(PSN))
+        };
+        self.qp.to_rts(rts).expect("RTS");
+    }
+
+    /// What its user does, and what comes of it: errors are in order, and everything that comes
+    /// names something that was posted.
+    fn act(&mut self, step: u8, script: &mut Script<'_>) {
+        match step % 4 {
+            0 => {
+                let Some(slot) = self.slots.pop() else { return };
+                let len = usize::from(script.byte()) * 2;
+                let mut request = SendRequest::new(slot, len);
+                request.signaled = step & 8 != 0;
+                request.inline = step & 16 != 0 && len <= 64;
+                let mut list = vec![request];
+                let slots = &mut self.slots;
+                let _ = self.qp.post_send(&mut list, &mut |slot| slots.push(slot));
+                slots.extend(list.into_iter().map(|request| request.slot));
+            }
+            1 => {
+                let count = usize::from(step >> 4).min(self.slots.len());
+                let _ = match &self.srq {
+                    Some(srq) => srq.post_recv(&mut self.slots, count),
+                    None => self.qp.post_recv(&mut self.slots, count),
+                };
+            }
+            _ => self.poll(),
+        }
+    }
+
+    fn poll(&mut self) {
+        let mut completions = Vec::new();
+        let _ = self.cq.poll(&mut completions, 16);
+        for completion in completions {
+            match completion.wr_id().kind() {
+                Some(WorkKind::Send) => {
+                    let slots = &mut self.slots;
+                    let claimed = self
+                        .qp
+                        .complete_send(completion, &mut |slot| slots.push(slot));
+                    claimed.expect("it was posted");
+                }
+                Some(WorkKind::Receive) => {
+                    let status = completion.status();
+                    let claimed = match &self.srq {
+                        Some(srq) => srq.claim(completion),
+                        None => self.qp.claim_recv(completion),
+                    };
+                    let (slot, len) = claimed.expect("it was posted");
+                    assert!(len <= SLOT_LEN || status != CompletionStatus::Success);
+                    self.slots.push(slot);
+                }
+                None => panic!("a completion of nothing"),
+            }
+        }
+        while let Ok(Some(_)) = self.context.get_async_event(Some(Duration::ZERO)) {}
+        assert!(self.slots.len() <= SLOTS.next_multiple_of(4096 / SLOT_LEN));
+    }
+
+    /// Whether the peer's ring has come.
+    fn is_attached(&self) -> bool {
+        let found = node().find_queue_pair(self.qp.qp_num().0);
+        let (domain, place) = found.expect("it is there");
+        let state = domain.enter().expect("this process has not forked");
+        state.queue_pairs[place as usize].link.sender.is_some()
+    }
+
+    /// Something in the memory that this side shares is written by somebody else.
+    fn forge(&self, step: u8, script: &mut Script<'_>) {
+        let found = node().find_queue_pair(self.qp.qp_num().0);
+        let (domain, place) = found.expect("it is there");
+        if step & 8 == 0 {
+            let state = domain.enter().expect("this process has not forked");
+            if let Some(receiver) = &state.queue_pairs[place as usize].link.receiver {
+                receiver.forge(script);
+            }
+        } else {
+            let at = usize::from(script.short());
+            scribble(&domain.ready.mapping, at, script.piece());
+        }
+    }
+
+    /// In error, everything that was posted comes back, whatever was done to it.
+    fn end(mut self) {
+        if !matches!(self.qp.state(), Ok(QpState::Error)) {
+            self.qp.to_error().expect("ERROR, from any state but RESET");
+        }
+        for _ in 0..4 {
+            self.poll();
+        }
+        let slots = &mut self.slots;
+        self.qp.destroy(&mut |slot| slots.push(slot));
+    }
+}
+
+fn node() -> &'static Node {
+    Node::get().expect("the device is open")
+}
+
+/// Two queue pairs that talk to each other, while the memory between them is written by neither.
+pub fn soft_device(bytes: &[u8]) {
+    let mut script = Script::new(bytes);
+    let is_shared = script.byte().is_multiple_of(2);
+    let mut sides = [Side::new(is_shared), Side::new(is_shared)];
+    let numbers = [sides[1].qp.qp_num(), sides[0].qp.qp_num()];
+    for (side, remote) in sides.iter_mut().zip(numbers) {
+        side.connect(remote);
+    }
+    let start = Instant::now();
+    while !sides.iter().all(Side::is_attached) {
+        assert!(start.elapsed() < PATIENCE, "no ring has come");
+        std::thread::yield_now();
+    }
+    while let Some(step) = script.step() {
+        let side = &mut sides[usize::from(step >> 7)];
+        match step % 8 {
+            0..5 => side.act(step % 8, &mut script),
+            5 => side.act(step & !7, &mut script),
+            _ => side.forge(step, &mut script),
+        }
+    }
+    sides.into_iter().for_each(Side::end);
+}
+
+/// Packets and files of another process, to one that has a queue pair which waits for it.
+pub fn soft_link(bytes: &[u8]) {
+    let mut script = Script::new(bytes);
+    let mut side = Side::new(false);
+    let own = side.qp.qp_num();
+    // Towards itself: any other number is one of a queue pair that this process may have one day.
+    side.connect(own);
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
+    let (theirs, ours) = pair.expect("a pair of sockets");
+    let link = IncomingLink::of_socket(ours);
+    let raw = theirs.try_clone().expect("a descriptor");
+    let outgoing = OutgoingLink::of_socket(theirs);
+    // Not the node's own entry for this process, which would stay.
+    let mut peer = Some(Arc::new(Peer::new(side.gid())));
+    let forged = RingReceiver::new(PSN).expect("memory for a ring");
+    forged.set_ready();
+    while let Some(step) = script.step() {
+        match step % 8 {
+            0 => side.act(step >> 3, &mut script),
+            1 => forged.forge(&mut script),
+            2 => side.forge(step, &mut script),
+            3 => drop(rustix::io::write(&raw, script.piece())),
+            _ => {
+                let message = message(step, own, &side, &mut script);
+                let file = file(&forged, &mut script);
+                let file = file.as_ref().map(std::os::fd::AsFd::as_fd);
+                // A full socket is emptied below.
+                let _ = outgoing.send(message, file);
+            }
+        }
+        while let Ok(Packet::Message(message, file)) = link.receive() {
+            if handle_message(node(), &link, &mut peer, message, file).is_err() {
+                return side.end();
+            }
+        }
+    }
+    side.end();
+}
+
+fn message(step: u8, own: QpNum, side: &Side, script: &mut Script<'_>) -> LinkMessage {
+    let number = u64::from(script.byte());
+    match step % 8 {
+        4 => LinkMessage::Arena { number },
+        5 if step & 8 == 0 => LinkMessage::ReadyBits {
+            context: u32::from(script.byte() % 4),
+        },
+        5 => LinkMessage::ArenaGone { number },
+        6 if step & 8 == 0 => LinkMessage::Hello {
+            layout_version: LAYOUT_VERSION,
+            gid: side.gid(),
+        },
+        _ => LinkMessage::Attach {
+            from: if step & 16 == 0 {
+                own.0
+            } else {
+                u32::from(script.byte())
+            },
+            to: own.0,
+            context: u32::from(script.byte() % 4),
+            ready_index: u32::from(script.short()),
+        },
+    }
+}
+
+/// A file of some kind: what it should be, too short, without seals, none.
+fn file(forged: &RingReceiver, script: &mut Script<'_>) -> Option<OwnedFd> {
+    let shared = |len| {
+        let memory = SharedMemory::for_writers("forged", len).expect("memory");
+        (memory.mapping, memory.fd)
+    };
+    match script.byte() % 6 {
+        0 => forged.fd().try_clone_to_owned().ok(),
+        1 => Some(shared(size_of::<DomainReadyBits>()).1),
+        2 => {
+            let (mapping, fd) = shared(RING_LEN);
+            scribble(&mapping, usize::from(script.short()), script.piece());
+            Some(fd)
+        }
+        3 => Some(shared(64).1),
+        4 => memfd_create("unsealed", MemfdFlags::ALLOW_SEALING).ok(),
+        _ => None,
+    }
+}
