@@ -1,7 +1,7 @@
 //! What another process can do to this device: through a ring alone, over a link, and through all that it
 //! shares with a device at work.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -18,10 +18,11 @@ use super::ring::hostile::scribble;
 use super::ring::{LAYOUT_VERSION, RING_LEN, RingReceiver};
 use super::shared_memory::SharedMemory;
 use super::wake::DomainReadyBits;
+use super::wake_file::WakeFile;
 use crate::verbs::{
-    Access, CompletionQueue, CompletionStatus, Context, Gid, Psn, QpNum, QpState, QueuePair,
-    QueuePairConfig, RemoteEndpoint, RnrTimer, RtrAttributes, RtsAttributes, SendRequest,
-    SharedReceiveQueue, Slot, WorkKind,
+    Access, CompletionChannel, CompletionQueue, CompletionStatus, Context, Gid, Psn, QpNum,
+    QpState, QueuePair, QueuePairConfig, RemoteEndpoint, RnrTimer, RtrAttributes, RtsAttributes,
+    SendRequest, SharedReceiveQueue, Slot, WorkKind,
 };
 
 pub use super::ring::hostile::soft_ring;
@@ -36,6 +37,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// A context with one of everything.
 struct Side {
     context: Context,
+    channel: CompletionChannel,
     cq: CompletionQueue,
     srq: Option<SharedReceiveQueue>,
     qp: QueuePair,
@@ -46,7 +48,9 @@ impl Side {
     fn new(is_shared: bool) -> Self {
         let context = Context::open("soft").expect("a context");
         let domain = context.alloc_pd().expect("a protection domain");
-        let cq = context.create_cq(256).expect("a completion queue");
+        let channel = context.create_comp_channel().expect("a completion channel");
+        let cq = context.create_cq_with_channel(256, &channel);
+        let cq = cq.expect("a completion queue");
         let srq = is_shared.then(|| domain.create_srq(16, 1).expect("a shared receive queue"));
         let config = QueuePairConfig {
             send_cq: &cq,
@@ -63,6 +67,7 @@ impl Side {
         let slots = region.expect("a region").into_slots(SLOT_LEN);
         Self {
             context,
+            channel,
             cq,
             srq,
             qp,
@@ -116,7 +121,12 @@ impl Side {
                     None => self.qp.post_recv(&mut self.slots, count),
                 };
             }
-            _ => self.poll(),
+            2 => self.poll(),
+            // As before a sleep.
+            _ => {
+                let _ = self.cq.arm(step & 8 != 0);
+                let _ = self.channel.wait(Some(Duration::ZERO));
+            }
         }
     }
 
@@ -149,12 +159,19 @@ impl Side {
         assert!(self.slots.len() <= SLOTS.next_multiple_of(4096 / SLOT_LEN));
     }
 
-    /// Whether the peer's ring has come.
-    fn is_attached(&self) -> bool {
+    /// Until the peer's ring has come.
+    fn wait_for_ring(&self) {
         let found = node().find_queue_pair(self.qp.qp_num().0);
         let (domain, place) = found.expect("it is there");
-        let state = domain.enter().expect("this process has not forked");
-        state.queue_pairs[place as usize].link.sender.is_some()
+        let start = Instant::now();
+        let is_there = || {
+            let state = domain.enter().expect("this process has not forked");
+            state.queue_pairs[place as usize].link.sender.is_some()
+        };
+        while !is_there() {
+            assert!(start.elapsed() < PATIENCE, "no ring has come");
+            std::thread::yield_now();
+        }
     }
 
     /// Something in the memory that this side shares is written by somebody else.
@@ -198,11 +215,7 @@ pub fn soft_device(bytes: &[u8]) {
     for (side, remote) in sides.iter_mut().zip(numbers) {
         side.connect(remote);
     }
-    let start = Instant::now();
-    while !sides.iter().all(Side::is_attached) {
-        assert!(start.elapsed() < PATIENCE, "no ring has come");
-        std::thread::yield_now();
-    }
+    sides.iter().for_each(Side::wait_for_ring);
     while let Some(step) = script.step() {
         let side = &mut sides[usize::from(step >> 7)];
         match step % 8 {
@@ -221,6 +234,9 @@ pub fn soft_link(bytes: &[u8]) {
     let own = side.qp.qp_num();
     // Towards itself: any other number is one of a queue pair that this process may have one day.
     side.connect(own);
+    // Before anything is forged: a ring that comes spoilt ends the link it came over, which here is
+    // this process's own.
+    side.wait_for_ring();
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
     let (theirs, ours) = pair.expect("a pair of sockets");
@@ -240,7 +256,7 @@ pub fn soft_link(bytes: &[u8]) {
             _ => {
                 let message = message(step, own, &side, &mut script);
                 let file = file(&forged, &mut script);
-                let file = file.as_ref().map(std::os::fd::AsFd::as_fd);
+                let file = file.as_ref().map(AsFd::as_fd);
                 // A full socket is emptied below.
                 let _ = outgoing.send(message, file);
             }
@@ -259,6 +275,9 @@ fn message(step: u8, own: QpNum, side: &Side, script: &mut Script<'_>) -> LinkMe
     match step % 8 {
         4 => LinkMessage::Arena { number },
         5 if step & 8 == 0 => LinkMessage::ReadyBits {
+            context: u32::from(script.byte() % 4),
+        },
+        5 if step & 16 == 0 => LinkMessage::WakeFile {
             context: u32::from(script.byte() % 4),
         },
         5 => LinkMessage::ArenaGone { number },
@@ -285,7 +304,11 @@ fn file(forged: &RingReceiver, script: &mut Script<'_>) -> Option<OwnedFd> {
         let memory = SharedMemory::for_writers("forged", len).expect("memory");
         (memory.mapping, memory.fd)
     };
-    match script.byte() % 6 {
+    match script.byte() % 7 {
+        6 => {
+            let file = WakeFile::new().expect("an eventfd");
+            file.as_fd().try_clone_to_owned().ok()
+        }
         0 => forged.fd().try_clone_to_owned().ok(),
         1 => Some(shared(size_of::<DomainReadyBits>()).1),
         2 => {

@@ -10,6 +10,7 @@ use super::super::commit::{Commit, Flags};
 use super::super::descriptor::{DESCRIPTOR_LEN, Descriptor};
 use super::super::shared_memory::{Mapping, PeerAccess, SharedMemory};
 use super::super::wake::DomainReadyBits;
+use super::super::wake_file::WakeFile;
 use super::{Bell, MAX_IN_RING, RING_LEN, RingReceiver, RingSender, SLOT_COUNT};
 
 impl RingReceiver {
@@ -92,7 +93,11 @@ pub fn soft_ring(bytes: &[u8]) {
     let fd = receiver.fd().try_clone_to_owned().expect("a descriptor");
     let mapping = Mapping::of_peer(&fd, RING_LEN, PeerAccess::ReadWrite).expect("it is a ring");
     let bits = SharedMemory::for_writers("ready", size_of::<DomainReadyBits>()).expect("memory");
-    let bell = Bell::new(Arc::new(bits.mapping), usize::from(script.short()) << 4);
+    let doorbell = (
+        Arc::new(bits.mapping),
+        Arc::new(WakeFile::new().expect("an eventfd")),
+    );
+    let bell = Bell::new(doorbell, usize::from(script.short()) << 4);
     let mut sender =
         RingSender::new(mapping, bell.expect("bits of a domain")).expect("it is a ring");
     let mut message = [0; MAX_IN_RING];
