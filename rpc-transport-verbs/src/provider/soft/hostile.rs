@@ -255,14 +255,14 @@ pub fn soft_link(bytes: &[u8]) {
             3 => drop(rustix::io::write(&raw, script.piece())),
             _ => {
                 let message = message(step, own, &side, &mut script);
-                let file = file(&forged, &mut script);
-                let file = file.as_ref().map(AsFd::as_fd);
+                let files = files(message, &forged, &mut script);
+                let files: Vec<_> = files.iter().map(AsFd::as_fd).collect();
                 // A full socket is emptied below.
-                let _ = outgoing.send(message, file);
+                let _ = outgoing.send(message, &files);
             }
         }
-        while let Ok(Packet::Message(message, file)) = link.receive() {
-            if handle_message(node(), &link, &mut peer, message, file).is_err() {
+        while let Ok(Packet::Message(message, files)) = link.receive() {
+            if handle_message(node(), &link, &mut peer, message, files).is_err() {
                 return side.end();
             }
         }
@@ -274,13 +274,7 @@ fn message(step: u8, own: QpNum, side: &Side, script: &mut Script<'_>) -> LinkMe
     let number = u64::from(script.byte());
     match step % 8 {
         4 => LinkMessage::Arena { number },
-        5 if step & 8 == 0 => LinkMessage::ReadyBits {
-            context: u32::from(script.byte() % 4),
-        },
-        5 if step & 16 == 0 => LinkMessage::WakeFile {
-            context: u32::from(script.byte() % 4),
-        },
-        5 => LinkMessage::ArenaGone { number },
+        5 if step & 8 == 0 => LinkMessage::ArenaGone { number },
         6 if step & 8 == 0 => LinkMessage::Hello {
             layout_version: LAYOUT_VERSION,
             gid: side.gid(),
@@ -298,26 +292,42 @@ fn message(step: u8, own: QpNum, side: &Side, script: &mut Script<'_>) -> LinkMe
     }
 }
 
-/// A file of some kind: what it should be, too short, without seals, none.
-fn file(forged: &RingReceiver, script: &mut Script<'_>) -> Option<OwnedFd> {
-    let shared = |len| {
-        let memory = SharedMemory::for_writers("forged", len).expect("memory");
-        (memory.mapping, memory.fd)
+/// Files of some kind: mostly what should come beside the message.
+fn files(message: LinkMessage, forged: &RingReceiver, script: &mut Script<'_>) -> Vec<OwnedFd> {
+    let shape = script.byte();
+    let right: &[u8] = match message {
+        LinkMessage::Attach { .. } => &[0, 1, 2],
+        LinkMessage::Arena { .. } => &[3],
+        LinkMessage::Hello { .. } | LinkMessage::ArenaGone { .. } => &[],
     };
-    match script.byte() % 7 {
-        6 => {
-            let file = WakeFile::new().expect("an eventfd");
-            file.as_fd().try_clone_to_owned().ok()
-        }
-        0 => forged.fd().try_clone_to_owned().ok(),
-        1 => Some(shared(size_of::<DomainReadyBits>()).1),
-        2 => {
-            let (mapping, fd) = shared(RING_LEN);
+    if shape < 128 {
+        return right
+            .iter()
+            .map(|kind| file(*kind, forged, script))
+            .collect();
+    }
+    let count = usize::from(shape % 4);
+    let kinds: Vec<_> = (0..count).map(|_| script.byte() % 6).collect();
+    kinds
+        .into_iter()
+        .map(|kind| file(kind, forged, script))
+        .collect()
+}
+
+/// A ring, ready bits, an eventfd; memory of any contents, too short, without seals.
+fn file(kind: u8, forged: &RingReceiver, script: &mut Script<'_>) -> OwnedFd {
+    let shared = |len| SharedMemory::for_writers("forged", len).expect("memory");
+    let again = |file: &dyn AsFd| file.as_fd().try_clone_to_owned().expect("a descriptor");
+    match kind {
+        0 => again(&forged.fd()),
+        1 => shared(size_of::<DomainReadyBits>()).fd,
+        2 => again(&WakeFile::new().expect("an eventfd")),
+        3 => {
+            let SharedMemory { mapping, fd } = shared(RING_LEN);
             scribble(&mapping, usize::from(script.short()), script.piece());
-            Some(fd)
+            fd
         }
-        3 => Some(shared(64).1),
-        4 => memfd_create("unsealed", MemfdFlags::ALLOW_SEALING).ok(),
-        _ => None,
+        4 => shared(64).fd,
+        _ => memfd_create("unsealed", MemfdFlags::ALLOW_SEALING).expect("a file"),
     }
 }

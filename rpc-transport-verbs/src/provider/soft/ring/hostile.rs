@@ -11,7 +11,7 @@ use super::super::descriptor::{DESCRIPTOR_LEN, Descriptor};
 use super::super::shared_memory::{Mapping, PeerAccess, SharedMemory};
 use super::super::wake::DomainReadyBits;
 use super::super::wake_file::WakeFile;
-use super::{Bell, MAX_IN_RING, RING_LEN, RingReceiver, RingSender, SLOT_COUNT};
+use super::{Bell, ContextBell, MAX_IN_RING, RING_LEN, RingReceiver, RingSender, SLOT_COUNT};
 
 impl RingReceiver {
     /// One write to the ring that no honest process makes, as the script says.
@@ -93,13 +93,10 @@ pub fn soft_ring(bytes: &[u8]) {
     let fd = receiver.fd().try_clone_to_owned().expect("a descriptor");
     let mapping = Mapping::of_peer(&fd, RING_LEN, PeerAccess::ReadWrite).expect("it is a ring");
     let bits = SharedMemory::for_writers("ready", size_of::<DomainReadyBits>()).expect("memory");
-    let doorbell = (
-        Arc::new(bits.mapping),
-        Arc::new(WakeFile::new().expect("an eventfd")),
-    );
-    let bell = Bell::new(doorbell, usize::from(script.short()) << 4);
-    let mut sender =
-        RingSender::new(mapping, bell.expect("bits of a domain")).expect("it is a ring");
+    let file = WakeFile::new().expect("an eventfd");
+    let context = ContextBell::new(bits.mapping, file).expect("bits of a domain");
+    let bell = Bell::new(Arc::new(context), usize::from(script.short()) << 4);
+    let mut sender = RingSender::new(mapping, bell).expect("it is a ring");
     let mut message = [0; MAX_IN_RING];
     while let Some(step) = script.step() {
         match step % 8 {
