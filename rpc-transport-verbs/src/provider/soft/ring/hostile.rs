@@ -67,7 +67,7 @@ impl RingReceiver {
                 let value = u32::from(script.byte() % 4);
                 match script.byte() % 3 {
                     0 => head.readiness.state.store(value, Ordering::Release),
-                    1 => head.notices.closed.store(value, Ordering::Release),
+                    1 => head.notices.closed.close(),
                     _ => head.readiness.mark.arm(),
                 }
             }
