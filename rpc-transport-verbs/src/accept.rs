@@ -1,7 +1,6 @@
 //! The server's half of a connection's set-up, on the control thread.
 
 use std::fmt;
-use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -10,6 +9,7 @@ use rpc_core::transport::Admitted;
 use crate::control::Pulse;
 use crate::handshake::choice::{self, Unfit, Way};
 use crate::handshake::{Endpoint, Offer, Welcome};
+use crate::lifeline::Lifeline;
 use crate::mailbox::{LineKey, Mailbox, Notice, Prepared};
 use crate::queue_pairs::{QueuePairError, QueuePairs, Ready};
 
@@ -145,7 +145,7 @@ impl Port {
         &self,
         client: &Offer,
         admitted: Admitted,
-        line: Arc<TcpStream>,
+        line: impl Into<Lifeline>,
         key: LineKey,
     ) -> Result<Invited, AcceptError> {
         let (lane, remote, (ready, local)) = self.choose(client)?;
@@ -163,7 +163,7 @@ impl Port {
             ready,
             remote_frame_len: client.max_frame_len as usize,
             admitted,
-            line,
+            line: line.into(),
             key,
         };
         lane.mailbox

@@ -181,11 +181,13 @@ impl fmt::Display for DeviceEvent {
 }
 
 /// The thread, for as long as this lives.
-#[derive(Debug)]
 pub(crate) struct EventThread {
     context: Context,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
+    /// What the thread would own, in a simulation, which has none.
+    #[cfg(feature = "test-util")]
+    stepped: Option<Watch>,
 }
 
 impl EventThread {
@@ -205,6 +207,16 @@ impl EventThread {
             stop: Arc::clone(&stop),
             mailbox,
         };
+        #[cfg(feature = "test-util")]
+        if crate::sim::is_running() {
+            watch.stock.arm();
+            return Ok(Self {
+                context,
+                stop,
+                thread: None,
+                stepped: Some(watch),
+            });
+        }
         let thread = thread::Builder::new()
             .name("verbline-events".to_owned())
             .spawn(move || watch.run())?;
@@ -212,7 +224,24 @@ impl EventThread {
             context,
             stop,
             thread: Some(thread),
+            #[cfg(feature = "test-util")]
+            stepped: None,
         })
+    }
+
+    /// What the thread would do now, for a simulation.
+    #[cfg(feature = "test-util")]
+    pub(crate) fn step(&mut self) {
+        let Some(watch) = &mut self.stepped else {
+            return;
+        };
+        let at_once = Some(std::time::Duration::ZERO);
+        while let Ok(Some(event)) = watch.context.get_async_event(at_once) {
+            for _ in 0..crate::sim::times_heard() {
+                watch.heed(Some(event));
+            }
+        }
+        watch.heed(None);
     }
 }
 
@@ -257,12 +286,16 @@ impl Watch {
             if self.stop.load(Ordering::Acquire) {
                 return;
             }
-            self.stock.take_back();
-            if let Some(event) = event {
-                self.handle(event);
-            }
-            self.stock.arm_if_needed();
+            self.heed(event);
         }
+    }
+
+    fn heed(&mut self, event: Option<AsyncEvent>) {
+        self.stock.take_back();
+        if let Some(event) = event {
+            self.handle(event);
+        }
+        self.stock.arm_if_needed();
     }
 
     fn handle(&mut self, event: AsyncEvent) {

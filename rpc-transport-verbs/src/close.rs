@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use rpc_core::transport::{CloseReason, ConnectionId, Event};
 
+use crate::clock;
 use crate::connection::{Connection, Phase};
 use crate::lane::Lane;
 use crate::transport::RecvBuf;
@@ -61,7 +62,7 @@ impl Closing {
     fn new(step: Step, reason: Option<CloseReason>) -> Self {
         Self {
             step,
-            deadline: Instant::now() + STEP_LIMIT,
+            deadline: clock::now() + STEP_LIMIT,
             reason,
         }
     }
@@ -133,7 +134,7 @@ impl Lane {
     /// Takes each ending connection as far as it can go. `quiet`: the poll did not fill its batch.
     #[cold]
     pub(crate) fn advance_closing(&mut self, quiet: bool, events: &mut Vec<Event<RecvBuf>>) {
-        let now = Instant::now();
+        let now = clock::now();
         let mut closing = std::mem::take(&mut self.closing);
         closing.retain(|&index| !self.advance(index, quiet, now, events));
         // Nothing above begins another end, but what it may call might one day.

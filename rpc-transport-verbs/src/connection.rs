@@ -1,11 +1,9 @@
 //! One connection of a poller, and the table of all of them.
 
-use std::net::{Shutdown, TcpStream};
-use std::sync::Arc;
-
 use rpc_core::transport::{Admitted, ConnectionId};
 
 use crate::close::Closing;
+use crate::lifeline::Lifeline;
 use crate::mailbox::LineKey;
 use crate::queue_pairs::{Place, Ready};
 use crate::send_queue::SendQueue;
@@ -24,7 +22,7 @@ pub(crate) struct Connection {
     /// Whether its queue pair, in error, has said that it takes no more receives.
     pub(crate) has_taken_last_receive: bool,
     pub(crate) key: LineKey,
-    line: Arc<TcpStream>,
+    line: Lifeline,
     _place: Place,
 }
 
@@ -43,7 +41,7 @@ pub(crate) enum Phase {
 impl Connection {
     pub(crate) fn new(
         ready: Ready,
-        line: Arc<TcpStream>,
+        line: Lifeline,
         key: LineKey,
         frame_limit: usize,
         signal_interval: u32,
@@ -72,10 +70,9 @@ impl Connection {
         self.queue_pair.capabilities().max_send_wr - self.queue_pair.send_slots_free()
     }
 
-    /// Ends the TCP connection, for the peer to see and for the control thread to take it out.
+    /// Ends the TCP connection.
     pub(crate) fn hang_up(&self) {
-        // An error means that it has ended already.
-        let _ = self.line.shutdown(Shutdown::Both);
+        self.line.hang_up();
     }
 }
 

@@ -7,7 +7,6 @@
 mod tests;
 
 use std::collections::HashMap;
-use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -17,6 +16,7 @@ use crate::accept::LanePort;
 use crate::async_events::EventThread;
 use crate::buffer_pool::BufferPool;
 use crate::connection::{Connection, Connections, Phase};
+use crate::lifeline::Lifeline;
 use crate::mailbox::{Inbox, LineKey, Mailbox};
 use crate::meter::{DeviceCounts, LaneMeter, Tally};
 use crate::queue_pairs::{QueuePairs, Ready};
@@ -59,7 +59,9 @@ pub(crate) struct Lane {
     pub(crate) mailbox: Mailbox,
     pub(crate) reserve_counts: Arc<ReserveCounts>,
     pub(crate) reserve: Reserve,
-    pub(crate) _events: EventThread,
+    /// Held for as long as the lane; only a simulation steps it.
+    #[cfg_attr(not(feature = "test-util"), allow(dead_code))]
+    pub(crate) events: EventThread,
     pub(crate) context: Context,
 }
 
@@ -77,7 +79,7 @@ impl Lane {
     pub(crate) fn add(
         &mut self,
         ready: Ready,
-        line: Arc<TcpStream>,
+        line: impl Into<Lifeline>,
         key: LineKey,
         remote_frame_len: usize,
         phase: Phase,
@@ -94,7 +96,7 @@ impl Lane {
         }
         let id = self.connections.insert(Connection::new(
             ready,
-            line,
+            line.into(),
             key,
             frame_limit,
             self.plan.limits.signal_interval,

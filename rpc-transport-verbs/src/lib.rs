@@ -36,6 +36,8 @@
 //! * `rdma` (off): RDMA devices, through libibverbs, which is looked up when a device is opened. Adds no
 //!   public name: without it, naming an RDMA device is an error that says so.
 //!
+//! * `test-util` (off): `sim`, simulated processes over the software device, for the fault campaign.
+//!
 //! # A small program
 //!
 //! A transport by itself, without calls: a server and a client in one process. In a real program,
@@ -122,6 +124,7 @@ mod accept;
 mod alarm;
 mod async_events;
 mod buffer_pool;
+mod clock;
 mod close;
 mod connect;
 mod connection;
@@ -131,6 +134,7 @@ mod handshake;
 #[cfg(all(any(test, fuzzing), not(loom)))]
 pub mod hostile;
 mod lane;
+mod lifeline;
 mod mailbox;
 mod meter;
 mod post_mortem;
@@ -142,6 +146,8 @@ mod reserve;
 mod routes;
 mod send_queue;
 mod setup;
+#[cfg(feature = "test-util")]
+pub mod sim;
 mod sizing;
 mod sleep;
 mod survey;

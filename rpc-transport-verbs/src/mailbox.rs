@@ -5,7 +5,6 @@
 //! line stays in the poller's cache.
 
 use std::fmt;
-use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -15,6 +14,7 @@ use rpc_core::transport::Admitted;
 
 use crate::alarm::Alarm;
 use crate::async_events::DeviceEvent;
+use crate::lifeline::Lifeline;
 use crate::post_mortem::LaneFailure;
 use crate::queue_pairs::Ready;
 use crate::verbs::QpNum;
@@ -67,7 +67,7 @@ pub(crate) struct Prepared {
     /// What the core decided, with the client's place among the connections.
     pub(crate) admitted: Admitted,
     /// Held open for as long as the connection.
-    pub(crate) line: Arc<TcpStream>,
+    pub(crate) line: Lifeline,
     /// Its name in later notices.
     pub(crate) key: LineKey,
 }

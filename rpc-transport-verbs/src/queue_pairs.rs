@@ -167,7 +167,7 @@ impl QueuePairs {
     }
 
     /// Queue pairs that exist at this moment.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "test-util"))]
     pub(crate) fn count(&self) -> u32 {
         self.count.load(Ordering::Relaxed)
     }

@@ -71,6 +71,22 @@ impl Opened {
     }
 }
 
+#[cfg(feature = "test-util")]
+impl Opened {
+    /// The software device of a simulated process.
+    pub(crate) fn simulated(context: Context) -> Result<Self, FabricError> {
+        let wish = AddressWish::default();
+        let address = context.choose_address(wish);
+        Ok(Self {
+            name: context.device_name().into(),
+            attributes: context.query_device(),
+            wish,
+            address: address.map_err(|e| refused("soft", "cannot send", e))?,
+            context,
+        })
+    }
+}
+
 #[cfg(test)]
 impl Opened {
     /// The software device under the name and kind of another, so that there can be two.
@@ -288,7 +304,7 @@ fn open_lane(
         mailbox,
         reserve_counts: counts,
         reserve,
-        _events: events,
+        events,
         context,
         plan,
     })

@@ -114,6 +114,19 @@ impl Loopback {
         self.index
     }
 
+    pub(super) fn places(&self) -> Places {
+        self.wires.borrow().places(self.index)
+    }
+
+    pub(super) fn connections(&self) -> Vec<ConnectionId> {
+        self.wires.borrow().connections(self.index)
+    }
+
+    pub(super) fn inject(&self, connection: ConnectionId, frame: Vec<u8>) {
+        let mut wires = self.wires.borrow_mut();
+        wires.inject(self.index, connection, frame);
+    }
+
     fn with_own<R>(&self, act: impl FnOnce(&mut Endpoint) -> R) -> R {
         act(&mut self.wires.borrow_mut().endpoints[self.index])
     }

@@ -2,8 +2,9 @@
 //! its faults are values. Behind the feature `test-util`.
 //!
 //! - [`Clock::manual`](crate::clock::Clock::manual): the time stands still until it is moved;
-//! - [`Loopback`]: a transport between [`Node`]s of a [`Network`], which keeps count of every slot
-//!   and of every frame that finds no receive;
+//! - [`Node`]: a poller over any transport, stepped by hand;
+//! - [`Loopback`]: a transport between the nodes of a [`Network`], which keeps count of every slot and
+//!   of every frame that finds no receive;
 //! - [`Faults`]: what goes wrong on it, and how often, from a seed;
 //! - [`Pair`]: a client and a server, stepped until quiet.
 //! - [`hostile`]: what peers may send that break the rules, as functions of bytes.
@@ -27,7 +28,9 @@ mod faults;
 pub mod hostile;
 mod loopback;
 mod network;
+mod node;
 
 pub use faults::{Faults, Random};
 pub use loopback::{Loopback, Places};
-pub use network::{Network, Node, Pair};
+pub use network::{Network, Pair};
+pub use node::Node;

@@ -1,6 +1,6 @@
-//! [`Network`], [`Node`] and [`Pair`]: pollers that are stepped by hand.
+//! [`Network`] and [`Pair`]: nodes that reach each other over a loopback.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -9,15 +9,11 @@ use std::time::Duration;
 
 use super::faults::{Faults, Random};
 use super::loopback::{Loopback, Places, Wires};
+use super::node::Node;
 use crate::client::LocalChannel;
 use crate::clock::Clock;
 use crate::dispatch::Methods;
-use crate::driver::Driver;
 use crate::limits::{FRAME_OVERHEAD, Intents, Limits};
-use crate::poller::LocalPoller;
-use crate::server::ServerAdmission;
-use crate::shutdown::{Shutdown, ShuttingDown};
-use crate::transport::ConnectionId;
 
 /// Rounds in which nothing happens before a network counts as quiet: more than a run of late polls
 /// is long, at the rates that [`Faults`] has.
@@ -33,16 +29,6 @@ pub struct Network {
     faults: Faults,
     random: Random,
     nodes: Vec<Rc<Node>>,
-}
-
-/// A poller in a [`Network`]: a server at its own name, and a client of the others.
-pub struct Node {
-    driver: Rc<Driver<Loopback>>,
-    poller: LocalPoller,
-    wires: Rc<RefCell<Wires>>,
-    endpoint: usize,
-    shutting_down: RefCell<Option<ShuttingDown>>,
-    is_shutting_down: Cell<bool>,
 }
 
 impl Network {
@@ -75,23 +61,11 @@ impl Network {
         limits: Limits,
         register: impl FnOnce(&mut Methods),
     ) -> Rc<Node> {
-        let mut methods = Methods::new();
-        register(&mut methods);
-        let numbered = methods.numbered().collect();
-        let admission = Arc::new(ServerAdmission::new(&limits, numbered, 1));
         let transport = Loopback::new(&self.wires, limits, self.faults, self.random.clone());
         let endpoint = transport.index();
+        let node = Rc::new(Node::over(transport, &self.clock, register));
+        let admission = Arc::clone(node.admission());
         self.wires.borrow_mut().listen(name, endpoint, admission);
-        let driver = Rc::new(Driver::new(transport, methods, self.clock.clone()));
-        let poller = LocalPoller::stepped(Rc::clone(&driver) as Rc<_>);
-        let node = Rc::new(Node {
-            driver,
-            poller,
-            wires: Rc::clone(&self.wires),
-            endpoint,
-            shutting_down: RefCell::default(),
-            is_shutting_down: Cell::new(false),
-        });
         self.nodes.push(Rc::clone(&node));
         node
     }
@@ -106,12 +80,7 @@ impl Network {
     pub fn advance(&self, by: Duration) {
         self.clock.advance(by);
         for node in &self.nodes {
-            node.step_with(|driver| {
-                driver.as_part_of_a_turn(|| driver.expire_deadlines());
-                driver.wake_collected();
-                driver.on_idle(driver.clock.now());
-                false
-            });
+            node.look_at_the_clock();
         }
     }
 
@@ -173,85 +142,8 @@ impl Network {
                 rnr: 0,
             };
             assert_eq!(node.places(), expected, "node {index}");
-            assert_eq!(
-                node.driver.leftovers(),
-                Vec::<String>::new(),
-                "node {index}"
-            );
+            assert_eq!(node.leftovers(), Vec::<String>::new(), "node {index}");
         }
-    }
-}
-
-impl Node {
-    /// Its poller, for `connect`.
-    #[must_use]
-    pub fn poller(&self) -> &LocalPoller {
-        &self.poller
-    }
-
-    /// What it was sized to.
-    #[must_use]
-    pub fn limits(&self) -> Limits {
-        self.poller.limits()
-    }
-
-    /// Where its slots are.
-    #[must_use]
-    pub fn places(&self) -> Places {
-        self.wires.borrow().places(self.endpoint)
-    }
-
-    /// One turn; whether it found anything.
-    pub fn step(&self) -> bool {
-        self.step_with(|driver| {
-            let found_any = driver.turn();
-            if self.is_shutting_down.get()
-                && let Some(shutting_down) = &mut *self.shutting_down.borrow_mut()
-            {
-                let is_over = shutting_down.after_turn(driver, found_any);
-                self.is_shutting_down.set(!is_over);
-            }
-            found_any
-        })
-    }
-
-    /// Begins to shut its server down, as a server's handle does; its steps carry that on.
-    pub fn shut_down(&self, shutdown: Shutdown) {
-        let shutting_down = ShuttingDown::begin(&self.driver, shutdown);
-        *self.shutting_down.borrow_mut() = Some(shutting_down);
-        self.is_shutting_down.set(true);
-    }
-
-    /// Whether that is over.
-    #[must_use]
-    pub fn is_shut_down(&self) -> bool {
-        self.shutting_down.borrow().is_some() && !self.is_shutting_down.get()
-    }
-
-    /// Receives that it has promised to its peers.
-    #[must_use]
-    pub fn promised_receives(&self) -> u32 {
-        self.driver.state.borrow().budget.promised()
-    }
-
-    /// Its connections that are up, oldest first.
-    #[must_use]
-    pub fn connections(&self) -> Vec<ConnectionId> {
-        self.wires.borrow().connections(self.endpoint)
-    }
-
-    /// Lets a frame arrive that no honest peer has sent.
-    pub fn inject(&self, connection: ConnectionId, frame: Vec<u8>) {
-        self.wires
-            .borrow_mut()
-            .inject(self.endpoint, connection, frame);
-    }
-
-    fn step_with(&self, act: impl FnOnce(&Driver<Loopback>) -> bool) -> bool {
-        LocalPoller::set_current(Some(self.poller.clone()));
-        let found_any = act(&self.driver);
-        LocalPoller::set_current(None);
-        found_any
     }
 }
 
@@ -259,7 +151,7 @@ impl Drop for Network {
     fn drop(&mut self) {
         // A handler may hold a channel of its own node, and so the node itself.
         for node in &self.nodes {
-            node.driver.discard_all_tasks();
+            node.discard_services();
         }
     }
 }

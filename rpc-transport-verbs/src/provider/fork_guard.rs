@@ -9,7 +9,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
 use crate::verbs::Forked;
 
 /// A page that the kernel wipes in the child of a fork. It lives as long as the process.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct ForkGuard(&'static AtomicU32);
 
 const PAGE: usize = 4096;

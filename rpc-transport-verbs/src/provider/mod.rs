@@ -21,6 +21,8 @@ mod limits;
 #[cfg(feature = "rdma")]
 mod rdma;
 mod soft;
+#[cfg(feature = "test-util")]
+pub(crate) use soft::{Killer, SimulatedProcess};
 
 #[cfg(all(any(test, fuzzing), not(loom)))]
 pub(crate) use soft::hostile as soft_hostile;

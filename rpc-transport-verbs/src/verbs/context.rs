@@ -35,6 +35,15 @@ impl Context {
         })
     }
 
+    /// Opens the software device in a simulated process.
+    #[cfg(feature = "test-util")]
+    pub(crate) fn simulated(process: &provider::SimulatedProcess) -> std::io::Result<Self> {
+        let context = process.open(SoftOptions::default())?;
+        Ok(Self {
+            raw: provider::Context::Soft(context),
+        })
+    }
+
     /// The name that it was opened by.
     pub fn device_name(&self) -> &str {
         self.raw.device_name()

@@ -25,7 +25,7 @@ use crate::verbs::{DeviceCounters, Forked, Gid, SoftOptions};
 /// One context.
 #[derive(Debug)]
 pub(super) struct Domain {
-    pub(super) node: &'static Node,
+    pub(super) node: Arc<Node>,
     /// Names it to peers.
     pub(super) number: u32,
     /// The ready bits that peers set.
@@ -86,7 +86,7 @@ pub(super) struct NewRing {
 }
 
 impl Domain {
-    pub(super) fn open(node: &'static Node, options: SoftOptions) -> std::io::Result<Arc<Self>> {
+    pub(super) fn open(node: Arc<Node>, options: SoftOptions) -> std::io::Result<Arc<Self>> {
         let len = size_of::<DomainReadyBits>();
         let ready = Arc::new(SharedMemory::for_writers("verbline-ready", len)?);
         let events = Arc::new(EventQueue::default());
@@ -110,15 +110,15 @@ impl Domain {
             counters: DeviceCounters::default(),
         };
         let domain = Arc::new(Self {
-            node,
             number: node.next_serial(),
+            node,
             ready,
             wake: WakeFile::new()?,
             events,
             state: Owned::new(state),
             arenas: Mutex::default(),
         });
-        node.add_context(&domain);
+        domain.node.add_context(&domain);
         Ok(domain)
     }
 
@@ -126,7 +126,7 @@ impl Domain {
     #[inline]
     pub(super) fn enter(&self) -> Result<Inside<'_, State>, Forked> {
         // First: in the child of a fork, the word may be held by a thread that is not there.
-        self.node.fork_guard.check()?;
+        self.node.check()?;
         Ok(self.state.enter())
     }
 

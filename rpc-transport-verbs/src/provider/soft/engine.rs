@@ -42,23 +42,17 @@ const TICK_AT_REST: Duration = Duration::from_millis(50);
 const BATCHES_PER_TICK: usize = 64;
 
 /// Starts the engine of `node`.
-pub(super) fn start(node: &'static Node) -> io::Result<()> {
+pub(super) fn start(node: Arc<Node>) -> io::Result<()> {
     std::thread::Builder::new()
         .name("verbline-soft".into())
         .spawn(move || {
-            Engine {
-                node,
-                links: HashMap::new(),
-                next_token: FIRST_LINK_TOKEN + 1,
-                contexts: Vec::new(),
-            }
-            .run()
+            Engine::new(node).run();
         })
         .map(drop)
 }
 
-struct Engine {
-    node: &'static Node,
+pub(super) struct Engine {
+    node: Arc<Node>,
     /// Links that other processes made, with who they said they are.
     links: HashMap<u64, (IncomingLink, Option<Arc<Peer>>)>,
     next_token: u64,
@@ -67,6 +61,34 @@ struct Engine {
 }
 
 impl Engine {
+    pub(super) fn new(node: Arc<Node>) -> Self {
+        Self {
+            node,
+            links: HashMap::new(),
+            next_token: FIRST_LINK_TOKEN + 1,
+            contexts: Vec::new(),
+        }
+    }
+
+    /// What `run` does between two waits, for a simulation that has no thread for it.
+    #[cfg(feature = "test-util")]
+    pub(super) fn step(&mut self, now: Instant) {
+        let mut events = Vec::with_capacity(64);
+        let at_once = Timespec::default();
+        if epoll::wait(
+            &self.node.epoll,
+            spare_capacity(&mut events),
+            Some(&at_once),
+        )
+        .is_ok()
+        {
+            for event in events.drain(..) {
+                self.handle_event(event.data.u64());
+            }
+        }
+        self.tick(now);
+    }
+
     fn run(mut self) {
         let mut events = Vec::with_capacity(64);
         let mut next_tick = Instant::now() + TICK;
@@ -157,7 +179,7 @@ impl Engine {
                 Ok(Packet::End) => break None,
                 Ok(Packet::Garbage) => break Some("it sent what is no message".to_owned()),
                 Ok(Packet::Message(message, files)) => {
-                    if let Err(reason) = handle_message(self.node, link, peer, message, files) {
+                    if let Err(reason) = handle_message(&self.node, link, peer, message, files) {
                         break Some(reason);
                     }
                 }

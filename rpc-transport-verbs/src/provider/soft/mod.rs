@@ -38,6 +38,7 @@ mod domain;
 mod engine;
 mod event_queue;
 mod failure;
+mod faults;
 #[cfg(all(any(test, fuzzing), not(loom)))]
 pub(crate) mod hostile;
 mod link;
@@ -53,6 +54,8 @@ mod regions;
 mod retry;
 mod ring;
 mod shared_memory;
+#[cfg(feature = "test-util")]
+mod simulated;
 mod sleep;
 mod sync;
 mod transmit;
@@ -66,6 +69,9 @@ pub(super) use completion_channel::CompletionChannel;
 pub(super) use objects::{
     CompletionQueue, Context, MemoryRegion, ProtectionDomain, QueuePair, SharedReceiveQueue,
 };
+
+#[cfg(feature = "test-util")]
+pub(crate) use simulated::{Killer, SimulatedProcess};
 
 /// The name that it is opened by.
 pub(super) const DEVICE_NAME: &str = "soft";

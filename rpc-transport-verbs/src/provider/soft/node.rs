@@ -16,7 +16,7 @@ use super::link::{Listener, OutgoingLink, new_gid};
 use super::link_message::LinkMessage;
 use super::peer::Peer;
 use super::ring::LAYOUT_VERSION;
-use crate::verbs::{Gid, ModifyError, OpenError};
+use crate::verbs::{Forked, Gid, ModifyError, OpenError};
 
 /// The process's part in the software device: made when the first context is opened, and there
 /// until the process ends.
@@ -26,7 +26,10 @@ use crate::verbs::{Gid, ModifyError, OpenError};
 #[derive(Debug)]
 pub(super) struct Node {
     pub(super) gid: Gid,
-    pub(super) fork_guard: ForkGuard,
+    fork_guard: ForkGuard,
+    /// Whether the process, a simulated one, has been killed.
+    #[cfg(feature = "test-util")]
+    killed: std::sync::atomic::AtomicBool,
     pub(super) epoll: OwnedFd,
     pub(super) listener: Listener,
     /// Makes the engine look at what has changed.
@@ -74,15 +77,15 @@ pub(super) const FIRST_LINK_TOKEN: u64 = 2;
 /// Queue-pair numbers 0 and 1 are special, and all ones is multicast.
 const QP_NUMS: std::ops::Range<u32> = 2..0x00ff_ffff;
 
-static NODE: Mutex<Option<&'static Node>> = Mutex::new(None);
+static NODE: Mutex<Option<Arc<Node>>> = Mutex::new(None);
 
 impl Node {
     /// The process's node, made at the first call.
-    pub(super) fn get() -> Result<&'static Self, OpenError> {
+    pub(super) fn get() -> Result<Arc<Self>, OpenError> {
         let mut node = NODE.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(node) = *node {
-            node.fork_guard.check()?;
-            return Ok(node);
+        if let Some(node) = &*node {
+            node.check()?;
+            return Ok(Arc::clone(node));
         }
         let fail = |action| {
             move |source| OpenError::Os {
@@ -91,14 +94,14 @@ impl Node {
                 source,
             }
         };
-        // Leaked: the engine's thread uses it for as long as the process lives.
-        let made: &'static Self = Box::leak(Box::new(Self::new().map_err(fail("be set up"))?));
-        engine::start(made).map_err(fail("start its engine thread"))?;
-        *node = Some(made);
+        let fork_guard = ForkGuard::new().map_err(fail("be set up"))?;
+        let made = Arc::new(Self::new(fork_guard).map_err(fail("be set up"))?);
+        engine::start(Arc::clone(&made)).map_err(fail("start its engine thread"))?;
+        *node = Some(Arc::clone(&made));
         Ok(made)
     }
 
-    fn new() -> io::Result<Self> {
+    pub(super) fn new(fork_guard: ForkGuard) -> io::Result<Self> {
         let gid = new_gid()?;
         let listener = Listener::bind(gid)?;
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
@@ -123,7 +126,9 @@ impl Node {
             QP_NUMS.start + u32::from_le_bytes([a, b, c, 0]) % (QP_NUMS.end - QP_NUMS.start);
         Ok(Self {
             gid,
-            fork_guard: ForkGuard::new()?,
+            fork_guard,
+            #[cfg(feature = "test-util")]
+            killed: false.into(),
             epoll,
             listener,
             wake,
@@ -141,6 +146,22 @@ impl Node {
             next_serial: AtomicU32::new(u32::from_le_bytes([d, e, f, g]) ^ u32::from(h)),
             next_arena: AtomicU64::new(1),
         })
+    }
+
+    /// An error in the child of a fork, which has only the memory of the process that opened the
+    /// device, and after a simulated process was killed, which has nothing any more.
+    #[inline]
+    pub(super) fn check(&self) -> Result<(), Forked> {
+        #[cfg(feature = "test-util")]
+        if self.killed.load(Ordering::Relaxed) {
+            return Err(Forked);
+        }
+        self.fork_guard.check()
+    }
+
+    #[cfg(feature = "test-util")]
+    pub(super) fn set_killed(&self) {
+        self.killed.store(true, Ordering::Relaxed);
     }
 
     /// A number that differs from every other one given in this process for a long time.

@@ -10,6 +10,7 @@ use super::super::limits::in_range;
 use super::super::{QueuePairConfig, ReceiveWork, SendWork};
 use super::completion_channel::{ChannelEvents, CompletionChannel};
 use super::domain::{Domain, SharedReceives};
+use super::faults::{point, taken};
 use super::link_message::LinkMessage;
 use super::node::Node;
 use super::queue_pair::{Link, Retry, SoftQueuePair, remote_of};
@@ -75,11 +76,16 @@ pub(crate) struct Context {
 
 impl Context {
     pub(crate) fn open(options: SoftOptions) -> Result<Self, OpenError> {
-        let domain = Domain::open(Node::get()?, options).map_err(|source| OpenError::Os {
+        Self::on(Node::get()?, options).map_err(|source| OpenError::Os {
             name: DEVICE_NAME.to_owned(),
             action: "make a context",
             source,
-        })?;
+        })
+    }
+
+    /// One of a process's contexts.
+    pub(super) fn on(node: Arc<Node>, options: SoftOptions) -> std::io::Result<Self> {
+        let domain = Domain::open(node, options)?;
         Ok(Self { domain })
     }
 
@@ -127,7 +133,7 @@ impl Context {
     }
 
     pub(crate) fn create_comp_channel(&self) -> Result<CompletionChannel, VerbsError> {
-        self.domain.node.fork_guard.check()?;
+        self.domain.node.check()?;
         CompletionChannel::new(&self.domain).map_err(|source| VerbsError::Os {
             call: "create_comp_channel",
             source,
@@ -139,7 +145,7 @@ impl Context {
         depth: usize,
         channel: Option<&CompletionChannel>,
     ) -> Result<CompletionQueue, VerbsError> {
-        self.domain.node.fork_guard.check()?;
+        self.domain.node.check()?;
         in_range("create_cq", "depth", depth, 1, MAX_CQE)?;
         if channel.is_some_and(|channel| !channel.is_of(&self.domain)) {
             return Err(VerbsError::ForeignObject {
@@ -168,12 +174,12 @@ impl Context {
         &self,
         timeout: Option<Duration>,
     ) -> Result<Option<AsyncEvent>, VerbsError> {
-        self.domain.node.fork_guard.check()?;
+        self.domain.node.check()?;
         Ok(self.domain.events.next(timeout))
     }
 
     pub(crate) fn is_forked(&self) -> bool {
-        self.domain.node.fork_guard.check().is_err()
+        self.domain.node.check().is_err()
     }
 
     pub(crate) fn interrupt_async_events(&self) {
@@ -202,13 +208,13 @@ pub(crate) struct ProtectionDomain {
 
 impl ProtectionDomain {
     pub(crate) fn register(&self, len: usize, access: Access) -> Result<MemoryRegion, VerbsError> {
-        self.domain.node.fork_guard.check()?;
+        self.domain.node.check()?;
         in_range("register", "len", len, 1, MAX_REGION_LEN)?;
         let memory = SharedMemory::arena(len).map_err(|source| VerbsError::Os {
             call: "register",
             source,
         })?;
-        let node = self.domain.node;
+        let node = &*self.domain.node;
         let (memory, arena) = (Arc::new(memory), node.next_arena());
         let bytes = (memory.mapping.start(), memory.mapping.len());
         let remote_key = RemoteKey(node.next_serial());
@@ -237,7 +243,7 @@ impl ProtectionDomain {
         max_wr: usize,
         max_sge: usize,
     ) -> Result<SharedReceiveQueue, VerbsError> {
-        self.domain.node.fork_guard.check()?;
+        self.domain.node.check()?;
         in_range("create_srq", "max_wr", max_wr, 1, MAX_WR)?;
         in_range("create_srq", "max_sge", max_sge, 0, LIMITS.max_sge)?;
         let number = self.domain.node.next_serial();
@@ -265,7 +271,7 @@ impl ProtectionDomain {
         srq: Option<&SharedReceiveQueue>,
         config: &QueuePairConfig<'_>,
     ) -> Result<QueuePair, VerbsError> {
-        self.domain.node.fork_guard.check()?;
+        self.domain.node.check()?;
         let call = "create_qp";
         let is_ours = |domain: &Arc<Domain>| Arc::ptr_eq(domain, &self.domain);
         for (ours, object) in [
@@ -460,7 +466,8 @@ impl SharedReceiveQueue {
     pub(crate) fn post_recv(&self, work: &[ReceiveWork]) -> Result<(), PostError> {
         let mut state = self.domain.enter().map_err(not_posted)?;
         let queue = &mut state.shared_receive_queues[self.place].queue;
-        all_taken(queue.push(work), work, queue.capacity())
+        let most = taken!(Receives, work.len(), None);
+        all_taken(queue.push(&work[..most]), work, queue.capacity())
     }
 
     pub(crate) fn arm_limit(&self, limit: usize) -> Result<(), VerbsError> {
@@ -588,6 +595,7 @@ impl QueuePair {
             .node
             .attach(&self.domain, gid, attach, receiver.fd())
             .map_err(fail("tell the peer of its ring"))?;
+        point!(Attach);
         Ok((receiver, peer))
     }
 
@@ -596,7 +604,7 @@ impl QueuePair {
             return;
         }
         self.is_connected = connected;
-        let node = self.domain.node;
+        let node = &*self.domain.node;
         if connected {
             node.connected.fetch_add(1, Ordering::AcqRel);
             // It may be sleeping without a tick.

@@ -3,12 +3,14 @@
 use std::time::Instant;
 
 use super::domain::State;
+use super::faults::strikes;
 use super::queue_pair::NotifyDrained;
 use super::receive::Look;
 use super::ring::RingReceiver;
 use super::shared_memory::SharedMemory;
 use super::wake::DomainReadyBits;
 use super::work_queues::Completion;
+use crate::clock;
 use crate::verbs::{AsyncEvent, CompletionOpcode, CompletionStatus, VerbsError, WorkCompletion};
 
 /// Rings that are looked at directly. Each costs a poll one cached line; more than this and a poll
@@ -34,6 +36,7 @@ impl State {
             self.progress();
         }
         let queue = &mut self.completion_queues[cq];
+        let max = if strikes!(ShortPoll) { max / 2 } else { max };
         let mut count = 0;
         while count < max {
             let Some(completion) = queue.pop() else { break };
@@ -58,7 +61,9 @@ impl State {
     /// One bounded batch of everything; how many messages were received.
     #[inline]
     pub(super) fn progress(&mut self) -> usize {
-        self.heed_ready_bits();
+        if !strikes!(LateBell) {
+            self.heed_ready_bits();
+        }
         let mut received = 0;
         let mut index = 0;
         while let Some(&place) = self.hot.get(index) {
@@ -138,7 +143,8 @@ impl State {
             PATIENCE
         };
         // A lone ring costs no other ring anything: it stays.
-        if qp.empty_looks < patience || crowd == 1 {
+        let is_patient = qp.empty_looks < patience && !strikes!(GoesCold);
+        if is_patient || crowd == 1 {
             return true;
         }
         !self.goes_cold(place)
@@ -171,7 +177,7 @@ impl State {
     fn settle_awaiting(&mut self) {
         let mut index = 0;
         while let Some(&place) = self.awaiting.get(index) {
-            self.settle(place, Instant::now);
+            self.settle(place, clock::now);
             // A queue pair that failed meanwhile has left the list by itself.
             if self.awaiting.get(index) != Some(&place) {
                 continue;
@@ -190,6 +196,9 @@ impl State {
     /// Looks at what the peer says of this queue pair's sends, and does what follows from it.
     #[inline]
     pub(super) fn settle(&mut self, place: u32, now: fn() -> Instant) {
+        if strikes!(LateCompletion) {
+            return;
+        }
         if !self.complete_acked(place) {
             // The peer's acknowledgement makes no sense.
             return self.fail(place, Some(CompletionStatus::BadResponse));

@@ -8,6 +8,7 @@ use super::peer::Peer;
 use super::ring::{RingReceiver, RingSender};
 use super::shared_memory::Mapping;
 use super::work_queues::{ReceiveQueue, SendQueue};
+use crate::clock;
 use crate::verbs::{
     AddressVector, AsyncEvent, Attribute, Gid, ModifyError, QpAttributes, QpNum, QpState,
 };
@@ -234,7 +235,7 @@ impl State {
             (QpState::Rts, QpState::Sqd) => {
                 qp.draining = Some(NotifyDrained(attributes.notify_drained == Some(true)));
                 self.await_progress(place);
-                self.settle(place, Instant::now);
+                self.settle(place, clock::now);
             }
             (_, QpState::Rts) => {
                 qp.draining = None;

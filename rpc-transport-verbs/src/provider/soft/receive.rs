@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::commit::Flags;
 use super::descriptor::{DESCRIPTOR_LEN, Descriptor};
 use super::domain::State;
+use super::faults::{point, strikes};
 use super::ring::Incoming;
 use super::work_queues::Completion;
 use crate::verbs::{Access, AsyncEvent, CompletionOpcode, CompletionStatus, QpState, SrqNum};
@@ -46,6 +47,9 @@ impl State {
         let Some(receiver) = &mut qp.link.receiver else {
             return Look::Over;
         };
+        if strikes!(LateMessage) {
+            return Look::Took(0);
+        }
         // The usual case, and the only one that a poll without traffic pays for.
         match receiver.look() {
             Ok(None) => return Look::Nothing,
@@ -90,7 +94,7 @@ impl State {
             Some(srq) => &mut self.shared_receive_queues[srq].queue,
             None => &mut qp.receives,
         };
-        let Some(receive) = queue.front() else {
+        let Some(receive) = queue.front().filter(|_| !strikes!(ReceiverNotReady)) else {
             // Acknowledged first: the sender is to repeat this message and no other.
             receiver.publish_ack();
             let timer = qp.attributes.min_rnr_timer.map_or(0, |timer| timer.0);
@@ -137,6 +141,7 @@ impl State {
                 return Step::Took;
             }
         }
+        point!(Copied);
         if queue.consume()
             && let Some(srq) = qp.srq
         {

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::domain::State;
 use super::queue_pair::SoftQueuePair;
+use crate::clock;
 use crate::verbs::{CompletionStatus, QpState, RnrTimer};
 
 /// `rnr_retry` that stands for "for ever".
@@ -41,7 +42,7 @@ impl State {
     pub(super) fn expire_timers(&mut self, now: Instant) {
         let mut index = 0;
         while let Some(&place) = self.unacked.get(index) {
-            self.settle(place, Instant::now);
+            self.settle(place, clock::now);
             if self.unacked.get(index) != Some(&place) {
                 continue;
             }

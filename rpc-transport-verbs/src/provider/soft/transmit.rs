@@ -6,6 +6,7 @@ use super::super::SendWork;
 use super::commit::Flags;
 use super::descriptor::Descriptor;
 use super::domain::State;
+use super::faults::{strikes, taken};
 use super::ring::{Doorbell, MAX_IN_RING};
 use crate::verbs::{Access, PostError, PostErrorReason, QpState};
 
@@ -21,8 +22,8 @@ impl State {
                 reason: PostErrorReason::State { state },
             });
         }
-        let mut taken = list.len();
-        for (index, work) in list.iter().enumerate() {
+        let mut taken = taken!(Sends, list.len(), Some(qp.number.0));
+        for (index, work) in list[..taken].iter().enumerate() {
             let signaled = work.signaled || qp.sq_sig_all;
             if !qp.sends.push(SendWork { signaled, ..*work }) {
                 taken = index;
@@ -54,6 +55,7 @@ impl State {
             while qp.sends.started < qp.sends.posted
                 && qp.sends.local_failure.is_none()
                 && sender.has_room()
+                && !strikes!(NoRoom)
             {
                 let number = qp.sends.started;
                 let Some(&work) = qp.sends.request(number) else {

@@ -46,6 +46,7 @@
 //! be told more than once before it is up, and none of this is on the way of a message to a poller that
 //! is awake: its rings are hot, or it takes its bits, and B2 and B3 lie behind the mark.
 
+use super::faults::point;
 use super::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
 const HOT: u32 = 0;
@@ -161,6 +162,7 @@ impl<const WORDS: usize, const SUMMARIES: usize> ReadyBits<WORDS, SUMMARIES> {
         // misses this bit, the summary bit is set after it took the summaries, and is there at its
         // next poll. Release: the commit is seen by whoever takes the bit.
         bits.fetch_or(1 << (index % 64), Ordering::Release);
+        point!(Summary);
         summary.fetch_or(1 << (word % 64), Ordering::Release);
     }
 
@@ -178,6 +180,7 @@ impl<const WORDS: usize, const SUMMARIES: usize> ReadyBits<WORDS, SUMMARIES> {
             while words != 0 {
                 let word = group * 64 + words.trailing_zeros() as usize;
                 words &= words - 1;
+                point!(TakeBits);
                 let Some(bits) = self.words.get(word) else {
                     break;
                 };

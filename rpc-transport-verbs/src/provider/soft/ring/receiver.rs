@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 
 use super::super::commit::Flags;
+use super::super::faults::point;
 use super::super::shared_memory::SharedMemory;
 use super::super::sync::Ordering;
 use super::{
@@ -45,6 +46,7 @@ impl RingReceiver {
     pub(in super::super) fn new(psn: u32) -> io::Result<Self> {
         let SharedMemory { mapping, fd } = SharedMemory::for_writers("verbline-ring", RING_LEN)?;
         let ring = Ring::new(mapping)?;
+        point!(MakeRing);
         let head = ring.head();
         head.preamble.magic.store(MAGIC, Ordering::Relaxed);
         head.preamble
@@ -74,6 +76,7 @@ impl RingReceiver {
 
     /// From now on messages are taken.
     pub(in super::super) fn set_ready(&self) {
+        point!(RingReady);
         self.ring
             .head()
             .readiness
@@ -83,6 +86,7 @@ impl RingReceiver {
 
     /// From now on messages are dropped: the sender sees a peer that is silent.
     pub(in super::super) fn set_over(&self) {
+        point!(RingOver);
         self.ring
             .head()
             .readiness
@@ -125,6 +129,7 @@ impl RingReceiver {
     pub(in super::super) fn publish_ack(&mut self) {
         let ack = self.next - 1;
         if ack != self.published {
+            point!(Ack);
             self.published = ack;
             self.ring.head().progress.ack.publish(ack);
         }
@@ -133,6 +138,7 @@ impl RingReceiver {
     /// There is no receive for the next message: it stays, and the sender is told to wait for the
     /// time of this code.
     pub(in super::super) fn refuse_for_now(&mut self, timer: u8) {
+        point!(Nak);
         self.naks += 1;
         self.awaits_retry = true;
         // Release: the acknowledgement of what came before is seen with it.
@@ -162,7 +168,9 @@ impl RingReceiver {
 
     /// Goes cold. `false` if something came meanwhile, and the ring is as hot as before.
     pub(in super::super) fn try_go_cold(&mut self) -> bool {
+        point!(Arm);
         self.ring.head().readiness.mark.arm();
+        point!(SecondLook);
         // The second look that `wake` draws as R3. A commit that makes no sense is something, too.
         if matches!(self.look(), Ok(None)) {
             true
@@ -174,6 +182,7 @@ impl RingReceiver {
 
     /// Is looked at directly again.
     pub(in super::super) fn go_hot(&self) {
+        point!(Disarm);
         self.ring.head().readiness.mark.disarm();
     }
 

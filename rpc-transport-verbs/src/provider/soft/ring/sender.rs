@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::super::commit::{Commit, Flags};
 use super::super::descriptor::{DESCRIPTOR_LEN, Descriptor};
+use super::super::faults::point;
 use super::super::shared_memory::Mapping;
 use super::super::sync::{AtomicU64, Ordering};
 use super::super::wake::DomainReadyBits;
@@ -69,7 +70,9 @@ impl Bell {
         // SAFETY: `ContextBell::new` saw that the mapping is long enough, mmap aligns it to a page, it
         // lives as long as `self`, and the bits are atomics, for which any bytes are values.
         let bits: &DomainReadyBits = unsafe { bits.start().cast().as_ref() };
+        point!(ReadyBit);
         if bits.announce(self.index) {
+            point!(Wake);
             file.write();
             Doorbell::Asleep
         } else {
@@ -162,6 +165,7 @@ impl RingSender {
     #[inline]
     pub(in super::super) fn send(&mut self, from: NonNull<u8>, len: usize, flags: u16) {
         debug_assert!(len <= MAX_IN_RING && self.unacked() < SLOT_COUNT);
+        point!(Payload);
         let payload = self.ring.payload(self.next);
         // SAFETY: `from` is readable for `len` bytes (the caller's), which is at most a slot's
         // payload; the slot's last message was acknowledged, so the receiver does not read it; a
@@ -187,6 +191,7 @@ impl RingSender {
             len: len as u16,
             flags: Flags(flags),
         };
+        point!(Commit);
         self.ring.commit_word(self.next).publish(self.next, commit);
         self.next += 1;
     }
@@ -194,6 +199,7 @@ impl RingSender {
     /// The doorbell: once after a batch of messages.
     #[inline]
     pub(in super::super) fn ring_doorbell(&self) -> Doorbell {
+        point!(Doorbell);
         if self.ring.head().readiness.mark.is_armed_after_commit() {
             self.bell.ring()
         } else {
@@ -222,6 +228,7 @@ impl RingSender {
     /// Lets the receiver try again the message that it was not ready for.
     pub(in super::super) fn allow_retry(&self, nak: Nak) {
         let retry: &AtomicU64 = &self.ring.head().notices.retry;
+        point!(Retry);
         // Release: a receiver that sees it has its own `nak` answered; no data is published.
         retry.store(nak.count, Ordering::Release);
         self.ring_doorbell();
@@ -229,6 +236,7 @@ impl RingSender {
 
     /// Voids all descriptors under way: after this, the memory that they name may be written again.
     pub(in super::super) fn close(&self) {
+        point!(Close);
         self.ring.head().notices.closed.close();
     }
 }

@@ -1,0 +1,120 @@
+//! A process of a simulation: its part in the software device, whose engine is stepped by hand.
+//!
+//! It has a GID, sockets and links like a real process, so what is simulated is the process and its
+//! threads, and not the device.
+
+use std::cell::RefCell;
+use std::io;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+
+use super::super::fork_guard::ForkGuard;
+use super::engine::Engine;
+use super::node::Node;
+use super::objects::Context;
+use crate::verbs::{AsyncEvent, CompletionStatus, QpNum, QpState, SoftOptions};
+
+/// One process. Dropped after all of its contexts, as the sockets of a process are closed last.
+pub(crate) struct SimulatedProcess {
+    node: Arc<Node>,
+    engine: RefCell<Engine>,
+}
+
+/// What kills a process: all that it does to its device from then on is done to nothing.
+#[derive(Clone)]
+pub(crate) struct Killer(Arc<Node>);
+
+impl SimulatedProcess {
+    pub(crate) fn new() -> io::Result<Self> {
+        // One for all: it lives as long as the real process.
+        static GUARD: OnceLock<ForkGuard> = OnceLock::new();
+        let guard = match GUARD.get() {
+            Some(guard) => *guard,
+            None => *GUARD.get_or_init(|| ForkGuard::new().expect("there is a page left")),
+        };
+        let node = Arc::new(Node::new(guard)?);
+        Ok(Self {
+            engine: RefCell::new(Engine::new(Arc::clone(&node))),
+            node,
+        })
+    }
+
+    pub(crate) fn open(&self, options: SoftOptions) -> io::Result<Context> {
+        Context::on(Arc::clone(&self.node), options)
+    }
+
+    pub(crate) fn killer(&self) -> Killer {
+        Killer(Arc::clone(&self.node))
+    }
+
+    /// What the engine would do at this moment.
+    pub(crate) fn step_engine(&self, now: Instant) {
+        self.engine.borrow_mut().step(now);
+    }
+
+    /// What of its device is still in use, in words.
+    pub(crate) fn leftovers(&self) -> Vec<String> {
+        let mut left = Vec::new();
+        let connected = self.node.connected.load(Ordering::Relaxed);
+        if connected > 0 {
+            left.push(format!(
+                "{connected} queue pairs for which the engine ticks"
+            ));
+        }
+        let mut contexts = Vec::new();
+        self.node.contexts(&mut contexts);
+        for context in contexts {
+            let Ok(state) = context.enter() else {
+                continue;
+            };
+            for (count, what) in [
+                (state.queue_pairs.len(), "queue pairs"),
+                (state.hot.len(), "hot rings"),
+                (state.awaiting.len(), "awaiting queue pairs"),
+                (state.unacked.len(), "unacknowledged queue pairs"),
+            ] {
+                if count > 0 {
+                    left.push(format!("{count} {what} of the device"));
+                }
+            }
+        }
+        left
+    }
+
+    /// Fails a queue pair as a device does by itself, and says so with a completion, with an event, or
+    /// not at all. `false` if it is not connected any more.
+    pub(crate) fn fail_queue_pair(
+        &self,
+        qp_num: QpNum,
+        status: Option<CompletionStatus>,
+        event: Option<AsyncEvent>,
+    ) -> bool {
+        let Some((domain, place)) = self.node.find_queue_pair(qp_num.0) else {
+            return false;
+        };
+        let Ok(mut state) = domain.enter() else {
+            return false;
+        };
+        let is_up =
+            |qp: &super::queue_pair::SoftQueuePair| matches!(qp.state, QpState::Rtr | QpState::Rts);
+        if !state.queue_pairs.get(place as usize).is_some_and(is_up) {
+            return false;
+        }
+        if let Some(event) = event {
+            state.raise(event);
+        }
+        state.fail(place, status);
+        true
+    }
+}
+
+impl Killer {
+    pub(crate) fn kill(&self) {
+        self.0.set_killed();
+    }
+
+    pub(crate) fn has_killed(&self) -> bool {
+        self.0.check().is_err()
+    }
+}

@@ -1,0 +1,222 @@
+//! Many seeds, on all cores.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::{Command, ExitCode, Stdio};
+use std::time::Instant;
+
+use rpc_transport_verbs::sim::Tally;
+
+use super::seed::{self, OUTCOMES, Report};
+
+/// Seeds, unless `SEEDS` says how many.
+const SEEDS: u64 = 500;
+/// Seeds in which everything has to have happened that can.
+const ENOUGH: u64 = 5000;
+
+/// One seed in this many is run twice, to see that it replays exactly.
+const REPLAYED: u64 = 50;
+
+pub(crate) fn run() -> ExitCode {
+    if let Some(seed) = number("SEED") {
+        return replay(seed);
+    }
+    if let (Some(first), Some(step), Some(end)) = (
+        number("FAULTS_FIRST"),
+        number("FAULTS_STEP"),
+        number("FAULTS_END"),
+    ) {
+        return run_share((first..end).step_by(step as usize));
+    }
+    run_all(number("SEEDS").unwrap_or(SEEDS))
+}
+
+fn number(name: &str) -> Option<u64> {
+    let value = std::env::var(name).ok()?;
+    Some(
+        value
+            .parse()
+            .unwrap_or_else(|_| panic!("{name}={value} is not a number")),
+    )
+}
+
+fn replay(seed: u64) -> ExitCode {
+    let first = run_seed(seed);
+    let again = run_seed(seed);
+    match (first, again) {
+        (Some(first), Some(again)) if first == again => {
+            print_summary(&Sum::of(1, &first));
+            println!(
+                "seed {seed} is well, twice the same (trace {:016x})",
+                first.trace
+            );
+            ExitCode::SUCCESS
+        }
+        (Some(first), Some(again)) => {
+            eprintln!(
+                "seed {seed} does not replay: {:016x}, {:016x}",
+                first.trace, again.trace
+            );
+            ExitCode::FAILURE
+        }
+        _ => ExitCode::FAILURE,
+    }
+}
+
+/// One seed, with the files that it leaves open; `None` if it failed, which has been said.
+fn run_seed(seed: u64) -> Option<Report> {
+    let files = open_files();
+    let outcome = catch_unwind(AssertUnwindSafe(|| seed::run(seed)));
+    let left = open_files() as i64 - files as i64;
+    match outcome {
+        Ok(report) if left == 0 => Some(report),
+        Ok(_) => {
+            eprintln!("seed {seed} left {left} files open");
+            None
+        }
+        Err(_) => {
+            eprintln!("seed {seed} failed, as the panic above says");
+            None
+        }
+    }
+}
+
+fn open_files() -> usize {
+    std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count)
+}
+
+/// What many seeds came to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Sum {
+    seeds: u64,
+    tally: Tally,
+    outcomes: [u64; OUTCOMES.len()],
+}
+
+impl Sum {
+    fn of(seeds: u64, report: &Report) -> Self {
+        Self {
+            seeds,
+            tally: report.tally.clone(),
+            outcomes: report.outcomes,
+        }
+    }
+
+    fn add(&mut self, other: &Self) {
+        self.seeds += other.seeds;
+        self.tally.add(&other.tally);
+        self.outcomes
+            .iter_mut()
+            .zip(other.outcomes)
+            .for_each(|(sum, n)| *sum += n);
+    }
+
+    fn entries(&self) -> Vec<(String, u64)> {
+        let outcomes = OUTCOMES.iter().zip(self.outcomes);
+        let outcomes = outcomes.map(|(name, count)| (format!("call {name}"), count));
+        self.tally.entries().chain(outcomes).collect()
+    }
+}
+
+/// The share of one process: its sum goes to the one that started it, as numbers in a row.
+fn run_share(seeds: impl Iterator<Item = u64>) -> ExitCode {
+    let mut sum = Sum::default();
+    for seed in seeds {
+        // For the one that started this, if the process goes down.
+        println!("{seed}");
+        let Some(report) = run_seed(seed) else {
+            return ExitCode::FAILURE;
+        };
+        if seed.is_multiple_of(REPLAYED) && run_seed(seed).as_ref() != Some(&report) {
+            eprintln!("seed {seed} does not replay exactly");
+            return ExitCode::FAILURE;
+        }
+        sum.add(&Sum::of(1, &report));
+    }
+    let counts = sum
+        .entries()
+        .into_iter()
+        .map(|(_, count)| count.to_string());
+    println!("sum {} {}", sum.seeds, counts.collect::<Vec<_>>().join(" "));
+    ExitCode::SUCCESS
+}
+
+fn run_all(seeds: u64) -> ExitCode {
+    let started = Instant::now();
+    let workers = std::thread::available_parallelism().map_or(1, |count| count.get()) as u64;
+    let program = std::env::current_exe().expect("a program knows where it is");
+    let children: Vec<_> = (0..workers)
+        .map(|worker| {
+            Command::new(&program)
+                .env("FAULTS_FIRST", worker.to_string())
+                .env("FAULTS_STEP", workers.to_string())
+                .env("FAULTS_END", seeds.to_string())
+                .stdout(Stdio::piped())
+                .spawn()
+                .expect("the program starts once more")
+        })
+        .collect();
+    let mut names: Vec<String> = Vec::new();
+    let mut counts: Vec<u64> = Vec::new();
+    let (mut run, mut failed) = (0, false);
+    for (name, _) in Sum::default().entries() {
+        names.push(name);
+        counts.push(0);
+    }
+    // Threads only to read: a child whose pipe is full would wait.
+    let outputs: Vec<_> = children
+        .into_iter()
+        .map(|child| std::thread::spawn(move || child.wait_with_output()))
+        .collect();
+    for output in outputs {
+        let output = output
+            .join()
+            .expect("reading does not panic")
+            .expect("a child can be read");
+        let text = String::from_utf8_lossy(&output.stdout);
+        let last = text.lines().last().unwrap_or_default();
+        let Some(sum) = last
+            .strip_prefix("sum ")
+            .filter(|_| output.status.success())
+        else {
+            failed = true;
+            eprintln!("seed {last} failed ({}); replay it with", output.status);
+            eprintln!("    SEED={last} make faults");
+            continue;
+        };
+        let mut numbers = sum
+            .split(' ')
+            .map(|number| number.parse::<u64>().expect("a number"));
+        run += numbers.next().expect("the seeds come first");
+        counts
+            .iter_mut()
+            .zip(numbers)
+            .for_each(|(count, number)| *count += number);
+    }
+    if failed {
+        return ExitCode::FAILURE;
+    }
+    let entries: Vec<_> = names.into_iter().zip(counts).collect();
+    print_entries(&entries);
+    let seconds = started.elapsed().as_secs_f64();
+    println!(
+        "{run} seeds in {seconds:.1} s on {workers} cores: {:.0} seeds a second",
+        run as f64 / seconds
+    );
+    // A campaign in which something never happens is none, if it is long enough for everything.
+    let never: Vec<_> = entries.iter().filter(|(_, count)| *count == 0).collect();
+    if run >= ENOUGH && !never.is_empty() {
+        eprintln!("never seen: {never:?}");
+        return ExitCode::FAILURE;
+    }
+    ExitCode::SUCCESS
+}
+
+fn print_summary(sum: &Sum) {
+    print_entries(&sum.entries());
+}
+
+fn print_entries(entries: &[(String, u64)]) {
+    for (name, count) in entries {
+        println!("{count:>12}  {name}");
+    }
+}

@@ -1,0 +1,497 @@
+//! One seed: a world, calls in it, and what has to hold of each.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use rpc_core::call_error::{Cause, Execution};
+use rpc_core::limits::Intents;
+use rpc_core::testing::Random;
+use rpc_core::{CallError, Code, MethodSpec, Request};
+use rpc_transport_verbs::Sizing;
+use rpc_transport_verbs::sim::{Fault, Faults, Pairing, Point, Post, ProcessId, Tally, World};
+
+use super::services::{ECHO, FAIL, HELD, Order, Services, send};
+use super::topology::Topology;
+
+/// How calls end, for the summary: by index.
+pub(crate) const OUTCOMES: [&str; 8] = [
+    "answered",
+    "failed as asked",
+    "given up by its caller",
+    "died with its caller",
+    "deadline passed, never sent",
+    "deadline passed, may have run",
+    "disconnected, never sent",
+    "disconnected, may have run",
+];
+
+/// What a seed came to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Report {
+    pub(crate) trace: u64,
+    pub(crate) tally: Tally,
+    pub(crate) outcomes: [u64; OUTCOMES.len()],
+}
+
+type Outcome = Result<Vec<u8>, CallError>;
+
+struct Call {
+    order: Order,
+    method: &'static MethodSpec,
+    client: usize,
+    way: Vec<usize>,
+    /// Of the connection that it was begun on.
+    pairing: Pairing,
+    deadline: Option<Instant>,
+    future: Pin<Box<dyn Future<Output = Outcome>>>,
+}
+
+/// A call that has to be looked at again at the end.
+struct NeverSent {
+    id: u64,
+    hops: usize,
+}
+
+struct Campaign {
+    world: World,
+    random: Random,
+    topology: Topology,
+    services: Services,
+    /// Of each edge's present channel.
+    pairings: Vec<Option<Pairing>>,
+    /// Of each edge, the connections that there ever were.
+    history: Vec<Vec<Pairing>>,
+    buried: Vec<bool>,
+    calls: Vec<Call>,
+    never_sent: Vec<NeverSent>,
+    outcomes: [u64; OUTCOMES.len()],
+    /// Nothing goes wrong in this seed.
+    is_calm: bool,
+}
+
+/// Rounds in which calls are begun.
+const BUSY_ROUNDS: u64 = 120;
+/// Rounds after which a world that does not come to rest has a bug: far more than the longest waits
+/// take at `CALM_STEP` a round.
+const MOST_ROUNDS: u32 = 20_000;
+/// By how much a round moves the clock when only ends are waited for.
+const CALM_STEP: Duration = Duration::from_millis(5);
+
+/// The time allowed travels in whole microseconds, rounded down.
+const ROUNDED: Duration = Duration::from_micros(1);
+
+/// Runs a seed; panics with what did not hold.
+pub(crate) fn run(seed: u64) -> Report {
+    let random = Random::new(seed.wrapping_mul(0x2545_f491_4f6c_dd1d) ^ 0x5eed);
+    let topology = Topology::random(&random);
+    let (faults, is_calm) = random_faults(&random);
+    tracing::info!(seed, ?topology, ?faults, "begins");
+    let mut campaign = Campaign::new(random, topology, faults, is_calm);
+    campaign.be_busy();
+    campaign.come_to_rest();
+    campaign.finish()
+}
+
+/// Each fault in a third of the seeds, each at a rate of its own; nothing in one of ten.
+fn random_faults(random: &Random) -> (Faults, bool) {
+    let mut faults = Faults::none();
+    if random.happens(100) {
+        return (faults, true);
+    }
+    for fault in Fault::ALL {
+        if random.happens(333) {
+            let rate = match fault {
+                Fault::Stall => [1, 5, 20][random.below(3) as usize],
+                // Of a whole round.
+                Fault::QueuePairFails | Fault::LineCut | Fault::Death => {
+                    [2, 5, 20][random.below(3) as usize]
+                }
+                _ => [5, 50, 200, 600][random.below(4) as usize],
+            };
+            faults.set(*fault, rate);
+        }
+    }
+    for post in Post::ALL {
+        if random.happens(150) {
+            faults.set_post(*post, [1, 10, 50][random.below(3) as usize]);
+        }
+    }
+    (faults, false)
+}
+
+impl Campaign {
+    fn new(random: Random, topology: Topology, faults: Faults, is_calm: bool) -> Self {
+        let mut world = World::new(random.next_u64(), faults);
+        let services = Services::with_edges(topology.edges.len());
+        let max_in_flight = 1 + random.below(12) as u32;
+        let signal_interval = 1 + random.below(6) as u32;
+        let sizing = Sizing {
+            signal_interval: Some(signal_interval),
+            max_inline_len: [None, Some(0), Some(64)][random.below(3) as usize],
+            ..Sizing::default()
+        };
+        let deaths = !is_calm && random.happens(300);
+        for process in 0..topology.processes {
+            let intents = Intents {
+                max_message_len: 700,
+                max_in_flight,
+                // Some that are on their way to their end beside those that take their place.
+                connections: 2 * topology.degree(process) as u32 + 4,
+                ..Intents::default()
+            };
+            // Spread over orders of magnitude: some points are passed once, others with every message.
+            let dies_at = (deaths && random.happens(400)).then(|| {
+                let point = Point::ALL[random.below(Point::ALL.len() as u64) as usize];
+                let magnitude = 1 << random.below(8);
+                (point, random.below(magnitude))
+            });
+            world.add(
+                &process.to_string(),
+                &intents,
+                &sizing,
+                dies_at,
+                |methods| {
+                    services.register(methods);
+                },
+            );
+        }
+        let edges = topology.edges.len();
+        let processes = topology.processes;
+        let mut campaign = Self {
+            world,
+            random,
+            topology,
+            services,
+            pairings: vec![None; edges],
+            history: vec![Vec::new(); edges],
+            buried: vec![false; processes],
+            calls: Vec::new(),
+            never_sent: Vec::new(),
+            outcomes: Default::default(),
+            is_calm,
+        };
+        for edge in 0..edges {
+            campaign.connect(edge);
+        }
+        campaign
+    }
+
+    /// Makes an edge's connection, in place of the one before.
+    fn connect(&mut self, edge: usize) {
+        let (client, server) = self.topology.edges[edge];
+        let before = self.world.pairings().len();
+        let connected = self
+            .world
+            .connect(ProcessId::of(client), &server.to_string());
+        let pairing = self.world.pairings().get(before).copied();
+        self.history[edge].extend(pairing);
+        let channel = match connected {
+            Some(Ok(channel)) => {
+                self.pairings[edge] = pairing;
+                Some(channel)
+            }
+            Some(Err(error)) => {
+                assert!(
+                    !self.is_calm,
+                    "without faults a connection is refused: {error}"
+                );
+                tracing::info!(client, server, %error, "no connection");
+                None
+            }
+            None => None,
+        };
+        let previous = self.services.set_channel(edge, channel);
+        self.world.drop_of(ProcessId::of(client), previous);
+    }
+
+    fn be_busy(&mut self) {
+        let calls = 1 + self.random.below(120);
+        for id in 0..calls {
+            self.begin(id);
+            for _ in 0..=self.random.below(1 + 2 * BUSY_ROUNDS / calls) {
+                self.round();
+            }
+        }
+    }
+
+    fn round(&mut self) {
+        self.world.step();
+        self.world.strike();
+        self.world
+            .advance(Duration::from_nanos(self.random.below(20_000)));
+        self.bury_the_dead();
+        if self.random.happens(100) {
+            self.services.call_up();
+        }
+        if self.random.happens(10) {
+            let edge = self.random.below(self.topology.edges.len() as u64) as usize;
+            if self
+                .world
+                .is_alive(ProcessId::of(self.topology.edges[edge].0))
+            {
+                self.connect(edge);
+            }
+        }
+        let random = self.random.clone();
+        self.poll_calls(|| random.happens(400));
+        if self.random.happens(30) && !self.calls.is_empty() {
+            let index = self.random.below(self.calls.len() as u64) as usize;
+            let call = self.calls.swap_remove(index);
+            self.world.drop_of(ProcessId::of(call.client), call.future);
+            self.outcomes[2] += 1;
+        }
+    }
+
+    fn begin(&mut self, id: u64) {
+        let random = &self.random;
+        let way = self.topology.way(random);
+        let client = self.topology.edges[way[0]].0;
+        let (Some(channel), Some(pairing)) = (self.services.channel(way[0]), self.pairings[way[0]])
+        else {
+            return;
+        };
+        let len = || match random.below(3) {
+            0 => random.below(40),
+            1 => random.below(240),
+            _ => random.below(600),
+        };
+        let order = Order {
+            id,
+            answer_len: len() as u16,
+            hops: way[1..].iter().map(|edge| *edge as u8).collect(),
+            filling: len() as u16,
+        };
+        let method = [&ECHO, &ECHO, &HELD, &FAIL][random.below(4) as usize];
+        let mut request = Request::new(order.emit());
+        let mut deadline = None;
+        let needs_deadline = way.len() > 1 && self.topology.is_cyclic();
+        if needs_deadline || random.happens(250) {
+            let timeout = Duration::from_micros(random.below(2000));
+            let at = self.world.clock().now() + timeout;
+            request = request.with_deadline(at);
+            deadline = Some(at);
+        }
+        let future = Box::pin(async move { send(&channel, method, request).await });
+        self.calls.push(Call {
+            order,
+            method,
+            client,
+            way,
+            pairing,
+            deadline,
+            future,
+        });
+    }
+
+    /// Polls each call, or those that `is_polled` picks, and judges those that end.
+    fn poll_calls(&mut self, is_polled: impl Fn() -> bool) {
+        let mut index = 0;
+        while let Some(call) = self.calls.get_mut(index) {
+            if !is_polled() {
+                index += 1;
+                continue;
+            }
+            let mut cx = Context::from_waker(Waker::noop());
+            let client = ProcessId::of(call.client);
+            match self
+                .world
+                .run(client, |_| call.future.as_mut().poll(&mut cx))
+            {
+                Some(Poll::Ready(outcome)) => {
+                    let call = self.calls.swap_remove(index);
+                    self.judge(&call, outcome);
+                    self.world.drop_of(client, call.future);
+                }
+                // It died of it, and is buried in the next round.
+                Some(Poll::Pending) | None => index += 1,
+            }
+        }
+    }
+
+    /// A call has ended: rightly?
+    fn judge(&mut self, call: &Call, outcome: Outcome) {
+        let id = call.order.id;
+        let runs = self.services.runs(id, call.order.hops.len());
+        let index = match &outcome {
+            Ok(answer) => {
+                assert!(*call.method != FAIL, "call {id} was to fail");
+                assert!(
+                    *answer == call.order.answer(),
+                    "call {id} got a wrong answer: {answer:?}"
+                );
+                assert_eq!(
+                    runs, 1,
+                    "call {id} was answered, and its handler ran {runs} times"
+                );
+                0
+            }
+            Err(error) => self.judge_error(call, error, runs),
+        };
+        tracing::debug!(id, outcome = OUTCOMES[index], ?outcome, "ends");
+        self.world.note(&[id, index as u64]);
+        self.outcomes[index] += 1;
+    }
+
+    fn judge_error(&mut self, call: &Call, error: &CallError, runs: u32) -> usize {
+        let id = call.order.id;
+        let is_late = call
+            .deadline
+            .is_some_and(|at| at <= self.world.clock().now());
+        let never_sent = error.execution() == Execution::NeverSent;
+        if never_sent {
+            assert_eq!(
+                runs, 0,
+                "call {id} ran, and is said never to have been sent: {error}"
+            );
+            let hops = call.order.hops.len();
+            self.never_sent.push(NeverSent { id, hops });
+        }
+        match error.cause() {
+            Cause::DeadlineExceeded => {
+                assert!(is_late, "call {id} has time left: {error}");
+                if never_sent { 4 } else { 5 }
+            }
+            Cause::Disconnected(_) => {
+                let why = self.world.may_have_ended(&call.pairing);
+                assert!(why, "call {id}: nothing has ended its connection: {error}");
+                if never_sent { 6 } else { 7 }
+            }
+            Cause::Remote(status) => match status.code() {
+                Code::Aborted => {
+                    assert!(*call.method == FAIL, "call {id} was not to fail: {error}");
+                    assert_eq!(runs, 1, "call {id}: {error}");
+                    1
+                }
+                Code::DeadlineExceeded => {
+                    let hops = call.way.len() as u32;
+                    let at = call.deadline.map(|at| at - hops * ROUNDED);
+                    let is_late = at.is_some_and(|at| at <= self.world.clock().now());
+                    assert!(is_late, "call {id} has time left: {error}");
+                    5
+                }
+                Code::Unavailable => {
+                    let onwards = &call.way[1..];
+                    let why = onwards.iter().any(|edge| self.may_have_ended(*edge));
+                    assert!(why, "call {id}: no connection onwards has ended: {error}");
+                    7
+                }
+                _ => panic!("call {id}: {error}"),
+            },
+            _ => panic!("call {id}: {error}"),
+        }
+    }
+
+    fn may_have_ended(&self, edge: usize) -> bool {
+        let (client, server) = self.topology.edges[edge];
+        self.history[edge]
+            .iter()
+            .any(|pairing| self.world.may_have_ended(pairing))
+            || self.world.may_be_broken(ProcessId::of(client))
+            || self.world.may_be_broken(ProcessId::of(server))
+    }
+
+    fn bury_the_dead(&mut self) {
+        for process in 0..self.topology.processes {
+            let id = ProcessId::of(process);
+            if self.buried[process] || self.world.is_alive(id) {
+                continue;
+            }
+            self.buried[process] = true;
+            let died = self
+                .calls
+                .extract_if(.., |call| call.client == process)
+                .collect::<Vec<_>>();
+            self.outcomes[3] += died.len() as u64;
+            self.world.drop_of(id, died);
+            for edge in 0..self.topology.edges.len() {
+                if self.topology.edges[edge].0 == process {
+                    let channel = self.services.set_channel(edge, None);
+                    self.world.drop_of(id, channel);
+                }
+            }
+        }
+        self.world.bury_the_dead();
+    }
+
+    /// Nothing goes wrong any more: every call has to end, and everything has to come back.
+    fn come_to_rest(&mut self) {
+        self.world.calm_down();
+        self.services.open();
+        for round in 0.. {
+            self.calm_round(round);
+            self.poll_calls(|| true);
+            if self.calls.is_empty() {
+                break;
+            }
+            assert!(
+                round < MOST_ROUNDS,
+                "{} calls never end: {}",
+                self.calls.len(),
+                self.words()
+            );
+        }
+        for edge in 0..self.topology.edges.len() {
+            let client = ProcessId::of(self.topology.edges[edge].0);
+            let channel = self.services.set_channel(edge, None);
+            self.world.drop_of(client, channel);
+        }
+        for round in 0.. {
+            self.calm_round(1000);
+            let left = self.leftovers();
+            if left.is_empty() {
+                break;
+            }
+            assert!(round < MOST_ROUNDS, "left over: {left:#?}");
+        }
+    }
+
+    /// The clock is slow at first, so that calls may still be answered in time.
+    fn calm_round(&mut self, round: u32) {
+        self.world.step();
+        let step = if round < 100 {
+            Duration::from_micros(10)
+        } else {
+            CALM_STEP
+        };
+        self.world.advance(step);
+        self.bury_the_dead();
+        self.services.open();
+    }
+
+    fn leftovers(&self) -> Vec<String> {
+        let of = |process: ProcessId| {
+            let left = self.world.leftovers(process);
+            left.into_iter()
+                .map(move |what| format!("{process:?}: {what}"))
+        };
+        self.world.processes().flat_map(of).collect()
+    }
+
+    fn words(&self) -> String {
+        let ids: Vec<_> = self.calls.iter().map(|call| call.order.id).collect();
+        format!("{ids:?}, with {:#?}", self.leftovers())
+    }
+
+    fn finish(self) -> Report {
+        if let Some(mixed_up) = self.services.mixed_up() {
+            panic!("{mixed_up}");
+        }
+        for NeverSent { id, hops } in &self.never_sent {
+            let runs = self.services.runs(*id, *hops);
+            assert_eq!(
+                runs, 0,
+                "call {id} ran after it was said never to have been sent"
+            );
+        }
+        let tally = self.world.tally();
+        for (process, not_ready) in self.world.not_ready_without_cause() {
+            panic!("{process:?}: {not_ready} frames found no receive");
+        }
+        Report {
+            trace: self.world.trace(),
+            tally,
+            outcomes: self.outcomes,
+        }
+    }
+}

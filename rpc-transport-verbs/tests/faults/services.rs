@@ -1,0 +1,211 @@
+//! What the processes serve, and what is remembered of it.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::{Poll, Waker};
+
+use rpc_core::{
+    CallError, Caller, Idempotency, LocalChannel, MethodKind, MethodSpec, Methods, Request,
+    Response, Status,
+};
+
+const fn method(path: &'static str) -> MethodSpec {
+    MethodSpec::new(
+        path,
+        MethodKind::Unary,
+        Idempotency::Unknown,
+        "bytes",
+        "bytes",
+    )
+}
+
+pub(crate) const ECHO: MethodSpec = method("faults.Faults/Echo");
+pub(crate) const HELD: MethodSpec = method("faults.Faults/Held");
+pub(crate) const FAIL: MethodSpec = method("faults.Faults/Fail");
+
+/// What a call asks for: the id that its handler is known by, how long the answer is to be, and how
+/// it goes on from here. The rest is filling.
+///
+/// ```text
+///  0    8           10    11
+/// ┌────┬───────────┬─────┬──────────────┬─────────┐
+/// │ id │ answer_len│ hops│ edge of each │ filling │
+/// └────┴───────────┴─────┴──────────────┴─────────┘
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Order {
+    pub(crate) id: u64,
+    pub(crate) answer_len: u16,
+    /// Edges that are still to be taken.
+    pub(crate) hops: Vec<u8>,
+    pub(crate) filling: u16,
+}
+
+impl Order {
+    pub(crate) fn emit(&self) -> Vec<u8> {
+        let mut bytes = self.id.to_le_bytes().to_vec();
+        bytes.extend(self.answer_len.to_le_bytes());
+        bytes.push(self.hops.len() as u8);
+        bytes.extend(&self.hops);
+        bytes.resize(bytes.len() + usize::from(self.filling), 0x5a);
+        bytes
+    }
+
+    /// `None` for bytes that no order is made of: those of a message that was mixed up.
+    fn parse(bytes: &[u8]) -> Option<Self> {
+        let (id, rest) = bytes.split_first_chunk()?;
+        let (answer_len, rest) = rest.split_first_chunk()?;
+        let (hop_count, rest) = rest.split_first()?;
+        let (hops, filling) = rest.split_at_checked(usize::from(*hop_count))?;
+        filling.iter().all(|byte| *byte == 0x5a).then_some(Self {
+            id: u64::from_le_bytes(*id),
+            answer_len: u16::from_le_bytes(*answer_len),
+            hops: hops.to_vec(),
+            filling: filling.len() as u16,
+        })
+    }
+
+    /// The one right answer.
+    pub(crate) fn answer(&self) -> Vec<u8> {
+        let mut bytes = self.id.to_le_bytes().to_vec();
+        let filling = self.id.to_le_bytes()[0];
+        bytes.resize(8 + usize::from(self.answer_len), filling);
+        bytes
+    }
+}
+
+/// What all handlers of a world share.
+#[derive(Clone, Default)]
+pub(crate) struct Services(Rc<Shared>);
+
+#[derive(Default)]
+struct Shared {
+    /// How often each order's handler was begun, by how many hops were left.
+    runs: RefCell<HashMap<(u64, usize), u32>>,
+    held: RefCell<Vec<Waker>>,
+    is_open: Cell<bool>,
+    /// By edge.
+    channels: RefCell<Vec<Option<LocalChannel>>>,
+    mixed_up: RefCell<Option<String>>,
+}
+
+impl Services {
+    pub(crate) fn with_edges(count: usize) -> Self {
+        let services = Self::default();
+        services.0.channels.replace(vec![None; count]);
+        services
+    }
+
+    pub(crate) fn register(&self, methods: &mut Methods) {
+        for method in [&ECHO, &HELD, &FAIL] {
+            let this = self.clone();
+            methods.unary(method, move |request: Request<Vec<u8>>| {
+                let this = this.clone();
+                async move { this.serve(method, request).await }
+            });
+        }
+    }
+
+    async fn serve(
+        &self,
+        method: &'static MethodSpec,
+        request: Request<Vec<u8>>,
+    ) -> Result<Response<Vec<u8>>, Status> {
+        let Some(mut order) = Order::parse(request.get_ref()) else {
+            let mixed_up = format!("a handler got {:?}", request.get_ref());
+            self.0.mixed_up.borrow_mut().get_or_insert(mixed_up);
+            return Err(Status::internal("no order"));
+        };
+        *self
+            .0
+            .runs
+            .borrow_mut()
+            .entry((order.id, order.hops.len()))
+            .or_default() += 1;
+        if *method == HELD {
+            self.hold().await;
+        }
+        if order.hops.is_empty() {
+            return match *method == FAIL {
+                true => Err(Status::aborted("as asked")),
+                false => Ok(Response::new(order.answer())),
+            };
+        }
+        let edge = usize::from(order.hops.remove(0));
+        let Some(channel) = self.channel(edge) else {
+            return Err(Status::unavailable("there is no channel onwards"));
+        };
+        let mut onwards = Request::new(order.emit());
+        if let Some(deadline) = request.deadline() {
+            onwards = onwards.with_deadline(deadline);
+        }
+        send(&channel, method, onwards)
+            .await
+            .map(Response::new)
+            .map_err(Status::from)
+    }
+
+    /// Waits until it is called up once, or until the gate is open.
+    async fn hold(&self) {
+        let mut waited = false;
+        poll_fn(|cx| {
+            if waited || self.0.is_open.get() {
+                return Poll::Ready(());
+            }
+            waited = true;
+            self.0.held.borrow_mut().push(cx.waker().clone());
+            Poll::Pending
+        })
+        .await;
+    }
+
+    /// Calls up all that are held.
+    pub(crate) fn call_up(&self) {
+        for waker in self.0.held.take() {
+            waker.wake();
+        }
+    }
+
+    /// Nobody is held any more.
+    pub(crate) fn open(&self) {
+        self.0.is_open.set(true);
+        self.call_up();
+    }
+
+    pub(crate) fn channel(&self, edge: usize) -> Option<LocalChannel> {
+        self.0.channels.borrow()[edge].clone()
+    }
+
+    /// What was there before.
+    pub(crate) fn set_channel(
+        &self,
+        edge: usize,
+        channel: Option<LocalChannel>,
+    ) -> Option<LocalChannel> {
+        std::mem::replace(&mut self.0.channels.borrow_mut()[edge], channel)
+    }
+
+    pub(crate) fn runs(&self, id: u64, hops_left: usize) -> u32 {
+        self.0
+            .runs
+            .borrow()
+            .get(&(id, hops_left))
+            .copied()
+            .unwrap_or(0)
+    }
+
+    pub(crate) fn mixed_up(&self) -> Option<String> {
+        self.0.mixed_up.borrow().clone()
+    }
+}
+
+pub(crate) async fn send(
+    channel: &LocalChannel,
+    method: &'static MethodSpec,
+    request: Request<Vec<u8>>,
+) -> Result<Vec<u8>, CallError> {
+    let answer = channel.unary::<Vec<u8>, Vec<u8>>(method, request).await;
+    answer.map(Response::into_inner)
+}
