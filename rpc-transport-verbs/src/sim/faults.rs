@@ -81,6 +81,8 @@ named! {
         ReadyBit,
         /// The ready bit's summary.
         Summary,
+        /// The file that wakes a sleeper.
+        Wake,
         /// After summaries were taken, their bits.
         TakeBits,
         /// The acknowledgement.

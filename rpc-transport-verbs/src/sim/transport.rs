@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use rpc_core::limits::Limits;
 use rpc_core::transport::{
-    Admission, ConnectError, Connected, ConnectionId, Counters, Dialer, Event, ReserveError,
-    SendError, Transport,
+    Admission, ConnectError, Connected, ConnectionId, Counters, Dialer, Event, Meter, ReserveError,
+    SendError, SlotsByPlace, Transport,
 };
 
 use super::line::{End, SimulatedLine, WatchedLine};
@@ -169,8 +169,16 @@ impl Transport for SimulatedTransport {
         self.verbs.limits()
     }
 
+    fn meter(&self) -> Arc<dyn Meter> {
+        self.verbs.meter()
+    }
+
     fn counters(&self) -> Counters {
         self.verbs.counters()
+    }
+
+    fn slots_by_place(&self) -> SlotsByPlace {
+        Transport::slots_by_place(&self.verbs)
     }
 
     fn dialer(&self) -> Arc<dyn Dialer<Wish>> {

@@ -485,9 +485,11 @@ impl Campaign {
             );
         }
         let tally = self.world.tally();
-        for (process, not_ready) in self.world.not_ready_without_cause() {
-            panic!("{process:?}: {not_ready} frames found no receive");
-        }
+        let not_ready = self.world.not_ready_without_cause();
+        assert!(
+            not_ready.is_empty(),
+            "frames found no receive: {not_ready:?}"
+        );
         Report {
             trace: self.world.trace(),
             tally,

@@ -103,7 +103,7 @@ impl CompletionChannel {
 
     /// The number of the next queue that raised an event; `None` after `timeout`.
     pub(crate) fn wait(&self, timeout: Option<Duration>) -> Result<Option<u32>, VerbsError> {
-        self.domain.node.fork_guard.check()?;
+        self.domain.node.check()?;
         let failed = |source: io::Error| VerbsError::Os {
             call: "get_cq_event",
             source,

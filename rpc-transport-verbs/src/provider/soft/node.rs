@@ -29,7 +29,7 @@ pub(super) struct Node {
     fork_guard: ForkGuard,
     /// Whether the process, a simulated one, has been killed.
     #[cfg(feature = "test-util")]
-    killed: std::sync::atomic::AtomicBool,
+    killed: AtomicBool,
     pub(super) epoll: OwnedFd,
     pub(super) listener: Listener,
     /// Makes the engine look at what has changed.

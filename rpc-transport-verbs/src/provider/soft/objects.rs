@@ -413,7 +413,7 @@ impl CompletionQueue {
         state.arm(self.place, solicited_only);
         let is_at_rest = state.is_at_rest();
         drop(state);
-        let node = self.domain.node;
+        let node = &self.domain.node;
         // Relaxed: see `Engine::tick`, which says so before it enters the context.
         if !is_at_rest && node.is_resting.load(Ordering::Relaxed) {
             node.wake_engine();
