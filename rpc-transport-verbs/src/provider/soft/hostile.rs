@@ -202,7 +202,7 @@ impl Side {
     }
 }
 
-fn node() -> &'static Node {
+fn node() -> Arc<Node> {
     Node::get().expect("the device is open")
 }
 
@@ -262,7 +262,7 @@ pub fn soft_link(bytes: &[u8]) {
             }
         }
         while let Ok(Packet::Message(message, files)) = link.receive() {
-            if handle_message(node(), &link, &mut peer, message, files).is_err() {
+            if handle_message(&node(), &link, &mut peer, message, files).is_err() {
                 return side.end();
             }
         }
