@@ -5,8 +5,10 @@
 //! it is their turn. A stopped peer loses nothing: that is one of the software device's promises.
 
 use std::io::{BufRead, BufReader, Write};
+use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::{env, io};
+use std::time::Duration;
+use std::{env, fs, io};
 
 use rustix::process::{
     Pid, Signal, WaitOptions, kill_process, set_parent_process_death_signal, waitpid,
@@ -83,6 +85,14 @@ impl Server {
         }
     }
 
+    /// How much processor time it uses.
+    #[must_use]
+    pub fn cpu_time(&self) -> CpuTime {
+        CpuTime {
+            tasks: format!("/proc/{}/task", self.pid.as_raw_nonzero()).into(),
+        }
+    }
+
     /// Lets it go on.
     ///
     /// # Errors
@@ -98,6 +108,46 @@ impl Drop for Server {
         // It may have ended by itself, which comes to the same.
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+/// A process's processor time, of all the threads that it has.
+#[derive(Clone, Debug)]
+pub struct CpuTime {
+    tasks: PathBuf,
+}
+
+impl CpuTime {
+    /// Of this process.
+    #[must_use]
+    pub fn of_this_process() -> Self {
+        Self {
+            tasks: "/proc/self/task".into(),
+        }
+    }
+
+    /// So far. To the nanosecond, which the ticks of `/proc/<pid>/stat` are too coarse for where little
+    /// is used.
+    ///
+    /// # Errors
+    ///
+    /// If the process has ended, or the kernel does not count (`CONFIG_SCHED_INFO`).
+    pub fn read(&self) -> Outcome<Duration> {
+        let mut nanos = 0;
+        for task in fs::read_dir(&self.tasks)? {
+            let path = task?.path().join("schedstat");
+            let text = match fs::read_to_string(&path) {
+                Ok(text) => text,
+                // A thread that has ended since.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(error) => return Err(format!("{}: {error}", path.display()).into()),
+            };
+            let first = text.split_whitespace().next().unwrap_or_default();
+            nanos += first
+                .parse::<u64>()
+                .map_err(|error| format!("{}: {first:?}: {error}", path.display()))?;
+        }
+        Ok(Duration::from_nanos(nanos))
     }
 }
 
@@ -133,4 +183,21 @@ pub fn listen() -> io::Result<String> {
         return Err(io::ErrorKind::UnexpectedEof.into());
     }
     Ok(line.trim_end().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+
+    #[test]
+    fn work_is_seen_in_the_processor_time() {
+        let time = CpuTime::of_this_process();
+        let before = time.read().expect("the kernel counts");
+        let start = Instant::now();
+        while time.read().expect("the kernel counts") < before + Duration::from_millis(20) {
+            assert!(start.elapsed() < Duration::from_secs(60), "{before:?}");
+        }
+    }
 }

@@ -2,8 +2,8 @@
 //!
 //! | program | what it measures |
 //! | --- | --- |
-//! | `latency` | one call at a time, beside the raw verbs ping-pong, in alternating slices of one run; calls at a rate, and at rising rates |
-//! | `throughput` | calls per second with many in flight, over one or many connections |
+//! | `latency` | one call at a time, beside the raw verbs ping-pong, in alternating slices of one run; calls at a rate, and at rising rates; the first call after a rest |
+//! | `throughput` | calls per second with many in flight, over one or many connections, or through a shared client |
 //! | `peers` (feature `peers`) | tonic and UCX in turn with both, in one table |
 //! | `rdma` | one call at a time over an RDMA device, in turn with raw verbs and `ib_send_lat`; system calls |
 //! | `instructions` (feature `count`) | nothing by itself: callgrind counts its instructions |
@@ -11,7 +11,7 @@
 //! `make bench`, `make bench-peers`, `make bench-rdma` and `make count` run them. What they share is here, a file for
 //! each concern:
 //!
-//! - what is measured: [`raw`] (verbs without calls), [`rpc`] (calls), [`service`] (who answers),
+//! - what is measured: [`raw`] (verbs without calls), [`rpc`] (calls), [`shared`] (calls through a shared client), [`service`] (who answers),
 //!   [`message`] (what is sent), [`crew`] (many calls under way on one thread), [`open_loop`] (calls
 //!   at intended times: [`arrivals`]) and [`sweep`] (at rising rates);
 //! - beside what: [`perftest`];
@@ -41,6 +41,7 @@ pub mod raw;
 pub mod report;
 pub mod rpc;
 pub mod service;
+pub mod shared;
 pub mod slices;
 pub mod sweep;
 pub mod system_calls;

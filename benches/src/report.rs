@@ -1,5 +1,7 @@
 //! Reports for programs: one JSON object on the last line.
 
+use std::time::Duration;
+
 use hdrhistogram::Histogram;
 use rpc_core::transport::Counters;
 use serde_json::{Map, Value, json};
@@ -19,8 +21,21 @@ pub fn latency(
     calls: usize,
     raw: &Record,
     rpc: &Record,
+    shared: &[(String, &Record)],
     allocations: AllocationsPerCall,
 ) -> Value {
+    let shared: Vec<Value> = shared
+        .iter()
+        .map(|(client, record)| {
+            let mut report = object([("client", client.as_str().into())]);
+            if let Value::Object(times) = times(&record.histogram) {
+                report.extend(times);
+            }
+            let ratio = rounded(ratio_p50(record, rpc), 3);
+            report.insert("ratio_p50_to_rpc".to_owned(), ratio.into());
+            report.into()
+        })
+        .collect();
     json!({
         "device": device,
         "size": size,
@@ -38,10 +53,45 @@ pub fn latency(
             "max_ns": rpc.histogram.max(),
         },
         "ratio_p50": rounded(ratio_p50(rpc, raw), 3),
+        "shared": shared,
         "allocs_per_call": {
             "client": rounded(allocations.client, 6),
             "server": rounded(allocations.server, 6),
         },
+    })
+}
+
+/// What was seen of a client and a server that rest between calls.
+#[derive(Clone, Debug)]
+pub struct Rest {
+    /// Which client.
+    pub client: String,
+    /// Of the first call after each rest, in nanoseconds.
+    pub first_call: Histogram<u64>,
+    /// The share of a core that the server's and the client's process used meanwhile.
+    pub cpu_shares: [f64; 2],
+}
+
+/// What `latency --idle-gap --json` prints.
+#[must_use]
+pub fn rest(device: &str, size: usize, gap: Duration, rests: &[Rest]) -> Value {
+    let clients: Vec<Value> = rests
+        .iter()
+        .map(|rest| {
+            let [server, client] = rest.cpu_shares.map(|share| rounded(share, 5));
+            json!({
+                "client": rest.client,
+                "first_call": times(&rest.first_call),
+                "idle_cpu_share": { "server": server, "client": client },
+            })
+        })
+        .collect();
+    json!({
+        "device": device,
+        "size": size,
+        "mode": "rest",
+        "gap_ns": gap.as_nanos() as u64,
+        "clients": clients,
     })
 }
 
@@ -134,24 +184,31 @@ fn object<const N: usize>(entries: [(&str, Value); N]) -> Map<String, Value> {
 pub struct LoadShape {
     /// Payload of a message, in bytes.
     pub size: usize,
+    /// `local` or `shared`.
+    pub client: &'static str,
+    /// Threads that make calls.
+    pub client_threads: usize,
     /// Calls under way at a time, over all connections.
     pub in_flight: usize,
     /// Connections that carry them.
     pub connections: usize,
 }
 
-/// What `throughput --json` prints. `sides` are what client and server counted meanwhile.
+/// What `throughput --json` prints. `sides` are what client and server counted meanwhile, as far as they
+/// can be asked.
 #[must_use]
 pub fn throughput(
     device: &str,
     load: LoadShape,
     calls_per_s: f64,
     histogram: &Histogram<u64>,
-    sides: &[Counters; 2],
+    sides: &[Counters],
 ) -> Value {
     json!({
         "device": device,
         "size": load.size,
+        "client": load.client,
+        "client_threads": load.client_threads,
         "in_flight": load.in_flight,
         "connections": load.connections,
         "calls_per_s": calls_per_s.round(),
@@ -236,8 +293,8 @@ pub fn sends_per_doorbell(counters: &Counters) -> f64 {
 }
 
 /// The side that does worse is the one to report.
-fn lesser(sides: &[Counters; 2], of: impl Fn(&Counters) -> f64) -> f64 {
-    of(&sides[0]).min(of(&sides[1]))
+fn lesser(sides: &[Counters], of: impl Fn(&Counters) -> f64) -> f64 {
+    sides.iter().map(of).fold(f64::INFINITY, f64::min)
 }
 
 fn rounded(value: f64, digits: i32) -> f64 {
@@ -261,10 +318,20 @@ mod tests {
             client: 0.0,
             server: 1.0,
         };
-        let json = latency("soft", 64, 100, &record(500), &record(750), allocations);
+        let shared = record(1500);
+        let shared = [("shared, async".to_owned(), &shared)];
+        let json = latency(
+            "soft",
+            64,
+            100,
+            &record(500),
+            &record(750),
+            &shared,
+            allocations,
+        );
         assert_eq!(
             json.to_string(),
-            r#"{"device":"soft","size":64,"calls":100,"mode":"closed","raw":{"p50_ns":500,"p99_ns":500,"p999_ns":500},"rpc":{"p50_ns":750,"p99_ns":750,"p999_ns":750,"max_ns":750},"ratio_p50":1.5,"allocs_per_call":{"client":0.0,"server":1.0}}"#
+            r#"{"device":"soft","size":64,"calls":100,"mode":"closed","raw":{"p50_ns":500,"p99_ns":500,"p999_ns":500},"rpc":{"p50_ns":750,"p99_ns":750,"p999_ns":750,"max_ns":750},"ratio_p50":1.5,"shared":[{"client":"shared, async","p50_ns":1500,"p99_ns":1500,"p999_ns":1500,"max_ns":1500,"ratio_p50_to_rpc":2.0}],"allocs_per_call":{"client":0.0,"server":1.0}}"#
         );
     }
 
@@ -332,6 +399,8 @@ mod tests {
     fn the_throughput_report_is_of_the_side_that_does_worse() {
         let load = LoadShape {
             size: 64,
+            client: "local",
+            client_threads: 1,
             in_flight: 32,
             connections: 1,
         };
@@ -349,7 +418,7 @@ mod tests {
         let json = throughput("soft", load, 2e6, &record(9).histogram, &[client, server]);
         assert_eq!(
             json.to_string(),
-            r#"{"device":"soft","size":64,"in_flight":32,"connections":1,"calls_per_s":2000000.0,"p50_ns":9,"p99_ns":9,"sends_per_signal":16.0,"sends_per_doorbell":8.0,"srq_limit_events":3,"rnr":0}"#
+            r#"{"device":"soft","size":64,"client":"local","client_threads":1,"in_flight":32,"connections":1,"calls_per_s":2000000.0,"p50_ns":9,"p99_ns":9,"sends_per_signal":16.0,"sends_per_doorbell":8.0,"srq_limit_events":3,"rnr":0}"#
         );
     }
 }

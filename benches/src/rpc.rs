@@ -31,10 +31,7 @@ impl Rpc {
     ///
     /// If either side cannot be set up.
     pub fn start(device: &str, server_core: usize, intents: &Intents) -> Outcome<Self> {
-        let mut role = vec![SERVE.to_owned()];
-        role.extend(ServerArgs::new(device, server_core, intents).to_args());
-        let mut server = Server::start(&role)?;
-        let address = server.hear()?;
+        let (server, address) = start_server(device, server_core, intents)?;
         let poller = LocalPoller::with_intents(&Device::open(device)?, intents)?;
         let mut rpc = Self {
             clients: Vec::new(),
@@ -86,6 +83,19 @@ impl Rpc {
         let reply = self.clients[0].stats(StatsRequest {});
         Ok(self.poller.block_on(reply)?.into_inner())
     }
+}
+
+/// Starts the server process that the clients of this program call, and tells its address.
+///
+/// # Errors
+///
+/// If it cannot be started.
+pub fn start_server(device: &str, core: usize, intents: &Intents) -> Outcome<(Server, String)> {
+    let mut role = vec![SERVE.to_owned()];
+    role.extend(ServerArgs::new(device, core, intents).to_args());
+    let mut server = Server::start(&role)?;
+    let address = server.hear()?;
+    Ok((server, address))
 }
 
 /// One call at a time.

@@ -4,7 +4,11 @@ use std::process::Command;
 
 /// What `latency` says on standard error; it must not succeed.
 fn refused(arguments: &[&str]) -> String {
-    let output = Command::new(env!("CARGO_BIN_EXE_latency"))
+    refused_by(env!("CARGO_BIN_EXE_latency"), arguments)
+}
+
+fn refused_by(program: &str, arguments: &[&str]) -> String {
+    let output = Command::new(program)
         .args(arguments)
         .output()
         .expect("the program can be started");
@@ -61,5 +65,26 @@ fn an_open_loop_that_could_send_or_record_nothing_is_refused() {
     for seconds in ["0", "-1", "inf"] {
         let text = refused(&["--rate", "1k", &format!("--seconds={seconds}")]);
         assert!(text.contains("nothing could be recorded"), "{text}");
+    }
+}
+
+#[test]
+fn a_gap_that_is_no_duration_is_refused_with_what_one_looks_like() {
+    for gap in ["100", "soon", "-1s"] {
+        let text = refused(&[&format!("--idle-gap={gap}")]);
+        assert!(text.contains("100ms"), "{text}");
+    }
+}
+
+#[test]
+fn what_one_client_alone_has_is_refused_for_the_other() {
+    let throughput = env!("CARGO_BIN_EXE_throughput");
+    for arguments in [["--pollers", "2"], ["--client-threads", "2"]] {
+        let text = refused_by(throughput, &arguments);
+        assert!(text.contains("--client shared"), "{text}");
+    }
+    for option in ["--connections", "--idle-connections"] {
+        let text = refused_by(throughput, &["--client", "shared", option, "2"]);
+        assert!(text.contains("--client local"), "{text}");
     }
 }

@@ -1,17 +1,21 @@
-//! Calls per second with many under way, from one client thread to one poller:
+//! Calls per second with many under way, from one client thread to one poller, or through a shared
+//! client from any number of threads:
 //!
 //! ```text
 //! cargo run --release -p benches --bin throughput
 //! cargo run --release -p benches --bin throughput -- --in-flight 32 --idle-connections 1000 --json
+//! cargo run --release -p benches --bin throughput -- --client shared --client-threads 2
 //! ```
 //!
-//! It starts its server process itself and pins both sides.
+//! It starts its server process itself and pins both sides; the threads of a shared client are where the
+//! system puts them.
 #![forbid(unsafe_code)]
 // A benchmark's product is what it prints.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 use std::cell::RefCell;
 use std::process::ExitCode;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use benches::crew::Crew;
@@ -19,15 +23,16 @@ use benches::message::{FIXED_SIZE, Load, Shape};
 use benches::report::{LoadShape, sends_per_doorbell, sends_per_signal};
 use benches::rpc::Rpc;
 use benches::service::{ServerArgs, intents_for};
+use benches::shared::Shared;
 use benches::slices;
 use benches::table::{self, Table};
-use benches::{Outcome, cores, report};
-use clap::{Parser, Subcommand};
+use benches::{Outcome, arguments, cores, report};
+use clap::{Parser, Subcommand, ValueEnum};
 use hdrhistogram::Histogram;
-use proto::bench::{BenchClient, StatsReply};
-use rpc_core::limits::Intents;
+use proto::bench::{BenchClient, StatsReply, StatsRequest};
+use rpc_core::limits::{Intents, Waiting};
 use rpc_core::transport::Counters;
-use rpc_core::{CallError, LocalChannel};
+use rpc_core::{CallError, Caller, block_on};
 use rpc_transport_verbs::Device;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -62,10 +67,23 @@ struct Measurement {
     /// Bytes of payload
     #[arg(long, default_value_t = FIXED_SIZE)]
     size: usize,
-    /// Calls under way at a time, over all connections
-    #[arg(long, default_value_t = 32)]
-    in_flight: usize,
-    /// Connections that carry them, in turn
+    /// Which client makes the calls
+    #[arg(long, value_enum, default_value = "local")]
+    client: Kind,
+    /// Threads that make calls, of a shared client [default: 1]
+    #[arg(long)]
+    client_threads: Option<usize>,
+    /// Pollers of a shared client, each with a connection [default: 1]
+    #[arg(long)]
+    pollers: Option<usize>,
+    /// What the pollers do while there is nothing to do
+    #[arg(long, default_value = "adaptive", value_parser = arguments::waiting())]
+    waiting: Waiting,
+    /// Calls under way at a time, over all connections and threads [default: 32, or 256 of a shared
+    /// client]
+    #[arg(long)]
+    in_flight: Option<usize>,
+    /// Connections of a local client that carry them, in turn
     #[arg(long, default_value_t = 1)]
     connections: usize,
     /// Connections beside these that carry nothing
@@ -79,8 +97,32 @@ struct Measurement {
     json: bool,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Kind {
+    /// The thread that makes the calls polls the device
+    Local,
+    /// Any thread makes calls, pollers of the channel's own carry them
+    Shared,
+}
+
 impl Measurement {
     fn run(&self) -> Outcome<()> {
+        match self.client {
+            Kind::Local => {
+                if self.client_threads.is_some() || self.pollers.is_some() {
+                    return Err("--client-threads and --pollers are of --client shared".into());
+                }
+            }
+            Kind::Shared => {
+                if self.connections > 1 || self.idle_connections > 0 {
+                    return Err(
+                        "--connections and --idle-connections are of --client local: a shared \
+                                client has one connection for each of its --pollers"
+                            .into(),
+                    );
+                }
+            }
+        }
         let shape = self.message.unwrap_or(match self.size {
             FIXED_SIZE => Shape::Fixed64,
             _ => Shape::Bytes,
@@ -88,37 +130,22 @@ impl Measurement {
         let load = Load::new(shape, self.size)?;
         let seconds = Duration::try_from_secs_f64(self.seconds)
             .map_err(|error| format!("--seconds {}: {error}", self.seconds))?;
-        let connections = self.connections.max(1);
         let cores = cores::Cores::choose()?;
         let device = match &self.device {
             Some(name) => Device::open(name)?,
             None => Device::best()?,
         };
         let device = device.name();
-        println!(
-            "calls of {} bytes on '{device}', {} under way over {connections} connections, {} more \
-             connections idle",
-            self.size, self.in_flight, self.idle_connections
-        );
-        println!("{cores}");
-
-        cores::pin_current_thread(cores.client)?;
-        let intents = self.intents(connections, load.encoded_len())?;
-        let mut rpc = Rpc::start(device, cores.server, &intents)?;
-        rpc.connect(connections - 1)?;
-        let clients = rpc.clients().to_vec();
-        rpc.connect(self.idle_connections)?;
-        println!("{}", rpc.poller().limits());
-
-        let before = counters_of_both(&rpc)?;
-        let counted = self.load_with(&rpc, &clients, &load, seconds)?;
-        let after = counters_of_both(&rpc)?;
-        let sides = [0, 1].map(|side| after[side].since(&before[side]));
+        let measured = match self.client {
+            Kind::Local => self.run_local(device, cores, &load, seconds)?,
+            Kind::Shared => self.run_shared(device, cores, &load, seconds)?,
+        };
+        let Measured { counted, sides, .. } = &measured;
 
         let calls_per_s = counted.len() as f64 / seconds.as_secs_f64();
         let mut table = Table::new([""].into_iter().chain(table::PERCENTILES).chain(["rate"]));
-        let cells = table::percentiles(&counted);
-        let name = format!("{} in flight", self.in_flight);
+        let cells = table::percentiles(counted);
+        let name = format!("{} in flight", self.in_flight());
         table.add(
             [name]
                 .into_iter()
@@ -127,7 +154,7 @@ impl Measurement {
         );
         print!("\n{table}\n");
         let mut table = Table::new(["", "sends/signal", "sends/doorbell", "srq limits", "rnr"]);
-        for (name, side) in ["client", "server"].into_iter().zip(&sides) {
+        for (name, side) in ["server", "client"].into_iter().zip(sides) {
             table.add([
                 name.to_owned(),
                 format!("{:.1}", sends_per_signal(side)),
@@ -140,87 +167,218 @@ impl Measurement {
         if self.json {
             let load = LoadShape {
                 size: self.size,
-                in_flight: self.in_flight,
-                connections,
+                client: match self.client {
+                    Kind::Local => "local",
+                    Kind::Shared => "shared",
+                },
+                client_threads: self.client_threads(),
+                in_flight: self.in_flight(),
+                connections: measured.connections,
             };
             println!(
                 "{}",
-                report::throughput(device, load, calls_per_s, &counted, &sides)
+                report::throughput(device, load, calls_per_s, counted, sides)
             );
         }
         Ok(())
+    }
+
+    fn in_flight(&self) -> usize {
+        self.in_flight.unwrap_or(match self.client {
+            Kind::Local => 32,
+            Kind::Shared => 256,
+        })
+    }
+
+    fn client_threads(&self) -> usize {
+        self.client_threads.unwrap_or(1).max(1)
+    }
+
+    fn run_local(
+        &self,
+        device: &str,
+        cores: cores::Cores,
+        load: &Load,
+        seconds: Duration,
+    ) -> Outcome<Measured> {
+        let connections = self.connections.max(1);
+        println!(
+            "calls of {} bytes on '{device}', {} under way over {connections} connections, {} more \
+             connections idle",
+            self.size,
+            self.in_flight(),
+            self.idle_connections
+        );
+        println!("{cores}");
+
+        cores::pin_current_thread(cores.client)?;
+        let intents = self.intents(connections, load.encoded_len())?;
+        let mut rpc = Rpc::start(device, cores.server, &intents)?;
+        rpc.connect(connections - 1)?;
+        let clients = rpc.clients().to_vec();
+        rpc.connect(self.idle_connections)?;
+        println!("{}", rpc.poller().limits());
+
+        let before = counters_of_both(&rpc)?;
+        let period = Period::from_now(seconds);
+        let calls = keep_under_way(&clients, self.in_flight(), load, period);
+        let counted = rpc.poller().block_on(calls)?;
+        let after = counters_of_both(&rpc)?;
+        Ok(Measured {
+            counted,
+            sides: vec![after[0].since(&before[0]), after[1].since(&before[1])],
+            connections,
+        })
+    }
+
+    fn run_shared(
+        &self,
+        device: &str,
+        cores: cores::Cores,
+        load: &Load,
+        seconds: Duration,
+    ) -> Outcome<Measured> {
+        let (threads, pollers) = (self.client_threads(), self.pollers.unwrap_or(1).max(1));
+        println!(
+            "calls of {} bytes on '{device}', {} under way through one shared client with {pollers} \
+             pollers, from {threads} threads",
+            self.size,
+            self.in_flight()
+        );
+        println!(
+            "server pinned to core {}, no thread of the client to any; the server's counters alone, as a \
+             shared client tells none",
+            cores.server
+        );
+        let intents = self.intents(pollers, load.encoded_len())?;
+        let shared = Shared::start(device, cores.server, &intents, pollers)?;
+        if let Some(limits) = shared.channel().limits() {
+            println!("{limits}");
+        }
+        let stats = || -> Outcome<Counters> {
+            let client = shared.client();
+            let reply = block_on(client.stats(StatsRequest {}))?;
+            Ok(counters_of_server(&reply.into_inner()))
+        };
+        let before = stats()?;
+        let period = Period::from_now(seconds);
+        let share = |thread| {
+            let all = self.in_flight();
+            all / threads + usize::from(thread < all % threads)
+        };
+        let counted = thread::scope(|scope| {
+            let workers: Vec<_> = (0..threads)
+                .map(|thread| {
+                    let (clients, in_flight) = ([shared.client()], share(thread));
+                    scope.spawn(move || block_on(keep_under_way(&clients, in_flight, load, period)))
+                })
+                .collect();
+            let mut all = slices::histogram();
+            for worker in workers {
+                let counted = worker.join().map_err(|_| "a client's thread panicked")??;
+                all.add(counted)?;
+            }
+            Ok::<_, Box<dyn std::error::Error>>(all)
+        })?;
+        Ok(Measured {
+            counted,
+            sides: vec![stats()?.since(&before)],
+            connections: pollers,
+        })
     }
 
     /// Both sides are made for what is asked, and for no more.
     fn intents(&self, connections: usize, encoded_len: usize) -> Outcome<Intents> {
         let defaults = intents_for(encoded_len);
         let all = u32::try_from(connections + self.idle_connections)?;
-        let each = u32::try_from(self.in_flight.div_ceil(connections))?;
+        let each = u32::try_from(self.in_flight().div_ceil(connections))?;
         if all > defaults.connections {
             allow_more_files()?;
         }
         Ok(Intents {
             connections: all.max(defaults.connections),
             max_in_flight: each.max(defaults.max_in_flight),
+            waiting: self.waiting,
             ..defaults
         })
     }
-
-    /// Keeps the calls under way, and returns the times of those that ended while it counted.
-    fn load_with(
-        &self,
-        rpc: &Rpc,
-        clients: &[BenchClient<LocalChannel>],
-        load: &Load,
-        seconds: Duration,
-    ) -> Outcome<Histogram<u64>> {
-        let histogram = RefCell::new(slices::histogram());
-        let failure = RefCell::new(None);
-        let start = Instant::now() + WARM_UP;
-        let end = start + seconds;
-        let workers = (0..self.in_flight).map(|index| {
-            let worker = Worker {
-                client: &clients[index % clients.len()],
-                load: load.clone(),
-                histogram: &histogram,
-                start,
-                end,
-            };
-            let failure = &failure;
-            async move {
-                if let Err(error) = worker.run().await {
-                    failure.borrow_mut().get_or_insert(error);
-                }
-            }
-        });
-        rpc.poller().block_on(Crew::new(workers));
-        match failure.into_inner() {
-            Some(error) => Err(error.into()),
-            None => Ok(histogram.into_inner()),
-        }
-    }
 }
 
-/// One of the calls under way, again and again.
-struct Worker<'a> {
-    client: &'a BenchClient<LocalChannel>,
-    load: Load,
-    histogram: &'a RefCell<Histogram<u64>>,
+/// What a run has shown.
+struct Measured {
+    /// The times of the calls.
+    counted: Histogram<u64>,
+    /// What the server counted meanwhile, and a client that can be asked.
+    sides: Vec<Counters>,
+    connections: usize,
+}
+
+/// When calls are recorded.
+#[derive(Clone, Copy)]
+struct Period {
     start: Instant,
     end: Instant,
 }
 
-impl Worker<'_> {
+impl Period {
+    fn from_now(seconds: Duration) -> Self {
+        let start = Instant::now() + WARM_UP;
+        Self {
+            start,
+            end: start + seconds,
+        }
+    }
+}
+
+/// Keeps calls under way over all clients, and returns the times of those that ended in the period.
+async fn keep_under_way<C: Caller>(
+    clients: &[BenchClient<C>],
+    in_flight: usize,
+    load: &Load,
+    period: Period,
+) -> Result<Histogram<u64>, CallError> {
+    let histogram = RefCell::new(slices::histogram());
+    let failure = RefCell::new(None);
+    let workers = (0..in_flight).map(|index| {
+        let worker = Worker {
+            client: &clients[index % clients.len()],
+            load: load.clone(),
+            histogram: &histogram,
+            period,
+        };
+        let failure = &failure;
+        async move {
+            if let Err(error) = worker.run().await {
+                failure.borrow_mut().get_or_insert(error);
+            }
+        }
+    });
+    Crew::new(workers).await;
+    match failure.into_inner() {
+        Some(error) => Err(error),
+        None => Ok(histogram.into_inner()),
+    }
+}
+
+/// One of the calls under way, again and again.
+struct Worker<'a, C> {
+    client: &'a BenchClient<C>,
+    load: Load,
+    histogram: &'a RefCell<Histogram<u64>>,
+    period: Period,
+}
+
+impl<C: Caller> Worker<'_, C> {
     async fn run(mut self) -> Result<(), CallError> {
         let mut began = Instant::now();
         loop {
             self.load.exchange(self.client).await?;
             // The end of one call is the beginning of the next: one look at the clock for each.
             let now = Instant::now();
-            if now >= self.end {
+            if now >= self.period.end {
                 return Ok(());
             }
-            if now >= self.start {
+            if now >= self.period.start {
                 let nanos = (now - began).as_nanos() as u64;
                 self.histogram.borrow_mut().saturating_record(nanos.max(1));
             }
@@ -229,25 +387,21 @@ impl Worker<'_> {
     }
 }
 
-/// The client's and the server's, the two looks that this takes included.
+/// The server's and the client's, the two looks that this takes included.
 fn counters_of_both(rpc: &Rpc) -> Outcome<[Counters; 2]> {
-    let StatsReply {
-        sends,
-        signaled,
-        doorbells,
-        srq_limit_events,
-        rnr,
-        ..
-    } = rpc.stats()?;
-    let server = Counters {
-        sends,
-        signaled,
-        doorbells,
-        srq_limit_events,
-        rnr,
+    let server = counters_of_server(&rpc.stats()?);
+    Ok([server, rpc.poller().counters()])
+}
+
+fn counters_of_server(reply: &StatsReply) -> Counters {
+    Counters {
+        sends: reply.sends,
+        signaled: reply.signaled,
+        doorbells: reply.doorbells,
+        srq_limit_events: reply.srq_limit_events,
+        rnr: reply.rnr,
         ..Counters::default()
-    };
-    Ok([rpc.poller().counters(), server])
+    }
 }
 
 /// A connection has a socket and shared memory in each process; the usual limit of open files is

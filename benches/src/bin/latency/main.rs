@@ -1,30 +1,35 @@
-//! The latency of one call at a time, beside that of the raw verbs under it:
+//! The latency of one call at a time, local and shared, beside that of the raw verbs under it:
 //!
 //! ```text
 //! cargo run --release -p benches --bin latency
 //! cargo run --release -p benches --bin latency -- --message bytes --size 1024 --json
 //! ```
 //!
-//! It starts its server processes itself, pins both sides, and measures the two in alternating
+//! It starts its server processes itself, pins both sides, and measures them in alternating
 //! slices of one run. With `--rate` or `--sweep` it calls at intended times instead ([`open`]):
 //!
 //! ```text
 //! cargo run --release -p benches --bin latency -- --rate 200k --arrivals poisson
 //! cargo run --release -p benches --bin latency -- --sweep
 //! ```
+//!
+//! and with `--idle-gap` after rests ([`rest`]).
 #![forbid(unsafe_code)]
 // A benchmark's product is what it prints.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod open;
+mod rest;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use benches::message::{FIXED_SIZE, Load, Shape};
 use benches::raw::{PingPong, RawArgs};
 use benches::rpc::{ClosedLoop, Rpc};
 use benches::service::{ServerArgs, intents_for};
+use benches::shared::{Shared, SharedLoop, Waiter};
 use benches::slices::{self, alternate};
 use benches::table::{self, Table};
 use benches::{Outcome, allocations, arguments, clock, cores, hgrm, report};
@@ -35,6 +40,9 @@ use open::OpenArgs;
 use rpc_core::frame::HEADER_LEN;
 use rpc_core::limits::{Intents, Waiting};
 use rpc_transport_verbs::Device;
+
+/// Calls of each client in a closed loop.
+const CALLS: usize = 200_000;
 
 #[global_allocator]
 static ALLOCATOR: allocations::Counting = allocations::COUNTING;
@@ -69,15 +77,19 @@ struct Measurement {
     /// Bytes of payload
     #[arg(long, default_value_t = FIXED_SIZE)]
     size: usize,
-    /// Calls to record, and as many raw round trips
-    #[arg(long, default_value_t = 200_000, conflicts_with = "open")]
-    calls: usize,
-    /// Turns that each of the two takes
-    #[arg(long, default_value_t = 20, conflicts_with = "open")]
+    /// Calls to record of each client, and as many raw round trips [default: 200000, and 50 with
+    /// --idle-gap]
+    #[arg(long, conflicts_with = "open")]
+    calls: Option<usize>,
+    /// Turns that each takes
+    #[arg(long, default_value_t = 20, conflicts_with_all = ["open", "idle_gap"])]
     slices: usize,
     /// What pollers do while there is nothing to do
     #[arg(long, default_value = "adaptive", value_parser = arguments::waiting())]
     waiting: Waiting,
+    /// Let both sides rest this long before each call, and say what the first call takes then (100ms)
+    #[arg(long, value_name = "DURATION", value_parser = arguments::duration, conflicts_with = "open")]
+    idle_gap: Option<Duration>,
     #[command(flatten)]
     open: OpenArgs,
     /// Directory for the histograms, which HdrHistogram's plotter reads
@@ -92,6 +104,9 @@ impl Measurement {
     fn run(&self) -> Outcome<()> {
         if self.open.is_wanted() {
             return self.open.run(self);
+        }
+        if let Some(gap) = self.idle_gap {
+            return rest::run(self, gap);
         }
         self.run_closed_loop()
     }
@@ -116,8 +131,9 @@ impl Measurement {
 
     fn run_closed_loop(&self) -> Outcome<()> {
         let (load, cores, device) = self.prepare()?;
-        let slices = self.slices.clamp(1, self.calls.max(1));
-        let calls_per_slice = (self.calls / slices).max(1);
+        let calls = self.calls.unwrap_or(CALLS).max(1);
+        let slices = self.slices.clamp(1, calls);
+        let calls_per_slice = calls / slices;
         let calls = slices * calls_per_slice;
         let device = device.name();
         println!(
@@ -131,18 +147,25 @@ impl Measurement {
             table::duration(clock::cost_of_reading())
         );
 
-        cores::pin_current_thread(cores.client)?;
         let intents = self.intents(&load);
         let frame_len = HEADER_LEN + load.encoded_len();
+        // Before this thread is pinned: the channel's poller is where the system puts it.
+        let shared = Shared::start(device, cores.server, &intents, 1)?;
+        let waiters = [Waiter::tokio()?, Waiter::Blocking];
+        let names = waiters.each_ref().map(Waiter::to_string);
+        let [tokio, blocking] =
+            waiters.map(|waiter| SharedLoop::new(&shared, waiter, load.clone()));
+        let (mut tokio, mut blocking) = (tokio?, blocking?);
+        cores::pin_current_thread(cores.client)?;
         let rpc = Rpc::start(device, cores.server, &intents)?;
         println!("{}", rpc.poller().limits());
         let like_rpc = RawArgs::like(&rpc.poller().limits(), cores.client, frame_len);
         let mut rpc = ClosedLoop::new(rpc, load)?;
         let mut raw = PingPong::start(&like_rpc, cores.server)?;
 
-        let bar = progress_bar(2 * slices);
+        let bar = progress_bar(4 * slices);
         let records = alternate(
-            &mut [&mut raw, &mut rpc],
+            &mut [&mut raw, &mut rpc, &mut tokio, &mut blocking],
             slices,
             calls_per_slice,
             |turns| {
@@ -150,7 +173,7 @@ impl Measurement {
             },
         )?;
         bar.finish_and_clear();
-        let [raw, rpc_record] = &records[..] else {
+        let [raw, rpc_record, tokio_record, blocking_record] = &records[..] else {
             return Err("each side has a record".into());
         };
         let allocations = rpc.allocations_per_call()?;
@@ -159,6 +182,8 @@ impl Measurement {
         for (name, record) in [
             (format!("raw, {frame_len} bytes"), raw),
             (format!("rpc, {frame_len} bytes framed"), rpc_record),
+            (names[0].clone(), tokio_record),
+            (names[1].clone(), blocking_record),
         ] {
             let cells = table::percentiles(&record.histogram);
             table.add(
@@ -174,16 +199,41 @@ impl Measurement {
             slices::ratio_p50(rpc_record, raw)
         );
         println!(
-            "allocations per call: {:.6} on the client, {:.6} on the server",
+            "shared / rpc: {:.2} async, {:.2} blocking (the same); the channel's poller is a thread that is \
+             not pinned, and the application's thread sleeps while it waits",
+            slices::ratio_p50(tokio_record, rpc_record),
+            slices::ratio_p50(blocking_record, rpc_record)
+        );
+        println!(
+            "allocations per call: {:.6} on the client, {:.6} on the server (rpc)",
             allocations.client, allocations.server
         );
-        for (name, record) in [("raw", raw), ("rpc", rpc_record)] {
+        for (name, record) in [
+            ("raw", raw),
+            ("rpc", rpc_record),
+            ("shared-async", tokio_record),
+            ("shared-blocking", blocking_record),
+        ] {
             let path = save(&record.histogram, &self.out, &format!("{name}-{frame_len}"))?;
             println!("histogram, in ns: {}", path.display());
         }
         if self.json {
-            let json = report::latency(device, self.size, calls, raw, rpc_record, allocations);
-            println!("{json}");
+            let shared = [
+                (names[0].clone(), tokio_record),
+                (names[1].clone(), blocking_record),
+            ];
+            println!(
+                "{}",
+                report::latency(
+                    device,
+                    self.size,
+                    calls,
+                    raw,
+                    rpc_record,
+                    &shared,
+                    allocations
+                )
+            );
         }
         Ok(())
     }

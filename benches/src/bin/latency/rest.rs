@@ -1,0 +1,161 @@
+//! The first call after a rest, and what resting costs.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use benches::child::CpuTime;
+use benches::message::Load;
+use benches::report::{self, Rest};
+use benches::rpc::Rpc;
+use benches::shared::{Shared, Waiter};
+use benches::slices::{UNRECORDED, histogram};
+use benches::table::{self, Table};
+use benches::{Outcome, cores};
+use hdrhistogram::Histogram;
+use rpc_core::limits::Intents;
+
+use super::Measurement;
+
+/// First calls to record.
+const CALLS: usize = 50;
+
+/// How long both processes are left alone, with their connection, while their processor time is
+/// counted.
+const IDLE_TIME: Duration = Duration::from_secs(5);
+
+pub(crate) fn run(measurement: &Measurement, gap: Duration) -> Outcome<()> {
+    let (load, cores, device) = measurement.prepare()?;
+    let intents = measurement.intents(&load);
+    let calls = measurement.calls.unwrap_or(CALLS).max(1);
+    println!(
+        "{calls} calls of {} bytes on '{}', {} after the one before each; pollers wait '{}'",
+        measurement.size,
+        device.name(),
+        table::duration(gap),
+        intents.waiting
+    );
+    println!("server pinned to core {}", cores.server);
+    let waiters = [Waiter::tokio()?, Waiter::Blocking];
+    let mut rests = vec![local(device.name(), cores, &intents, &load, gap, calls)?];
+    for waiter in &waiters {
+        rests.push(shared(
+            device.name(),
+            cores,
+            &intents,
+            &load,
+            gap,
+            calls,
+            waiter,
+        )?);
+    }
+    let columns = ["server CPU", "client CPU"];
+    let mut table = Table::new([""].into_iter().chain(table::PERCENTILES).chain(columns));
+    for rest in &rests {
+        let cells = table::percentiles(&rest.first_call);
+        let shares = rest
+            .cpu_shares
+            .map(|share| format!("{:.2} %", share * 100.0));
+        table.add(
+            std::iter::once(rest.client.clone())
+                .chain(cells)
+                .chain(shares),
+        );
+    }
+    print!("\n{table}");
+    println!(
+        "first calls after {} of rest; CPU: the share of one core that each process used while it had its \
+         connection and nothing to do, for {}",
+        table::duration(gap),
+        table::duration(IDLE_TIME)
+    );
+    for rest in &rests {
+        let name = format!("first-call-{}", rest.client.replace([',', ' '], ""));
+        super::save(&rest.first_call, &measurement.out, &name)?;
+    }
+    println!("histograms, in ns: {}", measurement.out.display());
+    if measurement.json {
+        println!(
+            "{}",
+            report::rest(device.name(), measurement.size, gap, &rests)
+        );
+    }
+    Ok(())
+}
+
+fn local(
+    device: &str,
+    cores: cores::Cores,
+    intents: &Intents,
+    load: &Load,
+    gap: Duration,
+    calls: usize,
+) -> Outcome<Rest> {
+    let rpc = Rpc::start(device, cores.server, intents)?;
+    let client = &rpc.clients()[0];
+    let mut load = load.clone();
+    let mut call = |calls| {
+        rpc.poller().block_on(async {
+            for _ in 0..calls {
+                load.exchange(client).await?;
+            }
+            Ok::<_, rpc_core::CallError>(())
+        })
+    };
+    call(UNRECORDED)?;
+    let first_call = first_calls(gap, calls, || Ok(call(1)?))?;
+    Ok(Rest {
+        client: "local".to_owned(),
+        first_call,
+        cpu_shares: cpu_shares(rpc.server().cpu_time())?,
+    })
+}
+
+fn shared(
+    device: &str,
+    cores: cores::Cores,
+    intents: &Intents,
+    load: &Load,
+    gap: Duration,
+    calls: usize,
+    waiter: &Waiter,
+) -> Outcome<Rest> {
+    let shared = Shared::start(device, cores.server, intents, 1)?;
+    let client = shared.client();
+    let mut load = load.clone();
+    let mut call = |calls| waiter.make_calls(&client, &mut load, calls, || ());
+    call(UNRECORDED)?;
+    let first_call = first_calls(gap, calls, || Ok(call(1)?))?;
+    Ok(Rest {
+        client: waiter.to_string(),
+        first_call,
+        cpu_shares: cpu_shares(shared.server().cpu_time())?,
+    })
+}
+
+/// A call after each rest.
+fn first_calls(
+    gap: Duration,
+    calls: usize,
+    mut call: impl FnMut() -> Outcome<()>,
+) -> Outcome<Histogram<u64>> {
+    let mut times = histogram();
+    for _ in 0..calls {
+        thread::sleep(gap);
+        let start = Instant::now();
+        call()?;
+        times.saturating_record((start.elapsed().as_nanos() as u64).max(1));
+    }
+    Ok(times)
+}
+
+/// The server's and this process's shares of a core while nothing happens.
+fn cpu_shares(server: CpuTime) -> Outcome<[f64; 2]> {
+    // The last call's pollers go to sleep first.
+    thread::sleep(Duration::from_millis(50));
+    let processes = [server, CpuTime::of_this_process()];
+    let read = || -> Outcome<[Duration; 2]> { Ok([processes[0].read()?, processes[1].read()?]) };
+    let (start, before) = (Instant::now(), read()?);
+    thread::sleep(IDLE_TIME);
+    let (time, after) = (start.elapsed(), read()?);
+    Ok([0, 1].map(|side| (after[side] - before[side]).as_secs_f64() / time.as_secs_f64()))
+}
