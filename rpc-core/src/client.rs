@@ -123,10 +123,12 @@ impl<Req: Message, Res: Message + Default> LocalCall<'_, Req, Res> {
         let call = match self.state {
             CallState::InFlight(call) => call,
             CallState::New | CallState::Waiting(_) => {
-                return match self.begin(cx) {
-                    Ok(()) => Poll::Pending,
-                    Err(error) => Poll::Ready(self.end(Err(error))),
+                let Err(error) = self.begin(cx) else {
+                    return Poll::Pending;
                 };
+                let outcome = Err(error);
+                self.end(&outcome);
+                return Poll::Ready(outcome);
             }
             // Polled again after it was ready, which the contract of futures leaves open.
             CallState::Done => return Poll::Pending,
@@ -147,13 +149,12 @@ impl<Req: Message, Res: Message + Default> LocalCall<'_, Req, Res> {
             Polled::Failed(error) => Err(error),
             Polled::Received => received.unwrap_or_else(|| decode(&[])),
         };
-        Poll::Ready(self.end(outcome))
+        self.end(&outcome);
+        Poll::Ready(outcome)
     }
 
-    fn end(
-        &mut self,
-        outcome: Result<Response<Res>, CallError>,
-    ) -> Result<Response<Res>, CallError> {
+    #[inline]
+    fn end(&mut self, outcome: &Result<Response<Res>, CallError>) {
         self.state = CallState::Done;
         let tally = self.channel.tally(self.place);
         let code = outcome.as_ref().map_or_else(CallError::code, |_| Code::Ok);
@@ -161,7 +162,6 @@ impl<Req: Message, Res: Message + Default> LocalCall<'_, Req, Res> {
         if let Some(began) = self.began {
             self.channel.poller.tally().time(&tally, began);
         }
-        outcome
     }
 
     /// Sends the call, or lets it wait; it is woken either way.

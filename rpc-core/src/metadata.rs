@@ -109,31 +109,43 @@ impl Metadata {
     /// Bytes that it takes in a frame: none when empty.
     #[inline]
     pub(crate) fn encoded_len(&self) -> usize {
-        if self.is_empty() {
-            0
-        } else {
-            self.to_wire().encoded_len()
-        }
+        if self.is_empty() { 0 } else { self.wire_len() }
+    }
+
+    // Out of line, as what follows it, so that a call without metadata pays for one look.
+    #[inline(never)]
+    fn wire_len(&self) -> usize {
+        self.to_wire().encoded_len()
     }
 
     /// Writes it to `out`, which is [`encoded_len`](Self::encoded_len) bytes long.
     #[inline]
-    pub(crate) fn encode(&self, mut out: &mut [u8]) {
+    pub(crate) fn encode(&self, out: &mut [u8]) {
         if !self.is_empty() {
-            let wire = self.to_wire();
-            debug_assert_eq!(wire.encoded_len(), out.len());
-            // The only error is a buffer that is too short, and its length was asked for above.
-            let _ = wire.encode(&mut out);
+            self.encode_wire(out);
         }
+    }
+
+    #[inline(never)]
+    fn encode_wire(&self, mut out: &mut [u8]) {
+        let wire = self.to_wire();
+        debug_assert_eq!(wire.encoded_len(), out.len());
+        // The only error is a buffer that is too short, and its length was asked for.
+        let _ = wire.encode(&mut out);
     }
 
     /// Reads what a peer wrote.
     #[inline]
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, MetadataError> {
-        let mut metadata = Self::new();
         if bytes.is_empty() {
-            return Ok(metadata);
+            return Ok(Self::new());
         }
+        Self::decode_wire(bytes)
+    }
+
+    #[inline(never)]
+    fn decode_wire(bytes: &[u8]) -> Result<Self, MetadataError> {
+        let mut metadata = Self::new();
         for pair in WireMetadata::decode(bytes)?.pairs {
             metadata.insert(pair.key, pair.value)?;
         }
