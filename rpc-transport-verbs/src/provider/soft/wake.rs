@@ -313,6 +313,25 @@ mod loom_models {
         });
     }
 
+    /// The same with a ring that has long been cold: its mark orders nothing, only A2 and B2 do.
+    #[test]
+    fn loom_sleeper_is_woken_for_every_message_of_a_cold_ring() {
+        loom::model(|| {
+            let shared = Sleeping::new();
+            shared.mark.arm();
+            let sender = {
+                let shared = Arc::clone(&shared);
+                thread::spawn(move || shared.send(1))
+            };
+            shared.ready.sleep.fall_asleep();
+            let mut seen = false;
+            shared.ready.take(64, |_| seen = true);
+            sender.join().unwrap();
+            let woken = shared.file.load(Ordering::Relaxed) > 0;
+            assert!(seen || woken, "the message is slept through");
+        });
+    }
+
     /// A receiver that sleeps already is woken by the first message, looks, and goes back to sleep
     /// while the second is sent.
     #[test]
