@@ -45,7 +45,11 @@ use self::backoff::Backoff;
 use self::call::SharedCall;
 use self::connectivity::Connectivity;
 pub use self::connectivity::{ConnectivityState, Watch};
-use self::poller::{OnThreads, SharedPoller};
+use self::poller::OnThreads;
+#[cfg(not(feature = "test-util"))]
+use self::poller::SharedPoller;
+#[cfg(feature = "test-util")]
+pub(crate) use self::poller::{Elsewhere, SharedPoller};
 use self::tickets::{Ticket, Tickets};
 use crate::call_error::CallError;
 use crate::client::Caller;
@@ -395,6 +399,40 @@ impl<F: Fabric> ChannelBuilder<F> {
             waits_for_ready: self.waits_for_ready,
             clock: Clock::system(),
         })))
+    }
+}
+
+#[cfg(feature = "test-util")]
+impl Channel {
+    /// A channel with one poller whose turns somebody else takes, connected by the first call.
+    pub(crate) fn stepped<T: Transport>(
+        transport: T,
+        clock: &Clock,
+        address: &str,
+        seed: u64,
+        elsewhere: impl Elsewhere + 'static,
+    ) -> (Self, SharedPoller<T>) {
+        let connectivity = Arc::new(Connectivity::new(1, ConnectivityState::Idle));
+        let count = calls_told_apart(transport.limits().max_in_flight);
+        let backoff = (FIRST_BACKOFF, LONGEST_BACKOFF);
+        let (lane, settings) = Lane::new(address, count, &backoff, &connectivity, 0);
+        let settings = poller::Settings {
+            backoff: Backoff::seeded(backoff.0, backoff.1, seed),
+            is_lazy: true,
+            ..settings
+        };
+        let _ = lane.limits.set(transport.limits().clone());
+        let driver = Driver::new(transport, Methods::new(), clock.clone());
+        let poller = SharedPoller::new(driver, settings, elsewhere, Report(None));
+        let shared = Shared {
+            address: address.to_owned(),
+            lanes: [lane].into(),
+            turn: AtomicUsize::new(0),
+            connectivity,
+            waits_for_ready: false,
+            clock: clock.clone(),
+        };
+        (Self(Arc::new(shared)), poller)
     }
 }
 

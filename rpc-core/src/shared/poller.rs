@@ -547,6 +547,42 @@ impl<T: Transport> SharedPoller<T> {
     }
 }
 
+#[cfg(feature = "test-util")]
+impl<T: Transport> SharedPoller<T> {
+    /// Ends what is overdue, and looks whether its connection is idle.
+    pub(crate) fn look_at_the_clock(&mut self) {
+        let now = self.driver.clock.now();
+        self.driver
+            .as_part_of_a_turn(|| self.driver.expire_deadlines());
+        self.driver.wake_collected();
+        self.driver.on_idle(now);
+        self.settings.tickets.look_after_queue(now);
+        self.settle();
+    }
+
+    /// What is under way, in words: nothing when all calls have ended.
+    pub(crate) fn leftovers(&self) -> Vec<String> {
+        let mut left = self.driver.leftovers();
+        let records = self.records.iter();
+        let with_poller = records.filter(|record| !matches!(record, Record::Free));
+        for (count, what) in [
+            (self.settings.tickets.in_use(), "tickets"),
+            (with_poller.count(), "tickets with their poller"),
+            (self.backlog.len(), "requests in the backlog"),
+            (self.retiring.len(), "retiring links"),
+        ] {
+            if count > 0 {
+                left.push(format!("{count} {what}"));
+            }
+        }
+        left
+    }
+
+    pub(crate) fn with_transport<R>(&self, act: impl FnOnce(&mut T) -> R) -> R {
+        act(&mut self.driver.state.borrow_mut().transport)
+    }
+}
+
 impl<T: Transport> Drop for SharedPoller<T> {
     /// Whatever ends this thread: nobody waits for it any longer.
     fn drop(&mut self) {

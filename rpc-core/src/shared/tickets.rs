@@ -253,7 +253,7 @@ impl Tickets {
     }
 
     /// Tickets in somebody's hand.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "test-util"))]
     pub(crate) fn in_use(&self) -> usize {
         self.count() - self.office().free.len()
     }

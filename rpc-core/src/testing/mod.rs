@@ -3,6 +3,7 @@
 //!
 //! - [`Clock::manual`](crate::clock::Clock::manual): the time stands still until it is moved;
 //! - [`Node`]: a poller over any transport, stepped by hand;
+//! - [`SharedNode`]: a shared channel whose poller is stepped by hand;
 //! - [`Loopback`]: a transport between the nodes of a [`Network`], which keeps count of every slot and
 //!   of every frame that finds no receive;
 //! - [`Faults`]: what goes wrong on it, and how often, from a seed;
@@ -29,8 +30,10 @@ pub mod hostile;
 mod loopback;
 mod network;
 mod node;
+mod shared;
 
 pub use faults::{Faults, Random};
 pub use loopback::{Loopback, Places};
 pub use network::{Network, Pair};
 pub use node::Node;
+pub use shared::SharedNode;

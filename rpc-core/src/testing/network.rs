@@ -10,10 +10,12 @@ use std::time::Duration;
 use super::faults::{Faults, Random};
 use super::loopback::{Loopback, Places, Wires};
 use super::node::Node;
+use super::shared::SharedNode;
 use crate::client::LocalChannel;
 use crate::clock::Clock;
 use crate::dispatch::Methods;
 use crate::limits::{FRAME_OVERHEAD, Intents, Limits};
+use crate::transport::Transport;
 
 /// Rounds in which nothing happens before a network counts as quiet: more than a run of late polls
 /// is long, at the rates that [`Faults`] has.
@@ -29,6 +31,7 @@ pub struct Network {
     faults: Faults,
     random: Random,
     nodes: Vec<Rc<Node>>,
+    shared: Vec<Rc<SharedNode<Loopback>>>,
 }
 
 impl Network {
@@ -41,6 +44,7 @@ impl Network {
             faults,
             random: Random::new(seed),
             nodes: Vec::new(),
+            shared: Vec::new(),
         }
     }
 
@@ -70,6 +74,16 @@ impl Network {
         node
     }
 
+    /// Adds a shared channel to the node at the address `server`.
+    pub fn share(&mut self, server: &str, intents: &Intents) -> Rc<SharedNode<Loopback>> {
+        let (limits, random) = (limits_of(intents), self.random.clone());
+        let seed = random.next_u64();
+        let transport = Loopback::new(&self.wires, limits, self.faults, random);
+        let node = Rc::new(SharedNode::over(transport, &self.clock, server, seed));
+        self.shared.push(Rc::clone(&node));
+        node
+    }
+
     /// The clock of all nodes.
     #[must_use]
     pub fn clock(&self) -> &Clock {
@@ -82,12 +96,18 @@ impl Network {
         for node in &self.nodes {
             node.look_at_the_clock();
         }
+        for node in &self.shared {
+            node.look_at_the_clock();
+        }
     }
 
     /// One turn of each node; whether any found anything.
     pub fn step(&self) -> bool {
         let mut found_any = false;
         for node in &self.nodes {
+            found_any |= node.step();
+        }
+        for node in &self.shared {
             found_any |= node.step();
         }
         found_any
@@ -133,16 +153,25 @@ impl Network {
     /// If not, with the node and its places.
     pub fn assert_nothing_left(&self) {
         self.settle();
+        let at_rest = |limits: Limits| Places {
+            posted: limits.promisable_receives(),
+            held: 0,
+            sending: 0,
+            rnr: 0,
+        };
         for (index, node) in self.nodes.iter().enumerate() {
-            let posted = node.limits().promisable_receives();
-            let expected = Places {
-                posted,
-                held: 0,
-                sending: 0,
-                rnr: 0,
-            };
-            assert_eq!(node.places(), expected, "node {index}");
+            assert_eq!(node.places(), at_rest(node.limits()), "node {index}");
             assert_eq!(node.leftovers(), Vec::<String>::new(), "node {index}");
+        }
+        for (index, node) in self.shared.iter().enumerate() {
+            let (places, limits) =
+                node.with_transport(|loopback| (loopback.places(), loopback.limits().clone()));
+            assert_eq!(places, at_rest(limits), "shared channel {index}");
+            assert_eq!(
+                node.leftovers(),
+                Vec::<String>::new(),
+                "shared channel {index}"
+            );
         }
     }
 }

@@ -1,0 +1,266 @@
+//! The shared channel over the loopback: its poller stepped by hand, with time as a value.
+
+mod support;
+
+use std::pin::Pin;
+use std::task::{Context, Waker};
+use std::time::Duration;
+
+use rpc_core::testing::{Faults, Network, Random};
+use rpc_core::{
+    CallError, Caller, Cause, Channel, Code, ConnectivityState, Execution, Intents, Request,
+    Response,
+};
+use support::{ABSENT, ECHO, FAIL, Gate, HELD, PANIC, register};
+
+type Answer = Result<Response<Vec<u8>>, CallError>;
+
+fn intents(max_in_flight: u32) -> Intents {
+    Intents {
+        max_message_len: 64,
+        max_in_flight,
+        connections: 4,
+        ..Intents::default()
+    }
+}
+
+/// A network with a server, and the gate of its handlers that wait.
+fn served(faults: Faults, seed: u64, max_in_flight: u32) -> (Network, Gate) {
+    let (mut network, gate) = (Network::new(faults, seed), Gate::default());
+    network.add("server", &intents(max_in_flight), |methods| {
+        register(methods, &gate)
+    });
+    (network, gate)
+}
+
+fn echo(channel: &Channel, text: &str) -> impl Future<Output = Answer> {
+    channel.unary(&ECHO, Request::new(text.as_bytes().to_vec()))
+}
+
+fn message(answer: Answer) -> Vec<u8> {
+    answer.unwrap().into_inner()
+}
+
+fn poll<F: Future + ?Sized>(future: &mut Pin<Box<F>>) -> Option<F::Output> {
+    let mut cx = Context::from_waker(Waker::noop());
+    match future.as_mut().poll(&mut cx) {
+        std::task::Poll::Ready(output) => Some(output),
+        std::task::Poll::Pending => None,
+    }
+}
+
+#[test]
+fn the_first_call_connects_and_every_kind_of_end_reaches_its_caller() {
+    let (mut network, _) = served(Faults::none(), 0, 4);
+    let node = network.share("server", &intents(4));
+    let channel = node.channel().clone();
+    assert_eq!(channel.state(), ConnectivityState::Idle);
+    let run = |call| network.try_run(call).unwrap();
+    assert_eq!(message(run(Box::pin(echo(&channel, "Ada")))), b"Ada");
+    assert_eq!(channel.state(), ConnectivityState::Ready);
+    let call = |method, bytes: &[u8]| -> Pin<Box<dyn Future<Output = Answer> + '_>> {
+        Box::pin(channel.unary(method, Request::new(bytes.to_vec())))
+    };
+    let code = |method, bytes: &[u8]| {
+        let error = network.try_run(call(method, bytes)).unwrap().unwrap_err();
+        (error.code(), error.execution())
+    };
+    assert_eq!(code(&FAIL, b"").1, Execution::Answered);
+    assert_eq!(code(&PANIC, b""), (Code::Internal, Execution::Answered));
+    let absent = (Code::Unimplemented, Execution::NeverSent);
+    assert_eq!(code(&ABSENT, b""), absent);
+    let too_long = (Code::ResourceExhausted, Execution::NeverSent);
+    assert_eq!(code(&ECHO, &[0; 4096]), too_long);
+    network.assert_nothing_left();
+}
+
+#[test]
+fn calls_beyond_the_tickets_wait_in_order() {
+    let (mut network, gate) = served(Faults::none(), 0, 2);
+    let node = network.share("server", &intents(2));
+    let channel = node.channel().clone();
+    let mut calls: Vec<_> = (0..6)
+        .map(|_| Box::pin(channel.unary::<Vec<u8>, Vec<u8>>(&HELD, Request::new(vec![]))))
+        .collect();
+    for _ in 0..20 {
+        for call in &mut calls {
+            assert!(poll(call).is_none());
+        }
+        network.settle();
+    }
+    assert_eq!(gate.entered(), 2);
+    gate.open();
+    let mut ended = Vec::new();
+    while ended.len() < calls.len() {
+        network.settle();
+        for (index, call) in calls.iter_mut().enumerate() {
+            if !ended.contains(&index) && poll(call).is_some() {
+                ended.push(index);
+            }
+        }
+    }
+    assert_eq!(ended, [0, 1, 2, 3, 4, 5]);
+    network.assert_nothing_left();
+}
+
+#[test]
+fn a_deadline_is_kept_wherever_the_call_is() {
+    let (mut network, gate) = served(Faults::none(), 0, 1);
+    let node = network.share("server", &intents(1));
+    let channel = node.channel().clone();
+    let held = |timeout| {
+        let request = Request::new(vec![]).with_timeout(Duration::from_millis(timeout));
+        Box::pin(channel.unary::<Vec<u8>, Vec<u8>>(&HELD, request))
+    };
+    // One on its way, one that waits for its ticket.
+    let (mut first, mut second) = (held(10), held(5));
+    assert!(poll(&mut first).is_none() && poll(&mut second).is_none());
+    network.settle();
+    network.advance(Duration::from_millis(6));
+    let error = poll(&mut second).unwrap().unwrap_err();
+    assert_eq!(error.code(), Code::DeadlineExceeded);
+    assert_eq!(error.execution(), Execution::NeverSent);
+    network.settle();
+    assert!(poll(&mut first).is_none());
+    network.advance(Duration::from_millis(6));
+    let error = poll(&mut first).unwrap().unwrap_err();
+    assert_eq!(error.code(), Code::DeadlineExceeded);
+    assert_eq!(error.execution(), Execution::MayHaveRun);
+    assert_eq!(gate.entered(), 1);
+    network.assert_nothing_left();
+}
+
+#[test]
+fn without_a_server_calls_fail_at_once_unless_they_wait_and_those_find_it_when_it_comes() {
+    let mut network = Network::new(Faults::none(), 3);
+    let node = network.share("server", &intents(4));
+    let channel = node.channel().clone();
+    let error = network.try_run(echo(&channel, "Ada")).unwrap().unwrap_err();
+    assert!(matches!(
+        error.cause(),
+        Cause::NotConnected {
+            latest: Some(_),
+            ..
+        }
+    ));
+    assert_eq!(error.execution(), Execution::NeverSent);
+    assert_eq!(channel.state(), ConnectivityState::TransientFailure);
+    assert!(channel.latest_error().is_some());
+
+    let patient = |timeout| {
+        let request = Request::new(b"Grace".to_vec())
+            .wait_for_ready(true)
+            .with_timeout(timeout);
+        Box::pin(channel.unary::<Vec<u8>, Vec<u8>>(&ECHO, request))
+    };
+    let (mut waits, mut gives_up) = (
+        patient(Duration::from_secs(60)),
+        patient(Duration::from_millis(100)),
+    );
+    assert!(poll(&mut waits).is_none() && poll(&mut gives_up).is_none());
+    network.settle();
+    network.advance(Duration::from_millis(100));
+    network.settle();
+    let error = poll(&mut gives_up).unwrap().unwrap_err();
+    assert_eq!(error.code(), Code::DeadlineExceeded);
+    assert_eq!(error.execution(), Execution::NeverSent);
+
+    let gate = Gate::default();
+    network.add("server", &intents(4), |methods| register(methods, &gate));
+    for _ in 0..10 {
+        network.advance(Duration::from_secs(1));
+        network.settle();
+    }
+    assert_eq!(message(poll(&mut waits).unwrap()), b"Grace");
+    network.assert_nothing_left();
+}
+
+/// Calls of every kind, dropped, late, cut off and answered: each ends once, as it may, and no ticket,
+/// slot or timer is left.
+fn mix(faults: Faults, seed: u64) {
+    let (mut network, gate) = served(faults, seed, 8);
+    gate.open();
+    let random = Random::new(seed ^ 0x5eed);
+    let nodes: Vec<_> = (0..3)
+        .map(|_| network.share("server", &intents(8)))
+        .collect();
+    let mut calls: Vec<(u64, bool, Pin<Box<dyn Future<Output = Answer>>>)> = Vec::new();
+    let (mut begun, mut ended) = (0, 0);
+    let check = |tag: u64, timed: bool, answer: Answer| match answer {
+        Ok(response) => assert_eq!(response.into_inner(), tag.to_le_bytes(), "seed {seed}"),
+        Err(error) => match error.code() {
+            Code::DeadlineExceeded => assert!(timed, "seed {seed}: {error}"),
+            Code::Unavailable => assert!(faults.disconnect > 0, "seed {seed}: {error}"),
+            _ => panic!("seed {seed}: {error}"),
+        },
+    };
+    for step in 0..400 {
+        match random.below(8) {
+            0..=2 if step < 300 => {
+                let channel = nodes[random.below(3) as usize].channel().clone();
+                let timed = random.happens(200);
+                let mut request = Request::new(u64::to_le_bytes(begun).to_vec())
+                    .wait_for_ready(random.happens(500));
+                if timed {
+                    request = request.with_timeout(Duration::from_micros(random.below(3000)));
+                }
+                let call = async move { channel.unary(&ECHO, request).await };
+                calls.push((begun, timed, Box::pin(call)));
+                begun += 1;
+            }
+            3 if !calls.is_empty() && random.happens(300) => {
+                drop(calls.swap_remove(random.below(calls.len() as u64) as usize));
+                ended += 1;
+            }
+            4 => network.advance(Duration::from_micros(random.below(20_000))),
+            _ => {
+                network.step();
+            }
+        }
+        calls.retain_mut(|(tag, timed, call)| match poll(call) {
+            None => true,
+            Some(answer) => {
+                check(*tag, *timed, answer);
+                ended += 1;
+                false
+            }
+        });
+    }
+    for _ in 0..2_000 {
+        if calls.is_empty() {
+            break;
+        }
+        network.step();
+        network.advance(Duration::from_millis(100));
+        calls.retain_mut(|(tag, timed, call)| match poll(call) {
+            None => true,
+            Some(answer) => {
+                check(*tag, *timed, answer);
+                ended += 1;
+                false
+            }
+        });
+    }
+    assert_eq!(
+        begun,
+        ended,
+        "seed {seed}: {} calls never ended",
+        calls.len()
+    );
+    if faults.disconnect == 0 {
+        network.assert_nothing_left();
+    }
+}
+
+#[test]
+fn whatever_goes_wrong_every_call_ends_once_and_nothing_is_left() {
+    for seed in 0..150 {
+        mix(Faults::none(), seed);
+        mix(Faults::rough(), seed);
+        let cut = Faults {
+            disconnect: 5,
+            ..Faults::rough()
+        };
+        mix(cut, seed);
+    }
+}
