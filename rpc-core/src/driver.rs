@@ -507,6 +507,12 @@ impl<T: Transport> Driver<T> {
         }
     }
 
+    /// Why a link has ended, if it has.
+    pub(crate) fn end_of(&self, key: LinkKey) -> Option<CloseReason> {
+        let state = self.state.borrow();
+        state.links.get(key.index())?.ended.clone()
+    }
+
     /// Calls of a link that have not ended, for their peers or for who made them.
     pub(crate) fn calls_under_way(&self, key: LinkKey) -> usize {
         let state = self.state.borrow();
@@ -520,6 +526,11 @@ impl<T: Transport> Driver<T> {
     pub(crate) fn go_away(&self) {
         let state = &mut *self.state.borrow_mut();
         state.going_away = true;
+        let connections = state.links.len();
+        tracing::info!(
+            connections,
+            "shutting down: clients are told to begin no more calls"
+        );
         for (index, link) in &mut state.links {
             if link.is_server() {
                 link.connection.go_away();
@@ -703,14 +714,14 @@ impl<T: Transport> State<T> {
             self.owe(key);
         }
         self.expected = self.expected.saturating_sub(1);
-        tracing::debug!(connection = %id, window = session.initial_credits, "accepted");
+        tracing::debug!(connection = %id, window = session.initial_credits, "accepted a client");
     }
 
     /// The peer broke a rule: its connection ends, and nothing else does.
     fn violate(&mut self, key: LinkKey, buf: T::RecvBuf, error: ProtocolError) {
         self.transport.release(buf);
         let link = &mut self.links[key.index()];
-        tracing::warn!(connection = %link.id, %error, "ending the connection");
+        tracing::warn!(connection = %link.id, %error, "ending a connection whose peer broke a rule");
         link.ended = Some(CloseReason::Failed(Arc::new(error)));
         self.transport.close(link.id);
     }
@@ -726,7 +737,7 @@ impl<T: Transport> State<T> {
             reason => reason,
         };
         let reason = link.ended.get_or_insert(reason).clone();
-        tracing::debug!(connection = %id, %reason, "closed");
+        tracing::debug!(connection = %id, %reason, "a connection is closed");
         self.tally.closed(&reason);
         let error = CallError::new(Cause::Disconnected(reason), Execution::MayHaveRun);
         let (timers, wakers, settled) = (&mut self.timers, &mut self.wakers, &mut self.settled);

@@ -56,6 +56,7 @@
 //!
 //! # Features
 //!
+//! - `metrics`: `metrics`, what is counted, through the facade of that name.
 //! - `test-util`: `testing`, where time, network and faults are values.
 #![forbid(unsafe_code)]
 
@@ -78,6 +79,8 @@ pub mod limits;
 pub mod message;
 pub mod metadata;
 pub mod method;
+#[cfg(feature = "metrics")]
+pub mod metrics;
 mod outgoing;
 pub mod poller;
 mod serve;

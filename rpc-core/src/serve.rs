@@ -111,11 +111,15 @@ impl<T: Transport> Driver<T> {
     /// Why a request is not even decoded.
     #[cold]
     fn shed(&self) -> Status {
-        self.tally.handlers.shed.add(1);
+        let shed = self.tally.handlers.shed.add(1) + 1;
         if self.state.borrow().going_away {
             return Status::unavailable("the server is shutting down; the call did not run");
         }
         let limit = self.tasks.borrow().max_parked();
+        // Seldom enough that an overload is not made worse by what is said of it.
+        if shed.is_power_of_two() {
+            tracing::warn!(shed, limit, "calls are shed: all that may be are at work");
+        }
         Status::resource_exhausted(format!(
             "all the {limit} calls are at work that one poller of the server takes at a time: raise \
              `max_concurrent_calls` on the server, or send it fewer"
@@ -208,6 +212,12 @@ impl<T: Transport> Driver<T> {
     pub(crate) fn refuse_calls(&self) {
         self.tasks.borrow_mut().begin_no_more();
         let tasks = self.tasks.borrow_mut().remove_where(|_| true);
+        if !tasks.is_empty() {
+            tracing::warn!(
+                handlers = tasks.len(),
+                "shutting down: handlers that took too long are dropped"
+            );
+        }
         for task in tasks {
             if let Some(timer) = task.timer {
                 self.state.borrow_mut().timers.cancel(timer);

@@ -1,6 +1,9 @@
 //! What is said when a device fails a connection: what happened, what that usually means, and what
 //! to check.
 
+#[cfg(test)]
+mod tests;
+
 use std::fmt;
 use std::time::Duration;
 

@@ -431,11 +431,14 @@ impl<T: Transport> SharedPoller<T> {
                 match self.driver.standing_of(link) {
                     LinkStanding::Up => {}
                     LinkStanding::GoingAway => {
+                        self.say_disconnected(&CloseReason::GoingAway);
                         // Calls under way finish there, while new ones go elsewhere.
                         self.retiring.push(link);
                         self.rest(None);
                     }
                     LinkStanding::Ended => {
+                        let reason = self.driver.end_of(link);
+                        self.say_disconnected(&reason.unwrap_or(CloseReason::Local));
                         self.driver.let_go(link);
                         self.rest(None);
                     }
@@ -492,6 +495,8 @@ impl<T: Transport> SharedPoller<T> {
             Ok(joined) => {
                 self.driver.hold(joined.link);
                 self.settings.backoff.succeed();
+                let Settings { address, index, .. } = &self.settings;
+                tracing::info!(address, poller = index, "connected to the server");
                 let methods = MethodNumbers::of(&joined.session);
                 self.set_standing(Standing::Connected {
                     link: joined.link,
@@ -508,7 +513,8 @@ impl<T: Transport> SharedPoller<T> {
 
     fn fail(&mut self, error: ConnectError) {
         let error = Arc::new(error);
-        tracing::warn!(address = self.settings.address, %error, "not connected");
+        let Settings { address, index, .. } = &self.settings;
+        tracing::warn!(address, poller = index, %error, "not connected");
         self.driver.tally.connections.not_connected.add(1);
         self.rest(Some(Arc::clone(&error)));
         let (kept, refused): (VecDeque<_>, _) = mem::take(&mut self.backlog)
@@ -523,8 +529,21 @@ impl<T: Transport> SharedPoller<T> {
         }
     }
 
+    fn say_disconnected(&self, reason: &CloseReason) {
+        let Settings { address, index, .. } = &self.settings;
+        tracing::info!(address, poller = index, %reason, "disconnected from the server");
+    }
+
     fn rest(&mut self, latest: Option<Arc<ConnectError>>) {
-        let until = self.driver.clock.now() + self.settings.backoff.next();
+        let rest = self.settings.backoff.next();
+        let Settings { address, index, .. } = &self.settings;
+        tracing::debug!(
+            address,
+            poller = index,
+            ?rest,
+            "connecting again after a rest"
+        );
+        let until = self.driver.clock.now() + rest;
         self.set_standing(Standing::Resting { until, latest });
     }
 

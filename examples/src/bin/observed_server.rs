@@ -1,0 +1,146 @@
+//! A greeter that says what it has done: on SIGUSR1, what has come since the last time; at the end, on
+//! SIGTERM or Control-C, all of it. Run it, and then `greeter_client` beside it:
+//!
+//! ```text
+//! cargo run --release -p examples --bin observed_server
+//! pkill -USR1 observed_server
+//! ```
+//!
+//! With the feature `metrics` it prints what Prometheus would be told as well. An address other than
+//! 127.0.0.1:50051 can be given as its argument.
+#![forbid(unsafe_code)]
+// Printing is what it is for.
+#![allow(clippy::print_stdout, clippy::print_stderr)]
+
+use std::error::Error;
+use std::future::poll_fn;
+use std::io;
+use std::process::ExitCode;
+use std::task::Poll;
+
+use proto::greeter::{Greeter, GreeterServer, HelloReply, HelloRequest};
+use rpc_core::{Observer, Request, Response, Server, Status};
+use rpc_transport_verbs::Device;
+use tokio::runtime::Builder;
+use tokio::signal::unix::{SignalKind, signal};
+
+struct MyGreeter;
+
+impl Greeter for MyGreeter {
+    async fn say_hello(
+        &self,
+        request: Request<HelloRequest>,
+    ) -> Result<Response<HelloReply>, Status> {
+        let HelloRequest { name } = request.into_inner();
+        if name.is_empty() {
+            return Err(Status::invalid_argument("a greeting needs a name"));
+        }
+        let message = format!("Hello, {name}!");
+        Ok(Response::new(HelloReply { message }))
+    }
+}
+
+/// Prints what is new, whenever it is told to.
+struct Report {
+    observer: Observer,
+    latest: rpc_core::Stats,
+    #[cfg(feature = "metrics")]
+    prometheus: Prometheus,
+}
+
+impl Report {
+    fn new(observer: Observer) -> Self {
+        Self {
+            latest: observer.stats(),
+            observer,
+            #[cfg(feature = "metrics")]
+            prometheus: Prometheus::new(),
+        }
+    }
+
+    fn print(&mut self) {
+        let stats = self.observer.stats();
+        println!("{}", stats.since(&self.latest));
+        #[cfg(feature = "metrics")]
+        println!("{}", self.prometheus.text(&stats));
+        self.latest = stats;
+    }
+}
+
+/// What Prometheus would be told. A server that it asks would install the recorder for the whole
+/// process, and publish every few seconds.
+#[cfg(feature = "metrics")]
+struct Prometheus {
+    recorder: metrics_exporter_prometheus::PrometheusRecorder,
+    publisher: rpc_core::metrics::Publisher,
+}
+
+#[cfg(feature = "metrics")]
+impl Prometheus {
+    fn new() -> Self {
+        Self {
+            recorder: metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder(),
+            publisher: rpc_core::metrics::Publisher::new(),
+        }
+    }
+
+    fn text(&mut self, stats: &rpc_core::Stats) -> String {
+        metrics::with_local_recorder(&self.recorder, || self.publisher.publish(stats));
+        self.recorder.handle().render()
+    }
+}
+
+fn run() -> Result<(), Box<dyn Error>> {
+    let address = std::env::args().nth(1);
+    let address = address.as_deref().unwrap_or("127.0.0.1:50051");
+
+    let device = Device::best()?;
+    let server = Server::builder(&device)
+        .add_service(GreeterServer::new(MyGreeter))
+        .bind(address)?
+        .spawn();
+    // Signals are this thread's; the pollers have theirs.
+    let runtime = Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()?;
+    runtime.block_on(async {
+        let mut asked = signal(SignalKind::user_defined1())?;
+        let mut interrupted = signal(SignalKind::interrupt())?;
+        let mut terminated = signal(SignalKind::terminate())?;
+        println!("listening at {}", server.local_addr());
+        let mut report = Report::new(server.observer());
+        tokio::spawn(async move {
+            while asked.recv().await.is_some() {
+                report.print();
+            }
+        });
+        poll_fn(|cx| {
+            // Both, so that both wake this.
+            let stops = [&mut interrupted, &mut terminated];
+            if stops.map(|signal| signal.poll_recv(cx).is_ready()) == [false; 2] {
+                Poll::Pending
+            } else {
+                Poll::Ready(())
+            }
+        })
+        .await;
+        Ok::<_, io::Error>(())
+    })?;
+    let observer = server.observer();
+    server.shutdown()?;
+    println!("in all:\n{}", observer.stats());
+    Ok(())
+}
+
+fn main() -> ExitCode {
+    // What the library has to say, at the level that the variable RUST_LOG names.
+    tracing_subscriber::fmt::init();
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("observed_server: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! Publishes [`Stats`] through the facade of the crate [`metrics`](::metrics), and so to whatever the
+//! program has installed behind it: Prometheus, StatsD, a test. Feature `metrics`.
+//!
+//! Nothing of it is on the way of a call. The program takes a snapshot when it likes to, on a thread of
+//! its own, and gives it to a [`Publisher`]:
+//!
+//! ```
+//! # use rpc_core::{metrics::Publisher, Observer};
+//! # use std::{thread, time::Duration};
+//! # fn watch(observer: Observer) {
+//! thread::spawn(move || {
+//!     let mut publisher = Publisher::new();
+//!     loop {
+//!         publisher.publish(&observer.stats());
+//!         thread::sleep(Duration::from_secs(10));
+//!     }
+//! });
+//! # }
+//! ```
+//!
+//! # Names
+//!
+//! | name | kind | labels | what |
+//! | --- | --- | --- | --- |
+//! | `verbline_calls_begun_total` | counter | `method`, `side` | requests that arrived (`side="server"`), calls that were made (`side="client"`) |
+//! | `verbline_calls_started_total` | counter | `method`, `side` | handlers that were started, requests that were sent |
+//! | `verbline_calls_total` | counter | `method`, `side`, `code` | calls that ended |
+//! | `verbline_calls_dropped_total` | counter | `method`, `side` | calls that ended without anybody being told |
+//! | `verbline_calls_in_flight` | gauge | `method`, `side` | calls that have begun and not ended |
+//! | `verbline_call_latency_seconds` | histogram | `method`, `side` | how long calls took, of one in [`SAMPLED`](crate::stats::SAMPLED), to within 1/32: its count is not the number of calls |
+//! | `verbline_turns_…_total` | counter | `poller` | each count of [`Turns`](crate::stats::Turns): `taken`, `busy`, `slept`, `woken`, `asleep_ns` |
+//! | `verbline_stalls_…_total` | counter | `poller` | each count of [`Stalls`](crate::stats::Stalls) |
+//! | `verbline_stalls_…` | gauge | `poller` | `calls_waiting`, `responses_waiting` |
+//! | `verbline_credits_…_total`, `verbline_credits_…` | counter, gauge | `poller` | [`Credits`](crate::stats::Credits) |
+//! | `verbline_handlers_…_total`, `verbline_handlers_…` | counter, gauge | `poller` | [`Handlers`](crate::stats::Handlers) |
+//! | `verbline_connections_…_total` | counter | `poller` | each count of [`Connections`](crate::stats::Connections) |
+//! | `verbline_connections_open` | gauge | `poller` | connections that are up |
+//! | `verbline_transport_…_total` | counter | `poller`, `device` | each of [`Counters`](crate::transport::Counters) |
+//! | `verbline_slots` | gauge | `poller`, `device`, `place` | slots by place |
+//! | `verbline_refused_clients_total` | counter | | clients that a server refused |
+//! | `verbline_blocked_polls_total` | counter | `method` | handlers that kept their poller's thread for long |
+//!
+//! Calls are those of all pollers together; the machinery is each poller's own.
+
+use metrics::{Label, counter, gauge, histogram};
+
+use crate::stats::{MethodStats, PollerStats, Stats};
+
+/// Publishes one snapshot after another: of one server, channel or local poller.
+///
+/// It remembers what it has published, so counters of several publishers with the same labels add up.
+/// Gauges do not: give each publisher of a process a [label](Self::with_label) if there are several.
+#[derive(Clone, Debug, Default)]
+pub struct Publisher {
+    latest: Stats,
+    labels: Vec<Label>,
+}
+
+impl Publisher {
+    /// One that has published nothing yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a label to everything that it publishes.
+    #[must_use]
+    pub fn with_label(mut self, key: &'static str, value: impl Into<String>) -> Self {
+        self.labels.push(Label::new(key, value.into()));
+        self
+    }
+
+    /// Adds what has been counted since the last time to the recorder that the program has installed, or
+    /// that is set for this thread; without one it is lost.
+    pub fn publish(&mut self, stats: &Stats) {
+        let news = stats.since(&self.latest);
+        self.latest = stats.clone();
+        let total = news.total();
+        for (side, methods) in [("server", &total.served), ("client", &total.called)] {
+            for method in methods {
+                self.publish_method(side, method);
+            }
+        }
+        for (index, poller) in news.pollers.iter().enumerate() {
+            self.publish_poller(index, poller);
+        }
+        if let Some(server) = &news.server {
+            counter!("verbline_refused_clients_total", self.labels.clone())
+                .increment(server.refused);
+            for method in &server.blocked.methods {
+                let labels = self.labels([("method", method.path)]);
+                counter!("verbline_blocked_polls_total", labels).increment(method.count);
+            }
+        }
+    }
+
+    fn publish_method(&self, side: &'static str, method: &MethodStats) {
+        let labels = self.labels([("method", method.path), ("side", side)]);
+        counter!("verbline_calls_begun_total", labels.clone()).increment(method.begun);
+        counter!("verbline_calls_started_total", labels.clone()).increment(method.started);
+        counter!("verbline_calls_dropped_total", labels.clone()).increment(method.dropped);
+        gauge!("verbline_calls_in_flight", labels.clone()).set(method.in_flight as f64);
+        for (code, count) in method.codes() {
+            let mut labels = labels.clone();
+            labels.push(Label::new("code", code.name()));
+            counter!("verbline_calls_total", labels).increment(count);
+        }
+        let latency = histogram!("verbline_call_latency_seconds", labels);
+        for (time, count) in method.latency.iter() {
+            // More of one bucket than memory has bytes would take longer to count.
+            let count = usize::try_from(count).unwrap_or(usize::MAX);
+            latency.record_many(time.as_secs_f64(), count);
+        }
+    }
+
+    fn publish_poller(&self, index: usize, poller: &PollerStats) {
+        let labels = [
+            self.labels([]),
+            vec![Label::new("poller", index.to_string())],
+        ]
+        .concat();
+        let groups = [
+            ("turns", Vec::from_iter(poller.turns.counts())),
+            ("stalls", poller.stalls.counts().collect()),
+            ("credits", poller.credits.counts().collect()),
+            ("handlers", poller.handlers.counts().collect()),
+            ("connections", poller.connections.counts().collect()),
+        ];
+        for (group, counts) in groups {
+            for (name, count) in counts {
+                counter!(format!("verbline_{group}_{name}_total"), labels.clone()).increment(count);
+            }
+        }
+        let groups = [
+            ("stalls", Vec::from_iter(poller.stalls.levels())),
+            ("credits", poller.credits.levels().collect()),
+            ("handlers", poller.handlers.levels().collect()),
+        ];
+        for (group, levels) in groups {
+            for (name, level) in levels {
+                gauge!(format!("verbline_{group}_{name}"), labels.clone()).set(level as f64);
+            }
+        }
+        // Of all that were counted, and not of the news.
+        let connections = &self.latest.pollers[index].connections;
+        gauge!("verbline_connections_open", labels.clone()).set(connections.open() as f64);
+
+        let device = Label::new("device", poller.device.clone());
+        let labels = [labels, vec![device]].concat();
+        for (name, count) in poller.transport.named() {
+            counter!(format!("verbline_transport_{name}_total"), labels.clone()).increment(count);
+        }
+        for (place, count) in poller.slots.named() {
+            let labels = [labels.clone(), vec![Label::new("place", place)]].concat();
+            gauge!("verbline_slots", labels).set(f64::from(count));
+        }
+    }
+
+    fn labels<const N: usize>(&self, more: [(&'static str, &'static str); N]) -> Vec<Label> {
+        let more = more.map(|(key, value)| Label::new(key, value));
+        self.labels.iter().cloned().chain(more).collect()
+    }
+}
