@@ -1,4 +1,4 @@
-//! Publishes [`Stats`] through the facade of the crate [`metrics`](::metrics), and so to whatever the
+//! Publishes [`Stats`] through the facade of the crate `metrics`, and so to whatever the
 //! program has installed behind it: Prometheus, StatsD, a test. Feature `metrics`.
 //!
 //! Nothing of it is on the way of a call. The program takes a snapshot when it likes to, on a thread of

@@ -16,11 +16,11 @@
 //! ```
 //!
 //! There are as many tickets as there are places in the queue between the two, so the queue is never
-//! full ([`tickets`]). A poller that spins is not woken; one that sleeps is, for one system call
-//! ([`crate::doorbell`]).
+//! full (`tickets.rs`). A poller that spins is not woken; one that sleeps is, for one system call
+//! (`doorbell.rs`).
 //!
-//! The connection is the poller's to keep ([`poller`]): when it ends, calls on their way end with it,
-//! and the poller connects again, with waits that grow and are never alike ([`backoff`]). How things
+//! The connection is the poller's to keep (`poller.rs`): when it ends, calls on their way end with it,
+//! and the poller connects again, with waits that grow and are never alike (`backoff.rs`). How things
 //! stand is the channel's [`ConnectivityState`].
 
 mod backoff;
@@ -78,7 +78,7 @@ const FIRST_BACKOFF: Duration = Duration::from_millis(50);
 const LONGEST_BACKOFF: Duration = Duration::from_secs(5);
 
 /// A connection to a server that is shared: cheap to clone, used from any thread, by futures on any
-/// executor or through [`block_on`](crate::block_on). The connection ends when the last clone is gone.
+/// executor or through [`block_on`](crate::block_on()). The connection ends when the last clone is gone.
 ///
 /// A call that is dropped leaves its place to others when its answer has come or its time is up; one that
 /// is forgotten ([`std::mem::forget`]) keeps its place among those that may be under way.
