@@ -100,26 +100,40 @@ impl VerbsTransport {
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let mut left = timeout;
         loop {
-            let mut is_woken = false;
-            let mut space: Space = [const { MaybeUninit::uninit() }; AT_A_TIME];
-            for file in self.sleep.wait(&mut space, left) {
-                match file.data.u64() {
-                    ALARM => {
-                        self.sleep.alarm.turn_off();
-                        is_woken = true;
-                    }
-                    // Lanes are numbered in 32 bits.
-                    number => {
-                        let lane = self.lane(number as u32);
-                        is_woken |= lane.is_some_and(|lane| lane.take_completion_events());
-                    }
-                }
-            }
+            let is_woken = self.is_woken_within(left);
             left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             if is_woken || left.is_some_and(|left| left.is_zero()) {
                 return;
             }
         }
+    }
+
+    /// One wait, and what was readable is taken: whether that is something to wake up for.
+    fn is_woken_within(&mut self, timeout: Option<Duration>) -> bool {
+        let mut is_woken = false;
+        let mut space: Space = [const { MaybeUninit::uninit() }; AT_A_TIME];
+        for file in self.sleep.wait(&mut space, timeout) {
+            match file.data.u64() {
+                ALARM => {
+                    self.sleep.alarm.turn_off();
+                    is_woken = true;
+                }
+                // Lanes are numbered in 32 bits.
+                number => {
+                    let lane = self.lane(number as u32);
+                    is_woken |= lane.is_some_and(|lane| lane.take_completion_events());
+                }
+            }
+        }
+        is_woken
+    }
+
+    /// Whether a sleep would end now, for a simulation.
+    #[cfg(feature = "test-util")]
+    pub(crate) fn is_woken(&mut self) -> bool {
+        let is_kept_awake =
+            |lane: &Lane| (!lane.is_armed && !lane.is_idle) || !lane.closing.is_empty();
+        self.lanes().any(is_kept_awake) || self.is_woken_within(Some(Duration::ZERO))
     }
 }
 

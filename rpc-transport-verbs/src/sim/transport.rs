@@ -221,8 +221,10 @@ impl Transport for SimulatedTransport {
         Waker::noop().clone()
     }
 
-    fn arm(&mut self) {}
+    fn arm(&mut self) {
+        self.verbs.arm();
+    }
 
-    /// Processes are stepped by hand: none of them sleeps.
+    /// Processes are stepped by hand: they sleep in so far as their world does not step them.
     fn wait(&mut self, _: Option<Duration>) {}
 }

@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rpc_core::clock::Clock;
 use rpc_core::limits::Intents;
@@ -57,7 +57,16 @@ struct Process {
     life: Rc<Life>,
     /// Rounds for which its poller, its engine and its thread of events do nothing.
     stalled: [Cell<u32>; 3],
+    /// Since when its poller has been asleep.
+    asleep: Cell<Option<Instant>>,
+    /// Frames that its poller found after a sleep that they should have ended.
+    slept_through: Cell<u64>,
 }
+
+/// How long a poller sleeps at most: far shorter than in a process, where deadlines end a sleep in time.
+const LONGEST_SLEEP: Duration = Duration::from_micros(300);
+/// How often a poller that has found nothing goes to sleep, in thousandths.
+const SLEEPS: u16 = 50;
 
 impl World {
     /// A world without processes, in which goes wrong what `faults` says, from a seed.
@@ -145,6 +154,8 @@ impl World {
             device: Some(device),
             life,
             stalled: Default::default(),
+            asleep: Cell::default(),
+            slept_through: Cell::default(),
         });
         ProcessId(self.processes.len() - 1)
     }
@@ -215,7 +226,11 @@ impl World {
         process: ProcessId,
         work: impl FnOnce(&Node<SimulatedTransport>) -> R,
     ) -> Option<R> {
-        let Process { node, life, .. } = &self.processes[process.0];
+        let Process {
+            node, life, asleep, ..
+        } = &self.processes[process.0];
+        // Whoever runs code of its own on a poller's thread does not sleep.
+        asleep.set(None);
         let node = node.as_deref().filter(|_| !life.killer.has_killed())?;
         self.simulation.as_life(life, || work(node))
     }
@@ -292,7 +307,7 @@ impl World {
         };
         let (polls, ticks, hears) = (takes(0, 800), takes(1, 150), takes(2, 200));
         let found = simulation.as_life(&process.life, || {
-            let found = polls && node.step();
+            let found = polls && self.step_poller(process, node, device);
             if ticks {
                 device.step_engine(simulation.now.get());
             }
@@ -308,6 +323,44 @@ impl World {
         let found = found.unwrap_or(false);
         if found {
             simulation.note(&[number as u64]);
+        }
+        found
+    }
+
+    /// A turn, unless the poller sleeps; or it goes to sleep: arms, looks once more, and waits.
+    fn step_poller(
+        &self,
+        process: &Process,
+        node: &Node<SimulatedTransport>,
+        device: &SimulatedProcess,
+    ) -> bool {
+        let now = self.simulation.now.get();
+        let mut is_overdue = false;
+        if let Some(since) = process.asleep.get() {
+            let is_woken = || node.with_transport(|transport| transport.verbs.is_woken());
+            if !is_woken() {
+                if now < since + LONGEST_SLEEP {
+                    return false;
+                }
+                // What the engine does for a sleeper, it may not have done yet: it has two ticks for it,
+                // of which the first sees that nobody polls any more.
+                device.step_engine(now);
+                device.step_engine(now);
+                is_overdue = !is_woken();
+            }
+            process.asleep.set(None);
+        }
+        let mut found = node.step();
+        if found && is_overdue {
+            tracing::info!(process = process.life.number, "slept through");
+            process.slept_through.set(process.slept_through.get() + 1);
+        }
+        if !found && self.simulation.random.happens(SLEEPS) {
+            node.with_transport(|transport| transport.arm());
+            found = node.step();
+            if !found {
+                process.asleep.set(Some(now));
+            }
         }
         found
     }
@@ -439,6 +492,27 @@ impl World {
         let of = |process: ProcessId| Some((process, self.node(process)?.poller().counters().rnr));
         let processes = self.processes().filter_map(of);
         processes.filter(|(_, not_ready)| *not_ready > 0).collect()
+    }
+
+    /// How often a poller slept on although something had come, if nothing has gone wrong that explains
+    /// it.
+    #[must_use]
+    pub fn slept_through_without_cause(&self) -> u64 {
+        let tally = self.tally();
+        let is_late = [
+            Fault::LateMessage,
+            Fault::LateBell,
+            Fault::LateCompletion,
+            Fault::ShortPoll,
+        ]
+        .iter()
+        .any(|fault| tally.faults[*fault as usize] > 0);
+        // Whoever is killed between the commit word and the bell wakes nobody.
+        if is_late || tally.deaths.iter().any(|count| *count > 0) {
+            return 0;
+        }
+        let of = |process: &Process| process.slept_through.get();
+        self.processes.iter().map(of).sum()
     }
 
     /// Drops what belonged to a process: if it was killed, as its kernel does.

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! Every seed is a world of its own on one thread: what is simulated is in `rpc_transport_verbs::sim`,
-//! what is done in it in [`seed`], and what has to hold in [`Verdicts`](seed). Each core gets a process
-//! of its own for its share of the seeds, so that a seed that takes its process down is known by name,
+//! what is done in it, and what has to hold of it, in [`seed`]. Each core gets a process of its own
+//! for its share of the seeds, so that a seed that takes its process down is known by name,
 //! and files that are left open are counted exactly.
 
 #![allow(

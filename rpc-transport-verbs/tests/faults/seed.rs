@@ -120,8 +120,30 @@ fn random_faults(random: &Random) -> (Faults, bool) {
     (faults, false)
 }
 
+/// Where each process dies, and after how many times: spread over orders of magnitude, as some points
+/// are passed once, and others with every message.
+fn deaths(random: &Random, processes: usize, is_calm: bool) -> Vec<Option<(Point, u64)>> {
+    let is_deadly = !is_calm && random.happens(300);
+    let death = |_| {
+        (is_deadly && random.happens(400)).then(|| {
+            let point = Point::ALL[random.below(Point::ALL.len() as u64) as usize];
+            let magnitude = 1 << random.below(8);
+            (point, random.below(magnitude))
+        })
+    };
+    (0..processes).map(death).collect()
+}
+
 impl Campaign {
-    fn new(random: Random, topology: Topology, faults: Faults, is_calm: bool) -> Self {
+    fn new(random: Random, topology: Topology, mut faults: Faults, is_calm: bool) -> Self {
+        let deaths = deaths(&random, topology.processes, is_calm);
+        let is_of_rnr = |death: &Option<(Point, u64)>| {
+            matches!(death, Some((Point::Nak | Point::Retry, _)))
+        };
+        if deaths.iter().any(is_of_rnr) {
+            // Or these points are hardly ever passed.
+            faults.set(Fault::ReceiverNotReady, 200);
+        }
         let mut world = World::new(random.next_u64(), faults);
         let services = Services::with_edges(topology.edges.len());
         let max_in_flight = 1 + random.below(12) as u32;
@@ -131,8 +153,7 @@ impl Campaign {
             max_inline_len: [None, Some(0), Some(64)][random.below(3) as usize],
             ..Sizing::default()
         };
-        let deaths = !is_calm && random.happens(300);
-        for process in 0..topology.processes {
+        for (process, dies_at) in deaths.into_iter().enumerate() {
             let intents = Intents {
                 max_message_len: 700,
                 max_in_flight,
@@ -140,12 +161,6 @@ impl Campaign {
                 connections: 2 * topology.degree(process) as u32 + 4,
                 ..Intents::default()
             };
-            // Spread over orders of magnitude: some points are passed once, others with every message.
-            let dies_at = (deaths && random.happens(400)).then(|| {
-                let point = Point::ALL[random.below(Point::ALL.len() as u64) as usize];
-                let magnitude = 1 << random.below(8);
-                (point, random.below(magnitude))
-            });
             world.add(
                 &process.to_string(),
                 &intents,
@@ -490,6 +505,8 @@ impl Campaign {
             not_ready.is_empty(),
             "frames found no receive: {not_ready:?}"
         );
+        let slept = self.world.slept_through_without_cause();
+        assert_eq!(slept, 0, "pollers slept on although something had come");
         Report {
             trace: self.world.trace(),
             tally,
