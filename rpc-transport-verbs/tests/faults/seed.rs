@@ -137,9 +137,8 @@ fn deaths(random: &Random, processes: usize, is_calm: bool) -> Vec<Option<(Point
 impl Campaign {
     fn new(random: Random, topology: Topology, mut faults: Faults, is_calm: bool) -> Self {
         let deaths = deaths(&random, topology.processes, is_calm);
-        let is_of_rnr = |death: &Option<(Point, u64)>| {
-            matches!(death, Some((Point::Nak | Point::Retry, _)))
-        };
+        let is_of_rnr =
+            |death: &Option<(Point, u64)>| matches!(death, Some((Point::Nak | Point::Retry, _)));
         if deaths.iter().any(is_of_rnr) {
             // Or these points are hardly ever passed.
             faults.set(Fault::ReceiverNotReady, 200);
