@@ -26,9 +26,10 @@ const PATIENT: u32 = 4096;
 /// The same where they have not.
 const CROWDED: u32 = 32;
 
-/// How long an adaptive poller spins before it sleeps: several times what an answer takes on one host
-/// or in one rack, and about what going to sleep and waking up costs.
-const SPIN_TIME: Duration = Duration::from_micros(50);
+/// How long an adaptive poller spins before it sleeps: many times what an answer takes on one host or in
+/// one rack, and longer than a peer that sleeps takes to wake up, so that a first call after a rest pays
+/// for one waking up and not for two.
+const SPIN_TIME: Duration = Duration::from_micros(200);
 
 /// Pollers of this process that spin at the moment.
 static SPINNERS: AtomicUsize = AtomicUsize::new(0);
@@ -133,8 +134,11 @@ impl Idle {
             self.stop_spinning();
             return true;
         }
-        let is_crowded = is_too_many(SPINNERS.load(Ordering::Relaxed), cores());
-        if is_crowded || self.empty_turns.is_multiple_of(PATIENT) {
+        // Whoever is ready to sleep is ready to stand aside: what an adaptive poller waits for may need
+        // this very core, in another process too, which no count of this one's pollers shows.
+        let stands_aside = self.waiting == Waiting::Adaptive
+            || is_too_many(SPINNERS.load(Ordering::Relaxed), cores());
+        if stands_aside || self.empty_turns.is_multiple_of(PATIENT) {
             thread::yield_now();
         }
         if self.empty_turns >= u32::MAX - CROWDED {

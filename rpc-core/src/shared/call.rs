@@ -233,7 +233,9 @@ impl Lane {
             buf: Vec::new(),
             outcome: Err(CallError::new(cause, Execution::NeverSent)),
         };
-        self.tickets.settle(number, settled);
+        if let Some(waker) = self.tickets.settle(number, settled) {
+            waker.wake();
+        }
     }
 
     /// Wakes the poller, should it sleep.

@@ -7,6 +7,7 @@ use std::mem;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, OnceLock};
+use std::task::Waker;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -94,6 +95,9 @@ pub(crate) struct SharedPoller<T: Transport> {
     tally: TicketTally,
     /// Requests that cannot be sent yet, oldest first.
     backlog: VecDeque<Submission>,
+    /// Of callers whose calls have ended in this turn. Woken at its end, all together: a caller that is
+    /// woken may take this thread's core at once, and then finds as many answers as there are.
+    wakers: Vec<Waker>,
     turns: u32,
 }
 
@@ -151,6 +155,7 @@ impl<T: Transport> SharedPoller<T> {
             retiring: Vec::new(),
             records: (0..count).map(|_| Record::Free).collect(),
             backlog: VecDeque::new(),
+            wakers: Vec::new(),
             turns: 0,
             settings,
         };
@@ -192,7 +197,14 @@ impl<T: Transport> SharedPoller<T> {
                 .tickets
                 .look_after_queue(self.driver.clock.now());
         }
+        self.wake_callers();
         found_any | any_settled
+    }
+
+    fn wake_callers(&mut self) {
+        for waker in self.wakers.drain(..) {
+            waker.wake();
+        }
     }
 
     fn is_over(&self) -> bool {
@@ -398,8 +410,9 @@ impl<T: Transport> SharedPoller<T> {
             Err(error) => error.code().number(),
         };
         let settled = Settled { buf, outcome };
-        let is_wanted = self.settings.tickets.settle(number, settled);
-        self.tally.end(number, code, is_wanted);
+        let waker = self.settings.tickets.settle(number, settled);
+        self.tally.end(number, code, waker.is_some());
+        self.wakers.extend(waker);
     }
 
     /// Ends a call that was never sent.
@@ -577,6 +590,7 @@ impl<T: Transport> SharedPoller<T> {
         self.driver.on_idle(now);
         self.settings.tickets.look_after_queue(now);
         self.settle();
+        self.wake_callers();
     }
 
     /// What is under way, in words: nothing when all calls have ended.
@@ -627,6 +641,7 @@ impl<T: Transport> Drop for SharedPoller<T> {
         for submission in backlog.into_iter().chain(submitted) {
             self.refuse_unconnected(submission.ticket, None);
         }
+        self.wake_callers();
     }
 }
 
@@ -651,6 +666,8 @@ pub(super) fn refuse_all(settings: &Settings, error: FabricError) {
             latest: Some(Arc::clone(&error)),
         };
         let outcome = Err(CallError::new(cause, Execution::NeverSent));
-        settings.tickets.settle(number, Settled { buf, outcome });
+        if let Some(waker) = settings.tickets.settle(number, Settled { buf, outcome }) {
+            waker.wake();
+        }
     }
 }

@@ -228,26 +228,25 @@ impl Tickets {
         matches!(*self.desk(number), Desk::Abandoned)
     }
 
-    /// The poller is done with a call. Whether its caller has waited for that.
-    pub(crate) fn settle(&self, number: u32, settled: Settled) -> bool {
+    /// The poller is done with a call. Its caller's waker, to be woken, if the caller still waits.
+    #[must_use]
+    pub(crate) fn settle(&self, number: u32, settled: Settled) -> Option<Waker> {
         let mut desk = self.desk(number);
         match mem::take(&mut *desk) {
             Desk::Waiting(waker) => {
                 *desk = Desk::Settled(settled);
-                drop(desk);
-                waker.wake();
-                true
+                Some(waker)
             }
             Desk::Abandoned => {
                 drop(desk);
                 let buf = settled.buf;
                 self.give_back(Ticket { number, buf });
-                false
+                None
             }
             // Settled already, by a caller that found its poller ended.
             other @ (Desk::Idle | Desk::Settled(_)) => {
                 *desk = other;
-                false
+                None
             }
         }
     }
@@ -345,16 +344,16 @@ mod tests {
         tickets.submit(a, waker);
         tickets.submit(b, waker);
         assert!(tickets.take(a, waker).is_none());
-        tickets.settle(a, settled());
+        let _ = tickets.settle(a, settled());
         assert_eq!(tickets.take(a, waker).unwrap().buf, [7]);
         tickets.leave(b);
         assert!(tickets.is_abandoned(b));
         assert_eq!(tickets.in_use(), 2);
-        tickets.settle(b, settled());
+        let _ = tickets.settle(b, settled());
         assert_eq!(tickets.in_use(), 1, "a's caller has not given it back");
         tickets.submit(a, waker);
-        tickets.settle(a, settled());
-        tickets.settle(a, settled());
+        let _ = tickets.settle(a, settled());
+        let _ = tickets.settle(a, settled());
         tickets.leave(a);
         assert_eq!(tickets.in_use(), 0);
     }
