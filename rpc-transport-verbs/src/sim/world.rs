@@ -342,11 +342,9 @@ impl World {
                 if now < since + LONGEST_SLEEP {
                     return false;
                 }
-                // What the engine does for a sleeper, it may not have done yet: it has two ticks for it,
-                // of which the first sees that nobody polls any more.
-                device.step_engine(now);
-                device.step_engine(now);
-                is_overdue = !is_woken();
+                // What the engine does for a sleeper, it may not have done yet: that is excused. Whoever
+                // is at rest needs nothing of it.
+                is_overdue = device.is_at_rest();
             }
             process.asleep.set(None);
         }
@@ -395,11 +393,15 @@ impl World {
         let any = |pairings: &[Pairing]| pairings[random.below(pairings.len() as u64) as usize];
         if simulation.strikes(Fault::QueuePairFails) {
             let unlucky = any(&pairings);
-            let (process, qp_num) = match random.happens(500) {
-                true => unlucky.client,
-                false => unlucky.server,
+            let ((process, qp_num), (peer, _)) = match random.happens(500) {
+                true => (unlucky.client, unlucky.server),
+                false => (unlucky.server, unlucky.client),
             };
             self.fail_queue_pair(process, qp_num);
+            if random.happens(500) {
+                // While it is slow to hear of it, what was sent to it is used for something else.
+                self.processes[peer.0].stalled[0].set(random.below(60) as u32);
+            }
         }
         let mut lines = self.town.lines.borrow_mut();
         if !lines.is_empty() && simulation.strikes(Fault::LineCut) {

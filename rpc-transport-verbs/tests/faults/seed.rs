@@ -221,9 +221,13 @@ impl Campaign {
 
     fn be_busy(&mut self) {
         let calls = 1 + self.random.below(120);
+        let burst = self.random.below(12) + 1;
         for id in 0..calls {
             self.begin(id);
-            for _ in 0..=self.random.below(1 + 2 * BUSY_ROUNDS / calls) {
+            if !id.is_multiple_of(burst) {
+                continue;
+            }
+            for _ in 0..=self.random.below(1 + 2 * burst * BUSY_ROUNDS / calls) {
                 self.round();
             }
         }
@@ -267,8 +271,9 @@ impl Campaign {
         };
         let len = || match random.below(3) {
             0 => random.below(40),
-            1 => random.below(240),
-            _ => random.below(600),
+            1 => random.below(600),
+            // Alike, and not in the ring: one that takes another's place looks right at first.
+            _ => 400,
         };
         let order = Order {
             id,
@@ -490,6 +495,9 @@ impl Campaign {
     fn finish(self) -> Report {
         if let Some(mixed_up) = self.services.mixed_up() {
             panic!("{mixed_up}");
+        }
+        if let Some((id, runs)) = self.services.repeated() {
+            panic!("call {id}: its handler ran {runs} times");
         }
         for NeverSent { id, hops } in &self.never_sent {
             let runs = self.services.runs(*id, *hops);

@@ -196,6 +196,13 @@ impl Services {
             .unwrap_or(0)
     }
 
+    /// An order whose handler was begun more than once, at the same hop.
+    pub(crate) fn repeated(&self) -> Option<(u64, u32)> {
+        let runs = self.0.runs.borrow();
+        let repeated = runs.iter().filter(|(_, runs)| **runs > 1);
+        repeated.map(|((id, _), runs)| (*id, *runs)).min()
+    }
+
     pub(crate) fn mixed_up(&self) -> Option<String> {
         self.0.mixed_up.borrow().clone()
     }

@@ -10,6 +10,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use super::super::fork_guard::ForkGuard;
+use super::domain::Domain;
 use super::engine::Engine;
 use super::node::Node;
 use super::objects::Context;
@@ -80,6 +81,15 @@ impl SimulatedProcess {
             }
         }
         left
+    }
+
+    /// Whether the engine has nothing to do for any context: peers wake those that sleep.
+    pub(crate) fn is_at_rest(&self) -> bool {
+        let mut contexts = Vec::new();
+        self.node.contexts(&mut contexts);
+        let is_at_rest =
+            |context: Arc<Domain>| context.enter().is_ok_and(|state| state.is_at_rest());
+        contexts.into_iter().all(is_at_rest)
     }
 
     /// Fails a queue pair as a device does by itself, and says so with a completion, with an event, or
