@@ -1,7 +1,7 @@
 # Everything that is done with this workspace, by name. `make` alone says what there is.
 # Settings (RDMA=1, DEVICE=mlx5_0) reach the scripts as environment variables, as make passes them on.
 .DEFAULT_GOAL := help
-.PHONY: help demo test setup test-rdma bench bench-peers bench-rdma faults count fuzz
+.PHONY: help demo test setup test-rdma bench bench-peers bench-rdma faults soak count fuzz
 
 help: ## Say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,6 +29,9 @@ bench-peers: ## Measure beside tonic and UCX, in one table (builds tonic)
 
 bench-rdma: ## Measure kernel verbs: on Soft-RoCE in a guest
 	@benches/bench-rdma
+
+soak: ## Kill, stop, starve and cut off real processes for ten minutes (SOAK_SECONDS, SOAK_SEED)
+	@SOAK_SECONDS=$${SOAK_SECONDS:-600} cargo test --quiet -p examples --test soak -- --nocapture
 
 faults: ## Run 10,000 seeds of calls on which things go wrong (SEEDS=n; SEED=n replays one)
 	@SEEDS=$${SEEDS:-10000} cargo test --quiet --profile faults -p rpc-transport-verbs --features test-util --test faults

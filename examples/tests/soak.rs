@@ -1,0 +1,457 @@
+//! Processes on which everything goes wrong for as long as one likes: a server that is killed, stopped and
+//! starved, clients that are killed and stopped, connections whose sockets are closed.
+//!
+//! ```sh
+//! make soak                                # ten minutes
+//! SOAK_SECONDS=60 SOAK_SEED=17 make soak   # another time, and the same sequence of misfortunes
+//! ```
+//!
+//! Clients call through shared channels and check every answer. What has to hold: every call ends, with
+//! the right answer or an honest error; clients find their server again whenever they are let; and
+//! processes that live through all of it have as many files and as much memory as before.
+
+#[allow(dead_code)]
+mod echo_process;
+
+use std::collections::HashMap;
+use std::io::{self, BufRead, BufReader, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use echo_process::{Obedient, device};
+use proto::echo::{EchoClient, EchoRequest, EchoServer};
+use rpc_core::testing::Random;
+use rpc_core::{Channel, Code, Request, Server, block_on};
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, prlimit};
+
+/// Where a process listens, or whom it calls.
+const ADDRESS: &str = "VERBLINE_TEST_ADDRESS";
+
+const CLIENTS: usize = 3;
+
+/// Callers of one client, each with one call at a time.
+const CALLERS: u64 = 4;
+
+/// The time that each call is given; a call that takes as much longer as this again never ends.
+const CALL_TIME: Duration = Duration::from_secs(2);
+const NEVER: Duration = Duration::from_secs(60);
+
+/// How long clients have to find their server again in peace: far more than backoff and handshake take.
+const PEACE: Duration = Duration::from_secs(60);
+
+#[test]
+#[ignore = "the soak runs it, as the server's process"]
+fn server_process() {
+    let address = std::env::var(ADDRESS).unwrap();
+    // Its predecessor's port may need a moment to be free.
+    let started = Instant::now();
+    let server = loop {
+        let builder = Server::builder(&device()).add_service(EchoServer::per_poller(|| Obedient));
+        match builder.bind(&address) {
+            Ok(server) => break server,
+            Err(error) if started.elapsed() > PEACE => panic!("{error}"),
+            Err(_) => thread::sleep(Duration::from_millis(10)),
+        }
+    };
+    say("\nup 0 0");
+    server.run().unwrap();
+}
+
+#[test]
+#[ignore = "the soak runs it, as a client's process"]
+fn client_process() {
+    let channel = Channel::builder(&device(), &std::env::var(ADDRESS).unwrap())
+        .reconnect_backoff(Duration::from_millis(10), Duration::from_millis(200))
+        .connect_lazy()
+        .unwrap();
+    let (answered, failed) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let busy_since: Arc<Mutex<HashMap<u64, Instant>>> = Arc::default();
+    for caller in 0..CALLERS {
+        let echo = EchoClient::new(channel.clone());
+        let (answered, failed) = (Arc::clone(&answered), Arc::clone(&failed));
+        let busy_since = Arc::clone(&busy_since);
+        thread::spawn(move || {
+            for number in 0u64.. {
+                let length = 16 + (number * 97 % 3000) as usize;
+                let mut payload = vec![caller as u8; length];
+                payload[..8].copy_from_slice(&number.to_le_bytes());
+                let request = EchoRequest {
+                    payload: payload.clone(),
+                };
+                let request = Request::new(request)
+                    .with_timeout(CALL_TIME)
+                    .wait_for_ready(number % 2 == 0);
+                busy_since.lock().unwrap().insert(caller, Instant::now());
+                match block_on(echo.echo(request)) {
+                    Ok(reply) => {
+                        if reply.into_inner().payload != payload {
+                            give_up(&format!("caller {caller}, call {number}: a wrong answer"));
+                        }
+                        answered.fetch_add(1, Ordering::Relaxed);
+                    }
+                    Err(error) => {
+                        // What a restart, a lost connection or a long stop may bring about.
+                        let may_be = [Code::Unavailable, Code::DeadlineExceeded];
+                        if !may_be.contains(&error.code()) {
+                            give_up(&format!("caller {caller}, call {number}: {error}"));
+                        }
+                        failed.fetch_add(1, Ordering::Relaxed);
+                        thread::sleep(Duration::from_millis(1));
+                    }
+                }
+            }
+        });
+    }
+    loop {
+        let (answered, failed) = (
+            answered.load(Ordering::Relaxed),
+            failed.load(Ordering::Relaxed),
+        );
+        say(&format!("\nup {answered} {failed}"));
+        for (caller, since) in &*busy_since.lock().unwrap() {
+            if since.elapsed() > NEVER {
+                give_up(&format!("a call of caller {caller} has not ended"));
+            }
+        }
+        thread::sleep(Duration::from_millis(100));
+    }
+}
+
+#[allow(clippy::print_stdout, reason = "its parent reads it")]
+fn say(line: &str) {
+    println!("{line}");
+    let _ = io::stdout().flush();
+}
+
+#[allow(clippy::print_stderr, reason = "for a person")]
+fn give_up(why: &str) -> ! {
+    eprintln!("!! {why}");
+    std::process::exit(3);
+}
+
+/// A process of the soak, killed when it is dropped.
+struct Member {
+    process: Child,
+    /// What it has said last: calls answered, calls failed.
+    said: Arc<(AtomicU64, AtomicU64)>,
+}
+
+impl Member {
+    fn start(test: &str, address: SocketAddr) -> Self {
+        let mut process = Command::new(std::env::current_exe().unwrap())
+            .args([
+                "--exact",
+                test,
+                "--ignored",
+                "--nocapture",
+                "--test-threads=1",
+            ])
+            .env(ADDRESS, address.to_string())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let said = Arc::new((AtomicU64::new(0), AtomicU64::new(0)));
+        let (lines, told) = (
+            BufReader::new(process.stdout.take().unwrap()),
+            Arc::clone(&said),
+        );
+        let (up, is_up) = std::sync::mpsc::channel();
+        thread::spawn(move || {
+            for line in lines.lines().map_while(Result::ok) {
+                let numbers = line
+                    .strip_prefix("up ")
+                    .and_then(|rest| rest.split_once(' '));
+                if let Some((answered, failed)) = numbers {
+                    told.0
+                        .store(answered.parse().unwrap_or(0), Ordering::Relaxed);
+                    told.1.store(failed.parse().unwrap_or(0), Ordering::Relaxed);
+                    let _ = up.send(());
+                }
+            }
+        });
+        is_up
+            .recv_timeout(PEACE)
+            .unwrap_or_else(|_| panic!("{test} does not come up"));
+        Self { process, said }
+    }
+
+    fn pid(&self) -> Pid {
+        Pid::from_child(&self.process)
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(self.pid(), signal).unwrap();
+    }
+
+    fn answered(&self) -> u64 {
+        self.said.0.load(Ordering::Relaxed)
+    }
+
+    /// Whether it has ended by itself: with the status that [`give_up`] ends with, the soak has failed.
+    fn has_ended(&mut self) -> bool {
+        let Some(status) = self.process.try_wait().unwrap() else {
+            return false;
+        };
+        assert_ne!(status.code(), Some(3), "a client has given up: see above");
+        true
+    }
+
+    fn open_files(&self) -> usize {
+        let files = std::fs::read_dir(format!("/proc/{}/fd", self.process.id()));
+        files.map_or(0, Iterator::count)
+    }
+
+    /// A size in KiB: see proc_pid_status(5).
+    fn size_kib(&self, name: &str) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.process.id()));
+        let status = status.unwrap_or_default();
+        let line = status.lines().find_map(|line| line.strip_prefix(name));
+        line.and_then(|line| line.split_whitespace().next()?.parse().ok())
+            .unwrap_or(0)
+    }
+
+    fn resident_kib(&self) -> u64 {
+        self.size_kib("VmRSS:")
+    }
+
+    /// Leaves it no more of something than it has, for a while.
+    fn starve(&self, resource: Resource, present: u64, time: Duration) {
+        let before = getrlimit(resource);
+        let starved = Rlimit {
+            current: Some(present),
+            maximum: before.maximum,
+        };
+        // It may end at any moment, of this or of something else.
+        let _ = prlimit(Some(self.pid()), resource, starved);
+        thread::sleep(time);
+        let _ = prlimit(Some(self.pid()), resource, before);
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// Between clients and server stands one who can close their sockets: the liveness channel, and with it
+/// handshakes under way. What travels by RDMA messages does not come by here.
+struct Wire {
+    address: SocketAddr,
+    open: Arc<Mutex<Vec<(TcpStream, TcpStream)>>>,
+}
+
+impl Wire {
+    fn to(server: SocketAddr) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let open: Arc<Mutex<Vec<(TcpStream, TcpStream)>>> = Arc::default();
+        let pairs = Arc::clone(&open);
+        thread::spawn(move || {
+            for near in listener.incoming().map_while(Result::ok) {
+                // Without a server, the client is hung up on.
+                let Ok(far) = TcpStream::connect(server) else {
+                    continue;
+                };
+                for (from, to) in [(&near, &far), (&far, &near)] {
+                    let (mut from, mut to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
+                    thread::spawn(move || {
+                        let _ = io::copy(&mut from, &mut to);
+                        let _ = to.shutdown(Shutdown::Both);
+                        let _ = from.shutdown(Shutdown::Both);
+                    });
+                }
+                let mut pairs = pairs.lock().unwrap();
+                // Those that have ended since.
+                pairs.retain(|(near, _)| near.peer_addr().is_ok());
+                pairs.push((near, far));
+            }
+        });
+        Self { address, open }
+    }
+
+    fn cut_one(&self, random: &Random) {
+        let mut open = self.open.lock().unwrap();
+        if !open.is_empty() {
+            let index = random.below(open.len() as u64) as usize;
+            let (near, far) = open.swap_remove(index);
+            let half = random.happens(500);
+            let _ = near.shutdown(if half {
+                Shutdown::Write
+            } else {
+                Shutdown::Both
+            });
+            let _ = far.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+/// What it tells at the end, by misfortune.
+type Tally = std::collections::BTreeMap<&'static str, u32>;
+
+struct Soak {
+    random: Random,
+    server_address: SocketAddr,
+    wire: Wire,
+    server: Member,
+    clients: Vec<Member>,
+    tally: Tally,
+}
+
+impl Soak {
+    fn begin(seed: u64) -> Self {
+        // A port that was free a moment ago.
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let server_address = listener.local_addr().unwrap();
+        drop(listener);
+        let wire = Wire::to(server_address);
+        let server = Member::start("server_process", server_address);
+        let clients = (0..CLIENTS)
+            .map(|_| Member::start("client_process", wire.address))
+            .collect();
+        Self {
+            random: Random::new(seed),
+            server_address,
+            wire,
+            server,
+            clients,
+            tally: Tally::new(),
+        }
+    }
+
+    fn short_while(&self, most_ms: u64) -> Duration {
+        Duration::from_micros(self.random.below(most_ms * 1000))
+    }
+
+    fn misfortune(&mut self) {
+        let client = self.random.below(self.clients.len() as u64) as usize;
+        let what = match self.random.below(9) {
+            0 => {
+                self.server.signal(Signal::KILL);
+                self.server = Member::start("server_process", self.server_address);
+                "server killed"
+            }
+            1 => {
+                // The first lives through everything, so that what it keeps can be seen.
+                let mortal = client.max(1);
+                self.clients[mortal] = Member::start("client_process", self.wire.address);
+                "client killed"
+            }
+            2 | 3 => {
+                let on_server = self.random.happens(500);
+                let stopped = if on_server {
+                    &self.server
+                } else {
+                    &self.clients[client]
+                };
+                stopped.signal(Signal::STOP);
+                thread::sleep(self.short_while(1500));
+                stopped.signal(Signal::CONT);
+                "process stopped"
+            }
+            4 | 5 => {
+                self.wire.cut_one(&self.random);
+                "socket closed"
+            }
+            6 => {
+                let mut stream = TcpStream::connect(self.server_address).unwrap();
+                let garbage: Vec<u8> = (0..self.random.below(200)).map(|n| n as u8).collect();
+                let _ = stream.write_all(&garbage);
+                "garbage at the handshake's port"
+            }
+            7 => {
+                let time = self.short_while(300);
+                let files = self.server.open_files() as u64;
+                self.server.starve(Resource::Nofile, files, time);
+                "server without files"
+            }
+            _ => {
+                let time = self.short_while(300);
+                let address_space = self.server.size_kib("VmSize:") * 1024;
+                self.server.starve(Resource::As, address_space, time);
+                "server without memory"
+            }
+        };
+        *self.tally.entry(what).or_default() += 1;
+        // A process that gets no memory is ended by its allocator: that is a death like others.
+        if self.server.has_ended() {
+            self.server = Member::start("server_process", self.server_address);
+            *self.tally.entry("server died of it").or_default() += 1;
+        }
+        for client in &mut self.clients {
+            assert!(!client.has_ended(), "a client has ended by itself");
+        }
+    }
+
+    /// In peace, every client gets answers.
+    fn recover(&mut self) {
+        let before: Vec<_> = self.clients.iter().map(Member::answered).collect();
+        let started = Instant::now();
+        while self
+            .clients
+            .iter()
+            .zip(&before)
+            .any(|(client, before)| client.answered() < before + 100)
+        {
+            assert!(
+                started.elapsed() < PEACE,
+                "a client gets no answers in peace, after {:?}",
+                self.tally
+            );
+            for client in &mut self.clients {
+                assert!(!client.has_ended(), "a client has ended by itself");
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+#[test]
+#[allow(clippy::print_stdout, reason = "a person waits")]
+fn whatever_happens_to_processes_calls_end_and_clients_find_their_server_again() {
+    let setting = |name, default| std::env::var(name).map_or(default, |text| text.parse().unwrap());
+    let time = Duration::from_secs(setting("SOAK_SECONDS", 10));
+    let seed = setting("SOAK_SEED", u64::from(std::process::id()));
+    println!("SOAK_SEED={seed}, {time:?}");
+    let mut soak = Soak::begin(seed);
+    soak.recover();
+    let (files, memory) = (soak.clients[0].open_files(), soak.clients[0].resident_kib());
+    let started = Instant::now();
+    while started.elapsed() < time {
+        for _ in 0..=soak.random.below(6) {
+            soak.misfortune();
+            thread::sleep(soak.short_while(300));
+        }
+        soak.recover();
+    }
+    println!("{:?}", soak.tally);
+    for (index, client) in soak.clients.iter().enumerate() {
+        let failed = client.said.1.load(Ordering::Relaxed);
+        println!(
+            "client {index}: {} calls answered, {failed} failed",
+            client.answered()
+        );
+    }
+    // A connection that is being made, or that ends, has files of its own: they come and go.
+    let settled = Instant::now();
+    while soak.clients[0].open_files() > files && settled.elapsed() < PEACE {
+        thread::sleep(Duration::from_millis(50));
+    }
+    let survivor = &soak.clients[0];
+    println!(
+        "client 0: {files} files and {memory} KiB at first, {} and {} at the end",
+        survivor.open_files(),
+        survivor.resident_kib()
+    );
+    assert!(survivor.open_files() <= files, "files are left open");
+    // Allocators keep some; what is lost with each connection would be seen in a long run.
+    assert!(
+        survivor.resident_kib() < memory + 32 * 1024,
+        "memory is lost"
+    );
+}
