@@ -10,7 +10,6 @@
 //! the right answer or an honest error; clients find their server again whenever they are let; and
 //! processes that live through all of it have as many files and as much memory as before.
 
-#[allow(dead_code)]
 mod echo_process;
 
 use std::collections::HashMap;
