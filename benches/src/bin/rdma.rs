@@ -26,6 +26,7 @@ use benches::table::{self, Table};
 use benches::{Outcome, clock, cores, report};
 use clap::{Parser, Subcommand, ValueEnum};
 use rpc_core::frame::HEADER_LEN;
+use rpc_core::{Intents, Waiting};
 use rpc_transport_verbs::Device;
 
 /// Measures calls over an RDMA device in turn with raw verbs and with `ib_send_lat`.
@@ -114,7 +115,7 @@ impl Sides {
         cores::pin_current_thread(cores.client)?;
         let load = Load::new(Shape::Fixed64, FIXED_SIZE)?;
         let frame_len = HEADER_LEN + load.encoded_len();
-        let rpc = Rpc::start(device, cores.server, &intents_for(load.encoded_len()))?;
+        let rpc = Rpc::start(device, cores.server, &intents(&load))?;
         let like_rpc = RawArgs::like(&rpc.poller().limits(), cores.client, frame_len);
         Ok(Self {
             rpc: ClosedLoop::new(rpc, load)?,
@@ -129,7 +130,7 @@ impl ExchangeArgs {
         let cores = cores::Cores::choose()?;
         cores::pin_current_thread(cores.client)?;
         let load = Load::new(Shape::Fixed64, FIXED_SIZE)?;
-        let rpc = Rpc::start(&self.device, cores.server, &intents_for(load.encoded_len()))?;
+        let rpc = Rpc::start(&self.device, cores.server, &intents(&load))?;
         // One side alone: every system call of the other would have to be traced too.
         let mut side: Box<dyn Side> = match self.what {
             What::Raw => {
@@ -304,5 +305,13 @@ fn main() -> ExitCode {
             eprintln!("rdma: {error}");
             ExitCode::FAILURE
         }
+    }
+}
+
+/// Busy, as perftest's programs are, whose system calls these are compared with.
+fn intents(load: &Load) -> Intents {
+    Intents {
+        waiting: Waiting::Busy,
+        ..intents_for(load.encoded_len())
     }
 }
