@@ -1,4 +1,4 @@
-//! Hooks of a simulation, in which the device goes wrong as its seed wants it: see [`crate::sim`].
+//! Hooks of a simulation, in which the device goes wrong as its seed wants it: see `sim`.
 //!
 //! Macros, so that nothing of them is left in a build without the feature `test-util`.
 
