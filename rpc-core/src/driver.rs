@@ -64,7 +64,7 @@ const TURNS_PER_CLOCK: u32 = 64;
 /// The longest sleep of a poller on which calls or responses wait for room.
 const SHORT_SLEEP: Duration = Duration::from_millis(1);
 
-/// The longest sleep of any: once a second it looks after connections that are idle.
+/// The longest sleep of any: connections that are idle are looked after in between.
 const LONG_SLEEP: Duration = Duration::from_secs(1);
 
 /// How long no call has to be begun on a connection before its credits are given back: long enough
@@ -224,6 +224,8 @@ impl<T: Transport> Driver<T> {
         let turns = self.tally.turns.taken.add(1);
         if turns.is_multiple_of(TURNS_PER_PUBLICATION) {
             self.publish();
+            // Before a sleep it is done too, but a busy poller never sleeps.
+            self.on_idle(self.clock.now());
         }
         let (mut events, any_blocked) = {
             let state = &mut *self.state.borrow_mut();
@@ -416,18 +418,18 @@ impl<T: Transport> Driver<T> {
     }
 
     /// Sleeps until something comes from the device, a deadline passes, or the bell is rung; not at all
-    /// if `has_more`, which tells of what others bring, says that there is something already.
-    /// No longer than `at_most`. Whether the look before it found something to do.
-    pub(crate) fn sleep(&self, at_most: Duration, has_more: &dyn Fn() -> bool) -> bool {
+    /// if there is something already. `how_long` says how long the caller has nothing to do, `None` if it
+    /// has. Whether the look before it found something to do.
+    pub(crate) fn sleep(&self, how_long: &dyn Fn() -> Option<Duration>) -> bool {
         self.on_idle(self.clock.now());
         self.bell.lie_down();
         self.state.borrow_mut().transport.arm();
         // What came before the device was armed, and what was brought before this poller lay down.
-        let found_any = self.turn()
-            || has_more()
-            || self.ready.is_any()
-            || !self.state.borrow().settled.is_empty();
-        if !found_any {
+        let found_any =
+            self.turn() || self.ready.is_any() || !self.state.borrow().settled.is_empty();
+        // Asked after lying down: whoever brings something from now on rings.
+        let at_most = how_long().filter(|_| !found_any);
+        if let Some(at_most) = at_most {
             self.publish();
             let state = &mut *self.state.borrow_mut();
             let lies_down = self.clock.now();
@@ -443,7 +445,7 @@ impl<T: Transport> Driver<T> {
             self.as_part_of_a_turn(|| self.expire_deadlines());
             self.wake_collected();
         }
-        found_any
+        at_most.is_none()
     }
 
     /// Ends what has taken longer than it was allowed to.

@@ -56,7 +56,8 @@ impl<T> Request<T> {
     /// On the client, with a [`Channel`](crate::Channel): whether the call waits, up to its deadline,
     /// for a connection that is not there at the moment, instead of failing with `UNAVAILABLE`. What
     /// the channel's builder says goes for requests that do not say. A
-    /// [`LocalChannel`](crate::LocalChannel) is one connection and nothing to wait for.
+    /// [`LocalChannel`](crate::LocalChannel) is one connection and nothing to wait for. Calls that wait
+    /// are among the `max_in_flight` that may be under way: with so many of them, others wait too.
     #[must_use]
     pub fn wait_for_ready(mut self, waits: bool) -> Self {
         self.waits_for_ready = Some(waits);

@@ -97,7 +97,7 @@ pub(crate) trait Poller {
     /// Takes a turn; whether it found anything to do.
     fn turn(&self) -> bool;
     /// Sleeps until something comes; see [`Driver::sleep`].
-    fn sleep(&self, at_most: Duration, has_more: &dyn Fn() -> bool);
+    fn sleep(&self, how_long: &dyn Fn() -> Option<Duration>);
     fn is_turning(&self) -> bool;
     /// What `block_on` waits with.
     fn own_waker(&self) -> &OwnWaker;
@@ -307,7 +307,9 @@ impl<T: Transport> Poller for Driver<T> {
     ) -> Polled {
         let mut state = self.state.borrow_mut();
         let Some(entry) = state.links.get_mut(link.index()) else {
-            return Polled::Failed(never_sent(Cause::Disconnected(CloseReason::Local)));
+            // It was sent, once.
+            let cause = Cause::Disconnected(CloseReason::Local);
+            return Polled::Failed(CallError::new(cause, Execution::MayHaveRun));
         };
         match entry.calls.take(call, || asker.waits(&self.own)) {
             Taken::Pending => {
@@ -383,8 +385,8 @@ impl<T: Transport> Poller for Driver<T> {
         Self::turn(self)
     }
 
-    fn sleep(&self, at_most: Duration, has_more: &dyn Fn() -> bool) {
-        Self::sleep(self, at_most, has_more);
+    fn sleep(&self, how_long: &dyn Fn() -> Option<Duration>) {
+        Self::sleep(self, how_long);
     }
 
     fn is_turning(&self) -> bool {
@@ -455,7 +457,7 @@ impl<T: Transport> crate::driver::State<T> {
     fn leave(&mut self, link: LinkKey, waiter: Option<WaiterKey>) {
         if let Some(waiter) = waiter
             && let Some(entry) = self.links.get_mut(link.index())
-            && let Some(timer) = entry.waiters.leave(waiter)
+            && let Some(timer) = entry.waiters.leave(waiter).timer
         {
             self.timers.cancel(timer);
         }

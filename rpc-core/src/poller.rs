@@ -173,7 +173,8 @@ impl LocalPoller {
                 }
             }
             if idle.after_turn(self.driver.turn()) {
-                self.driver.sleep(Duration::MAX, &|| own.is_woken());
+                self.driver
+                    .sleep(&|| (!own.is_woken()).then_some(Duration::MAX));
             }
         }
     }

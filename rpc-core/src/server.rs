@@ -359,7 +359,7 @@ impl<F: Fabric> ServerBuilder<F> {
         self
     }
 
-    /// How many pollers serve, each on a thread of its own that spins: no more than there are cores
+    /// How many pollers serve, each on a thread of its own: no more than there are cores
     /// for. Default: 1, and the least.
     #[must_use]
     pub fn pollers(mut self, pollers: usize) -> Self {
@@ -603,14 +603,14 @@ fn serve<T: Transport>(driver: Rc<Driver<T>>, waiting: Waiting, stopping: &Stopp
     let mut idle = Idle::new(waiting);
     while !stopping.is_told() {
         if idle.after_turn(driver.turn()) {
-            driver.sleep(Duration::MAX, &|| stopping.is_told());
+            driver.sleep(&|| (!stopping.is_told()).then_some(Duration::MAX));
         }
     }
     let mut shutting_down = ShuttingDown::begin(&driver, stopping.shutdown());
     let mut found_any = driver.turn();
     while !shutting_down.after_turn(&driver, found_any) {
         found_any = if idle.after_turn(found_any) {
-            driver.sleep(SHORT_REST, &|| false)
+            driver.sleep(&|| Some(SHORT_REST))
         } else {
             driver.turn()
         };

@@ -16,6 +16,15 @@ const PATIENCE: u32 = 16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct WaiterKey(usize);
 
+/// What is left of one that has left.
+#[derive(Debug)]
+pub(crate) struct Left {
+    /// To cancel.
+    pub(crate) timer: Option<TimerKey>,
+    /// To be dropped where that may run somebody's code.
+    _waker: Waker,
+}
+
 /// Waiting calls of one connection.
 #[derive(Debug, Default)]
 pub(crate) struct Waiters {
@@ -102,8 +111,8 @@ impl Waiters {
         }
     }
 
-    /// Leaves, because it is sent or gives up. Hands out its timer, to cancel.
-    pub(crate) fn leave(&mut self, key: WaiterKey) -> Option<TimerKey> {
+    /// Leaves, because it is sent or gives up.
+    pub(crate) fn leave(&mut self, key: WaiterKey) -> Left {
         let waiter = self.waiting.remove(key.0);
         if let Some(round) = waiter.called_up {
             self.came(round);
@@ -114,7 +123,10 @@ impl Waiters {
             self.queue
                 .retain(|&(key, arrival)| is_there(waiting, key, arrival));
         }
-        waiter.timer
+        Left {
+            timer: waiter.timer,
+            _waker: waiter.waker,
+        }
     }
 
     fn came(&mut self, round: u32) {
@@ -124,13 +136,18 @@ impl Waiters {
 
     /// There is room for `room` calls: calls up the next ones, and hands out their wakers. To be
     /// called once per turn.
-    pub(crate) fn call_up(&mut self, room: u32, mut wake: impl FnMut(Waker)) {
+    pub(crate) fn call_up(&mut self, room: u32, wake: impl FnMut(Waker)) {
         self.turns += 1;
         if self.turns > PATIENCE {
             self.turns = 0;
             self.expected = 0;
             self.round = self.round.wrapping_add(1);
         }
+        self.call_up_within_a_turn(room, wake);
+    }
+
+    /// The same, as often as there is room: those that were called up before have no less time to come.
+    pub(crate) fn call_up_within_a_turn(&mut self, room: u32, mut wake: impl FnMut(Waker)) {
         while self.expected < room
             && let Some((key, arrival)) = self.queue.pop_front()
         {

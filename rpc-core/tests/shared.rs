@@ -175,6 +175,49 @@ fn without_a_server_calls_fail_at_once_unless_they_wait_and_those_find_it_when_i
     network.assert_nothing_left();
 }
 
+#[test]
+fn callers_that_have_gone_leave_their_tickets_though_somebody_before_them_waits() {
+    let mut network = Network::new(Faults::none(), 5);
+    let node = network.share("server", &intents(4));
+    let channel = node.channel().clone();
+    let patient = || {
+        let request = Request::new(b"Ada".to_vec()).wait_for_ready(true);
+        Box::pin(channel.unary::<Vec<u8>, Vec<u8>>(&ECHO, request))
+    };
+    let mut first = patient();
+    let mut others: Vec<_> = (0..3).map(|_| patient()).collect();
+    for call in others.iter_mut().chain([&mut first]) {
+        assert!(poll(call).is_none());
+    }
+    network.settle();
+    drop(others);
+    network.settle();
+    let error = network
+        .try_run(echo(&channel, "Grace"))
+        .unwrap()
+        .unwrap_err();
+    assert_eq!(error.code(), Code::Unavailable);
+    drop(first);
+    network.settle();
+    network.assert_nothing_left();
+}
+
+#[test]
+fn a_call_that_was_sent_to_a_server_that_breaks_the_rules_may_have_run() {
+    let (mut network, gate) = served(Faults::none(), 0, 4);
+    let node = network.share("server", &intents(4));
+    let channel = node.channel().clone();
+    let mut call = Box::pin(channel.unary::<Vec<u8>, Vec<u8>>(&HELD, Request::new(vec![])));
+    assert!(poll(&mut call).is_none());
+    network.settle();
+    assert_eq!(gate.entered(), 1);
+    node.inject(&[0xff; 64]);
+    network.settle();
+    let error = poll(&mut call).unwrap().unwrap_err();
+    assert_eq!(error.code(), Code::Unavailable);
+    assert_eq!(error.execution(), Execution::MayHaveRun, "{error}");
+}
+
 /// A call under way, with what it asked for.
 struct Call {
     tag: u64,

@@ -7,6 +7,9 @@ use std::time::Duration;
 /// Backoff Protocol" has the same).
 const MULTIPLIER: f64 = 1.6;
 
+/// No wait is longer: sums of times stay what a clock can say.
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
 /// Waits between attempts to connect: longer and longer, and never the same for two clients, so that
 /// those of a server that comes back do not all come at once.
 #[derive(Clone, Debug)]
@@ -27,8 +30,8 @@ impl Backoff {
 
     pub(crate) fn seeded(first: Duration, longest: Duration, seed: u64) -> Self {
         Self {
-            first,
-            longest,
+            first: first.min(DAY),
+            longest: longest.min(DAY),
             failures: 0,
             random: seed | 1,
         }

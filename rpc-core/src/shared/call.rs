@@ -14,6 +14,7 @@ use super::{Lane, Shared, Submission};
 use crate::call_error::{CallError, Cause, Execution};
 use crate::client::{RequestLens, decode, write_request};
 use crate::clock::deadline_after;
+use crate::frame::HEADER_LEN;
 use crate::message::{Request, Response, TimeAllowed};
 use crate::method::MethodSpec;
 use crate::stats::is_timed_here;
@@ -101,7 +102,8 @@ impl<'a, Req: Message, Res: Message + Default> SharedCall<'a, Req, Res> {
         waiter: Option<WaiterKey>,
         cx: &mut Context<'_>,
     ) -> Poll<Result<Response<Res>, CallError>> {
-        if let Some(cause) = self.cause_to_fail() {
+        let lens = RequestLens::of(&self.request);
+        if let Some(cause) = self.cause_to_fail(lane, lens) {
             if let Some(waiter) = waiter {
                 lane.tickets.leave_queue(waiter);
             }
@@ -119,43 +121,50 @@ impl<'a, Req: Message, Res: Message + Default> SharedCall<'a, Req, Res> {
                 Poll::Pending
             }
             Wanted::Ticket(ticket) => {
-                self.submit(lane, ticket, cx);
+                // It is out of the queue, whatever the message's own code does now.
+                self.state = State::Done;
+                self.submit(lane, ticket, lens, cx);
                 Poll::Pending
             }
         }
     }
 
-    fn cause_to_fail(&self) -> Option<Cause> {
+    fn cause_to_fail(&self, lane: &Lane, lens: RequestLens) -> Option<Cause> {
         let has_passed = |deadline| deadline <= self.shared.clock.now();
         if self.deadline.is_some_and(has_passed) {
             return Some(Cause::DeadlineExceeded);
         }
-        let metadata_len = self.request.metadata().encoded_len();
-        if metadata_len > usize::from(u16::MAX) {
+        if lens.metadata > usize::from(u16::MAX) {
             return Some(Cause::RequestTooLong {
-                message_len: metadata_len,
+                message_len: lens.metadata,
                 limit: usize::from(u16::MAX),
+            });
+        }
+        // Before a buffer is made for it. What the server's slots are too short for, the poller finds.
+        let room = lane.limits.get()?.slot_len - HEADER_LEN;
+        if lens.metadata + lens.message > room {
+            return Some(Cause::RequestTooLong {
+                message_len: lens.message,
+                limit: room.saturating_sub(lens.metadata),
             });
         }
         None
     }
 
     /// Encodes on this thread, and hands the bytes over.
-    fn submit(&mut self, lane: &'a Lane, mut ticket: Ticket, cx: &mut Context<'_>) {
-        let lens = RequestLens::of(&self.request);
-        // Kept by a guard while the message's own code runs: if that panics, the ticket is not lost.
+    fn submit(&mut self, lane: &'a Lane, ticket: Ticket, lens: RequestLens, cx: &mut Context<'_>) {
+        let number = ticket.number;
         let mut guard = GiveBack {
             lane,
-            ticket: Some(Ticket {
-                number: ticket.number,
-                buf: Vec::new(),
-            }),
+            ticket: Some(ticket),
         };
-        let len = lens.metadata + lens.message;
-        ticket.buf.resize(len, 0);
-        write_request(&self.request, self.method, &mut ticket.buf[..len]);
-        guard.ticket = None;
-        let number = ticket.number;
+        if let Some(ticket) = &mut guard.ticket {
+            ticket.buf.resize(lens.metadata + lens.message, 0);
+            write_request(&self.request, self.method, &mut ticket.buf);
+        }
+        let Some(ticket) = guard.ticket.take() else {
+            return;
+        };
         lane.tickets.submit(number, cx.waker());
         self.state = State::Submitted(lane, number);
         let submission = Submission {
@@ -178,7 +187,11 @@ impl<Req, Res> Drop for SharedCall<'_, Req, Res> {
         match mem::replace(&mut self.state, State::Done) {
             State::New | State::Done => {}
             State::Waiting(lane, waiter) => lane.tickets.leave_queue(waiter),
-            State::Submitted(lane, number) => lane.tickets.leave(number),
+            State::Submitted(lane, number) => {
+                lane.tickets.leave(number);
+                // It may lie in the backlog, for a poller that sleeps.
+                lane.ring();
+            }
         }
     }
 }

@@ -4,6 +4,8 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
+use slab::Slab;
+
 use crate::transport::ConnectError;
 
 /// How a channel stands with its server. Names and meanings are gRPC's ("gRPC Connectivity Semantics
@@ -48,7 +50,8 @@ struct Inner {
     /// Counts changes of the overall state.
     version: u64,
     latest_error: Option<Arc<ConnectError>>,
-    wakers: Vec<Waker>,
+    /// Of each watch, while it waits.
+    watches: Slab<Option<Waker>>,
 }
 
 impl Connectivity {
@@ -58,7 +61,7 @@ impl Connectivity {
             overall: state,
             version: 0,
             latest_error: None,
-            wakers: Vec::new(),
+            watches: Slab::new(),
         }))
     }
 
@@ -89,11 +92,12 @@ impl Connectivity {
         if error.is_some() {
             inner.latest_error = error;
         }
-        let mut wakers = Vec::new();
+        let mut wakers: Vec<Waker> = Vec::new();
         if inner.overall != overall {
             inner.overall = overall;
             inner.version += 1;
-            wakers = std::mem::take(&mut inner.wakers);
+            let watches = inner.watches.iter_mut();
+            wakers = watches.filter_map(|(_, waker)| waker.take()).collect();
         }
         drop(inner);
         for waker in wakers {
@@ -110,8 +114,9 @@ impl Connectivity {
     }
 
     /// The state, once it is another than that of `seen`.
-    pub(crate) fn poll_changed(
+    fn poll_changed(
         &self,
+        watch: usize,
         seen: &mut u64,
         cx: &mut Context<'_>,
     ) -> Poll<ConnectivityState> {
@@ -120,14 +125,10 @@ impl Connectivity {
             *seen = inner.version;
             return Poll::Ready(inner.overall);
         }
-        if !inner.wakers.iter().any(|waker| waker.will_wake(cx.waker())) {
-            inner.wakers.push(cx.waker().clone());
-        }
+        let before = inner.watches[watch].replace(cx.waker().clone());
+        drop(inner);
+        drop(before);
         Poll::Pending
-    }
-
-    pub(crate) fn version(&self) -> u64 {
-        self.lock().version
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -139,15 +140,39 @@ impl Connectivity {
 /// Tells of changes of a channel's [`ConnectivityState`].
 #[derive(Debug)]
 pub struct Watch {
-    pub(super) connectivity: Arc<Connectivity>,
-    pub(super) seen: u64,
+    connectivity: Arc<Connectivity>,
+    /// Its place among the watches.
+    place: usize,
+    seen: u64,
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        let waker = self.connectivity.lock().watches.remove(self.place);
+        drop(waker);
+    }
 }
 
 impl Watch {
+    /// Of changes from now on.
+    pub(super) fn of(connectivity: &Arc<Connectivity>) -> Self {
+        let mut inner = connectivity.lock();
+        Self {
+            place: inner.watches.insert(None),
+            seen: inner.version,
+            connectivity: Arc::clone(connectivity),
+        }
+    }
+
     /// The next state that is another than the one before. States that lasted while nobody asked
     /// are passed over: what comes is the present one.
     pub async fn changed(&mut self) -> ConnectivityState {
-        std::future::poll_fn(|cx| self.connectivity.poll_changed(&mut self.seen, cx)).await
+        std::future::poll_fn(|cx| self.poll_changed(cx)).await
+    }
+
+    fn poll_changed(&mut self, cx: &mut Context<'_>) -> Poll<ConnectivityState> {
+        self.connectivity
+            .poll_changed(self.place, &mut self.seen, cx)
     }
 
     /// The present state.
@@ -182,16 +207,18 @@ mod tests {
 
     #[test]
     fn a_watch_is_told_of_changes_and_of_nothing_else() {
-        let connectivity = Connectivity::new(1, Connecting);
+        let connectivity = Arc::new(Connectivity::new(1, Connecting));
         let mut cx = Context::from_waker(Waker::noop());
-        let mut seen = connectivity.version();
-        assert!(connectivity.poll_changed(&mut seen, &mut cx).is_pending());
+        let mut watch = Watch::of(&connectivity);
+        assert!(watch.poll_changed(&mut cx).is_pending());
         connectivity.set(0, Connecting);
-        assert!(connectivity.poll_changed(&mut seen, &mut cx).is_pending());
+        assert!(watch.poll_changed(&mut cx).is_pending());
         connectivity.set(0, Ready);
         connectivity.set(0, TransientFailure);
-        let polled = connectivity.poll_changed(&mut seen, &mut cx);
+        let polled = watch.poll_changed(&mut cx);
         assert_eq!(polled, Poll::Ready(TransientFailure));
-        assert!(connectivity.poll_changed(&mut seen, &mut cx).is_pending());
+        assert!(watch.poll_changed(&mut cx).is_pending());
+        drop(watch);
+        assert!(connectivity.lock().watches.is_empty());
     }
 }

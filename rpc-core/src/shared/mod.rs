@@ -32,7 +32,7 @@ mod tickets;
 use std::fmt;
 use std::future::poll_fn;
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::{Poll, Waker};
 use std::thread;
@@ -58,7 +58,7 @@ use crate::dispatch::Methods;
 use crate::doorbell::Doorbell;
 use crate::driver::Driver;
 use crate::idle;
-use crate::limits::{Intents, Limits, Waiting};
+use crate::limits::{Intents, Keepalive, Limits, Waiting};
 use crate::message::{Request, Response};
 use crate::method::MethodSpec;
 use crate::poller::CONNECT_TIMEOUT;
@@ -132,8 +132,7 @@ struct Lane {
     bell: Arc<OnceLock<Arc<Doorbell>>>,
     /// Set when the channel is gone, for the poller to end.
     is_over: Arc<AtomicBool>,
-    /// Whether the poller has a connection: a hint for the choice of a lane.
-    is_ready: Arc<AtomicBool>,
+    prospect: Arc<Prospect>,
     limits: Arc<OnceLock<Limits>>,
     /// What the poller counts, when it has opened its device.
     tally: Arc<OnceLock<Arc<PollerTally>>>,
@@ -194,10 +193,7 @@ impl Channel {
     /// Tells of changes of [`state`](Self::state) from now on.
     #[must_use]
     pub fn watch(&self) -> Watch {
-        Watch {
-            connectivity: Arc::clone(&self.0.connectivity),
-            seen: self.0.connectivity.version(),
-        }
+        Watch::of(&self.0.connectivity)
     }
 
     /// What each of its pollers was sized to; `None` until the first of them has opened its device.
@@ -209,11 +205,16 @@ impl Channel {
     /// What its pollers have counted, those that have opened their device.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        let pollers = self.0.lanes.iter().filter_map(|lane| {
-            let mut poller = lane.tally.get()?.read();
+        let pollers = self.0.lanes.iter().map(|lane| {
+            // One that has not begun has counted nothing, and has its place all the same.
+            let mut poller = lane
+                .tally
+                .get()
+                .map(|tally| tally.read())
+                .unwrap_or_default();
             poller.stalls.no_ticket = lane.tickets.waited.get();
             poller.stalls.gave_up = lane.tickets.gave_up.get();
-            Some(poller)
+            poller
         });
         Stats {
             pollers: pollers.collect(),
@@ -249,28 +250,46 @@ impl fmt::Debug for Channel {
 }
 
 impl Shared {
-    /// The lane for a new call: each in turn, but those that are connected first.
+    /// The lane for a new call: each in turn, of those with the best prospect.
     fn next_lane(&self) -> &Lane {
         let [only] = &*self.lanes else {
             let first = self.turn.fetch_add(1, Ordering::Relaxed);
-            let in_turn = (0..self.lanes.len())
-                .map(|next| &self.lanes[first.wrapping_add(next) % self.lanes.len()]);
-            let is_ready = |lane: &&Lane| lane.is_ready.load(Ordering::Relaxed);
+            let count = self.lanes.len();
+            let in_turn = (0..count).map(|next| &self.lanes[first.wrapping_add(next) % count]);
+            // The first of those that are alike.
             return in_turn
-                .clone()
-                .find(is_ready)
-                .unwrap_or(&self.lanes[first % self.lanes.len()]);
+                .min_by_key(|lane| lane.prospect.get())
+                .unwrap_or(&self.lanes[first % count]);
         };
         only
     }
 }
 
-impl Drop for Shared {
+impl Drop for Lane {
     fn drop(&mut self) {
-        for lane in &self.lanes {
-            lane.is_over.store(true, Ordering::Relaxed);
-            lane.ring();
-        }
+        self.is_over.store(true, Ordering::Relaxed);
+        self.ring();
+    }
+}
+
+/// What a call may hope for from a poller: a hint for the choice of a lane. Less is better.
+#[derive(Debug, Default)]
+struct Prospect(AtomicU8);
+
+impl Prospect {
+    /// It is connected, or connects for the first call.
+    const GOOD: u8 = 0;
+    /// It is connecting.
+    const FAIR: u8 = 1;
+    /// Its latest attempt has failed.
+    const POOR: u8 = 2;
+
+    fn get(&self) -> u8 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    fn set(&self, prospect: u8) {
+        self.0.store(prospect, Ordering::Relaxed);
     }
 }
 
@@ -316,6 +335,19 @@ impl<F: Fabric> ChannelBuilder<F> {
         self
     }
 
+    /// Bytes that each poller may register: see [`Intents::max_memory`].
+    pub fn max_memory(mut self, bytes: u64) -> Self {
+        self.intents.max_memory = Some(bytes);
+        self
+    }
+
+    /// Asks a silent server whether it still runs, and gives it up when it does not answer: see
+    /// [`Intents::keepalive`].
+    pub fn keepalive(mut self, keepalive: Keepalive) -> Self {
+        self.intents.keepalive = Some(keepalive);
+        self
+    }
+
     /// How many pollers, each with a connection of its own, the calls are spread over. Default: 1, and
     /// the least.
     pub fn pollers(mut self, pollers: usize) -> Self {
@@ -323,7 +355,8 @@ impl<F: Fabric> ChannelBuilder<F> {
         self
     }
 
-    /// How long an attempt to connect may take. Default: 5 seconds.
+    /// How long an attempt to connect may take, but for the time that the name of a host takes to be
+    /// resolved. Default: 5 seconds.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout;
         self
@@ -451,7 +484,7 @@ impl Lane {
             submissions,
             bell: Arc::default(),
             is_over: Arc::default(),
-            is_ready: Arc::default(),
+            prospect: Arc::default(),
             limits: Arc::default(),
             tally: Arc::default(),
         };
@@ -462,7 +495,7 @@ impl Lane {
             submissions: receiver,
             bell: Arc::clone(&lane.bell),
             is_over: Arc::clone(&lane.is_over),
-            is_ready: Arc::clone(&lane.is_ready),
+            prospect: Arc::clone(&lane.prospect),
             limits: Arc::clone(&lane.limits),
             tally: Arc::clone(&lane.tally),
             connectivity: Arc::clone(connectivity),

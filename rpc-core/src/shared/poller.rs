@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::mem;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, OnceLock};
@@ -16,7 +17,7 @@ use crossbeam_channel::{Receiver, Sender, unbounded};
 use super::backoff::Backoff;
 use super::connectivity::{Connectivity, ConnectivityState};
 use super::tickets::{Settled, Ticket, Tickets};
-use super::{ChannelError, Report, Submission};
+use super::{ChannelError, Prospect, Report, Submission};
 use crate::call_error::{CallError, Cause, Execution};
 use crate::channel::MethodNumbers;
 use crate::doorbell::Doorbell;
@@ -52,7 +53,7 @@ pub(super) struct Settings {
     pub(super) submissions: Receiver<Submission>,
     pub(super) bell: Arc<OnceLock<Arc<Doorbell>>>,
     pub(super) is_over: Arc<AtomicBool>,
-    pub(super) is_ready: Arc<AtomicBool>,
+    pub(super) prospect: Arc<Prospect>,
     pub(super) limits: Arc<OnceLock<Limits>>,
     pub(super) tally: Arc<OnceLock<Arc<PollerTally>>>,
     pub(super) connectivity: Arc<Connectivity>,
@@ -171,8 +172,8 @@ impl<T: Transport> SharedPoller<T> {
         let mut idle = Idle::new(self.settings.waiting);
         while !self.is_over() {
             if idle.after_turn(self.turn()) {
-                let at_most = self.longest_sleep();
-                self.driver.sleep(at_most, &|| self.has_more());
+                self.drop_abandoned();
+                self.driver.sleep(&|| self.rests());
             }
         }
         self.driver.close_all();
@@ -193,6 +194,7 @@ impl<T: Transport> SharedPoller<T> {
         self.look_after_connection();
         self.turns = self.turns.wrapping_add(1);
         if self.turns.is_multiple_of(TURNS_PER_LOOK) {
+            self.drop_abandoned();
             self.settings
                 .tickets
                 .look_after_queue(self.driver.clock.now());
@@ -203,7 +205,22 @@ impl<T: Transport> SharedPoller<T> {
 
     fn wake_callers(&mut self) {
         for waker in self.wakers.drain(..) {
-            waker.wake();
+            // An executor's code: if it panics, the other callers are woken all the same.
+            if catch_unwind(AssertUnwindSafe(|| waker.wake())).is_err() {
+                tracing::error!("a caller's waker panicked");
+            }
+        }
+    }
+
+    /// Gives back the tickets of those that have gone while their requests lay behind others that wait.
+    fn drop_abandoned(&mut self) {
+        let mut index = 0;
+        while let Some(submission) = self.backlog.get(index) {
+            let is_abandoned = self.settings.tickets.is_abandoned(submission.ticket.number);
+            match is_abandoned.then(|| self.backlog.remove(index)).flatten() {
+                Some(submission) => self.refuse(submission.ticket, Cause::DeadlineExceeded),
+                None => index += 1,
+            }
         }
     }
 
@@ -215,7 +232,11 @@ impl<T: Transport> SharedPoller<T> {
         !self.settings.submissions.is_empty() || !self.dialed.1.is_empty() || self.is_over()
     }
 
-    fn longest_sleep(&self) -> Duration {
+    /// How long there is nothing to do but what the device and others say; `None` if there is something.
+    fn rests(&self) -> Option<Duration> {
+        if self.has_more() {
+            return None;
+        }
         let now = self.driver.clock.now();
         let until = |moment: Instant| moment.saturating_duration_since(now);
         let queue = self.settings.tickets.look_after_queue(now);
@@ -227,10 +248,12 @@ impl<T: Transport> SharedPoller<T> {
         longest = queue
             .next_deadline
             .map_or(longest, |at| longest.min(until(at)));
-        match self.standing {
+        Some(match self.standing {
             Standing::Resting { until: at, .. } => longest.min(until(at)),
+            // A send slot that comes back is no event.
+            Standing::Connected { .. } if !self.backlog.is_empty() => longest.min(SHORT_SLEEP),
             _ => longest,
-        }
+        })
     }
 
     // ---- calls ----
@@ -452,7 +475,8 @@ impl<T: Transport> SharedPoller<T> {
                     LinkStanding::Ended => {
                         let reason = self.driver.end_of(link);
                         self.say_disconnected(&reason.unwrap_or(CloseReason::Local));
-                        self.driver.let_go(link);
+                        // Held until its calls have been told, which may be some turns later.
+                        self.retiring.push(link);
                         self.rest(None);
                     }
                 }
@@ -487,7 +511,13 @@ impl<T: Transport> SharedPoller<T> {
         let (hello, timeout) = (self.driver.hello(), self.settings.connect_timeout);
         let (answers, bell) = (self.dialed.0.clone(), Arc::clone(&self.driver.bell));
         let job = Box::new(move || {
-            let outcome = dialer.dial(&address, &hello, timeout);
+            let dial = || dialer.dial(&address, &hello, timeout);
+            let outcome = catch_unwind(AssertUnwindSafe(dial)).unwrap_or_else(|_| {
+                Err(ConnectError::Device {
+                    address: address.clone(),
+                    source: "the thread of its handshake panicked".into(),
+                })
+            });
             // If the poller has ended meanwhile, so does the connection, here.
             let _ = answers.send(outcome);
             bell.ring();
@@ -563,8 +593,12 @@ impl<T: Transport> SharedPoller<T> {
     fn set_standing(&mut self, standing: Standing) {
         self.standing = standing;
         let (index, connectivity) = (self.settings.index, &self.settings.connectivity);
-        let is_ready = matches!(self.standing, Standing::Connected { .. });
-        self.settings.is_ready.store(is_ready, Ordering::Relaxed);
+        let prospect = match &self.standing {
+            Standing::Idle | Standing::Connected { .. } => Prospect::GOOD,
+            Standing::Dialing | Standing::Resting { latest: None, .. } => Prospect::FAIR,
+            Standing::Resting { .. } => Prospect::POOR,
+        };
+        self.settings.prospect.set(prospect);
         match &self.standing {
             Standing::Idle => connectivity.set(index, ConnectivityState::Idle),
             Standing::Connected { .. } => connectivity.set(index, ConnectivityState::Ready),
@@ -619,7 +653,7 @@ impl<T: Transport> SharedPoller<T> {
 impl<T: Transport> Drop for SharedPoller<T> {
     /// Whatever ends this thread: nobody waits for it any longer.
     fn drop(&mut self) {
-        self.settings.is_ready.store(false, Ordering::Relaxed);
+        self.settings.prospect.set(Prospect::POOR);
         self.settings.is_over.store(true, Ordering::Relaxed);
         // Before the queue is looked at below: see `Lane::submit`.
         fence(Ordering::SeqCst);

@@ -18,8 +18,8 @@ use std::time::Instant;
 
 use crate::call_error::CallError;
 use crate::stats::Counter;
-use crate::timers::{TimerKey, Timers};
-use crate::waiters::{WaiterKey, Waiters};
+use crate::timers::Timers;
+use crate::waiters::{Left, WaiterKey, Waiters};
 
 /// A ticket in hand: the right to one call, with its buffer.
 #[derive(Debug)]
@@ -100,16 +100,16 @@ impl Tickets {
         deadline: Option<Instant>,
         waker: &Waker,
     ) -> Wanted {
-        let mut office = self.office();
-        let office = &mut *office;
+        let mut guard = self.office();
+        let office = &mut *guard;
         let is_turn = match waiter {
             Some(waiter) => office.waiters.is_called_up(waiter, waker),
             None => office.waiters.is_empty(),
         };
         if is_turn && let Some(ticket) = office.free.pop() {
-            if let Some(waiter) = waiter {
-                office.leave(waiter);
-            }
+            let left = waiter.map(|waiter| office.leave(waiter));
+            drop(guard);
+            drop(left);
             return Wanted::Ticket(ticket);
         }
         let waiter = match waiter {
@@ -133,10 +133,11 @@ impl Tickets {
     /// A call that waits for a ticket gives up.
     pub(crate) fn leave_queue(&self, waiter: WaiterKey) {
         let mut office = self.office();
-        office.leave(waiter);
+        let left = office.leave(waiter);
         self.gave_up.add(1);
         // It may have been its turn.
         self.call_up(office);
+        drop(left);
     }
 
     /// A ticket that is not needed any more; the next in the queue is woken.
@@ -151,7 +152,9 @@ impl Tickets {
     fn call_up(&self, mut office: MutexGuard<'_, Office>) {
         let room = office.free.len() as u32;
         let mut woken = Vec::new();
-        office.waiters.call_up(room, |waker| woken.push(waker));
+        office
+            .waiters
+            .call_up_within_a_turn(room, |waker| woken.push(waker));
         drop(office);
         // Wakers are the callers' code: not under the lock.
         for waker in woken {
@@ -170,11 +173,14 @@ impl Tickets {
         while let Some(waiter) = office.deadlines.pop_expired(now) {
             woken.extend(office.waiters.expire(waiter));
         }
+        let room = office.free.len() as u32;
+        office.waiters.call_up(room, |waker| woken.push(waker));
         let state = QueueState {
-            is_waiting: true,
+            // Those that were called up and passed over are not waited for.
+            is_waiting: !office.waiters.is_empty(),
             next_deadline: office.deadlines.next_deadline(),
         };
-        self.call_up(office);
+        drop(office);
         for waker in woken {
             waker.wake();
         }
@@ -272,17 +278,19 @@ impl Tickets {
 /// What [`Tickets::look_after_queue`] found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct QueueState {
-    /// Whether anybody waits for a ticket.
+    /// Whether anybody waits for a ticket, and may yet come.
     pub(crate) is_waiting: bool,
     pub(crate) next_deadline: Option<Instant>,
 }
 
 impl Office {
-    fn leave(&mut self, waiter: WaiterKey) {
-        let timer: Option<TimerKey> = self.waiters.leave(waiter);
-        if let Some(timer) = timer {
+    /// What is left is to be dropped when the office is not locked.
+    fn leave(&mut self, waiter: WaiterKey) -> Left {
+        let left = self.waiters.leave(waiter);
+        if let Some(timer) = left.timer {
             self.deadlines.cancel(timer);
         }
+        left
     }
 }
 

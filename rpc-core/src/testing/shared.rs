@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::io;
 
+use super::loopback::Loopback;
 use crate::clock::Clock;
 use crate::shared::{Channel, Elsewhere, SharedPoller};
 use crate::transport::Transport;
@@ -59,5 +60,16 @@ impl<T: Transport> SharedNode<T> {
     /// Looks at its transport, between two turns.
     pub fn with_transport<R>(&self, act: impl FnOnce(&mut T) -> R) -> R {
         self.poller.borrow().with_transport(act)
+    }
+}
+
+impl SharedNode<Loopback> {
+    /// Lets a frame arrive on each of its connections that no honest peer has sent.
+    pub fn inject(&self, frame: &[u8]) {
+        self.with_transport(|loopback| {
+            for connection in loopback.connections() {
+                loopback.inject(connection, frame.to_vec());
+            }
+        });
     }
 }

@@ -31,7 +31,9 @@ impl ChannelEvents {
     fn new() -> io::Result<Self> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK | EventfdFlags::SEMAPHORE;
         Ok(Self {
-            raised: Mutex::default(),
+            // An event for each queue that is armed: a handful. On the way of a message that wakes
+            // a sleeper, nothing is allocated.
+            raised: Mutex::new(VecDeque::with_capacity(16)),
             count: eventfd(0, flags)?,
         })
     }

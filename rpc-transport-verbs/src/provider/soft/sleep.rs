@@ -4,14 +4,19 @@
 use super::domain::State;
 use super::progress::ready_bits;
 use super::receive::Look;
+use super::ring::SLOT_COUNT;
 
 impl State {
     /// `req_notify_cq`: the next completion of the queue raises an event, and none before.
     pub(super) fn arm(&mut self, cq: usize, solicited_only: bool) {
         // What has been sent so far came before, and is completed without an event, as it would have
-        // been by a device that does not wait to be polled. Each message uses a receive up, so that this
-        // ends.
-        while self.progress() > 0 {}
+        // been by a device that does not wait to be polled. No more of it than fits a ring: a peer that
+        // goes on and on sends what comes after the arming.
+        for _ in 0..SLOT_COUNT {
+            if self.progress() == 0 {
+                break;
+            }
+        }
         self.completion_queues[cq].arm(solicited_only);
         if !self.is_asleep {
             self.is_asleep = true;
@@ -34,9 +39,15 @@ impl State {
         self.heed_ready_bits();
         let mut index = 0;
         let mut is_empty_handed = false;
+        // For the same reason. A ring that is left hot is looked at again at the engine's next tick, if
+        // nothing that was taken has woken the context.
+        let mut patience = SLOT_COUNT * (1 + self.hot.len() as u64);
         while let Some(&place) = self.hot.get(index) {
             match self.receive(place) {
-                Look::Took(_) => is_empty_handed = false,
+                Look::Took(_) if patience > 0 => {
+                    patience -= 1;
+                    is_empty_handed = false;
+                }
                 Look::Over => self.leave_hot(place),
                 Look::Nothing if self.goes_cold(place) => {
                     self.hot.swap_remove(index);
@@ -47,7 +58,7 @@ impl State {
                 // Or it cannot be taken yet: the arena that it names is still on its way. Such a ring
                 // stays hot, so that the context is not at rest, and the engine tries again at its next
                 // tick.
-                Look::Nothing => {
+                Look::Nothing | Look::Took(_) => {
                     index += 1;
                     is_empty_handed = false;
                 }
