@@ -18,7 +18,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::Waker;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use slab::Slab;
 
@@ -44,7 +44,7 @@ use crate::watchdog::AtWork;
 
 /// Names a connection in the driver, for as long as anybody holds a channel to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct LinkKey(u32);
+pub(crate) struct LinkKey(pub(crate) u32);
 
 /// What may be done with a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,16 +61,6 @@ pub(crate) enum LinkStanding {
 /// an empty poll, and a busy poller takes 64 turns in a few microseconds.
 const TURNS_PER_CLOCK: u32 = 64;
 
-/// The longest sleep of a poller on which calls or responses wait for room.
-const SHORT_SLEEP: Duration = Duration::from_millis(1);
-
-/// The longest sleep of any: connections that are idle are looked after in between.
-const LONG_SLEEP: Duration = Duration::from_secs(1);
-
-/// How long no call has to be begun on a connection before its credits are given back: long enough
-/// that a client with a rhythm of its own does not lose its window between two beats.
-const IDLE_TIME: Duration = Duration::from_secs(1);
-
 /// One poller's connections, calls and tasks, over its transport.
 pub(crate) struct Driver<T: Transport> {
     pub(crate) state: RefCell<State<T>>,
@@ -86,7 +76,7 @@ pub(crate) struct Driver<T: Transport> {
     /// What this poller counts, for any thread to read.
     pub(crate) tally: Arc<PollerTally>,
     /// The same as in the tasks: looked at by every turn.
-    ready: Arc<ReadyQueue>,
+    pub(crate) ready: Arc<ReadyQueue>,
     turning: Cell<bool>,
     turns: Cell<u32>,
     /// When the present batch was polled, if a frame of it or of the one before has a deadline.
@@ -109,7 +99,7 @@ pub(crate) struct State<T: Transport> {
     /// Responses that found no send slot, oldest first.
     pub(crate) blocked: VecDeque<Blocked>,
     /// Links that owe credits which no response carried, each once.
-    owing: Vec<LinkKey>,
+    pub(crate) owing: Vec<LinkKey>,
     /// Connections that the admission may still let in, and what each is granted at first: growing
     /// windows leave that much of the budget alone.
     expected: u32,
@@ -117,7 +107,7 @@ pub(crate) struct State<T: Transport> {
     /// Links on which calls wait.
     pub(crate) waiting: Vec<LinkKey>,
     /// When [`Driver::on_idle`] last looked.
-    idle_looked_at: Option<Instant>,
+    pub(crate) idle_looked_at: Option<Instant>,
     /// The server has begun to shut down.
     pub(crate) going_away: bool,
     /// Wakers to wake as soon as the state is no longer borrowed.
@@ -137,12 +127,12 @@ pub(crate) struct Link<B> {
     /// The client's side: the server has said that it shuts down. No call is begun any more.
     pub(crate) going_away: bool,
     /// Since when no call was begun, as far as [`Driver::on_idle`] has noticed.
-    idle_since: Option<Instant>,
+    pub(crate) idle_since: Option<Instant>,
     /// Set when this side has decided to end it, and for good when the transport has.
     pub(crate) ended: Option<CloseReason>,
     closed: bool,
     /// It is among those that owe credits.
-    owes: bool,
+    pub(crate) owes: bool,
     permit: Option<Permit>,
 }
 
@@ -384,70 +374,6 @@ impl<T: Transport> Driver<T> {
         }
     }
 
-    /// Looks after the client's connections on which no call was begun for a while: what they hold of
-    /// credits above their first window is given back, for others. To be called while there is nothing
-    /// to do, as often as that may be.
-    pub(crate) fn on_idle(&self, now: Instant) {
-        let state = &mut *self.state.borrow_mut();
-        // There may be thousands of links, and thousands of sleeps a second.
-        let is_soon = |before: Instant| now.duration_since(before) < IDLE_TIME / 2;
-        if state.idle_looked_at.is_some_and(is_soon) {
-            return;
-        }
-        state.idle_looked_at = Some(now);
-        let owing_before = state.owing.len();
-        for (index, link) in &mut state.links {
-            let is_idle_client =
-                !link.is_server() && link.ended.is_none() && !link.connection.take_was_used();
-            if !is_idle_client {
-                link.idle_since = None;
-                continue;
-            }
-            let since = *link.idle_since.get_or_insert(now);
-            if now.duration_since(since) >= IDLE_TIME
-                && link.connection.wants_credit_frame()
-                && !std::mem::replace(&mut link.owes, true)
-            {
-                state.owing.push(LinkKey(index as u32));
-            }
-        }
-        if state.owing.len() > owing_before {
-            state.send_owed_credits();
-            state.transport.flush();
-        }
-    }
-
-    /// Sleeps until something comes from the device, a deadline passes, or the bell is rung; not at all
-    /// if there is something already. `how_long` says how long the caller has nothing to do, `None` if it
-    /// has. Whether the look before it found something to do.
-    pub(crate) fn sleep(&self, how_long: &dyn Fn() -> Option<Duration>) -> bool {
-        self.on_idle(self.clock.now());
-        self.bell.lie_down();
-        self.state.borrow_mut().transport.arm();
-        // What came before the device was armed, and what was brought before this poller lay down.
-        let found_any =
-            self.turn() || self.ready.is_any() || !self.state.borrow().settled.is_empty();
-        // Asked after lying down: whoever brings something from now on rings.
-        let at_most = how_long().filter(|_| !found_any);
-        if let Some(at_most) = at_most {
-            self.publish();
-            let state = &mut *self.state.borrow_mut();
-            let lies_down = self.clock.now();
-            let timeout = at_most.min(state.longest_sleep(lies_down));
-            self.tally.turns.slept.add(1);
-            state.transport.wait(Some(timeout));
-            let asleep = self.clock.now().saturating_duration_since(lies_down);
-            self.tally.turns.woken.add(1);
-            self.tally.turns.asleep_ns.add(asleep.as_nanos() as u64);
-        }
-        self.bell.get_up();
-        if !self.state.borrow().timers.is_empty() {
-            self.as_part_of_a_turn(|| self.expire_deadlines());
-            self.wake_collected();
-        }
-        at_most.is_none()
-    }
-
     /// Ends what has taken longer than it was allowed to.
     pub(crate) fn expire_deadlines(&self) {
         let now = self.clock.now();
@@ -607,31 +533,6 @@ impl<T: Transport> Driver<T> {
         left
     }
 
-    /// Says how things stand, for other threads: what is not counted call by call.
-    pub(crate) fn publish(&self) {
-        let state = &*self.state.borrow();
-        let (mut windows, mut available, mut waiting) = (0, 0, 0);
-        for (_, link) in &state.links {
-            waiting += link.waiters.len() as u64;
-            if link.ended.is_none() {
-                windows += u64::from(link.connection.window_len());
-                available += u64::from(link.connection.requests_allowed());
-            }
-        }
-        let (credits, stalls) = (&self.tally.credits, &self.tally.stalls);
-        credits.windows.set(windows);
-        credits.available.set(available);
-        let promised = state.budget.promised();
-        credits.promised.set(promised.into());
-        credits.budget.set((promised + state.budget.left()).into());
-        stalls.calls_waiting.set(waiting);
-        stalls.responses_waiting.set(state.blocked.len() as u64);
-        let parked = self.tasks.borrow().parked();
-        self.tally.handlers.parked.set(parked.into());
-        let slots = state.transport.slots_by_place();
-        self.tally.published.set(&slots);
-    }
-
     /// Whether a response is still owed to some client.
     pub(crate) fn is_serving(&self) -> bool {
         self.tasks.borrow().parked() > 0 || !self.state.borrow().blocked.is_empty()
@@ -648,20 +549,6 @@ impl<T: Transport> State<T> {
             && self.owing.is_empty()
             && self.wakers.is_empty()
             && self.timers.is_empty()
-    }
-
-    /// How long nothing needs to be looked at, if nothing comes.
-    fn longest_sleep(&self, now: Instant) -> Duration {
-        // Waiters that do not come are passed over after some turns, and what found no slot is tried
-        // again, also when the device has nothing to say about it.
-        let is_waiting =
-            !(self.waiting.is_empty() && self.blocked.is_empty() && self.owing.is_empty());
-        let longest = if is_waiting { SHORT_SLEEP } else { LONG_SLEEP };
-        let until_deadline = self
-            .timers
-            .next_deadline()
-            .map_or(longest, |deadline| deadline.saturating_duration_since(now));
-        until_deadline.min(longest)
     }
 
     fn route(&self, id: ConnectionId) -> Option<LinkKey> {
@@ -839,7 +726,7 @@ impl<T: Transport> State<T> {
         });
     }
 
-    fn send_owed_credits(&mut self) {
+    pub(crate) fn send_owed_credits(&mut self) {
         let (links, transport) = (&mut self.links, &mut self.transport);
         // Each is tried once: one whose peer takes nothing must not hold up the others.
         self.owing.retain(|key| {
@@ -883,7 +770,7 @@ fn collect(waiting: WhoWaits, own: &Waker, wakers: &mut Vec<Waker>, settled: &mu
 
 impl<B> Link<B> {
     /// Only the server's side holds a place that the admission gave.
-    fn is_server(&self) -> bool {
+    pub(crate) fn is_server(&self) -> bool {
         self.permit.is_some()
     }
 }

@@ -83,6 +83,7 @@ pub mod method;
 pub mod metrics;
 mod outgoing;
 pub mod poller;
+mod rest;
 mod serve;
 pub mod server;
 pub mod session;

@@ -1,0 +1,123 @@
+//! When there is nothing to do: what a poller looks after in between, and how it sleeps.
+
+use std::time::{Duration, Instant};
+
+use crate::driver::{Driver, LinkKey, State};
+use crate::transport::Transport;
+
+/// The longest sleep of a poller on which calls or responses wait for room.
+const SHORT_SLEEP: Duration = Duration::from_millis(1);
+
+/// The longest sleep of any: connections that are idle are looked after in between.
+const LONG_SLEEP: Duration = Duration::from_secs(1);
+
+/// How long no call has to be begun on a connection before its credits are given back: long enough
+/// that a client with a rhythm of its own does not lose its window between two beats.
+const IDLE_TIME: Duration = Duration::from_secs(1);
+
+impl<T: Transport> Driver<T> {
+    /// Looks after the client's connections on which no call was begun for a while: what they hold of
+    /// credits above their first window is given back, for others. To be called while there is nothing
+    /// to do, and now and then besides, as often as that may be.
+    pub(crate) fn on_idle(&self, now: Instant) {
+        let state = &mut *self.state.borrow_mut();
+        // There may be thousands of links, and thousands of sleeps a second.
+        let is_soon = |before: Instant| now.duration_since(before) < IDLE_TIME / 2;
+        if state.idle_looked_at.is_some_and(is_soon) {
+            return;
+        }
+        state.idle_looked_at = Some(now);
+        let owing_before = state.owing.len();
+        for (index, link) in &mut state.links {
+            let is_idle_client =
+                !link.is_server() && link.ended.is_none() && !link.connection.take_was_used();
+            if !is_idle_client {
+                link.idle_since = None;
+                continue;
+            }
+            let since = *link.idle_since.get_or_insert(now);
+            if now.duration_since(since) >= IDLE_TIME
+                && link.connection.wants_credit_frame()
+                && !std::mem::replace(&mut link.owes, true)
+            {
+                state.owing.push(LinkKey(index as u32));
+            }
+        }
+        if state.owing.len() > owing_before {
+            state.send_owed_credits();
+            state.transport.flush();
+        }
+    }
+
+    /// Sleeps until something comes from the device, a deadline passes, or the bell is rung; not at all
+    /// if there is something already. `how_long` says how long the caller has nothing to do, `None` if it
+    /// has. Whether the look before it found something to do.
+    pub(crate) fn sleep(&self, how_long: &dyn Fn() -> Option<Duration>) -> bool {
+        self.on_idle(self.clock.now());
+        self.bell.lie_down();
+        self.state.borrow_mut().transport.arm();
+        // What came before the device was armed, and what was brought before this poller lay down.
+        let found_any =
+            self.turn() || self.ready.is_any() || !self.state.borrow().settled.is_empty();
+        // Asked after lying down: whoever brings something from now on rings.
+        let at_most = how_long().filter(|_| !found_any);
+        if let Some(at_most) = at_most {
+            self.publish();
+            let state = &mut *self.state.borrow_mut();
+            let lies_down = self.clock.now();
+            let timeout = at_most.min(state.longest_sleep(lies_down));
+            self.tally.turns.slept.add(1);
+            state.transport.wait(Some(timeout));
+            let asleep = self.clock.now().saturating_duration_since(lies_down);
+            self.tally.turns.woken.add(1);
+            self.tally.turns.asleep_ns.add(asleep.as_nanos() as u64);
+        }
+        self.bell.get_up();
+        if !self.state.borrow().timers.is_empty() {
+            self.as_part_of_a_turn(|| self.expire_deadlines());
+            self.wake_collected();
+        }
+        at_most.is_none()
+    }
+
+    /// Says how things stand, for other threads: what is not counted call by call.
+    pub(crate) fn publish(&self) {
+        let state = &*self.state.borrow();
+        let (mut windows, mut available, mut waiting) = (0, 0, 0);
+        for (_, link) in &state.links {
+            waiting += link.waiters.len() as u64;
+            if link.ended.is_none() {
+                windows += u64::from(link.connection.window_len());
+                available += u64::from(link.connection.requests_allowed());
+            }
+        }
+        let (credits, stalls) = (&self.tally.credits, &self.tally.stalls);
+        credits.windows.set(windows);
+        credits.available.set(available);
+        let promised = state.budget.promised();
+        credits.promised.set(promised.into());
+        credits.budget.set((promised + state.budget.left()).into());
+        stalls.calls_waiting.set(waiting);
+        stalls.responses_waiting.set(state.blocked.len() as u64);
+        let parked = self.tasks.borrow().parked();
+        self.tally.handlers.parked.set(parked.into());
+        let slots = state.transport.slots_by_place();
+        self.tally.published.set(&slots);
+    }
+}
+
+impl<T: Transport> State<T> {
+    /// How long nothing needs to be looked at, if nothing comes.
+    fn longest_sleep(&self, now: Instant) -> Duration {
+        // Waiters that do not come are passed over after some turns, and what found no slot is tried
+        // again, also when the device has nothing to say about it.
+        let is_waiting =
+            !(self.waiting.is_empty() && self.blocked.is_empty() && self.owing.is_empty());
+        let longest = if is_waiting { SHORT_SLEEP } else { LONG_SLEEP };
+        let until_deadline = self
+            .timers
+            .next_deadline()
+            .map_or(longest, |deadline| deadline.saturating_duration_since(now));
+        until_deadline.min(longest)
+    }
+}
