@@ -125,8 +125,11 @@ mod tests {
     /// However much it asks: nothing blocks, and nothing is kept for it.
     #[test]
     fn a_peer_that_asks_and_never_reads_holds_up_nobody() {
+        // Little room, so that it is soon full: each byte is a system call.
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        rustix::net::sockopt::set_socket_recv_buffer_size(&listener, 4096).unwrap();
         let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        rustix::net::sockopt::set_socket_send_buffer_size(&stream, 4096).unwrap();
         let _peer = listener.accept().unwrap();
         super::super::prepare_line(&stream).unwrap();
         let pulse = Pulse::of_client(true, None, Instant::now());
