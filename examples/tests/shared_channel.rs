@@ -235,3 +235,29 @@ fn calls_under_way_finish_at_a_server_that_shuts_down_while_new_ones_go_to_the_n
     shutdown.join().unwrap().unwrap();
     drop(new);
 }
+
+#[test]
+fn calls_go_round_the_pollers_of_a_channel_also_of_one_that_connects_with_its_calls() {
+    for is_lazy in [false, true] {
+        let (server, greeted) = serve("127.0.0.1:0");
+        let address = server.local_addr().to_string();
+        let builder = Channel::builder(&device(), &address).pollers(3);
+        let channel = if is_lazy {
+            builder.connect_lazy().unwrap()
+        } else {
+            block_on(builder.connect()).unwrap()
+        };
+        let greeter = GreeterClient::new(channel.clone());
+        for call in 0..30 {
+            block_on(greeter.say_hello(hello(&call.to_string()))).unwrap();
+        }
+        assert_eq!(greeted.load(Ordering::Relaxed), 30);
+        let stats = channel.stats();
+        let begun: Vec<u64> = stats
+            .pollers
+            .iter()
+            .map(|poller| poller.called.iter().map(|method| method.begun).sum())
+            .collect();
+        assert_eq!(begun, [10, 10, 10], "lazy: {is_lazy}");
+    }
+}
