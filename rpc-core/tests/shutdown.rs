@@ -39,6 +39,13 @@ fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
     pin!(future).poll(&mut Context::from_waker(Waker::noop()))
 }
 
+/// Lets a call get to work, and begins to shut the server down.
+fn shut_down_during<F: Future + Unpin>(pair: &Pair, held: &mut F) {
+    assert!(pair.network().try_run(held).is_none());
+    pair.server().shut_down(WITHIN);
+    pair.network().settle();
+}
+
 #[track_caller]
 fn assert_never_sent(error: &CallError) {
     assert_eq!(
@@ -72,9 +79,7 @@ fn handlers_at_work_finish_and_no_calls_are_begun_beside_them() {
     let (pair, gate) = pair();
     let channel = pair.connect();
     let mut held = Box::pin(call(&channel, &HELD, "held"));
-    assert!(pair.network().try_run(&mut held).is_none());
-    pair.server().shut_down(WITHIN);
-    pair.network().settle();
+    shut_down_during(&pair, &mut held);
     pair.network().advance(Duration::from_secs(9));
     pair.network().settle();
     assert!(!pair.server().is_shut_down());
@@ -93,9 +98,7 @@ fn a_client_that_cannot_be_told_at_once_is_told_by_the_next_answer() {
     let (pair, gate) = pair_for(64);
     let channel = pair.connect();
     let mut held = Box::pin(call(&channel, &HELD, "held"));
-    assert!(pair.network().try_run(&mut held).is_none());
-    pair.server().shut_down(WITHIN);
-    pair.network().settle();
+    shut_down_during(&pair, &mut held);
     assert_eq!(pair.run(call(&channel, &ECHO, "x")).unwrap(), b"x");
     assert_never_sent(&pair.run(call(&channel, &ECHO, "y")).unwrap_err());
     gate.open();
@@ -110,9 +113,7 @@ fn a_client_that_cannot_be_told_at_once_is_told_when_it_has_been_idle() {
     let (pair, gate) = pair_for(64);
     let channel = pair.connect();
     let mut held = Box::pin(call(&channel, &HELD, "held"));
-    assert!(pair.network().try_run(&mut held).is_none());
-    pair.server().shut_down(WITHIN);
-    pair.network().settle();
+    shut_down_during(&pair, &mut held);
     for _ in 0..3 {
         pair.network().advance(Duration::from_secs(1));
         pair.network().settle();
@@ -130,9 +131,7 @@ fn handlers_that_do_not_finish_in_time_are_dropped_and_answered_for() {
     let (pair, gate) = pair();
     let channel = pair.connect();
     let mut held = Box::pin(call(&channel, &HELD, "held"));
-    assert!(pair.network().try_run(&mut held).is_none());
-    pair.server().shut_down(WITHIN);
-    pair.network().settle();
+    shut_down_during(&pair, &mut held);
     pair.network().advance(WITHIN.finish);
     let error = pair.run(held).unwrap_err();
     assert_eq!(
