@@ -64,7 +64,7 @@ fn write_circumstances(
             write!(f, " at {}", address.gid)?;
         }
         if let (Some(timeout), Some(retries)) = (attributes.timeout, attributes.retry_cnt) {
-            write!(f, ", timeout {timeout}, {retries} retries")?;
+            write!(f, ", timeout {}, {retries} retries", timeout.code())?;
         }
         f.write_str(")")?;
     }
@@ -86,7 +86,7 @@ pub(crate) fn examine(
         status,
         kind,
         qp_num: queue_pair.qp_num(),
-        queue_pair: queue_pair.query().ok(),
+        queue_pair: queue_pair.query_remains().ok(),
         port: context.query_port(port).ok(),
     }
 }
@@ -151,7 +151,7 @@ impl QueuePairFailure {
     ) -> Self {
         Self {
             event,
-            queue_pair: queue_pair.query().ok(),
+            queue_pair: queue_pair.query_remains().ok(),
             port: context.query_port(port).ok(),
         }
     }

@@ -16,7 +16,7 @@ use crate::verbs::{
 };
 
 /// 0.96 ms: short beside a retry's timeout, and never code 0, which is the longest of all.
-const MIN_RNR_TIMER: RnrTimer = RnrTimer(13);
+const MIN_RNR_TIMER: RnrTimer = RnrTimer::new(13).unwrap();
 
 /// The kind of a device that sends from this address, in a handshake's terms.
 fn kind_of(address: &PortAddress) -> &'static str {

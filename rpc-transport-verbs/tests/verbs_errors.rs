@@ -5,8 +5,8 @@ mod verbs_side;
 use std::time::{Duration, Instant};
 
 use rpc_transport_verbs::verbs::{
-    Access, AsyncEvent, CompletionStatus as C, Psn, QpState, RnrTimer, RtrAttributes,
-    RtsAttributes, SendRequest, VerbsError, WorkKind,
+    Access, AckTimeout, AsyncEvent, CompletionStatus as C, Psn, QpState, RnrRetry, RnrTimer,
+    RtrAttributes, RtsAttributes, SendRequest, VerbsError, WorkKind,
 };
 use verbs_side::{
     HANG, Plan, SLOT_LEN, Side, address, connected, connected_with, device, failed, flushed,
@@ -103,7 +103,7 @@ fn a_send_that_the_device_may_not_read_fails_after_all_before_it_have_completed(
 
 // ---- receiver not ready ----
 
-fn slow_to_be_ready(rnr_retry: u8, timer: RnrTimer) -> (Side, Side) {
+fn slow_to_be_ready(rnr_retry: RnrRetry, timer: RnrTimer) -> (Side, Side) {
     let (mut left, mut right) = (Side::new(Plan::default()), Side::new(Plan::default()));
     left.init();
     right.init();
@@ -117,7 +117,7 @@ fn slow_to_be_ready(rnr_retry: u8, timer: RnrTimer) -> (Side, Side) {
     // Long enough that no acknowledgement is missed while the receiver is waited for.
     let attributes = RtsAttributes {
         rnr_retry,
-        timeout: 16,
+        timeout: AckTimeout::new(16).unwrap(),
         ..rts()
     };
     left.qp.to_rts(attributes).unwrap();
@@ -140,7 +140,8 @@ fn wait_left(left: &mut Side, right: &mut Side) -> verbs_side::Done {
 
 #[test]
 fn without_rnr_retries_the_first_refusal_is_the_last() {
-    let (mut left, mut right) = slow_to_be_ready(0, RnrTimer(1));
+    let (mut left, mut right) =
+        slow_to_be_ready(RnrRetry::new(0).unwrap(), RnrTimer::new(1).unwrap());
     left.send(10, 1);
     let status = C::RnrRetryExceeded;
     assert_eq!(
@@ -157,8 +158,8 @@ fn without_rnr_retries_the_first_refusal_is_the_last() {
 #[test]
 fn one_rnr_retry_waits_for_the_receivers_time_and_then_fails() {
     // Code 18 is 5.12 ms.
-    let timer = RnrTimer(18);
-    let (mut left, mut right) = slow_to_be_ready(1, timer);
+    let timer = RnrTimer::new(18).unwrap();
+    let (mut left, mut right) = slow_to_be_ready(RnrRetry::new(1).unwrap(), timer);
     let start = Instant::now();
     left.send(10, 1);
     wait_left(&mut left, &mut right);
@@ -170,7 +171,7 @@ fn one_rnr_retry_waits_for_the_receivers_time_and_then_fails() {
 
 #[test]
 fn rnr_is_retried_for_ever_and_what_waited_arrives_in_order() {
-    let (mut left, mut right) = slow_to_be_ready(7, RnrTimer(1));
+    let (mut left, mut right) = slow_to_be_ready(RnrRetry::FOREVER, RnrTimer::new(1).unwrap());
     for fill in 1..4 {
         left.send(10, fill);
     }
@@ -195,7 +196,8 @@ fn rnr_is_retried_for_ever_and_what_waited_arrives_in_order() {
 #[test]
 fn progress_gives_the_rnr_retries_back() {
     // Code 24 is 41 ms: time to post before the one retry.
-    let (mut left, mut right) = slow_to_be_ready(1, RnrTimer(24));
+    let (mut left, mut right) =
+        slow_to_be_ready(RnrRetry::new(1).unwrap(), RnrTimer::new(24).unwrap());
     for fill in 1..=5 {
         let naks = right.rnr_naks_sent();
         left.send_signaled(10, fill);
@@ -275,7 +277,7 @@ fn without_a_timeout_a_silent_peer_is_waited_for_for_ever() {
     left.rtr(to_right);
     left.qp
         .to_rts(RtsAttributes {
-            timeout: 0,
+            timeout: AckTimeout::FOREVER,
             ..rts()
         })
         .unwrap();

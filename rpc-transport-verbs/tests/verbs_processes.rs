@@ -13,8 +13,8 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rpc_transport_verbs::verbs::{
-    CompletionStatus, Gid, Psn, QpNum, QpState, RemoteEndpoint, RtsAttributes, SoftOptions,
-    WorkKind,
+    AckTimeout, CompletionStatus, Gid, Psn, QpNum, QpState, RemoteEndpoint, RetryCount,
+    RtsAttributes, SoftOptions, WorkKind,
 };
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use verbs_side::{HANG, Plan, Side, failed, received, rts, sent};
@@ -205,8 +205,8 @@ fn a_killed_peer_is_noticed_within_the_retry_budget_and_not_before() {
     let mut side = Side::new(plan());
     // 4.096 µs × 2^13 × 3: 100 ms.
     let attributes = RtsAttributes {
-        timeout: 13,
-        retry_cnt: 2,
+        timeout: AckTimeout::new(13).unwrap(),
+        retry_cnt: RetryCount::new(2).unwrap(),
         ..rts()
     };
     let mut peer = Peer::start("deaf", &mut side, attributes);
@@ -252,8 +252,8 @@ fn death_can_be_noticed_at_once_for_tests_above() {
     let mut side = Side::new(Plan { options, ..plan() });
     // A budget far beyond the test's patience.
     let attributes = RtsAttributes {
-        timeout: 25,
-        retry_cnt: 7,
+        timeout: AckTimeout::new(25).unwrap(),
+        retry_cnt: RetryCount::new(7).unwrap(),
         ..rts()
     };
     let mut peer = Peer::start("deaf", &mut side, attributes);
@@ -272,7 +272,7 @@ fn without_a_timeout_a_dead_peer_is_waited_for_for_ever() {
         "deaf",
         &mut side,
         RtsAttributes {
-            timeout: 0,
+            timeout: AckTimeout::FOREVER,
             ..rts()
         },
     );

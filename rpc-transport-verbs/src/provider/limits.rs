@@ -1,7 +1,7 @@
 //! What is outside a device's limits, refused by name before the device is asked: devices have one error
 //! number for all of it, and some take what they should refuse.
 
-use crate::verbs::{Attribute, ModifyError, QpAttributes, VerbsError};
+use crate::verbs::{Attribute, ModifyError, QpAttributes, QpState, VerbsError};
 
 /// Refuses a parameter outside `min..=max`.
 pub(super) fn in_range(
@@ -24,6 +24,33 @@ pub(super) fn in_range(
     })
 }
 
+/// An attribute that has a value which the device does not take.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct WrongValue {
+    pub(super) attribute: Attribute,
+    pub(super) value: u64,
+    /// The rule that it breaks.
+    pub(super) reason: &'static str,
+}
+
+impl WrongValue {
+    /// The error of the transition that it was given for.
+    pub(super) fn at(self, from: QpState, to: QpState) -> ModifyError {
+        let Self {
+            attribute,
+            value,
+            reason,
+        } = self;
+        ModifyError::Value {
+            from,
+            to,
+            attribute,
+            value,
+            reason,
+        }
+    }
+}
+
 /// Limits of a queue pair's attributes that differ between devices.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AttributeLimits {
@@ -35,74 +62,51 @@ pub(super) struct AttributeLimits {
 
 impl AttributeLimits {
     /// Checks the values of what is present; presence itself was checked.
-    pub(super) fn check(&self, attributes: &QpAttributes) -> Result<(), ModifyError> {
-        let wrong = |attribute, value, reason| {
-            Err(ModifyError::Value {
+    pub(super) fn check(&self, attributes: &QpAttributes) -> Result<(), WrongValue> {
+        let refuse_if = |is_wrong: bool, attribute, value: u64, reason| {
+            let error = WrongValue {
                 attribute,
                 value,
                 reason,
-            })
-        };
-        let at_most = |attribute, value: Option<u64>, max: u64, reason| match value {
-            Some(value) if value > max => wrong(attribute, value, reason),
-            _ => Ok(()),
+            };
+            if is_wrong { Err(error) } else { Ok(()) }
         };
         let is_port = |port: u8| (1..=self.port_count).contains(&port);
-        if let Some(port) = attributes.port.filter(|port| !is_port(*port)) {
-            return wrong(Attribute::Port, port.into(), "the device has no such port");
+        if let Some(port) = attributes.port {
+            let reason = "the device has no such port";
+            refuse_if(!is_port(port), Attribute::Port, port.into(), reason)?;
         }
-        if let Some(address) = attributes.address.filter(|a| !is_port(a.port)) {
-            let reason = "port: the device has no such port";
-            return wrong(Attribute::Address, address.port.into(), reason);
-        }
-        if let Some(index) = attributes.pkey_index.filter(|i| *i >= self.pkey_count) {
+        if let Some(index) = attributes.pkey_index {
             let reason = "the device has no such partition key";
-            return wrong(Attribute::PkeyIndex, index.into(), reason);
+            let is_wrong = index >= self.pkey_count;
+            refuse_if(is_wrong, Attribute::PkeyIndex, index.into(), reason)?;
         }
-        let dest_qp_num = attributes.dest_qp_num.map(|number| u64::from(number.0));
-        let min_rnr_timer = attributes.min_rnr_timer.map(|timer| u64::from(timer.0));
-        let small = |value: Option<u8>| value.map(u64::from);
-        at_most(
-            Attribute::DestQpNum,
-            dest_qp_num,
-            0x00ff_ffff,
-            "queue-pair numbers have 24 bits",
-        )?;
-        at_most(
-            Attribute::MinRnrTimer,
-            min_rnr_timer,
-            31,
-            "a code of at most 31",
-        )?;
-        at_most(
-            Attribute::Timeout,
-            small(attributes.timeout),
-            31,
-            "at most 31",
-        )?;
-        at_most(
-            Attribute::RetryCnt,
-            small(attributes.retry_cnt),
-            7,
-            "at most 7",
-        )?;
-        at_most(
-            Attribute::RnrRetry,
-            small(attributes.rnr_retry),
-            7,
-            "at most 7",
-        )?;
-        at_most(
-            Attribute::MaxRdAtomic,
-            small(attributes.max_rd_atomic),
-            self.max_rd_atomic.into(),
-            "more than the device can have outstanding",
-        )?;
-        at_most(
-            Attribute::MaxDestRdAtomic,
-            small(attributes.max_dest_rd_atomic),
-            self.max_dest_rd_atomic.into(),
-            "more than the device can answer at a time",
-        )
+        if let Some(address) = attributes.address {
+            let refuse_if =
+                |is_wrong, value, reason| refuse_if(is_wrong, Attribute::Address, value, reason);
+            let reason = "port: the device has no such port";
+            refuse_if(!is_port(address.port), address.port.into(), reason)?;
+            let reason = "sl: service levels have 4 bits";
+            refuse_if(address.sl > 15, address.sl.into(), reason)?;
+            let reason = "flow_label: flow labels have 20 bits";
+            let label = address.flow_label;
+            refuse_if(label >> 20 != 0, label.into(), reason)?;
+        }
+        if let Some(number) = attributes.dest_qp_num {
+            let reason = "queue-pair numbers have 24 bits";
+            let is_wrong = number.0 >> 24 != 0;
+            refuse_if(is_wrong, Attribute::DestQpNum, number.0.into(), reason)?;
+        }
+        if let Some(count) = attributes.max_rd_atomic {
+            let reason = "more than the device can have outstanding";
+            let is_wrong = count > self.max_rd_atomic;
+            refuse_if(is_wrong, Attribute::MaxRdAtomic, count.into(), reason)?;
+        }
+        if let Some(count) = attributes.max_dest_rd_atomic {
+            let reason = "more than the device can answer at a time";
+            let is_wrong = count > self.max_dest_rd_atomic;
+            refuse_if(is_wrong, Attribute::MaxDestRdAtomic, count.into(), reason)?;
+        }
+        Ok(())
     }
 }

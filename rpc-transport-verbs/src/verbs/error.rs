@@ -222,8 +222,12 @@ pub enum ModifyError {
         attribute: Attribute,
     },
     /// An attribute has a value that the device does not take.
-    #[error("attribute {attribute} = {value}: {reason}")]
+    #[error("{from} to {to}: attribute {attribute} = {value}: {reason}")]
     Value {
+        /// The state it is in.
+        from: QpState,
+        /// The state asked for.
+        to: QpState,
         /// Which.
         attribute: Attribute,
         /// What was given, as a number.

@@ -41,9 +41,11 @@ mod posted_receives;
 mod protection_domain;
 mod queue_pair;
 mod queue_pair_attributes;
+mod queue_pair_query;
 mod queue_pair_state;
 mod shared_receive_queue;
 mod slot;
+mod timers;
 mod work_completion;
 mod wr_id;
 
@@ -62,11 +64,12 @@ pub use memory_region::{Access, LocalKey, MemoryRegion, RemoteKey};
 pub use protection_domain::ProtectionDomain;
 pub use queue_pair::{QueuePair, QueuePairCapabilities, QueuePairConfig, SendRequest};
 pub use queue_pair_attributes::{
-    AddressVector, Mtu, PathMigration, Psn, QpAttributes, QpNum, RemoteEndpoint, RnrTimer,
+    AddressVector, AlternatePath, Mtu, PathMigration, Psn, QpAttributes, QpNum, RemoteEndpoint,
     RtrAttributes, RtsAttributes,
 };
 pub use queue_pair_state::{Attribute, AttributeMask, QpState, QpType};
 pub use shared_receive_queue::{SharedReceiveQueue, SrqAttributes};
 pub use slot::{Slot, SlotIndex};
+pub use timers::{AckTimeout, InvalidCode, RetryCount, RnrRetry, RnrTimer};
 pub use work_completion::{CompletionOpcode, CompletionStatus, WorkCompletion};
 pub use wr_id::{WorkKind, WrId};

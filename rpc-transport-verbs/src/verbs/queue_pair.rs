@@ -171,8 +171,16 @@ impl QueuePair {
         self.raw.state()
     }
 
-    /// All attributes, as the device has them at this moment.
+    /// Its attributes at this moment: those that mean something in its state.
     pub fn query(&self) -> Result<QpAttributes, VerbsError> {
+        let all = self.raw.query()?;
+        let state = all.state.unwrap_or(QpState::Reset);
+        Ok(all.valid_in(QpType::ReliableConnection, state))
+    }
+
+    /// All that the device has kept, whatever its state: for the report of a failure, after which verbs promise
+    /// nothing but the state.
+    pub(crate) fn query_remains(&self) -> Result<QpAttributes, VerbsError> {
         self.raw.query()
     }
 
@@ -233,6 +241,7 @@ impl QueuePair {
                 // A local identifier reaches the whole subnet by itself.
                 is_global: remote.lid == 0,
                 port: self.port,
+                ..AddressVector::default()
             }),
             path_mtu: Some(path_mtu),
             dest_qp_num: Some(remote.qp_num),

@@ -1,11 +1,11 @@
 //! What a queue pair can be told: the attributes of `ibv_modify_qp`, each present or not.
 
 use std::fmt;
-use std::time::Duration;
 
 use super::context::Gid;
 use super::memory_region::Access;
 use super::queue_pair_state::{Attribute, AttributeMask, QpState};
+use super::timers::{AckTimeout, RetryCount, RnrRetry, RnrTimer};
 
 /// The number of a queue pair: 24 bits; 0 and 1 are special.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -82,25 +82,6 @@ impl fmt::Display for Mtu {
     }
 }
 
-/// The least time that a peer waits after it was told "receiver not ready", as a 5-bit code.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct RnrTimer(pub u8);
-
-impl RnrTimer {
-    /// The time. Note that code 0 is the *longest*, 655.36 ms. Codes above 31 are refused by
-    /// `modify`; here only the lower 5 bits count.
-    pub fn duration(self) -> Duration {
-        Duration::from_micros(RNR_TIMER_US[usize::from(self.0 & 31)])
-    }
-}
-
-/// Microseconds for each code (`enum ib_rnr_timeout` of the kernel).
-const RNR_TIMER_US: [u64; 32] = [
-    655_360, 10, 20, 30, 40, 60, 80, 120, 160, 240, 320, 480, 640, 960, 1_280, 1_920, 2_560, 3_840,
-    5_120, 7_680, 10_240, 15_360, 20_480, 30_720, 40_960, 61_440, 81_920, 122_880, 163_840,
-    245_760, 327_680, 491_520,
-];
-
 /// Where a queue pair sends to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AddressVector {
@@ -114,6 +95,53 @@ pub struct AddressVector {
     pub is_global: bool,
     /// The local port; the queue pair's own.
     pub port: u8,
+    /// Service level on an InfiniBand subnet, of which its virtual lane follows: 4 bits.
+    pub sl: u8,
+    /// Which of the port's local identifiers to send from: added to the first.
+    pub src_path_bits: u8,
+    /// The code of a rate (`enum ibv_rate`) that the receiver can take; 0 sends as fast as the port does.
+    pub static_rate: u8,
+    /// A number that routers may balance by, 20 bits; 0 leaves it to them.
+    pub flow_label: u32,
+    /// Routers that a packet may pass.
+    pub hop_limit: u8,
+    /// The class that routers treat it by: of IP, type of service.
+    pub traffic_class: u8,
+}
+
+/// Routers that a packet may pass: what IP calls the time to live, at its usual value.
+const HOP_LIMIT: u8 = 64;
+
+impl Default for AddressVector {
+    /// To nobody, over a global route from the first GID of the first port, without any preference.
+    fn default() -> Self {
+        Self {
+            gid: Gid([0; 16]),
+            lid: 0,
+            sgid_index: 0,
+            is_global: true,
+            port: 1,
+            sl: 0,
+            src_path_bits: 0,
+            static_rate: 0,
+            flow_label: 0,
+            hop_limit: HOP_LIMIT,
+            traffic_class: 0,
+        }
+    }
+}
+
+/// A second way to the same peer, for automatic path migration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AlternatePath {
+    /// The way.
+    pub address: AddressVector,
+    /// Index of the partition key on the alternate port.
+    pub pkey_index: u16,
+    /// The local port that it leaves from.
+    pub port: u8,
+    /// How long an acknowledgement is waited for on it.
+    pub timeout: AckTimeout,
 }
 
 /// State of automatic path migration. No device here has any; it is named to be refused by name.
@@ -125,6 +153,16 @@ pub enum PathMigration {
     Rearm,
     /// Armed.
     Armed,
+}
+
+impl fmt::Display for PathMigration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Migrated => "migrated",
+            Self::Rearm => "to be rearmed",
+            Self::Armed => "armed",
+        })
+    }
 }
 
 /// Attributes of a queue pair. What is `None` is not part of the call.
@@ -146,20 +184,19 @@ pub struct QpAttributes {
     pub qkey: Option<u32>,
     pub address: Option<AddressVector>,
     pub path_mtu: Option<Mtu>,
-    /// Acknowledgement timer: 4.096 µs × 2^timeout, at most 31; 0 waits for ever.
-    pub timeout: Option<u8>,
-    /// At most 7.
-    pub retry_cnt: Option<u8>,
-    /// At most 7, which is for ever.
-    pub rnr_retry: Option<u8>,
+    pub timeout: Option<AckTimeout>,
+    pub retry_cnt: Option<RetryCount>,
+    pub rnr_retry: Option<RnrRetry>,
     pub rq_psn: Option<Psn>,
     pub max_rd_atomic: Option<u8>,
-    pub alternate_path: Option<AddressVector>,
+    pub alternate_path: Option<AlternatePath>,
     pub min_rnr_timer: Option<RnrTimer>,
     pub sq_psn: Option<Psn>,
     pub max_dest_rd_atomic: Option<u8>,
     pub path_migration: Option<PathMigration>,
     pub dest_qp_num: Option<QpNum>,
+    /// Whether the send queue is still draining. Told by `query` alone; no call sets it.
+    pub sq_draining: Option<bool>,
 }
 
 impl QpAttributes {
@@ -209,6 +246,12 @@ pub struct RemoteEndpoint {
     pub psn: Psn,
 }
 
+/// 0.96 ms.
+const USUAL_RNR_TIMER: RnrTimer = RnrTimer::new(13).unwrap();
+/// 67 ms.
+const USUAL_TIMEOUT: AckTimeout = AckTimeout::new(14).unwrap();
+const USUAL_RETRY_COUNT: RetryCount = RetryCount::new(6).unwrap();
+
 /// What [`QueuePair::to_rtr`](super::QueuePair::to_rtr) needs.
 #[derive(Clone, Copy, Debug)]
 pub struct RtrAttributes {
@@ -229,7 +272,7 @@ impl RtrAttributes {
             remote,
             sgid_index: 0,
             path_mtu: Mtu::Bytes1024,
-            min_rnr_timer: RnrTimer(13),
+            min_rnr_timer: USUAL_RNR_TIMER,
         }
     }
 }
@@ -239,22 +282,22 @@ impl RtrAttributes {
 pub struct RtsAttributes {
     /// The first sequence number that this side sends: what the peer was told.
     pub psn: Psn,
-    /// Acknowledgement timer: 4.096 µs × 2^timeout; 0 waits for ever.
-    pub timeout: u8,
+    /// How long an acknowledgement is waited for.
+    pub timeout: AckTimeout,
     /// How often an unanswered request is repeated: at most 6, since 7 is for ever on some devices.
-    pub retry_cnt: u8,
-    /// How often "receiver not ready" is put up with; 7 is for ever.
-    pub rnr_retry: u8,
+    pub retry_cnt: RetryCount,
+    /// How often "receiver not ready" is put up with.
+    pub rnr_retry: RnrRetry,
 }
 
 impl RtsAttributes {
-    /// The usual values: timeout 14 (67 ms), 6 retries, RNR retried for ever.
+    /// The usual values: timeout 67 ms, 6 retries, RNR retried for ever.
     pub fn new(psn: Psn) -> Self {
         Self {
             psn,
-            timeout: 14,
-            retry_cnt: 6,
-            rnr_retry: 7,
+            timeout: USUAL_TIMEOUT,
+            retry_cnt: USUAL_RETRY_COUNT,
+            rnr_retry: RnrRetry::FOREVER,
         }
     }
 }
@@ -262,16 +305,6 @@ impl RtsAttributes {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn rnr_timer_zero_is_the_longest_and_the_rest_ascend() {
-        assert_eq!(RnrTimer(0).duration(), Duration::from_micros(655_360));
-        assert_eq!(RnrTimer(13).duration(), Duration::from_micros(960));
-        for code in 2..32 {
-            assert!(RnrTimer(code).duration() > RnrTimer(code - 1).duration());
-        }
-        assert!(RnrTimer(31).duration() < RnrTimer(0).duration());
-    }
 
     #[test]
     fn a_psn_has_24_bits() {

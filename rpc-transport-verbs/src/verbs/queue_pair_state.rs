@@ -1,8 +1,11 @@
 //! The states of a queue pair, and which attributes each transition needs and takes.
 
+mod transitions;
+
 use std::fmt;
 
 use super::error::ModifyError;
+use transitions::transition;
 
 /// State of a queue pair, with the numbers of `enum ibv_qp_state`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -56,6 +59,29 @@ impl fmt::Display for QpState {
 pub enum QpType {
     /// Reliable connection.
     ReliableConnection = 2,
+    /// Unreliable connection: what is lost is lost.
+    UnreliableConnection = 3,
+    /// Unreliable datagram: each send names its receiver, and is one packet.
+    UnreliableDatagram = 4,
+}
+
+impl QpType {
+    /// All of them.
+    pub const ALL: [Self; 3] = [
+        Self::ReliableConnection,
+        Self::UnreliableConnection,
+        Self::UnreliableDatagram,
+    ];
+}
+
+impl fmt::Display for QpType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::ReliableConnection => "RC",
+            Self::UnreliableConnection => "UC",
+            Self::UnreliableDatagram => "UD",
+        })
+    }
 }
 
 /// One attribute, with the bit numbers of `enum ibv_qp_attr_mask`.
@@ -141,7 +167,7 @@ impl fmt::Display for Attribute {
 pub struct AttributeMask(u32);
 
 impl AttributeMask {
-    const fn of(attributes: &[Attribute]) -> Self {
+    pub(super) const fn of(attributes: &[Attribute]) -> Self {
         let mut bits = 0;
         let mut i = 0;
         while i < attributes.len() {
@@ -183,134 +209,6 @@ impl FromIterator<Attribute> for AttributeMask {
     }
 }
 
-/// A transition that exists, and the attributes that it must have and may have.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Transition {
-    from: QpState,
-    to: QpState,
-    required: AttributeMask,
-    optional: AttributeMask,
-}
-
-const fn row(
-    from: QpState,
-    to: QpState,
-    required: &[Attribute],
-    optional: &[Attribute],
-) -> Transition {
-    Transition {
-        from,
-        to,
-        required: AttributeMask::of(required),
-        optional: AttributeMask::of(optional),
-    }
-}
-
-use Attribute as A;
-use QpState as S;
-
-/// Reliable connection, from the kernel's `qp_state_table`. What is not here does not exist, but
-/// for "any to RESET" and "any but RESET to ERR", which take no attributes and are in
-/// [`transition`]. UC and UD will be tables beside this one.
-const RELIABLE_CONNECTION: &[Transition] = &[
-    row(S::Reset, S::Init, &[A::PkeyIndex, A::Port, A::Access], &[]),
-    row(S::Init, S::Init, &[], &[A::PkeyIndex, A::Port, A::Access]),
-    row(
-        S::Init,
-        S::Rtr,
-        &[
-            A::Address,
-            A::PathMtu,
-            A::DestQpNum,
-            A::RqPsn,
-            A::MaxDestRdAtomic,
-            A::MinRnrTimer,
-        ],
-        &[A::AlternatePath, A::Access, A::PkeyIndex],
-    ),
-    row(
-        S::Rtr,
-        S::Rts,
-        &[
-            A::SqPsn,
-            A::Timeout,
-            A::RetryCnt,
-            A::RnrRetry,
-            A::MaxRdAtomic,
-        ],
-        &[
-            A::CurrentState,
-            A::AlternatePath,
-            A::Access,
-            A::MinRnrTimer,
-            A::PathMigration,
-        ],
-    ),
-    row(
-        S::Rts,
-        S::Rts,
-        &[],
-        &[
-            A::CurrentState,
-            A::Access,
-            A::AlternatePath,
-            A::PathMigration,
-            A::MinRnrTimer,
-        ],
-    ),
-    row(S::Rts, S::Sqd, &[], &[A::NotifyDrained]),
-    row(
-        S::Sqd,
-        S::Sqd,
-        &[],
-        &[
-            A::Port,
-            A::Address,
-            A::Timeout,
-            A::RetryCnt,
-            A::RnrRetry,
-            A::MaxRdAtomic,
-            A::MaxDestRdAtomic,
-            A::AlternatePath,
-            A::Access,
-            A::PkeyIndex,
-            A::MinRnrTimer,
-            A::PathMigration,
-        ],
-    ),
-    row(
-        S::Sqd,
-        S::Rts,
-        &[],
-        &[
-            A::CurrentState,
-            A::AlternatePath,
-            A::Access,
-            A::MinRnrTimer,
-            A::PathMigration,
-        ],
-    ),
-    // A reliable connection never enters SQE by itself; the way out is in the table all the same.
-    row(S::Sqe, S::Rts, &[], &[]),
-];
-
-fn transition(qp_type: QpType, from: QpState, to: QpState) -> Option<Transition> {
-    match (from, to) {
-        (_, S::Reset) => Some(row(from, to, &[], &[])),
-        (S::Reset, S::Error) => None,
-        (_, S::Error) => Some(row(from, to, &[], &[])),
-        _ => {
-            let table = match qp_type {
-                QpType::ReliableConnection => RELIABLE_CONNECTION,
-            };
-            table
-                .iter()
-                .find(|row| row.from == from && row.to == to)
-                .copied()
-        }
-    }
-}
-
 /// Checks a call to `modify` against the table.
 ///
 /// `actual` is the state that the device says; `claimed` is the call's `current_state`, which
@@ -323,7 +221,14 @@ pub(super) fn check_transition(
     mask: AttributeMask,
 ) -> Result<QpState, ModifyError> {
     let from = match claimed {
-        Some(claimed) if matches!(actual, S::Rtr | S::Rts | S::Sqd | S::Sqe) => claimed,
+        Some(claimed)
+            if matches!(
+                actual,
+                QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe
+            ) =>
+        {
+            claimed
+        }
         _ => actual,
     };
     let to = wanted.unwrap_or(from);
@@ -345,3 +250,6 @@ pub(super) fn check_transition(
     }
     Ok(to)
 }
+
+#[cfg(test)]
+mod tests;

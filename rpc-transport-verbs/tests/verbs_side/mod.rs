@@ -9,10 +9,11 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use rpc_transport_verbs::verbs::{
-    Access, AddressWish, AsyncEvent, CompletionChannel, CompletionQueue, CompletionStatus, Context,
-    MemoryRegion, PortAddress, PostError, ProtectionDomain, Psn, QpAttributes, QpState, QueuePair,
-    QueuePairConfig, RemoteEndpoint, RnrTimer, RtrAttributes, RtsAttributes, SendRequest,
-    SharedReceiveQueue, Slot, SoftOptions, WorkCompletion, WorkKind,
+    Access, AckTimeout, AddressWish, AsyncEvent, CompletionChannel, CompletionQueue,
+    CompletionStatus, Context, MemoryRegion, PortAddress, PostError, ProtectionDomain, Psn,
+    QpAttributes, QpState, QueuePair, QueuePairConfig, RemoteEndpoint, RetryCount, RnrTimer,
+    RtrAttributes, RtsAttributes, SendRequest, SharedReceiveQueue, Slot, SoftOptions,
+    WorkCompletion, WorkKind,
 };
 
 /// Far longer than anything takes that is waited for: only a hang reaches it.
@@ -381,7 +382,7 @@ pub(crate) fn endpoint(qp: &QueuePair) -> RemoteEndpoint {
 pub(crate) fn rtr(remote: RemoteEndpoint) -> RtrAttributes {
     RtrAttributes {
         sgid_index: address().gid_index,
-        min_rnr_timer: RnrTimer(1),
+        min_rnr_timer: RnrTimer::new(1).unwrap(),
         ..RtrAttributes::new(remote)
     }
 }
@@ -389,8 +390,8 @@ pub(crate) fn rtr(remote: RemoteEndpoint) -> RtrAttributes {
 /// A short retry budget: 4.096 µs × 2^10 × 3 = 12.6 ms.
 pub(crate) fn rts() -> RtsAttributes {
     RtsAttributes {
-        timeout: 10,
-        retry_cnt: 2,
+        timeout: AckTimeout::new(10).unwrap(),
+        retry_cnt: RetryCount::new(2).unwrap(),
         ..RtsAttributes::new(Psn::new(PSN))
     }
 }

@@ -13,20 +13,17 @@ use rdma_sys::{
     ibv_send_wr, ibv_sge, ibv_wr_opcode,
 };
 
-use super::super::limits::in_range;
+use super::super::limits::{WrongValue, in_range};
 use super::super::{QueuePairConfig, ReceiveWork, SendWork};
 use super::completion_queue::{self, CompletionQueue};
 use super::memory::Domain;
 use super::shared_receive_queue::{self, SharedReceiveQueue, index_of, post_receives, reason};
 use super::{BATCH, log_leak, os_error, sge, to_u32};
 use crate::verbs::{
-    Access, AddressVector, Attribute, Gid, LinkLayer, ModifyError, Mtu, PathMigration, PostError,
-    PostErrorReason, Psn, QpAttributes, QpNum, QpState, QueuePairCapabilities, RnrTimer,
-    VerbsError,
+    Access, AckTimeout, AddressVector, AlternatePath, Attribute, Gid, LinkLayer, ModifyError, Mtu,
+    PathMigration, PostError, PostErrorReason, Psn, QpAttributes, QpNum, QpState,
+    QueuePairCapabilities, RetryCount, RnrRetry, RnrTimer, VerbsError,
 };
-
-/// Routers that a packet may pass: what IP calls the time to live, at its usual value.
-const HOP_LIMIT: u8 = 64;
 
 #[derive(Debug)]
 pub(crate) struct QueuePair {
@@ -143,6 +140,7 @@ impl QueuePair {
             | mask::IBV_QP_ACCESS_FLAGS
             | mask::IBV_QP_PKEY_INDEX
             | mask::IBV_QP_PORT
+            | mask::IBV_QP_QKEY
             | mask::IBV_QP_AV
             | mask::IBV_QP_PATH_MTU
             | mask::IBV_QP_TIMEOUT
@@ -150,45 +148,50 @@ impl QueuePair {
             | mask::IBV_QP_RNR_RETRY
             | mask::IBV_QP_RQ_PSN
             | mask::IBV_QP_MAX_QP_RD_ATOMIC
+            | mask::IBV_QP_ALT_PATH
             | mask::IBV_QP_MIN_RNR_TIMER
             | mask::IBV_QP_SQ_PSN
             | mask::IBV_QP_MAX_DEST_RD_ATOMIC
+            | mask::IBV_QP_PATH_MIG_STATE
             | mask::IBV_QP_DEST_QPN;
         let (raw, _) = self.query_raw(all)?;
-        let state = state_of(raw.qp_state)?;
-        // What a state has not been given yet is not part of it, whatever the device's memory holds.
-        let is_init = state != QpState::Reset;
-        let is_rtr = is_init && state != QpState::Init;
-        let is_rts = is_rtr && state != QpState::Rtr;
-        // SAFETY: any 16 bytes are a value.
-        let gid = Gid(unsafe { raw.ah_attr.grh.dgid.raw });
         Ok(QpAttributes {
-            state: Some(state),
-            access: is_init.then(|| Access::from_bits(raw.qp_access_flags)),
-            pkey_index: is_init.then_some(raw.pkey_index),
-            port: is_init.then_some(raw.port_num),
-            address: is_rtr.then_some(AddressVector {
-                gid,
-                lid: raw.ah_attr.dlid,
-                sgid_index: raw.ah_attr.grh.sgid_index,
-                is_global: raw.ah_attr.is_global != 0,
-                port: raw.ah_attr.port_num,
-            }),
-            path_mtu: if is_rtr {
-                Mtu::from_code(raw.path_mtu)
-            } else {
-                None
+            state: Some(state_of(raw.qp_state)?),
+            access: Some(Access::from_bits(raw.qp_access_flags)),
+            pkey_index: Some(raw.pkey_index),
+            port: Some(raw.port_num),
+            qkey: Some(raw.qkey),
+            address: Some(address_vector(&raw.ah_attr)),
+            path_mtu: Mtu::from_code(raw.path_mtu),
+            // Codes that do not exist are of no use to anybody.
+            timeout: AckTimeout::new(raw.timeout),
+            retry_cnt: RetryCount::new(raw.retry_cnt),
+            rnr_retry: RnrRetry::new(raw.rnr_retry),
+            rq_psn: Some(Psn::new(raw.rq_psn)),
+            max_rd_atomic: Some(raw.max_rd_atomic),
+            // Without a second path there is no second port.
+            alternate_path: match AckTimeout::new(raw.alt_timeout) {
+                Some(timeout) if raw.alt_port_num != 0 => Some(AlternatePath {
+                    address: address_vector(&raw.alt_ah_attr),
+                    pkey_index: raw.alt_pkey_index,
+                    port: raw.alt_port_num,
+                    timeout,
+                }),
+                _ => None,
             },
-            dest_qp_num: is_rtr.then_some(QpNum(raw.dest_qp_num)),
-            rq_psn: is_rtr.then(|| Psn::new(raw.rq_psn)),
-            max_dest_rd_atomic: is_rtr.then_some(raw.max_dest_rd_atomic),
-            min_rnr_timer: is_rtr.then_some(RnrTimer(raw.min_rnr_timer)),
-            sq_psn: is_rts.then(|| Psn::new(raw.sq_psn)),
-            timeout: is_rts.then_some(raw.timeout),
-            retry_cnt: is_rts.then_some(raw.retry_cnt),
-            rnr_retry: is_rts.then_some(raw.rnr_retry),
-            max_rd_atomic: is_rts.then_some(raw.max_rd_atomic),
-            ..QpAttributes::default()
+            min_rnr_timer: RnrTimer::new(raw.min_rnr_timer),
+            sq_psn: Some(Psn::new(raw.sq_psn)),
+            max_dest_rd_atomic: Some(raw.max_dest_rd_atomic),
+            path_migration: match raw.path_mig_state {
+                0 => Some(PathMigration::Migrated),
+                1 => Some(PathMigration::Rearm),
+                2 => Some(PathMigration::Armed),
+                _ => None,
+            },
+            dest_qp_num: Some(QpNum(raw.dest_qp_num)),
+            sq_draining: Some(raw.sq_draining != 0),
+            current_state: None,
+            notify_drained: None,
         })
     }
 
@@ -226,7 +229,8 @@ impl QueuePair {
     ) -> Result<(), ModifyError> {
         let handle = &self.domain.handle;
         handle.fork_guard.check()?;
-        handle.attribute_limits.check(attributes)?;
+        let refused = |wrong: WrongValue| wrong.at(from, to);
+        handle.attribute_limits.check(attributes).map_err(refused)?;
         let os = |source| ModifyError::Os {
             action: action(from, to),
             source,
@@ -259,7 +263,10 @@ impl QueuePair {
                     source,
                 },
                 _ if is_draining => ModifyError::Draining,
-                _ => self.value_refused(attributes).unwrap_or_else(|| os(source)),
+                _ => match self.value_refused(attributes) {
+                    Some(wrong) => wrong.at(from, to),
+                    None => os(source),
+                },
             });
         }
         self.state = to;
@@ -274,9 +281,9 @@ impl QueuePair {
 
     /// Which value the device has refused, where its port tells: looked for only when it has, since
     /// it costs questions.
-    fn value_refused(&self, attributes: &QpAttributes) -> Option<ModifyError> {
+    fn value_refused(&self, attributes: &QpAttributes) -> Option<WrongValue> {
         let wrong = |attribute, value: u64, reason| {
-            Some(ModifyError::Value {
+            Some(WrongValue {
                 attribute,
                 value,
                 reason,
@@ -287,11 +294,15 @@ impl QueuePair {
         let port = attributes.port.unwrap_or(raw.port_num);
         let port_attributes = handle.query_port(port).ok()?;
         let is_roce = port_attributes.link_layer == LinkLayer::Ethernet;
-        if let Some(address) = attributes.alternate_path
+        if let Some(path) = attributes.alternate_path
             && is_roce
         {
             let reason = "a connection over Ethernet has one path";
-            return wrong(Attribute::AlternatePath, address.port.into(), reason);
+            return wrong(Attribute::AlternatePath, path.port.into(), reason);
+        }
+        if let Some(key) = attributes.qkey.filter(|key| key >> 31 != 0) {
+            let reason = "the top bit is for privileged programs";
+            return wrong(Attribute::Qkey, key.into(), reason);
         }
         if let Some(mtu) = attributes.path_mtu
             && mtu > port_attributes.active_mtu
@@ -534,13 +545,13 @@ fn to_raw(to: QpState, attributes: &QpAttributes) -> (ibv_qp_attr, mask) {
         qkey => IBV_QP_QKEY, qkey = |key| key;
         address => IBV_QP_AV, ah_attr = |address| address_handle(address);
         path_mtu => IBV_QP_PATH_MTU, path_mtu = |mtu| mtu as c_uint;
-        timeout => IBV_QP_TIMEOUT, timeout = |code| code;
-        retry_cnt => IBV_QP_RETRY_CNT, retry_cnt = |count| count;
-        rnr_retry => IBV_QP_RNR_RETRY, rnr_retry = |count| count;
+        timeout => IBV_QP_TIMEOUT, timeout = |timeout| timeout.code();
+        retry_cnt => IBV_QP_RETRY_CNT, retry_cnt = |count| count.code();
+        rnr_retry => IBV_QP_RNR_RETRY, rnr_retry = |count| count.code();
         rq_psn => IBV_QP_RQ_PSN, rq_psn = |psn| psn.get();
         max_rd_atomic => IBV_QP_MAX_QP_RD_ATOMIC, max_rd_atomic = |count| count;
-        alternate_path => IBV_QP_ALT_PATH, alt_ah_attr = |address| address_handle(address);
-        min_rnr_timer => IBV_QP_MIN_RNR_TIMER, min_rnr_timer = |timer| timer.0;
+        alternate_path => IBV_QP_ALT_PATH, alt_ah_attr = |path| address_handle(path.address);
+        min_rnr_timer => IBV_QP_MIN_RNR_TIMER, min_rnr_timer = |timer| timer.code();
         sq_psn => IBV_QP_SQ_PSN, sq_psn = |psn| psn.get();
         max_dest_rd_atomic => IBV_QP_MAX_DEST_RD_ATOMIC, max_dest_rd_atomic = |count| count;
         path_migration => IBV_QP_PATH_MIG_STATE, path_mig_state = |state| match state {
@@ -550,6 +561,12 @@ fn to_raw(to: QpState, attributes: &QpAttributes) -> (ibv_qp_attr, mask) {
         };
         dest_qp_num => IBV_QP_DEST_QPN, dest_qp_num = |number| number.0;
     }
+    // The rest of what its bit stands for.
+    if let Some(path) = attributes.alternate_path {
+        raw.alt_pkey_index = path.pkey_index;
+        raw.alt_port_num = path.port;
+        raw.alt_timeout = path.timeout.code();
+    }
     (raw, which)
 }
 
@@ -557,16 +574,33 @@ fn address_handle(address: AddressVector) -> ibv_ah_attr {
     ibv_ah_attr {
         grh: ibv_global_route {
             dgid: ibv_gid { raw: address.gid.0 },
-            flow_label: 0,
+            flow_label: address.flow_label,
             sgid_index: address.sgid_index,
-            hop_limit: HOP_LIMIT,
-            traffic_class: 0,
+            hop_limit: address.hop_limit,
+            traffic_class: address.traffic_class,
         },
         dlid: address.lid,
-        sl: 0,
-        src_path_bits: 0,
-        static_rate: 0,
+        sl: address.sl,
+        src_path_bits: address.src_path_bits,
+        static_rate: address.static_rate,
         is_global: u8::from(address.is_global),
         port_num: address.port,
+    }
+}
+
+fn address_vector(raw: &ibv_ah_attr) -> AddressVector {
+    AddressVector {
+        // SAFETY: any 16 bytes are a value.
+        gid: Gid(unsafe { raw.grh.dgid.raw }),
+        lid: raw.dlid,
+        sgid_index: raw.grh.sgid_index,
+        is_global: raw.is_global != 0,
+        port: raw.port_num,
+        sl: raw.sl,
+        src_path_bits: raw.src_path_bits,
+        static_rate: raw.static_rate,
+        flow_label: raw.grh.flow_label,
+        hop_limit: raw.grh.hop_limit,
+        traffic_class: raw.grh.traffic_class,
     }
 }

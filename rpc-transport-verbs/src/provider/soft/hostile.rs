@@ -20,9 +20,9 @@ use super::shared_memory::SharedMemory;
 use super::wake::DomainReadyBits;
 use super::wake_file::WakeFile;
 use crate::verbs::{
-    Access, CompletionChannel, CompletionQueue, CompletionStatus, Context, Gid, Psn, QpNum,
-    QpState, QueuePair, QueuePairConfig, RemoteEndpoint, RnrTimer, RtrAttributes, RtsAttributes,
-    SendRequest, SharedReceiveQueue, Slot, WorkKind,
+    Access, AckTimeout, CompletionChannel, CompletionQueue, CompletionStatus, Context, Gid, Psn,
+    QpNum, QpState, QueuePair, QueuePairConfig, RemoteEndpoint, RetryCount, RnrTimer,
+    RtrAttributes, RtsAttributes, SendRequest, SharedReceiveQueue, Slot, WorkKind,
 };
 
 pub use super::ring::hostile::soft_ring;
@@ -87,13 +87,13 @@ impl Side {
             psn: Psn::new(PSN),
         };
         let rtr = RtrAttributes {
-            min_rnr_timer: RnrTimer(1),
+            min_rnr_timer: RnrTimer::new(1).expect("a code"),
             ..RtrAttributes::new(remote)
         };
         self.qp.to_rtr(rtr).expect("RTR");
         let rts = RtsAttributes {
-            timeout: 10,
-            retry_cnt: 2,
+            timeout: AckTimeout::new(10).expect("a code"),
+            retry_cnt: RetryCount::new(2).expect("a code"),
             ..RtsAttributes::new(Psn::new(PSN))
         };
         self.qp.to_rts(rts).expect("RTS");

@@ -554,7 +554,9 @@ impl QueuePair {
         to: QpState,
         attributes: &QpAttributes,
     ) -> Result<(), ModifyError> {
-        self.domain.enter()?.queue_pairs[self.place as usize].check_values(attributes)?;
+        self.domain.enter()?.queue_pairs[self.place as usize]
+            .check_values(attributes)
+            .map_err(|wrong| wrong.at(from, to))?;
         let ready = match (from, to) {
             (QpState::Init, QpState::Rtr) => Some(self.connect(attributes)?),
             _ => None,

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use super::super::limits::WrongValue;
 use super::domain::{NewRing, State};
 use super::peer::Peer;
 use super::ring::{RingReceiver, RingSender};
@@ -94,31 +95,38 @@ impl SoftQueuePair {
     }
 
     /// Checks the values of what is present; presence itself was checked.
-    pub(super) fn check_values(&self, attributes: &QpAttributes) -> Result<(), ModifyError> {
+    pub(super) fn check_values(&self, attributes: &QpAttributes) -> Result<(), WrongValue> {
         super::ATTRIBUTE_LIMITS.check(attributes)?;
-        if let Some(address) = attributes.alternate_path {
-            return Err(ModifyError::Value {
-                attribute: Attribute::AlternatePath,
-                value: u64::from(address.port),
-                reason: "the device has one path",
-            });
+        let wrong = |attribute, value, reason| {
+            Err(WrongValue {
+                attribute,
+                value,
+                reason,
+            })
+        };
+        if let Some(path) = attributes.alternate_path {
+            let reason = "the device has one path";
+            return wrong(Attribute::AlternatePath, path.port.into(), reason);
         }
-        if let Some(address) = attributes.address {
-            self.check_address(address, attributes)?;
+        if let Some(key) = attributes.qkey.filter(|key| key >> 31 != 0) {
+            let reason = "the top bit is for privileged programs";
+            return wrong(Attribute::Qkey, key.into(), reason);
         }
-        Ok(())
+        match attributes.address {
+            Some(address) => self.check_address(address, attributes),
+            None => Ok(()),
+        }
     }
 
     fn check_address(
         &self,
         address: AddressVector,
         attributes: &QpAttributes,
-    ) -> Result<(), ModifyError> {
+    ) -> Result<(), WrongValue> {
         let wrong = |value: u8, reason| {
-            let value = u64::from(value);
-            Err(ModifyError::Value {
+            Err(WrongValue {
                 attribute: Attribute::Address,
-                value,
+                value: u64::from(value),
                 reason,
             })
         };
@@ -178,6 +186,7 @@ impl SoftQueuePair {
             max_dest_rd_atomic: new.max_dest_rd_atomic.or(old.max_dest_rd_atomic),
             path_migration: new.path_migration.or(old.path_migration),
             dest_qp_num: new.dest_qp_num.or(old.dest_qp_num),
+            sq_draining: None,
         };
     }
 }
@@ -304,6 +313,7 @@ impl State {
         let qp = &self.queue_pairs[place as usize];
         QpAttributes {
             state: Some(qp.state),
+            sq_draining: Some(qp.state == QpState::Sqd && qp.draining.is_some()),
             ..qp.attributes
         }
     }

@@ -9,7 +9,9 @@ use super::domain::State;
 use super::faults::{point, strikes};
 use super::ring::Incoming;
 use super::work_queues::Completion;
-use crate::verbs::{Access, AsyncEvent, CompletionOpcode, CompletionStatus, QpState, SrqNum};
+use crate::verbs::{
+    Access, AsyncEvent, CompletionOpcode, CompletionStatus, QpState, RnrTimer, SrqNum,
+};
 
 /// Messages taken from one ring before the next has its turn. Half a ring: the sender can write one
 /// half while it waits for the acknowledgement of the other.
@@ -97,7 +99,7 @@ impl State {
         let Some(receive) = queue.front().filter(|_| !strikes!(ReceiverNotReady)) else {
             // Acknowledged first: the sender is to repeat this message and no other.
             receiver.publish_ack();
-            let timer = qp.attributes.min_rnr_timer.map_or(0, |timer| timer.0);
+            let timer = qp.attributes.min_rnr_timer.map_or(0, RnrTimer::code);
             receiver.refuse_for_now(timer);
             self.counters.rnr_nak_sent += 1;
             return Step::Wait;

@@ -5,10 +5,7 @@ use std::time::{Duration, Instant};
 use super::domain::State;
 use super::queue_pair::SoftQueuePair;
 use crate::clock;
-use crate::verbs::{CompletionStatus, QpState, RnrTimer};
-
-/// `rnr_retry` that stands for "for ever".
-const FOR_EVER: u8 = 7;
+use crate::verbs::{CompletionStatus, QpState, RetryCount, RnrRetry, RnrTimer};
 
 impl State {
     /// "Receiver not ready": waits for the time that the receiver wants, then lets it try again.
@@ -22,12 +19,12 @@ impl State {
         if nak.count != qp.retry.naks {
             qp.retry.naks = nak.count;
             self.counters.rnr_nak_received += 1;
-            let permitted = qp.attributes.rnr_retry.unwrap_or(FOR_EVER);
-            if permitted != FOR_EVER && qp.retry.rnr_count >= u32::from(permitted) {
+            let permitted = qp.attributes.rnr_retry.and_then(RnrRetry::limit);
+            if permitted.is_some_and(|limit| qp.retry.rnr_count >= u32::from(limit)) {
                 return false;
             }
             qp.retry.rnr_count = qp.retry.rnr_count.saturating_add(1);
-            qp.retry.rnr_until = Some(now() + RnrTimer(nak.timer).duration());
+            qp.retry.rnr_until = Some(now() + RnrTimer::from_wire(nak.timer).duration());
         }
         if let Some(until) = qp.retry.rnr_until
             && now() >= until
@@ -93,10 +90,9 @@ impl SoftQueuePair {
         now.saturating_duration_since(since) >= budget
     }
 
-    /// 4.096 µs × 2^timeout, for the first try and each retry; `None` waits for ever.
+    /// For the first try and each retry; `None` waits for ever.
     fn retry_budget(&self) -> Option<Duration> {
-        let timeout = self.attributes.timeout.filter(|timeout| *timeout != 0)?;
-        let tries = u32::from(self.attributes.retry_cnt.unwrap_or(0)) + 1;
-        Some(Duration::from_nanos(4096 << timeout) * tries)
+        let retries = self.attributes.retry_cnt.unwrap_or(RetryCount::NONE);
+        retries.budget(self.attributes.timeout?)
     }
 }

@@ -1,0 +1,198 @@
+//! The table of transitions of each type of queue pair.
+
+use super::{Attribute as A, AttributeMask, QpState, QpState as S, QpType};
+
+/// A transition that exists, and the attributes that it must have and may have.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Transition {
+    from: QpState,
+    to: QpState,
+    pub(super) required: AttributeMask,
+    pub(super) optional: AttributeMask,
+}
+
+const fn row(from: QpState, to: QpState, required: &[A], optional: &[A]) -> Transition {
+    Transition {
+        from,
+        to,
+        required: AttributeMask::of(required),
+        optional: AttributeMask::of(optional),
+    }
+}
+
+/// Reliable connection, from the kernel's `qp_state_table`. What is not here does not exist, but
+/// for "any to RESET" and "any but RESET to ERR", which take no attributes and are in
+/// [`transition`].
+const RELIABLE_CONNECTION: &[Transition] = &[
+    row(S::Reset, S::Init, &[A::PkeyIndex, A::Port, A::Access], &[]),
+    row(S::Init, S::Init, &[], &[A::PkeyIndex, A::Port, A::Access]),
+    row(
+        S::Init,
+        S::Rtr,
+        &[
+            A::Address,
+            A::PathMtu,
+            A::DestQpNum,
+            A::RqPsn,
+            A::MaxDestRdAtomic,
+            A::MinRnrTimer,
+        ],
+        &[A::AlternatePath, A::Access, A::PkeyIndex],
+    ),
+    row(
+        S::Rtr,
+        S::Rts,
+        &[
+            A::SqPsn,
+            A::Timeout,
+            A::RetryCnt,
+            A::RnrRetry,
+            A::MaxRdAtomic,
+        ],
+        &[
+            A::CurrentState,
+            A::AlternatePath,
+            A::Access,
+            A::MinRnrTimer,
+            A::PathMigration,
+        ],
+    ),
+    row(
+        S::Rts,
+        S::Rts,
+        &[],
+        &[
+            A::CurrentState,
+            A::Access,
+            A::AlternatePath,
+            A::PathMigration,
+            A::MinRnrTimer,
+        ],
+    ),
+    row(S::Rts, S::Sqd, &[], &[A::NotifyDrained]),
+    row(
+        S::Sqd,
+        S::Sqd,
+        &[],
+        &[
+            A::Port,
+            A::Address,
+            A::Timeout,
+            A::RetryCnt,
+            A::RnrRetry,
+            A::MaxRdAtomic,
+            A::MaxDestRdAtomic,
+            A::AlternatePath,
+            A::Access,
+            A::PkeyIndex,
+            A::MinRnrTimer,
+            A::PathMigration,
+        ],
+    ),
+    row(
+        S::Sqd,
+        S::Rts,
+        &[],
+        &[
+            A::CurrentState,
+            A::AlternatePath,
+            A::Access,
+            A::MinRnrTimer,
+            A::PathMigration,
+        ],
+    ),
+    // A reliable connection never enters SQE by itself; the way out is in the table all the same.
+    row(S::Sqe, S::Rts, &[], &[]),
+];
+
+/// Unreliable connection: no timers, no retries, no reads.
+const UNRELIABLE_CONNECTION: &[Transition] = &[
+    row(S::Reset, S::Init, &[A::PkeyIndex, A::Port, A::Access], &[]),
+    row(S::Init, S::Init, &[], &[A::PkeyIndex, A::Port, A::Access]),
+    row(
+        S::Init,
+        S::Rtr,
+        &[A::Address, A::PathMtu, A::DestQpNum, A::RqPsn],
+        &[A::AlternatePath, A::Access, A::PkeyIndex],
+    ),
+    row(
+        S::Rtr,
+        S::Rts,
+        &[A::SqPsn],
+        &[
+            A::CurrentState,
+            A::AlternatePath,
+            A::Access,
+            A::PathMigration,
+        ],
+    ),
+    row(
+        S::Rts,
+        S::Rts,
+        &[],
+        &[
+            A::CurrentState,
+            A::Access,
+            A::AlternatePath,
+            A::PathMigration,
+        ],
+    ),
+    row(S::Rts, S::Sqd, &[], &[A::NotifyDrained]),
+    row(
+        S::Sqd,
+        S::Sqd,
+        &[],
+        &[
+            A::Address,
+            A::AlternatePath,
+            A::Access,
+            A::PkeyIndex,
+            A::PathMigration,
+        ],
+    ),
+    row(
+        S::Sqd,
+        S::Rts,
+        &[],
+        &[
+            A::CurrentState,
+            A::AlternatePath,
+            A::Access,
+            A::PathMigration,
+        ],
+    ),
+    row(S::Sqe, S::Rts, &[], &[A::CurrentState, A::Access]),
+];
+
+/// Unreliable datagram: no peer either, and a key of its own in the place of access rights.
+const UNRELIABLE_DATAGRAM: &[Transition] = &[
+    row(S::Reset, S::Init, &[A::PkeyIndex, A::Port, A::Qkey], &[]),
+    row(S::Init, S::Init, &[], &[A::PkeyIndex, A::Port, A::Qkey]),
+    row(S::Init, S::Rtr, &[], &[A::PkeyIndex, A::Qkey]),
+    row(S::Rtr, S::Rts, &[A::SqPsn], &[A::CurrentState, A::Qkey]),
+    row(S::Rts, S::Rts, &[], &[A::CurrentState, A::Qkey]),
+    row(S::Rts, S::Sqd, &[], &[A::NotifyDrained]),
+    row(S::Sqd, S::Sqd, &[], &[A::PkeyIndex, A::Qkey]),
+    row(S::Sqd, S::Rts, &[], &[A::CurrentState, A::Qkey]),
+    row(S::Sqe, S::Rts, &[], &[A::CurrentState, A::Qkey]),
+];
+
+/// The transition, if it exists for this type.
+pub(super) fn transition(qp_type: QpType, from: QpState, to: QpState) -> Option<Transition> {
+    match (from, to) {
+        (_, S::Reset) => Some(row(from, to, &[], &[])),
+        (S::Reset, S::Error) => None,
+        (_, S::Error) => Some(row(from, to, &[], &[])),
+        _ => {
+            let table = match qp_type {
+                QpType::ReliableConnection => RELIABLE_CONNECTION,
+                QpType::UnreliableConnection => UNRELIABLE_CONNECTION,
+                QpType::UnreliableDatagram => UNRELIABLE_DATAGRAM,
+            };
+            table
+                .iter()
+                .find(|row| row.from == from && row.to == to)
+                .copied()
+        }
+    }
+}
