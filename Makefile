@@ -1,7 +1,7 @@
 # Everything that is done with this workspace, by name. `make` alone says what there is.
 # Settings (RDMA=1, DEVICE=mlx5_0) reach the scripts as environment variables, as make passes them on.
 .DEFAULT_GOAL := help
-.PHONY: help demo test setup test-rdma bench bench-peers bench-rdma faults soak count fuzz
+.PHONY: help demo test setup test-rdma conformance bench bench-peers bench-rdma faults soak count fuzz
 
 help: ## Say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -17,6 +17,9 @@ setup: ## Install what the feature `rdma` and its tests need (Debian, Ubuntu; pa
 
 test-rdma: ## Run the tests on Soft-RoCE in a guest, or with DEVICE=mlx5_0 on that device, with a report
 	@.ci/test-rdma
+
+conformance: ## Run the conformance suite on soft and on Soft-RoCE, and write its report (CASES=atomics runs some)
+	@.ci/conformance $(CASES)
 
 fuzz: ## Fuzz what peers can send, a minute for each target, or SECONDS_EACH=600 (needs cargo-fuzz)
 	@.ci/fuzz

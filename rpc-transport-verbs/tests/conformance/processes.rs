@@ -1,23 +1,70 @@
 //! Two real processes: one of them is killed, stopped, or forked. The other must be told, or wait,
 //! and lose nothing else.
 //!
-//! The test program starts itself again as the peer. Both tell each other their endpoints over the
+//! The program starts itself again as the peer. Both tell each other their endpoints over the
 //! peer's standard input and output, on lines that begin with `@`.
-
-mod verbs_side;
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Write};
 use std::net::Ipv6Addr;
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
+use super::case::{Section, case};
+use super::deviations as rxe;
+use super::device::Device;
+use super::verbs_side::{self, HANG, Plan, Side, failed, received, rts, sent};
 use rpc_transport_verbs::verbs::{
     AckTimeout, CompletionStatus, Gid, Psn, QpNum, QpState, RemoteEndpoint, RetryCount,
     RtsAttributes, SoftOptions, WorkKind,
 };
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
-use verbs_side::{HANG, Plan, Side, failed, received, rts, sent};
+
+pub(crate) const CASES: Section = Section {
+    topic: "processes",
+    cases: &[
+        case!(
+            messages_go_to_another_process_and_back,
+            "specification: reliability; rc_test: SendManyWithOneOutstanding"
+        ),
+        case!(
+            a_killed_peer_is_noticed_within_the_retry_budget_and_not_before,
+            "specification: acknowledgement timer"
+        ),
+        case!(
+            a_send_to_a_peer_that_was_killed_before_fails_too,
+            "specification: acknowledgement timer"
+        ),
+        case!(
+            death_can_be_noticed_at_once_for_tests_above,
+            "the software device"
+        ),
+        case!(
+            without_a_timeout_a_dead_peer_is_waited_for_for_ever,
+            "specification: acknowledgement timer"
+        ),
+        case!(
+            a_stopped_peer_is_waited_for_and_nothing_is_lost,
+            "specification: acknowledgement timer"
+        ),
+        case!(
+            peers_killed_in_mid_transfer_leave_the_others_and_the_process_alone,
+            "specification: acknowledgement timer"
+        ),
+        case!(
+            a_process_that_sleeps_is_woken_by_each_message_and_by_nothing_else,
+            "specification: completion channels"
+        ),
+        case!(
+            contexts_that_come_and_go_leave_no_files_open,
+            "specification: objects; device_test: OpenMany"
+        ),
+        case!(
+            in_the_child_of_a_fork_every_verb_is_an_error,
+            "specification: fork"
+        ),
+    ],
+};
 
 const ROLE: &str = "VERBS_PEER_ROLE";
 
@@ -50,7 +97,6 @@ fn hear_line(from: &mut impl BufRead) -> String {
     loop {
         let mut line = String::new();
         assert_ne!(from.read_line(&mut line).unwrap(), 0, "the peer has ended");
-        // The test harness of the peer may have begun the line.
         if let Some((_, words)) = line.trim_end().split_once('@') {
             return words.to_owned();
         }
@@ -68,7 +114,6 @@ impl Peer {
     /// Starts a peer in this role, connected to `side`.
     fn start(role: &str, side: &mut Side, attributes: RtsAttributes) -> Self {
         let mut process = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "peer_process", "--nocapture", "--test-threads=1"])
             .env(ROLE, role)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -110,12 +155,18 @@ impl Drop for Peer {
     }
 }
 
-/// Not a test of its own: what the peer process runs.
-#[test]
-fn peer_process() {
-    let Ok(role) = std::env::var(ROLE) else {
-        return;
-    };
+/// Whether this process was started as a peer.
+pub(crate) fn is_peer() -> bool {
+    std::env::var_os(ROLE).is_some()
+}
+
+/// What a process runs that was started as a peer.
+pub(crate) fn run_peer() -> ExitCode {
+    let role = std::env::var(ROLE).expect("it is a peer");
+    if role == "alone" {
+        contexts_come_and_go();
+        return ExitCode::SUCCESS;
+    }
     let mut from = std::io::stdin().lock();
     let plan = Plan {
         max_send_wr: 64,
@@ -131,7 +182,7 @@ fn peer_process() {
     if role != "deaf" {
         side.post_recv(32);
     }
-    writeln!(std::io::stdout(), "@ready").unwrap();
+    println!("@ready");
     if role == "sleeper" {
         answer_asleep(&mut side);
     }
@@ -191,8 +242,7 @@ fn round_trip(side: &mut Side, len: usize, fill: u8) {
     assert_eq!(done, [sent(), received(len, fill)]);
 }
 
-#[test]
-fn messages_go_to_another_process_and_back() {
+fn messages_go_to_another_process_and_back(_: &Device) {
     let mut side = Side::new(plan());
     let _peer = Peer::start("echo", &mut side, rts());
     for number in 0..500_usize {
@@ -200,8 +250,7 @@ fn messages_go_to_another_process_and_back() {
     }
 }
 
-#[test]
-fn a_killed_peer_is_noticed_within_the_retry_budget_and_not_before() {
+fn a_killed_peer_is_noticed_within_the_retry_budget_and_not_before(_: &Device) {
     let mut side = Side::new(plan());
     // 4.096 µs × 2^13 × 3: 100 ms.
     let attributes = RtsAttributes {
@@ -231,8 +280,7 @@ fn a_killed_peer_is_noticed_within_the_retry_budget_and_not_before() {
     assert_eq!(side.state(), QpState::Error);
 }
 
-#[test]
-fn a_send_to_a_peer_that_was_killed_before_fails_too() {
+fn a_send_to_a_peer_that_was_killed_before_fails_too(_: &Device) {
     let mut side = Side::new(plan());
     let mut peer = Peer::start("echo", &mut side, rts());
     round_trip(&mut side, 100, 1);
@@ -244,8 +292,8 @@ fn a_send_to_a_peer_that_was_killed_before_fails_too() {
     );
 }
 
-#[test]
-fn death_can_be_noticed_at_once_for_tests_above() {
+fn death_can_be_noticed_at_once_for_tests_above(device: &Device) {
+    device.needs_soft(&rxe::SOFT_OPTION);
     let options = SoftOptions {
         detect_death_at_once: true,
     };
@@ -265,8 +313,7 @@ fn death_can_be_noticed_at_once_for_tests_above() {
     );
 }
 
-#[test]
-fn without_a_timeout_a_dead_peer_is_waited_for_for_ever() {
+fn without_a_timeout_a_dead_peer_is_waited_for_for_ever(_: &Device) {
     let mut side = Side::new(plan());
     let mut peer = Peer::start(
         "deaf",
@@ -284,8 +331,7 @@ fn without_a_timeout_a_dead_peer_is_waited_for_for_ever() {
     assert_eq!(side.state(), QpState::Rts);
 }
 
-#[test]
-fn a_stopped_peer_is_waited_for_and_nothing_is_lost() {
+fn a_stopped_peer_is_waited_for_and_nothing_is_lost(_: &Device) {
     let mut side = Side::new(plan());
     // The budget is 12.6 ms, and the peer is stopped for 300.
     let peer = Peer::start("echo", &mut side, rts());
@@ -304,8 +350,7 @@ fn a_stopped_peer_is_waited_for_and_nothing_is_lost() {
     assert_eq!(fills, [1, 2, 3, 4, 5, 6, 7, 8]);
 }
 
-#[test]
-fn peers_killed_in_mid_transfer_leave_the_others_and_the_process_alone() {
+fn peers_killed_in_mid_transfer_leave_the_others_and_the_process_alone(_: &Device) {
     let (mut left, mut right) = verbs_side::connected(Plan::default());
     for round in 0..4_u8 {
         let mut side = Side::new(plan());
@@ -349,8 +394,7 @@ fn peers_killed_in_mid_transfer_leave_the_others_and_the_process_alone() {
 
 /// Not by a tick of an engine, which finds everything some time: the sender wakes it, and knows that it
 /// did.
-#[test]
-fn a_process_that_sleeps_is_woken_by_each_message_and_by_nothing_else() {
+fn a_process_that_sleeps_is_woken_by_each_message_and_by_nothing_else(_: &Device) {
     // Fewer than there are slots, since no send completes.
     const MESSAGES: usize = 50;
     let mut side = Side::new(plan());
@@ -381,17 +425,15 @@ fn a_process_that_sleeps_is_woken_by_each_message_and_by_nothing_else() {
 }
 
 /// Nor do peers keep any of theirs: here, the process is its own peer.
-#[test]
-fn contexts_that_come_and_go_leave_no_files_open() {
+fn contexts_that_come_and_go_leave_no_files_open(_: &Device) {
     let status = Command::new(std::env::current_exe().unwrap())
-        .args(["--ignored", "--exact", "alone_contexts_come_and_go"])
+        .env(ROLE, "alone")
         .status();
     assert!(status.unwrap().success());
 }
 
-#[test]
-#[ignore = "run by the one above, in a process of its own"]
-fn alone_contexts_come_and_go() {
+/// In a process of its own, so that nobody else opens files.
+fn contexts_come_and_go() {
     let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
     let come_and_go = || {
         let (mut left, mut right) = verbs_side::connected(Plan::default());
@@ -417,8 +459,7 @@ fn alone_contexts_come_and_go() {
     }
 }
 
-#[test]
-fn in_the_child_of_a_fork_every_verb_is_an_error() {
+fn in_the_child_of_a_fork_every_verb_is_an_error(_: &Device) {
     unsafe extern "C" {
         safe fn fork() -> i32;
         safe fn _exit(code: i32) -> !;

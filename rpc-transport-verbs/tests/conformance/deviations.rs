@@ -1,0 +1,59 @@
+//! What Soft-RoCE does instead of what the specification says, and what it does not do at all, each with
+//! evidence. `docs/deviations.md` says what follows from it for users.
+
+/// Why a case does not pass as it stands.
+pub(crate) struct Reason {
+    /// Names it in the report.
+    pub(crate) key: &'static str,
+    pub(crate) what: &'static str,
+    pub(crate) evidence: &'static str,
+}
+
+/// A case that fails, and how.
+pub(crate) struct Failure {
+    /// Its name.
+    pub(crate) case: &'static str,
+    /// A piece of what the failure says.
+    pub(crate) says: &'static str,
+    pub(crate) reason: &'static Reason,
+}
+
+/// Cases that fail as they stand. Where what the device does instead can be insisted on, the case does so
+/// ([`Device::deviates`](super::device::Device::deviates)), and is not in here.
+pub(crate) const FAILURES: &[Failure] = &[];
+
+macro_rules! reasons {
+    ($($name:ident = $key:literal, $what:literal, $evidence:literal;)*) => {
+        $(pub(crate) static $name: Reason = Reason {
+            key: $key,
+            what: $what,
+            evidence: $evidence,
+        };)*
+
+        /// All of them, as the report lists them.
+        pub(crate) const ALL: &[&Reason] = &[$(&$name),*];
+    };
+}
+
+reasons! {
+    RECEIVES_STAY_IN_ERROR = "receives-stay-in-error",
+        "A receive that is posted in ERR is not flushed, until the queue pair is brought to ERR once more.",
+        "The provider's post_recv rings no doorbell (rdma-core 44, providers/rxe/rxe.c), so the kernel looks at the queue with the next packet or at a modify.";
+    SQD_RESUMES_LATE = "sqd-resumes-late",
+        "Back in RTS after SQD, the send queue goes on when the next request is posted.",
+        "rxe_qp.c, rxe_qp_from_attr: the change from SQD to RTS starts no task (Linux 6.1).";
+    RNR_IS_NOT_BEGUN = "rnr-is-not-begun",
+        "A message that the receiver was not ready for does not keep the send queue from being drained.",
+        "rxe_req.c, next_opcode of SQD looks at the message that is about to be sent, and waits for no timer (Linux 6.1).";
+    FEW_EVENTS = "few-events",
+        "COMM_EST, QP_FATAL, QP_REQ_ERR, QP_ACCESS_ERR and QP_LAST_WQE_REACHED are never raised.",
+        "No caller in drivers/infiniband/sw/rxe of Linux 6.1 but for SQ_DRAINED, CQ_ERR, SRQ_LIMIT_REACHED and the port's; spdk/spdk #1697 saw the last.";
+    SOFT_OPTION = "option-of-soft",
+        "The case is about an option of the software device.",
+        "SoftOptions.";
+}
+
+/// The keys.
+pub(crate) fn keys() -> impl Iterator<Item = &'static str> {
+    ALL.iter().map(|reason| reason.key)
+}

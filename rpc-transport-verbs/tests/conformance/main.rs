@@ -1,0 +1,69 @@
+//! The conformance suite: one list of cases, each a named situation of the verbs, run on whatever device
+//! `VERBLINE_DEVICE` names, and held to the specification.
+//!
+//! ```sh
+//! make conformance                          # on soft here, on Soft-RoCE in the guest; writes CONFORMANCE.md
+//! cargo test --test conformance             # on soft alone
+//! cargo test --test conformance -- atomics  # the cases and topics whose names have this in them
+//! SEED=17 cargo test --test conformance -- walk
+//! ```
+//!
+//! A case passes, or deviates, or is not supported, and nothing else is well:
+//!
+//! * **pass**: the device did what the specification says;
+//! * **deviation**: it did what [`deviations`] says instead, exactly; a deviation that does not occur any
+//!   more is a failure, so that none outlives its reason;
+//! * **not supported**: an attribute of the device says so, or [`deviations`] does, with evidence.
+//!
+//! `soft` is held to pass alone. `CONFORMANCE.md` has a row for each case and a column for each device, and CI
+//! compares it with what it sees.
+//!
+//! Many situations and the statuses expected of them are those of google/rdma-unit-test (Apache License 2.0),
+//! whose names stand beside the cases; the code is our own. [`rdma_unit_test`] has the list of all of its cases, and says
+//! of each that has no counterpart here why.
+
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a program that is run by a person"
+)]
+
+mod case;
+mod deviations;
+mod device;
+mod rdma_unit_test;
+mod report;
+mod run;
+#[path = "../verbs_side/mod.rs"]
+mod verbs_side;
+
+mod processes;
+mod states;
+
+use std::process::ExitCode;
+
+use case::Section;
+
+/// The topics, in the order of the report.
+const SECTIONS: &[Section] = &[states::CASES, processes::CASES];
+
+fn main() -> ExitCode {
+    if processes::is_peer() {
+        return processes::run_peer();
+    }
+    let mut arguments: Vec<String> = std::env::args().skip(1).collect();
+    if arguments.first().is_some_and(|first| first == "--render") {
+        return report::render(&arguments[1..]);
+    }
+    let mut results = None;
+    if let Some(at) = arguments
+        .iter()
+        .position(|argument| argument == "--results")
+    {
+        arguments.remove(at);
+        results = (at < arguments.len()).then(|| arguments.remove(at));
+    }
+    // What other test programs are told (`--nocapture`) means nothing to this one.
+    arguments.retain(|argument| !argument.starts_with("--"));
+    run::run(&arguments, results.as_deref())
+}

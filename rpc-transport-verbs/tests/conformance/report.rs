@@ -1,0 +1,139 @@
+//! `CONFORMANCE.md`, out of what the runs on two devices left.
+//!
+//! ```text
+//! conformance --render <results on soft> <results on rxe>
+//! conformance --render <results on soft> --committed <an earlier report, for its column of rxe>
+//! ```
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::process::ExitCode;
+
+use super::SECTIONS;
+use super::deviations;
+use super::rdma_unit_test;
+
+const INTRODUCTION: &str = "\
+# Conformance
+
+<!-- Written by `make conformance`, and compared by CI: not to be edited. -->
+
+What the verbs layer does on two devices, case by case: on `soft`, the software device, and on `rxe`, the kernel's
+Soft-RoCE (Linux 6.1, rdma-core 44). The cases are in [tests/conformance](tests/conformance), one function each;
+`make conformance` runs them on both devices, and `cargo test --test conformance -- <part of a name>` runs some.
+
+**pass**: what the specification says. **deviation**: exactly what the [reason](#reasons) says instead, and the case
+fails as soon as it does not occur any more. **not supported**: the device lacks what the case is about.
+
+*Specification* is the InfiniBand architecture, as the man pages of libibverbs, the kernel's code and its users'
+tests restate it. Names such as `rc_test: Send` are cases of
+[google/rdma-unit-test](https://github.com/google/rdma-unit-test) (Apache License 2.0), from which situations and
+expected statuses were taken; the code is our own. [At the end](#google-rdma-unit-test) stands which of its cases have
+no counterpart here, and why.
+";
+
+pub(crate) fn render(arguments: &[String]) -> ExitCode {
+    let read = |file: &String| {
+        std::fs::read_to_string(file).unwrap_or_else(|error| panic!("{file}: {error}"))
+    };
+    let (soft, rxe) = match arguments {
+        [soft, flag, committed] if flag == "--committed" => {
+            (results(&read(soft)), column(&read(committed)))
+        }
+        [soft, rxe] => (results(&read(soft)), results(&read(rxe))),
+        _ => {
+            eprintln!("--render <soft> <rxe>, or --render <soft> --committed <report>");
+            return ExitCode::FAILURE;
+        }
+    };
+    print!("{}", document(&soft, &rxe));
+    ExitCode::SUCCESS
+}
+
+/// From the name of a case to what came of it.
+type Cells = HashMap<String, String>;
+
+fn results(lines: &str) -> Cells {
+    lines
+        .lines()
+        .filter_map(|line| line.split_once('\t'))
+        .map(|(name, cell)| (name.to_owned(), cell.to_owned()))
+        .collect()
+}
+
+/// The column of rxe in a report that there is.
+fn column(report: &str) -> Cells {
+    report
+        .lines()
+        .filter_map(|line| {
+            let cells: Vec<_> = line.strip_prefix("| ")?.split(" | ").collect();
+            let [name, _source, _soft, rxe] = cells[..] else {
+                return None;
+            };
+            Some((name.to_owned(), rxe.strip_suffix(" |")?.to_owned()))
+        })
+        .collect()
+}
+
+fn document(soft: &Cells, rxe: &Cells) -> String {
+    const MISSING: &str = "**not run**";
+    let cell = |cells: &Cells, name: &str| {
+        cells
+            .get(name)
+            .map_or_else(|| MISSING.to_owned(), Clone::clone)
+    };
+    let names = || {
+        SECTIONS
+            .iter()
+            .flat_map(|section| section.cases)
+            .map(|case| case.name())
+    };
+    let count = |cells: &Cells, beginning: &str| {
+        names()
+            .filter(|name| cell(cells, name).starts_with(beginning))
+            .count()
+    };
+    let mut out = INTRODUCTION.to_owned();
+    let cases = names().count();
+    write!(
+        out,
+        "\n| {cases} cases | soft | rxe |\n| --- | ---: | ---: |\n"
+    )
+    .unwrap();
+    for (what, beginning) in [
+        ("pass", "pass"),
+        ("deviation", "deviation"),
+        ("not supported", "not supported"),
+        ("failed or not run", "**"),
+    ] {
+        let (soft, rxe) = (count(soft, beginning), count(rxe, beginning));
+        if !beginning.starts_with('*') || soft + rxe > 0 {
+            writeln!(out, "| {what} | {soft} | {rxe} |").unwrap();
+        }
+    }
+    for section in SECTIONS {
+        write!(
+            out,
+            "\n## {}{}\n\n| case | from | soft | rxe |\n| --- | --- | --- | --- |\n",
+            section.topic[..1].to_uppercase(),
+            &section.topic[1..]
+        )
+        .unwrap();
+        for case in section.cases {
+            let name = case.name();
+            let (soft, rxe) = (cell(soft, &name), cell(rxe, &name));
+            writeln!(out, "| {name} | {} | {soft} | {rxe} |", case.source).unwrap();
+        }
+    }
+    out.push_str("\n## Reasons\n\n| reason | what rxe does | evidence |\n| --- | --- | --- |\n");
+    for reason in deviations::ALL {
+        writeln!(
+            out,
+            "| {} | {} | {} |",
+            reason.key, reason.what, reason.evidence
+        )
+        .unwrap();
+    }
+    out.push_str(&rdma_unit_test::section());
+    out
+}

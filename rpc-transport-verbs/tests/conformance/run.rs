@@ -1,0 +1,190 @@
+//! Runs the cases, one after another, each on a thread of its own that is watched.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::panic;
+use std::process::ExitCode;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::SECTIONS;
+use super::case::{Case, Outcome};
+use super::deviations::{self, FAILURES};
+use super::device::{Device, Kind, NotSupported};
+use super::{rdma_unit_test, verbs_side};
+
+/// After which a case is taken to hang. Whatever a case waits for by itself, it waits for 20 s at most, and few
+/// wait for several things that long.
+const LIMIT: Duration = Duration::from_secs(180);
+
+/// What the first panic of the running case said, on whatever thread.
+static SAID: Mutex<Option<String>> = Mutex::new(None);
+
+/// Runs the cases that the filters name, or all, and writes what came of each to the file `results`.
+pub(crate) fn run(filters: &[String], results: Option<&str>) -> ExitCode {
+    let problems = rdma_unit_test::problems();
+    for problem in &problems {
+        eprintln!("!! {problem}");
+    }
+    panic::set_hook(Box::new(|info| {
+        let payload = info.payload();
+        let message = payload
+            .downcast_ref::<&str>()
+            .copied()
+            .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
+            .unwrap_or("something that is no string");
+        let place = info
+            .location()
+            .map(|place| format!("{}:{}: ", place.file(), place.line()));
+        let said = format!("{}{message}", place.unwrap_or_default());
+        SAID.lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get_or_insert(said);
+    }));
+
+    let started = Instant::now();
+    let device = verbs_side::device();
+    let mut lines = String::new();
+    let mut counts = [0_usize; 4];
+    let mut seen = BTreeSet::new();
+    for section in SECTIONS {
+        for case in section.cases {
+            if !is_chosen(section.topic, &case.name(), filters) {
+                continue;
+            }
+            let before = Instant::now();
+            let outcome = run_one(case);
+            let (count, what) = match &outcome {
+                Outcome::Pass => (0, "pass".to_owned()),
+                Outcome::Deviation(keys) => {
+                    seen.extend(keys.clone());
+                    (1, format!("deviation: {}", keys.join(", ")))
+                }
+                Outcome::NotSupported(key) => {
+                    seen.insert(key.clone());
+                    (2, format!("not supported: {key}"))
+                }
+                Outcome::Failed(said) => {
+                    (3, format!("FAILED\n    {}", said.replace('\n', "\n    ")))
+                }
+            };
+            counts[count] += 1;
+            println!(
+                "{:7.3} s  {}: {}: {what}",
+                before.elapsed().as_secs_f64(),
+                section.topic,
+                case.name()
+            );
+            writeln!(lines, "{}\t{}", case.name(), outcome.cell()).unwrap();
+        }
+    }
+    let [passed, deviations, not_supported, mut failed] = counts;
+    if filters.is_empty() && Device::new().kind == Kind::Rxe {
+        for key in deviations::keys().filter(|key| !seen.contains(*key)) {
+            eprintln!("!! the reason {key} is listed, and no case needs it");
+            failed += 1;
+        }
+    }
+    failed += problems.len();
+    println!(
+        "== conformance on {device}: {passed} pass, {deviations} deviate, {not_supported} not supported, {failed} failed ({:.1} s)",
+        started.elapsed().as_secs_f64()
+    );
+    if let Some(file) = results {
+        std::fs::write(file, lines).unwrap_or_else(|error| panic!("{file}: {error}"));
+    }
+    if passed + deviations + not_supported + failed == 0 {
+        eprintln!("!! no case has {filters:?} in its name");
+        return ExitCode::FAILURE;
+    }
+    if failed > 0 {
+        return ExitCode::FAILURE;
+    }
+    // As test programs end, for scripts that count.
+    println!(
+        "test result: ok. {} passed; 0 failed; {not_supported} ignored;",
+        passed + deviations
+    );
+    ExitCode::SUCCESS
+}
+
+/// Spaces, hyphens and underscores are alike.
+fn is_chosen(topic: &str, name: &str, filters: &[String]) -> bool {
+    let full = format!("{} {name}", topic.replace(' ', "-"));
+    filters.is_empty()
+        || filters
+            .iter()
+            .any(|filter| full.contains(&filter.replace(['_', ' '], "-")))
+}
+
+fn run_one(case: &'static Case) -> Outcome {
+    *SAID.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    let (done, end) = channel();
+    let runner = thread::Builder::new()
+        .name(case.name())
+        .spawn(move || {
+            let device = Device::new();
+            let ended = panic::catch_unwind(panic::AssertUnwindSafe(|| (case.run)(&device)));
+            let _ = done.send((device, ended));
+        })
+        .expect("a thread");
+    let (device, ended) = match end.recv_timeout(LIMIT) {
+        Ok(ended) => ended,
+        Err(RecvTimeoutError::Disconnected) => unreachable!("it sends before it ends"),
+        Err(RecvTimeoutError::Timeout) => {
+            eprintln!("!! {} hangs, and ends the run", case.name());
+            std::process::exit(1);
+        }
+    };
+    runner.join().expect("it caught what there was");
+    let said = SAID.lock().unwrap_or_else(PoisonError::into_inner).take();
+    judge(case, device, ended.err(), said)
+}
+
+/// What is to be made of how a case ended.
+fn judge(
+    case: &Case,
+    device: Device,
+    payload: Option<Box<dyn std::any::Any + Send>>,
+    said: Option<String>,
+) -> Outcome {
+    let kind = device.kind;
+    let listed = FAILURES
+        .iter()
+        .find(|failure| kind == Kind::Rxe && failure.case == case.name());
+    if let Some(payload) = &payload
+        && let Some(NotSupported(key)) = payload.downcast_ref()
+    {
+        return match kind {
+            Kind::Soft => Outcome::Failed(format!("not supported by soft: {key}")),
+            _ => Outcome::NotSupported((*key).to_owned()),
+        };
+    }
+    // A thread of the device that panics is a failure, whatever the case says.
+    let failure = match (payload, said) {
+        (None, None) => None,
+        (_, Some(said)) => Some(said),
+        (Some(_), None) => Some("it ended without a word".to_owned()),
+    };
+    let mut seen = device.into_seen();
+    match (failure, listed) {
+        (None, None) if seen.is_empty() => Outcome::Pass,
+        (None, None) => Outcome::Deviation(seen.into_iter().map(str::to_owned).collect()),
+        (None, Some(listed)) => Outcome::Failed(format!(
+            "it is listed as failing ({}), and does not fail any more",
+            listed.reason.key
+        )),
+        (Some(said), Some(listed)) if said.contains(listed.says) => {
+            seen.push(listed.reason.key);
+            seen.sort_unstable();
+            Outcome::Deviation(seen.into_iter().map(str::to_owned).collect())
+        }
+        (Some(said), Some(listed)) => Outcome::Failed(format!(
+            "it is listed as failing with \"{}\", and failed otherwise: {said}",
+            listed.says
+        )),
+        (Some(said), None) => Outcome::Failed(said),
+    }
+}
