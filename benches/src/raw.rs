@@ -198,13 +198,12 @@ impl Endpoint {
         let completion_queue = context.create_cq(slots)?;
         let receives = domain.create_srq(args.receives, 1)?;
         let mut queue_pair = domain.create_qp(QueuePairConfig {
-            send_cq: &completion_queue,
-            recv_cq: &completion_queue,
             srq: Some(&receives),
             max_send_wr: args.send_queue_depth,
             max_recv_wr: 0,
             max_inline_data: args.max_inline_len,
             sq_sig_all: false,
+            ..QueuePairConfig::new(&completion_queue, &completion_queue)
         })?;
         let address = context.choose_address(AddressWish::default())?;
         queue_pair.to_init(address.port, Access::LOCAL_WRITE)?;

@@ -184,13 +184,12 @@ impl QueuePairs {
             return Err(QueuePairError::Full { limit });
         }
         let mut queue_pair = self.domain.create_qp(QueuePairConfig {
-            send_cq: &self.completion_queue,
-            recv_cq: &self.completion_queue,
             srq: Some(&self.srq),
             max_send_wr: self.plan.limits.send_queue_depth as usize,
             max_recv_wr: 0,
             max_inline_data: self.plan.limits.max_inline_len,
             sq_sig_all: false,
+            ..QueuePairConfig::new(&self.completion_queue, &self.completion_queue)
         })?;
         let address = self.address();
         queue_pair.to_init(address.port, Access::LOCAL_WRITE)?;

@@ -5,8 +5,8 @@ mod verbs_side;
 use std::time::{Duration, Instant};
 
 use rpc_transport_verbs::verbs::{
-    Access, AckTimeout, AsyncEvent, CompletionStatus as C, Psn, QpState, RnrRetry, RnrTimer,
-    RtrAttributes, RtsAttributes, SendRequest, VerbsError, WorkKind,
+    Access, AckTimeout, AsyncEvent, CompletionStatus as C, Psn, QpState, QueuePairConfig, RnrRetry,
+    RnrTimer, RtrAttributes, RtsAttributes, SendRequest, VerbsError, WorkKind,
 };
 use verbs_side::{
     HANG, Plan, SLOT_LEN, Side, address, connected, connected_with, device, failed, flushed,
@@ -449,14 +449,13 @@ fn parameters_out_of_range_are_refused_by_name() {
         named(gid.map(drop), "index");
     }
     let queue_pair = |max_send_wr, max_recv_wr| {
-        let config = rpc_transport_verbs::verbs::QueuePairConfig {
-            send_cq: &side.cq,
-            recv_cq: &side.cq,
+        let config = QueuePairConfig {
             srq: None,
             max_send_wr,
             max_recv_wr,
             max_inline_data: 0,
             sq_sig_all: false,
+            ..QueuePairConfig::new(&side.cq, &side.cq)
         };
         side.domain.create_qp(config).map(drop)
     };
@@ -464,22 +463,25 @@ fn parameters_out_of_range_are_refused_by_name() {
     named(queue_pair(limits.max_qp_wr + 1, 1), "max_send_wr");
     named(queue_pair(1, limits.max_qp_wr + 1), "max_recv_wr");
     assert!(matches!(
-        side.domain.register(1, Access::REMOTE_WRITE),
+        side.domain.expose(1, Access::REMOTE_WRITE),
         Err(VerbsError::RemoteWithoutLocalWrite)
+    ));
+    assert!(matches!(
+        side.domain.register(1, Access::REMOTE_READ),
+        Err(VerbsError::ExposedSlots { access }) if access == Access::REMOTE_READ
     ));
 }
 
 #[test]
 fn objects_of_two_contexts_do_not_mix() {
     let (side, other) = (Side::new(Plan::default()), Side::new(Plan::default()));
-    let config = rpc_transport_verbs::verbs::QueuePairConfig {
-        send_cq: &side.cq,
-        recv_cq: &other.cq,
+    let config = QueuePairConfig {
         srq: None,
         max_send_wr: 1,
         max_recv_wr: 1,
         max_inline_data: 0,
         sq_sig_all: false,
+        ..QueuePairConfig::new(&side.cq, &other.cq)
     };
     let error = side.domain.create_qp(config).unwrap_err();
     assert!(

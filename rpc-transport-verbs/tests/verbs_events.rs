@@ -221,13 +221,12 @@ fn queues_that_share_a_channel_are_told_apart() {
     left.qp = left
         .domain
         .create_qp(QueuePairConfig {
-            send_cq: &sends,
-            recv_cq: &left.cq,
             srq: None,
             max_send_wr: 16,
             max_recv_wr: 16,
             max_inline_data: 64,
             sq_sig_all: false,
+            ..QueuePairConfig::new(&sends, &left.cq)
         })
         .unwrap();
     left.init();

@@ -11,9 +11,10 @@ use std::ptr::NonNull;
 use std::time::Duration;
 
 use crate::verbs::{
-    Access, AsyncEvent, DeviceAttributes, DeviceCounters, Gid, GidEntry, LocalKey, ModifyError,
-    OpenError, PortAttributes, PostError, QpAttributes, QpNum, QpState, QueuePairCapabilities,
-    RemoteKey, RnrCounters, SoftOptions, SrqAttributes, SrqNum, VerbsError, WorkCompletion, WrId,
+    Access, AddressVector, AsyncEvent, DeviceAttributes, DeviceCounters, Gid, GidEntry, LocalKey,
+    ModifyError, OpenError, PortAttributes, PostError, QpAttributes, QpNum, QpState, QpType,
+    QueuePairCapabilities, RemoteKey, RemoteMemory, RnrCounters, SoftOptions, SrqAttributes,
+    SrqNum, VerbsError, WindowType, WorkCompletion, WrId,
 };
 
 mod fork_guard;
@@ -88,6 +89,146 @@ pub(crate) struct ReceiveWork {
     pub(crate) local_key: LocalKey,
 }
 
+/// One scatter/gather element.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sge {
+    pub(crate) addr: NonNull<u8>,
+    pub(crate) len: u32,
+    pub(crate) local_key: LocalKey,
+}
+
+/// One request of any kind. Which kinds a type of queue pair takes was checked, and so were counts and
+/// lengths that it was made with.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Work {
+    pub(crate) wr_id: WrId,
+    pub(crate) operation: Operation,
+    /// Its elements are these of the list that comes with the requests.
+    pub(crate) first_element: usize,
+    pub(crate) element_count: usize,
+    /// Of a datagram, and of nothing else.
+    pub(crate) destination: Option<Destination>,
+    pub(crate) signaled: bool,
+    pub(crate) fenced: bool,
+    pub(crate) solicited: bool,
+    pub(crate) inline: bool,
+}
+
+impl Work {
+    /// Its own among the elements of the list.
+    pub(crate) fn elements<'a>(&self, all: &'a [Sge]) -> &'a [Sge] {
+        &all[self.first_element..][..self.element_count]
+    }
+}
+
+/// What a request asks for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Operation {
+    Send,
+    SendWithImm(u32),
+    SendWithInvalidate(RemoteKey),
+    Write(RemoteMemory),
+    WriteWithImm(RemoteMemory, u32),
+    Read(RemoteMemory),
+    CompareAndSwap {
+        remote: RemoteMemory,
+        expected: u64,
+        desired: u64,
+    },
+    FetchAndAdd {
+        remote: RemoteMemory,
+        addend: u64,
+    },
+    LocalInvalidate(RemoteKey),
+    BindWindow(WindowBinding),
+}
+
+/// What a window is to be bound to. Window and region live until the request has completed, and the region
+/// for as long as the window.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WindowBinding {
+    pub(crate) window: WindowName,
+    pub(crate) region: RegionName,
+    pub(crate) addr: u64,
+    pub(crate) len: u64,
+    pub(crate) access: Access,
+    /// The key that it is to have; of a type 1 window, a proposal.
+    pub(crate) key: RemoteKey,
+}
+
+/// Where a datagram goes. The address handle lives until the request has completed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Destination {
+    pub(crate) address: AddressName,
+    pub(crate) qp_num: QpNum,
+    pub(crate) qkey: u32,
+}
+
+/// One receive of any number of elements: `count` of the list that comes with the receives.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ReceiveList {
+    pub(crate) wr_id: WrId,
+    pub(crate) first: usize,
+    pub(crate) count: usize,
+}
+
+impl ReceiveList {
+    /// Its own among the elements of the list.
+    pub(crate) fn elements<'a>(&self, all: &'a [Sge]) -> &'a [Sge] {
+        &all[self.first..][..self.count]
+    }
+}
+
+/// Names a memory window in a request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum WindowName {
+    Soft(soft::WindowName),
+    #[cfg(feature = "rdma")]
+    Rdma(rdma::WindowName),
+}
+
+/// Names a region in a request that binds a window to it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum RegionName {
+    Soft(LocalKey),
+    #[cfg(feature = "rdma")]
+    Rdma(rdma::RegionName),
+}
+
+/// Names an address handle in a datagram.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum AddressName {
+    Soft(soft::AddressName),
+    #[cfg(feature = "rdma")]
+    Rdma(rdma::AddressName),
+}
+
+/// What `soft` calls the object, if it is one of its own.
+macro_rules! of_soft {
+    ($($name:ident => $own:ty;)*) => {
+        $(impl $name {
+            fn of_soft(self) -> Option<$own> {
+                match self {
+                    Self::Soft(name) => Some(name),
+                    #[cfg(feature = "rdma")]
+                    Self::Rdma(_) => None,
+                }
+            }
+        })*
+    };
+}
+
+of_soft! {
+    WindowName => soft::WindowName;
+    RegionName => LocalKey;
+    AddressName => soft::AddressName;
+}
+
+// SAFETY: as for `SendWork`.
+unsafe impl Send for Sge {}
+// SAFETY: the address is a number for the device.
+unsafe impl Sync for Sge {}
+
 // SAFETY: the addresses are handed to the device, never dereferenced as references, and the memory
 // behind them is owned by whoever holds the work request (see the module's promise), on any thread.
 unsafe impl Send for SendWork {}
@@ -96,11 +237,14 @@ unsafe impl Send for ReceiveWork {}
 
 /// What a queue pair is made with, in the provider's own objects.
 pub(crate) struct QueuePairConfig<'a> {
+    pub(crate) qp_type: QpType,
     pub(crate) send_cq: &'a CompletionQueue,
     pub(crate) recv_cq: &'a CompletionQueue,
     pub(crate) srq: Option<&'a SharedReceiveQueue>,
     pub(crate) max_send_wr: usize,
     pub(crate) max_recv_wr: usize,
+    pub(crate) max_send_sge: usize,
+    pub(crate) max_recv_sge: usize,
     pub(crate) max_inline_data: usize,
     pub(crate) sq_sig_all: bool,
 }
@@ -254,6 +398,22 @@ impl ProtectionDomain {
         })
     }
 
+    pub(crate) fn alloc_mw(&self, window_type: WindowType) -> Result<MemoryWindow, VerbsError> {
+        Ok(match self {
+            Self::Soft(domain) => MemoryWindow::Soft(domain.alloc_mw(window_type)?),
+            #[cfg(feature = "rdma")]
+            Self::Rdma(domain) => MemoryWindow::Rdma(domain.alloc_mw(window_type)?),
+        })
+    }
+
+    pub(crate) fn create_ah(&self, address: &AddressVector) -> Result<AddressHandle, VerbsError> {
+        Ok(match self {
+            Self::Soft(domain) => AddressHandle::Soft(domain.create_ah(address)?),
+            #[cfg(feature = "rdma")]
+            Self::Rdma(domain) => AddressHandle::Rdma(domain.create_ah(address)?),
+        })
+    }
+
     pub(crate) fn create_srq(
         &self,
         max_wr: usize,
@@ -334,6 +494,53 @@ impl MemoryRegion {
     pub(crate) fn remote_key(&self) -> RemoteKey {
         forward!(self, region => region.remote_key())
     }
+
+    pub(crate) fn name(&self) -> RegionName {
+        match self {
+            Self::Soft(region) => RegionName::Soft(region.local_key()),
+            #[cfg(feature = "rdma")]
+            Self::Rdma(region) => RegionName::Rdma(region.name()),
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(crate) enum MemoryWindow {
+    Soft(soft::MemoryWindow),
+    #[cfg(feature = "rdma")]
+    Rdma(rdma::MemoryWindow),
+}
+
+impl MemoryWindow {
+    /// The key that it was allocated with, which permits nothing yet.
+    pub(crate) fn first_key(&self) -> RemoteKey {
+        forward!(self, window => window.first_key())
+    }
+
+    pub(crate) fn name(&self) -> WindowName {
+        match self {
+            Self::Soft(window) => WindowName::Soft(window.name()),
+            #[cfg(feature = "rdma")]
+            Self::Rdma(window) => WindowName::Rdma(window.name()),
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(crate) enum AddressHandle {
+    Soft(soft::AddressHandle),
+    #[cfg(feature = "rdma")]
+    Rdma(rdma::AddressHandle),
+}
+
+impl AddressHandle {
+    pub(crate) fn name(&self) -> AddressName {
+        match self {
+            Self::Soft(handle) => AddressName::Soft(handle.name()),
+            #[cfg(feature = "rdma")]
+            Self::Rdma(handle) => AddressName::Rdma(handle.name()),
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -374,6 +581,10 @@ impl CompletionQueue {
         forward!(self, cq => cq.poll(out, max))
     }
 
+    pub(crate) fn resize(&self, depth: usize) -> Result<(), VerbsError> {
+        forward!(self, cq => cq.resize(depth))
+    }
+
     pub(crate) fn capacity(&self) -> usize {
         forward!(self, cq => cq.capacity())
     }
@@ -394,6 +605,18 @@ impl SharedReceiveQueue {
     #[inline]
     pub(crate) fn post_recv(&self, work: &[ReceiveWork]) -> Result<(), PostError> {
         forward!(self, srq => srq.post_recv(work))
+    }
+
+    pub(crate) fn post_recv_lists(
+        &self,
+        work: &[ReceiveList],
+        elements: &[Sge],
+    ) -> Result<(), PostError> {
+        forward!(self, srq => srq.post_recv_lists(work, elements))
+    }
+
+    pub(crate) fn resize(&self, max_wr: usize) -> Result<(), VerbsError> {
+        forward!(self, srq => srq.resize(max_wr))
     }
 
     pub(crate) fn arm_limit(&self, limit: usize) -> Result<(), VerbsError> {
@@ -449,8 +672,31 @@ impl QueuePair {
         forward!(self, qp => qp.post_send(work))
     }
 
+    /// Requests of any kind, with the elements of all of them.
+    pub(crate) fn post(&mut self, work: &[Work], elements: &[Sge]) -> Result<(), PostError> {
+        forward!(self, qp => qp.post(work, elements))
+    }
+
+    /// Binds a type 1 window: the key that it will have.
+    pub(crate) fn bind_mw(
+        &mut self,
+        wr_id: WrId,
+        binding: WindowBinding,
+        signaled: bool,
+    ) -> Result<RemoteKey, PostError> {
+        forward!(self, qp => qp.bind_mw(wr_id, binding, signaled))
+    }
+
     pub(crate) fn post_recv(&self, work: &[ReceiveWork]) -> Result<(), PostError> {
         forward!(self, qp => qp.post_recv(work))
+    }
+
+    pub(crate) fn post_recv_lists(
+        &self,
+        work: &[ReceiveList],
+        elements: &[Sge],
+    ) -> Result<(), PostError> {
+        forward!(self, qp => qp.post_recv_lists(work, elements))
     }
 
     /// Gives its queues up: the device touches none of their memory after this, unless it says `false`.

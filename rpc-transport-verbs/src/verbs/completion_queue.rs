@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::completion_channel::CompletionChannel;
 use super::context::Context;
-use super::error::VerbsError;
+use super::error::{Busy, VerbsError};
 use super::work_completion::WorkCompletion;
 use crate::provider;
 
@@ -74,6 +74,26 @@ impl CompletionQueue {
     /// says; in the child of a fork, [`VerbsError::Forked`].
     pub fn arm(&self, solicited_only: bool) -> Result<(), VerbsError> {
         self.raw.arm(solicited_only)
+    }
+
+    /// Changes its depth to at least `depth` (`ibv_resize_cq`); what is in it stays.
+    ///
+    /// # Errors
+    ///
+    /// If it holds more completions than that, or the device cannot.
+    pub fn resize(&mut self, depth: usize) -> Result<(), VerbsError> {
+        self.raw.resize(depth)
+    }
+
+    /// Ends it (`ibv_destroy_cq`).
+    ///
+    /// # Errors
+    ///
+    /// [`Busy`], with the queue, while there are handles of it, or queue pairs that complete to it.
+    pub fn destroy(self) -> Result<(), Busy<Self>> {
+        Busy::unless_sole("destroy_cq", self.handle.raw, |raw| Self {
+            handle: CompletionQueueHandle { raw },
+        })
     }
 
     /// A handle to give away.

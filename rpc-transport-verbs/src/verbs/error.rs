@@ -1,9 +1,13 @@
 //! What can go wrong, one enum per family of calls: data to match on, the source kept.
 
+use std::fmt;
 use std::io;
+use std::sync::Arc;
 
+use super::memory_region::Access;
+use super::memory_window::WindowType;
 use super::queue_pair_attributes::QpNum;
-use super::queue_pair_state::{Attribute, QpState};
+use super::queue_pair_state::{Attribute, QpState, QpType};
 use super::wr_id::WrId;
 
 /// The process was forked after the device was opened: in the child, no object of it works.
@@ -115,6 +119,24 @@ pub enum VerbsError {
     /// Remote write or remote atomic access needs local write access as well (`EINVAL`).
     #[error("register: REMOTE_WRITE and REMOTE_ATOMIC need LOCAL_WRITE as well")]
     RemoteWithoutLocalWrite,
+    /// Memory whose bytes are handed out as slices cannot be open to peers.
+    #[error(
+        "register: {access:?} opens memory to peers, which slots must not be: ProtectionDomain::expose registers such memory"
+    )]
+    ExposedSlots {
+        /// What was asked for.
+        access: Access,
+    },
+    /// The device cannot do it (`EOPNOTSUPP`).
+    #[error("{call}: the device '{device}' does not support {what}")]
+    NotSupported {
+        /// The verb.
+        call: &'static str,
+        /// The device.
+        device: String,
+        /// What it lacks, by the name of the field or type.
+        what: &'static str,
+    },
     /// Two objects that have to belong to the same context do not.
     #[error("{call}: {object} belongs to another context")]
     ForeignObject {
@@ -308,6 +330,68 @@ pub enum PostErrorReason {
         /// The queue pair's `max_inline_data`.
         limit: usize,
     },
+    /// Queue pairs of this type cannot be asked for it (`EINVAL`).
+    #[error("a queue pair of type {qp_type} cannot {operation}")]
+    NotForType {
+        /// What was asked for: "RDMA READ".
+        operation: &'static str,
+        /// The queue pair's type.
+        qp_type: QpType,
+    },
+    /// More scatter/gather elements than were granted (`EINVAL`).
+    #[error("{count} scatter/gather elements are more than the {limit} that were granted")]
+    TooManyElements {
+        /// Elements of the request.
+        count: usize,
+        /// The queue pair's `max_send_sge` or `max_recv_sge`.
+        limit: usize,
+    },
+    /// It does not send bytes of this side, so they cannot be inline (`EINVAL`).
+    #[error("{operation} cannot be inline: it sends no bytes of this side")]
+    NotInline {
+        /// What was asked for.
+        operation: &'static str,
+    },
+    /// The result of an atomic has eight bytes (`EINVAL`).
+    #[error("{operation}: the result has eight bytes, and the elements have {len}")]
+    AtomicLength {
+        /// What was asked for.
+        operation: &'static str,
+        /// Bytes of the elements together.
+        len: usize,
+    },
+    /// The queue pair was told to have no reads and atomics outstanding (`EINVAL`): on some devices the
+    /// request would wait for ever.
+    #[error("{operation}: the queue pair's max_rd_atomic is 0, so that it would wait for ever")]
+    NoReads {
+        /// What was asked for.
+        operation: &'static str,
+    },
+    /// A datagram without a destination (`EINVAL`).
+    #[error("a datagram needs a destination: WorkRequest::to")]
+    NoDestination,
+    /// A destination on a queue pair that is connected (`EINVAL`).
+    #[error(
+        "a queue pair of type {qp_type} sends to the one that it is connected to, and takes no destination"
+    )]
+    UselessDestination {
+        /// The queue pair's type.
+        qp_type: QpType,
+    },
+    /// Windows of this type are bound in another way (`EINVAL`).
+    #[error("a memory window of type {} is bound by {by}", *.window_type as u32)]
+    WindowType {
+        /// The window's type.
+        window_type: WindowType,
+        /// What binds it.
+        by: &'static str,
+    },
+    /// Something in it belongs to another device or context (`EINVAL`).
+    #[error("{object} belongs to another context")]
+    ForeignObject {
+        /// What.
+        object: &'static str,
+    },
     /// The device refused it for another reason, by the number of the error.
     #[error("{}", io::Error::from_raw_os_error(*.errno))]
     Refused {
@@ -320,6 +404,47 @@ pub enum PostErrorReason {
     /// The process was forked after the device was opened.
     #[error(transparent)]
     Forked(#[from] Forked),
+}
+
+/// An object is still in use, and was not destroyed (`EBUSY`).
+///
+/// Nothing has to be destroyed by hand: dropping objects in any order destroys each as soon as nothing needs
+/// it any more. This is for who wants to know.
+#[derive(thiserror::Error)]
+#[error("{call}: in use: a clone of it, something that was made from it, or a request in flight")]
+pub struct Busy<T> {
+    /// The verb.
+    pub call: &'static str,
+    /// The object, as it was.
+    pub object: T,
+}
+
+impl<T> fmt::Debug for Busy<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Busy")
+            .field("call", &self.call)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<T> Busy<T> {
+    /// Drops what `shared` holds, unless somebody else shares it; `whole` makes the object again.
+    pub(super) fn unless_sole<S>(
+        call: &'static str,
+        shared: Arc<S>,
+        whole: impl FnOnce(Arc<S>) -> T,
+    ) -> Result<(), Self> {
+        match Arc::try_unwrap(shared) {
+            Ok(sole) => {
+                drop(sole);
+                Ok(())
+            }
+            Err(shared) => Err(Self {
+                call,
+                object: whole(shared),
+            }),
+        }
+    }
 }
 
 /// A completion that names no work request in flight on this queue.

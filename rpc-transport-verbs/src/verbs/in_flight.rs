@@ -1,6 +1,9 @@
-//! The slots that are in flight on one send queue, oldest first.
+//! What is in flight on one send queue, oldest first.
+
+use std::collections::VecDeque;
 
 use super::slot::Slot;
+use super::work_request::WorkRequest;
 use super::wr_id::{GENERATION_BITS, QueueTag, WorkKind, WrId};
 
 /// A ring with one entry per send-queue slot in use. An entry holds the memory slot of its request,
@@ -12,6 +15,8 @@ use super::wr_id::{GENERATION_BITS, QueueTag, WorkKind, WrId};
 #[derive(Debug)]
 pub(super) struct InFlight {
     entries: Box<[Option<Slot>]>,
+    /// Requests that are more than a slot, by number. Beside the ring, so that plain sends stay small.
+    requests: VecDeque<(u64, WorkRequest)>,
     queue: QueueTag,
     capacity: usize,
     /// Number of the next request, counted from 0 since the queue pair was made.
@@ -25,6 +30,7 @@ impl InFlight {
         let entries = capacity.max(1).next_power_of_two();
         Self {
             entries: (0..entries).map(|_| None).collect(),
+            requests: VecDeque::new(),
             queue,
             capacity,
             head: 0,
@@ -69,6 +75,12 @@ impl InFlight {
         self.head += 1;
     }
 
+    /// The same for a request of any kind.
+    pub(super) fn push_request(&mut self, request: WorkRequest) {
+        self.requests.push_back((self.head, request));
+        self.push(None);
+    }
+
     /// Frees every entry up to the one that `id` names. `false`: it names none in flight.
     pub(super) fn complete(&mut self, id: WrId, release: &mut impl FnMut(Slot)) -> bool {
         if !id.belongs_to(WorkKind::Send, self.queue) || id.index() as usize >= self.entries.len() {
@@ -96,9 +108,21 @@ impl InFlight {
 
     fn release_oldest(&mut self, release: &mut impl FnMut(Slot)) {
         let place = self.place(self.tail);
-        self.tail += 1;
         if let Some(slot) = self.entries[place].take() {
             release(slot);
+        } else if !self.requests.is_empty() {
+            self.release_request(release);
+        }
+        self.tail += 1;
+    }
+
+    #[cold]
+    fn release_request(&mut self, release: &mut impl FnMut(Slot)) {
+        let is_oldest = |(number, _): &(u64, WorkRequest)| *number == self.tail;
+        if self.requests.front().is_some_and(is_oldest)
+            && let Some((_, request)) = self.requests.pop_front()
+        {
+            request.release(release);
         }
     }
 }

@@ -8,7 +8,7 @@ use super::slot::Slot;
 use crate::provider;
 
 /// What a region may be used for, with the bits of `enum ibv_access_flags`. Local read is implied.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Access(u32);
 
 impl Access {
@@ -22,6 +22,34 @@ impl Access {
     pub const REMOTE_READ: Self = Self(4);
     /// Peers may do atomics.
     pub const REMOTE_ATOMIC: Self = Self(8);
+    /// Memory windows may be bound to it.
+    pub const MW_BIND: Self = Self(16);
+    /// Remote addresses are offsets from its first byte.
+    pub const ZERO_BASED: Self = Self(32);
+    /// Pages need not be there before they are touched.
+    pub const ON_DEMAND: Self = Self(64);
+    /// It lies in huge pages.
+    pub const HUGETLB: Self = Self(128);
+    /// Peers may flush it to where all processors see it.
+    pub const FLUSH_GLOBAL: Self = Self(256);
+    /// Peers may flush it to where it outlives the power.
+    pub const FLUSH_PERSISTENT: Self = Self(512);
+    /// The device may write it out of order, where that is quicker.
+    pub const RELAXED_ORDERING: Self = Self(1 << 20);
+
+    const NAMES: [(Self, &'static str); 11] = [
+        (Self::LOCAL_WRITE, "LOCAL_WRITE"),
+        (Self::REMOTE_WRITE, "REMOTE_WRITE"),
+        (Self::REMOTE_READ, "REMOTE_READ"),
+        (Self::REMOTE_ATOMIC, "REMOTE_ATOMIC"),
+        (Self::MW_BIND, "MW_BIND"),
+        (Self::ZERO_BASED, "ZERO_BASED"),
+        (Self::ON_DEMAND, "ON_DEMAND"),
+        (Self::HUGETLB, "HUGETLB"),
+        (Self::FLUSH_GLOBAL, "FLUSH_GLOBAL"),
+        (Self::FLUSH_PERSISTENT, "FLUSH_PERSISTENT"),
+        (Self::RELAXED_ORDERING, "RELAXED_ORDERING"),
+    ];
 
     /// As a device says them; bits that this layer has no name for are kept.
     #[cfg(feature = "rdma")]
@@ -45,6 +73,32 @@ impl Access {
     }
 }
 
+/// The names, with `|` between them; bits without a name as a number.
+impl fmt::Display for Access {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut rest = self.0;
+        let mut separator = "";
+        for (access, name) in Self::NAMES {
+            if self.contains(access) {
+                write!(f, "{separator}{name}")?;
+                rest &= !access.0;
+                separator = "|";
+            }
+        }
+        match (rest, separator) {
+            (0, "") => f.write_str("NONE"),
+            (0, _) => Ok(()),
+            _ => write!(f, "{separator}{rest:#x}"),
+        }
+    }
+}
+
+impl fmt::Debug for Access {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
 impl BitOr for Access {
     type Output = Self;
 
@@ -63,7 +117,8 @@ pub struct RemoteKey(pub u32);
 
 /// A registered region, whole. [`into_slots`](Self::into_slots) cuts it up.
 ///
-/// It is two-sided memory: only this process's requests name it, so its slots can be plain bytes
+/// It is two-sided memory: only this process's requests name it (memory for peers is
+/// [`ExposedMemory`](super::ExposedMemory)), so its slots can be plain bytes
 /// while they are in hand. The registration ends when the region and all of its slots are gone.
 pub struct MemoryRegion {
     pub(super) shared: Arc<RegisteredMemory>,
@@ -77,16 +132,22 @@ pub(super) struct RegisteredMemory {
     _domain: Arc<provider::ProtectionDomain>,
 }
 
-impl MemoryRegion {
+impl RegisteredMemory {
     pub(super) fn new(
         raw: provider::MemoryRegion,
         domain: Arc<provider::ProtectionDomain>,
     ) -> Self {
         Self {
-            shared: Arc::new(RegisteredMemory {
-                raw,
-                _domain: domain,
-            }),
+            raw,
+            _domain: domain,
+        }
+    }
+}
+
+impl MemoryRegion {
+    pub(super) fn new(memory: RegisteredMemory) -> Self {
+        Self {
+            shared: Arc::new(memory),
         }
     }
 
@@ -103,11 +164,6 @@ impl MemoryRegion {
     /// The key for work requests of this side.
     pub fn local_key(&self) -> LocalKey {
         self.shared.raw.local_key()
-    }
-
-    /// The key for work requests of peers. Worth nothing without a remote access flag.
-    pub fn remote_key(&self) -> RemoteKey {
-        self.shared.raw.remote_key()
     }
 
     /// Cuts the region into as many slots of `slot_len` bytes as fit, in the order of their

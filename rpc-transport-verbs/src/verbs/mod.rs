@@ -30,13 +30,17 @@
 //! thread, but the device lets one thread at a time do so.
 
 mod address;
+mod address_handle;
 mod async_event;
 mod completion_channel;
 mod completion_queue;
 mod context;
+mod element;
 mod error;
+mod exposed_memory;
 mod in_flight;
 mod memory_region;
+mod memory_window;
 mod posted_receives;
 mod protection_domain;
 mod queue_pair;
@@ -47,9 +51,11 @@ mod shared_receive_queue;
 mod slot;
 mod timers;
 mod work_completion;
+mod work_request;
 mod wr_id;
 
 pub use address::{AddressError, AddressWish, PortAddress};
+pub use address_handle::AddressHandle;
 pub use async_event::{AsyncEvent, SrqNum};
 pub use completion_channel::CompletionChannel;
 pub use completion_queue::{CompletionQueue, CompletionQueueHandle};
@@ -57,10 +63,13 @@ pub use context::{
     Context, DeviceAttributes, DeviceCounters, Gid, GidEntry, GidType, LinkLayer, PortAttributes,
     PortState, RnrCounters, SoftOptions,
 };
+pub use element::{Element, Elements};
 pub use error::{
-    ClaimError, Forked, ModifyError, OpenError, PostError, PostErrorReason, VerbsError,
+    Busy, ClaimError, Forked, ModifyError, OpenError, PostError, PostErrorReason, VerbsError,
 };
+pub use exposed_memory::{ExposedMemory, RemoteMemory};
 pub use memory_region::{Access, LocalKey, MemoryRegion, RemoteKey};
+pub use memory_window::{Binding, MemoryWindow, WindowType};
 pub use protection_domain::ProtectionDomain;
 pub use queue_pair::{QueuePair, QueuePairCapabilities, QueuePairConfig, SendRequest};
 pub use queue_pair_attributes::{
@@ -71,5 +80,7 @@ pub use queue_pair_state::{Attribute, AttributeMask, QpState, QpType};
 pub use shared_receive_queue::{SharedReceiveQueue, SrqAttributes};
 pub use slot::{Slot, SlotIndex};
 pub use timers::{AckTimeout, InvalidCode, RetryCount, RnrRetry, RnrTimer};
+pub(crate) use work_completion::Extras;
 pub use work_completion::{CompletionOpcode, CompletionStatus, WorkCompletion};
+pub use work_request::{ReceiveRequest, WorkRequest};
 pub use wr_id::{WorkKind, WrId};

@@ -1,15 +1,18 @@
 //! The slots that are posted to one receive queue: where each waits for its completion.
 
 use std::cell::UnsafeCell;
+use std::collections::HashMap;
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use super::element::{Element, Elements};
 use super::error::{ClaimError, PostError, PostErrorReason};
 use super::slot::Slot;
-use super::work_completion::WorkCompletion;
+use super::work_completion::{CompletionOpcode, WorkCompletion};
+use super::work_request::ReceiveRequest;
 use super::wr_id::{GENERATION_BITS, QueueTag, WorkKind, WrId};
-use crate::provider::ReceiveWork;
+use crate::provider::{ReceiveList, ReceiveWork, Sge};
 
 /// A table with a place for each receive that can be posted, and a few more.
 ///
@@ -20,7 +23,11 @@ pub(super) struct PostedReceives {
     places: Box<[Place]>,
     queue: QueueTag,
     posting: Mutex<Posting>,
+    /// The elements of receives that have several, by place. Taken after `posting`, where both are.
+    lists: Mutex<HashMap<u32, Elements>>,
     capacity: usize,
+    /// Elements that one receive may have.
+    max_sge: usize,
 }
 
 #[derive(Debug)]
@@ -28,8 +35,10 @@ struct Posting {
     /// Where the next free place is looked for. Receives are consumed nearly in the order in which
     /// they were posted, so the place after the last one taken is nearly always free.
     cursor: usize,
-    /// The device's list, kept for its memory.
+    /// The device's lists, kept for their memory.
     work: Vec<ReceiveWork>,
+    work_lists: Vec<ReceiveList>,
+    elements: Vec<Sge>,
 }
 
 struct Place {
@@ -50,6 +59,8 @@ const FREE: u32 = 0;
 const POSTED: u32 = 1;
 /// A claimer has won the slot and is moving it out.
 const CLAIMING: u32 = 2;
+/// It stands for a receive of several elements, which are in `lists`.
+const POSTED_LIST: u32 = 3;
 const PHASE_BITS: u32 = 2;
 const GENERATION_MASK: u32 = (1 << GENERATION_BITS) - 1;
 
@@ -59,8 +70,8 @@ const GENERATION_MASK: u32 = (1 << GENERATION_BITS) - 1;
 unsafe impl Sync for PostedReceives {}
 
 impl PostedReceives {
-    /// For a queue that takes `capacity` receives at a time.
-    pub(super) fn new(queue: QueueTag, capacity: usize) -> Self {
+    /// For a queue that takes `capacity` receives at a time, each of at most `max_sge` elements.
+    pub(super) fn new(queue: QueueTag, capacity: usize, max_sge: usize) -> Self {
         // Twice as many places: the cursor then finds a free one within a few steps even when some
         // receives are claimed much later than their neighbours.
         let places = (capacity * 2).max(2);
@@ -75,8 +86,12 @@ impl PostedReceives {
             posting: Mutex::new(Posting {
                 cursor: 0,
                 work: Vec::with_capacity(capacity),
+                work_lists: Vec::new(),
+                elements: Vec::new(),
             }),
+            lists: Mutex::default(),
             capacity,
+            max_sge,
         }
     }
 
@@ -91,7 +106,7 @@ impl PostedReceives {
         let count = count.min(slots.len());
         // A thread that panicked under the lock left the table whole: each step below does.
         let mut posting = self.posting.lock().unwrap_or_else(PoisonError::into_inner);
-        let Posting { cursor, work } = &mut *posting;
+        let Posting { cursor, work, .. } = &mut *posting;
         work.clear();
         let mut full = false;
         for _ in 0..count {
@@ -133,6 +148,80 @@ impl PostedReceives {
         posted
     }
 
+    /// The same for receives of several elements each, from the front of `requests`; what was not taken
+    /// stays there.
+    pub(super) fn post_lists(
+        &self,
+        requests: &mut Vec<ReceiveRequest>,
+        post: impl FnOnce(&[ReceiveList], &[Sge]) -> Result<(), PostError>,
+    ) -> Result<(), PostError> {
+        let mut posting = self.posting.lock().unwrap_or_else(PoisonError::into_inner);
+        let Posting {
+            cursor,
+            work_lists: work,
+            elements,
+            ..
+        } = &mut *posting;
+        work.clear();
+        elements.clear();
+        let mut refused = None;
+        let mut places = Vec::with_capacity(requests.len());
+        for request in &*requests {
+            let count = request.elements.0.len();
+            if count > self.max_sge {
+                let limit = self.max_sge;
+                refused = Some(PostErrorReason::TooManyElements { count, limit });
+                break;
+            }
+            let Some((index, generation)) = self.find_free(cursor) else {
+                let capacity = self.capacity;
+                refused = Some(PostErrorReason::QueueFull { capacity });
+                break;
+            };
+            // Kept from being found again in this loop, and by claims of what the device does not have yet.
+            self.places[index as usize]
+                .state
+                .store(generation << PHASE_BITS | CLAIMING, Ordering::Relaxed);
+            places.push((index, generation));
+            work.push(ReceiveList {
+                wr_id: WrId::new(WorkKind::Receive, self.queue, index, generation),
+                first: elements.len(),
+                count,
+            });
+            elements.extend(request.elements.0.iter().map(Element::sge));
+        }
+        let mut lists = self.lists();
+        for (request, (index, generation)) in requests.drain(..places.len()).zip(&places) {
+            lists.insert(*index, request.elements);
+            // Release: as in `post`.
+            self.places[*index as usize]
+                .state
+                .store(generation << PHASE_BITS | POSTED_LIST, Ordering::Release);
+        }
+        drop(lists);
+        let posted = match (post(work, elements), refused) {
+            (Ok(()), Some(reason)) => Err(PostError {
+                taken: places.len(),
+                reason,
+            }),
+            (posted, _) => posted,
+        };
+        if let Err(error) = &posted {
+            let not_taken = &work[error.taken.min(work.len())..];
+            let back = not_taken.iter().filter_map(|work| {
+                let elements = self.take_list(work.wr_id)?;
+                Some(ReceiveRequest { elements })
+            });
+            requests.splice(..0, back);
+        }
+        posted
+    }
+
+    fn lists(&self) -> MutexGuard<'_, HashMap<u32, Elements>> {
+        // A map is changed in one step.
+        self.lists.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn find_free(&self, cursor: &mut usize) -> Option<(u32, u32)> {
         for _ in 0..self.places.len() {
             let index = *cursor;
@@ -157,8 +246,12 @@ impl PostedReceives {
         if wr_id.belongs_to(WorkKind::Receive, self.queue)
             && let Some(slot) = self.take(wr_id)
         {
-            // A length beyond the slot would be the device's lie; it must not become an index.
-            let len = completion.byte_len().min(slot.len());
+            let len = match completion.opcode() {
+                // Its bytes are elsewhere.
+                Some(CompletionOpcode::ReceiveRdmaWithImm) => 0,
+                // A length beyond the slot would be the device's lie; it must not become an index.
+                _ => completion.byte_len().min(slot.len()),
+            };
             return Ok((slot, len));
         }
         Err(ClaimError {
@@ -167,37 +260,86 @@ impl PostedReceives {
         })
     }
 
-    fn take(&self, wr_id: WrId) -> Option<Slot> {
+    /// The elements of a receive that has ended, whichever way it was posted, and the bytes that came.
+    pub(super) fn claim_elements(
+        &self,
+        completion: WorkCompletion,
+    ) -> Result<(Elements, usize), ClaimError> {
+        let wr_id = completion.wr_id();
+        if wr_id.belongs_to(WorkKind::Receive, self.queue) {
+            let elements = self
+                .take_list(wr_id)
+                .or_else(|| self.take(wr_id).map(Elements::from));
+            if let Some(elements) = elements {
+                let len = match completion.opcode() {
+                    // Its bytes are elsewhere.
+                    Some(CompletionOpcode::ReceiveRdmaWithImm) => 0,
+                    _ => completion.byte_len().min(elements.total_len()),
+                };
+                return Ok((elements, len));
+            }
+        }
+        Err(ClaimError {
+            wr_id,
+            qp_num: completion.qp_num(),
+        })
+    }
+
+    fn take_list(&self, wr_id: WrId) -> Option<Elements> {
+        let place = self.begin_to_take(wr_id, POSTED_LIST)?;
+        let elements = self.lists().remove(&wr_id.index());
+        self.end_taking(place, wr_id);
+        elements
+    }
+
+    /// Wins the place for this thread, if it is in `phase`.
+    fn begin_to_take(&self, wr_id: WrId, phase: u32) -> Option<&Place> {
         let place = self.places.get(wr_id.index() as usize)?;
         let generation = wr_id.generation();
         place
             .state
             .compare_exchange(
-                generation << PHASE_BITS | POSTED,
+                generation << PHASE_BITS | phase,
                 generation << PHASE_BITS | CLAIMING,
                 // Acquire: pairs with the Release store of `post`.
                 Ordering::Acquire,
                 Ordering::Relaxed,
             )
             .ok()?;
-        // SAFETY: this thread's compare-and-swap took the place from POSTED, so it holds an
-        // initialised slot that nobody else can reach until the store below frees it.
-        let slot = unsafe { (*place.slot.get()).assume_init_read() };
-        let next = generation.wrapping_add(1) & GENERATION_MASK;
-        // Release: the slot is out before the place can be filled again.
+        Some(place)
+    }
+
+    fn end_taking(&self, place: &Place, wr_id: WrId) {
+        let next = wr_id.generation().wrapping_add(1) & GENERATION_MASK;
+        // Release: what was there is out before the place can be filled again.
         place
             .state
             .store(next << PHASE_BITS | FREE, Ordering::Release);
+    }
+
+    fn take(&self, wr_id: WrId) -> Option<Slot> {
+        let place = self.begin_to_take(wr_id, POSTED)?;
+        // SAFETY: this thread's compare-and-swap took the place from POSTED, so it holds an
+        // initialised slot that nobody else can reach until the store below frees it.
+        let slot = unsafe { (*place.slot.get()).assume_init_read() };
+        self.end_taking(place, wr_id);
         Some(slot)
     }
 
     /// Takes every slot out. The device must have given up the queue.
     pub(super) fn drain(&mut self, mut release: impl FnMut(Slot)) {
+        let lists = std::mem::take(&mut *self.lists());
+        for slot in lists.into_values().flatten().filter_map(Element::into_slot) {
+            release(slot);
+        }
         for place in &mut self.places {
             let state = *place.state.get_mut();
-            if state & ((1 << PHASE_BITS) - 1) == POSTED {
+            let phase = state & ((1 << PHASE_BITS) - 1);
+            if phase == POSTED {
                 // SAFETY: POSTED means initialised, and `&mut self` means that nobody is claiming.
                 release(unsafe { place.slot.get_mut().assume_init_read() });
+            }
+            if phase != FREE {
                 let next = (state >> PHASE_BITS).wrapping_add(1) & GENERATION_MASK;
                 *place.state.get_mut() = next << PHASE_BITS | FREE;
             }

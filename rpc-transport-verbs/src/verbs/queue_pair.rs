@@ -1,11 +1,13 @@
-//! A send queue and a receive queue, connected to one of another device.
+//! A send queue and a receive queue.
 
 use std::sync::Arc;
 
 use super::completion_queue::CompletionQueueHandle;
+use super::element::{Element, Elements};
 use super::error::{ClaimError, ModifyError, PostError, PostErrorReason, VerbsError};
 use super::in_flight::InFlight;
-use super::memory_region::Access;
+use super::memory_region::{Access, RemoteKey};
+use super::memory_window::{Binding, MemoryWindow, WindowType};
 use super::posted_receives::PostedReceives;
 use super::protection_domain::ProtectionDomain;
 use super::queue_pair_attributes::{
@@ -15,12 +17,15 @@ use super::queue_pair_state::{QpState, QpType, check_transition};
 use super::shared_receive_queue::{self, SharedReceiveQueue};
 use super::slot::Slot;
 use super::work_completion::WorkCompletion;
-use super::wr_id::{QueueTag, check_depth};
-use crate::provider::{self, SendWork};
+use super::work_request::{Operation, ReceiveRequest, WorkRequest};
+use super::wr_id::{QueueTag, WrId, check_depth};
+use crate::provider::{self, SendWork, Sge, Work};
 
 /// What a queue pair is made with.
 #[derive(Clone, Copy, Debug)]
 pub struct QueuePairConfig<'a> {
+    /// Its type.
+    pub qp_type: QpType,
     /// Where sends complete.
     pub send_cq: &'a CompletionQueueHandle,
     /// Where receives complete; may be the same.
@@ -31,10 +36,33 @@ pub struct QueuePairConfig<'a> {
     pub max_send_wr: usize,
     /// Depth of its own receive queue; ignored with a shared one.
     pub max_recv_wr: usize,
+    /// Scatter/gather elements of a send.
+    pub max_send_sge: usize,
+    /// Scatter/gather elements of a receive; ignored with a shared queue.
+    pub max_recv_sge: usize,
     /// Bytes that a send may carry inline.
     pub max_inline_data: usize,
     /// Whether every send completes, asked or not.
     pub sq_sig_all: bool,
+}
+
+impl<'a> QueuePairConfig<'a> {
+    /// A reliable connection with a receive queue of its own, 16 requests deep each way, of one element,
+    /// nothing inline, and only what is signaled completes.
+    pub fn new(send_cq: &'a CompletionQueueHandle, recv_cq: &'a CompletionQueueHandle) -> Self {
+        Self {
+            qp_type: QpType::ReliableConnection,
+            send_cq,
+            recv_cq,
+            srq: None,
+            max_send_wr: 16,
+            max_recv_wr: 16,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline_data: 0,
+            sq_sig_all: false,
+        }
+    }
 }
 
 /// What was granted: at least what was asked for.
@@ -44,6 +72,10 @@ pub struct QueuePairCapabilities {
     pub max_send_wr: usize,
     /// Depth of the receive queue; 0 with a shared one.
     pub max_recv_wr: usize,
+    /// Scatter/gather elements of a send.
+    pub max_send_sge: usize,
+    /// Scatter/gather elements of a receive; 0 with a shared queue.
+    pub max_recv_sge: usize,
     /// Bytes that a send may carry inline.
     pub max_inline_data: usize,
 }
@@ -92,7 +124,7 @@ impl SendRequest {
     }
 }
 
-/// A reliably connected queue pair.
+/// A queue pair.
 ///
 /// It owns what is in flight on it: slots come back by [`complete_send`](Self::complete_send), or
 /// all at once by [`destroy`](Self::destroy). A queue pair that fails goes to ERR by itself: every
@@ -106,9 +138,14 @@ pub struct QueuePair {
     receives: Option<PostedReceives>,
     capabilities: QueuePairCapabilities,
     qp_num: QpNum,
+    qp_type: QpType,
     port: u8,
-    /// The device's list, kept for its memory.
+    /// As it was told last: 0 refuses reads and atomics.
+    max_rd_atomic: u8,
+    /// The device's lists, kept for their memory.
     work: Vec<SendWork>,
+    general_work: Vec<Work>,
+    elements: Vec<Sge>,
     _srq: Option<Arc<shared_receive_queue::Shared>>,
     _send_cq: Arc<provider::CompletionQueue>,
     _recv_cq: Arc<provider::CompletionQueue>,
@@ -121,11 +158,14 @@ impl QueuePair {
         config: QueuePairConfig<'_>,
     ) -> Result<Self, VerbsError> {
         let raw = domain.raw.create_qp(provider::QueuePairConfig {
+            qp_type: config.qp_type,
             send_cq: &config.send_cq.raw,
             recv_cq: &config.recv_cq.raw,
             srq: config.srq.map(|srq| &srq.shared.raw),
             max_send_wr: config.max_send_wr,
             max_recv_wr: config.max_recv_wr,
+            max_send_sge: config.max_send_sge,
+            max_recv_sge: config.max_recv_sge,
             max_inline_data: config.max_inline_data,
             sq_sig_all: config.sq_sig_all,
         })?;
@@ -137,11 +177,19 @@ impl QueuePair {
             send_slots: InFlight::new(queue, capabilities.max_send_wr),
             receives: match config.srq {
                 Some(_) => None,
-                None => Some(PostedReceives::new(queue, capabilities.max_recv_wr)),
+                None => Some(PostedReceives::new(
+                    queue,
+                    capabilities.max_recv_wr,
+                    capabilities.max_recv_sge,
+                )),
             },
             qp_num: raw.qp_num(),
+            qp_type: config.qp_type,
             port: 1,
+            max_rd_atomic: 0,
             work: Vec::with_capacity(capabilities.max_send_wr),
+            general_work: Vec::new(),
+            elements: Vec::new(),
             capabilities,
             raw,
             _srq: config.srq.map(|srq| Arc::clone(&srq.shared)),
@@ -154,6 +202,11 @@ impl QueuePair {
     /// Its number, which the peer needs. Not used again for a long time.
     pub fn qp_num(&self) -> QpNum {
         self.qp_num
+    }
+
+    /// The type that it was made with.
+    pub fn qp_type(&self) -> QpType {
+        self.qp_type
     }
 
     /// What was granted at creation.
@@ -202,7 +255,7 @@ impl QueuePair {
             },
         })?;
         let to = check_transition(
-            QpType::ReliableConnection,
+            self.qp_type,
             actual,
             attributes.current_state,
             attributes.state,
@@ -210,6 +263,7 @@ impl QueuePair {
         )?;
         self.raw.modify(actual, to, attributes)?;
         self.port = attributes.port.unwrap_or(self.port);
+        self.max_rd_atomic = attributes.max_rd_atomic.unwrap_or(self.max_rd_atomic);
         Ok(())
     }
 
@@ -290,8 +344,16 @@ impl QueuePair {
         release: &mut impl FnMut(Slot),
     ) -> Result<(), PostError> {
         self.work.clear();
-        let mut refused = None;
+        let mut refused = match self.qp_type {
+            QpType::UnreliableDatagram if !requests.is_empty() => {
+                Some(PostErrorReason::NoDestination)
+            }
+            _ => None,
+        };
         for (index, request) in requests.iter().enumerate() {
+            if refused.is_some() {
+                break;
+            }
             if let Err(reason) = self.check(request, index) {
                 refused = Some(reason);
                 break;
@@ -324,6 +386,177 @@ impl QueuePair {
         match refused {
             Some(reason) => Err(PostError { taken, reason }),
             None => Ok(()),
+        }
+    }
+
+    /// The id that the next request posted to the send queue will have, `ahead` requests later: to know
+    /// its completion by.
+    pub fn next_wr_id(&self, ahead: usize) -> WrId {
+        self.send_slots.id_of_next(ahead)
+    }
+
+    /// Posts requests of any kind, in order, as one list with one doorbell.
+    ///
+    /// As [`post_send`](Self::post_send): what was posted is drained from `requests`, the slots of inline
+    /// requests are given to `release` at once, all others when a completion covers them; on error, those
+    /// before `taken` are posted, and the list begins with the one that was refused.
+    pub fn post(
+        &mut self,
+        requests: &mut Vec<WorkRequest>,
+        release: &mut impl FnMut(Slot),
+    ) -> Result<(), PostError> {
+        self.general_work.clear();
+        self.elements.clear();
+        let mut refused = None;
+        for (index, request) in requests.iter().enumerate() {
+            if let Err(reason) = self.check_general(request, index) {
+                refused = Some(reason);
+                break;
+            }
+            let first = self.elements.len();
+            let elements = request.elements.0.iter();
+            self.elements.extend(elements.map(Element::sge));
+            self.general_work.push(Work {
+                wr_id: self.send_slots.id_of_next(index),
+                operation: request.operation.raw(),
+                first_element: first,
+                element_count: request.elements.0.len(),
+                destination: request.raw_destination(),
+                signaled: request.signaled,
+                fenced: request.fenced,
+                solicited: request.solicited,
+                inline: request.inline,
+            });
+        }
+        let posted = self.raw.post(&self.general_work, &self.elements);
+        let taken = match &posted {
+            Ok(()) => self.general_work.len(),
+            Err(error) => error.taken.min(self.general_work.len()),
+        };
+        for mut request in requests.drain(..taken) {
+            if let Operation::BindWindow {
+                window,
+                binding,
+                key,
+            } = &request.operation
+            {
+                window.note_binding(binding, *key);
+            }
+            if request.inline {
+                for element in std::mem::take(&mut request.elements) {
+                    if let Some(slot) = element.into_slot() {
+                        release(slot);
+                    }
+                }
+            }
+            self.send_slots.push_request(request);
+        }
+        posted?;
+        match refused {
+            Some(reason) => Err(PostError { taken, reason }),
+            None => Ok(()),
+        }
+    }
+
+    /// Posts one request of any kind that is not inline.
+    ///
+    /// On error, the request comes back with the reason.
+    pub fn post_one(
+        &mut self,
+        request: WorkRequest,
+    ) -> Result<WrId, (WorkRequest, PostErrorReason)> {
+        let wr_id = self.next_wr_id(0);
+        let mut list = vec![request];
+        // Inline slots would come back at once; here they go, as if they had been dropped.
+        match self.post(&mut list, &mut drop) {
+            Ok(()) => Ok(wr_id),
+            Err(PostError { reason, .. }) => match list.pop() {
+                Some(request) => Err((request, reason)),
+                // The device took it and says otherwise: it completes, or is flushed.
+                None => Ok(wr_id),
+            },
+        }
+    }
+
+    /// Binds a type 1 window (`ibv_bind_mw`), to no bytes to unbind it: the key that it will have once the
+    /// request has been carried out. It takes a slot of the send queue.
+    pub fn bind_mw(
+        &mut self,
+        window: &MemoryWindow,
+        binding: Binding,
+        signaled: bool,
+    ) -> Result<RemoteKey, PostErrorReason> {
+        let window_type = window.window_type();
+        if window_type != WindowType::Type1 {
+            let by = "a work request: WorkRequest::bind_window";
+            return Err(PostErrorReason::WindowType { window_type, by });
+        }
+        let request = WorkRequest::bind_window(window, binding, window.next_key());
+        let Operation::BindWindow { binding, key, .. } = &request.operation else {
+            return Err(PostErrorReason::NotForType {
+                operation: request.name(),
+                qp_type: self.qp_type,
+            });
+        };
+        self.check_common(&request, 0)?;
+        let wr_id = self.next_wr_id(0);
+        let key = self
+            .raw
+            .bind_mw(wr_id, binding.raw(window, *key), signaled)
+            .map_err(|error| error.reason)?;
+        window.note_binding(binding, key);
+        self.send_slots.push_request(request);
+        Ok(key)
+    }
+
+    /// What every request has to keep to, and devices do not check, or not by name.
+    fn check_common(&self, request: &WorkRequest, ahead: usize) -> Result<(), PostErrorReason> {
+        if ahead >= self.send_slots.free() {
+            return Err(PostErrorReason::QueueFull {
+                capacity: self.send_slots.capacity(),
+            });
+        }
+        let (operation, qp_type) = (request.name(), self.qp_type);
+        if !request.operation.is_for(qp_type) {
+            return Err(PostErrorReason::NotForType { operation, qp_type });
+        }
+        Ok(())
+    }
+
+    fn check_general(&self, request: &WorkRequest, ahead: usize) -> Result<(), PostErrorReason> {
+        self.check_common(request, ahead)?;
+        let operation = request.name();
+        let (count, limit) = (request.elements.0.len(), self.capabilities.max_send_sge);
+        if count > limit {
+            return Err(PostErrorReason::TooManyElements { count, limit });
+        }
+        let len = request.elements.total_len();
+        if request.inline {
+            if !request.operation.sends_bytes() {
+                return Err(PostErrorReason::NotInline { operation });
+            }
+            let limit = self.capabilities.max_inline_data;
+            if len > limit {
+                return Err(PostErrorReason::InlineTooLong { len, limit });
+            }
+        }
+        if request.operation.is_atomic() && len != 8 {
+            return Err(PostErrorReason::AtomicLength { operation, len });
+        }
+        if request.operation.waits_for_response() && self.max_rd_atomic == 0 {
+            return Err(PostErrorReason::NoReads { operation });
+        }
+        if let Operation::BindWindow { window, .. } = &request.operation
+            && window.window_type() == WindowType::Type1
+        {
+            let (window_type, by) = (WindowType::Type1, "QueuePair::bind_mw");
+            return Err(PostErrorReason::WindowType { window_type, by });
+        }
+        let qp_type = self.qp_type;
+        match (qp_type, &request.destination) {
+            (QpType::UnreliableDatagram, None) => Err(PostErrorReason::NoDestination),
+            (QpType::UnreliableDatagram, Some(_)) | (_, None) => Ok(()),
+            (_, Some(_)) => Err(PostErrorReason::UselessDestination { qp_type }),
         }
     }
 
@@ -374,6 +607,38 @@ impl QueuePair {
             None => Err(PostError {
                 taken: 0,
                 reason: PostErrorReason::HasSharedReceiveQueue,
+            }),
+        }
+    }
+
+    /// Posts receives of several elements each to its own receive queue, from the front of `requests`; on
+    /// error those from `taken` on are still there.
+    pub fn post_recv_elements(
+        &mut self,
+        requests: &mut Vec<ReceiveRequest>,
+    ) -> Result<(), PostError> {
+        match &self.receives {
+            Some(receives) => receives.post_lists(requests, |work, elements| {
+                self.raw.post_recv_lists(work, elements)
+            }),
+            None => Err(PostError {
+                taken: 0,
+                reason: PostErrorReason::HasSharedReceiveQueue,
+            }),
+        }
+    }
+
+    /// Gives the elements of a receive of its own receive queue back, whichever way it was posted, with the
+    /// number of bytes that came: 0 if it failed.
+    pub fn claim_recv_elements(
+        &mut self,
+        completion: WorkCompletion,
+    ) -> Result<(Elements, usize), ClaimError> {
+        match &self.receives {
+            Some(receives) => receives.claim_elements(completion),
+            None => Err(ClaimError {
+                wr_id: completion.wr_id(),
+                qp_num: completion.qp_num(),
             }),
         }
     }

@@ -3,11 +3,13 @@
 use std::sync::Arc;
 
 use super::async_event::SrqNum;
-use super::error::{ClaimError, PostError, VerbsError};
+use super::element::Elements;
+use super::error::{Busy, ClaimError, PostError, VerbsError};
 use super::posted_receives::PostedReceives;
 use super::protection_domain::ProtectionDomain;
 use super::slot::Slot;
 use super::work_completion::WorkCompletion;
+use super::work_request::ReceiveRequest;
 use super::wr_id::{QueueTag, check_depth};
 use crate::provider;
 
@@ -46,8 +48,10 @@ impl SharedReceiveQueue {
         max_sge: usize,
     ) -> Result<Self, VerbsError> {
         let raw = domain.raw.create_srq(max_wr, max_sge)?;
-        check_depth("create_srq", "max_wr", raw.query()?.max_wr)?;
-        let posted = PostedReceives::new(QueueTag::allocate("create_srq")?, raw.query()?.max_wr);
+        let granted = raw.query()?;
+        check_depth("create_srq", "max_wr", granted.max_wr)?;
+        let tag = QueueTag::allocate("create_srq")?;
+        let posted = PostedReceives::new(tag, granted.max_wr, granted.max_sge);
         Ok(Self {
             shared: Arc::new(Shared {
                 raw,
@@ -71,6 +75,24 @@ impl SharedReceiveQueue {
             .post(slots, count, |work| self.shared.raw.post_recv(work))
     }
 
+    /// Posts receives of several elements each, from the front of `requests`; on error those from `taken`
+    /// on are still there.
+    pub fn post_recv_elements(&self, requests: &mut Vec<ReceiveRequest>) -> Result<(), PostError> {
+        let Shared { raw, posted, .. } = &*self.shared;
+        posted.post_lists(requests, |work, elements| {
+            raw.post_recv_lists(work, elements)
+        })
+    }
+
+    /// Gives the elements of a receive back, whichever way it was posted, with the number of bytes that
+    /// came: 0 if it failed.
+    pub fn claim_elements(
+        &self,
+        completion: WorkCompletion,
+    ) -> Result<(Elements, usize), ClaimError> {
+        self.shared.posted.claim_elements(completion)
+    }
+
     /// Gives the slot of a receive back, with the number of bytes that came: 0 if it failed.
     pub fn claim(&self, completion: WorkCompletion) -> Result<(Slot, usize), ClaimError> {
         self.shared.posted.claim(completion)
@@ -83,6 +105,21 @@ impl SharedReceiveQueue {
     /// after posting.
     pub fn arm_limit(&self, limit: usize) -> Result<(), VerbsError> {
         self.shared.raw.arm_limit(limit)
+    }
+
+    /// Changes its depth, in either direction, but not below what is posted (`ibv_modify_srq` with
+    /// `IBV_SRQ_MAX_WR`).
+    pub fn resize(&self, max_wr: usize) -> Result<(), VerbsError> {
+        self.shared.raw.resize(max_wr)
+    }
+
+    /// Ends it (`ibv_destroy_srq`): what is still posted is dropped.
+    ///
+    /// # Errors
+    ///
+    /// [`Busy`], with the queue, while there are clones, or queue pairs that receive from it.
+    pub fn destroy(self) -> Result<(), Busy<Self>> {
+        Busy::unless_sole("destroy_srq", self.shared, |shared| Self { shared })
     }
 
     /// Its size and armed limit.

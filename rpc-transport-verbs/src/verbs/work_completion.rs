@@ -2,39 +2,46 @@
 
 use std::fmt;
 
+use super::memory_region::RemoteKey;
 use super::queue_pair_attributes::QpNum;
 use super::wr_id::WrId;
 
-/// One work completion. Claiming its slot consumes it, so that this can happen only once.
+/// One work completion (`struct ibv_wc`). Claiming its memory consumes it, so that this can happen only
+/// once.
 #[derive(Debug)]
 pub struct WorkCompletion {
-    wr_id: WrId,
-    status: CompletionStatus,
-    qp_num: QpNum,
-    opcode: CompletionOpcode,
-    byte_len: u32,
-    solicited: bool,
+    // Small, since it is moved a few times for each message: numbers, whose types are made when asked for.
+    pub(crate) wr_id: WrId,
+    /// One of `enum ibv_wc_status`.
+    pub(crate) status: u32,
+    pub(crate) qp_num: QpNum,
+    pub(crate) byte_len: u32,
+    /// The immediate, or the key that was invalidated: `extras` says which.
+    pub(crate) data: u32,
+    /// Of a datagram.
+    pub(crate) src_qp: u32,
+    pub(crate) opcode: CompletionOpcode,
+    pub(crate) extras: Extras,
+}
+
+/// What a completion has besides the usual. The bits are this layer's own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Extras(pub(crate) u8);
+
+impl Extras {
+    pub(crate) const SOLICITED: u8 = 1;
+    pub(crate) const IMMEDIATE: u8 = 2;
+    pub(crate) const INVALIDATED: u8 = 4;
+    pub(crate) const GLOBAL_ROUTE: u8 = 8;
+    /// Of a datagram: `src_qp` is valid.
+    pub(crate) const SOURCE: u8 = 16;
+
+    fn has(self, bit: u8) -> bool {
+        self.0 & bit != 0
+    }
 }
 
 impl WorkCompletion {
-    pub(crate) fn new(
-        wr_id: WrId,
-        status: CompletionStatus,
-        qp_num: QpNum,
-        opcode: CompletionOpcode,
-        byte_len: u32,
-        solicited: bool,
-    ) -> Self {
-        Self {
-            wr_id,
-            status,
-            qp_num,
-            opcode,
-            byte_len,
-            solicited,
-        }
-    }
-
     /// The work request that has ended.
     pub fn wr_id(&self) -> WrId {
         self.wr_id
@@ -42,12 +49,12 @@ impl WorkCompletion {
 
     /// How it ended.
     pub fn status(&self) -> CompletionStatus {
-        self.status
+        CompletionStatus::from_code(self.status)
     }
 
     /// Whether it ended well.
     pub fn is_success(&self) -> bool {
-        self.status == CompletionStatus::Success
+        self.status == 0
     }
 
     /// The queue pair of this side. It may have been destroyed since.
@@ -60,7 +67,8 @@ impl WorkCompletion {
         self.is_success().then_some(self.opcode)
     }
 
-    /// Bytes received; 0 for a send and for whatever failed.
+    /// Bytes received, or read by an RDMA READ or an atomic; 0 for a send and for whatever failed. Of a
+    /// WRITE with immediate, the bytes that it wrote. Of a datagram, with the 40 bytes before the message.
     pub fn byte_len(&self) -> usize {
         if self.is_success() {
             self.byte_len as usize
@@ -69,9 +77,36 @@ impl WorkCompletion {
         }
     }
 
-    /// Whether the sender of a received message asked for the receiver's attention.
+    /// Whether the sender of a received message asked for the receiver's attention. Kernel verbs do not
+    /// say.
     pub fn solicited(&self) -> bool {
-        self.is_success() && self.solicited
+        self.has(Extras::SOLICITED)
+    }
+
+    /// The 32 bits that came with a message.
+    pub fn imm(&self) -> Option<u32> {
+        self.has(Extras::IMMEDIATE).then_some(self.data)
+    }
+
+    /// The key of this side that a message took away.
+    pub fn invalidated(&self) -> Option<RemoteKey> {
+        self.has(Extras::INVALIDATED)
+            .then_some(RemoteKey(self.data))
+    }
+
+    /// The queue pair that a datagram came from.
+    pub fn src_qp(&self) -> Option<QpNum> {
+        self.has(Extras::SOURCE).then_some(QpNum(self.src_qp))
+    }
+
+    /// Whether the first 40 bytes of a received datagram hold its global route header. Without one they
+    /// hold nothing.
+    pub fn has_global_route(&self) -> bool {
+        self.has(Extras::GLOBAL_ROUTE)
+    }
+
+    fn has(&self, bit: u8) -> bool {
+        self.is_success() && self.extras.has(bit)
     }
 }
 
@@ -81,8 +116,22 @@ impl WorkCompletion {
 pub enum CompletionOpcode {
     /// A message was sent.
     Send,
+    /// Bytes were written to the peer.
+    RdmaWrite,
+    /// Bytes of the peer were read.
+    RdmaRead,
+    /// A number of the peer was compared, and exchanged if equal.
+    CompareAndSwap,
+    /// A number of the peer was added to.
+    FetchAndAdd,
+    /// A memory window was bound.
+    BindWindow,
+    /// A key was invalidated.
+    LocalInvalidate,
     /// A message was received.
     Receive,
+    /// A WRITE with immediate was received: it has taken a receive and left its bytes alone.
+    ReceiveRdmaWithImm,
     /// Another operation, by its number in `enum ibv_wc_opcode`; 255 for a number that does not fit.
     // A byte, so that a completion stays as small as it is: it is moved a few times for each message.
     Other(u8),

@@ -353,13 +353,12 @@ pub(crate) fn create_qp(
 ) -> QueuePair {
     domain
         .create_qp(QueuePairConfig {
-            send_cq: cq,
-            recv_cq: cq,
             srq,
             max_send_wr: plan.max_send_wr,
             max_recv_wr: plan.max_recv_wr,
             max_inline_data: 64,
             sq_sig_all: plan.sq_sig_all,
+            ..QueuePairConfig::new(cq, cq)
         })
         .unwrap()
 }

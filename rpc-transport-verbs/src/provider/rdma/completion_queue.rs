@@ -12,7 +12,7 @@ use super::super::limits::in_range;
 use super::completion_channel::{Channel, CompletionChannel};
 use super::context::Handle;
 use super::{BATCH, check, log_leak, next_number, os_error, to_u32};
-use crate::verbs::{CompletionOpcode, CompletionStatus, QpNum, VerbsError, WorkCompletion, WrId};
+use crate::verbs::{CompletionOpcode, Extras, QpNum, VerbsError, WorkCompletion, WrId};
 
 /// Events of a queue that are acknowledged at a time: the library takes a mutex for each call.
 const ACKNOWLEDGED_AT_ONCE: u32 = 64;
@@ -174,6 +174,10 @@ impl CompletionQueue {
         check("req_notify_cq", returned)
     }
 
+    pub(crate) fn resize(&self, _depth: usize) -> Result<(), VerbsError> {
+        check("resize_cq", 95)
+    }
+
     pub(crate) fn capacity(&self) -> usize {
         self.capacity
     }
@@ -191,30 +195,32 @@ impl CompletionQueue {
 unsafe fn completion(raw: *const ibv_wc) -> WorkCompletion {
     // SAFETY: written in every completion, says the caller.
     let (wr_id, status, qp_num) = unsafe { ((*raw).wr_id, (*raw).status, (*raw).qp_num) };
-    let status = CompletionStatus::from_code(status);
-    let (opcode, byte_len) = if status == CompletionStatus::Success {
+    let mut completion = WorkCompletion {
+        wr_id: WrId::from_raw(wr_id),
+        status,
+        qp_num: QpNum(qp_num),
+        byte_len: 0,
+        data: 0,
+        src_qp: 0,
+        opcode: CompletionOpcode::Send,
+        // Kernel verbs do not say whether the sender asked for attention.
+        extras: Extras::default(),
+    };
+    if status == 0 {
         // SAFETY: written in every successful completion; the length in those of receives.
         unsafe {
             match (*raw).opcode {
-                ibv_wc_opcode::IBV_WC_RECV => (CompletionOpcode::Receive, (*raw).byte_len),
-                ibv_wc_opcode::IBV_WC_SEND => (CompletionOpcode::Send, 0),
+                ibv_wc_opcode::IBV_WC_SEND => {}
+                ibv_wc_opcode::IBV_WC_RECV => {
+                    completion.opcode = CompletionOpcode::Receive;
+                    completion.byte_len = (*raw).byte_len;
+                }
                 other => {
                     let number = u8::try_from(other).unwrap_or(u8::MAX);
-                    (CompletionOpcode::Other(number), 0)
+                    completion.opcode = CompletionOpcode::Other(number);
                 }
             }
         }
-    } else {
-        (CompletionOpcode::Send, 0)
-    };
-    // Kernel verbs do not say whether the sender asked for attention.
-    let solicited = false;
-    WorkCompletion::new(
-        WrId::from_raw(wr_id),
-        status,
-        QpNum(qp_num),
-        opcode,
-        byte_len,
-        solicited,
-    )
+    }
+    completion
 }

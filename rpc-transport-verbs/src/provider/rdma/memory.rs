@@ -15,8 +15,9 @@ use super::completion_queue::CompletionQueue;
 use super::context::Handle;
 use super::queue_pair::QueuePair;
 use super::shared_receive_queue::SharedReceiveQueue;
+use super::windows::{AddressHandle, MemoryWindow, RegionName};
 use super::{log_leak, os_error};
-use crate::verbs::{Access, LocalKey, RemoteKey, VerbsError};
+use crate::verbs::{Access, AddressVector, LocalKey, RemoteKey, VerbsError, WindowType};
 
 /// Bytes of a huge page, on the processors that have any of this size.
 const HUGE_PAGE: usize = 2 << 20;
@@ -115,6 +116,14 @@ impl ProtectionDomain {
             remote_key: RemoteKey(remote_key),
             domain,
         })
+    }
+
+    pub(crate) fn alloc_mw(&self, _window_type: WindowType) -> Result<MemoryWindow, VerbsError> {
+        Err(os_error("alloc_mw"))
+    }
+
+    pub(crate) fn create_ah(&self, _address: &AddressVector) -> Result<AddressHandle, VerbsError> {
+        Err(os_error("create_ah"))
     }
 
     pub(crate) fn create_srq(
@@ -287,6 +296,10 @@ impl MemoryRegion {
 
     pub(crate) fn local_key(&self) -> LocalKey {
         self.local_key
+    }
+
+    pub(crate) fn name(&self) -> RegionName {
+        RegionName(self.raw)
     }
 
     pub(crate) fn remote_key(&self) -> RemoteKey {

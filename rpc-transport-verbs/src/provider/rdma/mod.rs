@@ -31,6 +31,7 @@ mod memory;
 mod port_counters;
 mod queue_pair;
 mod shared_receive_queue;
+mod windows;
 
 pub(super) use completion_channel::CompletionChannel;
 pub(super) use completion_queue::CompletionQueue;
@@ -38,6 +39,7 @@ pub(super) use context::{Context, device_names};
 pub(super) use memory::{MemoryRegion, ProtectionDomain};
 pub(super) use queue_pair::QueuePair;
 pub(super) use shared_receive_queue::SharedReceiveQueue;
+pub(super) use windows::{AddressHandle, AddressName, MemoryWindow, RegionName, WindowName};
 
 use std::io;
 use std::os::raw::c_int;

@@ -14,15 +14,15 @@ use rdma_sys::{
 };
 
 use super::super::limits::{WrongValue, in_range};
-use super::super::{QueuePairConfig, ReceiveWork, SendWork};
+use super::super::{QueuePairConfig, ReceiveList, ReceiveWork, SendWork, Sge, WindowBinding, Work};
 use super::completion_queue::{self, CompletionQueue};
 use super::memory::Domain;
 use super::shared_receive_queue::{self, SharedReceiveQueue, index_of, post_receives, reason};
 use super::{BATCH, log_leak, os_error, sge, to_u32};
 use crate::verbs::{
     Access, AckTimeout, AddressVector, AlternatePath, Attribute, Gid, LinkLayer, ModifyError, Mtu,
-    PathMigration, PostError, PostErrorReason, Psn, QpAttributes, QpNum, QpState,
-    QueuePairCapabilities, RetryCount, RnrRetry, RnrTimer, VerbsError,
+    PathMigration, PostError, PostErrorReason, Psn, QpAttributes, QpNum, QpState, QpType,
+    QueuePairCapabilities, RemoteKey, RetryCount, RnrRetry, RnrTimer, VerbsError, WrId,
 };
 
 #[derive(Debug)]
@@ -88,11 +88,14 @@ impl QueuePair {
                     Some(_) => 0,
                     None => to_u32(CALL, "max_recv_wr", config.max_recv_wr)?,
                 },
-                max_send_sge: 1,
-                max_recv_sge: u32::from(srq.is_none()),
+                max_send_sge: to_u32(CALL, "max_send_sge", config.max_send_sge)?,
+                max_recv_sge: match srq {
+                    Some(_) => 0,
+                    None => to_u32(CALL, "max_recv_sge", config.max_recv_sge)?,
+                },
                 max_inline_data: to_u32(CALL, "max_inline_data", config.max_inline_data)?,
             },
-            qp_type: ibv_qp_type::IBV_QPT_RC,
+            qp_type: type_of(config.qp_type),
             sq_sig_all: c_int::from(config.sq_sig_all),
         };
         // SAFETY: the domain and the queues are alive, and of one context.
@@ -111,6 +114,11 @@ impl QueuePair {
                 max_recv_wr: match srq {
                     Some(_) => 0,
                     None => wanted.cap.max_recv_wr as usize,
+                },
+                max_send_sge: wanted.cap.max_send_sge as usize,
+                max_recv_sge: match srq {
+                    Some(_) => 0,
+                    None => wanted.cap.max_recv_sge as usize,
                 },
                 max_inline_data: wanted.cap.max_inline_data as usize,
             },
@@ -383,6 +391,36 @@ impl QueuePair {
         Ok(())
     }
 
+    pub(crate) fn post(&mut self, _work: &[Work], _elements: &[Sge]) -> Result<(), PostError> {
+        Err(PostError {
+            taken: 0,
+            reason: PostErrorReason::Refused { errno: 95 },
+        })
+    }
+
+    pub(crate) fn bind_mw(
+        &mut self,
+        _wr_id: WrId,
+        _binding: WindowBinding,
+        _signaled: bool,
+    ) -> Result<RemoteKey, PostError> {
+        Err(PostError {
+            taken: 0,
+            reason: PostErrorReason::Refused { errno: 95 },
+        })
+    }
+
+    pub(crate) fn post_recv_lists(
+        &self,
+        _work: &[ReceiveList],
+        _elements: &[Sge],
+    ) -> Result<(), PostError> {
+        Err(PostError {
+            taken: 0,
+            reason: PostErrorReason::Refused { errno: 95 },
+        })
+    }
+
     pub(crate) fn post_recv(&self, work: &[ReceiveWork]) -> Result<(), PostError> {
         let refuse = |reason| Err(PostError { taken: 0, reason });
         if let Err(forked) = self.domain.handle.fork_guard.check() {
@@ -468,6 +506,14 @@ fn send_request(work: &SendWork, element: *mut ibv_sge, next: *mut ibv_send_wr) 
     request.opcode = ibv_wr_opcode::IBV_WR_SEND;
     request.send_flags = flags;
     request
+}
+
+fn type_of(qp_type: QpType) -> ibv_qp_type::Type {
+    match qp_type {
+        QpType::ReliableConnection => ibv_qp_type::IBV_QPT_RC,
+        QpType::UnreliableConnection => ibv_qp_type::IBV_QPT_UC,
+        QpType::UnreliableDatagram => ibv_qp_type::IBV_QPT_UD,
+    }
 }
 
 fn state_of(raw: c_uint) -> Result<QpState, VerbsError> {

@@ -10,8 +10,8 @@ use rdma_sys::{
     ibv_srq_init_attr,
 };
 
-use super::super::ReceiveWork;
 use super::super::limits::in_range;
+use super::super::{ReceiveList, ReceiveWork, Sge};
 use super::memory::Domain;
 use super::{BATCH, check, log_leak, next_number, os_error, sge, to_u32};
 use crate::verbs::{PostError, PostErrorReason, SrqAttributes, SrqNum, VerbsError};
@@ -110,6 +110,21 @@ impl SharedReceiveQueue {
             // SAFETY: the queue is alive, and the list is whole.
             unsafe { ibv_post_srq_recv(self.queue.raw, first, refused) }
         })
+    }
+
+    pub(crate) fn post_recv_lists(
+        &self,
+        _work: &[ReceiveList],
+        _elements: &[Sge],
+    ) -> Result<(), PostError> {
+        Err(PostError {
+            taken: 0,
+            reason: PostErrorReason::Refused { errno: 95 },
+        })
+    }
+
+    pub(crate) fn resize(&self, _max_wr: usize) -> Result<(), VerbsError> {
+        check("modify_srq", 95)
     }
 
     pub(crate) fn arm_limit(&self, limit: usize) -> Result<(), VerbsError> {

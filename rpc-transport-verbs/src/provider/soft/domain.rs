@@ -19,6 +19,7 @@ use super::ring::RingSender;
 use super::shared_memory::SharedMemory;
 use super::wake::DomainReadyBits;
 use super::wake_file::WakeFile;
+use super::window_table::Windows;
 use super::work_queues::{CompletionRing, ReceiveQueue};
 use crate::verbs::{DeviceCounters, Forked, Gid, SoftOptions};
 
@@ -42,6 +43,7 @@ pub(super) struct Domain {
 #[derive(Debug)]
 pub(super) struct State {
     pub(super) regions: Regions,
+    pub(super) windows: Windows,
     pub(super) completion_queues: Slab<CompletionRing>,
     pub(super) shared_receive_queues: Slab<SharedReceives>,
     pub(super) queue_pairs: Slab<SoftQueuePair>,
@@ -92,6 +94,7 @@ impl Domain {
         let events = Arc::new(EventQueue::default());
         let state = State {
             regions: Regions::default(),
+            windows: Windows::default(),
             completion_queues: Slab::new(),
             shared_receive_queues: Slab::new(),
             queue_pairs: Slab::new(),

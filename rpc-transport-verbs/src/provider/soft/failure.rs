@@ -2,7 +2,7 @@
 
 use super::domain::State;
 use super::work_queues::Completion;
-use crate::verbs::{AsyncEvent, CompletionOpcode, CompletionStatus, QpState};
+use crate::verbs::{AsyncEvent, CompletionOpcode, CompletionStatus, Extras, QpState};
 
 impl State {
     /// To ERR: the oldest send that is not acknowledged completes with `first`, if that is given;
@@ -40,7 +40,9 @@ impl State {
             wr_id: work.wr_id,
             status,
             opcode: CompletionOpcode::Send,
-            solicited: false,
+            extras: Extras::default(),
+            data: 0,
+            src_qp: 0,
             qp_num: qp.number,
             byte_len: 0,
             frees: Some((place, number)),
@@ -60,7 +62,9 @@ impl State {
                 wr_id: receive.wr_id,
                 status: CompletionStatus::WorkRequestFlushed,
                 opcode: CompletionOpcode::Receive,
-                solicited: false,
+                extras: Extras::default(),
+                data: 0,
+                src_qp: 0,
                 qp_num,
                 byte_len: 0,
                 frees: None,

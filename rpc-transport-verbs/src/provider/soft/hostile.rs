@@ -53,13 +53,9 @@ impl Side {
         let cq = cq.expect("a completion queue");
         let srq = is_shared.then(|| domain.create_srq(16, 1).expect("a shared receive queue"));
         let config = QueuePairConfig {
-            send_cq: &cq,
-            recv_cq: &cq,
             srq: srq.as_ref(),
-            max_send_wr: 16,
-            max_recv_wr: 16,
             max_inline_data: 64,
-            sq_sig_all: false,
+            ..QueuePairConfig::new(&cq, &cq)
         };
         let mut qp = domain.create_qp(config).expect("a queue pair");
         qp.to_init(1, Access::NONE).expect("INIT");

@@ -33,12 +33,14 @@
 
 mod commit;
 mod completion_channel;
+mod datagram;
 mod descriptor;
 mod domain;
 mod engine;
 mod event_queue;
 mod failure;
 mod faults;
+mod general;
 #[cfg(all(any(test, fuzzing), not(loom)))]
 pub(crate) mod hostile;
 mod link;
@@ -61,6 +63,8 @@ mod sync;
 mod transmit;
 mod wake;
 mod wake_file;
+mod window_table;
+mod windows;
 mod work_queues;
 
 use super::limits::AttributeLimits;
@@ -69,6 +73,8 @@ pub(super) use completion_channel::CompletionChannel;
 pub(super) use objects::{
     CompletionQueue, Context, MemoryRegion, ProtectionDomain, QueuePair, SharedReceiveQueue,
 };
+
+pub(super) use windows::{AddressHandle, AddressName, MemoryWindow, WindowName};
 
 #[cfg(feature = "test-util")]
 pub(crate) use simulated::{Killer, SimulatedProcess};

@@ -7,7 +7,9 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::super::limits::in_range;
-use super::super::{QueuePairConfig, ReceiveWork, SendWork};
+use super::super::{
+    Operation, QueuePairConfig, ReceiveList, ReceiveWork, SendWork, Sge, WindowBinding, Work,
+};
 use super::completion_channel::{ChannelEvents, CompletionChannel};
 use super::domain::{Domain, SharedReceives};
 use super::faults::{point, taken};
@@ -24,7 +26,7 @@ use crate::verbs::{
     Access, AsyncEvent, DeviceAttributes, DeviceCounters, Forked, Gid, GidEntry, GidType,
     LinkLayer, LocalKey, ModifyError, Mtu, OpenError, PortAttributes, PortState, PostError,
     PostErrorReason, QpAttributes, QpNum, QpState, QueuePairCapabilities, RemoteKey, RnrCounters,
-    SoftOptions, SrqAttributes, SrqNum, VerbsError, WorkCompletion,
+    SoftOptions, SrqAttributes, SrqNum, VerbsError, WorkCompletion, WrId,
 };
 
 /// Work requests of one queue. The layer above numbers them in 20 bits and keeps twice as many
@@ -36,13 +38,15 @@ const MAX_CQE: usize = 1 << 22;
 const MAX_QUEUES: usize = 1 << 16;
 /// Bytes of a region: a message's length has 31 bits, and so has an offset that ends one.
 const MAX_REGION_LEN: usize = 1 << 36;
+/// Scatter/gather elements of a request: as many descriptors of long pieces as one slot of a ring holds.
+const MAX_SGE: usize = 8;
 /// Bytes of the longest message.
 const MAX_MESSAGE_LEN: usize = 1 << 31;
 
 const LIMITS: DeviceAttributes = DeviceAttributes {
     max_qp: MAX_READY,
     max_qp_wr: MAX_WR,
-    max_sge: 1,
+    max_sge: MAX_SGE,
     max_cq: MAX_QUEUES,
     max_cqe: MAX_CQE,
     max_srq: MAX_QUEUES,
@@ -56,7 +60,7 @@ const LIMITS: DeviceAttributes = DeviceAttributes {
     port_count: 1,
 };
 
-fn exhausted(call: &'static str, what: &'static str, limit: usize) -> VerbsError {
+pub(super) fn exhausted(call: &'static str, what: &'static str, limit: usize) -> VerbsError {
     VerbsError::Exhausted {
         call,
         what,
@@ -65,7 +69,7 @@ fn exhausted(call: &'static str, what: &'static str, limit: usize) -> VerbsError
 }
 
 /// A place in one of a context's tables, which are all limited to far less than 2³².
-fn place32(place: usize) -> u32 {
+pub(super) fn place32(place: usize) -> u32 {
     place as u32
 }
 
@@ -164,7 +168,6 @@ impl Context {
         Ok(CompletionQueue {
             domain: Arc::clone(&self.domain),
             place,
-            capacity: depth,
             number,
             channel,
         })
@@ -202,8 +205,8 @@ impl Context {
 
 #[derive(Debug)]
 pub(crate) struct ProtectionDomain {
-    domain: Arc<Domain>,
-    number: u32,
+    pub(super) domain: Arc<Domain>,
+    pub(super) number: u32,
 }
 
 impl ProtectionDomain {
@@ -217,14 +220,14 @@ impl ProtectionDomain {
         let node = &*self.domain.node;
         let (memory, arena) = (Arc::new(memory), node.next_arena());
         let bytes = (memory.mapping.start(), memory.mapping.len());
-        let remote_key = RemoteKey(node.next_serial());
         let mut state = self.domain.enter()?;
         if state.regions.len() == MAX_REGIONS {
             return Err(exhausted("register", "memory regions", MAX_REGIONS));
         }
-        let local_key = state
-            .regions
-            .insert(node.next_serial(), self.number, bytes, access, arena);
+        let (local_key, remote_key) =
+            state
+                .regions
+                .insert(node.next_serial(), self.number, bytes, access, arena);
         drop(state);
         self.domain.add_arena(arena, Arc::clone(&memory));
         node.announce_arena(&self.domain, arena, &memory.fd);
@@ -286,6 +289,13 @@ impl ProtectionDomain {
         let max_recv_wr = if srq.is_some() { 0 } else { config.max_recv_wr };
         in_range(call, "max_send_wr", config.max_send_wr, 1, MAX_WR)?;
         in_range(call, "max_recv_wr", max_recv_wr, 0, MAX_WR)?;
+        in_range(call, "max_send_sge", config.max_send_sge, 0, MAX_SGE)?;
+        let max_recv_sge = if srq.is_some() {
+            0
+        } else {
+            config.max_recv_sge
+        };
+        in_range(call, "max_recv_sge", max_recv_sge, 0, MAX_SGE)?;
         in_range(
             call,
             "max_inline_data",
@@ -300,6 +310,7 @@ impl ProtectionDomain {
             .ok_or_else(|| exhausted(call, "queue-pair numbers", 1 << 24))?;
         let qp = SoftQueuePair {
             number: QpNum(number),
+            qp_type: config.qp_type,
             domain: self.number,
             state: QpState::Reset,
             attributes: QpAttributes::default(),
@@ -329,6 +340,8 @@ impl ProtectionDomain {
             capabilities: QueuePairCapabilities {
                 max_send_wr: config.max_send_wr,
                 max_recv_wr,
+                max_send_sge: config.max_send_sge,
+                max_recv_sge,
                 max_inline_data: MAX_IN_RING,
             },
             is_connected: false,
@@ -399,7 +412,6 @@ impl Drop for MemoryRegion {
 pub(crate) struct CompletionQueue {
     domain: Arc<Domain>,
     place: usize,
-    capacity: usize,
     number: u32,
     channel: Option<Arc<ChannelEvents>>,
 }
@@ -430,8 +442,20 @@ impl CompletionQueue {
         self.domain.enter()?.poll(self.place, out, max)
     }
 
+    pub(crate) fn resize(&self, depth: usize) -> Result<(), VerbsError> {
+        let mut state = self.domain.enter()?;
+        let queue = &mut state.completion_queues[self.place];
+        in_range("resize_cq", "depth", depth, queue.len().max(1), MAX_CQE)?;
+        queue.set_capacity(depth);
+        Ok(())
+    }
+
     pub(crate) fn capacity(&self) -> usize {
-        self.capacity
+        match self.domain.enter() {
+            Ok(state) => state.completion_queues[self.place].capacity(),
+            // Nothing works in the child of a fork, and nothing fits.
+            Err(_) => 0,
+        }
     }
 
     pub(crate) fn number(&self) -> u32 {
@@ -467,7 +491,26 @@ impl SharedReceiveQueue {
         let mut state = self.domain.enter().map_err(not_posted)?;
         let queue = &mut state.shared_receive_queues[self.place].queue;
         let most = taken!(Receives, work.len(), None);
-        all_taken(queue.push(&work[..most]), work, queue.capacity())
+        all_taken(queue.push(&work[..most]), work.len(), queue.capacity())
+    }
+
+    pub(crate) fn post_recv_lists(
+        &self,
+        work: &[ReceiveList],
+        elements: &[Sge],
+    ) -> Result<(), PostError> {
+        let mut state = self.domain.enter().map_err(not_posted)?;
+        let queue = &mut state.shared_receive_queues[self.place].queue;
+        let taken = queue.push_lists(work, elements);
+        all_taken(taken, work.len(), queue.capacity())
+    }
+
+    pub(crate) fn resize(&self, max_wr: usize) -> Result<(), VerbsError> {
+        let mut state = self.domain.enter()?;
+        let queue = &mut state.shared_receive_queues[self.place].queue;
+        in_range("modify_srq", "max_wr", max_wr, queue.len().max(1), MAX_WR)?;
+        queue.set_capacity(max_wr);
+        Ok(())
     }
 
     pub(crate) fn arm_limit(&self, limit: usize) -> Result<(), VerbsError> {
@@ -510,8 +553,8 @@ fn not_posted(forked: Forked) -> PostError {
     }
 }
 
-fn all_taken(taken: usize, work: &[ReceiveWork], capacity: usize) -> Result<(), PostError> {
-    if taken == work.len() {
+fn all_taken(taken: usize, posted: usize, capacity: usize) -> Result<(), PostError> {
+    if taken == posted {
         return Ok(());
     }
     Err(PostError {
@@ -626,6 +669,58 @@ impl QueuePair {
         posted
     }
 
+    pub(crate) fn post(&mut self, work: &[Work], elements: &[Sge]) -> Result<(), PostError> {
+        let mut state = self.domain.enter().map_err(not_posted)?;
+        let posted = state.post(self.place, work, elements);
+        if !state.overrun.is_empty() {
+            state.fail_overrun();
+        }
+        posted
+    }
+
+    pub(crate) fn bind_mw(
+        &mut self,
+        wr_id: WrId,
+        binding: WindowBinding,
+        signaled: bool,
+    ) -> Result<RemoteKey, PostError> {
+        let key = binding.key;
+        let work = Work {
+            wr_id,
+            operation: Operation::BindWindow(binding),
+            first_element: 0,
+            element_count: 0,
+            destination: None,
+            signaled,
+            fenced: false,
+            solicited: false,
+            inline: false,
+        };
+        self.post(&[work], &[]).map(|()| key)
+    }
+
+    pub(crate) fn post_recv_lists(
+        &self,
+        work: &[ReceiveList],
+        elements: &[Sge],
+    ) -> Result<(), PostError> {
+        let mut state = self.domain.enter().map_err(not_posted)?;
+        let qp = &mut state.queue_pairs[self.place as usize];
+        if qp.state == QpState::Reset {
+            let reason = PostErrorReason::State { state: qp.state };
+            return Err(PostError { taken: 0, reason });
+        }
+        let capacity = qp.receives.capacity();
+        let taken = qp.receives.push_lists(work, elements);
+        if qp.state == QpState::Error {
+            state.flush_receives(self.place);
+            if !state.overrun.is_empty() {
+                state.fail_overrun();
+            }
+        }
+        all_taken(taken, work.len(), capacity)
+    }
+
     pub(crate) fn post_recv(&self, work: &[ReceiveWork]) -> Result<(), PostError> {
         let mut state = self.domain.enter().map_err(not_posted)?;
         let qp = &mut state.queue_pairs[self.place as usize];
@@ -641,7 +736,7 @@ impl QueuePair {
                 state.fail_overrun();
             }
         }
-        all_taken(taken, work, capacity)
+        all_taken(taken, work.len(), capacity)
     }
 
     pub(crate) fn destroy(&mut self) {

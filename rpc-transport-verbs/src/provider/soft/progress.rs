@@ -11,7 +11,9 @@ use super::shared_memory::SharedMemory;
 use super::wake::DomainReadyBits;
 use super::work_queues::Completion;
 use crate::clock;
-use crate::verbs::{AsyncEvent, CompletionOpcode, CompletionStatus, VerbsError, WorkCompletion};
+use crate::verbs::{
+    AsyncEvent, CompletionOpcode, CompletionStatus, Extras, VerbsError, WorkCompletion,
+};
 
 /// Rings that are looked at directly. Each costs a poll one cached line; more than this and a poll
 /// of empty rings takes longer than the way of a ready bit.
@@ -260,7 +262,9 @@ impl State {
                     wr_id: work.wr_id,
                     status: CompletionStatus::Success,
                     opcode: CompletionOpcode::Send,
-                    solicited: false,
+                    extras: Extras::default(),
+                    data: 0,
+                    src_qp: 0,
                     qp_num: qp.number,
                     byte_len: 0,
                     frees: Some((place, number)),

@@ -11,13 +11,14 @@ use super::shared_memory::Mapping;
 use super::work_queues::{ReceiveQueue, SendQueue};
 use crate::clock;
 use crate::verbs::{
-    AddressVector, AsyncEvent, Attribute, Gid, ModifyError, QpAttributes, QpNum, QpState,
+    AddressVector, AsyncEvent, Attribute, Gid, ModifyError, QpAttributes, QpNum, QpState, QpType,
 };
 
 /// One queue pair.
 #[derive(Debug)]
 pub(super) struct SoftQueuePair {
     pub(super) number: QpNum,
+    pub(super) qp_type: QpType,
     pub(super) domain: u32,
     pub(super) state: QpState,
     /// As they were last set; `state` and what only makes sense in a call are `None`.

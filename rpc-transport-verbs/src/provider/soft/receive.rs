@@ -10,7 +10,7 @@ use super::faults::{point, strikes};
 use super::ring::Incoming;
 use super::work_queues::Completion;
 use crate::verbs::{
-    Access, AsyncEvent, CompletionOpcode, CompletionStatus, QpState, RnrTimer, SrqNum,
+    Access, AsyncEvent, CompletionOpcode, CompletionStatus, Extras, QpState, RnrTimer, SrqNum,
 };
 
 /// Messages taken from one ring before the next has its turn. Half a ring: the sender can write one
@@ -155,7 +155,13 @@ impl State {
             wr_id: receive.wr_id,
             status: refusal.map_or(CompletionStatus::Success, |(local, _)| local),
             opcode: CompletionOpcode::Receive,
-            solicited: incoming.flags.has(Flags::SOLICITED),
+            extras: if incoming.flags.has(Flags::SOLICITED) {
+                Extras(Extras::SOLICITED)
+            } else {
+                Extras::default()
+            },
+            data: 0,
+            src_qp: 0,
             qp_num: qp.number,
             // At most the receive's own length.
             byte_len: len as u32,

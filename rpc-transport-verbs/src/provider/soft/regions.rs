@@ -1,10 +1,11 @@
-//! The registered regions of one context, by local key.
+//! The registered regions of one context, by local and remote key.
 
 use std::ptr::NonNull;
 
 use slab::Slab;
 
-use crate::verbs::{Access, CompletionStatus, LocalKey};
+use super::super::Sge;
+use crate::verbs::{Access, CompletionStatus, LocalKey, RemoteKey};
 
 /// Regions of one context: the bits of a key that are the region's place.
 const INDEX_BITS: u32 = 12;
@@ -15,11 +16,29 @@ pub(super) const MAX_REGIONS: usize = 1 << INDEX_BITS;
 #[derive(Debug)]
 pub(super) struct Region {
     key: LocalKey,
-    domain: u32,
-    start: usize,
+    /// Unrelated to the local one, but for the place that both name.
+    pub(super) remote_key: RemoteKey,
+    pub(super) domain: u32,
+    start: NonNull<u8>,
     len: usize,
-    access: Access,
+    pub(super) access: Access,
     arena: u64,
+}
+
+// SAFETY: the address is that of registered memory, the same from every thread; it is followed only by
+// whoever has the context's owner word.
+unsafe impl Send for Region {}
+
+/// The highest bit of a remote key: it is a memory window's.
+pub(super) const WINDOW_BIT: u32 = 1 << 31;
+
+/// Bytes of this process that a check has found to be there and permitted.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Permitted {
+    pub(super) addr: NonNull<u8>,
+    /// Where peers find them: the arena, and the offset in it.
+    pub(super) arena: u64,
+    pub(super) offset: u64,
 }
 
 /// The regions of one context.
@@ -40,19 +59,35 @@ impl Regions {
         (start, len): (NonNull<u8>, usize),
         access: Access,
         arena: u64,
-    ) -> LocalKey {
+    ) -> (LocalKey, RemoteKey) {
         let entry = self.0.vacant_entry();
         // The caller has seen that there are fewer than MAX_REGIONS.
-        let key = LocalKey(serial << INDEX_BITS | entry.key() as u32);
+        let place = entry.key() as u32;
+        let key = LocalKey(serial << INDEX_BITS | place);
+        // Other bits than the local key's, so that one taken for the other is refused.
+        let remote_key = RemoteKey((!serial << INDEX_BITS | place) & !WINDOW_BIT);
         entry.insert(Region {
             key,
+            remote_key,
             domain,
-            start: start.as_ptr().addr(),
+            start,
             len,
             access,
             arena,
         });
-        key
+        (key, remote_key)
+    }
+
+    pub(super) fn by_local_key(&self, key: LocalKey) -> Option<&Region> {
+        self.0
+            .get(key.0 as usize & (MAX_REGIONS - 1))
+            .filter(|region| region.key == key)
+    }
+
+    pub(super) fn by_remote_key(&self, key: RemoteKey) -> Option<&Region> {
+        self.0
+            .get(key.0 as usize & (MAX_REGIONS - 1))
+            .filter(|region| region.remote_key == key)
     }
 
     pub(super) fn remove(&mut self, key: LocalKey) {
@@ -83,11 +118,55 @@ impl Regions {
                 region.key == key && region.domain == domain && region.access.contains(needs)
             })
             .ok_or(CompletionStatus::LocalProtection)?;
-        let offset = addr.as_ptr().addr().wrapping_sub(region.start);
+        let offset = addr
+            .as_ptr()
+            .addr()
+            .wrapping_sub(region.start.as_ptr().addr());
         let inside = offset <= region.len && len <= region.len - offset;
         inside
             .then_some((region.arena, offset))
             .ok_or(CompletionStatus::LocalProtection)
+    }
+
+    /// The same for every element of a request.
+    pub(super) fn check_all(
+        &self,
+        elements: &[Sge],
+        domain: u32,
+        needs: Access,
+    ) -> Result<(), CompletionStatus> {
+        for element in elements {
+            let bytes = (element.addr, element.len as usize);
+            self.check(element.local_key, domain, bytes, needs)?;
+        }
+        Ok(())
+    }
+}
+
+impl Region {
+    /// What a remote address means here: an offset from the first byte, or an address of this process.
+    pub(super) fn offset_of(&self, addr: u64, is_zero_based: bool) -> u64 {
+        if is_zero_based {
+            addr
+        } else {
+            addr.wrapping_sub(self.address())
+        }
+    }
+
+    /// The address of its first byte, as peers know it.
+    pub(super) fn address(&self) -> u64 {
+        self.start.as_ptr().addr() as u64
+    }
+
+    /// `len` bytes from `offset` on, if they are inside.
+    pub(super) fn bytes(&self, offset: u64, len: u64) -> Option<Permitted> {
+        let whole = self.len as u64;
+        (offset <= whole && len <= whole - offset).then(|| Permitted {
+            // SAFETY: inside the region's bytes, which stay mapped while it is in the table.
+            addr: unsafe { self.start.add(offset as usize) },
+            arena: self.arena,
+            offset,
+        })
     }
 }
 
@@ -102,7 +181,7 @@ mod tests {
     #[test]
     fn each_reason_to_refuse_is_seen() {
         let mut regions = Regions::default();
-        let key = regions.insert(1, 7, (at(4096), 100), Access::NONE, 9);
+        let (key, _) = regions.insert(1, 7, (at(4096), 100), Access::NONE, 9);
         let refused = Err(CompletionStatus::LocalProtection);
         assert_eq!(
             regions.check(key, 7, (at(4096), 100), Access::NONE),

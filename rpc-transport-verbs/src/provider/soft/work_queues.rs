@@ -1,11 +1,14 @@
 //! The queues of work of one context: sends, receives, completions.
 
 use std::collections::VecDeque;
+use std::ptr::NonNull;
 use std::sync::Arc;
 
-use super::super::{ReceiveWork, SendWork};
+use super::super::{ReceiveList, ReceiveWork, SendWork, Sge};
 use super::completion_channel::ChannelEvents;
-use crate::verbs::{CompletionOpcode, CompletionStatus, QpNum, WorkCompletion, WrId};
+use crate::verbs::{
+    CompletionOpcode, CompletionStatus, Extras, LocalKey, QpNum, WorkCompletion, WrId,
+};
 
 /// A send queue: requests are numbered from 0 and pass through three marks in order.
 ///
@@ -146,6 +149,9 @@ impl SendQueue {
 #[derive(Debug)]
 pub(super) struct ReceiveQueue {
     posted: VecDeque<ReceiveWork>,
+    /// The elements of those that have other than one, in their order. Beside the queue, so that the usual
+    /// ones stay small: these have no address of their own.
+    lists: VecDeque<(WrId, Box<[Sge]>)>,
     capacity: usize,
     /// 0 if not armed.
     limit: usize,
@@ -155,6 +161,7 @@ impl ReceiveQueue {
     pub(super) fn new(capacity: usize) -> Self {
         Self {
             posted: VecDeque::with_capacity(capacity),
+            lists: VecDeque::new(),
             capacity,
             limit: 0,
         }
@@ -174,9 +181,58 @@ impl ReceiveQueue {
 
     /// Takes requests in order; how many there was room for.
     pub(super) fn push(&mut self, work: &[ReceiveWork]) -> usize {
-        let taken = work.len().min(self.capacity - self.posted.len());
+        let taken = work
+            .len()
+            .min(self.capacity.saturating_sub(self.posted.len()));
         self.posted.extend(&work[..taken]);
         taken
+    }
+
+    /// The same for receives of any number of elements.
+    pub(super) fn push_lists(&mut self, work: &[ReceiveList], elements: &[Sge]) -> usize {
+        let taken = work
+            .len()
+            .min(self.capacity.saturating_sub(self.posted.len()));
+        for work in &work[..taken] {
+            let list = work.elements(elements);
+            let wr_id = work.wr_id;
+            if let [only] = list {
+                self.posted.push_back(ReceiveWork {
+                    wr_id,
+                    addr: only.addr,
+                    len: only.len,
+                    local_key: only.local_key,
+                });
+                continue;
+            }
+            let total: u64 = list.iter().map(|element| u64::from(element.len)).sum();
+            self.posted.push_back(ReceiveWork {
+                wr_id,
+                addr: NonNull::dangling(),
+                len: u32::try_from(total).unwrap_or(u32::MAX),
+                local_key: LocalKey(0),
+            });
+            self.lists.push_back((wr_id, list.into()));
+        }
+        taken
+    }
+
+    /// The elements of the oldest receive, if it has other than one.
+    #[inline]
+    pub(super) fn front_list(&self) -> Option<&[Sge]> {
+        if self.lists.is_empty() {
+            return None;
+        }
+        let (wr_id, list) = self.lists.front()?;
+        (self.posted.front()?.wr_id == *wr_id).then_some(&**list)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.posted.len()
+    }
+
+    pub(super) fn set_capacity(&mut self, capacity: usize) {
+        self.capacity = capacity;
     }
 
     #[inline]
@@ -188,7 +244,13 @@ impl ReceiveQueue {
     /// was armed.
     #[inline]
     pub(super) fn consume(&mut self) -> bool {
-        self.posted.pop_front();
+        let consumed = self.posted.pop_front();
+        if !self.lists.is_empty()
+            && let (Some(consumed), Some((wr_id, _))) = (consumed, self.lists.front())
+            && consumed.wr_id == *wr_id
+        {
+            self.lists.pop_front();
+        }
         let reached = self.posted.len() < self.limit;
         if reached {
             self.limit = 0;
@@ -198,6 +260,7 @@ impl ReceiveQueue {
 
     pub(super) fn clear(&mut self) {
         self.posted.clear();
+        self.lists.clear();
     }
 }
 
@@ -207,24 +270,30 @@ pub(super) struct Completion {
     pub(super) wr_id: WrId,
     pub(super) status: CompletionStatus,
     pub(super) opcode: CompletionOpcode,
-    pub(super) solicited: bool,
+    pub(super) extras: Extras,
     pub(super) qp_num: QpNum,
     pub(super) byte_len: u32,
+    /// The immediate, or the key that was invalidated.
+    pub(super) data: u32,
+    pub(super) src_qp: u32,
     /// The queue pair's place in the context, and the number of the send that this frees when it is
     /// polled.
     pub(super) frees: Option<(u32, u64)>,
 }
 
 impl Completion {
+    #[inline]
     pub(super) fn report(self) -> WorkCompletion {
-        WorkCompletion::new(
-            self.wr_id,
-            self.status,
-            self.qp_num,
-            self.opcode,
-            self.byte_len,
-            self.solicited,
-        )
+        WorkCompletion {
+            wr_id: self.wr_id,
+            status: self.status.code(),
+            qp_num: self.qp_num,
+            byte_len: self.byte_len,
+            data: self.data,
+            src_qp: self.src_qp,
+            opcode: self.opcode,
+            extras: self.extras,
+        }
     }
 }
 
@@ -264,6 +333,14 @@ impl CompletionRing {
 
     pub(super) fn capacity(&self) -> usize {
         self.capacity
+    }
+
+    pub(super) fn set_capacity(&mut self, capacity: usize) {
+        self.capacity = capacity;
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
     }
 
     pub(super) fn is_overrun(&self) -> bool {
@@ -311,7 +388,8 @@ impl CompletionRing {
             self.watch = Watch::Overrun;
             return true;
         }
-        let is_solicited = completion.solicited || completion.status != CompletionStatus::Success;
+        let is_solicited = completion.extras.0 & Extras::SOLICITED != 0
+            || completion.status != CompletionStatus::Success;
         self.entries.push_back(completion);
         if self.watch == Watch::Next || is_solicited {
             self.watch = Watch::Nothing;

@@ -1,0 +1,55 @@
+//! Where datagrams go.
+
+use std::sync::Arc;
+
+use super::error::{Busy, VerbsError};
+use super::protection_domain::ProtectionDomain;
+use super::queue_pair_attributes::AddressVector;
+use crate::provider;
+
+/// An address handle: the way to a remote port, for datagrams ([`WorkRequest::to`](super::WorkRequest::to)).
+/// Cheap to clone: all clones are the same handle.
+#[derive(Clone, Debug)]
+pub struct AddressHandle {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    raw: provider::AddressHandle,
+    address: AddressVector,
+    _domain: Arc<provider::ProtectionDomain>,
+}
+
+impl AddressHandle {
+    pub(super) fn new(
+        domain: &ProtectionDomain,
+        address: AddressVector,
+    ) -> Result<Self, VerbsError> {
+        Ok(Self {
+            shared: Arc::new(Shared {
+                raw: domain.raw.create_ah(&address)?,
+                address,
+                _domain: Arc::clone(&domain.raw),
+            }),
+        })
+    }
+
+    /// What it was made from.
+    pub fn address(&self) -> AddressVector {
+        self.shared.address
+    }
+
+    pub(super) fn name(&self) -> provider::AddressName {
+        self.shared.raw.name()
+    }
+
+    /// Ends it (`ibv_destroy_ah`).
+    ///
+    /// # Errors
+    ///
+    /// [`Busy`], with the handle, while there are clones, or requests in flight that go there.
+    pub fn destroy(self) -> Result<(), Busy<Self>> {
+        Busy::unless_sole("destroy_ah", self.shared, |shared| Self { shared })
+    }
+}

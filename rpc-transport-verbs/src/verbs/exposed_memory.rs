@@ -1,0 +1,220 @@
+//! Registered memory that peers may read and write while this process does.
+
+use std::fmt;
+use std::ops::Range;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+
+use super::element::Element;
+use super::error::Busy;
+use super::memory_region::{Access, LocalKey, RegisteredMemory, RemoteKey};
+
+/// A region whose bytes a peer may read or write at any time, by one-sided operations, as far as its
+/// [`Access`] permits.
+///
+/// It never hands out `&[u8]` or `&mut [u8]`: another process or a device changes the bytes under any
+/// reference, which the language does not permit. Bytes are copied in and out ([`read`](Self::read),
+/// [`write`](Self::write)), or shared as atomic cells ([`atomic`](Self::atomic)). A copy that meets a peer's
+/// write may have some bytes of before and some of after; to know when a peer is done, let it say so (a
+/// SEND or a WRITE with immediate after the WRITEs: their completion makes all before them visible).
+///
+/// Cheap to clone: all clones are the same memory. The registration ends when the last is gone, and with
+/// it every request in flight that names it and every window that was bound to it; after that, no peer
+/// reads or writes through its keys.
+///
+/// The memory of requests on this side, too: an [`element`](Self::element) of it may be named by any
+/// number of requests at a time.
+#[derive(Clone)]
+pub struct ExposedMemory {
+    shared: Arc<RegisteredMemory>,
+    access: Access,
+}
+
+/// Memory of a peer, as its owner told: plain numbers, to be sent by whatever means (`wr.rdma` of
+/// `struct ibv_send_wr`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RemoteMemory {
+    /// The address in the owner's terms.
+    pub addr: u64,
+    /// The key that permits it.
+    pub key: RemoteKey,
+}
+
+impl RemoteMemory {
+    /// The same memory from `len` bytes further on.
+    pub fn offset(self, len: u64) -> Self {
+        Self {
+            addr: self.addr.wrapping_add(len),
+            ..self
+        }
+    }
+}
+
+impl ExposedMemory {
+    pub(super) fn new(shared: RegisteredMemory, access: Access) -> Self {
+        Self {
+            shared: Arc::new(shared),
+            access,
+        }
+    }
+
+    /// Bytes registered.
+    pub fn len(&self) -> usize {
+        self.shared.raw.len()
+    }
+
+    /// Never: an empty region cannot be registered.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// What was granted.
+    pub fn access(&self) -> Access {
+        self.access
+    }
+
+    /// The key for work requests of this side.
+    pub fn local_key(&self) -> LocalKey {
+        self.shared.raw.local_key()
+    }
+
+    /// The key for work requests of peers.
+    pub fn remote_key(&self) -> RemoteKey {
+        self.shared.raw.remote_key()
+    }
+
+    /// What a peer has to be told to reach the bytes from `offset` on. Addresses of a
+    /// [`ZERO_BASED`](Access::ZERO_BASED) region begin at 0.
+    pub fn remote(&self, offset: usize) -> RemoteMemory {
+        RemoteMemory {
+            addr: self.base().wrapping_add(offset as u64),
+            key: self.remote_key(),
+        }
+    }
+
+    fn base(&self) -> u64 {
+        if self.access.contains(Access::ZERO_BASED) {
+            0
+        } else {
+            self.address()
+        }
+    }
+
+    /// Address of its first byte in this process.
+    pub fn address(&self) -> u64 {
+        self.start().as_ptr().addr() as u64
+    }
+
+    fn start(&self) -> NonNull<u8> {
+        self.shared.raw.start()
+    }
+
+    pub(super) fn raw(&self) -> &crate::provider::MemoryRegion {
+        &self.shared.raw
+    }
+
+    /// The bytes of `range`, for work requests of this side.
+    ///
+    /// # Panics
+    ///
+    /// If the range is not inside, or does not fit 32 bits, as slicing does.
+    pub fn element(&self, range: Range<usize>) -> Element {
+        self.check(&range);
+        let len = u32::try_from(range.len()).expect("the length of an element fits 32 bits");
+        // SAFETY: `check` saw that it is inside.
+        let addr = unsafe { self.start().add(range.start) };
+        Element::exposed(self.clone(), addr, len)
+    }
+
+    /// Copies bytes out, from `offset` on.
+    ///
+    /// # Panics
+    ///
+    /// If they are not inside, as slicing does.
+    pub fn read(&self, offset: usize, out: &mut [u8]) {
+        let cells = self.cells(offset, out.len());
+        // Relaxed: what orders it after a peer's write is the completion that was polled, with the
+        // ordering of whatever handed it on.
+        for (byte, cell) in out.iter_mut().zip(cells) {
+            *byte = cell.load(Ordering::Relaxed);
+        }
+    }
+
+    /// The same as a vector.
+    ///
+    /// # Panics
+    ///
+    /// As [`read`](Self::read).
+    pub fn to_vec(&self, range: Range<usize>) -> Vec<u8> {
+        self.check(&range);
+        let mut bytes = vec![0; range.len()];
+        self.read(range.start, &mut bytes);
+        bytes
+    }
+
+    /// Copies bytes in, from `offset` on.
+    ///
+    /// # Panics
+    ///
+    /// If they would not be inside, as slicing does.
+    pub fn write(&self, offset: usize, bytes: &[u8]) {
+        for (byte, cell) in bytes.iter().zip(self.cells(offset, bytes.len())) {
+            cell.store(*byte, Ordering::Relaxed);
+        }
+    }
+
+    /// The eight bytes at `offset` as an atomic number of this machine's byte order: the cell that a peer's
+    /// atomics work on. Whether they are atomic with respect to this processor's is the device's to say:
+    /// [`DeviceAttributes`](super::DeviceAttributes).
+    ///
+    /// # Panics
+    ///
+    /// If they are not inside, or the address is not a multiple of eight.
+    pub fn atomic(&self, offset: usize) -> &AtomicU64 {
+        self.check(&(offset..offset.saturating_add(8)));
+        assert!(
+            offset.is_multiple_of(8),
+            "an atomic number has an address that is a multiple of eight"
+        );
+        // SAFETY: inside (checked), aligned (a region begins at a page), and mapped and initialised for as
+        // long as `self` is borrowed. This process reaches the bytes through atomics alone.
+        unsafe { self.start().add(offset).cast().as_ref() }
+    }
+
+    fn cells(&self, offset: usize, len: usize) -> &[AtomicU8] {
+        self.check(&(offset..offset.saturating_add(len)));
+        // SAFETY: as in `atomic`; bytes need no alignment.
+        unsafe { std::slice::from_raw_parts(self.start().add(offset).cast().as_ptr(), len) }
+    }
+
+    fn check(&self, range: &Range<usize>) {
+        assert!(
+            range.start <= range.end && range.end <= self.len(),
+            "{range:?} is not inside a region of {} bytes",
+            self.len()
+        );
+    }
+
+    /// Ends the registration (`ibv_dereg_mr`): when this returns, no peer's operation reads or writes it
+    /// any more.
+    ///
+    /// # Errors
+    ///
+    /// [`Busy`], with the memory, while there are clones, requests in flight that name it, or windows that
+    /// were bound to it.
+    pub fn deregister(self) -> Result<(), Busy<Self>> {
+        let access = self.access;
+        Busy::unless_sole("dereg_mr", self.shared, |shared| Self { shared, access })
+    }
+}
+
+impl fmt::Debug for ExposedMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ExposedMemory")
+            .field("len", &self.len())
+            .field("access", &self.access)
+            .field("remote_key", &self.remote_key())
+            .finish_non_exhaustive()
+    }
+}
