@@ -36,6 +36,21 @@ macro_rules! reasons {
 }
 
 reasons! {
+    RECEIVE_STATUSES = "receive-statuses",
+        "A receive that cannot take its message ends with LOC_QP_OP_ERR, and where it was too short the send with REM_OP_ERR, in place of LOC_LEN_ERR or LOC_PROT_ERR, and REM_INV_REQ_ERR.",
+        "rxe_resp.c, rxe_responder: RESPST_ERR_LENGTH and RESPST_ERR_MALFORMED_WQE (Linux 6.1).";
+    SEND_STATUS = "send-status",
+        "A send that may not be read ends with LOC_QP_OP_ERR; the acknowledgements of those before it may be forgotten, so that they are flushed.",
+        "rxe_req.c, rxe_requester: finish_packet fails, and the request is completed with IB_WC_LOC_QP_OP_ERR (Linux 6.1).";
+    OVERRUN_GOES_ON = "overrun-goes-on",
+        "A completion that finds its queue full is lost, with CQ_ERR each time; the queue goes on working, and QP_FATAL is not raised.",
+        "rxe_cq.c, rxe_cq_post (Linux 6.1).";
+    SOLICITED_ERRORS = "solicited-errors",
+        "An arming for solicited completions hears of a failed send never, and of a failed receive only if its sender asked for attention.",
+        "rxe_cq.c, rxe_cq_post looks at its argument `solicited` alone (Linux 6.1).";
+    RECEIVE_DEPTH = "receive-depth",
+        "A receive queue takes 2^n - 1 requests, and says what was asked for.",
+        "rxe_queue.c, rxe_queue_init rounds up, and rxe_qp.c leaves cap.max_recv_wr as it was (Linux 6.1).";
     RECEIVES_STAY_IN_ERROR = "receives-stay-in-error",
         "A receive that is posted in ERR is not flushed, until the queue pair is brought to ERR once more.",
         "The provider's post_recv rings no doorbell (rdma-core 44, providers/rxe/rxe.c), so the kernel looks at the queue with the next packet or at a modify.";

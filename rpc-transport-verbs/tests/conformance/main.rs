@@ -37,15 +37,38 @@ mod run;
 #[path = "../verbs_side/mod.rs"]
 mod verbs_side;
 
+mod channels;
+mod completion_queues;
+mod errors;
+mod objects;
 mod processes;
+mod receive_queue;
+mod rnr;
+mod send_queue;
+mod silence;
+mod srq;
 mod states;
+mod threads;
 
 use std::process::ExitCode;
 
 use case::Section;
 
 /// The topics, in the order of the report.
-const SECTIONS: &[Section] = &[states::CASES, processes::CASES];
+const SECTIONS: &[Section] = &[
+    objects::CASES,
+    states::CASES,
+    send_queue::CASES,
+    receive_queue::CASES,
+    errors::CASES,
+    rnr::CASES,
+    silence::CASES,
+    completion_queues::CASES,
+    channels::CASES,
+    srq::CASES,
+    threads::CASES,
+    processes::CASES,
+];
 
 fn main() -> ExitCode {
     if processes::is_peer() {

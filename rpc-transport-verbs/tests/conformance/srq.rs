@@ -1,12 +1,61 @@
 //! A shared receive queue: who gets what, the limit and its event, and the device's progress while
 //! nobody polls.
 
-mod verbs_side;
-
 use std::time::Instant;
 
-use rpc_transport_verbs::verbs::{AsyncEvent, PostErrorReason, VerbsError};
-use verbs_side::{HANG, Plan, Side, connected_with, received, sent};
+use rpc_transport_verbs::verbs::{AsyncEvent, PostErrorReason, QpState, VerbsError};
+
+use super::case::{Section, case};
+use super::deviations as rxe;
+use super::device::Device;
+use super::verbs_side::{self, HANG, Plan, Side, connected, connected_with, received, sent};
+
+pub(crate) const CASES: Section = Section {
+    topic: "shared receive queues",
+    cases: &[
+        case!(
+            the_limit_fires_below_it_not_at_it_and_once,
+            "specification: shared receive queues; srq_test: SrqLimit"
+        ),
+        case!(
+            an_armed_limit_does_not_fire_for_what_is_already_below,
+            "specification: shared receive queues"
+        ),
+        case!(
+            a_limit_can_be_armed_again_after_posting_and_disarmed,
+            "specification: shared receive queues"
+        ),
+        case!(
+            a_limit_above_the_depth_is_refused_and_nothing_changes,
+            "specification: shared receive queues"
+        ),
+        case!(creating_arms_nothing, "specification: creation parameters"),
+        case!(
+            it_takes_what_it_has_room_for,
+            "specification: shared receive queues; srq_test: MaxWr, ExceedMaxWr, ExceedMaxWrInfinitChain"
+        ),
+        case!(
+            a_queue_pair_with_a_shared_receive_queue_has_none_of_its_own,
+            "specification: creation parameters; srq_test: CreateQpWithSrq, PostWrongApi"
+        ),
+        case!(
+            while_nobody_polls_the_device_takes_messages_and_says_when_few_receives_are_left,
+            "specification: shared receive queues"
+        ),
+        case!(
+            two_threads_post_while_the_poller_claims,
+            "specification: threads; srq_test: MultiThreadedSrqLoopback"
+        ),
+        case!(
+            a_failed_receive_gives_its_slot_back_and_leaves_the_others_posted,
+            "specification: flush order; srq_test: QpFlush"
+        ),
+        case!(
+            a_queue_pair_on_a_shared_receive_queue_says_when_it_has_taken_its_last,
+            "specification: asynchronous events"
+        ),
+    ],
+};
 
 fn pair(srq_wr: usize) -> (Side, Side) {
     connected_with(
@@ -40,8 +89,7 @@ fn limit_event(side: &Side) -> AsyncEvent {
     }
 }
 
-#[test]
-fn the_limit_fires_below_it_not_at_it_and_once() {
+fn the_limit_fires_below_it_not_at_it_and_once(_: &Device) {
     let (mut left, mut right) = pair(16);
     right.post_recv(10);
     arm(&right, 7);
@@ -55,8 +103,7 @@ fn the_limit_fires_below_it_not_at_it_and_once() {
     right.assert_no_event();
 }
 
-#[test]
-fn an_armed_limit_does_not_fire_for_what_is_already_below() {
+fn an_armed_limit_does_not_fire_for_what_is_already_below(_: &Device) {
     let (mut left, mut right) = pair(16);
     right.post_recv(2);
     arm(&right, 5);
@@ -65,8 +112,7 @@ fn an_armed_limit_does_not_fire_for_what_is_already_below() {
     assert_eq!(right.event(), limit_event(&right));
 }
 
-#[test]
-fn a_limit_can_be_armed_again_after_posting_and_disarmed() {
+fn a_limit_can_be_armed_again_after_posting_and_disarmed(_: &Device) {
     let (mut left, mut right) = pair(16);
     for _ in 0..3 {
         right.post_recv(4);
@@ -82,8 +128,7 @@ fn a_limit_can_be_armed_again_after_posting_and_disarmed() {
     right.assert_no_event();
 }
 
-#[test]
-fn a_limit_above_the_depth_is_refused_and_nothing_changes() {
+fn a_limit_above_the_depth_is_refused_and_nothing_changes(_: &Device) {
     let (_left, right) = pair(16);
     let depth = right.receive_capacity();
     arm(&right, depth);
@@ -102,14 +147,12 @@ fn a_limit_above_the_depth_is_refused_and_nothing_changes() {
     assert_eq!(limit_of(&right), depth);
 }
 
-#[test]
-fn creating_arms_nothing() {
+fn creating_arms_nothing(_: &Device) {
     let (_left, right) = pair(16);
     assert_eq!(limit_of(&right), 0);
 }
 
-#[test]
-fn it_takes_what_it_has_room_for() {
+fn it_takes_what_it_has_room_for(_: &Device) {
     let (_left, mut right) = pair(4);
     let capacity = right.receive_capacity();
     right.add_slots(capacity);
@@ -122,8 +165,7 @@ fn it_takes_what_it_has_room_for() {
     assert_eq!(right.slots.len(), slots - capacity);
 }
 
-#[test]
-fn a_queue_pair_with_a_shared_receive_queue_has_none_of_its_own() {
+fn a_queue_pair_with_a_shared_receive_queue_has_none_of_its_own(_: &Device) {
     let (_left, mut right) = pair(4);
     assert_eq!(right.qp.capabilities().max_recv_wr, 0);
     let mut slots = right.slots.split_off(right.slots.len() - 1);
@@ -131,8 +173,7 @@ fn a_queue_pair_with_a_shared_receive_queue_has_none_of_its_own() {
     assert_eq!(error.reason, PostErrorReason::HasSharedReceiveQueue);
 }
 
-#[test]
-fn while_nobody_polls_the_device_takes_messages_and_says_when_few_receives_are_left() {
+fn while_nobody_polls_the_device_takes_messages_and_says_when_few_receives_are_left(_: &Device) {
     let (mut left, mut right) = pair(16);
     right.post_recv(8);
     arm(&right, 4);
@@ -156,8 +197,7 @@ fn while_nobody_polls_the_device_takes_messages_and_says_when_few_receives_are_l
     assert_eq!(right.rnr_naks_sent(), 0);
 }
 
-#[test]
-fn two_threads_post_while_the_poller_claims() {
+fn two_threads_post_while_the_poller_claims(_: &Device) {
     let (mut left, mut right) = connected_with(
         Plan {
             max_send_wr: 64,
@@ -227,8 +267,7 @@ fn two_threads_post_while_the_poller_claims() {
     });
 }
 
-#[test]
-fn a_failed_receive_gives_its_slot_back_and_leaves_the_others_posted() {
+fn a_failed_receive_gives_its_slot_back_and_leaves_the_others_posted(_: &Device) {
     let (mut left, mut right) = pair(8);
     let mut short = verbs_side::region(&right.domain, 1).into_slots(64);
     let srq = right.srq.clone().unwrap();
@@ -243,4 +282,27 @@ fn a_failed_receive_gives_its_slot_back_and_leaves_the_others_posted() {
     right.add_slots(capacity);
     let error = right.try_post_recv(capacity).unwrap_err();
     assert_eq!(error.taken, capacity - 3, "three are still posted");
+}
+
+fn a_queue_pair_on_a_shared_receive_queue_says_when_it_has_taken_its_last(device: &Device) {
+    let plan = Plan {
+        srq_wr: 8,
+        ..Plan::default()
+    };
+    let (mut left, mut right) = connected(plan);
+    right.post_recv(4);
+    left.send(10, 1);
+    right.wait(1);
+    right.go(QpState::Error);
+    if device.deviates(&rxe::FEW_EVENTS, true, false) {
+        assert_eq!(
+            right.event(),
+            AsyncEvent::QpLastWqeReached {
+                qp_num: right.qp.qp_num()
+            }
+        );
+    }
+    right.assert_quiet();
+    right.go(QpState::Error);
+    right.assert_no_event();
 }
