@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use rpc_transport_verbs::verbs::{Access, SendRequest, VerbsError};
+use rpc_transport_verbs::verbs::{Access, QueuePairConfig, SendRequest, VerbsError};
 
 use super::case::{Section, case};
 use super::device::Device;
