@@ -470,8 +470,8 @@ mod tests {
             max_mr_len: 1 << 40,
             max_locked_len: usize::MAX,
             max_inline_data: 220,
-            max_qp_rd_atomic: 0,
             port_count: 1,
+            ..DeviceAttributes::default()
         }
     }
 

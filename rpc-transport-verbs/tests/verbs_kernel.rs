@@ -15,8 +15,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use rpc_transport_verbs::verbs::{
-    Access, AddressWish, AsyncEvent, Context, GidType, ModifyError, OpenError, PortState, Psn,
-    QpNum, QpState, RemoteEndpoint, RtrAttributes, VerbsError,
+    Access, AddressWish, AsyncEvent, Context, GidType, ModifyError, NodeType, OpenError,
+    PartitionKey, PhysicalState, PortState, Psn, QpNum, QpState, RemoteEndpoint, RtrAttributes,
+    TransportType, VerbsError, devices,
 };
 use verbs_side::{HANG, Plan, Side, address, connected, create_qp, device};
 
@@ -154,6 +155,99 @@ fn the_chosen_gid_is_of_an_active_port_and_says_why() {
     assert_eq!(chosen.gid_index, 1);
     assert_eq!(chosen.gid_type, GidType::RoceV2);
     assert_eq!(chosen.netdev, std::env::var("RXE0_NETDEV").ok());
+}
+
+#[test]
+#[ignore = "needs an RDMA device, in VERBLINE_DEVICE"]
+fn the_device_says_what_sysfs_says_of_it() {
+    let device = kernel_device();
+    let context = Context::open(device).unwrap();
+    let attributes = context.query_device();
+    let file = |name: &str| {
+        let path = Path::new("/sys/class/infiniband").join(device).join(name);
+        fs::read_to_string(path).unwrap().trim().to_owned()
+    };
+    assert_eq!(attributes.node_guid.to_string(), file("node_guid"));
+    assert_eq!(
+        attributes.sys_image_guid.to_string(),
+        file("sys_image_guid")
+    );
+    if Path::new("/sys/class/infiniband")
+        .join(device)
+        .join("fw_ver")
+        .exists()
+    {
+        assert_eq!(attributes.fw_ver.as_str(), file("fw_ver"));
+    }
+    let listed = devices();
+    let listed = listed.iter().find(|listed| listed.name == device).unwrap();
+    assert_eq!(listed.guid, attributes.node_guid);
+    let node_type = file("node_type");
+    let (code, _) = node_type.split_once(':').unwrap();
+    assert_eq!(listed.node_type, NodeType::from_code(code.parse().unwrap()));
+    assert_eq!(listed.transport, TransportType::InfiniBand);
+    // More than enough for anybody, and no nonsense.
+    for (name, count) in attributes.counts() {
+        assert!(count < 1 << 31, "{name} = {count}");
+    }
+    assert!(attributes.max_qp > 0 && attributes.max_sge > 1);
+    assert!(attributes.page_sizes.iter().any(|size| size == 4096));
+}
+
+#[test]
+#[ignore = "needs an RDMA device, in VERBLINE_DEVICE"]
+fn the_port_says_what_sysfs_says_of_it() {
+    let device = kernel_device();
+    let context = Context::open(device).unwrap();
+    for number in 1..=context.query_device().port_count {
+        let port = context.query_port(number).unwrap();
+        let directory = format!("/sys/class/infiniband/{device}/ports/{number}");
+        let file = |name: &str| {
+            let text = fs::read_to_string(format!("{directory}/{name}")).unwrap();
+            text.trim().to_owned()
+        };
+        let hex = |name: &str| {
+            let text = file(name);
+            u32::from_str_radix(text.trim_start_matches("0x"), 16).unwrap()
+        };
+        let code = |name: &str| {
+            let text = file(name);
+            text.split(':').next().unwrap().parse::<u8>().unwrap()
+        };
+        assert_eq!(port.state, PortState::from_code(code("state").into()));
+        assert_eq!(
+            port.physical_state,
+            PhysicalState::from_code(code("phys_state"))
+        );
+        assert_eq!(u32::from(port.lid), hex("lid"));
+        assert_eq!(u32::from(port.sm_lid), hex("sm_lid"));
+        assert_eq!(port.lmc.to_string(), file("lid_mask_count"));
+        assert_eq!(port.sm_sl.to_string(), file("sm_sl"));
+        assert_eq!(port.capabilities.bits(), hex("cap_mask"));
+        assert_eq!(port.link_layer.to_string(), file("link_layer"));
+        // "100 Gb/sec (4X EDR)"; older kernels leave SDR out.
+        let rate = port.rate.expect("a port of a device has a rate");
+        let said = file("rate");
+        let total = said.split(' ').next().unwrap().parse::<f64>().unwrap();
+        assert_eq!(rate.nominal(), Some((total * 1e9) as u64), "{said}");
+        assert!(said.contains(&rate.width.to_string()), "{said}");
+        let keys = context.query_pkey_table(number).unwrap();
+        for (index, key) in &keys {
+            assert_eq!(u32::from(key.0), hex(&format!("pkeys/{index}")));
+        }
+        assert!(keys.contains(&(0, PartitionKey::DEFAULT)), "{keys:?}");
+        let error = context.query_pkey(number, port.pkey_count).unwrap_err();
+        let last = port.pkey_count - 1;
+        let expected = format!(
+            "query_pkey: index = {} is outside 0..={last}",
+            port.pkey_count
+        );
+        assert_eq!(error.to_string(), expected);
+        let files = fs::read_dir(format!("{directory}/pkeys")).unwrap().count();
+        assert_eq!(usize::from(port.pkey_count), files);
+        let files = fs::read_dir(format!("{directory}/gids")).unwrap().count();
+        assert_eq!(port.gid_count as usize, files);
+    }
 }
 
 #[test]

@@ -11,10 +11,10 @@ use std::ptr::NonNull;
 use std::time::Duration;
 
 use crate::verbs::{
-    Access, AddressVector, AsyncEvent, DeviceAttributes, DeviceCounters, Gid, GidEntry, LocalKey,
-    ModifyError, OpenError, PortAttributes, PostError, QpAttributes, QpNum, QpState, QpType,
-    QueuePairCapabilities, RemoteKey, RemoteMemory, RnrCounters, SoftOptions, SrqAttributes,
-    SrqNum, VerbsError, WindowType, WorkCompletion, WrId,
+    Access, AddressVector, AsyncEvent, DeviceAttributes, DeviceCounters, DeviceInfo, ForkStatus,
+    Gid, GidEntry, LocalKey, ModifyError, OpenError, PartitionKey, PortAttributes, PostError,
+    QpAttributes, QpNum, QpState, QpType, QueuePairCapabilities, RemoteKey, RemoteMemory,
+    RnrCounters, SoftOptions, SrqAttributes, SrqNum, VerbsError, WindowType, WorkCompletion, WrId,
 };
 
 mod fork_guard;
@@ -55,6 +55,31 @@ pub(crate) fn rdma_device_names() -> Result<Vec<String>, OpenError> {
     return rdma::device_names();
     #[cfg(not(feature = "rdma"))]
     Ok(Vec::new())
+}
+
+/// The devices that can be opened.
+pub(crate) fn devices() -> Vec<DeviceInfo> {
+    let mut all = Vec::new();
+    #[cfg(feature = "rdma")]
+    all.extend(rdma::devices());
+    all.push(soft::device_info());
+    all
+}
+
+/// Has registered memory kept out of children, where that takes anything.
+pub(crate) fn fork_init() -> Result<(), VerbsError> {
+    #[cfg(feature = "rdma")]
+    return rdma::fork_init();
+    #[cfg(not(feature = "rdma"))]
+    Ok(())
+}
+
+/// Whether the process may fork.
+pub(crate) fn is_fork_initialized() -> ForkStatus {
+    #[cfg(feature = "rdma")]
+    return rdma::is_fork_initialized();
+    #[cfg(not(feature = "rdma"))]
+    ForkStatus::Unneeded
 }
 
 /// Does the same with whichever provider's object it is.
@@ -305,6 +330,10 @@ impl Context {
 
     pub(crate) fn query_gid_table(&self, port: u8) -> Result<Vec<GidEntry>, VerbsError> {
         forward!(self, context => context.query_gid_table(port))
+    }
+
+    pub(crate) fn query_pkey(&self, port: u8, index: u16) -> Result<PartitionKey, VerbsError> {
+        forward!(self, context => context.query_pkey(port, index))
     }
 
     pub(crate) fn alloc_pd(&self) -> Result<ProtectionDomain, VerbsError> {

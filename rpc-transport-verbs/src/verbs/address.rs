@@ -4,8 +4,10 @@ use std::cmp::Reverse;
 use std::fmt;
 use std::net::Ipv6Addr;
 
-use super::context::{Context, Gid, GidEntry, GidType, LinkLayer, PortAttributes, PortState};
+use super::context::Context;
 use super::error::VerbsError;
+use super::gid::{Gid, GidEntry, GidType};
+use super::port_attributes::{LinkLayer, PortAttributes, PortState};
 use super::queue_pair_attributes::Mtu;
 
 /// Where the queue pairs of a device send from, and why from there.
@@ -209,7 +211,7 @@ fn choose_gid(
             _ => 0,
         },
         link_layer: attributes.link_layer,
-        mtu: attributes.active_mtu,
+        mtu: attributes.active_mtu.usable(),
         reason: format!("port {port}: {why_port}; GID {}: {why_gid}", entry.index),
     })
 }
@@ -250,15 +252,18 @@ fn is_link_local(gid: Gid) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::verbs::PortMtu;
 
-    const PORT: PortAttributes = PortAttributes {
-        state: PortState::Active,
-        link_layer: LinkLayer::Ethernet,
-        active_mtu: Mtu::Bytes4096,
-        max_msg_len: 1 << 31,
-        gid_count: 16,
-        lid: 0,
-    };
+    fn port() -> PortAttributes {
+        PortAttributes {
+            state: PortState::Active,
+            link_layer: LinkLayer::Ethernet,
+            active_mtu: PortMtu::Known(Mtu::Bytes4096),
+            max_msg_len: 1 << 31,
+            gid_count: 16,
+            ..PortAttributes::default()
+        }
+    }
 
     fn entry(index: u8, address: &str, gid_type: GidType, netdev: Option<&str>) -> GidEntry {
         GidEntry {
@@ -270,7 +275,7 @@ mod tests {
     }
 
     fn chosen(gids: &[GidEntry], wish: Option<u8>) -> Result<PortAddress, AddressError> {
-        choose_gid("mlx5_0", 1, &PORT, gids, wish, "the only one")
+        choose_gid("mlx5_0", 1, &port(), gids, wish, "the only one")
     }
 
     /// The table of a network card with one IPv4 address: each GID once for each version.
@@ -362,11 +367,11 @@ mod tests {
         let attributes = PortAttributes {
             link_layer: LinkLayer::InfiniBand,
             lid: 17,
-            ..PORT
+            ..port()
         };
         let address = choose_gid("ib0", 1, &attributes, &gids, None, "the only one").unwrap();
         assert_eq!(address.lid, 17);
-        let attributes = PortAttributes { lid: 17, ..PORT };
+        let attributes = PortAttributes { lid: 17, ..port() };
         let address = choose_gid("eth", 1, &attributes, &gids, None, "the only one").unwrap();
         assert_eq!(address.lid, 0);
         assert!(

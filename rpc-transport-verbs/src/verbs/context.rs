@@ -1,14 +1,15 @@
 //! An opened device.
 
-use std::fmt;
 use std::time::Duration;
 
 use super::async_event::AsyncEvent;
 use super::completion_channel::CompletionChannel;
 use super::completion_queue::CompletionQueue;
+use super::device_attributes::DeviceAttributes;
 use super::error::{OpenError, VerbsError};
+use super::gid::{Gid, GidEntry, PartitionKey};
+use super::port_attributes::PortAttributes;
 use super::protection_domain::ProtectionDomain;
-use super::queue_pair_attributes::Mtu;
 use crate::provider;
 
 /// An opened device: where every other object comes from. Cheap to clone.
@@ -49,12 +50,12 @@ impl Context {
         self.raw.device_name()
     }
 
-    /// The device's limits.
+    /// What the device is, and its limits.
     pub fn query_device(&self) -> DeviceAttributes {
         self.raw.query_device()
     }
 
-    /// State of a port. Ports are numbered from 1.
+    /// What a port says of itself. Ports are numbered from 1.
     pub fn query_port(&self, port: u8) -> Result<PortAttributes, VerbsError> {
         self.raw.query_port(port)
     }
@@ -68,6 +69,24 @@ impl Context {
     /// beyond 255 are left out: no address vector can name them.
     pub fn query_gid_table(&self, port: u8) -> Result<Vec<GidEntry>, VerbsError> {
         self.raw.query_gid_table(port)
+    }
+
+    /// An entry of a port's table of partition keys.
+    pub fn query_pkey(&self, port: u8, index: u16) -> Result<PartitionKey, VerbsError> {
+        self.raw.query_pkey(port, index)
+    }
+
+    /// The entries of a port's table of partition keys that are in use, each with its index.
+    pub fn query_pkey_table(&self, port: u8) -> Result<Vec<(u16, PartitionKey)>, VerbsError> {
+        let count = self.query_port(port)?.pkey_count;
+        let mut table = Vec::new();
+        for index in 0..count {
+            let key = self.query_pkey(port, index)?;
+            if key.partition() != 0 {
+                table.push((index, key));
+            }
+        }
+        Ok(table)
     }
 
     /// Allocates a protection domain.
@@ -158,88 +177,6 @@ pub struct SoftOptions {
     pub detect_death_at_once: bool,
 }
 
-/// A global identifier: the address of a port.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Gid(pub [u8; 16]);
-
-impl fmt::Display for Gid {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(&std::net::Ipv6Addr::from(self.0), f)
-    }
-}
-
-impl fmt::Debug for Gid {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Gid({self})")
-    }
-}
-
-/// How a port's packets are carried.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum LinkLayer {
-    /// An InfiniBand subnet.
-    InfiniBand,
-    /// Ethernet: RoCE.
-    Ethernet,
-    /// Memory of this host.
-    Memory,
-    /// Another one, by its number.
-    Other(u8),
-}
-
-impl fmt::Display for LinkLayer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::InfiniBand => f.write_str("InfiniBand"),
-            Self::Ethernet => f.write_str("Ethernet"),
-            Self::Memory => f.write_str("shared memory"),
-            Self::Other(number) => write!(f, "link layer {number}"),
-        }
-    }
-}
-
-/// What kind of packets leave from a GID.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum GidType {
-    /// InfiniBand.
-    InfiniBand,
-    /// RoCE version 1: Ethernet frames, which no router forwards.
-    RoceV1,
-    /// RoCE version 2: UDP.
-    RoceV2,
-    /// The software device's.
-    Soft,
-    /// The system does not say, or says a number that is newer than this layer.
-    Unknown,
-}
-
-impl fmt::Display for GidType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::InfiniBand => "InfiniBand",
-            Self::RoceV1 => "RoCE v1",
-            Self::RoceV2 => "RoCE v2",
-            Self::Soft => "soft",
-            Self::Unknown => "type unknown",
-        })
-    }
-}
-
-/// An entry of a port's GID table.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GidEntry {
-    /// Its place in the table.
-    pub index: u8,
-    /// The address.
-    pub gid: Gid,
-    /// The kind of packets that leave from it.
-    pub gid_type: GidType,
-    /// The network device that it belongs to, if any is seen from here.
-    pub netdev: Option<String>,
-}
-
 /// How often a receiver was not ready.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RnrCounters {
@@ -247,79 +184,6 @@ pub struct RnrCounters {
     pub nak_sent: u64,
     /// Times that a peer had no receive for a message from here.
     pub nak_received: u64,
-}
-
-/// The device's limits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DeviceAttributes {
-    /// Queue pairs per context.
-    pub max_qp: usize,
-    /// Work requests per send or receive queue.
-    pub max_qp_wr: usize,
-    /// Scatter/gather elements per work request that this layer uses.
-    pub max_sge: usize,
-    /// Completion queues per context.
-    pub max_cq: usize,
-    /// Entries per completion queue.
-    pub max_cqe: usize,
-    /// Shared receive queues per context; 0 if the device has none.
-    pub max_srq: usize,
-    /// Work requests per shared receive queue.
-    pub max_srq_wr: usize,
-    /// Memory regions per context.
-    pub max_mr: usize,
-    /// Bytes per memory region.
-    pub max_mr_len: usize,
-    /// Bytes that this process may still lock for the device, when it was opened: what the limit of
-    /// locked memory leaves. As many as there are, if there is no limit.
-    pub max_locked_len: usize,
-    /// Bytes that a send can carry inline: as far as was tried, since kernel verbs do not say.
-    pub max_inline_data: usize,
-    /// RDMA reads and atomics that a queue pair can have outstanding.
-    pub max_qp_rd_atomic: u8,
-    /// Ports.
-    pub port_count: u8,
-}
-
-/// State of a port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum PortState {
-    /// Not connected.
-    Down,
-    /// Ready.
-    Active,
-    /// Another state, by its number in `enum ibv_port_state`.
-    Other(u32),
-}
-
-impl fmt::Display for PortState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Down => f.write_str("down"),
-            Self::Active => f.write_str("active"),
-            Self::Other(2) => f.write_str("initializing"),
-            Self::Other(3) => f.write_str("armed"),
-            Self::Other(number) => write!(f, "in state {number}"),
-        }
-    }
-}
-
-/// What a port says of itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PortAttributes {
-    /// Its state.
-    pub state: PortState,
-    /// How its packets are carried.
-    pub link_layer: LinkLayer,
-    /// The MTU in use.
-    pub active_mtu: Mtu,
-    /// Bytes of the longest message.
-    pub max_msg_len: usize,
-    /// Entries of its GID table.
-    pub gid_count: u32,
-    /// Its local identifier; 0 where there are none.
-    pub lid: u16,
 }
 
 /// What the device has counted for one context since it was opened.

@@ -265,7 +265,7 @@ pub enum ModifyError {
     #[error("the remote device {gid} cannot {action}: {source}")]
     Unreachable {
         /// The remote GID.
-        gid: super::context::Gid,
+        gid: super::gid::Gid,
         /// What was tried: "be reached".
         action: &'static str,
         /// What the system said.

@@ -35,18 +35,29 @@ mod async_event;
 mod completion_channel;
 mod completion_queue;
 mod context;
+mod device_attributes;
+mod device_capabilities;
+mod device_list;
 mod element;
 mod error;
 mod exposed_memory;
+mod flags;
+mod fork;
+mod gid;
+mod guid;
 mod in_flight;
+mod lines;
 mod memory_region;
 mod memory_window;
+mod port_attributes;
+mod port_capabilities;
 mod posted_receives;
 mod protection_domain;
 mod queue_pair;
 mod queue_pair_attributes;
 mod queue_pair_query;
 mod queue_pair_state;
+mod rate;
 mod shared_receive_queue;
 mod slot;
 mod timers;
@@ -59,17 +70,26 @@ pub use address_handle::AddressHandle;
 pub use async_event::{AsyncEvent, SrqNum};
 pub use completion_channel::CompletionChannel;
 pub use completion_queue::{CompletionQueue, CompletionQueueHandle};
-pub use context::{
-    Context, DeviceAttributes, DeviceCounters, Gid, GidEntry, GidType, LinkLayer, PortAttributes,
-    PortState, RnrCounters, SoftOptions,
-};
+pub use context::{Context, DeviceCounters, RnrCounters, SoftOptions};
+#[cfg(feature = "rdma")]
+pub(crate) use device_attributes::time_of_code;
+pub use device_attributes::{AtomicCapability, DeviceAttributes, FirmwareVersion, PageSizes};
+pub use device_capabilities::{DeviceCapabilities, DeviceCapability};
+pub use device_list::{DeviceInfo, NodeType, TransportType, devices};
 pub use element::{Element, Elements};
 pub use error::{
     Busy, ClaimError, Forked, ModifyError, OpenError, PostError, PostErrorReason, VerbsError,
 };
 pub use exposed_memory::{ExposedMemory, RemoteMemory};
+pub use fork::{ForkStatus, fork_init, is_fork_initialized};
+pub use gid::{Gid, GidEntry, GidType, PartitionKey};
+pub use guid::Guid;
 pub use memory_region::{Access, LocalKey, MemoryRegion, RemoteKey};
 pub use memory_window::{Binding, MemoryWindow, WindowType};
+pub use port_attributes::{
+    LinkLayer, PhysicalState, PortAttributes, PortFlag, PortFlags, PortMtu, PortState, VirtualLanes,
+};
+pub use port_capabilities::{PortCapabilities, PortCapability};
 pub use protection_domain::ProtectionDomain;
 pub use queue_pair::{QueuePair, QueuePairCapabilities, QueuePairConfig, SendRequest};
 pub use queue_pair_attributes::{
@@ -77,6 +97,7 @@ pub use queue_pair_attributes::{
     RtrAttributes, RtsAttributes,
 };
 pub use queue_pair_state::{Attribute, AttributeMask, QpState, QpType};
+pub use rate::{LinkSpeed, LinkWidth, Rate};
 pub use shared_receive_queue::{SharedReceiveQueue, SrqAttributes};
 pub use slot::{Slot, SlotIndex};
 pub use timers::{AckTimeout, InvalidCode, RetryCount, RnrRetry, RnrTimer};

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::context::Gid;
+use super::gid::Gid;
 use super::memory_region::Access;
 use super::queue_pair_state::{Attribute, AttributeMask, QpState};
 use super::timers::{AckTimeout, RetryCount, RnrRetry, RnrTimer};

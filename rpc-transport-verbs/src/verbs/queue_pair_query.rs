@@ -5,6 +5,7 @@
 
 use std::fmt;
 
+use super::lines::Lines;
 use super::memory_region::Access;
 use super::queue_pair_attributes::{AddressVector, QpAttributes};
 use super::queue_pair_state::{Attribute as A, AttributeMask, QpState, QpType};
@@ -102,66 +103,50 @@ impl QpAttributes {
 /// A line for each attribute that is present: its name, its value, its unit.
 impl fmt::Display for QpAttributes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut lines = Lines { f, is_first: true };
-        lines.line("state", self.state)?;
-        lines.line("sq_draining", self.sq_draining.map(yes))?;
-        lines.line("current_state", self.current_state)?;
-        lines.line("notify_drained", self.notify_drained.map(yes))?;
-        lines.line("port", self.port)?;
-        lines.line("pkey_index", self.pkey_index)?;
-        lines.line("qkey", self.qkey.map(|key| format!("{key:#010x}")))?;
-        lines.line("access", self.access.map(names_of_access))?;
-        lines.line("dest_qp_num", self.dest_qp_num)?;
-        lines.line("address", self.address)?;
-        lines.line("path_mtu", self.path_mtu.map(|mtu| format!("{mtu} bytes")))?;
+        let mut lines = Lines::new(f, 18);
+        lines.line_if_some("state", self.state)?;
+        lines.line_if_some("sq_draining", self.sq_draining.map(yes))?;
+        lines.line_if_some("current_state", self.current_state)?;
+        lines.line_if_some("notify_drained", self.notify_drained.map(yes))?;
+        lines.line_if_some("port", self.port)?;
+        lines.line_if_some("pkey_index", self.pkey_index)?;
+        lines.line_if_some("qkey", self.qkey.map(|key| format!("{key:#010x}")))?;
+        lines.line_if_some("access", self.access.map(names_of_access))?;
+        lines.line_if_some("dest_qp_num", self.dest_qp_num)?;
+        lines.line_if_some("address", self.address)?;
+        lines.line_if_some("path_mtu", self.path_mtu.map(|mtu| format!("{mtu} bytes")))?;
         let psn = |psn: super::Psn| format!("{:#08x}", psn.get());
-        lines.line("rq_psn", self.rq_psn.map(psn))?;
-        lines.line("sq_psn", self.sq_psn.map(psn))?;
+        lines.line_if_some("rq_psn", self.rq_psn.map(psn))?;
+        lines.line_if_some("sq_psn", self.sq_psn.map(psn))?;
         let timeout = self.timeout.map(|timeout| match timeout.duration() {
             Some(_) => format!("{timeout} for an acknowledgement"),
             None => "none: an acknowledgement is waited for for ever".to_owned(),
         });
-        lines.line("timeout", timeout)?;
+        lines.line_if_some("timeout", timeout)?;
         let retries = self.retry_cnt.map(|count| {
             match self.timeout.and_then(|timeout| count.budget(timeout)) {
                 Some(budget) => format!("{count}, so {budget:.3?} for a silent peer"),
                 None => count.to_string(),
             }
         });
-        lines.line("retry_cnt", retries)?;
-        lines.line("rnr_retry", self.rnr_retry)?;
-        lines.line("min_rnr_timer", self.min_rnr_timer)?;
-        lines.line("max_rd_atomic", self.max_rd_atomic)?;
-        lines.line("max_dest_rd_atomic", self.max_dest_rd_atomic)?;
-        lines.line("path_migration", self.path_migration)?;
+        lines.line_if_some("retry_cnt", retries)?;
+        lines.line_if_some("rnr_retry", self.rnr_retry)?;
+        lines.line_if_some("min_rnr_timer", self.min_rnr_timer)?;
+        lines.line_if_some("max_rd_atomic", self.max_rd_atomic)?;
+        lines.line_if_some("max_dest_rd_atomic", self.max_dest_rd_atomic)?;
+        lines.line_if_some("path_migration", self.path_migration)?;
         let alternate = self.alternate_path.map(|path| {
             format!(
                 "{}, pkey_index {}, timeout {}",
                 path.address, path.pkey_index, path.timeout
             )
         });
-        lines.line("alternate_path", alternate)
+        lines.line_if_some("alternate_path", alternate)
     }
 }
 
 fn yes(is: bool) -> &'static str {
     if is { "yes" } else { "no" }
-}
-
-/// Lines of a name and a value, the values below each other.
-struct Lines<'a, 'f> {
-    f: &'a mut fmt::Formatter<'f>,
-    is_first: bool,
-}
-
-impl Lines<'_, '_> {
-    fn line(&mut self, name: &str, value: Option<impl fmt::Display>) -> fmt::Result {
-        let Some(value) = value else { return Ok(()) };
-        if !std::mem::take(&mut self.is_first) {
-            self.f.write_str("\n")?;
-        }
-        write!(self.f, "{name:<18} {value}")
-    }
 }
 
 fn names_of_access(access: Access) -> String {

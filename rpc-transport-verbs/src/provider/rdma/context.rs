@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use rdma_sys::{
     ibv_context, ibv_device, ibv_device_attr, ibv_gid, ibv_port_attr, ibv_qp_cap, ibv_qp_init_attr,
-    ibv_qp_type, ibv_transport_type,
+    ibv_qp_type,
 };
 
 use super::super::fork_guard::ForkGuard;
@@ -19,12 +19,13 @@ use super::super::limits::{AttributeLimits, in_range};
 use super::async_events::{self, Interruption};
 use super::completion_channel::CompletionChannel;
 use super::completion_queue::CompletionQueue;
+use super::decode::{device_attributes, port_attributes};
 use super::library::{Library, library};
-use super::memory::{ProtectionDomain, lockable_len};
+use super::memory::ProtectionDomain;
 use super::{check, limit, os_error, port_counters};
 use crate::verbs::{
-    AsyncEvent, DeviceAttributes, Gid, GidEntry, GidType, LinkLayer, Mtu, OpenError,
-    PortAttributes, PortState, RnrCounters, VerbsError,
+    AsyncEvent, DeviceAttributes, DeviceInfo, Gid, GidEntry, GidType, Guid, NodeType, OpenError,
+    PartitionKey, PortAttributes, RnrCounters, TransportType, VerbsError,
 };
 
 /// Where the kernel lists the devices that programs may open.
@@ -97,24 +98,23 @@ impl Handle {
         // SAFETY: the older struct is a prefix of ours, so the pointer serves.
         let returned = unsafe { (self.library.ibv_query_port)(self.raw, port, attributes.cast()) };
         check("query_port", returned)?;
-        Ok(PortAttributes {
-            state: match raw.state {
-                1 => PortState::Down,
-                4 => PortState::Active,
-                other => PortState::Other(other),
-            },
-            link_layer: match raw.link_layer {
-                // Devices that are older than the field leave it unspecified; they are InfiniBand.
-                0 | 1 => LinkLayer::InfiniBand,
-                2 => LinkLayer::Ethernet,
-                other => LinkLayer::Other(other),
-            },
-            // A port that is down may say nothing; the smallest MTU fits any packet.
-            active_mtu: Mtu::from_code(raw.active_mtu).unwrap_or(Mtu::Bytes256),
-            max_msg_len: raw.max_msg_sz as usize,
-            gid_count: u32::try_from(raw.gid_tbl_len).unwrap_or(0),
-            lid: raw.lid,
-        })
+        Ok(port_attributes(&raw))
+    }
+
+    pub(super) fn query_pkey(&self, port: u8, index: u16) -> Result<PartitionKey, VerbsError> {
+        const CALL: &str = "query_pkey";
+        self.fork_guard.check()?;
+        self.check_port(CALL, port)?;
+        let count = usize::from(self.query_port(port)?.pkey_count);
+        in_range(CALL, "index", index.into(), 0, count.saturating_sub(1))?;
+        let mut key: u16 = 0;
+        // SAFETY: the key is written to a place of our own.
+        let returned =
+            unsafe { (self.library.ibv_query_pkey)(self.raw, port, index.into(), &mut key) };
+        match returned {
+            0 => Ok(PartitionKey(u16::from_be(key))),
+            _ => Err(os_error(CALL)),
+        }
     }
 
     pub(super) fn query_gid(&self, port: u8, index: u8) -> Result<Gid, VerbsError> {
@@ -152,6 +152,18 @@ impl Drop for Handle {
             }
         }
     }
+}
+
+/// The devices that libibverbs can drive, in its order. Empty if there are none, or no library.
+pub(crate) fn devices() -> Vec<DeviceInfo> {
+    let Ok(library) = library() else {
+        return Vec::new();
+    };
+    let Ok(list) = DeviceList::get(library) else {
+        return Vec::new();
+    };
+    let devices = list.devices().iter();
+    devices.map(|&device| list.info(device)).collect()
 }
 
 /// The devices that libibverbs can drive, in its order. Empty if there are none.
@@ -209,6 +221,27 @@ impl DeviceList {
     }
 }
 
+impl DeviceList {
+    fn info(&self, device: *mut ibv_device) -> DeviceInfo {
+        // SAFETY: a device of the list.
+        let guid = unsafe { (self.library.ibv_get_device_guid)(device) };
+        // Read as the numbers that they are: a library may be newer than their enums.
+        // SAFETY: as above; the fields are of 32 bits each.
+        let (node_type, transport) = unsafe {
+            (
+                (&raw const (*device).node_type).cast::<i32>().read(),
+                (&raw const (*device).transport_type).cast::<i32>().read(),
+            )
+        };
+        DeviceInfo {
+            name: self.name(device),
+            guid: Guid(u64::from_be(guid)),
+            node_type: NodeType::from_code(node_type),
+            transport: TransportType::from_code(transport),
+        }
+    }
+}
+
 impl Drop for DeviceList {
     fn drop(&mut self) {
         if !self.raw.is_null() {
@@ -250,8 +283,7 @@ impl Context {
             let known: Vec<_> = list.devices().iter().map(|&raw| list.name(raw)).collect();
             return Err(not_found(name, &known));
         };
-        // SAFETY: a device of the list, which is still there.
-        if unsafe { (*device).transport_type } == ibv_transport_type::IBV_TRANSPORT_IWARP {
+        if list.info(device).transport == TransportType::Iwarp {
             return Err(OpenError::Iwarp {
                 name: name.to_owned(),
             });
@@ -310,6 +342,10 @@ impl Context {
 
     pub(crate) fn query_gid(&self, port: u8, index: u8) -> Result<Gid, VerbsError> {
         self.handle.query_gid(port, index)
+    }
+
+    pub(crate) fn query_pkey(&self, port: u8, index: u16) -> Result<PartitionKey, VerbsError> {
+        self.handle.query_pkey(port, index)
     }
 
     pub(crate) fn query_gid_table(&self, port: u8) -> Result<Vec<GidEntry>, VerbsError> {
@@ -491,29 +527,14 @@ unsafe fn query_device(
     }
     // SAFETY: a plain struct of numbers; zeroed, which is a value of it, and then filled in.
     let raw = unsafe { attributes.assume_init() };
-    let small = |value: c_int| u8::try_from(value).unwrap_or(u8::MAX);
-    let limits = DeviceAttributes {
-        max_qp: limit(raw.max_qp),
-        max_qp_wr: limit(raw.max_qp_wr),
-        max_sge: limit(raw.max_sge).min(1),
-        max_cq: limit(raw.max_cq),
-        max_cqe: limit(raw.max_cqe),
-        max_srq: limit(raw.max_srq),
-        max_srq_wr: limit(raw.max_srq_wr),
-        max_mr: limit(raw.max_mr),
-        max_mr_len: usize::try_from(raw.max_mr_size).unwrap_or(usize::MAX),
-        max_locked_len: lockable_len(),
-        max_inline_data: 0,
-        max_qp_rd_atomic: small(raw.max_qp_rd_atom),
-        port_count: raw.phys_port_cnt,
-    };
+    let attributes = device_attributes(&raw);
     let attribute_limits = AttributeLimits {
-        port_count: raw.phys_port_cnt,
-        pkey_count: raw.max_pkeys,
-        max_rd_atomic: small(raw.max_qp_init_rd_atom),
-        max_dest_rd_atomic: small(raw.max_qp_rd_atom),
+        port_count: attributes.port_count,
+        pkey_count: attributes.max_pkeys,
+        max_rd_atomic: attributes.max_qp_init_rd_atomic,
+        max_dest_rd_atomic: attributes.max_qp_rd_atomic,
     };
-    Ok((limits, attribute_limits))
+    Ok((attributes, attribute_limits))
 }
 
 /// The longest inline message, found by trying: a queue pair is made and destroyed for each length

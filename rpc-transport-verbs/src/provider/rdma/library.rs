@@ -26,6 +26,8 @@ macro_rules! functions {
             $(pub(super) $name: unsafe extern "C" fn($($argument),*) -> $result,)*
             /// `ibv_query_gid_table` of the header; since version 33 of rdma-core (2021).
             pub(super) query_gid_table: Option<QueryGidTable>,
+            /// `ibv_is_fork_initialized`; since version 35 of rdma-core (2021).
+            pub(super) is_fork_initialized: Option<IsForkInitialized>,
         }
 
         impl Library {
@@ -47,6 +49,11 @@ macro_rules! functions {
                         let symbol = unsafe { library.get(b"_ibv_query_gid_table\0") };
                         symbol.ok().map(|symbol| *symbol)
                     },
+                    is_fork_initialized: {
+                        // SAFETY: as above.
+                        let symbol = unsafe { library.get(b"ibv_is_fork_initialized\0") };
+                        symbol.ok().map(|symbol| *symbol)
+                    },
                 };
                 std::mem::forget(library);
                 Ok(loaded)
@@ -59,15 +66,20 @@ macro_rules! functions {
 type QueryGidTable =
     unsafe extern "C" fn(*mut ibv_context, *mut RawGidEntry, usize, u32, usize) -> isize;
 
+type IsForkInitialized = unsafe extern "C" fn() -> c_uint;
+
 functions! {
+    ibv_fork_init: fn() -> c_int;
     ibv_get_device_list: fn(*mut c_int) -> *mut *mut ibv_device;
     ibv_free_device_list: fn(*mut *mut ibv_device) -> ();
     ibv_get_device_name: fn(*mut ibv_device) -> *const c_char;
+    ibv_get_device_guid: fn(*mut ibv_device) -> u64;
     ibv_open_device: fn(*mut ibv_device) -> *mut ibv_context;
     ibv_close_device: fn(*mut ibv_context) -> c_int;
     ibv_query_device: fn(*mut ibv_context, *mut ibv_device_attr) -> c_int;
     ibv_query_port: fn(*mut ibv_context, u8, *mut _compat_ibv_port_attr) -> c_int;
     ibv_query_gid: fn(*mut ibv_context, u8, c_int, *mut ibv_gid) -> c_int;
+    ibv_query_pkey: fn(*mut ibv_context, u8, c_int, *mut u16) -> c_int;
     ibv_get_async_event: fn(*mut ibv_context, *mut RawAsyncEvent) -> c_int;
     ibv_ack_async_event: fn(*mut RawAsyncEvent) -> ();
     ibv_alloc_pd: fn(*mut ibv_context) -> *mut ibv_pd;

@@ -26,6 +26,8 @@ mod async_events;
 mod completion_channel;
 mod completion_queue;
 mod context;
+mod decode;
+mod fork;
 mod library;
 mod memory;
 mod port_counters;
@@ -35,7 +37,8 @@ mod windows;
 
 pub(super) use completion_channel::CompletionChannel;
 pub(super) use completion_queue::CompletionQueue;
-pub(super) use context::{Context, device_names};
+pub(super) use context::{Context, device_names, devices};
+pub(super) use fork::{fork_init, is_fork_initialized};
 pub(super) use memory::{MemoryRegion, ProtectionDomain};
 pub(super) use queue_pair::QueuePair;
 pub(super) use shared_receive_queue::SharedReceiveQueue;

@@ -313,7 +313,7 @@ impl QueuePair {
             return wrong(Attribute::Qkey, key.into(), reason);
         }
         if let Some(mtu) = attributes.path_mtu
-            && mtu > port_attributes.active_mtu
+            && mtu > port_attributes.active_mtu.usable()
         {
             return wrong(Attribute::PathMtu, mtu as u64, "more than the port's MTU");
         }

@@ -57,7 +57,7 @@ impl SharedReceiveQueue {
         const CALL: &str = "create_srq";
         handle.fork_guard.check()?;
         in_range(CALL, "max_wr", max_wr, 1, handle.limits.max_srq_wr)?;
-        in_range(CALL, "max_sge", max_sge, 0, handle.limits.max_sge)?;
+        in_range(CALL, "max_sge", max_sge, 0, handle.limits.max_srq_sge)?;
         let number = next_number();
         let mut wanted = ibv_srq_init_attr {
             srq_context: ptr::without_provenance_mut(number as usize),

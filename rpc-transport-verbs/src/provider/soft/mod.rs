@@ -35,6 +35,7 @@ mod commit;
 mod completion_channel;
 mod datagram;
 mod descriptor;
+mod device;
 mod domain;
 mod engine;
 mod event_queue;
@@ -70,6 +71,7 @@ mod work_queues;
 use super::limits::AttributeLimits;
 
 pub(super) use completion_channel::CompletionChannel;
+pub(super) use device::device_info;
 pub(super) use objects::{
     CompletionQueue, Context, MemoryRegion, ProtectionDomain, QueuePair, SharedReceiveQueue,
 };

@@ -11,6 +11,7 @@ use super::super::{
     Operation, QueuePairConfig, ReceiveList, ReceiveWork, SendWork, Sge, WindowBinding, Work,
 };
 use super::completion_channel::{ChannelEvents, CompletionChannel};
+use super::device;
 use super::domain::{Domain, SharedReceives};
 use super::faults::{point, taken};
 use super::link_message::LinkMessage;
@@ -23,10 +24,10 @@ use super::wake::MAX_READY;
 use super::work_queues::{CompletionRing, ReceiveQueue, SendQueue};
 use super::{DEVICE_NAME, MAX_RD_ATOMIC};
 use crate::verbs::{
-    Access, AsyncEvent, DeviceAttributes, DeviceCounters, Forked, Gid, GidEntry, GidType,
-    LinkLayer, LocalKey, ModifyError, Mtu, OpenError, PortAttributes, PortState, PostError,
-    PostErrorReason, QpAttributes, QpNum, QpState, QueuePairCapabilities, RemoteKey, RnrCounters,
-    SoftOptions, SrqAttributes, SrqNum, VerbsError, WorkCompletion, WrId,
+    Access, AsyncEvent, DeviceAttributes, DeviceCounters, Forked, Gid, GidEntry, GidType, LocalKey,
+    ModifyError, OpenError, PartitionKey, PortAttributes, PostError, PostErrorReason, QpAttributes,
+    QpNum, QpState, QueuePairCapabilities, RemoteKey, RnrCounters, SoftOptions, SrqAttributes,
+    SrqNum, VerbsError, WorkCompletion, WrId,
 };
 
 /// Work requests of one queue. The layer above numbers them in 20 bits and keeps twice as many
@@ -47,6 +48,8 @@ const LIMITS: DeviceAttributes = DeviceAttributes {
     max_qp: MAX_READY,
     max_qp_wr: MAX_WR,
     max_sge: MAX_SGE,
+    max_sge_rd: MAX_SGE,
+    max_srq_sge: MAX_SGE,
     max_cq: MAX_QUEUES,
     max_cqe: MAX_CQE,
     max_srq: MAX_QUEUES,
@@ -58,6 +61,7 @@ const LIMITS: DeviceAttributes = DeviceAttributes {
     max_inline_data: MAX_IN_RING,
     max_qp_rd_atomic: MAX_RD_ATOMIC,
     port_count: 1,
+    ..device::ATTRIBUTES
 };
 
 pub(super) fn exhausted(call: &'static str, what: &'static str, limit: usize) -> VerbsError {
@@ -94,19 +98,25 @@ impl Context {
     }
 
     pub(crate) fn query_device(&self) -> DeviceAttributes {
-        LIMITS
+        DeviceAttributes {
+            node_guid: device::guid(self.domain.node.gid),
+            sys_image_guid: device::guid(self.domain.node.gid),
+            ..LIMITS
+        }
     }
 
     pub(crate) fn query_port(&self, port: u8) -> Result<PortAttributes, VerbsError> {
         in_range("query_port", "port", usize::from(port), 1, 1)?;
         Ok(PortAttributes {
-            state: PortState::Active,
-            link_layer: LinkLayer::Memory,
-            active_mtu: Mtu::Bytes4096,
             max_msg_len: MAX_MESSAGE_LEN,
-            gid_count: 1,
-            lid: 0,
+            ..device::port()
         })
+    }
+
+    pub(crate) fn query_pkey(&self, port: u8, index: u16) -> Result<PartitionKey, VerbsError> {
+        in_range("query_pkey", "port", usize::from(port), 1, 1)?;
+        in_range("query_pkey", "index", usize::from(index), 0, 0)?;
+        Ok(PartitionKey::DEFAULT)
     }
 
     pub(crate) fn query_gid(&self, port: u8, index: u8) -> Result<Gid, VerbsError> {

@@ -1,0 +1,349 @@
+//! What a device says of itself: `ibv_query_device`.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::device_capabilities::DeviceCapabilities;
+use super::guid::Guid;
+use super::lines::{Bytes, Lines};
+
+/// What a device is, and its limits. Of those that a driver does not know, it says 0.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeviceAttributes {
+    /// The version of its firmware.
+    pub fw_ver: FirmwareVersion,
+    /// Its own number.
+    pub node_guid: Guid,
+    /// The number of the system that it is part of: the same for all devices of one card.
+    pub sys_image_guid: Guid,
+    /// Who made it: the IEEE's number of the vendor.
+    pub vendor_id: u32,
+    /// The vendor's number of the kind of device.
+    pub vendor_part_id: u32,
+    /// The version of the hardware.
+    pub hw_ver: u32,
+    /// What it can do beyond the rest.
+    pub capabilities: DeviceCapabilities,
+    /// What its atomic operations are atomic with.
+    pub atomic_cap: AtomicCapability,
+    /// The sizes of pages that it can map memory by.
+    pub page_sizes: PageSizes,
+    /// How long it may take to acknowledge what it has received.
+    pub local_ca_ack_delay: Duration,
+    /// Ports.
+    pub port_count: u8,
+    /// Queue pairs per context.
+    pub max_qp: usize,
+    /// Work requests per send or receive queue.
+    pub max_qp_wr: usize,
+    /// Scatter/gather elements per work request.
+    pub max_sge: usize,
+    /// Scatter/gather elements of an RDMA read.
+    pub max_sge_rd: usize,
+    /// Completion queues per context.
+    pub max_cq: usize,
+    /// Entries per completion queue.
+    pub max_cqe: usize,
+    /// Shared receive queues per context; 0 if the device has none.
+    pub max_srq: usize,
+    /// Work requests per shared receive queue.
+    pub max_srq_wr: usize,
+    /// Scatter/gather elements per receive of a shared receive queue.
+    pub max_srq_sge: usize,
+    /// Memory regions per context.
+    pub max_mr: usize,
+    /// Bytes per memory region.
+    pub max_mr_len: usize,
+    /// Bytes that this process may still lock for the device, when it was opened: what the limit of
+    /// locked memory leaves. As many as there are, if there is no limit.
+    pub max_locked_len: usize,
+    /// Memory windows; 0 if the device has none.
+    pub max_mw: usize,
+    /// Protection domains.
+    pub max_pd: usize,
+    /// Bytes that a send can carry inline: as far as was tried, since kernel verbs do not say.
+    pub max_inline_data: usize,
+    /// RDMA reads and atomics that a queue pair can answer at a time.
+    pub max_qp_rd_atomic: u8,
+    /// RDMA reads and atomics that a queue pair can have outstanding.
+    pub max_qp_init_rd_atomic: u8,
+    /// RDMA reads and atomics that the device can answer at a time, for all queue pairs together.
+    pub max_res_rd_atomic: usize,
+    /// Partition keys per port.
+    pub max_pkeys: u16,
+    /// Address handles.
+    pub max_ah: usize,
+    /// Multicast groups.
+    pub max_mcast_grp: usize,
+    /// Queue pairs per multicast group.
+    pub max_mcast_qp_attach: usize,
+    /// Queue pairs in multicast groups, in all of them together.
+    pub max_total_mcast_qp_attach: usize,
+    /// Queue pairs for raw IPv6 datagrams.
+    pub max_raw_ipv6_qp: usize,
+    /// Queue pairs for raw Ethernet frames.
+    pub max_raw_ethy_qp: usize,
+    /// End-to-end contexts, which belong to reliable datagrams, which no device has.
+    pub max_ee: usize,
+    /// RDMA reads and atomics that an end-to-end context can answer at a time.
+    pub max_ee_rd_atomic: usize,
+    /// RDMA reads and atomics that an end-to-end context can have outstanding.
+    pub max_ee_init_rd_atomic: usize,
+    /// Reliable datagram domains.
+    pub max_rdd: usize,
+    /// Fast memory regions of the older kind, which kernels have given up.
+    pub max_fmr: usize,
+    /// Times that such a region can be mapped anew before it has to be given back.
+    pub max_map_per_fmr: usize,
+}
+
+/// A line for each attribute.
+impl fmt::Display for DeviceAttributes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut lines = Lines::new(f, 25);
+        match self.fw_ver.as_str() {
+            "" => lines.line("fw_ver", "unknown")?,
+            version => lines.line("fw_ver", version)?,
+        }
+        lines.line("node_guid", self.node_guid)?;
+        lines.line("sys_image_guid", self.sys_image_guid)?;
+        lines.line("vendor_id", format_args!("{:#08x}", self.vendor_id))?;
+        lines.line("vendor_part_id", self.vendor_part_id)?;
+        lines.line("hw_ver", format_args!("{:#x}", self.hw_ver))?;
+        lines.line("capabilities", self.capabilities)?;
+        lines.line("atomic_cap", self.atomic_cap)?;
+        lines.line("page_sizes", self.page_sizes)?;
+        lines.line(
+            "local_ca_ack_delay",
+            format_args!("{:.3?}", self.local_ca_ack_delay),
+        )?;
+        lines.line("port_count", self.port_count)?;
+        let endless_or = |bytes: usize| match bytes {
+            usize::MAX => "any".to_owned(),
+            bytes => Bytes(bytes as u64).to_string(),
+        };
+        lines.line("max_mr_len", endless_or(self.max_mr_len))?;
+        lines.line("max_locked_len", endless_or(self.max_locked_len))?;
+        lines.line("max_inline_data", Bytes(self.max_inline_data as u64))?;
+        for (name, value) in self.counts() {
+            lines.line(name, value)?;
+        }
+        Ok(())
+    }
+}
+
+impl DeviceAttributes {
+    /// The limits that are numbers of things, by the name of their field.
+    pub fn counts(&self) -> [(&'static str, usize); 28] {
+        macro_rules! fields {
+            ($($name:ident),* $(,)?) => { [$((stringify!($name), usize::from(self.$name))),*] };
+        }
+        fields![
+            max_qp,
+            max_qp_wr,
+            max_sge,
+            max_sge_rd,
+            max_cq,
+            max_cqe,
+            max_srq,
+            max_srq_wr,
+            max_srq_sge,
+            max_mr,
+            max_mw,
+            max_pd,
+            max_ah,
+            max_pkeys,
+            max_qp_rd_atomic,
+            max_qp_init_rd_atomic,
+            max_res_rd_atomic,
+            max_mcast_grp,
+            max_mcast_qp_attach,
+            max_total_mcast_qp_attach,
+            max_raw_ipv6_qp,
+            max_raw_ethy_qp,
+            max_ee,
+            max_ee_rd_atomic,
+            max_ee_init_rd_atomic,
+            max_rdd,
+            max_fmr,
+            max_map_per_fmr,
+        ]
+    }
+}
+
+/// The version of a device's firmware: at most 64 bytes of text.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct FirmwareVersion([u8; 64]);
+
+impl FirmwareVersion {
+    /// The text up to the first zero, as C keeps it.
+    pub const fn from_bytes(bytes: [u8; 64]) -> Self {
+        Self(bytes)
+    }
+
+    /// The text: empty if there is none, and of what is no text the part before.
+    pub fn as_str(&self) -> &str {
+        let text = self.0.split(|byte| *byte == 0).next().unwrap_or_default();
+        match std::str::from_utf8(text) {
+            Ok(text) => text,
+            Err(error) => std::str::from_utf8(&text[..error.valid_up_to()]).unwrap_or_default(),
+        }
+    }
+}
+
+impl Default for FirmwareVersion {
+    fn default() -> Self {
+        Self([0; 64])
+    }
+}
+
+impl fmt::Display for FirmwareVersion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl fmt::Debug for FirmwareVersion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "FirmwareVersion({:?})", self.as_str())
+    }
+}
+
+/// What a device's atomic operations are atomic with (`enum ibv_atomic_cap`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum AtomicCapability {
+    /// It has none.
+    #[default]
+    None,
+    /// With other atomic operations that come through this device.
+    Device,
+    /// With all that is done to the memory, by processors and other devices, too.
+    Global,
+    /// Something else, by its number.
+    Unknown(u32),
+}
+
+impl AtomicCapability {
+    /// The one with this number.
+    pub const fn from_code(code: u32) -> Self {
+        match code {
+            0 => Self::None,
+            1 => Self::Device,
+            2 => Self::Global,
+            other => Self::Unknown(other),
+        }
+    }
+}
+
+impl fmt::Display for AtomicCapability {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::None => f.write_str("none"),
+            Self::Device => f.write_str("within the device (HCA)"),
+            Self::Global => f.write_str("global (GLOB)"),
+            Self::Unknown(code) => write!(f, "capability {code}"),
+        }
+    }
+}
+
+/// The sizes of pages that a device can map memory by: powers of two, as a mask (`page_size_cap`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct PageSizes(pub u64);
+
+impl PageSizes {
+    /// Each size, in bytes, from the smallest.
+    pub fn iter(self) -> impl Iterator<Item = u64> {
+        (0..u64::BITS)
+            .map(|bit| 1 << bit)
+            .filter(move |size| self.0 & size != 0)
+    }
+}
+
+impl fmt::Display for PageSizes {
+    /// `4 KiB to 2 GiB`, where sizes follow each other.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let has = |size: Option<u64>| size.is_some_and(|size| self.0 & size != 0);
+        let mut separator = "";
+        for size in self.iter() {
+            let (before, after) = (size.checked_shr(1).filter(|s| *s != 0), size.checked_mul(2));
+            if has(before) && has(after) {
+                continue;
+            }
+            if has(before) {
+                write!(f, " to {}", Bytes(size))?;
+            } else {
+                write!(f, "{separator}{}", Bytes(size))?;
+            }
+            separator = ", ";
+        }
+        if self.0 == 0 {
+            f.write_str("unknown")?;
+        }
+        Ok(())
+    }
+}
+
+/// 4.096 µs × 2^code, as most times of verbs are said. Codes have 5 bits; larger ones are as long as can be told.
+#[cfg(any(test, feature = "rdma"))]
+pub(crate) fn time_of_code(code: u8) -> Duration {
+    Duration::from_nanos(4096 << code.min(51))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::verbs::Context;
+
+    #[test]
+    fn firmware_is_text_up_to_what_is_none() {
+        let version = |text: &[u8]| {
+            let mut bytes = [0; 64];
+            bytes[..text.len()].copy_from_slice(text);
+            FirmwareVersion::from_bytes(bytes)
+        };
+        assert_eq!(version(b"20.31.1014").as_str(), "20.31.1014");
+        assert_eq!(version(b"").as_str(), "");
+        assert_eq!(version(b"a\0b").as_str(), "a");
+        assert_eq!(version(b"1.2\xff3").as_str(), "1.2");
+        assert_eq!(version(&[b'x'; 64]).as_str().len(), 64, "without a zero");
+    }
+
+    #[test]
+    fn page_sizes_that_follow_each_other_are_a_range() {
+        assert_eq!(PageSizes(0xffff_f000).to_string(), "4 KiB to 2 GiB");
+        assert_eq!(PageSizes(0x1000).to_string(), "4 KiB");
+        assert_eq!(PageSizes(0x3000).to_string(), "4 KiB to 8 KiB");
+        assert_eq!(PageSizes(0x20_1000).to_string(), "4 KiB, 2 MiB");
+        assert_eq!(PageSizes(0).to_string(), "unknown");
+        assert_eq!(PageSizes(u64::MAX).to_string(), "1 bytes to 8 EiB");
+        assert_eq!(PageSizes(0x5).iter().collect::<Vec<_>>(), [1, 4]);
+    }
+
+    #[test]
+    fn numbers_that_nobody_knows_are_kept() {
+        assert_eq!(AtomicCapability::from_code(1), AtomicCapability::Device);
+        let unknown = AtomicCapability::from_code(9);
+        assert_eq!(unknown.to_string(), "capability 9");
+        for code in 0..=u8::MAX {
+            assert!(time_of_code(code) >= Duration::from_nanos(4096));
+        }
+        assert_eq!(time_of_code(15).as_nanos(), 4096 << 15);
+    }
+
+    #[test]
+    fn the_software_device_says_what_it_is() {
+        let attributes = Context::open("soft").unwrap().query_device();
+        let said = attributes.to_string();
+        for line in [
+            "fw_ver                    0.1.0",
+            "max_inline_data           ",
+            "max_locked_len            any",
+            "port_count                1",
+        ] {
+            assert!(said.contains(line), "'{line}' is not in\n{said}");
+        }
+        assert_ne!(attributes.node_guid, Guid::default());
+        assert_eq!(said.lines().count(), 14 + attributes.counts().len());
+    }
+}
