@@ -172,13 +172,9 @@ fn the_device_says_what_sysfs_says_of_it() {
         attributes.sys_image_guid.to_string(),
         file("sys_image_guid")
     );
-    if Path::new("/sys/class/infiniband")
-        .join(device)
-        .join("fw_ver")
-        .exists()
-    {
-        assert_eq!(attributes.fw_ver.as_str(), file("fw_ver"));
-    }
+    // The driver of Soft-RoCE leaves it empty.
+    let fw_ver = file("fw_ver");
+    assert!(fw_ver.is_empty() || attributes.fw_ver.as_str() == fw_ver);
     let listed = devices();
     let listed = listed.iter().find(|listed| listed.name == device).unwrap();
     assert_eq!(listed.guid, attributes.node_guid);

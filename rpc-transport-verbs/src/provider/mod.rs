@@ -59,11 +59,11 @@ pub(crate) fn rdma_device_names() -> Result<Vec<String>, OpenError> {
 
 /// The devices that can be opened.
 pub(crate) fn devices() -> Vec<DeviceInfo> {
-    let mut all = Vec::new();
     #[cfg(feature = "rdma")]
-    all.extend(rdma::devices());
-    all.push(soft::device_info());
-    all
+    let rdma = rdma::devices();
+    #[cfg(not(feature = "rdma"))]
+    let rdma = Vec::new();
+    rdma.into_iter().chain([soft::device_info()]).collect()
 }
 
 /// Has registered memory kept out of children, where that takes anything.

@@ -52,7 +52,7 @@ fn parameters_out_of_range_are_refused_by_name(_: &Device) {
         "max_wr",
     );
     named(
-        side.domain.create_srq(1, limits.max_sge + 1).map(drop),
+        side.domain.create_srq(1, limits.max_srq_sge + 1).map(drop),
         "max_sge",
     );
     named(side.domain.register(0, Access::NONE).map(drop), "len");
