@@ -103,6 +103,8 @@ pub(crate) struct SendWork {
     pub(crate) signaled: bool,
     pub(crate) inline: bool,
     pub(crate) solicited: bool,
+    /// Of no use to whoever posts: the software device's note that there is more to it than this.
+    pub(crate) general: bool,
 }
 
 /// One receive, as the device gets it.

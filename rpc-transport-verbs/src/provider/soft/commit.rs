@@ -36,6 +36,8 @@ impl Flags {
     pub(super) const DESCRIPTOR: u16 = 1;
     /// The sender asks for the receiver's attention.
     pub(super) const SOLICITED: u16 = 2;
+    /// A request of another kind than a plain message: see `request_message`.
+    pub(super) const REQUEST: u16 = 4;
 
     pub(super) fn has(self, flag: u16) -> bool {
         self.0 & flag != 0

@@ -63,6 +63,8 @@ pub(super) struct State {
     pub(super) polls_at_tick: u64,
     /// One more than the highest place of a queue pair so far.
     pub(super) places: usize,
+    /// Peers are told to call the engine for one-sided requests: since its last tick, nobody polled.
+    pub(super) is_unattended: bool,
     /// Peers are told that nobody looks: see `sleep`.
     pub(super) is_asleep: bool,
     pub(super) ready: Arc<SharedMemory>,
@@ -106,6 +108,7 @@ impl Domain {
             polls: 0,
             polls_at_tick: 0,
             places: 0,
+            is_unattended: false,
             is_asleep: false,
             ready: Arc::clone(&ready),
             events: Arc::clone(&events),

@@ -5,7 +5,8 @@
 //! and completes while the application does not poll (so that messages are taken, acknowledged,
 //! and counted against the limit of a shared receive queue while a handler blocks), and it lets
 //! timers expire. It only ever tries the owner word, and leaves after a bounded batch. While all contexts
-//! sleep and await nothing, it ticks ten times slower.
+//! sleep and await nothing, it ticks ten times slower. One-sided requests for a context that nobody polls do
+//! not wait for a tick: their sender calls.
 
 use std::collections::HashMap;
 use std::io;
@@ -20,7 +21,7 @@ use rustix::event::{Timespec, epoll};
 use super::domain::{Domain, NewRing};
 use super::link::{IncomingLink, Packet};
 use super::link_message::LinkMessage;
-use super::node::{FIRST_LINK_TOKEN, Node, TOKEN_LISTENER, TOKEN_WAKE};
+use super::node::{FIRST_LINK_TOKEN, Node, TOKEN_CALL, TOKEN_LISTENER, TOKEN_WAKE};
 use super::peer::Peer;
 use super::ring::{Bell, ContextBell, LAYOUT_VERSION, RING_LEN, RingSender};
 use super::shared_memory::{Mapping, PeerAccess};
@@ -137,6 +138,11 @@ impl Engine {
                 let _ = rustix::io::read(&self.node.wake, &mut count);
                 self.node.is_resting.store(false, Ordering::Relaxed);
             }
+            TOKEN_CALL => {
+                // Before the look, so that a call that comes meanwhile is another.
+                self.node.call.empty();
+                self.attend();
+            }
             token if token % 2 == 0 => {
                 if let Some(gid) = self.node.gid_of_token(token) {
                     self.node.forget_peer(gid);
@@ -196,6 +202,17 @@ impl Engine {
         }
         if let Some(gid) = gid {
             self.node.forget_peer(gid);
+        }
+    }
+
+    /// A peer has a one-sided request for a context that nobody polls.
+    fn attend(&mut self) {
+        self.node.contexts(&mut self.contexts);
+        for context in self.contexts.drain(..) {
+            // One that has an owner at this moment is attended, or is tried again at the next tick.
+            if let Some(mut state) = context.try_enter() {
+                state.attend_unattended();
+            }
         }
     }
 
@@ -280,14 +297,16 @@ pub(super) fn handle_message(
             context,
             ready_index,
         } => {
-            let [ring, bits, wake] = files.try_into().map_err(without)?;
+            let [ring, bits, wake, call] = files.try_into().map_err(without)?;
             let ring = Mapping::of_peer(&ring, RING_LEN, PeerAccess::ReadWrite).map_err(wrong)?;
             let bell = peer
                 .bell(context, || {
                     let len = size_of::<DomainReadyBits>();
                     let bits = Mapping::of_peer(&bits, len, PeerAccess::ReadWrite)?;
                     let file = WakeFile::of_peer(wake)?;
-                    ContextBell::new(bits, file).ok_or_else(|| io::ErrorKind::InvalidData.into())
+                    let engine = WakeFile::of_peer(call)?;
+                    ContextBell::new(bits, file, engine)
+                        .ok_or_else(|| io::ErrorKind::InvalidData.into())
                 })
                 .map_err(wrong)?;
             let bell = Bell::new(bell, ready_index as usize);

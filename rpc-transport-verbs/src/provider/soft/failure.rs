@@ -31,11 +31,12 @@ impl State {
         while self.complete_oldest_send(place, CompletionStatus::WorkRequestFlushed) {}
     }
 
-    fn complete_oldest_send(&mut self, place: u32, status: CompletionStatus) -> bool {
+    pub(super) fn complete_oldest_send(&mut self, place: u32, status: CompletionStatus) -> bool {
         let qp = &mut self.queue_pairs[place as usize];
         let Some((number, work)) = qp.sends.retire() else {
             return false;
         };
+        qp.sends.forget_general(number);
         let completion = Completion {
             wr_id: work.wr_id,
             status,
@@ -73,7 +74,7 @@ impl State {
         }
     }
 
-    fn complete(&mut self, cq: usize, completion: Completion) {
+    pub(super) fn complete(&mut self, cq: usize, completion: Completion) {
         if self.completion_queues[cq].push(completion) {
             self.overrun.push(cq as u32);
         }

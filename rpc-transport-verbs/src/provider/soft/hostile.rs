@@ -241,7 +241,7 @@ pub fn soft_link(bytes: &[u8]) {
     let outgoing = OutgoingLink::of_socket(theirs);
     // Not the node's own entry for this process, which would stay.
     let mut peer = Some(Arc::new(Peer::new(side.gid())));
-    let forged = RingReceiver::new(PSN).expect("memory for a ring");
+    let forged = RingReceiver::new(PSN, false).expect("memory for a ring");
     forged.set_ready();
     while let Some(step) = script.step() {
         match step % 8 {
@@ -292,7 +292,7 @@ fn message(step: u8, own: QpNum, side: &Side, script: &mut Script<'_>) -> LinkMe
 fn files(message: LinkMessage, forged: &RingReceiver, script: &mut Script<'_>) -> Vec<OwnedFd> {
     let shape = script.byte();
     let right: &[u8] = match message {
-        LinkMessage::Attach { .. } => &[0, 1, 2],
+        LinkMessage::Attach { .. } => &[0, 1, 2, 2],
         LinkMessage::Arena { .. } => &[3],
         LinkMessage::Hello { .. } | LinkMessage::ArenaGone { .. } => &[],
     };
@@ -302,7 +302,7 @@ fn files(message: LinkMessage, forged: &RingReceiver, script: &mut Script<'_>) -
             .map(|kind| file(*kind, forged, script))
             .collect();
     }
-    let count = usize::from(shape % 4);
+    let count = usize::from(shape % 5);
     let kinds: Vec<_> = (0..count).map(|_| script.byte() % 6).collect();
     kinds
         .into_iter()

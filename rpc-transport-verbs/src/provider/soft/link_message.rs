@@ -18,9 +18,10 @@ pub(super) enum LinkMessage {
     Arena { number: u64 },
     /// The arena is unregistered.
     ArenaGone { number: u64 },
-    /// With three files: the ring in which the sender's queue pair `from` receives from `to`; the ready
-    /// bits of its context; and the eventfd that wakes that context. The last two are the same in every
-    /// message of a context, so that the other side need not keep them beyond the last ring.
+    /// With four files: the ring in which the sender's queue pair `from` receives from `to`; the ready bits of
+    /// its context; the eventfd that wakes that context, and the one that calls its process's engine. All but
+    /// the first are the same in every message of a context, so that the other side need not keep them beyond
+    /// the last ring.
     Attach {
         from: u32,
         to: u32,
@@ -32,7 +33,7 @@ pub(super) enum LinkMessage {
 /// The longest packet that is read; longer ones are garbage.
 pub(super) const MAX_PACKET: usize = 64;
 /// The most files beside one.
-pub(super) const MAX_FILES: usize = 3;
+pub(super) const MAX_FILES: usize = 4;
 
 const HELLO: u32 = 0x4c42_4556;
 const ARENA: u32 = 1;

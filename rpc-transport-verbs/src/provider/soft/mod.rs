@@ -39,11 +39,12 @@ mod device;
 mod domain;
 mod engine;
 mod event_queue;
+mod execute;
 mod failure;
 mod faults;
-mod general;
 #[cfg(all(any(test, fuzzing), not(loom)))]
 pub(crate) mod hostile;
+mod issue;
 mod link;
 mod link_message;
 mod node;
@@ -54,8 +55,10 @@ mod progress;
 mod queue_pair;
 mod receive;
 mod regions;
+mod request_message;
 mod retry;
 mod ring;
+mod shared_copy;
 mod shared_memory;
 #[cfg(feature = "test-util")]
 mod simulated;

@@ -16,6 +16,7 @@ use super::link::{Listener, OutgoingLink, new_gid};
 use super::link_message::LinkMessage;
 use super::peer::Peer;
 use super::ring::LAYOUT_VERSION;
+use super::wake_file::WakeFile;
 use crate::verbs::{Forked, Gid, ModifyError, OpenError};
 
 /// The process's part in the software device: made when the first context is opened, and there
@@ -34,6 +35,8 @@ pub(super) struct Node {
     pub(super) listener: Listener,
     /// Makes the engine look at what has changed.
     pub(super) wake: OwnedFd,
+    /// Makes it do what peers want of contexts that nobody polls; peers have it.
+    pub(super) call: WakeFile,
     /// Queue pairs that are connected: while there are any, the engine ticks.
     pub(super) connected: AtomicU32,
     /// The engine ticks slowly, since everybody sleeps.
@@ -72,7 +75,8 @@ struct Link {
 /// Event tokens of the engine. Incoming links have odd ones, outgoing links even ones.
 pub(super) const TOKEN_LISTENER: u64 = 0;
 pub(super) const TOKEN_WAKE: u64 = 1;
-pub(super) const FIRST_LINK_TOKEN: u64 = 2;
+pub(super) const TOKEN_CALL: u64 = 2;
+pub(super) const FIRST_LINK_TOKEN: u64 = 4;
 
 /// Queue-pair numbers 0 and 1 are special, and all ones is multicast.
 const QP_NUMS: std::ops::Range<u32> = 2..0x00ff_ffff;
@@ -119,6 +123,9 @@ impl Node {
             epoll::EventData::new_u64(TOKEN_WAKE),
             readable,
         )?;
+        let call = WakeFile::new()?;
+        let data = epoll::EventData::new_u64(TOKEN_CALL);
+        epoll::add(&epoll, &call, data, readable)?;
         let mut random = [0; 8];
         rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
         let [a, b, c, d, e, f, g, h] = random;
@@ -132,6 +139,7 @@ impl Node {
             epoll,
             listener,
             wake,
+            call,
             connected: AtomicU32::new(0),
             is_resting: AtomicBool::new(false),
             directory: Mutex::new(Directory {
@@ -336,7 +344,12 @@ impl Node {
                 link.socket.send(message, &[memory.fd.as_fd()])?;
             }
         }
-        let files = [ring.as_fd(), context.ready.fd.as_fd(), context.wake.as_fd()];
+        let files = [
+            ring.as_fd(),
+            context.ready.fd.as_fd(),
+            context.wake.as_fd(),
+            self.call.as_fd(),
+        ];
         link.socket.send(attach, &files)
     }
 

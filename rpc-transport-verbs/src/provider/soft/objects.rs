@@ -14,10 +14,12 @@ use super::completion_channel::{ChannelEvents, CompletionChannel};
 use super::device;
 use super::domain::{Domain, SharedReceives};
 use super::faults::{point, taken};
+use super::issue::Outstanding;
 use super::link_message::LinkMessage;
 use super::node::Node;
 use super::queue_pair::{Link, Retry, SoftQueuePair, remote_of};
 use super::regions::MAX_REGIONS;
+use super::request_message::REMOTE_LEN;
 use super::ring::{MAX_IN_RING, RingReceiver};
 use super::shared_memory::SharedMemory;
 use super::wake::MAX_READY;
@@ -40,9 +42,11 @@ const MAX_QUEUES: usize = 1 << 16;
 /// Bytes of a region: a message's length has 31 bits, and so has an offset that ends one.
 const MAX_REGION_LEN: usize = 1 << 36;
 /// Scatter/gather elements of a request: as many descriptors of long pieces as one slot of a ring holds.
-const MAX_SGE: usize = 8;
+pub(super) const MAX_SGE: usize = 8;
+/// Bytes that any request can carry in its slot of the ring: a WRITE says first where they go.
+const MAX_INLINE: usize = MAX_IN_RING - REMOTE_LEN;
 /// Bytes of the longest message.
-const MAX_MESSAGE_LEN: usize = 1 << 31;
+pub(super) const MAX_MESSAGE_LEN: usize = 1 << 31;
 
 const LIMITS: DeviceAttributes = DeviceAttributes {
     max_qp: MAX_READY,
@@ -58,7 +62,7 @@ const LIMITS: DeviceAttributes = DeviceAttributes {
     max_mr_len: MAX_REGION_LEN,
     // Shared memory is not locked.
     max_locked_len: usize::MAX,
-    max_inline_data: MAX_IN_RING,
+    max_inline_data: MAX_INLINE,
     max_qp_rd_atomic: MAX_RD_ATOMIC,
     port_count: 1,
     ..device::ATTRIBUTES
@@ -311,7 +315,7 @@ impl ProtectionDomain {
             "max_inline_data",
             config.max_inline_data,
             0,
-            MAX_IN_RING,
+            MAX_INLINE,
         )?;
         let number = self
             .domain
@@ -332,6 +336,7 @@ impl ProtectionDomain {
             receives: ReceiveQueue::new(max_recv_wr),
             link: Link::default(),
             retry: Retry::default(),
+            outstanding: Outstanding::default(),
             is_hot: false,
             is_awaiting: false,
             is_unacked: false,
@@ -352,7 +357,7 @@ impl ProtectionDomain {
                 max_recv_wr,
                 max_send_sge: config.max_send_sge,
                 max_recv_sge,
-                max_inline_data: MAX_IN_RING,
+                max_inline_data: MAX_INLINE,
             },
             is_connected: false,
             is_destroyed: false,
@@ -639,7 +644,8 @@ impl QueuePair {
         let (gid, remote) = remote_of(attributes).unwrap_or((self.domain.node.gid, self.number));
         let psn = attributes.rq_psn.unwrap_or_default();
         let peer = self.domain.node.connect(gid)?;
-        let receiver = RingReceiver::new(psn.get()).map_err(fail("make a ring"))?;
+        let may_be_read = attributes.max_dest_rd_atomic.unwrap_or(0) > 0;
+        let receiver = RingReceiver::new(psn.get(), may_be_read).map_err(fail("make a ring"))?;
         let attach = LinkMessage::Attach {
             from: self.number.0,
             to: remote.0,

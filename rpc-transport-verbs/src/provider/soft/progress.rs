@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use super::domain::State;
 use super::faults::strikes;
+use super::issue::Acked;
 use super::queue_pair::NotifyDrained;
 use super::receive::Look;
 use super::ring::RingReceiver;
@@ -24,6 +25,9 @@ const PATIENCE: u32 = 512;
 /// The same while more than `MAX_HOT` are hot.
 const PATIENCE_IN_A_CROWD: u32 = 8;
 
+/// Batches that the engine does for a context when it is called, before it looks at others.
+const CALLED_BATCHES: usize = 64;
+
 impl State {
     /// `poll_cq`: what is there, or else what can be brought there.
     #[inline]
@@ -34,6 +38,9 @@ impl State {
         max: usize,
     ) -> Result<usize, VerbsError> {
         self.polls += 1;
+        if self.is_unattended {
+            self.is_attended_again();
+        }
         if self.completion_queues[cq].is_empty() {
             self.progress();
         }
@@ -201,13 +208,15 @@ impl State {
         if strikes!(LateCompletion) {
             return;
         }
-        if !self.complete_acked(place) {
+        match self.complete_acked(place) {
+            Acked::Fine => {}
             // The peer's acknowledgement makes no sense.
-            return self.fail(place, Some(CompletionStatus::BadResponse));
+            Acked::Nonsense => return self.fail(place, Some(CompletionStatus::BadResponse)),
+            Acked::Failed => return self.fail(place, None),
         }
         let qp = &mut self.queue_pairs[place as usize];
         if let Some(sender) = &mut qp.link.sender
-            && qp.sends.acked < qp.sends.started
+            && sender.unacked() > 0
         {
             if let Some(code) = sender.verdict() {
                 let status = CompletionStatus::from_code(u32::from(code));
@@ -227,7 +236,7 @@ impl State {
             self.transmit(place);
         }
         let qp = &mut self.queue_pairs[place as usize];
-        if qp.draining.is_some() && qp.sends.acked == qp.sends.started {
+        if qp.draining.is_some() && !qp.is_under_way() {
             let notify = qp.draining.take();
             let qp_num = qp.number;
             if notify == Some(NotifyDrained(true)) {
@@ -236,23 +245,27 @@ impl State {
         }
     }
 
-    /// Completes what the peer has acknowledged. `false`: it acknowledged what was never sent.
+    /// Completes what the peer has acknowledged.
     #[inline]
-    pub(super) fn complete_acked(&mut self, place: u32) -> bool {
+    pub(super) fn complete_acked(&mut self, place: u32) -> Acked {
         let qp = &mut self.queue_pairs[place as usize];
         let Some(sender) = &mut qp.link.sender else {
-            return true;
+            return Acked::Fine;
         };
-        if sender.collect_ack().is_err() {
-            return false;
+        match sender.collect_ack() {
+            Err(_) => return Acked::Nonsense,
+            Ok(0) => {}
+            Ok(_) => {
+                qp.retry.rnr_count = 0;
+                qp.retry.silent_since = None;
+            }
         }
-        // Every started send took one slot of the ring, so the two counts go together.
+        if !qp.sends.general.is_empty() {
+            return self.complete_general(place);
+        }
+        // Every plain send took one slot of the ring, so the two counts go together.
         let unacked = sender.unacked();
         let acked = qp.sends.started - unacked.min(qp.sends.started);
-        if acked > qp.sends.acked {
-            qp.retry.rnr_count = 0;
-            qp.retry.silent_since = None;
-        }
         while qp.sends.acked < acked {
             let Some((number, work)) = qp.sends.retire() else {
                 break;
@@ -274,16 +287,43 @@ impl State {
                 }
             }
         }
-        true
+        Acked::Fine
     }
 
     // ---- for the engine ----
+
+    #[cold]
+    fn is_attended_again(&mut self) {
+        self.is_unattended = false;
+        ready_bits(&self.ready).note.attend();
+    }
+
+    /// What peers want of a context that nobody polls, until there is nothing more for the moment. While it is
+    /// at it, peers need not call.
+    pub(super) fn attend_unattended(&mut self) {
+        if !self.is_unattended {
+            return;
+        }
+        ready_bits(&self.ready).note.attend();
+        for _ in 0..CALLED_BATCHES {
+            if self.progress() == 0 {
+                break;
+            }
+        }
+        ready_bits(&self.ready).note.leave_alone();
+        self.progress();
+    }
 
     /// What the application has not done since the last call, and the timers. `true`: there may be
     /// more.
     pub(super) fn progress_while_idle(&mut self, now: Instant) -> bool {
         let is_polled = self.polls != self.polls_at_tick;
         self.polls_at_tick = self.polls;
+        if !is_polled && !self.is_unattended {
+            self.is_unattended = true;
+            // Before the look at the rings below.
+            ready_bits(&self.ready).note.leave_alone();
+        }
         let received = if is_polled { 0 } else { self.progress() };
         self.expire_timers(now);
         if !self.overrun.is_empty() {

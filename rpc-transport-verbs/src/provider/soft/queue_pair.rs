@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use super::super::limits::WrongValue;
 use super::domain::{NewRing, State};
+use super::issue::Outstanding;
 use super::peer::Peer;
 use super::ring::{RingReceiver, RingSender};
 use super::shared_memory::Mapping;
@@ -31,6 +32,7 @@ pub(super) struct SoftQueuePair {
     pub(super) receives: ReceiveQueue,
     pub(super) link: Link,
     pub(super) retry: Retry,
+    pub(super) outstanding: Outstanding,
     /// Membership of the lists in `State`.
     pub(super) is_hot: bool,
     pub(super) is_awaiting: bool,
@@ -300,6 +302,7 @@ impl State {
             ..Link::default()
         };
         qp.retry = Retry::default();
+        qp.outstanding = Outstanding::default();
         qp.draining = None;
         qp.established = false;
         self.forget_in_lists(place);

@@ -92,18 +92,20 @@ impl State {
                 return Step::Failed;
             }
         };
+        if incoming.flags.has(Flags::REQUEST) {
+            return self.execute(place, &incoming);
+        }
         let queue = match qp.srq {
             Some(srq) => &mut self.shared_receive_queues[srq].queue,
             None => &mut qp.receives,
         };
         let Some(receive) = queue.front().filter(|_| !strikes!(ReceiverNotReady)) else {
-            // Acknowledged first: the sender is to repeat this message and no other.
-            receiver.publish_ack();
-            let timer = qp.attributes.min_rnr_timer.map_or(0, RnrTimer::code);
-            receiver.refuse_for_now(timer);
-            self.counters.rnr_nak_sent += 1;
+            self.refuse_for_now(place);
             return Step::Wait;
         };
+        if queue.has_lists() {
+            return self.execute(place, &incoming);
+        }
         let (from, len) = match locate(&incoming, &qp.link.peer, &mut qp.link.arena) {
             Body::At(from, len) => (from, len),
             Body::NotHere => return Step::Wait,
@@ -179,18 +181,76 @@ impl State {
             return Step::Failed;
         }
         receiver.advance();
-        if qp.state == QpState::Rtr && !qp.established {
-            qp.established = true;
-            let qp_num = qp.number;
-            self.events
-                .raise(AsyncEvent::CommunicationEstablished { qp_num });
+        if qp.state == QpState::Rtr {
+            self.communication_established(place);
         }
         Step::Took
     }
 
+    /// Says of the first message before RTS that it has come.
+    pub(super) fn communication_established(&mut self, place: u32) {
+        let qp = &mut self.queue_pairs[place as usize];
+        if qp.state == QpState::Rtr && !qp.established {
+            qp.established = true;
+            let qp_num = qp.number;
+            self.raise(AsyncEvent::CommunicationEstablished { qp_num });
+        }
+    }
+
+    /// There is no receive for the message at hand: its sender is told to wait, and to repeat it.
+    #[cold]
+    pub(super) fn refuse_for_now(&mut self, place: u32) {
+        let qp = &mut self.queue_pairs[place as usize];
+        if let Some(receiver) = &mut qp.link.receiver {
+            // Acknowledged first: the sender is to repeat this message and no other.
+            receiver.publish_ack();
+            let timer = qp.attributes.min_rnr_timer.unwrap_or(RnrTimer::LONGEST);
+            receiver.refuse_for_now(timer.code());
+            self.counters.rnr_nak_sent += 1;
+        }
+    }
+
+    /// Takes the oldest receive, and completes it. `extras` says what else there is, and what `data` is.
+    pub(super) fn complete_receive(
+        &mut self,
+        place: u32,
+        status: CompletionStatus,
+        opcode: CompletionOpcode,
+        byte_len: u32,
+        data: Option<u32>,
+        extras: u8,
+    ) {
+        let qp = &mut self.queue_pairs[place as usize];
+        let queue = match qp.srq {
+            Some(srq) => &mut self.shared_receive_queues[srq].queue,
+            None => &mut qp.receives,
+        };
+        let Some(receive) = queue.front() else { return };
+        let completion = Completion {
+            wr_id: receive.wr_id,
+            status,
+            opcode,
+            extras: Extras(extras),
+            qp_num: qp.number,
+            byte_len,
+            data: data.unwrap_or(0),
+            src_qp: 0,
+            frees: None,
+        };
+        if queue.consume()
+            && let Some(srq) = qp.srq
+        {
+            let srq = SrqNum(self.shared_receive_queues[srq].number);
+            self.counters.srq_limit_events += 1;
+            self.events.raise(AsyncEvent::SrqLimitReached { srq });
+        }
+        let recv_cq = qp.recv_cq;
+        self.complete(recv_cq, completion);
+    }
+
     /// What came is nothing that this device sends: the connection is worth nothing any more.
     #[cold]
-    fn refuse_nonsense(&mut self, place: u32) -> Look {
+    pub(super) fn refuse_nonsense(&mut self, place: u32) -> Look {
         let qp = &mut self.queue_pairs[place as usize];
         let qp_num = qp.number;
         tracing::warn!(%qp_num, "a peer sent what no software device sends");
@@ -205,7 +265,7 @@ impl State {
 }
 
 /// What became of one message.
-enum Step {
+pub(super) enum Step {
     Took,
     Wait,
     Failed,

@@ -32,15 +32,6 @@ unsafe impl Send for Region {}
 /// The highest bit of a remote key: it is a memory window's.
 pub(super) const WINDOW_BIT: u32 = 1 << 31;
 
-/// Bytes of this process that a check has found to be there and permitted.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Permitted {
-    pub(super) addr: NonNull<u8>,
-    /// Where peers find them: the arena, and the offset in it.
-    pub(super) arena: u64,
-    pub(super) offset: u64,
-}
-
 /// The regions of one context.
 #[derive(Debug, Default)]
 pub(super) struct Regions(Slab<Region>);
@@ -158,15 +149,12 @@ impl Region {
         self.start.as_ptr().addr() as u64
     }
 
-    /// `len` bytes from `offset` on, if they are inside.
-    pub(super) fn bytes(&self, offset: u64, len: u64) -> Option<Permitted> {
+    /// Where `len` bytes from `offset` on begin, if they are inside.
+    pub(super) fn bytes(&self, offset: u64, len: u64) -> Option<NonNull<u8>> {
         let whole = self.len as u64;
-        (offset <= whole && len <= whole - offset).then(|| Permitted {
-            // SAFETY: inside the region's bytes, which stay mapped while it is in the table.
-            addr: unsafe { self.start.add(offset as usize) },
-            arena: self.arena,
-            offset,
-        })
+        // SAFETY: inside the region's bytes, which stay mapped while it is in the table.
+        (offset <= whole && len <= whole - offset)
+            .then(|| unsafe { self.start.add(offset as usize) })
     }
 }
 

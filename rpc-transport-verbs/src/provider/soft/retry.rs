@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::domain::State;
 use super::queue_pair::SoftQueuePair;
+use super::ring::RingSender;
 use crate::clock;
 use crate::verbs::{CompletionStatus, QpState, RetryCount, RnrRetry, RnrTimer};
 
@@ -66,7 +67,7 @@ impl SoftQueuePair {
     fn has_retried_enough(&mut self, now: Instant, instantly: bool) -> bool {
         let waits = match self.state {
             QpState::Rts => true,
-            QpState::Sqd => self.sends.acked < self.sends.started,
+            QpState::Sqd => self.is_under_way(),
             _ => false,
         };
         let is_gone = self.link.peer.as_ref().is_some_and(|peer| peer.is_gone());
@@ -88,6 +89,12 @@ impl SoftQueuePair {
             return false;
         };
         now.saturating_duration_since(since) >= budget
+    }
+
+    /// Whether something has been begun and has not ended.
+    pub(super) fn is_under_way(&self) -> bool {
+        let is_unacked = |sender: &RingSender| sender.unacked() > 0;
+        self.sends.acked < self.sends.started || self.link.sender.as_ref().is_some_and(is_unacked)
     }
 
     /// For the first try and each retry; `None` waits for ever.

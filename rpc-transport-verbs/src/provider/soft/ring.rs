@@ -6,7 +6,9 @@
 //!    64  Progress   receiver's: acknowledgement, verdict, receiver-not-ready
 //!   128  Readiness  receiver's: state, mark; read by the sender at each doorbell, rarely written
 //!   192  Notices    sender's: retry, closed
-//!   256  slots      SLOT_COUNT × 256 bytes: commit word, a spare word, up to 240 bytes of payload
+//!   256  slots      SLOT_COUNT × 256 bytes: commit word, request word, up to 240 bytes of payload
+//! 36864  staging    where READs are permitted: STAGES × 64 KiB of the receiver's, for answers that do not fit
+//!                   a slot
 //! ```
 //!
 //! Each line has one writer. A message takes the slot of its sequence number; a fixed stride keeps
@@ -36,17 +38,27 @@ use super::wake::Mark;
 pub(super) const SLOT_COUNT: u64 = 128;
 /// Bytes of a slot: four cache lines, so that slots share none.
 const SLOT_LEN: usize = 256;
-/// Bytes before a slot's payload: commit word and spare word.
+/// Bytes before a slot's payload: commit word and request word.
 const SLOT_HEADER_LEN: usize = 16;
 /// The longest message that travels in the ring itself.
 pub(super) const MAX_IN_RING: usize = SLOT_LEN - SLOT_HEADER_LEN;
 const SLOTS_OFFSET: usize = 256;
-/// Bytes of a whole ring.
+/// Bytes of a whole ring, without its staging memory.
 pub(super) const RING_LEN: usize = SLOTS_OFFSET + SLOT_COUNT as usize * SLOT_LEN;
+
+/// Bytes of a piece of a READ, and of a place for one: enough that its slot's way there and back is little
+/// beside copying it.
+pub(super) const STAGE_LEN: usize = 64 << 10;
+/// Pieces of READs that can be under way: while one is copied out, the next is copied in.
+pub(super) const STAGES: u64 = 4;
+/// At a page, after the slots.
+const STAGING_OFFSET: usize = RING_LEN.next_multiple_of(4096);
+/// Bytes of a ring with its staging memory.
+const RING_AND_STAGING_LEN: usize = STAGING_OFFSET + STAGES as usize * STAGE_LEN;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"VBLNring");
 /// To be raised with every change of what this module draws, and of the ready bits and the link messages.
-pub(super) const LAYOUT_VERSION: u32 = 2;
+pub(super) const LAYOUT_VERSION: u32 = 3;
 
 #[repr(C, align(64))]
 struct Preamble {
@@ -133,6 +145,27 @@ impl Ring {
         // SAFETY: a slot begins with its commit word, at a multiple of 256 bytes; it is an atomic,
         // as in `head`.
         unsafe { self.slot(sequence).cast().as_ref() }
+    }
+
+    /// What a slot says of its request, if it is none of the plain ones. Written before the commit word is,
+    /// which publishes it.
+    fn request_word(&self, sequence: u64) -> &AtomicU64 {
+        // SAFETY: the second word of a slot; as in `commit_word`.
+        unsafe {
+            self.slot(sequence)
+                .add(size_of::<CommitWord>())
+                .cast()
+                .as_ref()
+        }
+    }
+
+    /// A place of the staging memory, if the ring has any. It belongs to the receiver from the READ that
+    /// names it until that is acknowledged, then to the sender until it names it again.
+    fn stage(&self, place: u64) -> Option<NonNull<u8>> {
+        let offset = STAGING_OFFSET + (place % STAGES) as usize * STAGE_LEN;
+        // SAFETY: within the mapping, as is seen first.
+        (offset + STAGE_LEN <= self.mapping.len())
+            .then(|| unsafe { self.mapping.start().add(offset) })
     }
 
     /// The `MAX_IN_RING` payload bytes of a slot. They belong to the sender until it commits them,

@@ -20,7 +20,7 @@ impl State {
         self.completion_queues[cq].arm(solicited_only);
         if !self.is_asleep {
             self.is_asleep = true;
-            ready_bits(&self.ready).sleep.fall_asleep();
+            ready_bits(&self.ready).note.fall_asleep();
         }
         self.stay_asleep();
         if !self.overrun.is_empty() {
@@ -73,7 +73,7 @@ impl State {
         let is_awake = !queues.any(|(_, queue)| queue.is_armed());
         if is_awake {
             self.is_asleep = false;
-            ready_bits(&self.ready).sleep.wake_up();
+            ready_bits(&self.ready).note.wake_up();
         }
         is_awake
     }

@@ -44,9 +44,18 @@ impl State {
         })
     }
 
-    /// Writes the sends that are next, as far as there is room for them, and rings once.
+    /// Writes the sends that are next, as far as there is room for them, and rings once for each run of
+    /// plain ones.
     #[inline]
     pub(super) fn transmit(&mut self, place: u32) {
+        while self.transmit_plain(place) && self.issue(place) {}
+        self.await_what_was_posted(place);
+    }
+
+    /// `true`: the next is a request of another kind.
+    #[inline]
+    fn transmit_plain(&mut self, place: u32) -> bool {
+        let mut is_general_next = false;
         let qp = &mut self.queue_pairs[place as usize];
         let before = qp.sends.started;
         if let (QpState::Rts, Some(sender)) = (qp.state, &mut qp.link.sender)
@@ -61,6 +70,10 @@ impl State {
                 let Some(&work) = qp.sends.request(number) else {
                     break;
                 };
+                if work.general {
+                    is_general_next = true;
+                    break;
+                }
                 let flags = if work.solicited { Flags::SOLICITED } else { 0 };
                 let len = work.len as usize;
                 if work.inline {
@@ -108,6 +121,11 @@ impl State {
                 }
             }
         }
+        is_general_next
+    }
+
+    #[inline]
+    fn await_what_was_posted(&mut self, place: u32) {
         let qp = &mut self.queue_pairs[place as usize];
         let waits = qp.sends.started < qp.sends.posted;
         if waits {

@@ -86,34 +86,60 @@ impl Mark {
 const AWAKE: u32 = 0;
 const ASLEEP: u32 = 1;
 
-/// A context's note that it sleeps, written by itself alone. On a line of its own: senders read it when
-/// they have set a bit.
+/// A context's note that it sleeps, or is left alone, written by itself alone. On a line of its own: senders
+/// read it when they have set a bit, or committed a one-sided request.
 #[repr(C, align(64))]
 #[derive(Debug)]
-pub(super) struct SleepNote(AtomicU32);
+pub(super) struct SleepNote {
+    asleep: AtomicU32,
+    /// Nobody polls it. The same handshake as a ring's mark, with the engine as the receiver: it writes the
+    /// note, fences, and looks at the rings once more before it sleeps.
+    unattended: AtomicU32,
+}
 
 impl SleepNote {
     #[cfg(any(test, loom))]
     fn new() -> Self {
-        Self(AtomicU32::new(AWAKE))
+        Self {
+            asleep: AtomicU32::new(AWAKE),
+            unattended: AtomicU32::new(0),
+        }
+    }
+
+    /// The context is left to the engine, which has to look at its rings once more after this.
+    pub(super) fn leave_alone(&self) {
+        self.unattended.store(1, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Somebody polls it, or the engine is at it.
+    pub(super) fn attend(&self) {
+        // Relaxed: a sender that sees it late calls the engine for nothing.
+        self.unattended.store(0, Ordering::Relaxed);
+    }
+
+    /// After a commit, and the fence of its doorbell: whether the engine has to be called.
+    pub(super) fn is_unattended_after_commit(&self) -> bool {
+        fence(Ordering::SeqCst);
+        self.unattended.load(Ordering::Relaxed) != 0
     }
 
     /// A1 and A2. Before the context waits it has to take its bits, and make its rings cold.
     pub(super) fn fall_asleep(&self) {
-        self.0.store(ASLEEP, Ordering::Relaxed);
+        self.asleep.store(ASLEEP, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
     /// The context looks again by itself.
     pub(super) fn wake_up(&self) {
         // Relaxed: a sender that still sees ASLEEP writes the file for nothing.
-        self.0.store(AWAKE, Ordering::Relaxed);
+        self.asleep.store(AWAKE, Ordering::Relaxed);
     }
 
     /// B2 and B3: whether the context has to be woken.
     fn is_asleep_after_bit(&self) -> bool {
         fence(Ordering::SeqCst);
-        self.0.load(Ordering::Relaxed) == ASLEEP
+        self.asleep.load(Ordering::Relaxed) == ASLEEP
     }
 }
 
@@ -124,7 +150,7 @@ impl SleepNote {
 #[derive(Debug)]
 pub(super) struct ReadyBits<const WORDS: usize, const SUMMARIES: usize> {
     summaries: [AtomicU64; SUMMARIES],
-    pub(super) sleep: SleepNote,
+    pub(super) note: SleepNote,
     words: [AtomicU64; WORDS],
 }
 
@@ -140,7 +166,7 @@ impl<const WORDS: usize, const SUMMARIES: usize> ReadyBits<WORDS, SUMMARIES> {
     fn new() -> Self {
         Self {
             summaries: std::array::from_fn(|_| AtomicU64::new(0)),
-            sleep: SleepNote::new(),
+            note: SleepNote::new(),
             words: std::array::from_fn(|_| AtomicU64::new(0)),
         }
     }
@@ -148,7 +174,7 @@ impl<const WORDS: usize, const SUMMARIES: usize> ReadyBits<WORDS, SUMMARIES> {
     /// The sender's side, whole: sets the bit, and says whether the receiver has to be woken.
     pub(super) fn announce(&self, index: usize) -> bool {
         self.set(index);
-        self.sleep.is_asleep_after_bit()
+        self.note.is_asleep_after_bit()
     }
 
     /// Sets a bit. An index out of range, which only a peer could have given, does nothing.
@@ -215,7 +241,7 @@ mod tests {
 
     #[test]
     fn all_summaries_share_one_cache_line_and_the_note_has_its_own() {
-        assert_eq!(std::mem::offset_of!(DomainReadyBits, sleep), 64);
+        assert_eq!(std::mem::offset_of!(DomainReadyBits, note), 64);
         assert_eq!(std::mem::offset_of!(DomainReadyBits, words), 128);
     }
 }

@@ -1,11 +1,13 @@
 //! The memory windows of one context, and the check of everything that peers ask of memory here.
 
+use std::ptr::NonNull;
+
 use slab::Slab;
 
 use super::super::WindowBinding;
 use super::domain::State;
 use super::objects::{exhausted, place32};
-use super::regions::{Permitted, WINDOW_BIT};
+use super::regions::WINDOW_BIT;
 use super::windows::WindowName;
 use crate::verbs::{
     Access, CompletionStatus, LocalKey, QpNum, RemoteKey, RemoteMemory, VerbsError, WindowType,
@@ -78,9 +80,7 @@ impl State {
     }
 
     pub(super) fn dealloc_window(&mut self, place: WindowName) {
-        if self.windows.0.try_remove(place as usize).is_some() {
-            self.revoke();
-        }
+        let _ = self.windows.0.try_remove(place as usize);
     }
 
     /// Binds a window, as a request of queue pair `qp_num` asks.
@@ -126,7 +126,6 @@ impl State {
             access: binding.access,
             only_through: is_type_2.then_some(qp_num),
         });
-        self.revoke();
         Ok(())
     }
 
@@ -147,13 +146,13 @@ impl State {
             return Err(refused);
         }
         window.bound = None;
-        self.revoke();
         Ok(())
     }
 
     /// Whether peers may do that: the key exists, is of the queue pair's protection domain, spans all of
-    /// the bytes, and permits it. To be asked before any byte is touched, and not for zero bytes.
-    pub(super) fn check_remote(&self, request: &RemoteRequest) -> Option<Permitted> {
+    /// the bytes, and permits it: where they begin. To be asked before any byte is touched, and not for zero
+    /// bytes.
+    pub(super) fn check_remote(&self, request: &RemoteRequest) -> Option<NonNull<u8>> {
         let RemoteRequest {
             memory,
             len,

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::super::{ReceiveList, ReceiveWork, SendWork, Sge};
 use super::completion_channel::ChannelEvents;
+use super::issue::GeneralSend;
 use crate::verbs::{
     CompletionOpcode, CompletionStatus, Extras, LocalKey, QpNum, WorkCompletion, WrId,
 };
@@ -37,6 +38,8 @@ pub(super) struct SendQueue {
     staged_through: u64,
     /// The bytes of inline requests that had to wait for room, by number.
     staged: VecDeque<(u64, Box<[u8]>)>,
+    /// What there is of requests that are more than a piece of memory, in their order.
+    pub(super) general: VecDeque<GeneralSend>,
     /// The request at `started` failed here; it completes once all before it have.
     pub(super) local_failure: Option<CompletionStatus>,
 }
@@ -53,7 +56,20 @@ impl SendQueue {
             signaled: 0,
             staged_through: 0,
             staged: VecDeque::new(),
+            general: VecDeque::new(),
             local_failure: None,
+        }
+    }
+
+    /// The request with this number has completed.
+    #[inline]
+    pub(super) fn forget_general(&mut self, number: u64) {
+        if self
+            .general
+            .front()
+            .is_some_and(|send| send.number() == number)
+        {
+            self.general.pop_front();
         }
     }
 
@@ -141,6 +157,7 @@ impl SendQueue {
         (self.started, self.acked, self.freed) = (self.posted, self.posted, self.posted);
         self.signaled = 0;
         self.staged.clear();
+        self.general.clear();
         self.local_failure = None;
     }
 }
@@ -215,6 +232,12 @@ impl ReceiveQueue {
             self.lists.push_back((wr_id, list.into()));
         }
         taken
+    }
+
+    /// Whether any receive has other than one element.
+    #[inline]
+    pub(super) fn has_lists(&self) -> bool {
+        !self.lists.is_empty()
     }
 
     /// The elements of the oldest receive, if it has other than one.

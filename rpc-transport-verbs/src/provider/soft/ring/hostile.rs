@@ -89,12 +89,13 @@ pub(in super::super) fn scribble(memory: &Mapping, at: usize, bytes: &[u8]) {
 pub fn soft_ring(bytes: &[u8]) {
     let mut script = Script::new(bytes);
     let mut receiver =
-        RingReceiver::new(u32::from(script.byte()) << 16).expect("memory for a ring");
+        RingReceiver::new(u32::from(script.byte()) << 16, false).expect("memory for a ring");
     let fd = receiver.fd().try_clone_to_owned().expect("a descriptor");
     let mapping = Mapping::of_peer(&fd, RING_LEN, PeerAccess::ReadWrite).expect("it is a ring");
     let bits = SharedMemory::for_writers("ready", size_of::<DomainReadyBits>()).expect("memory");
     let file = WakeFile::new().expect("an eventfd");
-    let context = ContextBell::new(bits.mapping, file).expect("bits of a domain");
+    let engine = WakeFile::new().expect("an eventfd");
+    let context = ContextBell::new(bits.mapping, file, engine).expect("bits of a domain");
     let bell = Bell::new(Arc::new(context), usize::from(script.short()) << 4);
     let mut sender = RingSender::new(mapping, bell).expect("it is a ring");
     let mut message = [0; MAX_IN_RING];

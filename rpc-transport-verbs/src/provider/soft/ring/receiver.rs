@@ -9,7 +9,8 @@ use super::super::faults::point;
 use super::super::shared_memory::SharedMemory;
 use super::super::sync::Ordering;
 use super::{
-    LAYOUT_VERSION, MAGIC, MAX_IN_RING, NOT_READY, OVER, READY, RING_LEN, Ring, SLOT_COUNT,
+    LAYOUT_VERSION, MAGIC, MAX_IN_RING, NOT_READY, OVER, READY, RING_AND_STAGING_LEN, RING_LEN,
+    Ring, SLOT_COUNT,
 };
 
 /// The receiving half of a ring.
@@ -35,6 +36,8 @@ pub(in super::super) struct Incoming {
     pub(in super::super) payload: NonNull<u8>,
     pub(in super::super) len: usize,
     pub(in super::super) flags: Flags,
+    /// What `request_message` draws, if the flags say so.
+    pub(in super::super) sequence: u64,
 }
 
 /// The sender committed something that no sender should.
@@ -42,9 +45,14 @@ pub(in super::super) struct Incoming {
 pub(in super::super) struct BadCommit;
 
 impl RingReceiver {
-    /// Makes a ring that expects its first message to follow `psn`.
-    pub(in super::super) fn new(psn: u32) -> io::Result<Self> {
-        let SharedMemory { mapping, fd } = SharedMemory::for_writers("verbline-ring", RING_LEN)?;
+    /// Makes a ring that expects its first message to follow `psn`, with staging memory if READs may come.
+    pub(in super::super) fn new(psn: u32, may_be_read: bool) -> io::Result<Self> {
+        let len = if may_be_read {
+            RING_AND_STAGING_LEN
+        } else {
+            RING_LEN
+        };
+        let SharedMemory { mapping, fd } = SharedMemory::for_writers("verbline-ring", len)?;
         let ring = Ring::new(mapping)?;
         point!(MakeRing);
         let head = ring.head();
@@ -115,7 +123,21 @@ impl RingReceiver {
             payload,
             len,
             flags: commit.flags,
+            sequence: self.next,
         }))
+    }
+
+    /// The word of the request that `look` gave.
+    pub(in super::super) fn request_word(&self, incoming: &Incoming) -> u64 {
+        // The commit word, which was seen, published it.
+        self.ring
+            .request_word(incoming.sequence)
+            .load(Ordering::Relaxed)
+    }
+
+    /// Where a READ that names this place is answered; `None` if the ring has no such memory.
+    pub(in super::super) fn stage(&self, place: u32) -> Option<NonNull<u8>> {
+        self.ring.stage(place.into())
     }
 
     /// The message that `look` gave has been copied out of its slot.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::super::commit::{Commit, Flags};
 use super::super::descriptor::{DESCRIPTOR_LEN, Descriptor};
 use super::super::faults::point;
+use super::super::shared_copy::copy_shared;
 use super::super::shared_memory::Mapping;
 use super::super::sync::{AtomicU64, Ordering};
 use super::super::wake::DomainReadyBits;
@@ -23,6 +24,9 @@ pub(in super::super) struct RingSender {
     next: u64,
     /// The receiver's acknowledgement when it was last looked at: never more than was sent.
     acked: u64,
+    /// Answers are awaited in slots: no slot may be written again before they were read, so that
+    /// acknowledgements are collected only by who reads them.
+    is_held: bool,
     bell: Bell,
 }
 
@@ -31,12 +35,21 @@ pub(in super::super) struct RingSender {
 pub(in super::super) struct ContextBell {
     bits: Mapping,
     file: WakeFile,
+    /// Has the process's engine look at its contexts.
+    engine: WakeFile,
 }
 
 impl ContextBell {
     /// `None` if the memory is too short for a domain's ready bits.
-    pub(in super::super) fn new(bits: Mapping, file: WakeFile) -> Option<Self> {
-        (bits.len() >= size_of::<DomainReadyBits>()).then_some(Self { bits, file })
+    pub(in super::super) fn new(bits: Mapping, file: WakeFile, engine: WakeFile) -> Option<Self> {
+        let is_long_enough = bits.len() >= size_of::<DomainReadyBits>();
+        is_long_enough.then_some(Self { bits, file, engine })
+    }
+
+    fn bits(&self) -> &DomainReadyBits {
+        // SAFETY: `new` saw that the mapping is long enough, mmap aligns it to a page, it lives as long as
+        // `self`, and the bits are atomics, for which any bytes are values.
+        unsafe { self.bits.start().cast().as_ref() }
     }
 }
 
@@ -66,17 +79,20 @@ impl Bell {
 
     #[cold]
     fn ring(&self) -> Doorbell {
-        let ContextBell { bits, file } = &*self.context;
-        // SAFETY: `ContextBell::new` saw that the mapping is long enough, mmap aligns it to a page, it
-        // lives as long as `self`, and the bits are atomics, for which any bytes are values.
-        let bits: &DomainReadyBits = unsafe { bits.start().cast().as_ref() };
         point!(ReadyBit);
-        if bits.announce(self.index) {
+        if self.context.bits().announce(self.index) {
             point!(Wake);
-            file.write();
+            self.context.file.write();
             Doorbell::Asleep
         } else {
             Doorbell::Cold
+        }
+    }
+
+    #[cold]
+    fn call_engine(&self) {
+        if self.context.bits().note.is_unattended_after_commit() {
+            self.context.engine.write();
         }
     }
 }
@@ -106,6 +122,7 @@ impl RingSender {
             first: psn + 1,
             next: psn + 1,
             acked: psn,
+            is_held: false,
             bell,
         })
     }
@@ -139,11 +156,12 @@ impl RingSender {
     /// Whether a message fits, looking at the acknowledgement only if it seems not to.
     #[inline]
     pub(in super::super) fn has_room(&mut self) -> bool {
-        self.unacked() < SLOT_COUNT || {
-            // A wrong acknowledgement is reported where acknowledgements are collected.
-            let _ = self.collect_ack();
-            self.unacked() < SLOT_COUNT
-        }
+        self.unacked() < SLOT_COUNT
+            || !self.is_held && {
+                // A wrong acknowledgement is reported where acknowledgements are collected.
+                let _ = self.collect_ack();
+                self.unacked() < SLOT_COUNT
+            }
     }
 
     /// Looks at the acknowledgement. How many messages it newly covers, or an error if it covers
@@ -182,6 +200,68 @@ impl RingSender {
             DESCRIPTOR_LEN,
             flags | Flags::DESCRIPTOR,
         );
+    }
+
+    /// Writes and commits a request: its word, its prefix, and after that the bytes of `parts`. The caller has
+    /// seen that there is room, and that all of it is at most `MAX_IN_RING` bytes.
+    ///
+    /// # Safety
+    ///
+    /// Each part is readable for its length, and reached by nobody through a reference that writes.
+    pub(in super::super) unsafe fn send_request(
+        &mut self,
+        word: u64,
+        prefix: &[u8],
+        parts: impl Iterator<Item = (NonNull<u8>, usize)>,
+        flags: u16,
+    ) {
+        let payload = self.ring.payload(self.next);
+        let mut len = 0;
+        for (from, part_len) in
+            std::iter::once((NonNull::from(prefix).cast(), prefix.len())).chain(parts)
+        {
+            debug_assert!(len + part_len <= MAX_IN_RING);
+            let part_len = part_len.min(MAX_IN_RING - len);
+            // SAFETY: the part is readable, says the caller; it ends within the slot's payload; the slot's last
+            // message was acknowledged, and its answer read.
+            unsafe { copy_shared(from, payload.add(len), part_len) };
+            len += part_len;
+        }
+        // Published by the commit word.
+        self.ring
+            .request_word(self.next)
+            .store(word, Ordering::Relaxed);
+        self.commit(len, flags | Flags::REQUEST);
+    }
+
+    /// The sequence number that the next message will have.
+    pub(in super::super) fn next(&self) -> u64 {
+        self.next
+    }
+
+    /// Messages up to this sequence number were acknowledged when that was last looked at.
+    pub(in super::super) fn acked(&self) -> u64 {
+        self.acked
+    }
+
+    pub(in super::super) fn set_held(&mut self, is_held: bool) {
+        self.is_held = is_held;
+    }
+
+    /// What the receiver has answered in the slot of an acknowledged request.
+    pub(in super::super) fn answer_in_slot(&self, sequence: u64) -> NonNull<u8> {
+        self.ring.payload(sequence)
+    }
+
+    /// The same in the staging memory; `None` if the receiver made none.
+    pub(in super::super) fn answer_in_stage(&self, place: u64) -> Option<NonNull<u8>> {
+        self.ring.stage(place)
+    }
+
+    /// After the doorbell of one-sided requests: has the engine of the receiver's process look, if nobody
+    /// else does.
+    pub(in super::super) fn call_engine(&self) {
+        self.bell.call_engine();
     }
 
     #[inline]

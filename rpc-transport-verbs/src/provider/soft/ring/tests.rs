@@ -15,7 +15,7 @@ use crate::provider::soft::wake_file::WakeFile;
 
 /// Both halves of one ring, mapped twice as two processes would have it.
 fn pair(psn: u32) -> (RingSender, RingReceiver) {
-    let receiver = RingReceiver::new(psn).unwrap();
+    let receiver = RingReceiver::new(psn, false).unwrap();
     let fd = receiver.fd().try_clone_to_owned().unwrap();
     let mapping = Mapping::of_peer(&fd, RING_LEN, PeerAccess::ReadWrite).unwrap();
     (RingSender::new(mapping, bell()).unwrap(), receiver)
@@ -24,7 +24,9 @@ fn pair(psn: u32) -> (RingSender, RingReceiver) {
 fn bell() -> Bell {
     let bits = SharedMemory::for_writers("test", size_of::<DomainReadyBits>()).unwrap();
     let file = WakeFile::new().unwrap();
-    Bell::new(Arc::new(ContextBell::new(bits.mapping, file).unwrap()), 3)
+    let engine = WakeFile::new().unwrap();
+    let context = ContextBell::new(bits.mapping, file, engine).unwrap();
+    Bell::new(Arc::new(context), 3)
 }
 
 fn send(sender: &mut RingSender, message: &[u8]) {
@@ -119,7 +121,7 @@ proptest! {
     /// an error.
     #[test]
     fn a_receiver_bounds_what_a_peer_commits(words in proptest::collection::vec(any::<u64>(), 16)) {
-        let mut receiver = RingReceiver::new(0).unwrap();
+        let mut receiver = RingReceiver::new(0, false).unwrap();
         for (sequence, word) in (1_u64..).zip(words) {
             // Most garbage has another sequence number; half of it is given the right one.
             let word = if word & 1 << 63 != 0 { word & !0xffff_ffff | sequence } else { word };
@@ -226,7 +228,7 @@ fn a_refusal_for_good_names_the_oldest_message_and_nothing_else() {
 
 #[test]
 fn a_ring_of_another_layout_is_refused() {
-    let receiver = RingReceiver::new(0).unwrap();
+    let receiver = RingReceiver::new(0, false).unwrap();
     receiver_head(&receiver)
         .preamble
         .version
