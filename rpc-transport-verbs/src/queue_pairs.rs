@@ -227,17 +227,18 @@ impl QueuePairs {
             psn,
             place,
         } = nascent;
+        let remote_endpoint = RemoteEndpoint {
+            gid: Gid(remote.gid),
+            lid: remote.lid,
+            qp_num: QpNum(remote.qp_number),
+            psn: Psn::new(remote.psn),
+        };
         queue_pair.to_rtr(RtrAttributes {
-            remote: RemoteEndpoint {
-                gid: Gid(remote.gid),
-                lid: remote.lid,
-                qp_num: QpNum(remote.qp_number),
-                psn: Psn::new(remote.psn),
-            },
             sgid_index: address.gid_index,
             // Both sides reckon the same, each from its own and what it was told.
             path_mtu: address.mtu.min(Mtu::at_most(remote.mtu)),
             min_rnr_timer: MIN_RNR_TIMER,
+            ..RtrAttributes::new(remote_endpoint)
         })?;
         queue_pair.to_rts(RtsAttributes::new(psn))?;
         Ok(Ready { queue_pair, place })

@@ -11,7 +11,7 @@ use super::memory_window::{Binding, MemoryWindow, WindowType};
 use super::posted_receives::PostedReceives;
 use super::protection_domain::ProtectionDomain;
 use super::queue_pair_attributes::{
-    AddressVector, QpAttributes, QpNum, RtrAttributes, RtsAttributes,
+    AddressVector, Psn, QpAttributes, QpNum, RtrAttributes, RtsAttributes,
 };
 use super::queue_pair_state::{QpState, QpType, check_transition};
 use super::shared_receive_queue::{self, SharedReceiveQueue};
@@ -278,14 +278,43 @@ impl QueuePair {
         })
     }
 
-    /// INIT to RTR: ready to receive from this peer.
+    /// All the way up from RESET for unreliable datagrams, which know no peer: on a port, receiving what
+    /// names this key.
+    pub fn to_rts_for_datagrams(
+        &mut self,
+        port: u8,
+        qkey: u32,
+        psn: Psn,
+    ) -> Result<(), ModifyError> {
+        self.modify(&QpAttributes {
+            state: Some(QpState::Init),
+            pkey_index: Some(0),
+            port: Some(port),
+            qkey: Some(qkey),
+            ..QpAttributes::default()
+        })?;
+        self.modify(&QpAttributes {
+            state: Some(QpState::Rtr),
+            ..QpAttributes::default()
+        })?;
+        self.modify(&QpAttributes {
+            state: Some(QpState::Rts),
+            sq_psn: Some(psn),
+            ..QpAttributes::default()
+        })
+    }
+
+    /// INIT to RTR: ready to receive from this peer. An unreliable connection has no use for RNR timers and
+    /// READs, and is not told of them.
     pub fn to_rtr(&mut self, attributes: RtrAttributes) -> Result<(), ModifyError> {
         let RtrAttributes {
             remote,
             sgid_index,
             path_mtu,
             min_rnr_timer,
+            max_dest_rd_atomic,
         } = attributes;
+        let is_reliable = self.qp_type == QpType::ReliableConnection;
         self.modify(&QpAttributes {
             state: Some(QpState::Rtr),
             address: Some(AddressVector {
@@ -300,27 +329,30 @@ impl QueuePair {
             path_mtu: Some(path_mtu),
             dest_qp_num: Some(remote.qp_num),
             rq_psn: Some(remote.psn),
-            max_dest_rd_atomic: Some(0),
-            min_rnr_timer: Some(min_rnr_timer),
+            max_dest_rd_atomic: is_reliable.then_some(max_dest_rd_atomic),
+            min_rnr_timer: is_reliable.then_some(min_rnr_timer),
             ..QpAttributes::default()
         })
     }
 
-    /// RTR to RTS: ready to send. Only after the peer is in RTR may anything be sent.
+    /// RTR to RTS: ready to send. Only after the peer is in RTR may anything be sent. Unreliable connections
+    /// are told of the sequence number alone.
     pub fn to_rts(&mut self, attributes: RtsAttributes) -> Result<(), ModifyError> {
         let RtsAttributes {
             psn,
             timeout,
             retry_cnt,
             rnr_retry,
+            max_rd_atomic,
         } = attributes;
+        let is_reliable = self.qp_type == QpType::ReliableConnection;
         self.modify(&QpAttributes {
             state: Some(QpState::Rts),
             sq_psn: Some(psn),
-            timeout: Some(timeout),
-            retry_cnt: Some(retry_cnt),
-            rnr_retry: Some(rnr_retry),
-            max_rd_atomic: Some(0),
+            timeout: is_reliable.then_some(timeout),
+            retry_cnt: is_reliable.then_some(retry_cnt),
+            rnr_retry: is_reliable.then_some(rnr_retry),
+            max_rd_atomic: is_reliable.then_some(max_rd_atomic),
             ..QpAttributes::default()
         })
     }

@@ -263,16 +263,19 @@ pub struct RtrAttributes {
     pub path_mtu: Mtu,
     /// What a peer waits when this side has no receive posted. Never code 0, the longest.
     pub min_rnr_timer: RnrTimer,
+    /// READs and atomics of the peer that are answered at a time; 0 refuses them.
+    pub max_dest_rd_atomic: u8,
 }
 
 impl RtrAttributes {
-    /// The usual values: from the first GID, MTU 1,024, RNR timer 0.96 ms.
+    /// The usual values: from the first GID, MTU 1,024, RNR timer 0.96 ms, no READs.
     pub fn new(remote: RemoteEndpoint) -> Self {
         Self {
             remote,
             sgid_index: 0,
             path_mtu: Mtu::Bytes1024,
             min_rnr_timer: USUAL_RNR_TIMER,
+            max_dest_rd_atomic: 0,
         }
     }
 }
@@ -288,16 +291,19 @@ pub struct RtsAttributes {
     pub retry_cnt: RetryCount,
     /// How often "receiver not ready" is put up with.
     pub rnr_retry: RnrRetry,
+    /// READs and atomics that are outstanding at a time: at most what the peer answers; 0 for none.
+    pub max_rd_atomic: u8,
 }
 
 impl RtsAttributes {
-    /// The usual values: timeout 67 ms, 6 retries, RNR retried for ever.
+    /// The usual values: timeout 67 ms, 6 retries, RNR retried for ever, no READs.
     pub fn new(psn: Psn) -> Self {
         Self {
             psn,
             timeout: USUAL_TIMEOUT,
             retry_cnt: USUAL_RETRY_COUNT,
             rnr_retry: RnrRetry::FOREVER,
+            max_rd_atomic: 0,
         }
     }
 }
