@@ -113,10 +113,11 @@ impl fmt::Display for DeviceAttributes {
         lines.line("capabilities", self.capabilities)?;
         lines.line("atomic_cap", self.atomic_cap)?;
         lines.line("page_sizes", self.page_sizes)?;
-        lines.line(
-            "local_ca_ack_delay",
-            format_args!("{:.3?}", self.local_ca_ack_delay),
-        )?;
+        let delay = self.local_ca_ack_delay;
+        match delay.is_zero() {
+            true => lines.line("local_ca_ack_delay", "none")?,
+            false => lines.line("local_ca_ack_delay", format_args!("{delay:.3?}"))?,
+        }
         lines.line("port_count", self.port_count)?;
         let endless_or = |bytes: usize| match bytes {
             usize::MAX => "any".to_owned(),

@@ -96,6 +96,7 @@ pub use queue_pair_attributes::{
     AddressVector, AlternatePath, Mtu, PathMigration, Psn, QpAttributes, QpNum, RemoteEndpoint,
     RtrAttributes, RtsAttributes,
 };
+pub use queue_pair_query::QpInitAttributes;
 pub use queue_pair_state::{Attribute, AttributeMask, QpState, QpType};
 pub use rate::{LinkSpeed, LinkWidth, Rate};
 pub use shared_receive_queue::{SharedReceiveQueue, SrqAttributes};

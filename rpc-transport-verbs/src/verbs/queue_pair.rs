@@ -13,6 +13,7 @@ use super::protection_domain::ProtectionDomain;
 use super::queue_pair_attributes::{
     AddressVector, Psn, QpAttributes, QpNum, RtrAttributes, RtsAttributes,
 };
+use super::queue_pair_query::QpInitAttributes;
 use super::queue_pair_state::{QpState, QpType, check_transition};
 use super::shared_receive_queue::{self, SharedReceiveQueue};
 use super::slot::Slot;
@@ -139,6 +140,7 @@ pub struct QueuePair {
     capabilities: QueuePairCapabilities,
     qp_num: QpNum,
     qp_type: QpType,
+    sq_sig_all: bool,
     port: u8,
     /// As it was told last: 0 refuses reads and atomics.
     max_rd_atomic: u8,
@@ -185,6 +187,7 @@ impl QueuePair {
             },
             qp_num: raw.qp_num(),
             qp_type: config.qp_type,
+            sq_sig_all: config.sq_sig_all,
             port: 1,
             max_rd_atomic: 0,
             work: Vec::with_capacity(capabilities.max_send_wr),
@@ -228,7 +231,18 @@ impl QueuePair {
     pub fn query(&self) -> Result<QpAttributes, VerbsError> {
         let all = self.raw.query()?;
         let state = all.state.unwrap_or(QpState::Reset);
-        Ok(all.valid_in(QpType::ReliableConnection, state))
+        Ok(all.valid_in(self.qp_type, state))
+    }
+
+    /// What it was made with, and what was granted.
+    pub fn query_init(&self) -> QpInitAttributes {
+        QpInitAttributes {
+            qp_num: self.qp_num,
+            qp_type: self.qp_type,
+            capabilities: self.capabilities,
+            sq_sig_all: self.sq_sig_all,
+            has_srq: self._srq.is_some(),
+        }
     }
 
     /// All that the device has kept, whatever its state: for the report of a failure, after which verbs promise

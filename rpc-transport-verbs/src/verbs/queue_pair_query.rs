@@ -5,9 +5,10 @@
 
 use std::fmt;
 
-use super::lines::Lines;
+use super::lines::{Bytes, Lines};
 use super::memory_region::Access;
-use super::queue_pair_attributes::{AddressVector, QpAttributes};
+use super::queue_pair::QueuePairCapabilities;
+use super::queue_pair_attributes::{AddressVector, QpAttributes, QpNum};
 use super::queue_pair_state::{Attribute as A, AttributeMask, QpState, QpType};
 
 /// From INIT on, in all that follow.
@@ -97,6 +98,47 @@ impl QpAttributes {
             path_migration: PathMigration,
             dest_qp_num: DestQpNum,
         }
+    }
+}
+
+/// What a queue pair was made with (`ibv_qp_init_attr`): it does not change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QpInitAttributes {
+    /// Its number.
+    pub qp_num: QpNum,
+    /// Its type.
+    pub qp_type: QpType,
+    /// What was granted: at least what was asked for.
+    pub capabilities: QueuePairCapabilities,
+    /// Whether every send completes, asked or not.
+    pub sq_sig_all: bool,
+    /// Whether it receives from a shared receive queue.
+    pub has_srq: bool,
+}
+
+/// A line for each attribute, as wide as those of [`QpAttributes`].
+impl fmt::Display for QpInitAttributes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut lines = Lines::new(f, 18);
+        lines.line("qp_num", self.qp_num)?;
+        lines.line("qp_type", self.qp_type)?;
+        let QueuePairCapabilities {
+            max_send_wr,
+            max_recv_wr,
+            max_send_sge,
+            max_recv_sge,
+            max_inline_data,
+        } = self.capabilities;
+        lines.line("max_send_wr", max_send_wr)?;
+        lines.line("max_send_sge", max_send_sge)?;
+        if self.has_srq {
+            lines.line("receives", "from a shared receive queue")?;
+        } else {
+            lines.line("max_recv_wr", max_recv_wr)?;
+            lines.line("max_recv_sge", max_recv_sge)?;
+        }
+        lines.line("max_inline_data", Bytes(max_inline_data as u64))?;
+        lines.line("sq_sig_all", yes(self.sq_sig_all))
     }
 }
 

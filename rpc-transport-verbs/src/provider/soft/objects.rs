@@ -64,6 +64,7 @@ const LIMITS: DeviceAttributes = DeviceAttributes {
     max_locked_len: usize::MAX,
     max_inline_data: MAX_INLINE,
     max_qp_rd_atomic: MAX_RD_ATOMIC,
+    max_res_rd_atomic: MAX_RD_ATOMIC as usize * MAX_READY,
     port_count: 1,
     ..device::ATTRIBUTES
 };

@@ -12,7 +12,8 @@ use super::shared_memory::Mapping;
 use super::work_queues::{ReceiveQueue, SendQueue};
 use crate::clock;
 use crate::verbs::{
-    AddressVector, AsyncEvent, Attribute, Gid, ModifyError, QpAttributes, QpNum, QpState, QpType,
+    AddressVector, AsyncEvent, Attribute, Gid, ModifyError, PathMigration, QpAttributes, QpNum,
+    QpState, QpType,
 };
 
 /// One queue pair.
@@ -318,6 +319,11 @@ impl State {
         QpAttributes {
             state: Some(qp.state),
             sq_draining: Some(qp.state == QpState::Sqd && qp.draining.is_some()),
+            // There is one path, and nowhere to go from it.
+            path_migration: qp
+                .attributes
+                .path_migration
+                .or(Some(PathMigration::Migrated)),
             ..qp.attributes
         }
     }

@@ -1,6 +1,7 @@
 use super::*;
 use crate::verbs::{
-    AckTimeout, AlternatePath, Gid, Mtu, PathMigration, Psn, QpNum, RetryCount, RnrRetry, RnrTimer,
+    AckTimeout, AlternatePath, Context, Gid, Mtu, PathMigration, Psn, QueuePairConfig, RetryCount,
+    RnrRetry, RnrTimer,
 };
 
 /// The manual's three tables, a row for each state, written out as they are.
@@ -160,6 +161,43 @@ sq_psn             0xabcdef";
         "",
         "nothing is said of nothing"
     );
+}
+
+#[test]
+fn what_it_was_made_with_is_told_too() {
+    let context = Context::open("soft").unwrap();
+    let cq = context.create_cq(32).unwrap();
+    let cq = &cq.handle();
+    let domain = context.alloc_pd().unwrap();
+    let config = QueuePairConfig {
+        sq_sig_all: true,
+        max_send_wr: 5,
+        ..QueuePairConfig::new(cq, cq)
+    };
+    let queue_pair = domain.create_qp(config).unwrap();
+    let init = queue_pair.query_init();
+    assert_eq!(init.capabilities, queue_pair.capabilities());
+    let expected = format!(
+        "\
+qp_num             {}
+qp_type            RC
+max_send_wr        5
+max_send_sge       1
+max_recv_wr        16
+max_recv_sge       1
+max_inline_data    {} bytes
+sq_sig_all         yes",
+        init.qp_num, init.capabilities.max_inline_data
+    );
+    assert_eq!(init.to_string(), expected);
+    let srq = domain.create_srq(1, 1).unwrap();
+    let config = QueuePairConfig {
+        srq: Some(&srq),
+        ..QueuePairConfig::new(cq, cq)
+    };
+    let init = domain.create_qp(config).unwrap().query_init();
+    assert!(init.has_srq && !init.sq_sig_all);
+    assert!(init.to_string().contains("shared receive queue"));
 }
 
 #[test]
