@@ -67,6 +67,7 @@ fn consequence_of(event: AsyncEvent) -> Consequence {
         | AsyncEvent::PortActive { .. }
         | AsyncEvent::ClientReregister { .. } => Consequence::AddressChanges,
         AsyncEvent::PortError { .. }
+        | AsyncEvent::DeviceSpeedChange { .. }
         | AsyncEvent::PkeyChange { .. }
         | AsyncEvent::WorkQueueFatal
         | AsyncEvent::Unknown(_) => Consequence::Said(Level::WARN),
@@ -127,6 +128,12 @@ impl fmt::Display for DeviceEvent {
                 "port {port} of {device} is down: calls under way may time out; connections stay, and survive if it is back before their retries are used up. Check the cable, the switch and the network device"
             ),
             AsyncEvent::PortActive { port } => write!(f, "port {port} of {device} is up"),
+            AsyncEvent::DeviceSpeedChange { port } => {
+                write!(
+                    f,
+                    "the link of port {port} of {device} has another speed: check its cable if it is a lower one"
+                )
+            }
             AsyncEvent::LidChange { port } => write!(
                 f,
                 "port {port} of {device} has another local identifier: connections to the old one will fail, and new ones take the present one"
@@ -429,6 +436,11 @@ mod tests {
                     "survive if it is back",
                     "Check the cable",
                 ],
+            ),
+            (
+                DeviceSpeedChange { port: 2 },
+                said(Level::WARN),
+                &["port 2 of", "another speed", "cable"],
             ),
             (PortActive { port: 2 }, address, &["port 2", "is up"]),
             (

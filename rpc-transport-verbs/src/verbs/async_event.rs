@@ -105,6 +105,11 @@ pub enum AsyncEvent {
     },
     /// A work queue of a kind that this layer does not make has failed.
     WorkQueueFatal,
+    /// A port's link has another speed or width.
+    DeviceSpeedChange {
+        /// Which, from 1.
+        port: u8,
+    },
     /// An event that is newer than this layer, by its number.
     Unknown(i32),
 }

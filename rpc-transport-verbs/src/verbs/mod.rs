@@ -40,6 +40,7 @@ mod device_capabilities;
 mod device_list;
 mod element;
 mod error;
+mod explanation;
 mod exposed_memory;
 mod flags;
 mod fork;
@@ -80,6 +81,7 @@ pub use element::{Element, Elements};
 pub use error::{
     Busy, ClaimError, Forked, ModifyError, OpenError, PostError, PostErrorReason, VerbsError,
 };
+pub use explanation::Explanation;
 pub use exposed_memory::{ExposedMemory, RemoteMemory};
 pub use fork::{ForkStatus, fork_init, is_fork_initialized};
 pub use gid::{Gid, GidEntry, GidType, PartitionKey};

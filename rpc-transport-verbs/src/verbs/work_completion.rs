@@ -176,7 +176,8 @@ macro_rules! statuses {
                 }
             }
 
-            fn verbs_name(self) -> &'static str {
+            /// Its name in `enum ibv_wc_status`, without the prefix: `LOC_LEN_ERR`.
+            pub fn verbs_name(self) -> &'static str {
                 match self {
                     $(Self::$name => $verbs,)*
                     Self::Unknown(_) => "IBV_WC_?",

@@ -169,6 +169,7 @@ unsafe fn interpret(raw: &RawAsyncEvent) -> AsyncEvent {
         17 => AsyncEvent::ClientReregister { port: port() },
         18 => AsyncEvent::GidChange { port: port() },
         19 => AsyncEvent::WorkQueueFatal,
+        20 => AsyncEvent::DeviceSpeedChange { port: port() },
         unknown => AsyncEvent::Unknown(unknown),
     }
 }

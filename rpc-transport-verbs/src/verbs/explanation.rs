@@ -1,0 +1,122 @@
+//! What a failure means, what usually causes it, and what to look at.
+//!
+//! `docs/verbs-errors.md` is made from here: see `tests/verbs_explanations.rs`.
+
+mod events;
+mod statuses;
+
+use std::fmt;
+
+use super::async_event::AsyncEvent;
+use super::work_completion::CompletionStatus;
+
+/// What is known of one way to fail, or of one event, for whoever has to find out why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Explanation {
+    /// What the device says by it, and in what state things are left.
+    pub meaning: &'static str,
+    /// What usually causes it, the most frequent first.
+    pub causes: &'static str,
+    /// What to look at, and what to do.
+    pub look_at: &'static str,
+}
+
+impl fmt::Display for Explanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            meaning,
+            causes,
+            look_at,
+        } = self;
+        write!(f, "{meaning} Usual causes: {causes} Look at: {look_at}")
+    }
+}
+
+impl CompletionStatus {
+    /// What it means, what usually causes it, and what to look at.
+    pub fn explanation(self) -> Explanation {
+        statuses::explain(self)
+    }
+}
+
+impl AsyncEvent {
+    /// What it means, what usually causes it, and what to look at.
+    pub fn explanation(&self) -> Explanation {
+        events::of(self).explanation
+    }
+
+    /// Its name in `enum ibv_event_type`, without the prefix: `QP_FATAL`.
+    pub fn verbs_name(&self) -> &'static str {
+        events::of(self).verbs_name
+    }
+
+    /// Its number in `enum ibv_event_type`.
+    pub fn code(&self) -> i32 {
+        match self {
+            Self::Unknown(code) => *code,
+            known => events::of(known).code,
+        }
+    }
+
+    /// Every event that has a name: its number, its name, and what is known of it.
+    pub fn explained() -> impl Iterator<Item = (i32, &'static str, Explanation)> {
+        let all = events::ALL.iter();
+        all.map(|event| (event.code, event.verbs_name, event.explanation))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each of its three parts is at least a sentence, and says something that the others do not.
+    fn is_whole(what: &str, explanation: Explanation) {
+        let Explanation {
+            meaning,
+            causes,
+            look_at,
+        } = explanation;
+        for part in [meaning, causes, look_at] {
+            assert!(part.len() > 20 && part.ends_with('.'), "{what}: {part:?}");
+            assert!(!part.contains("  "), "{what}: {part:?}");
+        }
+        assert!(meaning != causes && causes != look_at, "{what}");
+    }
+
+    #[test]
+    fn every_status_is_explained_and_no_two_alike() {
+        let mut seen = std::collections::HashSet::new();
+        for status in CompletionStatus::NAMED {
+            let explanation = status.explanation();
+            is_whole(&status.to_string(), explanation);
+            assert!(seen.insert(explanation.meaning), "{status}");
+        }
+        is_whole("unknown", CompletionStatus::Unknown(99).explanation());
+    }
+
+    #[test]
+    fn every_event_is_explained_and_no_two_alike() {
+        let mut seen = std::collections::HashSet::new();
+        let mut codes = Vec::new();
+        for (code, name, explanation) in AsyncEvent::explained() {
+            is_whole(name, explanation);
+            assert!(seen.insert(explanation.meaning), "{name}");
+            codes.push(code);
+        }
+        assert_eq!(codes, (0..=20).collect::<Vec<_>>());
+        let unknown = AsyncEvent::Unknown(99);
+        is_whole("unknown", unknown.explanation());
+        assert_eq!((unknown.code(), unknown.verbs_name()), (99, "?"));
+        let fatal = AsyncEvent::DeviceFatal;
+        assert_eq!((fatal.code(), fatal.verbs_name()), (8, "DEVICE_FATAL"));
+    }
+
+    #[test]
+    fn an_explanation_prints_as_three_sentences() {
+        let said = CompletionStatus::RetryExceeded.explanation().to_string();
+        for words in ["did not answer", "Usual causes: ", "Look at: "] {
+            assert!(said.contains(words), "{said}");
+        }
+    }
+}

@@ -1,0 +1,309 @@
+//! What can happen to an object without having been asked for.
+
+use super::{AsyncEvent, Explanation};
+
+/// One kind of event.
+pub(super) struct Event {
+    pub(super) code: i32,
+    pub(super) verbs_name: &'static str,
+    pub(super) explanation: Explanation,
+}
+
+const fn event(
+    code: i32,
+    verbs_name: &'static str,
+    [meaning, causes, look_at]: [&'static str; 3],
+) -> Event {
+    Event {
+        code,
+        verbs_name,
+        explanation: Explanation {
+            meaning,
+            causes,
+            look_at,
+        },
+    }
+}
+
+/// The kind of this event.
+pub(super) fn of(event: &AsyncEvent) -> &'static Event {
+    use AsyncEvent as E;
+    let code = match event {
+        E::CompletionQueueError { .. } => 0,
+        E::QpFatal { .. } => 1,
+        E::QpRequestError { .. } => 2,
+        E::QpAccessError { .. } => 3,
+        E::CommunicationEstablished { .. } => 4,
+        E::SqDrained { .. } => 5,
+        E::PathMigrated { .. } => 6,
+        E::PathMigrationError { .. } => 7,
+        E::DeviceFatal => 8,
+        E::PortActive { .. } => 9,
+        E::PortError { .. } => 10,
+        E::LidChange { .. } => 11,
+        E::PkeyChange { .. } => 12,
+        E::SmChange { .. } => 13,
+        E::SrqError { .. } => 14,
+        E::SrqLimitReached { .. } => 15,
+        E::QpLastWqeReached { .. } => 16,
+        E::ClientReregister { .. } => 17,
+        E::GidChange { .. } => 18,
+        E::WorkQueueFatal => 19,
+        E::DeviceSpeedChange { .. } => 20,
+        E::Unknown(_) => return &UNKNOWN,
+    };
+    // The table is in the order of the numbers.
+    &ALL[code]
+}
+
+const UNKNOWN: Event = event(
+    -1,
+    "?",
+    [
+        "An event that this version of the layer does not know: the library of the system is newer.",
+        "A driver or a kernel that raises an event which was added since.",
+        "The number, in the header infiniband/verbs.h of the system's library (`enum ibv_event_type`).",
+    ],
+);
+
+pub(super) const ALL: [Event; 21] = [
+    event(
+        0,
+        "CQ_ERR",
+        [
+            "A completion queue is dead: a completion had no place in it and is lost. Queue pairs that complete to it \
+             go to ERR; what it held already may still be polled on some devices.",
+            "The queue is smaller than the sum of what can complete to it: the send and receive queues of all its queue \
+             pairs, and the shared receive queue. It was not polled in time, and that sum was too small to need no \
+             polling.",
+            "The depth given at creation beside that sum (the queues that were granted may be deeper than those asked \
+             for). Make a new one: it cannot be repaired. On Soft-RoCE it goes on working, less the completions that \
+             are lost.",
+        ],
+    ),
+    event(
+        1,
+        "QP_FATAL",
+        [
+            "A queue pair has failed in a way that no completion can tell. It is in ERR.",
+            "Its completion queue overran, so that the error has no place to be told; the device or the driver found \
+             the queue pair's own memory or state to be inconsistent.",
+            "CQ_ERR of its completion queues at about the same time; the system's log. Destroy it; connect anew.",
+        ],
+    ),
+    event(
+        2,
+        "QP_REQ_ERR",
+        [
+            "A peer sent this queue pair a request that is not permitted, and that took no receive which could tell. \
+             The queue pair is in ERR; the peer's completion says REM_INV_REQ_ERR.",
+            "A remote operation that the queue pair's `access` does not permit; more READs and atomics at a time than \
+             its max_dest_rd_atomic; an atomic operation at an address that is no multiple of 8; a packet that does \
+             not fit the one before.",
+            "`access` and max_dest_rd_atomic of this queue pair beside what the peer does; the peer's max_rd_atomic, \
+             which must not be larger.",
+        ],
+    ),
+    event(
+        3,
+        "QP_ACCESS_ERR",
+        [
+            "A peer's request named memory of this side that it may not use. The memory was not touched. The queue pair \
+             is in ERR; the peer's completion says REM_ACCESS_ERR.",
+            "A remote key that is stale, of another protection domain or bound to another queue pair; a range that is \
+             not inside of the region or the window; rights that were not granted. Or a peer that tries.",
+            "What this side told the peer (address, length, remote key) and whether the region or the window was taken \
+             away since; its access flags.",
+        ],
+    ),
+    event(
+        4,
+        "COMM_EST",
+        [
+            "The first message came to a queue pair that is in RTR and not yet in RTS. Nothing is wrong: the peer was \
+             quicker with its side of the set-up.",
+            "The set-up of connections, where the last word (\"ready\") of the peer has not arrived and its first \
+             message has.",
+            "Nothing. Who waits for that last word may take this for it, and go to RTS.",
+        ],
+    ),
+    event(
+        5,
+        "SQ_DRAINED",
+        [
+            "A queue pair that was brought to SQD has nothing under way any more: its attributes may be changed now, or \
+             it may go back to RTS.",
+            "The program's own transition from RTS to SQD with notify_drained; on Soft-RoCE without, too.",
+            "sq_draining in the query, which is false from now on. If the event never comes: requests that the peer \
+             does not acknowledge.",
+        ],
+    ),
+    event(
+        6,
+        "PATH_MIG",
+        [
+            "The connection has moved to its alternate path, which is its path now. It goes on.",
+            "The primary path failed, or the peer's side migrated, or the program asked for it.",
+            "Why the primary path failed: port events, counters of the link. Load a new alternate path and arm it \
+             again.",
+        ],
+    ),
+    event(
+        7,
+        "PATH_MIG_ERR",
+        [
+            "The peer wanted to move the connection to the alternate path, and this side could not.",
+            "The alternate path of this side is not loaded, not armed, or differs from the peer's.",
+            "alternate_path and path_migration of both sides.",
+        ],
+    ),
+    event(
+        8,
+        "DEVICE_FATAL",
+        [
+            "The device has failed, and with it everything that was made from it. No completion has to be expected any \
+             more.",
+            "A failure of the hardware or the firmware; a reset by the driver; the device was taken out of the machine \
+             or of this virtual machine.",
+            "The system's log (`dmesg`). Everything has to be destroyed and the device closed; then it may be opened \
+             again, if it is there.",
+        ],
+    ),
+    event(
+        9,
+        "PORT_ACTIVE",
+        [
+            "A port's link is up, and it can be used.",
+            "A cable was plugged in; the network device was set up; on InfiniBand, a subnet manager has configured the \
+             port.",
+            "The port's addresses, which may be others than before: query the GID table again. Connections that failed \
+             in between have to be made anew.",
+        ],
+    ),
+    event(
+        10,
+        "PORT_ERR",
+        [
+            "A port's link is down. Queue pairs stay as they are; their requests are repeated until the retries are \
+             used up, and then fail with RETRY_EXC_ERR.",
+            "A cable; the switch; `ip link set … down`; on InfiniBand, a subnet manager that took the port down.",
+            "physical_state and state of the port; the switch's port; the system's log. A link that comes back within \
+             timeout × (retry_cnt + 1) costs nothing.",
+        ],
+    ),
+    event(
+        11,
+        "LID_CHANGE",
+        [
+            "The subnet manager gave a port another local identifier (or first one).",
+            "A subnet manager that was started, or replaced by one with other tables; two subnets that were joined.",
+            "`lid` of the port. Peers that have the old one in their address vectors no longer reach this side: \
+             connections have to be made anew.",
+        ],
+    ),
+    event(
+        12,
+        "PKEY_CHANGE",
+        [
+            "A port's table of partition keys has changed.",
+            "The subnet manager's configuration of partitions; on Ethernet it is not raised.",
+            "The table (`query_pkey_table`): whether the key is still at the index that queue pairs were given. If not, \
+             packets are dropped on one of the two sides (bad_pkey_count), and requests end with RETRY_EXC_ERR.",
+        ],
+    ),
+    event(
+        13,
+        "SM_CHANGE",
+        [
+            "Another subnet manager answers for a port's subnet. Traffic goes on.",
+            "The subnet manager was restarted, or another one took over.",
+            "`sm_lid` and `sm_sl` of the port, for those who talk to it. Multicast groups and other registrations may \
+             have to be made again (CLIENT_REREGISTER then says so).",
+        ],
+    ),
+    event(
+        14,
+        "SRQ_ERR",
+        [
+            "A shared receive queue has failed: nothing can be received through it any more, nor posted to it. Its queue \
+             pairs will fail.",
+            "The device or the driver found the queue's memory or state to be inconsistent.",
+            "The system's log. Destroy its queue pairs and then the queue; make new ones.",
+        ],
+    ),
+    event(
+        15,
+        "SRQ_LIMIT_REACHED",
+        [
+            "Fewer receives than the limit are left in a shared receive queue. The limit is disarmed by it. Nothing has \
+             failed yet.",
+            "Messages come faster than receives are posted again: that is what the limit is armed for.",
+            "Post receives, then arm the limit again. A limit that is armed while fewer are left may raise the event at \
+             once or at the next message only, so look at the count yourself after arming.",
+        ],
+    ),
+    event(
+        16,
+        "QP_LAST_WQE_REACHED",
+        [
+            "A queue pair in ERR that receives from a shared receive queue will take no more from it, and all that it \
+             had taken has been completed. It can be destroyed without losing a receive.",
+            "The queue pair has gone to ERR, whatever the reason.",
+            "Poll the completion queue until it is empty, then destroy the queue pair. Do not wait for this event \
+             without a limit of time: Soft-RoCE never raises it, nor do devices for queue pairs that took nothing.",
+        ],
+    ),
+    event(
+        17,
+        "CLIENT_REREGISTER",
+        [
+            "The subnet manager asks for a port's registrations again: multicast groups, services, events.",
+            "A subnet manager that was restarted and has lost them.",
+            "Join multicast groups again. Connections are not touched.",
+        ],
+    ),
+    event(
+        18,
+        "GID_CHANGE",
+        [
+            "A port's table of GIDs has changed.",
+            "On Ethernet: an IP address, a VLAN or a MAC address was added, changed or taken away; the network device \
+             went up or down. On InfiniBand: the subnet's prefix changed.",
+            "The table (`query_gid_table`): whether the GID is still at the index that queue pairs and address handles \
+             were given. Connections over an entry that is gone fail with RETRY_EXC_ERR.",
+        ],
+    ),
+    event(
+        19,
+        "WQ_FATAL",
+        [
+            "A work queue, which is one half of a queue pair that was made of parts, has failed.",
+            "The device or the driver found its memory or state to be inconsistent. This layer makes no such queues, so \
+             it is of another part of the program.",
+            "The system's log; whoever made the queue.",
+        ],
+    ),
+    event(
+        20,
+        "DEVICE_SPEED_CHANGE",
+        [
+            "A port's link has another speed or width than before.",
+            "The link was trained again: a bad cable or module that lost lanes, a switch that was configured anew, a \
+             power state.",
+            "`rate` of the port beside what the cable and the switch can do; error counters of the link \
+             (symbol_error, link_error_recovery).",
+        ],
+    ),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_is_in_the_order_of_the_numbers() {
+        for (index, event) in ALL.iter().enumerate() {
+            assert_eq!(event.code, i32::try_from(index).unwrap());
+        }
+    }
+}
