@@ -1,7 +1,7 @@
 //! What is outside a device's limits, refused by name before the device is asked: devices have one error
 //! number for all of it, and some take what they should refuse.
 
-use crate::verbs::{Attribute, ModifyError, QpAttributes, QpState, VerbsError};
+use crate::verbs::{AddressVector, Attribute, ModifyError, QpAttributes, QpState, VerbsError};
 
 /// Refuses a parameter outside `min..=max`.
 pub(super) fn in_range(
@@ -34,6 +34,16 @@ pub(super) struct WrongValue {
 }
 
 impl WrongValue {
+    /// The error of a call that it was given to as an argument.
+    pub(super) fn of(self, call: &'static str, argument: &'static str) -> VerbsError {
+        VerbsError::InvalidArgument {
+            call,
+            argument,
+            value: self.value,
+            reason: self.reason,
+        }
+    }
+
     /// The error of the transition that it was given for.
     pub(super) fn at(self, from: QpState, to: QpState) -> ModifyError {
         let Self {
@@ -81,16 +91,8 @@ impl AttributeLimits {
             let is_wrong = index >= self.pkey_count;
             refuse_if(is_wrong, Attribute::PkeyIndex, index.into(), reason)?;
         }
-        if let Some(address) = attributes.address {
-            let refuse_if =
-                |is_wrong, value, reason| refuse_if(is_wrong, Attribute::Address, value, reason);
-            let reason = "port: the device has no such port";
-            refuse_if(!is_port(address.port), address.port.into(), reason)?;
-            let reason = "sl: service levels have 4 bits";
-            refuse_if(address.sl > 15, address.sl.into(), reason)?;
-            let reason = "flow_label: flow labels have 20 bits";
-            let label = address.flow_label;
-            refuse_if(label >> 20 != 0, label.into(), reason)?;
+        if let Some(address) = &attributes.address {
+            self.check_address(address)?;
         }
         if let Some(number) = attributes.dest_qp_num {
             let reason = "queue-pair numbers have 24 bits";
@@ -108,5 +110,24 @@ impl AttributeLimits {
             refuse_if(is_wrong, Attribute::MaxDestRdAtomic, count.into(), reason)?;
         }
         Ok(())
+    }
+    /// The same for an address by itself.
+    pub(super) fn check_address(&self, address: &AddressVector) -> Result<(), WrongValue> {
+        let refuse_if = |is_wrong: bool, value: u64, reason| {
+            let error = WrongValue {
+                attribute: Attribute::Address,
+                value,
+                reason,
+            };
+            if is_wrong { Err(error) } else { Ok(()) }
+        };
+        let is_port = (1..=self.port_count).contains(&address.port);
+        let reason = "port: the device has no such port";
+        refuse_if(!is_port, address.port.into(), reason)?;
+        let reason = "sl: service levels have 4 bits";
+        refuse_if(address.sl > 15, address.sl.into(), reason)?;
+        let reason = "flow_label: flow labels have 20 bits";
+        let label = address.flow_label;
+        refuse_if(label >> 20 != 0, label.into(), reason)
     }
 }

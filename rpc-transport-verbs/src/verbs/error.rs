@@ -116,6 +116,18 @@ pub enum VerbsError {
         /// The most that is taken.
         max: u64,
     },
+    /// An argument breaks a rule (`EINVAL`).
+    #[error("{call}: {argument} = {value}: {reason}")]
+    InvalidArgument {
+        /// The verb.
+        call: &'static str,
+        /// The argument's name.
+        argument: &'static str,
+        /// What was given, as a number.
+        value: u64,
+        /// The rule.
+        reason: &'static str,
+    },
     /// Remote write or remote atomic access needs local write access as well (`EINVAL`).
     #[error("register: REMOTE_WRITE and REMOTE_ATOMIC need LOCAL_WRITE as well")]
     RemoteWithoutLocalWrite,
@@ -360,12 +372,30 @@ pub enum PostErrorReason {
         /// Bytes of the elements together.
         len: usize,
     },
+    /// The number that an atomic works on has an address that is a multiple of eight (`EINVAL`). Some devices
+    /// leave it to the peer's to refuse.
+    #[error("{operation}: the address {addr:#x} is no multiple of eight")]
+    AtomicAlignment {
+        /// What was asked for.
+        operation: &'static str,
+        /// The remote address.
+        addr: u64,
+    },
     /// The queue pair was told to have no reads and atomics outstanding (`EINVAL`): on some devices the
     /// request would wait for ever.
     #[error("{operation}: the queue pair's max_rd_atomic is 0, so that it would wait for ever")]
     NoReads {
         /// What was asked for.
         operation: &'static str,
+    },
+    /// A datagram is one packet, and has to fit the port's MTU (`EINVAL`). Some devices take it, and complete
+    /// it in error.
+    #[error("a datagram of {len} bytes is longer than the {limit} that the port takes")]
+    DatagramTooLong {
+        /// Bytes to send.
+        len: usize,
+        /// The port's MTU.
+        limit: usize,
     },
     /// A datagram without a destination (`EINVAL`).
     #[error("a datagram needs a destination: WorkRequest::to")]

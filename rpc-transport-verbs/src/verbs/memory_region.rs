@@ -53,13 +53,18 @@ impl Access {
 
     /// As a device says them; bits that this layer has no name for are kept.
     #[cfg(feature = "rdma")]
-    pub(crate) fn from_bits(bits: u32) -> Self {
+    pub(crate) const fn from_bits(bits: u32) -> Self {
         Self(bits)
     }
 
     /// The bits.
-    pub fn bits(self) -> u32 {
+    pub const fn bits(self) -> u32 {
         self.0
+    }
+
+    /// The same without any of `other`.
+    pub const fn without(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
     }
 
     /// Whether all of `other` is in it.

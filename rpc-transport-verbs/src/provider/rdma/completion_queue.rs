@@ -3,15 +3,15 @@
 use std::mem::MaybeUninit;
 use std::os::raw::c_int;
 use std::ptr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use rdma_sys::{ibv_cq, ibv_poll_cq, ibv_req_notify_cq, ibv_wc, ibv_wc_opcode};
+use rdma_sys::{ibv_cq, ibv_poll_cq, ibv_req_notify_cq, ibv_wc, ibv_wc_flags, ibv_wc_opcode};
 
 use super::super::limits::in_range;
 use super::completion_channel::{Channel, CompletionChannel};
 use super::context::Handle;
-use super::{BATCH, check, log_leak, next_number, os_error, to_u32};
+use super::{BATCH, check, log_leak, next_number, not_supported, os_error, to_u32};
 use crate::verbs::{CompletionOpcode, Extras, QpNum, VerbsError, WorkCompletion, WrId};
 
 /// Events of a queue that are acknowledged at a time: the library takes a mutex for each call.
@@ -25,6 +25,8 @@ pub(super) struct Queue {
     /// Where it raises events; and what was taken from there and not acknowledged yet.
     channel: Option<Arc<Channel>>,
     unacknowledged: AtomicU32,
+    /// The queue pairs of datagrams that receive to it.
+    pub(super) datagrams: Datagrams,
     pub(super) handle: Arc<Handle>,
 }
 
@@ -74,7 +76,7 @@ impl Drop for Queue {
 #[derive(Debug)]
 pub(crate) struct CompletionQueue {
     pub(super) queue: Arc<Queue>,
-    capacity: usize,
+    capacity: AtomicUsize,
 }
 
 impl CompletionQueue {
@@ -117,12 +119,16 @@ impl CompletionQueue {
             number,
             channel,
             unacknowledged: AtomicU32::new(0),
+            datagrams: Datagrams::default(),
             handle: Arc::clone(handle),
         });
         if let Some(channel) = &queue.channel {
             channel.know(number, &queue);
         }
-        Ok(Self { queue, capacity })
+        Ok(Self {
+            queue,
+            capacity: AtomicUsize::new(capacity),
+        })
     }
 
     pub(super) fn raw(&self) -> *mut ibv_cq {
@@ -138,6 +144,7 @@ impl CompletionQueue {
         self.queue.handle.fork_guard.check()?;
         let mut batch = [const { MaybeUninit::<ibv_wc>::uninit() }; BATCH];
         let mut polled = 0;
+        let datagrams = &self.queue.datagrams;
         while polled < max {
             let wanted = (max - polled).min(BATCH);
             // SAFETY: the queue is alive, and there is room for as many as are wanted.
@@ -153,7 +160,7 @@ impl CompletionQueue {
             for raw in &batch[..count.min(wanted)] {
                 // SAFETY: the library has written the first `count`; what it leaves out on an error
                 // (everything but `wr_id`, `status`, `qp_num`) is never looked at below.
-                out.push(unsafe { completion(raw.as_ptr()) });
+                out.push(unsafe { completion(raw.as_ptr(), datagrams) });
             }
             polled += count;
             if count < wanted {
@@ -174,16 +181,71 @@ impl CompletionQueue {
         check("req_notify_cq", returned)
     }
 
-    pub(crate) fn resize(&self, _depth: usize) -> Result<(), VerbsError> {
-        check("resize_cq", 95)
+    pub(crate) fn resize(&self, depth: usize) -> Result<(), VerbsError> {
+        const CALL: &str = "resize_cq";
+        let handle = &self.queue.handle;
+        handle.fork_guard.check()?;
+        in_range(CALL, "depth", depth, 1, handle.limits.max_cqe)?;
+        let wanted = c_int::try_from(depth).unwrap_or(c_int::MAX);
+        // SAFETY: the queue is alive.
+        let returned = unsafe { (handle.library.ibv_resize_cq)(self.queue.raw, wanted) };
+        if returned.saturating_abs() == rustix::io::Errno::INVAL.raw_os_error() {
+            return Err(VerbsError::InvalidArgument {
+                call: CALL,
+                argument: "depth",
+                value: depth as u64,
+                reason: "it holds more completions than that",
+            });
+        }
+        check(CALL, returned)
+            .map_err(|error| not_supported(handle, CALL, "other depths", error))?;
+        // SAFETY: the library has written what it has now; one thread at a time resizes a queue.
+        let granted = super::limit(unsafe { (*self.queue.raw).cqe });
+        // It publishes nothing.
+        self.capacity.store(granted, Ordering::Relaxed);
+        Ok(())
     }
 
     pub(crate) fn capacity(&self) -> usize {
-        self.capacity
+        self.capacity.load(Ordering::Relaxed)
     }
 
     pub(crate) fn number(&self) -> u32 {
         self.queue.number
+    }
+}
+
+/// Which queue pairs are of datagrams: their completions say where a message came from. Some drivers write that
+/// into those of connected ones, too, where it means nothing.
+#[derive(Debug, Default)]
+pub(super) struct Datagrams {
+    /// How many there are: of most queues, none.
+    count: AtomicUsize,
+    numbers: Mutex<Vec<QpNum>>,
+}
+
+impl Datagrams {
+    pub(super) fn insert(&self, qp_num: QpNum) {
+        let mut numbers = self.numbers();
+        numbers.push(qp_num);
+        self.count.store(numbers.len(), Ordering::Relaxed);
+    }
+
+    pub(super) fn remove(&self, qp_num: QpNum) {
+        let mut numbers = self.numbers();
+        numbers.retain(|number| *number != qp_num);
+        self.count.store(numbers.len(), Ordering::Relaxed);
+    }
+
+    #[inline]
+    fn contains(&self, qp_num: QpNum) -> bool {
+        // Relaxed: the queue pair was made before it received, and who polls learned of that from the device.
+        self.count.load(Ordering::Relaxed) != 0 && self.numbers().contains(&qp_num)
+    }
+
+    fn numbers(&self) -> MutexGuard<'_, Vec<QpNum>> {
+        // Changed in one step.
+        self.numbers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -192,7 +254,7 @@ impl CompletionQueue {
 /// `raw` points to a completion of which `wr_id`, `status` and `qp_num` have been written, and on
 /// success all that its kind has.
 #[inline]
-unsafe fn completion(raw: *const ibv_wc) -> WorkCompletion {
+unsafe fn completion(raw: *const ibv_wc, datagrams: &Datagrams) -> WorkCompletion {
     // SAFETY: written in every completion, says the caller.
     let (wr_id, status, qp_num) = unsafe { ((*raw).wr_id, (*raw).status, (*raw).qp_num) };
     let mut completion = WorkCompletion {
@@ -207,20 +269,89 @@ unsafe fn completion(raw: *const ibv_wc) -> WorkCompletion {
         extras: Extras::default(),
     };
     if status == 0 {
-        // SAFETY: written in every successful completion; the length in those of receives.
+        // SAFETY: written in every successful completion; length and flags in those of receives.
         unsafe {
             match (*raw).opcode {
                 ibv_wc_opcode::IBV_WC_SEND => {}
                 ibv_wc_opcode::IBV_WC_RECV => {
                     completion.opcode = CompletionOpcode::Receive;
                     completion.byte_len = (*raw).byte_len;
+                    let is_plain = (*raw).wc_flags & (WITH_IMM | WITH_INV) == 0;
+                    if !is_plain || datagrams.contains(completion.qp_num) {
+                        received(raw, datagrams, &mut completion);
+                    }
                 }
-                other => {
-                    let number = u8::try_from(other).unwrap_or(u8::MAX);
-                    completion.opcode = CompletionOpcode::Other(number);
-                }
+                _ => other_than_message(raw, datagrams, &mut completion),
             }
         }
     }
     completion
+}
+
+const WITH_IMM: u32 = ibv_wc_flags::IBV_WC_WITH_IMM.0;
+const WITH_INV: u32 = ibv_wc_flags::IBV_WC_WITH_INV.0;
+
+/// What a receive may have besides its length.
+///
+/// # Safety
+///
+/// As for [`completion`], of a receive that succeeded.
+#[cold]
+unsafe fn received(raw: *const ibv_wc, datagrams: &Datagrams, completion: &mut WorkCompletion) {
+    // SAFETY: written in every receive that succeeded, says the caller.
+    let flags = unsafe { (*raw).wc_flags };
+    // SAFETY: a flag says that it was written.
+    let data = || unsafe { &(*raw).imm_data_invalidated_rkey_union };
+    if flags & WITH_IMM != 0 {
+        // In the order of the wire. SAFETY: as above.
+        completion.data = u32::from_be(unsafe { data().imm_data });
+        completion.extras.0 |= Extras::IMMEDIATE;
+    } else if flags & WITH_INV != 0 {
+        // SAFETY: as above.
+        completion.data = unsafe { data().invalidated_rkey };
+        completion.extras.0 |= Extras::INVALIDATED;
+    }
+    // Some drivers say of every receive that it has a global route.
+    if datagrams.contains(completion.qp_num) {
+        // SAFETY: written in every receive of a datagram.
+        completion.src_qp = unsafe { (*raw).src_qp };
+        completion.extras.0 |= Extras::SOURCE;
+        if flags & ibv_wc_flags::IBV_WC_GRH.0 != 0 {
+            completion.extras.0 |= Extras::GLOBAL_ROUTE;
+        }
+    }
+}
+
+/// # Safety
+///
+/// As for [`completion`], of a request that succeeded.
+#[cold]
+unsafe fn other_than_message(
+    raw: *const ibv_wc,
+    datagrams: &Datagrams,
+    completion: &mut WorkCompletion,
+) {
+    // SAFETY: written in every successful completion, says the caller.
+    let (opcode, has_len) = match unsafe { (*raw).opcode } {
+        ibv_wc_opcode::IBV_WC_RDMA_WRITE => (CompletionOpcode::RdmaWrite, false),
+        ibv_wc_opcode::IBV_WC_RDMA_READ => (CompletionOpcode::RdmaRead, true),
+        ibv_wc_opcode::IBV_WC_COMP_SWAP => (CompletionOpcode::CompareAndSwap, true),
+        ibv_wc_opcode::IBV_WC_FETCH_ADD => (CompletionOpcode::FetchAndAdd, true),
+        ibv_wc_opcode::IBV_WC_BIND_MW => (CompletionOpcode::BindWindow, false),
+        ibv_wc_opcode::IBV_WC_LOCAL_INV => (CompletionOpcode::LocalInvalidate, false),
+        ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM => (CompletionOpcode::ReceiveRdmaWithImm, true),
+        other => {
+            let number = u8::try_from(other).unwrap_or(u8::MAX);
+            (CompletionOpcode::Other(number), false)
+        }
+    };
+    completion.opcode = opcode;
+    if has_len {
+        // SAFETY: written in the completions of what brought bytes here.
+        completion.byte_len = unsafe { (*raw).byte_len };
+    }
+    if completion.opcode == CompletionOpcode::ReceiveRdmaWithImm {
+        // SAFETY: a receive that succeeded.
+        unsafe { received(raw, datagrams, completion) };
+    }
 }

@@ -539,7 +539,7 @@ unsafe fn query_device(
 
 /// The longest inline message, found by trying: a queue pair is made and destroyed for each length
 /// until one is granted. 0 if none is, or nothing can be made.
-fn probe_inline(handle: &Arc<Handle>) -> usize {
+pub(super) fn probe_inline(handle: &Arc<Handle>) -> usize {
     let (Ok(domain), Ok(queue)) = (
         ProtectionDomain::alloc(handle),
         CompletionQueue::create(handle, 1, None),

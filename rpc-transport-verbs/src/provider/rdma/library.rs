@@ -6,9 +6,9 @@ use std::sync::OnceLock;
 
 use libloading::os::unix;
 use rdma_sys::{
-    _compat_ibv_port_attr, ibv_comp_channel, ibv_context, ibv_cq, ibv_device, ibv_device_attr,
-    ibv_gid, ibv_mr, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_init_attr, ibv_srq, ibv_srq_attr,
-    ibv_srq_init_attr,
+    _compat_ibv_port_attr, ibv_ah, ibv_ah_attr, ibv_comp_channel, ibv_context, ibv_cq, ibv_device,
+    ibv_device_attr, ibv_gid, ibv_mr, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_init_attr, ibv_srq,
+    ibv_srq_attr, ibv_srq_init_attr,
 };
 
 use super::async_events::RawAsyncEvent;
@@ -28,6 +28,8 @@ macro_rules! functions {
             pub(super) query_gid_table: Option<QueryGidTable>,
             /// `ibv_is_fork_initialized`; since version 35 of rdma-core (2021).
             pub(super) is_fork_initialized: Option<IsForkInitialized>,
+            /// `ibv_reg_mr_iova2`; since version 28 of rdma-core (2020).
+            pub(super) reg_mr_iova2: Option<RegMrIova2>,
         }
 
         impl Library {
@@ -54,6 +56,11 @@ macro_rules! functions {
                         let symbol = unsafe { library.get(b"ibv_is_fork_initialized\0") };
                         symbol.ok().map(|symbol| *symbol)
                     },
+                    reg_mr_iova2: {
+                        // SAFETY: as above.
+                        let symbol = unsafe { library.get(b"ibv_reg_mr_iova2\0") };
+                        symbol.ok().map(|symbol| *symbol)
+                    },
                 };
                 std::mem::forget(library);
                 Ok(loaded)
@@ -67,6 +74,8 @@ type QueryGidTable =
     unsafe extern "C" fn(*mut ibv_context, *mut RawGidEntry, usize, u32, usize) -> isize;
 
 type IsForkInitialized = unsafe extern "C" fn() -> c_uint;
+/// (domain, first byte, bytes, what that byte is called, rights)
+type RegMrIova2 = unsafe extern "C" fn(*mut ibv_pd, *mut c_void, usize, u64, c_uint) -> *mut ibv_mr;
 
 functions! {
     ibv_fork_init: fn() -> c_int;
@@ -86,12 +95,15 @@ functions! {
     ibv_dealloc_pd: fn(*mut ibv_pd) -> c_int;
     ibv_reg_mr: fn(*mut ibv_pd, *mut c_void, usize, c_int) -> *mut ibv_mr;
     ibv_dereg_mr: fn(*mut ibv_mr) -> c_int;
+    ibv_create_ah: fn(*mut ibv_pd, *mut ibv_ah_attr) -> *mut ibv_ah;
+    ibv_destroy_ah: fn(*mut ibv_ah) -> c_int;
     ibv_create_comp_channel: fn(*mut ibv_context) -> *mut ibv_comp_channel;
     ibv_destroy_comp_channel: fn(*mut ibv_comp_channel) -> c_int;
     ibv_get_cq_event: fn(*mut ibv_comp_channel, *mut *mut ibv_cq, *mut *mut c_void) -> c_int;
     ibv_ack_cq_events: fn(*mut ibv_cq, c_uint) -> ();
     ibv_create_cq:
         fn(*mut ibv_context, c_int, *mut c_void, *mut ibv_comp_channel, c_int) -> *mut ibv_cq;
+    ibv_resize_cq: fn(*mut ibv_cq, c_int) -> c_int;
     ibv_destroy_cq: fn(*mut ibv_cq) -> c_int;
     ibv_create_srq: fn(*mut ibv_pd, *mut ibv_srq_init_attr) -> *mut ibv_srq;
     ibv_modify_srq: fn(*mut ibv_srq, *mut ibv_srq_attr, c_int) -> c_int;

@@ -30,8 +30,14 @@ mod decode;
 mod fork;
 mod library;
 mod memory;
+mod modify;
+mod pages;
 mod port_counters;
+mod post;
 mod queue_pair;
+mod raw_attributes;
+mod region;
+mod requests;
 mod shared_receive_queue;
 mod windows;
 
@@ -39,8 +45,9 @@ pub(super) use completion_channel::CompletionChannel;
 pub(super) use completion_queue::CompletionQueue;
 pub(super) use context::{Context, device_names, devices};
 pub(super) use fork::{fork_init, is_fork_initialized};
-pub(super) use memory::{MemoryRegion, ProtectionDomain};
+pub(super) use memory::ProtectionDomain;
 pub(super) use queue_pair::QueuePair;
+pub(super) use region::MemoryRegion;
 pub(super) use shared_receive_queue::SharedReceiveQueue;
 pub(super) use windows::{AddressHandle, AddressName, MemoryWindow, RegionName, WindowName};
 
@@ -52,6 +59,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use rdma_sys::ibv_sge;
 
 use crate::verbs::{LocalKey, VerbsError};
+use context::Handle;
 
 /// Work requests or completions that are built on the stack at a time. As many as the transport's
 /// longest chain, so that a chain is one doorbell.
@@ -75,6 +83,25 @@ fn os_error(call: &'static str) -> VerbsError {
             source,
         },
         _ => VerbsError::Os { call, source },
+    }
+}
+
+/// The same, where a device that lacks `what` has a number of its own for that.
+fn not_supported(
+    handle: &Handle,
+    call: &'static str,
+    what: &'static str,
+    error: VerbsError,
+) -> VerbsError {
+    match &error {
+        VerbsError::Os { source, .. } if source.kind() == io::ErrorKind::Unsupported => {
+            VerbsError::NotSupported {
+                call,
+                device: handle.name.clone(),
+                what,
+            }
+        }
+        _ => error,
     }
 }
 

@@ -13,6 +13,7 @@ use rdma_sys::{
 use super::super::limits::in_range;
 use super::super::{ReceiveList, ReceiveWork, Sge};
 use super::memory::Domain;
+use super::requests::post_receive_lists;
 use super::{BATCH, check, log_leak, next_number, os_error, sge, to_u32};
 use crate::verbs::{PostError, PostErrorReason, SrqAttributes, SrqNum, VerbsError};
 
@@ -96,30 +97,30 @@ impl SharedReceiveQueue {
     }
 
     pub(crate) fn post_recv(&self, work: &[ReceiveWork]) -> Result<(), PostError> {
-        let forked = |forked| PostError {
-            taken: 0,
-            reason: PostErrorReason::Forked(forked),
-        };
-        self.queue
-            .domain
-            .handle
-            .fork_guard
-            .check()
-            .map_err(forked)?;
+        self.check_fork()?;
         post_receives(work, self.max_wr, |first, refused| {
             // SAFETY: the queue is alive, and the list is whole.
             unsafe { ibv_post_srq_recv(self.queue.raw, first, refused) }
         })
     }
 
+    fn check_fork(&self) -> Result<(), PostError> {
+        let forked = |forked| PostError {
+            taken: 0,
+            reason: PostErrorReason::Forked(forked),
+        };
+        self.queue.domain.handle.fork_guard.check().map_err(forked)
+    }
+
     pub(crate) fn post_recv_lists(
         &self,
-        _work: &[ReceiveList],
-        _elements: &[Sge],
+        work: &[ReceiveList],
+        elements: &[Sge],
     ) -> Result<(), PostError> {
-        Err(PostError {
-            taken: 0,
-            reason: PostErrorReason::Refused { errno: 95 },
+        self.check_fork()?;
+        post_receive_lists(work, elements, self.max_wr, |first, refused| {
+            // SAFETY: the queue is alive, and the list is whole.
+            unsafe { ibv_post_srq_recv(self.queue.raw, first, refused) }
         })
     }
 

@@ -1,13 +1,20 @@
 //! Memory windows and address handles.
 
+use std::os::raw::c_int;
 use std::ptr::NonNull;
+use std::sync::Arc;
 
-use rdma_sys::{ibv_ah, ibv_mr, ibv_mw};
+use rdma_sys::{ibv_ah, ibv_alloc_mw, ibv_dealloc_mw, ibv_mr, ibv_mw, ibv_mw_type};
 
-use crate::verbs::RemoteKey;
+use super::super::limits::WrongValue;
+use super::memory::Domain;
+use super::modify::address_refused;
+use super::raw_attributes::address_handle;
+use super::{log_leak, not_supported, os_error};
+use crate::verbs::{AddressVector, RemoteKey, VerbsError, WindowType};
 
 /// A window, in a request that binds it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct WindowName(pub(super) NonNull<ibv_mw>);
 
 /// A region, in a request that binds a window to it.
@@ -22,9 +29,32 @@ pub(crate) struct AddressName(pub(super) NonNull<ibv_ah>);
 pub(crate) struct MemoryWindow {
     raw: NonNull<ibv_mw>,
     first_key: RemoteKey,
+    domain: Arc<Domain>,
 }
 
 impl MemoryWindow {
+    pub(super) fn alloc(domain: &Arc<Domain>, window_type: WindowType) -> Result<Self, VerbsError> {
+        const CALL: &str = "alloc_mw";
+        domain.handle.fork_guard.check()?;
+        let (raw_type, what) = match window_type {
+            WindowType::Type1 => (ibv_mw_type::IBV_MW_TYPE_1, "memory windows of type 1"),
+            WindowType::Type2 => (ibv_mw_type::IBV_MW_TYPE_2, "memory windows of type 2"),
+        };
+        // SAFETY: the domain is alive; the header's inline function calls the driver through the context's
+        // table, if it has the call. It says "some" of a null pointer, too.
+        let raw = unsafe { ibv_alloc_mw(domain.raw(), raw_type) };
+        let Some(raw) = raw.and_then(NonNull::new) else {
+            return Err(not_supported(&domain.handle, CALL, what, os_error(CALL)));
+        };
+        // SAFETY: the library filled it in, and nobody binds it yet.
+        let first_key = RemoteKey(unsafe { (*raw.as_ptr()).rkey });
+        Ok(Self {
+            raw,
+            first_key,
+            domain: Arc::clone(domain),
+        })
+    }
+
     pub(crate) fn first_key(&self) -> RemoteKey {
         self.first_key
     }
@@ -34,14 +64,61 @@ impl MemoryWindow {
     }
 }
 
+impl Drop for MemoryWindow {
+    fn drop(&mut self) {
+        if self.domain.handle.is_ours() {
+            // SAFETY: allocated once; requests in flight that bind it hold it, so none is left. It may be
+            // bound: that ends with it.
+            log_leak("dealloc_mw", unsafe { ibv_dealloc_mw(self.raw.as_ptr()) });
+        }
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct AddressHandle {
     raw: NonNull<ibv_ah>,
+    domain: Arc<Domain>,
 }
 
 impl AddressHandle {
+    pub(super) fn create(
+        domain: &Arc<Domain>,
+        address: &AddressVector,
+    ) -> Result<Self, VerbsError> {
+        const CALL: &str = "create_ah";
+        let handle = &domain.handle;
+        handle.fork_guard.check()?;
+        let named = |wrong: WrongValue| wrong.of(CALL, "address");
+        handle
+            .attribute_limits
+            .check_address(address)
+            .map_err(named)?;
+        let mut attributes = address_handle(*address);
+        // SAFETY: the domain is alive; the attributes are read, and not kept.
+        let raw = unsafe { (handle.library.ibv_create_ah)(domain.raw(), &mut attributes) };
+        let Some(raw) = NonNull::new(raw) else {
+            let error = os_error(CALL);
+            return Err(address_refused(handle, address.port, address).map_or(error, named));
+        };
+        Ok(Self {
+            raw,
+            domain: Arc::clone(domain),
+        })
+    }
+
     pub(crate) fn name(&self) -> AddressName {
         AddressName(self.raw)
+    }
+}
+
+impl Drop for AddressHandle {
+    fn drop(&mut self) {
+        let handle = &self.domain.handle;
+        if handle.is_ours() {
+            // SAFETY: created once; requests in flight that go there hold it, so none is left.
+            let returned: c_int = unsafe { (handle.library.ibv_destroy_ah)(self.raw.as_ptr()) };
+            log_leak("destroy_ah", returned);
+        }
     }
 }
 

@@ -1,0 +1,220 @@
+//! A queue pair's state and attributes: asked for, and changed.
+
+use std::io;
+use std::net::Ipv6Addr;
+use std::os::raw::c_int;
+
+use rdma_sys::{ibv_qp_attr, ibv_qp_attr_mask as mask, ibv_qp_init_attr};
+
+use super::super::limits::WrongValue;
+use super::context::Handle;
+use super::queue_pair::QueuePair;
+use super::raw_attributes::{from_raw, state_of, to_raw};
+use crate::verbs::{
+    AddressVector, Attribute, Gid, LinkLayer, ModifyError, QpAttributes, QpState, QpType,
+    VerbsError,
+};
+
+impl QueuePair {
+    pub(crate) fn state(&self) -> Result<QpState, VerbsError> {
+        let (attributes, _) = self.query_raw(mask::IBV_QP_STATE)?;
+        state_of(attributes.qp_state)
+    }
+
+    pub(crate) fn query(&self) -> Result<QpAttributes, VerbsError> {
+        let all = mask::IBV_QP_STATE
+            | mask::IBV_QP_ACCESS_FLAGS
+            | mask::IBV_QP_PKEY_INDEX
+            | mask::IBV_QP_PORT
+            | mask::IBV_QP_QKEY
+            | mask::IBV_QP_AV
+            | mask::IBV_QP_PATH_MTU
+            | mask::IBV_QP_TIMEOUT
+            | mask::IBV_QP_RETRY_CNT
+            | mask::IBV_QP_RNR_RETRY
+            | mask::IBV_QP_RQ_PSN
+            | mask::IBV_QP_MAX_QP_RD_ATOMIC
+            | mask::IBV_QP_ALT_PATH
+            | mask::IBV_QP_MIN_RNR_TIMER
+            | mask::IBV_QP_SQ_PSN
+            | mask::IBV_QP_MAX_DEST_RD_ATOMIC
+            | mask::IBV_QP_PATH_MIG_STATE
+            | mask::IBV_QP_DEST_QPN;
+        let (raw, _) = self.query_raw(all)?;
+        from_raw(&raw)
+    }
+
+    fn query_raw(&self, which: mask) -> Result<(ibv_qp_attr, ibv_qp_init_attr), VerbsError> {
+        const CALL: &str = "query_qp";
+        let handle = &self.domain.handle;
+        handle.fork_guard.check()?;
+        let Some(raw) = self.raw else {
+            return Err(VerbsError::Os {
+                call: CALL,
+                source: rustix::io::Errno::INVAL.into(),
+            });
+        };
+        // SAFETY: plain structs of numbers and pointers, for which zero is a value.
+        let (mut attributes, mut init) =
+            unsafe { std::mem::zeroed::<(ibv_qp_attr, ibv_qp_init_attr)>() };
+        // SAFETY: the queue pair is alive; both structs are places of our own.
+        let returned = unsafe {
+            (handle.library.ibv_query_qp)(
+                raw.as_ptr(),
+                &mut attributes,
+                which.0 as c_int,
+                &mut init,
+            )
+        };
+        super::check(CALL, returned)?;
+        Ok((attributes, init))
+    }
+
+    pub(crate) fn modify(
+        &mut self,
+        from: QpState,
+        to: QpState,
+        attributes: &QpAttributes,
+    ) -> Result<(), ModifyError> {
+        let handle = &self.domain.handle;
+        handle.fork_guard.check()?;
+        let refused = |wrong: WrongValue| wrong.at(from, to);
+        handle.attribute_limits.check(attributes).map_err(refused)?;
+        let os = |source| ModifyError::Os {
+            action: action(from, to),
+            source,
+        };
+        // Asked before, since it ends by itself. Some drivers hold a RESET back as well.
+        let is_draining = from == QpState::Sqd && self.is_draining();
+        if is_draining && to == QpState::Rts {
+            return Err(ModifyError::Draining);
+        }
+        let raw = self
+            .raw
+            .ok_or_else(|| os(rustix::io::Errno::INVAL.into()))?;
+        let (mut values, which) = to_raw(to, attributes);
+        // SAFETY: the queue pair is alive; only what the mask names is read.
+        let returned =
+            unsafe { (handle.library.ibv_modify_qp)(raw.as_ptr(), &mut values, which.0 as c_int) };
+        if returned != 0 {
+            let source = io::Error::from_raw_os_error(returned.saturating_abs());
+            // RoCE resolves the neighbour's address at this moment.
+            let is_unreachable = matches!(
+                source.kind(),
+                io::ErrorKind::TimedOut
+                    | io::ErrorKind::HostUnreachable
+                    | io::ErrorKind::NetworkUnreachable
+            );
+            return Err(match attributes.address {
+                Some(address) if is_unreachable => ModifyError::Unreachable {
+                    gid: address.gid,
+                    action: "be reached over the network",
+                    source,
+                },
+                _ if is_draining => ModifyError::Draining,
+                _ => match self.value_refused(attributes) {
+                    Some(wrong) => wrong.at(from, to),
+                    None => os(source),
+                },
+            });
+        }
+        self.state = to;
+        if let Some(port) = attributes.port
+            && self.qp_type == QpType::UnreliableDatagram
+        {
+            // A port that does not say is down, and sends nothing.
+            let port = self.domain.handle.query_port(port);
+            self.datagram_len = port.map_or(0, |port| port.active_mtu.usable().bytes() as usize);
+        }
+        Ok(())
+    }
+
+    /// Whether the send queue was told to drain and has not yet.
+    fn is_draining(&self) -> bool {
+        self.query_raw(mask::IBV_QP_STATE)
+            .is_ok_and(|(attributes, _)| attributes.sq_draining != 0)
+    }
+
+    /// Which value the device has refused, where its port tells: looked for only when it has, since
+    /// it costs questions.
+    fn value_refused(&self, attributes: &QpAttributes) -> Option<WrongValue> {
+        let wrong = |attribute, value: u64, reason| {
+            Some(WrongValue {
+                attribute,
+                value,
+                reason,
+            })
+        };
+        let handle = &self.domain.handle;
+        let (raw, _) = self.query_raw(mask::IBV_QP_PORT).ok()?;
+        let port = attributes.port.unwrap_or(raw.port_num);
+        let port_attributes = handle.query_port(port).ok()?;
+        let is_roce = port_attributes.link_layer == LinkLayer::Ethernet;
+        if let Some(path) = attributes.alternate_path
+            && is_roce
+        {
+            let reason = "a connection over Ethernet has one path";
+            return wrong(Attribute::AlternatePath, path.port.into(), reason);
+        }
+        if let Some(key) = attributes.qkey.filter(|key| key >> 31 != 0) {
+            let reason = "the top bit is for privileged programs";
+            return wrong(Attribute::Qkey, key.into(), reason);
+        }
+        if let Some(mtu) = attributes.path_mtu
+            && mtu > port_attributes.active_mtu.usable()
+        {
+            return wrong(Attribute::PathMtu, mtu as u64, "more than the port's MTU");
+        }
+        address_refused(handle, port, &attributes.address?)
+    }
+}
+
+/// What is wrong with an address that the device has refused for this port.
+pub(super) fn address_refused(
+    handle: &Handle,
+    port: u8,
+    address: &AddressVector,
+) -> Option<WrongValue> {
+    let wrong = |value: u64, reason| {
+        Some(WrongValue {
+            attribute: Attribute::Address,
+            value,
+            reason,
+        })
+    };
+    let is_roce = handle.query_port(port).ok()?.link_layer == LinkLayer::Ethernet;
+    if address.port != port {
+        let reason = "port: another than the queue pair's";
+        return wrong(address.port.into(), reason);
+    }
+    if !address.is_global && is_roce {
+        let reason = "is_global has to be set: there are no LIDs on Ethernet";
+        return wrong(0, reason);
+    }
+    let index = u64::from(address.sgid_index);
+    let sgid = handle.query_gid(port, address.sgid_index);
+    let Some(sgid) = sgid.ok().filter(|gid| *gid != Gid([0; 16])) else {
+        return wrong(index, "sgid_index: the port has no GID there");
+    };
+    let is_ipv4 = |gid: Gid| Ipv6Addr::from(gid.0).to_ipv4_mapped().is_some();
+    if is_roce && is_ipv4(sgid) != is_ipv4(address.gid) {
+        let reason = "sgid_index: of the two GIDs one is of IPv4 and one of IPv6";
+        return wrong(index, reason);
+    }
+    None
+}
+
+/// What a refused transition was to do, for a person.
+fn action(from: QpState, to: QpState) -> &'static str {
+    match (from, to) {
+        (_, QpState::Reset) => "reset the queue pair",
+        (_, QpState::Init) => "bring the queue pair to INIT",
+        (_, QpState::Rtr) => {
+            "bring the queue pair to RTR (the device refuses an address that its GID cannot reach)"
+        }
+        (_, QpState::Rts) => "bring the queue pair to RTS",
+        (_, QpState::Sqd) => "drain the queue pair",
+        (_, QpState::Sqe) => "bring the queue pair to SQE",
+        (_, QpState::Error) => "put the queue pair in error",
+    }
+}

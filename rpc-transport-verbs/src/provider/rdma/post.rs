@@ -1,0 +1,142 @@
+//! The path of every message: plain sends of one slot, and receives.
+
+use std::mem::MaybeUninit;
+use std::os::raw::{c_int, c_uint};
+use std::ptr::{self, NonNull};
+
+use rdma_sys::{
+    ibv_post_recv, ibv_post_send, ibv_qp, ibv_send_flags, ibv_send_wr, ibv_sge, ibv_wr_opcode,
+};
+
+use super::super::{ReceiveWork, SendWork};
+use super::queue_pair::QueuePair;
+use super::raw_attributes::to_raw;
+use super::shared_receive_queue::{index_of, post_receives, reason};
+use super::{BATCH, sge};
+use crate::verbs::{PostError, PostErrorReason, QpAttributes, QpState};
+
+impl QueuePair {
+    pub(crate) fn post_send(&mut self, work: &[SendWork]) -> Result<(), PostError> {
+        let refuse = |taken, reason| Err(PostError { taken, reason });
+        if let Err(forked) = self.domain.handle.fork_guard.check() {
+            return refuse(0, PostErrorReason::Forked(forked));
+        }
+        let Some(raw) = self.raw else {
+            return refuse(
+                0,
+                PostErrorReason::State {
+                    state: QpState::Reset,
+                },
+            );
+        };
+        if matches!(self.state, QpState::Reset | QpState::Init | QpState::Rtr) && !work.is_empty() {
+            return refuse(0, PostErrorReason::State { state: self.state });
+        }
+        for (batch, chunk) in work.chunks(BATCH).enumerate() {
+            let mut elements = [const { MaybeUninit::<ibv_sge>::uninit() }; BATCH];
+            let mut requests = [const { MaybeUninit::<ibv_send_wr>::uninit() }; BATCH];
+            // The arrays are reached through these alone until the device has read the list.
+            let element: *mut ibv_sge = elements.as_mut_ptr().cast();
+            let first: *mut ibv_send_wr = requests.as_mut_ptr().cast();
+            for (index, work) in chunk.iter().enumerate() {
+                let is_last = index + 1 == chunk.len();
+                let next = if is_last {
+                    ptr::null_mut()
+                } else {
+                    first.wrapping_add(index + 1)
+                };
+                // SAFETY: a chunk has at most as many as the arrays.
+                unsafe {
+                    element
+                        .add(index)
+                        .write(sge(work.addr, work.len, work.local_key));
+                    first
+                        .add(index)
+                        .write(send_request(work, element.add(index), next));
+                }
+            }
+            let mut refused = ptr::null_mut();
+            // SAFETY: the queue pair is alive, and the list is whole. The memory that it names
+            // belongs to the device from now on (see the module `provider`).
+            let errno = unsafe { ibv_post_send(raw.as_ptr(), first, &mut refused) };
+            if errno != 0 {
+                let taken = batch * BATCH + index_of(first, refused, chunk.len());
+                return refuse(taken, reason(errno, self.capabilities.max_send_wr));
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn post_recv(&self, work: &[ReceiveWork]) -> Result<(), PostError> {
+        let raw = self
+            .ready_to_receive()
+            .map_err(|reason| PostError { taken: 0, reason })?;
+        let posted = post_receives(work, self.capabilities.max_recv_wr, |first, refused| {
+            // SAFETY: the queue pair is alive, and the list is whole.
+            unsafe { ibv_post_recv(raw.as_ptr(), first, refused) }
+        });
+        self.after_receives(raw);
+        posted
+    }
+
+    pub(super) fn ready_to_receive(&self) -> Result<NonNull<ibv_qp>, PostErrorReason> {
+        self.domain
+            .handle
+            .fork_guard
+            .check()
+            .map_err(PostErrorReason::Forked)?;
+        if self.srq.is_some() {
+            return Err(PostErrorReason::HasSharedReceiveQueue);
+        }
+        match self.raw {
+            Some(raw) if self.state != QpState::Reset => Ok(raw),
+            _ => Err(PostErrorReason::State {
+                state: QpState::Reset,
+            }),
+        }
+    }
+
+    pub(super) fn after_receives(&self, raw: NonNull<ibv_qp>) {
+        if self.state == QpState::Error {
+            self.flush_again(raw);
+        }
+    }
+
+    /// Some drivers do not tell the device of a receive, which then stays where it was posted after
+    /// the queue pair had been put in error. Putting it there once more flushes it.
+    fn flush_again(&self, raw: NonNull<ibv_qp>) {
+        let error = QpAttributes::default();
+        let (mut values, which) = to_raw(QpState::Error, &error);
+        let modify = self.domain.handle.library.ibv_modify_qp;
+        // SAFETY: the queue pair is alive; only what the mask names is read.
+        let returned = unsafe { modify(raw.as_ptr(), &mut values, which.0 as c_int) };
+        if returned != 0 {
+            tracing::debug!(errno = returned, "a queue pair in error cannot be flushed");
+        }
+    }
+}
+
+/// One request of a list.
+#[inline]
+fn send_request(work: &SendWork, element: *mut ibv_sge, next: *mut ibv_send_wr) -> ibv_send_wr {
+    let mut flags: c_uint = 0;
+    if work.signaled {
+        flags |= ibv_send_flags::IBV_SEND_SIGNALED.0;
+    }
+    if work.inline {
+        flags |= ibv_send_flags::IBV_SEND_INLINE.0;
+    }
+    if work.solicited {
+        flags |= ibv_send_flags::IBV_SEND_SOLICITED.0;
+    }
+    // SAFETY: a struct of numbers, pointers and unions of them, for which zero is a value. The unions
+    // stay zero: a plain send has no immediate, remote address or window.
+    let mut request: ibv_send_wr = unsafe { std::mem::zeroed() };
+    request.wr_id = work.wr_id.to_raw();
+    request.next = next;
+    request.sg_list = element;
+    request.num_sge = 1;
+    request.opcode = ibv_wr_opcode::IBV_WR_SEND;
+    request.send_flags = flags;
+    request
+}

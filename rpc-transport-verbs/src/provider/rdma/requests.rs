@@ -1,0 +1,423 @@
+//! Requests of any kind, and receives of several elements: what is rarer than plain messages, which have
+//! a path of their own.
+
+use std::fmt;
+use std::os::raw::c_uint;
+use std::ptr::{self, NonNull};
+use std::sync::{Mutex, PoisonError};
+
+use rdma_sys::{
+    atomic_t, bind_mw_t, ibv_bind_mw, ibv_context, ibv_mw_bind, ibv_mw_bind_info, ibv_post_recv,
+    ibv_post_send, ibv_qp, ibv_recv_wr, ibv_send_flags as flag, ibv_send_wr, ibv_sge,
+    ibv_wr_opcode as opcode, rdma_t, ud_t,
+};
+
+use super::super::{
+    self as provider, Destination, Operation, ReceiveList, Sge, WindowBinding, Work,
+};
+use super::queue_pair::QueuePair;
+use super::sge;
+use super::shared_receive_queue::{index_of, reason};
+use super::windows::WindowName;
+use crate::verbs::{PostError, PostErrorReason, QpState, RemoteKey, RemoteMemory, WrId};
+
+/// The library keeps a window's key in the window, and neither locks nor always writes it; and two threads may
+/// bind one window through two queue pairs.
+static WINDOW_KEYS: Mutex<()> = Mutex::new(());
+
+/// The header's lists, kept for their memory.
+#[derive(Default)]
+pub(super) struct RequestLists {
+    requests: Vec<ibv_send_wr>,
+    elements: Vec<ibv_sge>,
+}
+
+impl fmt::Debug for RequestLists {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("RequestLists")
+    }
+}
+
+impl QueuePair {
+    pub(crate) fn post(&mut self, work: &[Work], elements: &[Sge]) -> Result<(), PostError> {
+        let refuse = |reason| PostError { taken: 0, reason };
+        let raw = self.ready_to_send().map_err(refuse)?;
+        let mut taken = 0;
+        while taken < work.len() {
+            let rest = &work[taken..];
+            let list = &rest[..bound_once(rest)];
+            self.post_list(raw, list, elements)
+                .map_err(|error| PostError {
+                    taken: taken + error.taken,
+                    ..error
+                })?;
+            taken += list.len();
+        }
+        Ok(())
+    }
+
+    /// Where posting begins: some drivers take a send in any state, and carry it out later.
+    fn ready_to_send(&self) -> Result<NonNull<ibv_qp>, PostErrorReason> {
+        self.domain
+            .handle
+            .fork_guard
+            .check()
+            .map_err(PostErrorReason::Forked)?;
+        let state = match self.raw {
+            Some(raw) => match self.state {
+                QpState::Reset | QpState::Init | QpState::Rtr => self.state,
+                QpState::Rts | QpState::Sqd | QpState::Sqe | QpState::Error => return Ok(raw),
+            },
+            None => QpState::Reset,
+        };
+        Err(PostErrorReason::State { state })
+    }
+
+    /// One list, with one doorbell, in which no window is bound twice.
+    fn post_list(
+        &mut self,
+        raw: NonNull<ibv_qp>,
+        work: &[Work],
+        elements: &[Sge],
+    ) -> Result<(), PostError> {
+        let RequestLists {
+            requests,
+            elements: raw_elements,
+        } = &mut self.lists;
+        requests.clear();
+        raw_elements.clear();
+        raw_elements.extend(elements.iter().map(raw_element));
+        let first_element = raw_elements.as_mut_ptr();
+        let mut wrong = None;
+        for work in work {
+            let too_long = match work.destination {
+                Some(_) => longer_than(self.datagram_len, work.elements(elements)),
+                None => None,
+            };
+            let first = first_element.wrapping_add(work.first_element);
+            match too_long.map_or_else(|| request(raw, work, first), Err) {
+                Ok(request) => requests.push(request),
+                Err(reason) => {
+                    wrong = Some(reason);
+                    break;
+                }
+            }
+        }
+        let count = requests.len();
+        let first = requests.as_mut_ptr();
+        for index in 1..count {
+            // SAFETY: both are inside of the list, which is reached through `first` alone from here on.
+            unsafe { (*first.add(index - 1)).next = first.add(index) };
+        }
+        let mut taken = 0;
+        if count > 0 {
+            let work = &work[..count];
+            let binds = work.iter().any(|work| bound(work).is_some());
+            let _keys = binds.then(|| WINDOW_KEYS.lock().unwrap_or_else(PoisonError::into_inner));
+            let mut refused = ptr::null_mut();
+            // SAFETY: the queue pair is alive, and the list is whole. What it names belongs to the device
+            // from now on (see the module `provider`).
+            let errno = unsafe { ibv_post_send(raw.as_ptr(), first, &mut refused) };
+            taken = match errno {
+                0 => count,
+                _ => index_of(first, refused, count),
+            };
+            for (window, key) in work[..taken].iter().filter_map(bound) {
+                // SAFETY: the window lives until the request has completed, and its key is written under
+                // the lock that is held.
+                unsafe { (*window.0.as_ptr()).rkey = key.0 };
+            }
+            if errno != 0 {
+                let capacity = self.capabilities.max_send_wr;
+                let reason = match work.get(taken).and_then(misaligned) {
+                    Some(named) if errno == rustix::io::Errno::INVAL.raw_os_error() => named,
+                    _ => reason(errno, capacity),
+                };
+                return Err(PostError { taken, reason });
+            }
+        }
+        match wrong {
+            Some(reason) => Err(PostError { taken, reason }),
+            None => Ok(()),
+        }
+    }
+
+    pub(crate) fn bind_mw(
+        &mut self,
+        wr_id: WrId,
+        binding: WindowBinding,
+        signaled: bool,
+    ) -> Result<RemoteKey, PostError> {
+        let refuse = |reason| PostError { taken: 0, reason };
+        let raw = self.ready_to_send().map_err(refuse)?;
+        let (window, bind_info) = bind_info(raw, &binding).map_err(refuse)?;
+        let mut bind = ibv_mw_bind {
+            wr_id: wr_id.to_raw(),
+            send_flags: if signaled {
+                flag::IBV_SEND_SIGNALED.0
+            } else {
+                0
+            },
+            bind_info,
+        };
+        let _keys = WINDOW_KEYS.lock().unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: the queue pair is alive, and so are window and region until the request has completed; all
+        // are of one context.
+        let errno = unsafe { ibv_bind_mw(raw.as_ptr(), window.0.as_ptr(), &mut bind) };
+        if errno != 0 {
+            return Err(refuse(reason(errno, self.capabilities.max_send_wr)));
+        }
+        // SAFETY: alive, and read under the lock of keys. The library has written the new one.
+        Ok(RemoteKey(unsafe { (*window.0.as_ptr()).rkey }))
+    }
+
+    pub(crate) fn post_recv_lists(
+        &self,
+        work: &[ReceiveList],
+        elements: &[Sge],
+    ) -> Result<(), PostError> {
+        let raw = self
+            .ready_to_receive()
+            .map_err(|reason| PostError { taken: 0, reason })?;
+        let capacity = self.capabilities.max_recv_wr;
+        let posted = post_receive_lists(work, elements, capacity, |first, refused| {
+            // SAFETY: the queue pair is alive, and the list is whole.
+            unsafe { ibv_post_recv(raw.as_ptr(), first, refused) }
+        });
+        self.after_receives(raw);
+        posted
+    }
+}
+
+/// How many of these can be posted as one list. Some drivers read the key that a window has from the window,
+/// where it has to be written after each binding: so a window that is bound again begins another list.
+fn bound_once(work: &[Work]) -> usize {
+    let mut windows = Vec::new();
+    for (index, work) in work.iter().enumerate() {
+        if let Some((window, _)) = bound(work) {
+            if windows.contains(&window) {
+                return index;
+            }
+            windows.push(window);
+        }
+    }
+    work.len()
+}
+
+/// The window that a request binds, and the key that this gives it.
+fn bound(work: &Work) -> Option<(WindowName, RemoteKey)> {
+    match work.operation {
+        Operation::BindWindow(WindowBinding {
+            window: provider::WindowName::Rdma(window),
+            key,
+            ..
+        }) => Some((window, key)),
+        _ => None,
+    }
+}
+
+/// What some drivers refuse when it is posted, and others let the peer's device refuse.
+fn misaligned(work: &Work) -> Option<PostErrorReason> {
+    let (operation, remote) = match work.operation {
+        Operation::CompareAndSwap { remote, .. } => ("compare-and-swap", remote),
+        Operation::FetchAndAdd { remote, .. } => ("fetch-and-add", remote),
+        _ => return None,
+    };
+    let addr = remote.addr;
+    (!addr.is_multiple_of(8)).then_some(PostErrorReason::AtomicAlignment { operation, addr })
+}
+
+/// A datagram that no packet holds. By the specification nothing is sent of it, and nothing said.
+fn longer_than(limit: usize, elements: &[Sge]) -> Option<PostErrorReason> {
+    let len = elements.iter().map(|element| element.len as usize).sum();
+    (len > limit).then_some(PostErrorReason::DatagramTooLong { len, limit })
+}
+
+fn raw_element(element: &Sge) -> ibv_sge {
+    sge(element.addr, element.len, element.local_key)
+}
+
+/// One request of a list, not linked to the next yet.
+fn request(
+    qp: NonNull<ibv_qp>,
+    work: &Work,
+    elements: *mut ibv_sge,
+) -> Result<ibv_send_wr, PostErrorReason> {
+    let mut flags: c_uint = 0;
+    for (is_set, bit) in [
+        (work.fenced, flag::IBV_SEND_FENCE),
+        (work.signaled, flag::IBV_SEND_SIGNALED),
+        (work.solicited, flag::IBV_SEND_SOLICITED),
+        (work.inline, flag::IBV_SEND_INLINE),
+    ] {
+        if is_set {
+            flags |= bit.0;
+        }
+    }
+    // SAFETY: a struct of numbers, pointers and unions of them, for which zero is a value.
+    let mut request: ibv_send_wr = unsafe { std::mem::zeroed() };
+    request.wr_id = work.wr_id.to_raw();
+    request.sg_list = elements;
+    // At most as many as the queue pair was granted, whose number has 32 bits.
+    request.num_sge = work.element_count as i32;
+    request.send_flags = flags;
+    let rdma = |remote: RemoteMemory| rdma_t {
+        remote_addr: remote.addr,
+        rkey: remote.key.0,
+    };
+    let data = &mut request.imm_data_invalidated_rkey_union;
+    request.opcode = match work.operation {
+        Operation::Send => opcode::IBV_WR_SEND,
+        Operation::SendWithImm(imm) => {
+            data.imm_data = imm.to_be();
+            opcode::IBV_WR_SEND_WITH_IMM
+        }
+        Operation::SendWithInvalidate(key) => {
+            data.invalidated_rkey = key.0;
+            opcode::IBV_WR_SEND_WITH_INV
+        }
+        Operation::Write(remote) => {
+            request.wr.rdma = rdma(remote);
+            opcode::IBV_WR_RDMA_WRITE
+        }
+        Operation::WriteWithImm(remote, imm) => {
+            request.wr.rdma = rdma(remote);
+            data.imm_data = imm.to_be();
+            opcode::IBV_WR_RDMA_WRITE_WITH_IMM
+        }
+        Operation::Read(remote) => {
+            request.wr.rdma = rdma(remote);
+            opcode::IBV_WR_RDMA_READ
+        }
+        Operation::CompareAndSwap {
+            remote,
+            expected,
+            desired,
+        } => {
+            request.wr.atomic = atomic(remote, expected, desired);
+            opcode::IBV_WR_ATOMIC_CMP_AND_SWP
+        }
+        Operation::FetchAndAdd { remote, addend } => {
+            request.wr.atomic = atomic(remote, addend, 0);
+            opcode::IBV_WR_ATOMIC_FETCH_AND_ADD
+        }
+        Operation::LocalInvalidate(key) => {
+            data.invalidated_rkey = key.0;
+            opcode::IBV_WR_LOCAL_INV
+        }
+        Operation::BindWindow(binding) => {
+            let (window, bind_info) = bind_info(qp, &binding)?;
+            request.bind_mw_tso_union.bind_mw = bind_mw_t {
+                mw: window.0.as_ptr(),
+                rkey: binding.key.0,
+                bind_info,
+            };
+            opcode::IBV_WR_BIND_MW
+        }
+    };
+    if let Some(destination) = &work.destination {
+        request.wr.ud = datagram(qp, destination)?;
+    }
+    Ok(request)
+}
+
+fn atomic(remote: RemoteMemory, compare_add: u64, swap: u64) -> atomic_t {
+    atomic_t {
+        remote_addr: remote.addr,
+        compare_add,
+        swap,
+        rkey: remote.key.0,
+    }
+}
+
+/// Refuses objects of other providers, devices and contexts: a driver takes them for its own.
+fn of_same_context(
+    qp: NonNull<ibv_qp>,
+    context: *mut ibv_context,
+    object: &'static str,
+) -> Result<(), PostErrorReason> {
+    // SAFETY: the queue pair is alive; its context never changes.
+    if unsafe { (*qp.as_ptr()).context } == context {
+        Ok(())
+    } else {
+        Err(PostErrorReason::ForeignObject { object })
+    }
+}
+
+fn bind_info(
+    qp: NonNull<ibv_qp>,
+    binding: &WindowBinding,
+) -> Result<(WindowName, ibv_mw_bind_info), PostErrorReason> {
+    let (object_of_window, object_of_region) = ("the memory window", "the region");
+    let provider::WindowName::Rdma(window) = binding.window else {
+        let object = object_of_window;
+        return Err(PostErrorReason::ForeignObject { object });
+    };
+    let provider::RegionName::Rdma(region) = binding.region else {
+        let object = object_of_region;
+        return Err(PostErrorReason::ForeignObject { object });
+    };
+    // SAFETY: both live until the request has completed; their contexts never change.
+    let (of_window, of_region) =
+        unsafe { ((*window.0.as_ptr()).context, (*region.0.as_ptr()).context) };
+    of_same_context(qp, of_window, object_of_window)?;
+    of_same_context(qp, of_region, object_of_region)?;
+    let bind_info = ibv_mw_bind_info {
+        mr: region.0.as_ptr(),
+        addr: binding.addr,
+        length: binding.len,
+        mw_access_flags: binding.access.bits(),
+    };
+    Ok((window, bind_info))
+}
+
+fn datagram(qp: NonNull<ibv_qp>, destination: &Destination) -> Result<ud_t, PostErrorReason> {
+    let object = "the address handle";
+    let provider::AddressName::Rdma(address) = destination.address else {
+        return Err(PostErrorReason::ForeignObject { object });
+    };
+    // SAFETY: it lives until the request has completed; its context never changes.
+    of_same_context(qp, unsafe { (*address.0.as_ptr()).context }, object)?;
+    Ok(ud_t {
+        ah: address.0.as_ptr(),
+        remote_qpn: destination.qp_num.0,
+        remote_qkey: destination.qkey,
+    })
+}
+
+/// Posts receives of any number of elements to a queue of `capacity`, as one list.
+pub(super) fn post_receive_lists(
+    work: &[ReceiveList],
+    elements: &[Sge],
+    capacity: usize,
+    post: impl FnOnce(*mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> i32,
+) -> Result<(), PostError> {
+    if work.is_empty() {
+        return Ok(());
+    }
+    let mut raw_elements: Vec<_> = elements.iter().map(raw_element).collect();
+    let first_element = raw_elements.as_mut_ptr();
+    let mut requests: Vec<_> = work
+        .iter()
+        .map(|work| ibv_recv_wr {
+            wr_id: work.wr_id.to_raw(),
+            next: ptr::null_mut(),
+            sg_list: first_element.wrapping_add(work.first),
+            num_sge: work.count as i32,
+        })
+        .collect();
+    let first = requests.as_mut_ptr();
+    for index in 1..requests.len() {
+        // SAFETY: both are inside of the list, which is reached through `first` alone from here on.
+        unsafe { (*first.add(index - 1)).next = first.add(index) };
+    }
+    let mut refused = ptr::null_mut();
+    let errno = post(first, &mut refused);
+    if errno == 0 {
+        return Ok(());
+    }
+    Err(PostError {
+        taken: index_of(first, refused, requests.len()),
+        reason: reason(errno, capacity),
+    })
+}
