@@ -7,6 +7,7 @@
 //! | `tokio_server` | a service whose handlers wait for sockets, and so run on tokio |
 //! | `in_process` | both in one program, and how a service is tested |
 //! | `device_info` | what the devices of this machine can do, and which is taken; all that they say of themselves, also as JSON |
+//! | `verbs_tutorial` | verbs without calls: two queue pairs of one process, from the device list to the last event |
 //!
 //! This library holds nothing of its own. The programs of the README are compiled and run here as
 //! documentation tests, since every crate that they need is a dependency of this package.

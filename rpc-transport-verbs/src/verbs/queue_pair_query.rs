@@ -6,7 +6,6 @@
 use std::fmt;
 
 use super::lines::{Bytes, Lines};
-use super::memory_region::Access;
 use super::queue_pair::QueuePairCapabilities;
 use super::queue_pair_attributes::{AddressVector, QpAttributes, QpNum};
 use super::queue_pair_state::{Attribute as A, AttributeMask, QpState, QpType};
@@ -153,7 +152,7 @@ impl fmt::Display for QpAttributes {
         lines.line_if_some("port", self.port)?;
         lines.line_if_some("pkey_index", self.pkey_index)?;
         lines.line_if_some("qkey", self.qkey.map(|key| format!("{key:#010x}")))?;
-        lines.line_if_some("access", self.access.map(names_of_access))?;
+        lines.line_if_some("access", self.access)?;
         lines.line_if_some("dest_qp_num", self.dest_qp_num)?;
         lines.line_if_some("address", self.address)?;
         lines.line_if_some("path_mtu", self.path_mtu.map(|mtu| format!("{mtu} bytes")))?;
@@ -189,28 +188,6 @@ impl fmt::Display for QpAttributes {
 
 fn yes(is: bool) -> &'static str {
     if is { "yes" } else { "no" }
-}
-
-fn names_of_access(access: Access) -> String {
-    let names = [
-        (Access::LOCAL_WRITE, "LOCAL_WRITE"),
-        (Access::REMOTE_WRITE, "REMOTE_WRITE"),
-        (Access::REMOTE_READ, "REMOTE_READ"),
-        (Access::REMOTE_ATOMIC, "REMOTE_ATOMIC"),
-    ];
-    let mut given: Vec<_> = names
-        .iter()
-        .filter(|(flag, _)| access.contains(*flag))
-        .map(|(_, name)| (*name).to_owned())
-        .collect();
-    let known = names.iter().fold(0, |bits, (flag, _)| bits | flag.bits());
-    if access.bits() & !known != 0 {
-        given.push(format!("{:#x}", access.bits() & !known));
-    }
-    match given.is_empty() {
-        true => "none".to_owned(),
-        false => given.join(" | "),
-    }
 }
 
 /// Where it leads, then what is not the default.

@@ -1,7 +1,7 @@
 use super::*;
 use crate::verbs::{
-    AckTimeout, AlternatePath, Context, Gid, Mtu, PathMigration, Psn, QueuePairConfig, RetryCount,
-    RnrRetry, RnrTimer,
+    Access, AckTimeout, AlternatePath, Context, Gid, Mtu, PathMigration, Psn, QueuePairConfig,
+    RetryCount, RnrRetry, RnrTimer,
 };
 
 /// The manual's three tables, a row for each state, written out as they are.
@@ -128,7 +128,7 @@ fn a_connection_reads_as_aligned_lines_with_units() {
 state              RTS
 port               1
 pkey_index         0
-access             REMOTE_WRITE | REMOTE_READ
+access             REMOTE_WRITE|REMOTE_READ
 dest_qp_num        0x000011
 address            fefe:fefe:fefe:fefe:fefe:fefe:fefe:fefe from GID 0, port 1
 path_mtu           4096 bytes
