@@ -107,6 +107,23 @@ pub(crate) struct SendWork {
     pub(crate) general: bool,
 }
 
+impl SendWork {
+    /// The same as a request of any kind, whose one element has this index in its list.
+    pub(crate) fn general(&self, element: usize) -> Work {
+        Work {
+            wr_id: self.wr_id,
+            operation: Operation::Send,
+            first_element: element,
+            element_count: 1,
+            destination: None,
+            signaled: self.signaled,
+            fenced: false,
+            solicited: self.solicited,
+            inline: self.inline,
+        }
+    }
+}
+
 /// One receive, as the device gets it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReceiveWork {

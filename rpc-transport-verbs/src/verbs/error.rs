@@ -149,6 +149,16 @@ pub enum VerbsError {
         /// What it lacks, by the name of the field or type.
         what: &'static str,
     },
+    /// An address that the device does not send to (`EINVAL`).
+    #[error("{call}: address = {value}: {reason}")]
+    Address {
+        /// The verb.
+        call: &'static str,
+        /// What was given for the field that is wrong.
+        value: String,
+        /// The field, and the rule that it breaks.
+        reason: &'static str,
+    },
     /// Two objects that have to belong to the same context do not.
     #[error("{call}: {object} belongs to another context")]
     ForeignObject {

@@ -62,7 +62,7 @@ impl Mtu {
     }
 
     /// Bytes of a packet's payload.
-    pub fn bytes(self) -> u32 {
+    pub const fn bytes(self) -> u32 {
         128 << self as u32
     }
 

@@ -63,6 +63,9 @@ reasons! {
     FEW_EVENTS = "few-events",
         "COMM_EST, QP_FATAL, QP_REQ_ERR, QP_ACCESS_ERR and QP_LAST_WQE_REACHED are never raised.",
         "No caller in drivers/infiniband/sw/rxe of Linux 6.1 but for SQ_DRAINED, CQ_ERR, SRQ_LIMIT_REACHED and the port's; spdk/spdk #1697 saw the last.";
+    NO_SQE = "no-send-queue-error",
+        "A send of an unreliable queue pair that fails here does not lead to SQE; a datagram longer than the MTU completes as if it had been sent.",
+        "rxe_req.c, rxe_requester: a datagram over the MTU is skipped, and rxe_comp.c knows ERR alone (Linux 6.1).";
     SOFT_OPTION = "option-of-soft",
         "The case is about an option of the software device.",
         "SoftOptions.";

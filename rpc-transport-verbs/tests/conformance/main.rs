@@ -39,6 +39,7 @@ mod verbs_side;
 
 mod channels;
 mod completion_queues;
+mod datagrams;
 mod errors;
 mod objects;
 mod processes;
@@ -49,6 +50,7 @@ mod silence;
 mod srq;
 mod states;
 mod threads;
+mod unreliable_side;
 
 use std::process::ExitCode;
 
@@ -66,6 +68,7 @@ const SECTIONS: &[Section] = &[
     completion_queues::CASES,
     channels::CASES,
     srq::CASES,
+    datagrams::CASES,
     threads::CASES,
     processes::CASES,
 ];

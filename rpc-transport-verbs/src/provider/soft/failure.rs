@@ -28,6 +28,7 @@ impl State {
     }
 
     pub(super) fn flush_sends(&mut self, place: u32) {
+        self.queue_pairs[place as usize].waiting.clear();
         while self.complete_oldest_send(place, CompletionStatus::WorkRequestFlushed) {}
     }
 

@@ -506,7 +506,7 @@ impl State {
         Ok(true)
     }
 
-    fn complete_oldest_successfully(
+    pub(super) fn complete_oldest_successfully(
         &mut self,
         place: u32,
         opcode: CompletionOpcode,

@@ -19,6 +19,8 @@
 //!   [`queue_pair`]; what armed queues raise in [`completion_channel`];
 //! * the process: [`node`] (GID, links, directory), [`link`] and [`link_message`], [`peer`],
 //!   [`engine`] (the one thread);
+//! * unreliable queue pairs, which have no rings, since they reach those of their own process alone:
+//!   [`unreliable`] (sends), [`message`] (from one context to another), [`datagram`];
 //! * [`objects`]: what the seam above calls.
 //!
 //! **Who may write what.** A ring's memory is made by its receiver; each of its lines has one
@@ -47,6 +49,7 @@ pub(crate) mod hostile;
 mod issue;
 mod link;
 mod link_message;
+mod message;
 mod node;
 mod objects;
 mod owner;
@@ -65,6 +68,7 @@ mod simulated;
 mod sleep;
 mod sync;
 mod transmit;
+mod unreliable;
 mod wake;
 mod wake_file;
 mod window_table;

@@ -22,14 +22,15 @@ use super::regions::MAX_REGIONS;
 use super::request_message::REMOTE_LEN;
 use super::ring::{MAX_IN_RING, RingReceiver};
 use super::shared_memory::SharedMemory;
+use super::unreliable::Waiting;
 use super::wake::MAX_READY;
 use super::work_queues::{CompletionRing, ReceiveQueue, SendQueue};
 use super::{DEVICE_NAME, MAX_RD_ATOMIC};
 use crate::verbs::{
     Access, AsyncEvent, DeviceAttributes, DeviceCounters, Forked, Gid, GidEntry, GidType, LocalKey,
     ModifyError, OpenError, PartitionKey, PortAttributes, PostError, PostErrorReason, QpAttributes,
-    QpNum, QpState, QueuePairCapabilities, RemoteKey, RnrCounters, SoftOptions, SrqAttributes,
-    SrqNum, VerbsError, WorkCompletion, WrId,
+    QpNum, QpState, QpType, QueuePairCapabilities, RemoteKey, RnrCounters, SoftOptions,
+    SrqAttributes, SrqNum, VerbsError, WorkCompletion, WrId,
 };
 
 /// Work requests of one queue. The layer above numbers them in 20 bits and keeps twice as many
@@ -334,6 +335,7 @@ impl ProtectionDomain {
             srq: srq.map(|srq| srq.place),
             sq_sig_all: config.sq_sig_all,
             sends: SendQueue::new(config.max_send_wr),
+            waiting: Waiting::new(),
             receives: ReceiveQueue::new(max_recv_wr),
             link: Link::default(),
             retry: Retry::default(),
@@ -360,6 +362,7 @@ impl ProtectionDomain {
                 max_recv_sge,
                 max_inline_data: MAX_INLINE,
             },
+            is_reliable: config.qp_type == QpType::ReliableConnection,
             is_connected: false,
             is_destroyed: false,
         })
@@ -581,10 +584,12 @@ fn all_taken(taken: usize, posted: usize, capacity: usize) -> Result<(), PostErr
 
 #[derive(Debug)]
 pub(crate) struct QueuePair {
-    domain: Arc<Domain>,
-    place: u32,
+    pub(super) domain: Arc<Domain>,
+    pub(super) place: u32,
     number: QpNum,
     capabilities: QueuePairCapabilities,
+    /// It has rings.
+    is_reliable: bool,
     /// Counted among those for which the engine ticks.
     is_connected: bool,
     is_destroyed: bool,
@@ -613,11 +618,15 @@ impl QueuePair {
         to: QpState,
         attributes: &QpAttributes,
     ) -> Result<(), ModifyError> {
-        self.domain.enter()?.queue_pairs[self.place as usize]
-            .check_values(attributes)
+        let own = self.domain.node.gid;
+        let state = self.domain.enter()?;
+        let qp = &state.queue_pairs[self.place as usize];
+        qp.check_values(attributes)
+            .and_then(|()| qp.check_reach(attributes, own))
             .map_err(|wrong| wrong.at(from, to))?;
+        drop(state);
         let ready = match (from, to) {
-            (QpState::Init, QpState::Rtr) => Some(self.connect(attributes)?),
+            (QpState::Init, QpState::Rtr) if self.is_reliable => Some(self.connect(attributes)?),
             _ => None,
         };
         let mut state = self.domain.enter()?;
@@ -628,7 +637,8 @@ impl QueuePair {
         drop(state);
         match to {
             QpState::Reset => self.set_connected(false),
-            QpState::Rtr => self.set_connected(true),
+            QpState::Rtr if self.is_reliable => self.set_connected(true),
+            QpState::Rts if !self.is_reliable => self.send_unreliable(),
             _ => {}
         }
         Ok(())
@@ -678,6 +688,9 @@ impl QueuePair {
 
     #[inline]
     pub(crate) fn post_send(&mut self, work: &[SendWork]) -> Result<(), PostError> {
+        if !self.is_reliable {
+            return self.post_send_unreliable(work);
+        }
         let mut state = self.domain.enter().map_err(not_posted)?;
         let posted = state.post_send(self.place, work);
         if !state.overrun.is_empty() {
@@ -691,6 +704,10 @@ impl QueuePair {
         let posted = state.post(self.place, work, elements);
         if !state.overrun.is_empty() {
             state.fail_overrun();
+        }
+        drop(state);
+        if !self.is_reliable {
+            self.send_unreliable();
         }
         posted
     }

@@ -9,6 +9,7 @@ use super::issue::Outstanding;
 use super::peer::Peer;
 use super::ring::{RingReceiver, RingSender};
 use super::shared_memory::Mapping;
+use super::unreliable::Waiting;
 use super::work_queues::{ReceiveQueue, SendQueue};
 use crate::clock;
 use crate::verbs::{
@@ -30,6 +31,8 @@ pub(super) struct SoftQueuePair {
     pub(super) srq: Option<usize>,
     pub(super) sq_sig_all: bool,
     pub(super) sends: SendQueue,
+    /// Of an unreliable queue pair.
+    pub(super) waiting: Waiting,
     pub(super) receives: ReceiveQueue,
     pub(super) link: Link,
     pub(super) retry: Retry,
@@ -247,9 +250,14 @@ impl State {
             }
             (QpState::Rts, QpState::Sqd) => {
                 qp.draining = Some(NotifyDrained(attributes.notify_drained == Some(true)));
-                self.await_progress(place);
+                // What unreliable sends have begun has ended.
+                if qp.is_reliable() {
+                    self.await_progress(place);
+                }
                 self.settle(place, clock::now);
             }
+            // What waits is carried out by the caller, who leaves the context for it.
+            (_, QpState::Rts) if !qp.is_reliable() => {}
             (_, QpState::Rts) => {
                 qp.draining = None;
                 if from == QpState::Rtr {
@@ -306,6 +314,7 @@ impl State {
         qp.outstanding = Outstanding::default();
         qp.draining = None;
         qp.established = false;
+        qp.waiting.clear();
         self.forget_in_lists(place);
     }
 

@@ -10,7 +10,8 @@ use super::faults::{point, strikes};
 use super::ring::Incoming;
 use super::work_queues::Completion;
 use crate::verbs::{
-    Access, AsyncEvent, CompletionOpcode, CompletionStatus, Extras, QpState, RnrTimer, SrqNum,
+    Access, AsyncEvent, CompletionOpcode, CompletionStatus, Extras, QpNum, QpState, RnrTimer,
+    SrqNum, WrId,
 };
 
 /// Messages taken from one ring before the next has its turn. Half a ring: the sender can write one
@@ -220,23 +221,32 @@ impl State {
         data: Option<u32>,
         extras: u8,
     ) {
+        self.take_receive(place, |wr_id, qp_num| Completion {
+            wr_id,
+            status,
+            opcode,
+            extras: Extras(extras),
+            qp_num,
+            byte_len,
+            data: data.unwrap_or(0),
+            src_qp: 0,
+            frees: None,
+        });
+    }
+
+    /// Takes the oldest receive off, and completes it with what `completion` says of it.
+    pub(super) fn take_receive(
+        &mut self,
+        place: u32,
+        completion: impl FnOnce(WrId, QpNum) -> Completion,
+    ) {
         let qp = &mut self.queue_pairs[place as usize];
         let queue = match qp.srq {
             Some(srq) => &mut self.shared_receive_queues[srq].queue,
             None => &mut qp.receives,
         };
         let Some(receive) = queue.front() else { return };
-        let completion = Completion {
-            wr_id: receive.wr_id,
-            status,
-            opcode,
-            extras: Extras(extras),
-            qp_num: qp.number,
-            byte_len,
-            data: data.unwrap_or(0),
-            src_qp: 0,
-            frees: None,
-        };
+        let completion = completion(receive.wr_id, qp.number);
         if queue.consume()
             && let Some(srq) = qp.srq
         {

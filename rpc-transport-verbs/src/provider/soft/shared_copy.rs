@@ -4,6 +4,8 @@
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
+use super::super::Sge;
+
 /// Copies `len` bytes, word by word where the target is aligned, and its last up to eight bytes last, after
 /// all others: who waits for the last byte to change sees the rest then, as most network cards have it.
 ///
@@ -55,6 +57,46 @@ pub(super) unsafe fn copy_shared(from: NonNull<u8>, to: NonNull<u8>, len: usize)
     }
 }
 
+/// The bytes of the elements, one after another; `None` if there is no memory for them.
+///
+/// # Safety
+///
+/// As for [`copy_shared`], of every element that has bytes.
+pub(super) unsafe fn gather(elements: &[Sge]) -> Option<Vec<u8>> {
+    let len = elements.iter().map(|element| element.len as usize).sum();
+    let mut bytes = Vec::new();
+    bytes.try_reserve_exact(len).ok()?;
+    bytes.resize(len, 0);
+    let mut to = NonNull::from(&mut *bytes).cast::<u8>();
+    for element in elements {
+        let len = element.len as usize;
+        // SAFETY: the caller's promise for the element; the lengths of all add up to the vector's.
+        unsafe {
+            copy_shared(element.addr, to, len);
+            to = to.add(len);
+        }
+    }
+    Some(bytes)
+}
+
+/// Fills one element after another with `bytes`, from `start` bytes after the first byte of the first on.
+///
+/// # Safety
+///
+/// As for [`copy_shared`], of every element that has bytes.
+pub(super) unsafe fn scatter(mut bytes: &[u8], elements: &[Sge], start: usize) {
+    let mut skipped = start;
+    for element in elements {
+        let len = element.len as usize;
+        let from = skipped.min(len);
+        skipped -= from;
+        let (now, later) = bytes.split_at(bytes.len().min(len - from));
+        // SAFETY: inside the element, of which the caller promised all.
+        unsafe { copy_shared(NonNull::from(now).cast(), element.addr.add(from), now.len()) };
+        bytes = later;
+    }
+}
+
 /// # Safety
 ///
 /// The byte is mapped, and reached by nobody through a reference to a plain byte that writes.
@@ -84,6 +126,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::verbs::LocalKey;
 
     proptest! {
         #[test]
@@ -101,5 +144,25 @@ mod tests {
             prop_assert_eq!(&target[to..to + len], &source[from..from + len]);
             prop_assert!(target[..to].iter().chain(&target[to + len..]).all(|byte| *byte == 0xa5));
         }
+    }
+
+    #[test]
+    fn a_list_is_filled_and_read_in_its_order() {
+        let mut memory = [0_u8; 32];
+        let start = NonNull::from(&mut memory).cast::<u8>();
+        let element = |offset: usize, len| Sge {
+            // SAFETY: inside the array.
+            addr: unsafe { start.add(offset) },
+            len,
+            local_key: LocalKey(0),
+        };
+        let list = [element(20, 3), element(0, 0), element(4, 5)];
+        // SAFETY: all elements are of the array.
+        unsafe { scatter(b"abcdefg", &list, 1) };
+        // SAFETY: as above.
+        let gathered = unsafe { gather(&list) }.unwrap();
+        assert_eq!(gathered, b"\0abcdefg");
+        assert_eq!(memory[20..23], *b"\0ab");
+        assert_eq!(memory[4..9], *b"cdefg");
     }
 }

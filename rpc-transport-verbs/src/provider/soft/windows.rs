@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::datagram::check_address;
 use super::domain::Domain;
 use super::objects::ProtectionDomain;
 use crate::verbs::{AddressVector, RemoteKey, VerbsError, WindowType};
@@ -63,6 +64,7 @@ impl ProtectionDomain {
 
     pub(crate) fn create_ah(&self, address: &AddressVector) -> Result<AddressHandle, VerbsError> {
         self.domain.node.check()?;
+        check_address(address, self.domain.node.gid)?;
         Ok(AddressHandle { address: *address })
     }
 }

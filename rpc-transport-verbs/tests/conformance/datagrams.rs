@@ -1,0 +1,423 @@
+//! Unreliable datagrams: what arrives, what is dropped without a word, and what fails here.
+
+use rpc_transport_verbs::verbs::{
+    AddressVector, CompletionOpcode, CompletionStatus, Context, Gid, Mtu, PostErrorReason, QpNum,
+    QpState, QpType, ReceiveRequest, VerbsError, WorkKind, WorkRequest,
+};
+
+use super::case::{Section, case};
+use super::deviations as rxe;
+use super::device::{Device, Kind};
+use super::unreliable_side::{HEADER_LEN, INBOX, Making, Party, QKEY, Seen, pair, way_home};
+use super::verbs_side;
+
+pub(crate) const CASES: Section = Section {
+    topic: "datagrams",
+    cases: &[
+        case!(
+            a_datagram_arrives_after_forty_bytes_of_header,
+            "specification: receive queue; ud_test: Send, PollMultipleCqe"
+        ),
+        case!(
+            a_datagram_header_says_where_it_came_from,
+            "specification: receive queue; ud_test: SendTrafficClass"
+        ),
+        case!(
+            a_datagram_brings_an_immediate,
+            "specification: receive queue"
+        ),
+        case!(
+            datagrams_are_gathered_and_scattered,
+            "specification: send queue"
+        ),
+        case!(
+            an_inline_datagram_is_copied_while_it_is_posted,
+            "specification: send queue"
+        ),
+        case!(
+            a_datagram_of_an_mtu_arrives_and_one_byte_more_fails_here,
+            "specification: status codes; ud_test: SendLargerThanMtu"
+        ),
+        case!(
+            a_datagram_with_another_key_is_dropped,
+            "specification: status codes; ud_test: SendInvalidQKey"
+        ),
+        case!(
+            a_key_with_the_highest_bit_stands_for_the_senders_own,
+            "specification: status codes"
+        ),
+        case!(
+            a_datagram_to_nobody_is_dropped,
+            "specification: status codes; ud_test: SendInvalidQpn"
+        ),
+        case!(
+            a_datagram_that_finds_no_receive_is_dropped,
+            "specification: status codes; ud_test: SendRnr, SendRnrUnsignaledBatch"
+        ),
+        case!(
+            a_datagram_longer_than_the_receive_is_dropped_and_takes_none,
+            "specification: receive queue; ud_test: SendWithTooSmallRecv"
+        ),
+        case!(
+            a_datagram_is_dropped_in_states_that_do_not_receive,
+            "specification: states"
+        ),
+        case!(
+            a_datagram_to_a_connection_is_dropped,
+            "specification: responder; ud_test: UdSendToRc"
+        ),
+        case!(
+            only_sends_are_datagrams,
+            "specification: send queue; ud_test: Read, Write, FetchAdd, CompareSwap"
+        ),
+        case!(a_datagram_needs_a_destination, "specification: send queue"),
+        case!(
+            address_handles_are_checked_by_name,
+            "specification: states; ah_test: CreateAndDestroy"
+        ),
+    ],
+};
+
+fn making() -> Making {
+    Making::new(QpType::UnreliableDatagram)
+}
+
+fn datagrams() -> (Party, Party) {
+    pair(making())
+}
+
+fn sent() -> Seen {
+    Seen::sent(CompletionOpcode::Send)
+}
+
+/// Sends `len` bytes of `fill`, signaled, to a receive that is there for it: it arrives.
+fn assert_arrives(from: &mut Party, to: &mut Party, len: usize, fill: u8) {
+    let handle = from.handle();
+    let request = from.message(0..len, fill).signaled();
+    from.post(request.to(&handle, to.qp.qp_num(), QKEY));
+    assert_eq!(from.wait_one(), sent());
+    assert_eq!(to.wait_one(), Seen::datagram(len, from));
+    let payload = INBOX + HEADER_LEN;
+    assert_eq!(to.bytes(payload..payload + len), vec![fill; len]);
+}
+
+/// Sends bytes that do not arrive, for which nobody here is blamed.
+fn assert_dropped(from: &mut Party, to: &mut Party, qp_num: QpNum, qkey: u32, len: usize) {
+    let handle = from.handle();
+    let request = from.message(0..len, 0xdd).signaled();
+    from.post(request.to(&handle, qp_num, qkey));
+    assert_eq!(from.wait_one(), sent());
+    to.assert_quiet();
+}
+
+fn a_datagram_arrives_after_forty_bytes_of_header(_: &Device) {
+    let (mut left, mut right) = datagrams();
+    for round in 1..=5 {
+        right.receive(INBOX..INBOX + 1000 + HEADER_LEN);
+        assert_arrives(&mut left, &mut right, 1000, round);
+    }
+    // And the other way, and one without bytes.
+    left.receive(INBOX..INBOX + HEADER_LEN);
+    assert_arrives(&mut right, &mut left, 0, 1);
+}
+
+fn a_datagram_header_says_where_it_came_from(device: &Device) {
+    let (mut left, mut right) = datagrams();
+    right.receive(INBOX..INBOX + 256);
+    let address = AddressVector {
+        traffic_class: 0xfc,
+        hop_limit: 3,
+        ..way_home()
+    };
+    let handle = left.domain.create_ah(address).unwrap();
+    assert_eq!(handle.address(), address);
+    let request = left.message(0..10, 1);
+    left.post(request.to(&handle, right.qp.qp_num(), QKEY));
+    assert_eq!(right.wait_one(), Seen::datagram(10, &left));
+    let header = right.bytes(INBOX..INBOX + HEADER_LEN);
+    if header[0] >> 4 == 6 {
+        let class = u32::from_be_bytes([header[0], header[1], header[2], header[3]]) >> 20 & 0xff;
+        assert_eq!(class & 0xfc, 0xfc);
+        assert_eq!(header[7], 3, "hops");
+        assert_eq!(header[8..24], way_home().gid.0);
+        assert_eq!(header[24..], way_home().gid.0);
+    } else {
+        // A header of IP version 4 is in the last 20 bytes.
+        assert_ne!(device.kind, Kind::Soft);
+        assert_eq!(header[20] >> 4, 4);
+        assert_eq!(header[21] & 0xfc, 0xfc);
+    }
+    if device.kind == Kind::Soft {
+        assert_eq!(header[6], 0x1b, "what follows is InfiniBand's transport");
+        // 10 bytes and 2 of padding, 12 and 8 of headers, 4 of checksum.
+        assert_eq!(header[4..6], 36_u16.to_be_bytes());
+    }
+}
+
+fn a_datagram_brings_an_immediate(_: &Device) {
+    let (mut left, mut right) = datagrams();
+    right.receive(INBOX..INBOX + 100);
+    let handle = left.handle();
+    let request = WorkRequest::send_with_imm(left.memory.element(0..20), 0xdead_beef);
+    left.post(request.signaled().to(&handle, right.qp.qp_num(), QKEY));
+    assert_eq!(left.wait_one(), sent());
+    let expected = Seen::datagram(20, &left).with_imm(0xdead_beef);
+    assert_eq!(right.wait_one(), expected);
+}
+
+fn datagrams_are_gathered_and_scattered(_: &Device) {
+    let (mut left, mut right) = datagrams();
+    left.memory.write(0, b"one datagram of three pieces");
+    // The header is split, too.
+    let pieces = [
+        INBOX..INBOX + 30,
+        INBOX + 100..INBOX + 115,
+        INBOX..INBOX,
+        INBOX + 201..INBOX + 240,
+    ];
+    let elements = pieces.map(|piece| right.memory.element(piece));
+    right.receive_into(ReceiveRequest::new(Vec::from(elements)));
+    let pieces = [0..3, 3..3, 3..12, 12..28];
+    let elements = Vec::from(pieces.map(|piece| left.memory.element(piece)));
+    let handle = left.handle();
+    let request = WorkRequest::send(elements).signaled();
+    left.post(request.to(&handle, right.qp.qp_num(), QKEY));
+    assert_eq!(left.wait_one(), sent());
+    assert_eq!(right.wait_one(), Seen::datagram(28, &left));
+    assert_eq!(right.bytes(INBOX + 110..INBOX + 115), b"one d");
+    assert_eq!(
+        right.bytes(INBOX + 201..INBOX + 224),
+        b"atagram of three pieces"
+    );
+}
+
+fn an_inline_datagram_is_copied_while_it_is_posted(_: &Device) {
+    let (mut left, mut right) = datagrams();
+    right.receive(INBOX..INBOX + 200);
+    let handle = left.handle();
+    let request = left.message(0..64, 7).inline().signaled();
+    left.post(request.to(&handle, right.qp.qp_num(), QKEY));
+    left.memory.write(0, &[8; 64]);
+    assert_eq!(left.wait_one(), sent());
+    assert_eq!(right.wait_one(), Seen::datagram(64, &left));
+    let payload = INBOX + HEADER_LEN;
+    assert_eq!(right.bytes(payload..payload + 64), [7; 64]);
+    let request = left.message(0..65, 7).inline();
+    let capabilities = left.qp.capabilities();
+    if capabilities.max_inline_data < 65 {
+        let refused = left.try_post(request.to(&handle, right.qp.qp_num(), QKEY));
+        let limit = capabilities.max_inline_data;
+        let expected = PostErrorReason::InlineTooLong { len: 65, limit };
+        assert_eq!(refused, Err(expected));
+    }
+}
+
+fn a_datagram_of_an_mtu_arrives_and_one_byte_more_fails_here(device: &Device) {
+    let (mut left, mut right) = datagrams();
+    let mtu = verbs_side::address().mtu.bytes() as usize;
+    assert!(mtu <= Mtu::Bytes4096.bytes() as usize);
+    right.receive(INBOX..INBOX + mtu + HEADER_LEN);
+    assert_arrives(&mut left, &mut right, mtu, 3);
+
+    right.receive(INBOX..INBOX + 2 * mtu);
+    let handle = left.handle();
+    let request = left.message(0..mtu + 1, 4);
+    left.post(request.to(&handle, right.qp.qp_num(), QKEY));
+    if device.deviates(&rxe::NO_SQE, true, false) {
+        let status = CompletionStatus::LocalLength;
+        assert_eq!(left.wait_one(), Seen::failed(WorkKind::Send, status));
+        assert_eq!(left.state(), QpState::Sqe);
+    }
+    right.assert_quiet();
+}
+
+fn a_datagram_with_another_key_is_dropped(_: &Device) {
+    let (mut left, mut right) = datagrams();
+    right.receive(INBOX..INBOX + 100);
+    let to = right.qp.qp_num();
+    assert_dropped(&mut left, &mut right, to, QKEY + 1, 20);
+    // The receive is still there.
+    assert_arrives(&mut left, &mut right, 20, 1);
+}
+
+fn a_key_with_the_highest_bit_stands_for_the_senders_own(_: &Device) {
+    let (mut left, mut right) = datagrams();
+    right.receive(INBOX..INBOX + 100);
+    let handle = left.handle();
+    let request = left.message(0..20, 1);
+    left.post(request.to(&handle, right.qp.qp_num(), 0x8000_0000));
+    assert_eq!(right.wait_one(), Seen::datagram(20, &left));
+}
+
+fn a_datagram_to_nobody_is_dropped(_: &Device) {
+    let (mut left, mut right) = datagrams();
+    right.receive(INBOX..INBOX + 100);
+    let gone = {
+        let (gone, _) = datagrams();
+        gone.qp.qp_num()
+    };
+    assert_dropped(&mut left, &mut right, gone, QKEY, 20);
+    assert_arrives(&mut left, &mut right, 20, 1);
+}
+
+fn a_datagram_that_finds_no_receive_is_dropped(_: &Device) {
+    let (mut left, mut right) = datagrams();
+    let to = right.qp.qp_num();
+    assert_dropped(&mut left, &mut right, to, QKEY, 20);
+    // Ten times the depth of the queue, most of them without a completion.
+    let handle = left.handle();
+    for _ in 0..10 {
+        for index in 0..left.making.depth {
+            let request = left.message(0..20, 1);
+            let is_last = index + 1 == left.making.depth;
+            let request = if is_last { request.signaled() } else { request };
+            left.post(request.to(&handle, to, QKEY));
+        }
+        assert_eq!(left.wait_one(), sent());
+    }
+    right.receive(INBOX..INBOX + 100);
+    right.assert_quiet();
+    assert_arrives(&mut left, &mut right, 20, 1);
+}
+
+fn a_datagram_longer_than_the_receive_is_dropped_and_takes_none(_: &Device) {
+    let (mut left, mut right) = datagrams();
+    right.receive(INBOX..INBOX + HEADER_LEN + 20);
+    let to = right.qp.qp_num();
+    assert_dropped(&mut left, &mut right, to, QKEY, 21);
+    assert_arrives(&mut left, &mut right, 20, 2);
+}
+
+fn a_datagram_is_dropped_in_states_that_do_not_receive(_: &Device) {
+    let (mut left, _) = datagrams();
+    let mut right = Party::new(making());
+    let to = right.qp.qp_num();
+    assert_dropped(&mut left, &mut right, to, QKEY, 20);
+    right.to_init();
+    right.receive(INBOX..INBOX + 100);
+    assert_dropped(&mut left, &mut right, to, QKEY, 20);
+    // It receives from here on: in RTR, RTS, SQD.
+    right.to_rtr(to);
+    assert_arrives(&mut left, &mut right, 20, 1);
+    right.to_rts();
+    right.receive(INBOX..INBOX + 100);
+    assert_arrives(&mut left, &mut right, 20, 2);
+    right.go(QpState::Sqd);
+    right.receive(INBOX..INBOX + 100);
+    assert_arrives(&mut left, &mut right, 20, 3);
+    right.go(QpState::Error);
+    assert_dropped(&mut left, &mut right, to, QKEY, 20);
+}
+
+fn a_datagram_to_a_connection_is_dropped(_: &Device) {
+    let (mut left, _) = datagrams();
+    let (mut connected, _other) = pair(Making::new(QpType::UnreliableConnection));
+    connected.receive(INBOX..INBOX + 100);
+    let to = connected.qp.qp_num();
+    assert_dropped(&mut left, &mut connected, to, QKEY, 20);
+    let (mut reliable, _other) = verbs_side::connected(verbs_side::Plan::default());
+    reliable.post_recv(1);
+    let handle = left.handle();
+    let request = left.message(0..20, 1).signaled();
+    left.post(request.to(&handle, reliable.qp.qp_num(), QKEY));
+    assert_eq!(left.wait_one(), sent());
+    reliable.assert_quiet();
+}
+
+fn only_sends_are_datagrams(_: &Device) {
+    let (mut left, right) = datagrams();
+    let remote = right.memory.remote(0);
+    let handle = left.handle();
+    let part = |len| left.memory.element(0..len);
+    let requests = [
+        WorkRequest::write(part(8), remote),
+        WorkRequest::write_with_imm(part(8), remote, 1),
+        WorkRequest::read(part(8), remote),
+        WorkRequest::fetch_and_add(part(8), remote, 1),
+        WorkRequest::compare_and_swap(part(8), remote, 1, 2),
+        WorkRequest::send_with_invalidate(part(8), remote.key),
+        WorkRequest::local_invalidate(remote.key),
+    ];
+    for request in requests {
+        let operation = request.name();
+        let refused = left.try_post(request.to(&handle, right.qp.qp_num(), QKEY));
+        let qp_type = QpType::UnreliableDatagram;
+        let expected = PostErrorReason::NotForType { operation, qp_type };
+        assert_eq!(refused, Err(expected));
+    }
+}
+
+fn a_datagram_needs_a_destination(_: &Device) {
+    let (mut left, mut right) = datagrams();
+    right.receive(INBOX..INBOX + 100);
+    let handle = left.handle();
+    let to = right.qp.qp_num();
+    let list = vec![
+        left.message(0..20, 1).signaled().to(&handle, to, QKEY),
+        left.message(0..20, 1),
+        left.message(0..20, 1).to(&handle, to, QKEY),
+    ];
+    let refused = left.post_list(list);
+    assert_eq!(refused, Err((1, PostErrorReason::NoDestination)));
+    // The one before it was taken.
+    assert_eq!(left.wait_one(), sent());
+    assert_eq!(right.wait_one(), Seen::datagram(20, &left));
+}
+
+fn address_handles_are_checked_by_name(device: &Device) {
+    let context = Context::open(verbs_side::device()).unwrap();
+    let domain = context.alloc_pd().unwrap();
+    let refused = |address: AddressVector, name: &str| match domain.create_ah(address) {
+        Err(VerbsError::Address { reason, .. }) => {
+            assert!(reason.starts_with(name), "{reason}");
+        }
+        other => panic!("{name}: {other:?}"),
+    };
+    refused(
+        AddressVector {
+            port: 200,
+            ..way_home()
+        },
+        "port:",
+    );
+    refused(
+        AddressVector {
+            sl: 16,
+            ..way_home()
+        },
+        "sl:",
+    );
+    refused(
+        AddressVector {
+            flow_label: 1 << 20,
+            ..way_home()
+        },
+        "flow_label:",
+    );
+    if device.kind == Kind::Soft {
+        refused(
+            AddressVector {
+                sgid_index: 1,
+                ..way_home()
+            },
+            "sgid_index:",
+        );
+        refused(
+            AddressVector {
+                is_global: false,
+                ..way_home()
+            },
+            "is_global:",
+        );
+        let Gid(mut other) = way_home().gid;
+        other[15] ^= 1;
+        let gid = Gid(other);
+        refused(AddressVector { gid, ..way_home() }, "gid:");
+    }
+    let handle = domain.create_ah(way_home()).unwrap();
+    let clone = handle.clone();
+    let busy = handle.destroy().unwrap_err();
+    assert_eq!(busy.call, "destroy_ah");
+    drop(clone);
+    busy.object.destroy().unwrap();
+}

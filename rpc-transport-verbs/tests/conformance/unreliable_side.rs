@@ -1,0 +1,375 @@
+//! One side of unreliable queue pairs, UC or UD: a context with one of everything, and memory to send from and
+//! receive into.
+
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use rpc_transport_verbs::verbs::{
+    Access, AddressHandle, AddressVector, AsyncEvent, CompletionChannel, CompletionOpcode,
+    CompletionQueue, CompletionStatus, Context, ExposedMemory, ModifyError, Mtu, PostErrorReason,
+    ProtectionDomain, Psn, QpAttributes, QpNum, QpState, QpType, QueuePair, QueuePairConfig,
+    ReceiveRequest, SharedReceiveQueue, WorkCompletion, WorkKind, WorkRequest,
+};
+
+use super::verbs_side::{self, HANG};
+
+/// Bytes of a side's memory: the first half to send from, the second to receive into.
+pub(crate) const MEMORY_LEN: usize = 64 << 10;
+/// Where receives go, unless a test says otherwise.
+pub(crate) const INBOX: usize = MEMORY_LEN / 2;
+/// Bytes before a received datagram.
+pub(crate) const HEADER_LEN: usize = 40;
+pub(crate) const QKEY: u32 = 0x1111_1111;
+const PSN: u32 = 0x00ff_fff0;
+
+/// What remote rights a side gives, where it is asked to give any.
+pub(crate) fn all_access() -> Access {
+    Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::MW_BIND
+}
+
+#[derive(Clone, Copy)]
+pub(crate) struct Making {
+    pub(crate) qp_type: QpType,
+    pub(crate) depth: usize,
+    pub(crate) srq_wr: usize,
+    pub(crate) cq_depth: usize,
+    pub(crate) sq_sig_all: bool,
+    /// Of the queue pair.
+    pub(crate) access: Access,
+}
+
+impl Making {
+    pub(crate) fn new(qp_type: QpType) -> Self {
+        Self {
+            qp_type,
+            depth: 16,
+            srq_wr: 0,
+            cq_depth: 256,
+            sq_sig_all: false,
+            access: Access::REMOTE_WRITE,
+        }
+    }
+}
+
+/// What a completion said, once what it was about has been claimed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Seen {
+    pub(crate) kind: WorkKind,
+    pub(crate) status: CompletionStatus,
+    pub(crate) opcode: Option<CompletionOpcode>,
+    pub(crate) len: usize,
+    pub(crate) imm: Option<u32>,
+    pub(crate) src_qp: Option<QpNum>,
+}
+
+impl Seen {
+    /// That a send of this kind went well.
+    pub(crate) fn sent(opcode: CompletionOpcode) -> Self {
+        Self {
+            kind: WorkKind::Send,
+            status: CompletionStatus::Success,
+            opcode: Some(opcode),
+            len: 0,
+            imm: None,
+            src_qp: None,
+        }
+    }
+
+    pub(crate) fn failed(kind: WorkKind, status: CompletionStatus) -> Self {
+        Self {
+            kind,
+            status,
+            opcode: None,
+            len: 0,
+            imm: None,
+            src_qp: None,
+        }
+    }
+
+    pub(crate) fn flushed(kind: WorkKind) -> Self {
+        Self::failed(kind, CompletionStatus::WorkRequestFlushed)
+    }
+
+    /// That a message was received on a connection.
+    pub(crate) fn received(len: usize) -> Self {
+        Self {
+            kind: WorkKind::Receive,
+            opcode: Some(CompletionOpcode::Receive),
+            len,
+            ..Self::sent(CompletionOpcode::Receive)
+        }
+    }
+
+    /// That a datagram of so many bytes was received.
+    pub(crate) fn datagram(len: usize, from: &Party) -> Self {
+        Self {
+            src_qp: Some(from.qp.qp_num()),
+            ..Self::received(HEADER_LEN + len)
+        }
+    }
+
+    pub(crate) fn with_imm(self, imm: u32) -> Self {
+        Self {
+            imm: Some(imm),
+            ..self
+        }
+    }
+}
+
+pub(crate) struct Party {
+    pub(crate) context: Context,
+    pub(crate) domain: ProtectionDomain,
+    pub(crate) channel: CompletionChannel,
+    /// Of sends and receives.
+    pub(crate) cq: CompletionQueue,
+    pub(crate) srq: Option<SharedReceiveQueue>,
+    pub(crate) qp: QueuePair,
+    pub(crate) memory: ExposedMemory,
+    pub(crate) making: Making,
+}
+
+impl Party {
+    pub(crate) fn new(making: Making) -> Self {
+        Self::in_context(Context::open(verbs_side::device()).unwrap(), making)
+    }
+
+    pub(crate) fn in_context(context: Context, making: Making) -> Self {
+        let domain = context.alloc_pd().unwrap();
+        let channel = context.create_comp_channel().unwrap();
+        let cq = context
+            .create_cq_with_channel(making.cq_depth, &channel)
+            .unwrap();
+        let srq = (making.srq_wr > 0).then(|| domain.create_srq(making.srq_wr, 4).unwrap());
+        let qp = domain
+            .create_qp(QueuePairConfig {
+                qp_type: making.qp_type,
+                srq: srq.as_ref(),
+                max_send_wr: making.depth,
+                max_recv_wr: making.depth,
+                max_send_sge: 4,
+                max_recv_sge: 4,
+                max_inline_data: 64,
+                sq_sig_all: making.sq_sig_all,
+                ..QueuePairConfig::new(&cq, &cq)
+            })
+            .unwrap();
+        let memory = domain.expose(MEMORY_LEN, all_access()).unwrap();
+        Self {
+            context,
+            domain,
+            channel,
+            cq,
+            srq,
+            qp,
+            memory,
+            making,
+        }
+    }
+
+    pub(crate) fn to_init(&mut self) {
+        let is_datagram = self.making.qp_type == QpType::UnreliableDatagram;
+        let attributes = QpAttributes {
+            state: Some(QpState::Init),
+            pkey_index: Some(0),
+            port: Some(verbs_side::address().port),
+            access: (!is_datagram).then_some(self.making.access),
+            qkey: is_datagram.then_some(QKEY),
+            ..QpAttributes::default()
+        };
+        self.qp.modify(&attributes).unwrap();
+    }
+
+    pub(crate) fn to_rtr(&mut self, remote: QpNum) {
+        self.try_to_rtr(remote, way_home()).unwrap();
+    }
+
+    pub(crate) fn try_to_rtr(
+        &mut self,
+        remote: QpNum,
+        address: AddressVector,
+    ) -> Result<(), ModifyError> {
+        let is_connected = self.making.qp_type == QpType::UnreliableConnection;
+        self.qp.modify(&QpAttributes {
+            state: Some(QpState::Rtr),
+            address: is_connected.then_some(address),
+            path_mtu: is_connected.then_some(Mtu::Bytes1024),
+            dest_qp_num: is_connected.then_some(remote),
+            rq_psn: is_connected.then_some(Psn::new(PSN)),
+            ..QpAttributes::default()
+        })
+    }
+
+    pub(crate) fn to_rts(&mut self) {
+        let attributes = QpAttributes {
+            state: Some(QpState::Rts),
+            sq_psn: Some(Psn::new(PSN)),
+            ..QpAttributes::default()
+        };
+        self.qp.modify(&attributes).unwrap();
+    }
+
+    pub(crate) fn go(&mut self, state: QpState) {
+        let attributes = QpAttributes {
+            state: Some(state),
+            ..QpAttributes::default()
+        };
+        self.qp.modify(&attributes).unwrap();
+    }
+
+    /// The way to the other queue pairs of this process.
+    pub(crate) fn handle(&self) -> AddressHandle {
+        self.domain.create_ah(way_home()).unwrap()
+    }
+
+    /// A SEND of these bytes, which are `fill`.
+    pub(crate) fn message(&self, range: Range<usize>, fill: u8) -> WorkRequest {
+        self.memory.write(range.start, &vec![fill; range.len()]);
+        WorkRequest::send(self.memory.element(range))
+    }
+
+    pub(crate) fn post(&mut self, request: WorkRequest) {
+        self.try_post(request).unwrap();
+    }
+
+    pub(crate) fn try_post(&mut self, request: WorkRequest) -> Result<(), PostErrorReason> {
+        let mut list = vec![request];
+        self.qp
+            .post(&mut list, &mut drop)
+            .map_err(|error| error.reason)
+    }
+
+    pub(crate) fn post_list(
+        &mut self,
+        mut list: Vec<WorkRequest>,
+    ) -> Result<(), (usize, PostErrorReason)> {
+        self.qp
+            .post(&mut list, &mut drop)
+            .map_err(|error| (error.taken, error.reason))
+    }
+
+    /// Posts a receive of these bytes.
+    pub(crate) fn receive(&mut self, range: Range<usize>) {
+        let request = ReceiveRequest::new(self.memory.element(range));
+        self.receive_into(request);
+    }
+
+    pub(crate) fn receive_into(&mut self, request: ReceiveRequest) {
+        let mut list = vec![request];
+        match &self.srq {
+            Some(srq) => srq.post_recv_elements(&mut list),
+            None => self.qp.post_recv_elements(&mut list),
+        }
+        .unwrap();
+    }
+
+    pub(crate) fn poll(&mut self) -> Vec<Seen> {
+        let mut completions = Vec::new();
+        self.cq.poll(&mut completions, 64).unwrap();
+        completions
+            .into_iter()
+            .map(|completion| self.claim(completion))
+            .collect()
+    }
+
+    pub(crate) fn claim(&mut self, completion: WorkCompletion) -> Seen {
+        assert_eq!(completion.qp_num(), self.qp.qp_num());
+        let kind = completion.wr_id().kind().expect("a completion of no kind");
+        let seen = Seen {
+            kind,
+            status: completion.status(),
+            opcode: completion.opcode(),
+            len: completion.byte_len(),
+            imm: completion.imm(),
+            src_qp: completion.src_qp(),
+        };
+        match kind {
+            WorkKind::Send => self.qp.complete_send(completion, &mut drop).unwrap(),
+            WorkKind::Receive => {
+                let claimed = match &self.srq {
+                    Some(srq) => srq.claim_elements(completion),
+                    None => self.qp.claim_recv_elements(completion),
+                };
+                claimed.unwrap();
+            }
+        }
+        seen
+    }
+
+    pub(crate) fn wait(&mut self, count: usize) -> Vec<Seen> {
+        let start = Instant::now();
+        let mut seen = Vec::new();
+        while seen.len() < count {
+            seen.extend(self.poll());
+            assert!(
+                start.elapsed() < HANG,
+                "{} of {count} completions came: {seen:?}",
+                seen.len()
+            );
+            std::thread::yield_now();
+        }
+        assert_eq!(seen.len(), count, "{seen:?}");
+        seen
+    }
+
+    pub(crate) fn wait_one(&mut self) -> Seen {
+        self.wait(1)[0]
+    }
+
+    /// Nothing comes for a while (a test that is too quick here misses a fault, and fails never).
+    pub(crate) fn assert_quiet(&mut self) {
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_millis(30) {
+            assert_eq!(self.poll(), []);
+            std::thread::yield_now();
+        }
+    }
+
+    /// What has come into these bytes.
+    pub(crate) fn bytes(&self, range: Range<usize>) -> Vec<u8> {
+        self.memory.to_vec(range)
+    }
+
+    pub(crate) fn state(&self) -> QpState {
+        self.qp.state().unwrap()
+    }
+
+    pub(crate) fn event(&self) -> AsyncEvent {
+        let event = self.context.get_async_event(Some(HANG)).unwrap();
+        event.expect("an event")
+    }
+
+    pub(crate) fn assert_no_event(&self) {
+        let short = Some(Duration::from_millis(30));
+        assert_eq!(self.context.get_async_event(short).unwrap(), None);
+    }
+}
+
+/// From this port to itself.
+pub(crate) fn way_home() -> AddressVector {
+    let address = verbs_side::address();
+    AddressVector {
+        gid: address.gid,
+        lid: address.lid,
+        sgid_index: address.gid_index,
+        is_global: address.lid == 0,
+        port: address.port,
+        ..AddressVector::default()
+    }
+}
+
+/// Two sides of one process in two contexts, in RTS, with nothing posted; UC connected to each other.
+pub(crate) fn pair(making: Making) -> (Party, Party) {
+    let (mut left, mut right) = (Party::new(making), Party::new(making));
+    connect(&mut left, &mut right);
+    (left, right)
+}
+
+pub(crate) fn connect(left: &mut Party, right: &mut Party) {
+    left.to_init();
+    right.to_init();
+    let (left_num, right_num) = (left.qp.qp_num(), right.qp.qp_num());
+    left.to_rtr(right_num);
+    right.to_rtr(left_num);
+    left.to_rts();
+    right.to_rts();
+}
