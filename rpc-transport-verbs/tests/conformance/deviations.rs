@@ -63,6 +63,9 @@ reasons! {
     FEW_EVENTS = "few-events",
         "COMM_EST, QP_FATAL, QP_REQ_ERR, QP_ACCESS_ERR and QP_LAST_WQE_REACHED are never raised.",
         "No caller in drivers/infiniband/sw/rxe of Linux 6.1 but for SQ_DRAINED, CQ_ERR, SRQ_LIMIT_REACHED and the port's; spdk/spdk #1697 saw the last.";
+    UC_TOO_LONG = "unreliable-too-long",
+        "A message on an unreliable connection that is longer than the receive brings its receiver to ERR.",
+        "rxe_resp.c, rxe_responder: RESPST_ERR_LENGTH of UC is do_class_d1e_error, with LOC_QP_OP_ERR (Linux 6.1).";
     NO_SQE = "no-send-queue-error",
         "A send of an unreliable queue pair that fails here does not lead to SQE; a datagram longer than the MTU completes as if it had been sent.",
         "rxe_req.c, rxe_requester: a datagram over the MTU is skipped, and rxe_comp.c knows ERR alone (Linux 6.1).";

@@ -50,6 +50,7 @@ mod silence;
 mod srq;
 mod states;
 mod threads;
+mod unreliable_connections;
 mod unreliable_side;
 
 use std::process::ExitCode;
@@ -68,6 +69,7 @@ const SECTIONS: &[Section] = &[
     completion_queues::CASES,
     channels::CASES,
     srq::CASES,
+    unreliable_connections::CASES,
     datagrams::CASES,
     threads::CASES,
     processes::CASES,
