@@ -10,7 +10,7 @@ use crate::lane::Lane;
 use crate::mailbox::{LineEnd, LineKey, Notice};
 use crate::post_mortem::{self, LaneFailure, LineFailure, QueuePairFailure};
 use crate::transport::RecvBuf;
-use crate::verbs::{QpNum, WorkCompletion, WorkKind};
+use crate::verbs::{CompletionStatus, QpNum, WorkCompletion, WorkKind};
 
 type Events = Vec<Event<RecvBuf>>;
 
@@ -78,7 +78,7 @@ impl Lane {
     fn complete_receive(&mut self, completion: WorkCompletion, events: &mut Events) {
         let (qp_num, status, success) = (
             completion.qp_num(),
-            completion.status(),
+            completion.status_code(),
             completion.is_success(),
         );
         // Claimed first, whoever it was for: a slot of the shared queue belongs to the poller.
@@ -141,7 +141,7 @@ impl Lane {
 
     #[inline]
     fn complete_send(&mut self, completion: WorkCompletion) {
-        let (qp_num, status) = (completion.qp_num(), completion.status());
+        let (qp_num, status) = (completion.qp_num(), completion.status_code());
         let success = completion.is_success();
         let connection = self
             .routes
@@ -164,12 +164,8 @@ impl Lane {
     }
 
     #[cold]
-    fn fail_completion(
-        &mut self,
-        index: u32,
-        kind: WorkKind,
-        status: crate::verbs::CompletionStatus,
-    ) {
+    fn fail_completion(&mut self, index: u32, kind: WorkKind, status: u32) {
+        let status = CompletionStatus::from_code(status);
         let Some((_, connection)) = self.connections.at(index) else {
             return;
         };

@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use super::element::{Element, Elements};
 use super::error::{ClaimError, PostError, PostErrorReason};
 use super::slot::Slot;
-use super::work_completion::{CompletionOpcode, WorkCompletion};
+use super::work_completion::WorkCompletion;
 use super::work_request::ReceiveRequest;
 use super::wr_id::{GENERATION_BITS, QueueTag, WorkKind, WrId};
 use crate::provider::{ReceiveList, ReceiveWork, Sge};
@@ -246,12 +246,8 @@ impl PostedReceives {
         if wr_id.belongs_to(WorkKind::Receive, self.queue)
             && let Some(slot) = self.take(wr_id)
         {
-            let len = match completion.opcode() {
-                // Its bytes are elsewhere.
-                Some(CompletionOpcode::ReceiveRdmaWithImm) => 0,
-                // A length beyond the slot would be the device's lie; it must not become an index.
-                _ => completion.byte_len().min(slot.len()),
-            };
+            // A length beyond the slot would be the device's lie; it must not become an index.
+            let len = completion.len_in_receive().min(slot.len());
             return Ok((slot, len));
         }
         Err(ClaimError {
@@ -271,11 +267,7 @@ impl PostedReceives {
                 .take_list(wr_id)
                 .or_else(|| self.take(wr_id).map(Elements::from));
             if let Some(elements) = elements {
-                let len = match completion.opcode() {
-                    // Its bytes are elsewhere.
-                    Some(CompletionOpcode::ReceiveRdmaWithImm) => 0,
-                    _ => completion.byte_len().min(elements.total_len()),
-                };
+                let len = completion.len_in_receive().min(elements.total_len());
                 return Ok((elements, len));
             }
         }

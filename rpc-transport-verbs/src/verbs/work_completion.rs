@@ -52,6 +52,11 @@ impl WorkCompletion {
         CompletionStatus::from_code(self.status)
     }
 
+    /// The number of how it ended, for those who may not need the rest.
+    pub(crate) fn status_code(&self) -> u32 {
+        self.status
+    }
+
     /// Whether it ended well.
     pub fn is_success(&self) -> bool {
         self.status == 0
@@ -74,6 +79,16 @@ impl WorkCompletion {
             self.byte_len as usize
         } else {
             0
+        }
+    }
+
+    /// Bytes that came into the receive itself: those of a WRITE with immediate are elsewhere.
+    #[inline]
+    pub(super) fn len_in_receive(&self) -> usize {
+        if self.opcode == CompletionOpcode::ReceiveRdmaWithImm {
+            0
+        } else {
+            self.byte_len()
         }
     }
 

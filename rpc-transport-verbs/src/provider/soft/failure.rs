@@ -40,7 +40,7 @@ impl State {
         qp.sends.forget_general(number);
         let completion = Completion {
             wr_id: work.wr_id,
-            status,
+            status: status.code(),
             opcode: CompletionOpcode::Send,
             extras: Extras::default(),
             data: 0,
@@ -62,7 +62,7 @@ impl State {
             self.queue_pairs[place as usize].receives.consume();
             let completion = Completion {
                 wr_id: receive.wr_id,
-                status: CompletionStatus::WorkRequestFlushed,
+                status: CompletionStatus::WorkRequestFlushed.code(),
                 opcode: CompletionOpcode::Receive,
                 extras: Extras::default(),
                 data: 0,

@@ -522,7 +522,7 @@ impl State {
         }
         let completion = Completion {
             wr_id: work.wr_id,
-            status: CompletionStatus::Success,
+            status: CompletionStatus::Success.code(),
             opcode,
             extras: Extras::default(),
             qp_num: qp.number,

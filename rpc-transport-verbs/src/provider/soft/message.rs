@@ -212,7 +212,7 @@ impl State {
         }
         self.take_receive(place, |wr_id, qp_num| Completion {
             wr_id,
-            status,
+            status: status.code(),
             opcode: match message.remote {
                 Some(_) => CompletionOpcode::ReceiveRdmaWithImm,
                 None => CompletionOpcode::Receive,

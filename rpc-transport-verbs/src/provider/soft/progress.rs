@@ -273,7 +273,7 @@ impl State {
             if work.signaled {
                 let completion = Completion {
                     wr_id: work.wr_id,
-                    status: CompletionStatus::Success,
+                    status: CompletionStatus::Success.code(),
                     opcode: CompletionOpcode::Send,
                     extras: Extras::default(),
                     data: 0,

@@ -156,7 +156,7 @@ impl State {
         }
         let completion = Completion {
             wr_id: receive.wr_id,
-            status: refusal.map_or(CompletionStatus::Success, |(local, _)| local),
+            status: refusal.map_or(0, |(local, _)| local.code()),
             opcode: CompletionOpcode::Receive,
             extras: if incoming.flags.has(Flags::SOLICITED) {
                 Extras(Extras::SOLICITED)
@@ -223,7 +223,7 @@ impl State {
     ) {
         self.take_receive(place, |wr_id, qp_num| Completion {
             wr_id,
-            status,
+            status: status.code(),
             opcode,
             extras: Extras(extras),
             qp_num,

@@ -48,14 +48,44 @@ impl State {
     /// plain ones.
     #[inline]
     pub(super) fn transmit(&mut self, place: u32) {
-        while self.transmit_plain(place) && self.issue(place) {}
-        self.await_what_was_posted(place);
+        self.transmit_plain(place);
+        let qp = &mut self.queue_pairs[place as usize];
+        let mut waits = qp.sends.started < qp.sends.posted;
+        if waits {
+            waits = self.transmit_what_waits(place);
+        }
+        let qp = &mut self.queue_pairs[place as usize];
+        if (waits || qp.sends.signaled > 0) && !qp.is_awaiting {
+            self.await_progress(place);
+        }
+        let qp = &mut self.queue_pairs[place as usize];
+        if !qp.is_unacked && qp.sends.acked < qp.sends.posted {
+            qp.is_unacked = true;
+            self.unacked.push(place);
+        }
     }
 
-    /// `true`: the next is a request of another kind.
-    #[inline]
-    fn transmit_plain(&mut self, place: u32) -> bool {
-        let mut is_general_next = false;
+    /// What comes after the plain sends that had room: requests of other kinds, and plain ones after them; and
+    /// the rest has to wait. `false`: nothing has to.
+    #[cold]
+    fn transmit_what_waits(&mut self, place: u32) -> bool {
+        while self.is_request_next(place) && self.issue(place) {
+            let before = self.queue_pairs[place as usize].sends.started;
+            self.transmit_plain(place);
+            if self.queue_pairs[place as usize].sends.started == before {
+                break;
+            }
+        }
+        let qp = &mut self.queue_pairs[place as usize];
+        // SAFETY: this is still the call that posted them, or a later one, by which time they are staged
+        // already.
+        unsafe { qp.sends.stage_inline() };
+        qp.sends.started < qp.sends.posted
+    }
+
+    // Always: one of its two callers is the way of every message, and the other is rare.
+    #[inline(always)]
+    fn transmit_plain(&mut self, place: u32) {
         let qp = &mut self.queue_pairs[place as usize];
         let before = qp.sends.started;
         if let (QpState::Rts, Some(sender)) = (qp.state, &mut qp.link.sender)
@@ -71,7 +101,7 @@ impl State {
                     break;
                 };
                 if work.general {
-                    is_general_next = true;
+                    // It is left for `issue`.
                     break;
                 }
                 let flags = if work.solicited { Flags::SOLICITED } else { 0 };
@@ -121,25 +151,12 @@ impl State {
                 }
             }
         }
-        is_general_next
     }
 
-    #[inline]
-    fn await_what_was_posted(&mut self, place: u32) {
-        let qp = &mut self.queue_pairs[place as usize];
-        let waits = qp.sends.started < qp.sends.posted;
-        if waits {
-            // SAFETY: this is still the call that posted them, or a later one, by which time they
-            // are staged already.
-            unsafe { qp.sends.stage_inline() };
-        }
-        if (waits || qp.sends.signaled > 0) && !qp.is_awaiting {
-            self.await_progress(place);
-        }
-        let qp = &mut self.queue_pairs[place as usize];
-        if !qp.is_unacked && qp.sends.acked < qp.sends.posted {
-            qp.is_unacked = true;
-            self.unacked.push(place);
-        }
+    /// Whether the next send is more than a plain message.
+    fn is_request_next(&self, place: u32) -> bool {
+        let sends = &self.queue_pairs[place as usize].sends;
+        let next = sends.request(sends.started);
+        sends.started < sends.posted && next.is_some_and(|work| work.general)
     }
 }

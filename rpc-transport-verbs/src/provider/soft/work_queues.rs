@@ -291,7 +291,8 @@ impl ReceiveQueue {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Completion {
     pub(super) wr_id: WrId,
-    pub(super) status: CompletionStatus,
+    /// The number of a [`CompletionStatus`](crate::verbs::CompletionStatus).
+    pub(super) status: u32,
     pub(super) opcode: CompletionOpcode,
     pub(super) extras: Extras,
     pub(super) qp_num: QpNum,
@@ -309,7 +310,7 @@ impl Completion {
     pub(super) fn report(self) -> WorkCompletion {
         WorkCompletion {
             wr_id: self.wr_id,
-            status: self.status.code(),
+            status: self.status,
             qp_num: self.qp_num,
             byte_len: self.byte_len,
             data: self.data,
@@ -411,8 +412,7 @@ impl CompletionRing {
             self.watch = Watch::Overrun;
             return true;
         }
-        let is_solicited = completion.extras.0 & Extras::SOLICITED != 0
-            || completion.status != CompletionStatus::Success;
+        let is_solicited = completion.extras.0 & Extras::SOLICITED != 0 || completion.status != 0;
         self.entries.push_back(completion);
         if self.watch == Watch::Next || is_solicited {
             self.watch = Watch::Nothing;
