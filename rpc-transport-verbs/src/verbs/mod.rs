@@ -50,6 +50,9 @@ mod in_flight;
 mod lines;
 mod memory_region;
 mod memory_window;
+// Tests alone, which are programs in its documentation.
+#[cfg(doctest)]
+mod misuse;
 mod port_attributes;
 mod port_capabilities;
 mod posted_receives;

@@ -9,14 +9,16 @@
 //! An argument names another device for the poller, as the environment variable `VERBLINE_DEVICE`
 //! does: `device_info mlx5_0:1:3`. With `--json` all of it is one JSON value.
 #![forbid(unsafe_code)]
-// It shows its user what it found: printing is what it is for.
-#![allow(clippy::print_stdout, clippy::print_stderr)]
+// It shows its user what went wrong.
+#![allow(clippy::print_stderr)]
 
 mod details;
 mod json;
 mod text;
 
 use std::error::Error;
+use std::fmt::Write as _;
+use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -51,17 +53,26 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     let survey = Device::survey();
     let devices: Vec<_> = survey.devices.iter().map(Details::gather).collect();
     let limits = limits_of_a_poller(arguments.device.as_deref());
-    if arguments.json {
-        println!("{:#}", json::value(&survey, &devices, &limits));
+    let said = if arguments.json {
+        format!("{:#}\n", json::value(&survey, &devices, &limits))
     } else {
-        println!("{survey}");
+        let mut said = format!("{survey}\n");
         if let Ok(limits) = &limits {
-            println!("\nWhat a poller with default settings gets:\n\n{limits}");
+            writeln!(
+                said,
+                "\nWhat a poller with default settings gets:\n\n{limits}"
+            )?;
         }
-        println!("\nWhat the devices say of themselves:");
+        writeln!(said, "\nWhat the devices say of themselves:")?;
         for device in &devices {
-            println!("\n{}", text::Of(device));
+            writeln!(said, "\n{}", text::Of(device))?;
         }
+        said
+    };
+    // Whoever reads the first lines alone (`| head`) closes the pipe.
+    match io::stdout().write_all(said.as_bytes()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => return Err(error.into()),
+        _ => {}
     }
     limits.map(drop)
 }
