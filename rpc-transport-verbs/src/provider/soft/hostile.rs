@@ -20,19 +20,25 @@ use super::shared_memory::SharedMemory;
 use super::wake::DomainReadyBits;
 use super::wake_file::WakeFile;
 use crate::verbs::{
-    Access, AckTimeout, CompletionChannel, CompletionQueue, CompletionStatus, Context, Gid, Psn,
-    QpNum, QpState, QueuePair, QueuePairConfig, RemoteEndpoint, RetryCount, RnrTimer,
-    RtrAttributes, RtsAttributes, SendRequest, SharedReceiveQueue, Slot, WorkKind,
+    Access, AckTimeout, Binding, CompletionChannel, CompletionQueue, CompletionStatus, Context,
+    ExposedMemory, Gid, MemoryWindow, Psn, QpNum, QpState, QueuePair, QueuePairConfig,
+    RemoteEndpoint, RetryCount, RnrTimer, RtrAttributes, RtsAttributes, SendRequest,
+    SharedReceiveQueue, Slot, WindowType, WorkKind, WorkRequest,
 };
 
 pub use super::ring::hostile::soft_ring;
 
 const SLOT_LEN: usize = 512;
+const PAGE: usize = 4096;
 const SLOTS: usize = 48;
 const PSN: u32 = 100;
 
 /// How long two queue pairs may take to hear of each other, over a link to their own process.
 const PATIENCE: Duration = Duration::from_secs(20);
+
+fn remote_access() -> Access {
+    Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC
+}
 
 /// A context with one of everything.
 struct Side {
@@ -42,6 +48,9 @@ struct Side {
     srq: Option<SharedReceiveQueue>,
     qp: QueuePair,
     slots: Vec<Slot>,
+    /// What peers may reach: a page.
+    exposed: ExposedMemory,
+    window: MemoryWindow,
 }
 
 impl Side {
@@ -54,11 +63,15 @@ impl Side {
         let srq = is_shared.then(|| domain.create_srq(16, 1).expect("a shared receive queue"));
         let config = QueuePairConfig {
             srq: srq.as_ref(),
+            max_send_sge: 2,
             max_inline_data: 64,
             ..QueuePairConfig::new(&cq, &cq)
         };
         let mut qp = domain.create_qp(config).expect("a queue pair");
-        qp.to_init(1, Access::NONE).expect("INIT");
+        qp.to_init(1, remote_access()).expect("INIT");
+        let access = remote_access() | Access::LOCAL_WRITE | Access::MW_BIND;
+        let exposed = domain.expose(PAGE, access).expect("a region");
+        let window = domain.alloc_mw(WindowType::Type2).expect("a window");
         let region = domain.register(SLOTS * SLOT_LEN, Access::LOCAL_WRITE);
         let slots = region.expect("a region").into_slots(SLOT_LEN);
         Self {
@@ -68,6 +81,8 @@ impl Side {
             srq,
             qp,
             slots,
+            exposed,
+            window,
         }
     }
 
@@ -84,12 +99,14 @@ impl Side {
         };
         let rtr = RtrAttributes {
             min_rnr_timer: RnrTimer::new(1).expect("a code"),
+            max_dest_rd_atomic: 4,
             ..RtrAttributes::new(remote)
         };
         self.qp.to_rtr(rtr).expect("RTR");
         let rts = RtsAttributes {
             timeout: AckTimeout::new(10).expect("a code"),
             retry_cnt: RetryCount::new(2).expect("a code"),
+            max_rd_atomic: 4,
             ..RtsAttributes::new(Psn::new(PSN))
         };
         self.qp.to_rts(rts).expect("RTS");
@@ -99,6 +116,7 @@ impl Side {
     /// names something that was posted.
     fn act(&mut self, step: u8, script: &mut Script<'_>) {
         match step % 4 {
+            0 if step & 32 != 0 => self.request(step, script),
             0 => {
                 let Some(slot) = self.slots.pop() else { return };
                 let len = usize::from(script.byte()) * 2;
@@ -124,6 +142,45 @@ impl Side {
                 let _ = self.channel.wait(Some(Duration::ZERO));
             }
         }
+    }
+
+    /// A request of any kind, with memory that is there or not.
+    fn request(&mut self, step: u8, script: &mut Script<'_>) {
+        let kind = script.byte();
+        let len = usize::from(script.short()) % PAGE;
+        // Of this side's own region, which is the peer's where a queue pair is connected to itself, and no
+        // key of the peer's elsewhere; but the contexts' keys count alike.
+        let mut remote = self.exposed.remote(usize::from(script.short()) % PAGE);
+        remote.key.0 ^= u32::from(kind >> 4);
+        remote.addr ^= u64::from(step & 64) << 8;
+        let bytes = || self.exposed.element(0..len);
+        let number = || self.exposed.element(0..8);
+        let key = self.window.next_key();
+        let request = match kind % 9 {
+            0 => WorkRequest::send_with_imm(bytes(), 7),
+            1 => WorkRequest::send_with_invalidate(bytes(), self.window.key()),
+            2 => WorkRequest::write(bytes(), remote),
+            3 => WorkRequest::write_with_imm(bytes(), remote, 7),
+            4 => WorkRequest::read(bytes(), remote),
+            5 => WorkRequest::compare_and_swap(number(), remote, 0, 1),
+            6 => WorkRequest::fetch_and_add(number(), remote, 1),
+            7 => WorkRequest::local_invalidate(key),
+            _ => {
+                let binding = Binding::new(&self.exposed, 0..len, remote_access());
+                WorkRequest::bind_window(&self.window, binding, key)
+            }
+        };
+        let request = if step & 8 == 0 {
+            request
+        } else {
+            request.signaled()
+        };
+        let request = if step & 16 == 0 {
+            request
+        } else {
+            request.fenced()
+        };
+        let _ = self.qp.post_one(request);
     }
 
     fn poll(&mut self) {
@@ -241,7 +298,7 @@ pub fn soft_link(bytes: &[u8]) {
     let outgoing = OutgoingLink::of_socket(theirs);
     // Not the node's own entry for this process, which would stay.
     let mut peer = Some(Arc::new(Peer::new(side.gid())));
-    let forged = RingReceiver::new(PSN, false).expect("memory for a ring");
+    let forged = RingReceiver::new(PSN, script.byte() & 1 == 0).expect("memory for a ring");
     forged.set_ready();
     while let Some(step) = script.step() {
         match step % 8 {
