@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::window_table::MAX_WINDOWS;
 use super::{DEVICE_NAME, MAX_RD_ATOMIC};
 use crate::verbs::{
     AtomicCapability, DeviceAttributes, DeviceCapabilities, DeviceCapability, DeviceInfo,
@@ -32,9 +33,14 @@ const VERSION: FirmwareVersion = {
 };
 
 const CAPABILITIES: DeviceCapabilities = DeviceCapabilities::from_bits(
-    1 << DeviceCapability::CurrentStateModifier as u32
+    1 << DeviceCapability::UdAddressPortEnforced as u32
+        | 1 << DeviceCapability::CurrentStateModifier as u32
         | 1 << DeviceCapability::SystemImageGuid as u32
-        | 1 << DeviceCapability::RcRnrNak as u32,
+        | 1 << DeviceCapability::RcRnrNak as u32
+        | 1 << DeviceCapability::SrqResize as u32
+        | 1 << DeviceCapability::MemoryWindow as u32
+        | 1 << DeviceCapability::MemoryManagementExtensions as u32
+        | 1 << DeviceCapability::MemoryWindowType2B as u32,
 );
 
 /// Everything but the limits of its objects. Vendor, part and hardware are 0: nobody made it.
@@ -46,7 +52,8 @@ pub(super) const ATTRIBUTES: DeviceAttributes = DeviceAttributes {
     vendor_part_id: 0,
     hw_ver: 0,
     capabilities: CAPABILITIES,
-    atomic_cap: AtomicCapability::None,
+    // The processor's own.
+    atomic_cap: AtomicCapability::Global,
     // Any memory that a process can have: the smallest page and all above.
     page_sizes: PageSizes(u64::MAX << 12),
     local_ca_ack_delay: Duration::ZERO,
@@ -63,14 +70,15 @@ pub(super) const ATTRIBUTES: DeviceAttributes = DeviceAttributes {
     max_mr: 0,
     max_mr_len: 0,
     max_locked_len: usize::MAX,
-    max_mw: 0,
+    max_mw: MAX_WINDOWS,
     max_pd: u32::MAX as usize,
     max_inline_data: 0,
     max_qp_rd_atomic: MAX_RD_ATOMIC,
     max_qp_init_rd_atomic: MAX_RD_ATOMIC,
     max_res_rd_atomic: 0,
     max_pkeys: 1,
-    max_ah: 0,
+    // They are plain values.
+    max_ah: u32::MAX as usize,
     max_mcast_grp: 0,
     max_mcast_qp_attach: 0,
     max_total_mcast_qp_attach: 0,
