@@ -18,7 +18,7 @@ pub struct AddressHandle {
 struct Shared {
     raw: provider::AddressHandle,
     address: AddressVector,
-    _domain: Arc<provider::ProtectionDomain>,
+    domain: Arc<provider::ProtectionDomain>,
 }
 
 impl AddressHandle {
@@ -30,7 +30,7 @@ impl AddressHandle {
             shared: Arc::new(Shared {
                 raw: domain.raw.create_ah(&address)?,
                 address,
-                _domain: Arc::clone(&domain.raw),
+                domain: Arc::clone(&domain.raw),
             }),
         })
     }
@@ -38,6 +38,10 @@ impl AddressHandle {
     /// What it was made from.
     pub fn address(&self) -> AddressVector {
         self.shared.address
+    }
+
+    pub(super) fn is_of(&self, domain: &Arc<provider::ProtectionDomain>) -> bool {
+        Arc::ptr_eq(&self.shared.domain, domain)
     }
 
     pub(super) fn name(&self) -> provider::AddressName {

@@ -67,7 +67,8 @@ impl Element {
     ///
     /// Where the key does name a region that has these bytes: until the completion of the request has been
     /// polled, or its queue pair has been reset or destroyed, the region stays registered, nothing else
-    /// writes the bytes, and where the device writes them nothing reads them.
+    /// writes the bytes, and where the device writes them nothing reads them. Of an inline request, whose keys
+    /// are not looked at, the bytes can be read while it is posted.
     pub unsafe fn from_raw(addr: NonNull<u8>, len: u32, local_key: LocalKey) -> Self {
         Self {
             addr,

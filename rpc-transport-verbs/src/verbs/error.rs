@@ -149,16 +149,6 @@ pub enum VerbsError {
         /// What it lacks, by the name of the field or type.
         what: &'static str,
     },
-    /// An address that the device does not send to (`EINVAL`).
-    #[error("{call}: address = {value}: {reason}")]
-    Address {
-        /// The verb.
-        call: &'static str,
-        /// What was given for the field that is wrong.
-        value: String,
-        /// The field, and the rule that it breaks.
-        reason: &'static str,
-    },
     /// Two objects that have to belong to the same context do not.
     #[error("{call}: {object} belongs to another context")]
     ForeignObject {
@@ -429,6 +419,12 @@ pub enum PostErrorReason {
     /// Something in it belongs to another device or context (`EINVAL`).
     #[error("{object} belongs to another context")]
     ForeignObject {
+        /// What.
+        object: &'static str,
+    },
+    /// Something in it belongs to another protection domain (`EINVAL`).
+    #[error("{object} belongs to another protection domain than the queue pair")]
+    ForeignDomain {
         /// What.
         object: &'static str,
     },

@@ -151,7 +151,7 @@ pub struct QueuePair {
     _srq: Option<Arc<shared_receive_queue::Shared>>,
     _send_cq: Arc<provider::CompletionQueue>,
     _recv_cq: Arc<provider::CompletionQueue>,
-    _domain: Arc<provider::ProtectionDomain>,
+    domain: Arc<provider::ProtectionDomain>,
 }
 
 impl QueuePair {
@@ -198,7 +198,7 @@ impl QueuePair {
             _srq: config.srq.map(|srq| Arc::clone(&srq.shared)),
             _send_cq: Arc::clone(&config.send_cq.raw),
             _recv_cq: Arc::clone(&config.recv_cq.raw),
-            _domain: Arc::clone(&domain.raw),
+            domain: Arc::clone(&domain.raw),
         })
     }
 
@@ -602,6 +602,12 @@ impl QueuePair {
         let qp_type = self.qp_type;
         match (qp_type, &request.destination) {
             (QpType::UnreliableDatagram, None) => Err(PostErrorReason::NoDestination),
+            (QpType::UnreliableDatagram, Some(destination))
+                if !destination.handle.is_of(&self.domain) =>
+            {
+                let object = "the address handle";
+                Err(PostErrorReason::ForeignDomain { object })
+            }
             (QpType::UnreliableDatagram, Some(_)) | (_, None) => Ok(()),
             (_, Some(_)) => Err(PostErrorReason::UselessDestination { qp_type }),
         }

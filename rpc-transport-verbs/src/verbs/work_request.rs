@@ -32,7 +32,7 @@ pub struct WorkRequest {
 /// Where a datagram goes.
 #[derive(Debug)]
 pub(super) struct Destination {
-    handle: AddressHandle,
+    pub(super) handle: AddressHandle,
     qp_num: QpNum,
     qkey: u32,
 }

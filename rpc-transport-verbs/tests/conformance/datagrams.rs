@@ -72,6 +72,10 @@ pub(crate) const CASES: Section = Section {
         ),
         case!(a_datagram_needs_a_destination, "specification: send queue"),
         case!(
+            an_address_handle_of_another_domain_is_refused,
+            "specification: objects"
+        ),
+        case!(
             address_handles_are_checked_by_name,
             "specification: states; ah_test: CreateAndDestroy"
         ),
@@ -364,11 +368,25 @@ fn a_datagram_needs_a_destination(_: &Device) {
     assert_eq!(right.wait_one(), Seen::datagram(20, &left));
 }
 
+fn an_address_handle_of_another_domain_is_refused(_: &Device) {
+    let (mut left, right) = datagrams();
+    let domain = left.context.alloc_pd().unwrap();
+    let handle = domain.create_ah(way_home()).unwrap();
+    let request = left.message(0..20, 1).to(&handle, right.qp.qp_num(), QKEY);
+    let object = "the address handle";
+    let expected = PostErrorReason::ForeignDomain { object };
+    assert_eq!(left.try_post(request), Err(expected));
+}
+
 fn address_handles_are_checked_by_name(device: &Device) {
     let context = Context::open(verbs_side::device()).unwrap();
     let domain = context.alloc_pd().unwrap();
     let refused = |address: AddressVector, name: &str| match domain.create_ah(address) {
-        Err(VerbsError::Address { reason, .. }) => {
+        Err(VerbsError::InvalidArgument {
+            argument: "address",
+            reason,
+            ..
+        }) => {
             assert!(reason.starts_with(name), "{reason}");
         }
         other => panic!("{name}: {other:?}"),
@@ -407,7 +425,7 @@ fn address_handles_are_checked_by_name(device: &Device) {
                 is_global: false,
                 ..way_home()
             },
-            "is_global:",
+            "is_global has",
         );
         let Gid(mut other) = way_home().gid;
         other[15] ^= 1;

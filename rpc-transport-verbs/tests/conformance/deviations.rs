@@ -63,6 +63,9 @@ reasons! {
     FEW_EVENTS = "few-events",
         "COMM_EST, QP_FATAL, QP_REQ_ERR, QP_ACCESS_ERR and QP_LAST_WQE_REACHED are never raised.",
         "No caller in drivers/infiniband/sw/rxe of Linux 6.1 but for SQ_DRAINED, CQ_ERR, SRQ_LIMIT_REACHED and the port's; spdk/spdk #1697 saw the last.";
+    MAY_LOSE = "unreliable-may-lose",
+        "Unreliable messages may be lost between two queue pairs of one port, too; the case insists on all of them.",
+        "rxe_net.c and rxe_req.c drop packets that find their socket or queue full (Linux 6.1).";
     UC_TOO_LONG = "unreliable-too-long",
         "A message on an unreliable connection that is longer than the receive brings its receiver to ERR.",
         "rxe_resp.c, rxe_responder: RESPST_ERR_LENGTH of UC is do_class_d1e_error, with LOC_QP_OP_ERR (Linux 6.1).";

@@ -51,6 +51,7 @@ mod srq;
 mod states;
 mod threads;
 mod unreliable_connections;
+mod unreliable_queues;
 mod unreliable_side;
 
 use std::process::ExitCode;
@@ -71,6 +72,7 @@ const SECTIONS: &[Section] = &[
     srq::CASES,
     unreliable_connections::CASES,
     datagrams::CASES,
+    unreliable_queues::CASES,
     threads::CASES,
     processes::CASES,
 ];

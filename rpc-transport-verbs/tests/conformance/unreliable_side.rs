@@ -2,6 +2,7 @@
 //! receive into.
 
 use std::ops::Range;
+use std::ptr::NonNull;
 use std::time::{Duration, Instant};
 
 use rpc_transport_verbs::verbs::{
@@ -225,6 +226,34 @@ impl Party {
     pub(crate) fn message(&self, range: Range<usize>, fill: u8) -> WorkRequest {
         self.memory.write(range.start, &vec![fill; range.len()]);
         WorkRequest::send(self.memory.element(range))
+    }
+
+    /// The request, for `to`: a datagram says so, a connection knows.
+    pub(crate) fn aim(&self, request: WorkRequest, to: &Self) -> WorkRequest {
+        self.aim_at(request, to.qp.qp_num())
+    }
+
+    pub(crate) fn aim_at(&self, request: WorkRequest, to: QpNum) -> WorkRequest {
+        if self.making.qp_type == QpType::UnreliableDatagram {
+            request.to(&self.handle(), to, QKEY)
+        } else {
+            request
+        }
+    }
+
+    /// The address of a byte of its memory.
+    pub(crate) fn at(&self, offset: usize) -> NonNull<u8> {
+        let address = self.memory.address() as usize + offset;
+        NonNull::new(std::ptr::with_exposed_provenance_mut(address)).unwrap()
+    }
+
+    /// What a message of `len` bytes completes with here.
+    pub(crate) fn arrived(&self, len: usize, from: &Self) -> Seen {
+        if self.making.qp_type == QpType::UnreliableDatagram {
+            Seen::datagram(len, from)
+        } else {
+            Seen::received(len)
+        }
     }
 
     pub(crate) fn post(&mut self, request: WorkRequest) {

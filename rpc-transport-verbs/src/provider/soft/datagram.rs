@@ -3,7 +3,7 @@
 use super::super::limits::WrongValue;
 use super::ATTRIBUTE_LIMITS;
 use super::message::Message;
-use crate::verbs::{AddressVector, Gid, QpAttributes, VerbsError};
+use crate::verbs::{AddressVector, Attribute, Gid};
 
 /// Bytes before a received datagram: its global route header.
 pub(super) const GLOBAL_ROUTE_LEN: usize = 40;
@@ -46,32 +46,31 @@ pub(super) fn global_route_header(
 }
 
 /// Refuses an address that no datagram can be sent to.
-pub(super) fn check_address(address: &AddressVector, own: Gid) -> Result<(), VerbsError> {
-    let refuse = |value: String, reason| {
-        Err(VerbsError::Address {
-            call: "create_ah",
+pub(super) fn check_address(address: &AddressVector, own: Gid) -> Result<(), WrongValue> {
+    ATTRIBUTE_LIMITS.check_address(address)?;
+    let refuse = |value, reason| {
+        Err(WrongValue {
+            attribute: Attribute::Address,
             value,
             reason,
         })
     };
-    let attributes = QpAttributes {
-        address: Some(*address),
-        ..QpAttributes::default()
-    };
-    if let Err(WrongValue { value, reason, .. }) = ATTRIBUTE_LIMITS.check(&attributes) {
-        return refuse(value.to_string(), reason);
-    }
     if !address.is_global {
-        let reason = "is_global: has to be set, since the device has no LIDs";
-        return refuse("false".to_owned(), reason);
+        return refuse(0, "is_global has to be set: the device has no LIDs");
     }
     if address.sgid_index != 0 {
         let reason = "sgid_index: the device has one GID";
-        return refuse(address.sgid_index.to_string(), reason);
+        return refuse(address.sgid_index.into(), reason);
     }
     if address.gid != own {
-        let reason = "gid: UD on the software device reaches queue pairs of its own process";
-        return refuse(address.gid.to_string(), reason);
+        let reason = "gid: another process's; UD on the software device reaches queue pairs of its own process";
+        return refuse(interface_id(address.gid), reason);
     }
     Ok(())
+}
+
+/// The lower half of a GID, as a number to be named in an error.
+pub(super) fn interface_id(gid: Gid) -> u64 {
+    let [.., a, b, c, d, e, f, g, h] = gid.0;
+    u64::from_be_bytes([a, b, c, d, e, f, g, h])
 }

@@ -10,6 +10,7 @@ use std::ptr::NonNull;
 
 use super::super::limits::WrongValue;
 use super::super::{Operation, SendWork, Sge, Work};
+use super::datagram::interface_id;
 use super::domain::State;
 use super::message::{Message, Way};
 use super::objects::{MAX_MESSAGE_LEN, QueuePair};
@@ -120,10 +121,9 @@ impl SoftQueuePair {
     ) -> Result<(), WrongValue> {
         match attributes.address {
             Some(address) if self.qp_type == QpType::UnreliableConnection && address.gid != own => {
-                let [.., a, b, c, d, e, f, g, h] = address.gid.0;
                 Err(WrongValue {
                     attribute: Attribute::Address,
-                    value: u64::from_be_bytes([a, b, c, d, e, f, g, h]),
+                    value: interface_id(address.gid),
                     reason: "gid: another process's; UC on the software device reaches queue pairs of its own process",
                 })
             }

@@ -64,7 +64,8 @@ impl ProtectionDomain {
 
     pub(crate) fn create_ah(&self, address: &AddressVector) -> Result<AddressHandle, VerbsError> {
         self.domain.node.check()?;
-        check_address(address, self.domain.node.gid)?;
+        check_address(address, self.domain.node.gid)
+            .map_err(|wrong| wrong.of("create_ah", "address"))?;
         Ok(AddressHandle { address: *address })
     }
 }

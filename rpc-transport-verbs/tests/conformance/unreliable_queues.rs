@@ -1,0 +1,686 @@
+//! The queues of unreliable queue pairs, UC and UD: states, flushing, slots, events. Nothing in here depends on
+//! which of the two it is.
+
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rpc_transport_verbs::verbs::{
+    Access, AsyncEvent, CompletionOpcode, CompletionStatus, Element, LocalKey, PostErrorReason,
+    QpAttributes, QpNum, QpState, QpType, ReceiveRequest, WorkKind, WorkRequest,
+};
+
+use super::case::{Section, case};
+use super::deviations as rxe;
+use super::device::{Device, Kind};
+use super::unreliable_side::{INBOX, MEMORY_LEN, Making, Party, QKEY, Seen, connect, pair};
+use super::verbs_side::HANG;
+
+pub(crate) const CASES: Section = Section {
+    topic: "unreliable queues",
+    cases: &[
+        case!(
+            an_unreliable_send_that_fails_here_leads_to_sqe_and_flushes_what_follows,
+            "specification: asynchronous falls"
+        ),
+        case!(
+            each_way_to_fail_here_is_told_apart_on_unreliable_queue_pairs,
+            "specification: protection; send queue"
+        ),
+        case!(
+            a_queue_pair_in_sqe_receives_flushes_and_resumes,
+            "specification: states; asynchronous falls"
+        ),
+        case!(
+            a_receive_that_cannot_be_written_brings_an_unreliable_queue_pair_to_error,
+            "specification: asynchronous falls"
+        ),
+        case!(
+            what_is_posted_to_unreliable_queue_pairs_in_sqd_waits,
+            "specification: states"
+        ),
+        case!(
+            an_unreliable_send_queue_is_drained_at_once,
+            "specification: states"
+        ),
+        case!(
+            unreliable_queue_pairs_flush_in_error_and_forget_in_reset,
+            "specification: states; flush order"
+        ),
+        case!(
+            unreliable_queue_pairs_take_requests_in_the_states_that_do,
+            "specification: states"
+        ),
+        case!(
+            an_unreliable_queue_pair_tells_what_its_type_has,
+            "specification: states"
+        ),
+        case!(
+            slots_of_an_unreliable_send_queue_are_free_when_polled,
+            "specification: send queue slots"
+        ),
+        case!(
+            sq_sig_all_completes_every_unreliable_send,
+            "specification: signaling"
+        ),
+        case!(
+            unreliable_queue_pairs_share_receives_and_the_limit_is_told,
+            "specification: shared receive queues"
+        ),
+        case!(
+            an_unreliable_queue_pair_says_when_it_has_taken_its_last_shared_receive,
+            "specification: asynchronous events"
+        ),
+        case!(
+            unreliable_messages_set_off_what_was_armed_for_them,
+            "specification: arming"
+        ),
+        case!(
+            an_unreliable_message_wakes_a_sleeper,
+            "specification: completion channels"
+        ),
+        case!(
+            unreliable_messages_that_overrun_a_completion_queue_fail_its_queue_pairs,
+            "specification: completion queues"
+        ),
+        case!(
+            a_fence_on_unreliable_queue_pairs_waits_for_nothing,
+            "specification: send queue"
+        ),
+        case!(
+            two_contexts_flood_each_other_with_unreliable_messages,
+            "specification: threads"
+        ),
+        case!(
+            receivers_come_and_go_under_a_flood_of_unreliable_messages,
+            "specification: threads; threaded_test: QpDestroyTargetWhileActive"
+        ),
+    ],
+};
+
+const TYPES: [QpType; 2] = [QpType::UnreliableConnection, QpType::UnreliableDatagram];
+
+fn sent() -> Seen {
+    Seen::sent(CompletionOpcode::Send)
+}
+
+/// A message of ten bytes.
+fn message(from: &Party, to: &Party, fill: u8) -> WorkRequest {
+    from.aim(from.message(0..10, fill), to)
+}
+
+/// A message that may not be read here.
+fn bad_message(from: &Party, to: &Party) -> WorkRequest {
+    let key = LocalKey(from.memory.local_key().0 ^ 0x0101);
+    // SAFETY: the key names nothing.
+    let bad = unsafe { Element::from_raw(from.at(0), 10, key) };
+    from.aim(WorkRequest::send(bad), to)
+}
+
+fn assert_arrives(from: &mut Party, to: &mut Party, fill: u8) {
+    to.receive(INBOX..INBOX + 100);
+    let request = message(from, to, fill).signaled();
+    from.post(request);
+    assert_eq!(from.wait_one(), sent());
+    assert_eq!(to.wait_one(), to.arrived(10, from));
+}
+
+fn an_unreliable_send_that_fails_here_leads_to_sqe_and_flushes_what_follows(device: &Device) {
+    device.needs(device.kind != Kind::Rxe, &rxe::NO_SQE);
+    for qp_type in TYPES {
+        let (mut left, mut right) = pair(Making::new(qp_type));
+        for _ in 0..3 {
+            right.receive(INBOX..INBOX + 100);
+        }
+        let list = vec![
+            message(&left, &right, 1).signaled(),
+            message(&left, &right, 2),
+            // Not signaled, as little as the two after it.
+            bad_message(&left, &right),
+            message(&left, &right, 3),
+            message(&left, &right, 4),
+        ];
+        left.post_list(list).unwrap();
+        let flushed = Seen::flushed(WorkKind::Send);
+        let failed = Seen::failed(WorkKind::Send, CompletionStatus::LocalProtection);
+        assert_eq!(left.wait(4), [sent(), failed, flushed, flushed]);
+        assert_eq!(left.state(), QpState::Sqe);
+        assert_eq!(right.wait(2), [right.arrived(10, &left); 2]);
+        right.assert_quiet();
+        assert_eq!(right.state(), QpState::Rts);
+        left.assert_no_event();
+    }
+}
+
+fn each_way_to_fail_here_is_told_apart_on_unreliable_queue_pairs(device: &Device) {
+    device.needs(device.kind != Kind::Rxe, &rxe::NO_SQE);
+    for qp_type in TYPES {
+        let (mut left, mut right) = pair(Making::new(qp_type));
+        right.receive(INBOX..INBOX + 2000);
+        let foreign = left.context.alloc_pd().unwrap();
+        let foreign = foreign.expose(4096, Access::NONE).unwrap();
+        let start = left.at(MEMORY_LEN - 10);
+        let key = left.memory.local_key();
+        let bad = [
+            foreign.element(0..10),
+            // SAFETY: not all of it is inside, so that the device touches nothing.
+            unsafe { Element::from_raw(start, 11, key) },
+        ];
+        for element in bad {
+            // Behind one that is good.
+            let list = vec![left.memory.element(0..10), element];
+            let request = left.aim(WorkRequest::send(list), &right);
+            left.post(request);
+            let failed = Seen::failed(WorkKind::Send, CompletionStatus::LocalProtection);
+            assert_eq!(left.wait_one(), failed);
+            left.go(QpState::Rts);
+        }
+        // Of an element without bytes nothing is asked, nor of inline bytes.
+        // SAFETY: no byte of it is touched.
+        let empty = unsafe { Element::from_raw(start, 0, LocalKey(1)) };
+        let list = vec![left.memory.element(0..10), empty];
+        let request = left.aim(WorkRequest::send(list).signaled(), &right);
+        left.post(request);
+        assert_eq!(left.wait_one(), sent());
+        assert_eq!(right.wait_one(), right.arrived(10, &left));
+        right.receive(INBOX..INBOX + 100);
+        // SAFETY: inside the memory, which is there until the end of this.
+        let keyless = unsafe { Element::from_raw(start, 10, LocalKey(1)) };
+        let request = left.aim(WorkRequest::send(keyless).inline().signaled(), &right);
+        left.post(request);
+        assert_eq!(left.wait_one(), sent());
+        assert_eq!(right.wait_one(), right.arrived(10, &left));
+    }
+}
+
+fn a_queue_pair_in_sqe_receives_flushes_and_resumes(device: &Device) {
+    device.needs(device.kind != Kind::Rxe, &rxe::NO_SQE);
+    for qp_type in TYPES {
+        let (mut left, mut right) = pair(Making::new(qp_type));
+        let request = bad_message(&left, &right);
+        left.post(request);
+        let failed = Seen::failed(WorkKind::Send, CompletionStatus::LocalProtection);
+        assert_eq!(left.wait_one(), failed);
+        // Receives go on.
+        assert_arrives(&mut right, &mut left, 1);
+        // Sends are flushed, signaled or not.
+        let list = vec![message(&left, &right, 1), message(&left, &right, 2)];
+        left.post_list(list).unwrap();
+        assert_eq!(left.wait(2), [Seen::flushed(WorkKind::Send); 2]);
+        right.receive(INBOX..INBOX + 100);
+        right.assert_quiet();
+        // No way leads to SQD from here, and one back.
+        let to_sqd = QpAttributes {
+            state: Some(QpState::Sqd),
+            ..QpAttributes::default()
+        };
+        left.qp.modify(&to_sqd).unwrap_err();
+        left.go(QpState::Rts);
+        let request = message(&left, &right, 3).signaled();
+        left.post(request);
+        assert_eq!(left.wait_one(), sent());
+        assert_eq!(right.wait_one(), right.arrived(10, &left));
+    }
+}
+
+fn a_receive_that_cannot_be_written_brings_an_unreliable_queue_pair_to_error(device: &Device) {
+    for qp_type in TYPES {
+        let (mut left, mut right) = pair(Making::new(qp_type));
+        let access = Access::REMOTE_READ;
+        let read_only = right.domain.expose(4096, access).unwrap();
+        right.receive_into(ReceiveRequest::new(read_only.element(0..100)));
+        right.receive(INBOX..INBOX + 100);
+        let list = vec![
+            message(&left, &right, 1).signaled(),
+            message(&left, &right, 2).signaled(),
+        ];
+        left.post_list(list).unwrap();
+        assert_eq!(left.wait(2), [sent(); 2]);
+        let status = device.deviates(
+            &rxe::RECEIVE_STATUSES,
+            CompletionStatus::LocalProtection,
+            CompletionStatus::LocalQpOperation,
+        );
+        let failed = Seen::failed(WorkKind::Receive, status);
+        let flushed = Seen::flushed(WorkKind::Receive);
+        assert_eq!(right.wait(2), [failed, flushed]);
+        assert_eq!(right.state(), QpState::Error);
+        assert_eq!(left.state(), QpState::Rts);
+        assert_eq!(read_only.to_vec(0..100), [0; 100]);
+    }
+}
+
+fn what_is_posted_to_unreliable_queue_pairs_in_sqd_waits(_: &Device) {
+    for qp_type in TYPES {
+        let (mut left, mut right) = pair(Making::new(qp_type));
+        for at in 0..3 {
+            let start = INBOX + at * 100;
+            right.receive(start..start + 100);
+        }
+        left.go(QpState::Sqd);
+        let list = vec![
+            message(&left, &right, 1),
+            left.aim(left.message(20..30, 2).inline(), &right),
+            left.aim(left.message(40..50, 3).signaled(), &right),
+        ];
+        left.post_list(list).unwrap();
+        // Of the inline one there is a copy; the others are read when their turn comes.
+        left.memory.write(0, &[9; 100]);
+        left.assert_quiet();
+        right.assert_quiet();
+        // Receives go on.
+        assert_arrives(&mut right, &mut left, 7);
+        left.go(QpState::Rts);
+        assert_eq!(left.wait_one(), sent());
+        assert_eq!(right.wait(3), [right.arrived(10, &left); 3]);
+        let header = right.arrived(0, &left).len;
+        for (at, fill) in [(0, 9), (1, 2), (2, 9)] {
+            let start = INBOX + at * 100 + header;
+            assert_eq!(right.bytes(start..start + 10), [fill; 10]);
+        }
+    }
+}
+
+fn an_unreliable_send_queue_is_drained_at_once(_: &Device) {
+    for qp_type in TYPES {
+        let (mut left, right) = pair(Making::new(qp_type));
+        let request = message(&left, &right, 1).signaled();
+        left.post(request);
+        assert_eq!(left.wait_one(), sent());
+        let to_sqd = QpAttributes {
+            state: Some(QpState::Sqd),
+            notify_drained: Some(true),
+            ..QpAttributes::default()
+        };
+        left.qp.modify(&to_sqd).unwrap();
+        let qp_num = left.qp.qp_num();
+        assert_eq!(left.event(), AsyncEvent::SqDrained { qp_num });
+        assert_eq!(left.qp.query().unwrap().sq_draining, Some(false));
+        left.go(QpState::Rts);
+        left.assert_no_event();
+    }
+}
+
+fn unreliable_queue_pairs_flush_in_error_and_forget_in_reset(device: &Device) {
+    for qp_type in TYPES {
+        let (mut left, mut right) = pair(Making::new(qp_type));
+        for _ in 0..2 {
+            left.receive(INBOX..INBOX + 100);
+        }
+        left.go(QpState::Sqd);
+        let list = vec![message(&left, &right, 1), message(&left, &right, 2)];
+        left.post_list(list).unwrap();
+        left.go(QpState::Error);
+        let seen = left.wait(4);
+        let of = |kind| {
+            seen.iter()
+                .filter(|seen| **seen == Seen::flushed(kind))
+                .count()
+        };
+        assert_eq!((of(WorkKind::Send), of(WorkKind::Receive)), (2, 2));
+        // And what is posted now.
+        let request = message(&left, &right, 3);
+        left.post(request);
+        assert_eq!(left.wait_one(), Seen::flushed(WorkKind::Send));
+        if device.deviates(&rxe::RECEIVES_STAY_IN_ERROR, true, false) {
+            left.receive(INBOX..INBOX + 100);
+            assert_eq!(left.wait_one(), Seen::flushed(WorkKind::Receive));
+        }
+
+        left.go(QpState::Reset);
+        let mut right = Party::new(Making::new(qp_type));
+        connect(&mut left, &mut right);
+        left.receive(INBOX..INBOX + 100);
+        left.go(QpState::Sqd);
+        let request = message(&left, &right, 4).signaled();
+        left.post(request);
+        left.qp.reclaim(&mut drop).unwrap();
+        left.assert_quiet();
+        right.assert_quiet();
+    }
+}
+
+fn unreliable_queue_pairs_take_requests_in_the_states_that_do(_: &Device) {
+    for qp_type in TYPES {
+        let mut side = Party::new(Making::new(qp_type));
+        let refused = |side: &mut Party, state| {
+            let request = message(side, side, 1);
+            assert_eq!(
+                side.try_post(request),
+                Err(PostErrorReason::State { state }),
+                "{qp_type}"
+            );
+        };
+        refused(&mut side, QpState::Reset);
+        let mut receive = vec![ReceiveRequest::new(side.memory.element(0..10))];
+        let error = side.qp.post_recv_elements(&mut receive).unwrap_err();
+        let state = QpState::Reset;
+        assert_eq!(error.reason, PostErrorReason::State { state });
+        side.to_init();
+        refused(&mut side, QpState::Init);
+        side.receive(INBOX..INBOX + 100);
+        side.to_rtr(side.qp.qp_num());
+        refused(&mut side, QpState::Rtr);
+        side.to_rts();
+        // To itself.
+        let request = message(&side, &side, 1);
+        side.post(request);
+        assert_eq!(side.wait_one(), side.arrived(10, &side));
+    }
+}
+
+fn an_unreliable_queue_pair_tells_what_its_type_has(_: &Device) {
+    for qp_type in TYPES {
+        let (left, right) = pair(Making::new(qp_type));
+        assert_eq!(left.qp.qp_type(), qp_type);
+        let told = left.qp.query().unwrap();
+        assert_eq!(told.state, Some(QpState::Rts));
+        let is_datagram = qp_type == QpType::UnreliableDatagram;
+        assert_eq!(told.qkey, is_datagram.then_some(QKEY));
+        let peer = (!is_datagram).then_some(right.qp.qp_num());
+        assert_eq!(told.dest_qp_num, peer);
+        assert_eq!(told.access, (!is_datagram).then_some(left.making.access));
+        assert_eq!(told.address.is_some(), !is_datagram);
+        assert!(told.sq_psn.is_some());
+        assert_eq!((told.timeout, told.retry_cnt), (None, None));
+        assert_eq!((told.rnr_retry, told.max_rd_atomic), (None, None));
+        assert_eq!((told.min_rnr_timer, told.max_dest_rd_atomic), (None, None));
+    }
+}
+
+fn slots_of_an_unreliable_send_queue_are_free_when_polled(_: &Device) {
+    for qp_type in TYPES {
+        let (mut left, right) = pair(Making::new(qp_type));
+        let depth = left.qp.capabilities().max_send_wr;
+        for index in 0..depth {
+            let request = message(&left, &right, 1);
+            let is_last = index + 1 == depth;
+            let request = if is_last { request.signaled() } else { request };
+            left.post(request);
+        }
+        let request = message(&left, &right, 1);
+        let full = PostErrorReason::QueueFull { capacity: depth };
+        assert_eq!(left.try_post(request), Err(full));
+        // Its completion is there, and does not help before it has been polled.
+        assert_eq!(left.wait_one(), sent());
+        for _ in 0..depth {
+            let request = message(&left, &right, 1);
+            left.post(request);
+        }
+        // Without one signaled among them it is stuck.
+        let request = message(&left, &right, 1);
+        assert_eq!(left.try_post(request), Err(full));
+        left.assert_quiet();
+        let request = message(&left, &right, 1);
+        assert_eq!(left.try_post(request), Err(full));
+    }
+}
+
+fn sq_sig_all_completes_every_unreliable_send(_: &Device) {
+    for qp_type in TYPES {
+        let (mut left, right) = pair(Making {
+            sq_sig_all: true,
+            ..Making::new(qp_type)
+        });
+        let list = (1..4).map(|fill| message(&left, &right, fill)).collect();
+        left.post_list(list).unwrap();
+        assert_eq!(left.wait(3), [sent(); 3]);
+    }
+}
+
+fn unreliable_queue_pairs_share_receives_and_the_limit_is_told(_: &Device) {
+    for qp_type in TYPES {
+        let (mut left, mut right) = pair(Making {
+            srq_wr: 8,
+            ..Making::new(qp_type)
+        });
+        for at in 0..4 {
+            let start = INBOX + at * 100;
+            right.receive(start..start + 100);
+        }
+        let srq = right.srq.as_ref().unwrap();
+        srq.arm_limit(3).unwrap();
+        let number = srq.number();
+        let send = |left: &mut Party, right: &mut Party| {
+            let request = message(left, right, 1).signaled();
+            left.post(request);
+            assert_eq!(left.wait_one(), sent());
+            assert_eq!(right.wait_one(), right.arrived(10, left));
+        };
+        send(&mut left, &mut right);
+        right.assert_no_event();
+        send(&mut left, &mut right);
+        assert_eq!(right.event(), AsyncEvent::SrqLimitReached { srq: number });
+        send(&mut left, &mut right);
+        right.assert_no_event();
+    }
+}
+
+fn an_unreliable_queue_pair_says_when_it_has_taken_its_last_shared_receive(device: &Device) {
+    device.needs(device.kind != Kind::Rxe, &rxe::FEW_EVENTS);
+    for qp_type in TYPES {
+        let (mut left, mut right) = pair(Making {
+            srq_wr: 8,
+            ..Making::new(qp_type)
+        });
+        right.receive(INBOX..INBOX + 100);
+        right.receive(INBOX..INBOX + 100);
+        let request = message(&left, &right, 1);
+        left.post(request);
+        right.go(QpState::Error);
+        let qp_num = right.qp.qp_num();
+        assert_eq!(right.event(), AsyncEvent::QpLastWqeReached { qp_num });
+        assert_eq!(right.wait_one(), right.arrived(10, &left));
+        // The other one is not flushed.
+        right.assert_quiet();
+    }
+}
+
+fn unreliable_messages_set_off_what_was_armed_for_them(_: &Device) {
+    let short = Some(Duration::from_millis(30));
+    for qp_type in TYPES {
+        let (mut left, mut right) = pair(Making::new(qp_type));
+        let number = right.cq.number();
+        let mut send = |right: &mut Party, solicited: bool| {
+            right.receive(INBOX..INBOX + 100);
+            let request = message(&left, right, 1).signaled();
+            let request = if solicited {
+                request.solicited()
+            } else {
+                request
+            };
+            left.post(request);
+            assert_eq!(left.wait_one(), sent());
+        };
+        // Not armed.
+        send(&mut right, true);
+        assert_eq!(right.channel.wait(short).unwrap(), None);
+        // For any.
+        right.cq.arm(false).unwrap();
+        send(&mut right, false);
+        assert_eq!(right.channel.wait(Some(HANG)).unwrap(), Some(number));
+        send(&mut right, false);
+        assert_eq!(right.channel.wait(short).unwrap(), None);
+        // For solicited ones.
+        right.cq.arm(true).unwrap();
+        send(&mut right, false);
+        assert_eq!(right.channel.wait(short).unwrap(), None);
+        send(&mut right, true);
+        assert_eq!(right.channel.wait(Some(HANG)).unwrap(), Some(number));
+        assert_eq!(right.wait(5).len(), 5);
+        // A send of its own sets it off as well.
+        right.cq.arm(false).unwrap();
+        let request = message(&right, &left, 1).signaled();
+        right.post(request);
+        assert_eq!(right.channel.wait(Some(HANG)).unwrap(), Some(number));
+        assert_eq!(right.wait_one(), sent());
+    }
+}
+
+fn an_unreliable_message_wakes_a_sleeper(_: &Device) {
+    for qp_type in TYPES {
+        let (mut left, mut right) = pair(Making::new(qp_type));
+        right.receive(INBOX..INBOX + 100);
+        right.cq.arm(false).unwrap();
+        assert_eq!(right.poll(), []);
+        let expected = right.arrived(10, &left);
+        let request = message(&left, &right, 1);
+        let sleeper = thread::spawn(move || {
+            let woken = right.channel.wait(Some(HANG)).unwrap();
+            assert_eq!(woken, Some(right.cq.number()));
+            assert_eq!(right.wait_one(), expected);
+        });
+        // Asleep by now, nearly always.
+        thread::sleep(Duration::from_millis(5));
+        left.post(request);
+        sleeper.join().unwrap();
+    }
+}
+
+fn unreliable_messages_that_overrun_a_completion_queue_fail_its_queue_pairs(device: &Device) {
+    device.needs(device.kind != Kind::Rxe, &rxe::OVERRUN_GOES_ON);
+    for qp_type in TYPES {
+        let (mut left, mut right) = pair(Making {
+            cq_depth: 4,
+            ..Making::new(qp_type)
+        });
+        let capacity = right.cq.capacity();
+        for _ in 0..=capacity {
+            right.receive(INBOX..INBOX + 100);
+        }
+        for _ in 0..=capacity {
+            let request = message(&left, &right, 1).signaled();
+            left.post(request);
+            assert_eq!(left.wait_one(), sent());
+        }
+        let cq = right.cq.number();
+        assert_eq!(right.event(), AsyncEvent::CompletionQueueError { cq });
+        let qp_num = right.qp.qp_num();
+        assert_eq!(right.event(), AsyncEvent::QpFatal { qp_num });
+        assert_eq!(right.state(), QpState::Error);
+        assert_eq!(left.state(), QpState::Rts);
+
+        // The sender's own.
+        let (mut left, right) = pair(Making {
+            cq_depth: 4,
+            ..Making::new(qp_type)
+        });
+        let count = left.cq.capacity() + 1;
+        assert!(count <= left.making.depth);
+        let list = (0..count).map(|_| message(&left, &right, 1).signaled());
+        left.post_list(list.collect()).unwrap();
+        let cq = left.cq.number();
+        assert_eq!(left.event(), AsyncEvent::CompletionQueueError { cq });
+        assert_eq!(left.state(), QpState::Error);
+    }
+}
+
+fn a_fence_on_unreliable_queue_pairs_waits_for_nothing(_: &Device) {
+    for qp_type in TYPES {
+        let (mut left, mut right) = pair(Making::new(qp_type));
+        right.receive(INBOX..INBOX + 100);
+        let request = message(&left, &right, 1).fenced().signaled();
+        left.post(request);
+        assert_eq!(left.wait_one(), sent());
+        assert_eq!(right.wait_one(), right.arrived(10, &left));
+    }
+}
+
+/// How many messages each side of a flood sends.
+const FLOOD: u32 = 3000;
+
+/// Sends so many numbered messages in short lists, and takes as many.
+fn flood(side: &mut Party, to: QpNum, begin: &Barrier) {
+    for _ in 0..FLOOD {
+        // All into the same bytes: it is their number that counts.
+        side.receive(INBOX..INBOX + 100);
+    }
+    begin.wait();
+    let start = Instant::now();
+    let (mut posted, mut completed, mut received) = (0, 0, 0);
+    while completed < FLOOD || received < FLOOD {
+        if completed + 100 >= posted {
+            let list = (posted..FLOOD).take(10).map(|number| {
+                let request = WorkRequest::send_with_imm(side.memory.element(0..50), number);
+                side.aim_at(request.signaled(), to)
+            });
+            let list: Vec<_> = list.collect();
+            posted += list.len() as u32;
+            side.post_list(list).unwrap();
+        }
+        for seen in side.poll() {
+            assert_eq!(seen.status, CompletionStatus::Success);
+            match seen.kind {
+                WorkKind::Send => completed += 1,
+                WorkKind::Receive => {
+                    assert_eq!(seen.imm, Some(received), "in their order");
+                    received += 1;
+                }
+            }
+        }
+        assert!(
+            start.elapsed() < HANG,
+            "{posted} posted, {completed} completed, {received} received"
+        );
+    }
+    assert_eq!((completed, received), (FLOOD, FLOOD));
+}
+
+/// Each in its own thread, into the other's context, while the other is in there itself: nobody waits for
+/// anybody for ever, and nothing is lost or comes twice.
+fn two_contexts_flood_each_other_with_unreliable_messages(device: &Device) {
+    device.needs(device.kind == Kind::Soft, &rxe::MAY_LOSE);
+    for qp_type in TYPES {
+        let (mut left, mut right) = pair(Making {
+            depth: FLOOD as usize,
+            cq_depth: 2 * FLOOD as usize,
+            ..Making::new(qp_type)
+        });
+        let (left_num, right_num) = (left.qp.qp_num(), right.qp.qp_num());
+        let begin = Barrier::new(2);
+        thread::scope(|scope| {
+            scope.spawn(|| flood(&mut left, right_num, &begin));
+            scope.spawn(|| flood(&mut right, left_num, &begin));
+        });
+    }
+}
+
+fn receivers_come_and_go_under_a_flood_of_unreliable_messages(_: &Device) {
+    let making = Making::new(QpType::UnreliableDatagram);
+    let (mut left, right) = pair(making);
+    let target = AtomicU32::new(right.qp.qp_num().0);
+    let is_over = AtomicBool::new(false);
+    let from = left.qp.qp_num();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let context = right.context.clone();
+            let mut received = 0;
+            while !is_over.load(Ordering::Acquire) || received == 0 {
+                let mut side = Party::in_context(context.clone(), making);
+                side.to_init();
+                for _ in 0..making.depth {
+                    side.receive(INBOX..INBOX + 100);
+                }
+                side.to_rtr(side.qp.qp_num());
+                target.store(side.qp.qp_num().0, Ordering::Release);
+                let start = Instant::now();
+                while start.elapsed() < Duration::from_millis(1) {
+                    for seen in side.poll() {
+                        assert_eq!((seen.len, seen.src_qp), (50, Some(from)));
+                        received += 1;
+                    }
+                }
+                // Dropped under fire.
+            }
+        });
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_millis(200) {
+            let to = QpNum(target.load(Ordering::Acquire));
+            let request = left.aim_at(left.message(0..10, 1).signaled(), to);
+            left.post(request);
+            assert_eq!(left.wait_one(), sent());
+        }
+        is_over.store(true, Ordering::Release);
+    });
+}
