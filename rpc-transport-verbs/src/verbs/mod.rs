@@ -7,11 +7,18 @@
 //!   [`MemoryRegion`]. Posting consumes it; only the device's word brings it back: its completion,
 //!   a later completion of the same send queue, a flush, or the end of the queue pair. So no bytes
 //!   can be touched while the device may touch them, whatever is dropped or forgotten.
+//! * **Memory that peers may touch is another type.** [`ExposedMemory`] never hands out a slice, since
+//!   a peer's WRITE changes bytes under any reference; its bytes are copied in and out, or are atomic
+//!   cells. What a peer is told of it is a [`RemoteMemory`]; local and remote keys are different types.
 //! * **A completion is claimed once.** [`WorkCompletion`] is not `Clone`; claiming consumes it.
 //! * **Parents outlive children.** Every object shares ownership of what it was made from, so that
-//!   dropping them in any order destroys them in an order that the device accepts.
-//! * **Errors say what was expected**, in particular [`ModifyError`], which names the missing or
-//!   superfluous attribute and the transition.
+//!   dropping them in any order destroys them in an order that the device accepts. Who wants to know
+//!   calls `destroy` (or `dealloc`, `deregister`), which says [`Busy`] where C says `EBUSY`.
+//! * **Events need no acknowledgement.** The layer acknowledges each itself, so that destroying an object
+//!   never waits for a reader who has forgotten to.
+//! * **Errors say what was expected**: [`ModifyError`] names the attribute and the transition,
+//!   [`PostError`] the index of the request and the rule. Every [`CompletionStatus`] and [`AsyncEvent`]
+//!   has an `explanation`.
 //!
 //! The calling order, each step by the method's verbs name:
 //!
@@ -24,10 +31,56 @@
 //! 5. [`QueuePair::post_send`]; [`CompletionQueue::poll`]; then [`QueuePair::complete_send`] or
 //!    [`SharedReceiveQueue::claim`] for each completion.
 //!
+//! Two ways to post: [`SendRequest`] is a message of one slot, and as quick as can be; [`WorkRequest`] is
+//! everything else that a send queue does, from lists of elements and immediates to RDMA READ, atomics and
+//! memory windows ([`QueuePair::post`]).
+//!
 //! A thread that has nothing else to do may sleep until completions come: [`CompletionChannel`].
 //!
 //! One [`Context`] belongs to one poller: everything that was made from it may be used from any
 //! thread, but the device lets one thread at a time do so.
+//!
+//! # A one-sided program
+//!
+//! One queue pair, connected to itself, reads its own memory as a peer's.
+//!
+//! ```
+//! use std::error::Error;
+//!
+//! use rpc_transport_verbs::verbs::{
+//!     Access, AddressWish, Context, Psn, QueuePairConfig, RemoteEndpoint, RtrAttributes, RtsAttributes,
+//!     WorkRequest,
+//! };
+//!
+//! fn main() -> Result<(), Box<dyn Error>> {
+//!     let context = Context::open("soft")?;
+//!     let address = context.choose_address(AddressWish::default())?;
+//!     let domain = context.alloc_pd()?;
+//!     let mut cq = context.create_cq(16)?;
+//!     let mut qp = domain.create_qp(QueuePairConfig::new(&cq, &cq))?;
+//!     let access = Access::LOCAL_WRITE | Access::REMOTE_READ;
+//!     let memory = domain.expose(4096, access)?;
+//!
+//!     let (gid, lid, psn) = (address.gid, address.lid, Psn::new(7));
+//!     let myself = RemoteEndpoint { gid, lid, qp_num: qp.qp_num(), psn };
+//!     qp.to_init(address.port, Access::REMOTE_READ)?;
+//!     let sgid_index = address.gid_index;
+//!     qp.to_rtr(RtrAttributes { sgid_index, max_dest_rd_atomic: 1, ..RtrAttributes::new(myself) })?;
+//!     qp.to_rts(RtsAttributes { max_rd_atomic: 1, ..RtsAttributes::new(psn) })?;
+//!
+//!     memory.write(0, b"far away");
+//!     let read = WorkRequest::read(memory.element(100..108), memory.remote(0)).signaled();
+//!     qp.post(&mut vec![read], &mut drop)?;
+//!     let mut completions = Vec::new();
+//!     while cq.poll(&mut completions, 1)? == 0 {}
+//!     for completion in completions {
+//!         assert!(completion.is_success(), "{}", completion.status());
+//!         qp.complete_send(completion, &mut drop)?;
+//!     }
+//!     assert_eq!(memory.to_vec(100..108), b"far away");
+//!     Ok(())
+//! }
+//! ```
 
 mod address;
 mod address_handle;
