@@ -297,13 +297,13 @@ fn a_datagram_is_dropped_in_states_that_do_not_receive(_: &Device) {
     let mut right = Party::new(making());
     let to = right.qp.qp_num();
     assert_dropped(&mut left, &mut right, to, QKEY, 20);
-    right.to_init();
+    right.init();
     right.receive(INBOX..INBOX + 100);
     assert_dropped(&mut left, &mut right, to, QKEY, 20);
     // It receives from here on: in RTR, RTS, SQD.
-    right.to_rtr(to);
+    right.rtr(to);
     assert_arrives(&mut left, &mut right, 20, 1);
-    right.to_rts();
+    right.rts();
     right.receive(INBOX..INBOX + 100);
     assert_arrives(&mut left, &mut right, 20, 2);
     right.go(QpState::Sqd);

@@ -306,11 +306,11 @@ fn an_unreliable_message_longer_than_the_receive_is_dropped(device: &Device) {
 /// Sequence numbers find gaps inside a message; a message that begins is taken with whatever it has.
 fn an_unreliable_connection_begins_with_any_sequence_number(_: &Device) {
     let (mut left, mut right) = (Party::new(making()), Party::new(making()));
-    left.to_init();
-    right.to_init();
+    left.init();
+    right.init();
     let (left_num, right_num) = (left.qp.qp_num(), right.qp.qp_num());
-    left.to_rtr(right_num);
-    right.to_rtr(left_num);
+    left.rtr(right_num);
+    right.rtr(left_num);
     let attributes = QpAttributes {
         state: Some(QpState::Rts),
         sq_psn: Some(Psn::new(7)),
@@ -325,9 +325,9 @@ fn an_unreliable_connection_hears_its_own_peer_alone(device: &Device) {
     let (mut left, mut right) = connection();
     right.receive(INBOX..INBOX + 100);
     let mut stranger = Party::new(making());
-    stranger.to_init();
-    stranger.to_rtr(right.qp.qp_num());
-    stranger.to_rts();
+    stranger.init();
+    stranger.rtr(right.qp.qp_num());
+    stranger.rts();
     let request = stranger.message(0..100, 0xdd).signaled();
     stranger.post(request);
     assert_eq!(stranger.wait_one(), sent());
@@ -342,24 +342,24 @@ fn an_unreliable_connection_hears_its_own_peer_alone(device: &Device) {
     right.go(QpState::Reset);
     left.post(request);
     assert_eq!(left.wait_one(), sent());
-    right.to_init();
+    right.init();
     right.receive(INBOX..INBOX + 100);
     let request = left.message(0..100, 0xdd).signaled();
     left.post(request);
     assert_eq!(left.wait_one(), sent());
     right.assert_quiet();
-    right.to_rtr(left.qp.qp_num());
+    right.rtr(left.qp.qp_num());
     assert_arrives(&mut left, &mut right, 100, 2);
 }
 
 fn the_first_message_on_an_unreliable_connection_is_told_of_before_rts(device: &Device) {
     let (mut left, mut right) = (Party::new(making()), Party::new(making()));
-    left.to_init();
-    right.to_init();
+    left.init();
+    right.init();
     let (left_num, right_num) = (left.qp.qp_num(), right.qp.qp_num());
-    left.to_rtr(right_num);
-    right.to_rtr(left_num);
-    left.to_rts();
+    left.rtr(right_num);
+    right.rtr(left_num);
+    left.rts();
     right.receive(INBOX..INBOX + 100);
     right.receive(INBOX..INBOX + 100);
     assert_arrives(&mut left, &mut right, 100, 1);
@@ -443,7 +443,7 @@ fn windows_are_bound_on_unreliable_connections(_: &Device) {
 fn unreliable_connections_of_soft_stay_within_the_process(device: &Device) {
     device.needs_soft(&rxe::SOFT_OPTION);
     let mut left = Party::new(making());
-    left.to_init();
+    left.init();
     let before = left.qp.query().unwrap();
     let Gid(mut other) = way_home().gid;
     other[15] ^= 1;
@@ -452,7 +452,7 @@ fn unreliable_connections_of_soft_stay_within_the_process(device: &Device) {
         ..way_home()
     };
     let to = left.qp.qp_num();
-    match left.try_to_rtr(to, address) {
+    match left.try_rtr(to, address) {
         Err(ModifyError::Value {
             from: QpState::Init,
             to: QpState::Rtr,
@@ -464,8 +464,8 @@ fn unreliable_connections_of_soft_stay_within_the_process(device: &Device) {
     }
     assert_eq!(left.qp.query().unwrap(), before);
     // Connected to itself, it hears itself.
-    left.to_rtr(to);
-    left.to_rts();
+    left.rtr(to);
+    left.rts();
     left.receive(INBOX..INBOX + 100);
     let request = left.message(0..100, 1);
     left.post(request);

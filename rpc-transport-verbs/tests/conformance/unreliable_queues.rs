@@ -304,7 +304,7 @@ fn an_unreliable_send_queue_is_drained_at_once(_: &Device) {
 
 fn unreliable_queue_pairs_flush_in_error_and_forget_in_reset(device: &Device) {
     for qp_type in TYPES {
-        let (mut left, mut right) = pair(Making::new(qp_type));
+        let (mut left, right) = pair(Making::new(qp_type));
         for _ in 0..2 {
             left.receive(INBOX..INBOX + 100);
         }
@@ -357,12 +357,12 @@ fn unreliable_queue_pairs_take_requests_in_the_states_that_do(_: &Device) {
         let error = side.qp.post_recv_elements(&mut receive).unwrap_err();
         let state = QpState::Reset;
         assert_eq!(error.reason, PostErrorReason::State { state });
-        side.to_init();
+        side.init();
         refused(&mut side, QpState::Init);
         side.receive(INBOX..INBOX + 100);
-        side.to_rtr(side.qp.qp_num());
+        side.rtr(side.qp.qp_num());
         refused(&mut side, QpState::Rtr);
-        side.to_rts();
+        side.rts();
         // To itself.
         let request = message(&side, &side, 1);
         side.post(request);
@@ -658,11 +658,11 @@ fn receivers_come_and_go_under_a_flood_of_unreliable_messages(_: &Device) {
             let mut received = 0;
             while !is_over.load(Ordering::Acquire) || received == 0 {
                 let mut side = Party::in_context(context.clone(), making);
-                side.to_init();
+                side.init();
                 for _ in 0..making.depth {
                     side.receive(INBOX..INBOX + 100);
                 }
-                side.to_rtr(side.qp.qp_num());
+                side.rtr(side.qp.qp_num());
                 target.store(side.qp.qp_num().0, Ordering::Release);
                 let start = Instant::now();
                 while start.elapsed() < Duration::from_millis(1) {

@@ -167,7 +167,7 @@ impl Party {
         }
     }
 
-    pub(crate) fn to_init(&mut self) {
+    pub(crate) fn init(&mut self) {
         let is_datagram = self.making.qp_type == QpType::UnreliableDatagram;
         let attributes = QpAttributes {
             state: Some(QpState::Init),
@@ -180,11 +180,11 @@ impl Party {
         self.qp.modify(&attributes).unwrap();
     }
 
-    pub(crate) fn to_rtr(&mut self, remote: QpNum) {
-        self.try_to_rtr(remote, way_home()).unwrap();
+    pub(crate) fn rtr(&mut self, remote: QpNum) {
+        self.try_rtr(remote, way_home()).unwrap();
     }
 
-    pub(crate) fn try_to_rtr(
+    pub(crate) fn try_rtr(
         &mut self,
         remote: QpNum,
         address: AddressVector,
@@ -200,7 +200,7 @@ impl Party {
         })
     }
 
-    pub(crate) fn to_rts(&mut self) {
+    pub(crate) fn rts(&mut self) {
         let attributes = QpAttributes {
             state: Some(QpState::Rts),
             sq_psn: Some(Psn::new(PSN)),
@@ -394,11 +394,11 @@ pub(crate) fn pair(making: Making) -> (Party, Party) {
 }
 
 pub(crate) fn connect(left: &mut Party, right: &mut Party) {
-    left.to_init();
-    right.to_init();
+    left.init();
+    right.init();
     let (left_num, right_num) = (left.qp.qp_num(), right.qp.qp_num());
-    left.to_rtr(right_num);
-    right.to_rtr(left_num);
-    left.to_rts();
-    right.to_rts();
+    left.rtr(right_num);
+    right.rtr(left_num);
+    left.rts();
+    right.rts();
 }
