@@ -1,6 +1,7 @@
 //! Queue pairs that fail, and what becomes of what was posted to them.
 
 use super::domain::State;
+use super::issue::Acked;
 use super::work_queues::Completion;
 use crate::verbs::{AsyncEvent, CompletionOpcode, CompletionStatus, Extras, QpState};
 
@@ -9,7 +10,16 @@ impl State {
     /// then everything else is flushed, in order, signaled or not.
     pub(super) fn fail(&mut self, place: u32, first: Option<CompletionStatus>) {
         // What the peer has taken is not lost; a peer that lies about it is not believed.
-        let _ = self.complete_acked(place);
+        let first = match self.complete_acked(place) {
+            // The answer of an earlier one could not be taken in: it is the one that failed.
+            Acked::Failed => None,
+            Acked::Fine | Acked::Nonsense => first,
+        };
+        self.fail_from_here(place, first);
+    }
+
+    /// The same, where what is acknowledged has been completed already, as far as it may.
+    pub(super) fn fail_from_here(&mut self, place: u32, first: Option<CompletionStatus>) {
         self.disconnect(place);
         let qp = &mut self.queue_pairs[place as usize];
         let was = std::mem::replace(&mut qp.state, QpState::Error);

@@ -212,7 +212,7 @@ impl State {
             Acked::Fine => {}
             // The peer's acknowledgement makes no sense.
             Acked::Nonsense => return self.fail(place, Some(CompletionStatus::BadResponse)),
-            Acked::Failed => return self.fail(place, None),
+            Acked::Failed => return self.fail_from_here(place, None),
         }
         let qp = &mut self.queue_pairs[place as usize];
         if let Some(sender) = &mut qp.link.sender
