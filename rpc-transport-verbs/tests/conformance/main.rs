@@ -53,6 +53,7 @@ mod threads;
 mod unreliable_connections;
 mod unreliable_queues;
 mod unreliable_side;
+mod unreliable_states;
 
 use std::process::ExitCode;
 
@@ -72,6 +73,7 @@ const SECTIONS: &[Section] = &[
     srq::CASES,
     unreliable_connections::CASES,
     datagrams::CASES,
+    unreliable_states::CASES,
     unreliable_queues::CASES,
     threads::CASES,
     processes::CASES,

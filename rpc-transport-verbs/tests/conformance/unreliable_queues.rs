@@ -110,14 +110,6 @@ fn message(from: &Party, to: &Party, fill: u8) -> WorkRequest {
     from.aim(from.message(0..10, fill), to)
 }
 
-/// A message that may not be read here.
-fn bad_message(from: &Party, to: &Party) -> WorkRequest {
-    let key = LocalKey(from.memory.local_key().0 ^ 0x0101);
-    // SAFETY: the key names nothing.
-    let bad = unsafe { Element::from_raw(from.at(0), 10, key) };
-    from.aim(WorkRequest::send(bad), to)
-}
-
 fn assert_arrives(from: &mut Party, to: &mut Party, fill: u8) {
     to.receive(INBOX..INBOX + 100);
     let request = message(from, to, fill).signaled();
@@ -137,7 +129,7 @@ fn an_unreliable_send_that_fails_here_leads_to_sqe_and_flushes_what_follows(devi
             message(&left, &right, 1).signaled(),
             message(&left, &right, 2),
             // Not signaled, as little as the two after it.
-            bad_message(&left, &right),
+            left.bad_message(&right),
             message(&left, &right, 3),
             message(&left, &right, 4),
         ];
@@ -198,7 +190,7 @@ fn a_queue_pair_in_sqe_receives_flushes_and_resumes(device: &Device) {
     device.needs(device.kind != Kind::Rxe, &rxe::NO_SQE);
     for qp_type in TYPES {
         let (mut left, mut right) = pair(Making::new(qp_type));
-        let request = bad_message(&left, &right);
+        let request = left.bad_message(&right);
         left.post(request);
         let failed = Seen::failed(WorkKind::Send, CompletionStatus::LocalProtection);
         assert_eq!(left.wait_one(), failed);

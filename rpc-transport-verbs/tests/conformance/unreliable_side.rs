@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use rpc_transport_verbs::verbs::{
     Access, AddressHandle, AddressVector, AsyncEvent, CompletionChannel, CompletionOpcode,
-    CompletionQueue, CompletionStatus, Context, ExposedMemory, ModifyError, Mtu, PostErrorReason,
-    ProtectionDomain, Psn, QpAttributes, QpNum, QpState, QpType, QueuePair, QueuePairConfig,
-    ReceiveRequest, SharedReceiveQueue, WorkCompletion, WorkKind, WorkRequest,
+    CompletionQueue, CompletionStatus, Context, Element, ExposedMemory, LocalKey, ModifyError, Mtu,
+    PostErrorReason, ProtectionDomain, Psn, QpAttributes, QpNum, QpState, QpType, QueuePair,
+    QueuePairConfig, ReceiveRequest, SharedReceiveQueue, WorkCompletion, WorkKind, WorkRequest,
 };
 
 use super::verbs_side::{self, HANG};
@@ -239,6 +239,14 @@ impl Party {
         } else {
             request
         }
+    }
+
+    /// A message that may not be read here: its key names nothing.
+    pub(crate) fn bad_message(&self, to: &Self) -> WorkRequest {
+        let key = LocalKey(self.memory.local_key().0 ^ 0x0101);
+        // SAFETY: the key names nothing.
+        let bad = unsafe { Element::from_raw(self.at(0), 10, key) };
+        self.aim(WorkRequest::send(bad), to)
     }
 
     /// The address of a byte of its memory.
