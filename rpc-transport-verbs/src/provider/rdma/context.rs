@@ -256,7 +256,7 @@ impl Drop for DeviceList {
 pub(crate) struct Context {
     pub(super) handle: Arc<Handle>,
     /// Asked once, when it was opened.
-    attributes: DeviceAttributes,
+    attributes: Arc<DeviceAttributes>,
     /// What the ports had counted when it was opened.
     rnr_before: Arc<[Option<RnrCounters>]>,
 }
@@ -320,10 +320,10 @@ impl Context {
         let ports = 1..=limits.port_count;
         Ok(Self {
             rnr_before: ports.map(|port| port_counters::rnr(name, port)).collect(),
-            attributes: DeviceAttributes {
+            attributes: Arc::new(DeviceAttributes {
                 max_inline_data: probe_inline(&handle),
                 ..limits
-            },
+            }),
             handle,
         })
     }
@@ -333,7 +333,7 @@ impl Context {
     }
 
     pub(crate) fn query_device(&self) -> DeviceAttributes {
-        self.attributes
+        *self.attributes
     }
 
     pub(crate) fn query_port(&self, port: u8) -> Result<PortAttributes, VerbsError> {

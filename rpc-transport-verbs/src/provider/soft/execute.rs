@@ -103,9 +103,9 @@ impl State {
     fn try_execute(&mut self, place: u32, incoming: &Incoming) -> Result<(), Refusal> {
         let qp = &self.queue_pairs[place as usize];
         let receiver = qp.link.receiver.as_ref().ok_or(Refusal::Nonsense)?;
+        let mut slot = [0; MAX_IN_RING];
         // SAFETY: `len` bytes of the slot, which the sender leaves alone; copied once, so that what is checked
         // is what is used.
-        let mut slot = [0; MAX_IN_RING];
         unsafe {
             copy_shared(
                 incoming.payload,
