@@ -495,6 +495,9 @@ impl State {
             }
             let len = send.total as u32;
             qp.outstanding.reads = qp.outstanding.reads.saturating_sub(1);
+            if let Some(sender) = &mut qp.link.sender {
+                sender.set_held(qp.outstanding.reads > 0);
+            }
             self.complete_oldest_successfully(place, opcode, len);
             return Ok(true);
         }

@@ -288,6 +288,33 @@ mod loom_models {
         });
     }
 
+    /// The engine attends a context that nobody polls, and leaves it again, while a one-sided request comes:
+    /// it has seen the request, or is called for it.
+    #[test]
+    fn loom_unattended_context_loses_no_request() {
+        loom::model(|| {
+            let shared = Sleeping::new();
+            shared.ready.note.leave_alone();
+            let sender = {
+                let shared = Arc::clone(&shared);
+                thread::spawn(move || {
+                    shared.message.store(1, Ordering::Release);
+                    if shared.ready.note.is_unattended_after_commit() {
+                        shared.file.fetch_add(1, Ordering::Relaxed);
+                    }
+                })
+            };
+            // Called for an earlier one.
+            shared.ready.note.attend();
+            shared.message.load(Ordering::Acquire);
+            shared.ready.note.leave_alone();
+            let is_seen = shared.message.load(Ordering::Acquire) == 1;
+            sender.join().unwrap();
+            let is_called = shared.file.load(Ordering::Relaxed) > 0;
+            assert!(is_seen || is_called, "the request waits for the next tick");
+        });
+    }
+
     /// What a sleeper and a sender share: `file` stands for the eventfd.
     struct Sleeping {
         message: AtomicU64,
@@ -331,7 +358,7 @@ mod loom_models {
                 let shared = Arc::clone(&shared);
                 thread::spawn(move || shared.send(1))
             };
-            shared.ready.sleep.fall_asleep();
+            shared.ready.note.fall_asleep();
             let seen = shared.look_and_cool() == 1;
             sender.join().unwrap();
             let woken = shared.file.load(Ordering::Relaxed) > 0;
@@ -349,7 +376,7 @@ mod loom_models {
                 let shared = Arc::clone(&shared);
                 thread::spawn(move || shared.send(1))
             };
-            shared.ready.sleep.fall_asleep();
+            shared.ready.note.fall_asleep();
             let mut seen = false;
             shared.ready.take(64, |_| seen = true);
             sender.join().unwrap();
@@ -364,7 +391,7 @@ mod loom_models {
     fn loom_sleeper_that_was_woken_sleeps_again_without_losing_a_message() {
         loom::model(|| {
             let shared = Sleeping::new();
-            shared.ready.sleep.fall_asleep();
+            shared.ready.note.fall_asleep();
             shared.look_and_cool();
             let sender = {
                 let shared = Arc::clone(&shared);
