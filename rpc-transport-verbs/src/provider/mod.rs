@@ -11,10 +11,11 @@ use std::ptr::NonNull;
 use std::time::Duration;
 
 use crate::verbs::{
-    Access, AddressVector, AsyncEvent, DeviceAttributes, DeviceCounters, DeviceInfo, ForkStatus,
-    Gid, GidEntry, LocalKey, ModifyError, OpenError, PartitionKey, PortAttributes, PostError,
-    QpAttributes, QpNum, QpState, QpType, QueuePairCapabilities, RemoteKey, RemoteMemory,
-    RnrCounters, SoftOptions, SrqAttributes, SrqNum, VerbsError, WindowType, WorkCompletion, WrId,
+    Access, AddressVector, AsyncEvent, DeviceAttributes, DeviceCounters, DeviceInfo,
+    ExtendedConfig, ForkStatus, Gid, GidEntry, LocalKey, ModifyError, OpenError, PartitionKey,
+    PortAttributes, PostError, QpAttributes, QpNum, QpState, QpType, QueuePairCapabilities,
+    RemoteKey, RemoteMemory, RnrCounters, SoftOptions, SrqAttributes, SrqNum, VerbsError,
+    WindowType, WorkCompletion, WrId,
 };
 
 mod fork_guard;
@@ -291,6 +292,7 @@ pub(crate) struct QueuePairConfig<'a> {
     pub(crate) max_recv_sge: usize,
     pub(crate) max_inline_data: usize,
     pub(crate) sq_sig_all: bool,
+    pub(crate) extended: ExtendedConfig,
 }
 
 /// Two objects of different devices cannot be used together.
@@ -745,6 +747,16 @@ impl QueuePair {
         elements: &[Sge],
     ) -> Result<(), PostError> {
         forward!(self, qp => qp.post_recv_lists(work, elements))
+    }
+
+    /// `gid` was checked to be a group's, and the queue pair to be of datagrams.
+    pub(crate) fn attach_multicast(&mut self, gid: Gid, lid: u16) -> Result<(), VerbsError> {
+        forward!(self, qp => qp.attach_multicast(gid, lid))
+    }
+
+    /// `false` if it was not in the group.
+    pub(crate) fn detach_multicast(&mut self, gid: Gid, lid: u16) -> Result<bool, VerbsError> {
+        forward!(self, qp => qp.detach_multicast(gid, lid))
     }
 
     /// Gives its queues up: the device touches none of their memory after this, unless it says `false`.

@@ -374,10 +374,8 @@ pub enum PostErrorReason {
     },
     /// The number that an atomic works on has an address that is a multiple of eight (`EINVAL`). Some devices
     /// leave it to the peer's to refuse.
-    #[error("{operation}: the address {addr:#x} is no multiple of eight")]
+    #[error("the address of an atomic is a multiple of eight, and {addr:#x} is not")]
     AtomicAlignment {
-        /// What was asked for.
-        operation: &'static str,
         /// The remote address.
         addr: u64,
     },

@@ -95,6 +95,7 @@ mod element;
 mod error;
 mod explanation;
 mod exposed_memory;
+mod extended_queue_pair;
 mod flags;
 mod fork;
 mod gid;
@@ -106,6 +107,7 @@ mod memory_window;
 // Tests alone, which are programs in its documentation.
 #[cfg(doctest)]
 mod misuse;
+mod multicast;
 mod port_attributes;
 mod port_capabilities;
 mod posted_receives;
@@ -115,6 +117,7 @@ mod queue_pair_attributes;
 mod queue_pair_query;
 mod queue_pair_state;
 mod rate;
+mod receive_places;
 mod shared_receive_queue;
 mod slot;
 mod timers;
@@ -139,6 +142,7 @@ pub use error::{
 };
 pub use explanation::Explanation;
 pub use exposed_memory::{ExposedMemory, RemoteMemory};
+pub use extended_queue_pair::{CreateFlags, ExtendedConfig, SendOps};
 pub use fork::{ForkStatus, fork_init, is_fork_initialized};
 pub use gid::{Gid, GidEntry, GidType, PartitionKey};
 pub use guid::Guid;

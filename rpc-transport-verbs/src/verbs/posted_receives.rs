@@ -1,17 +1,18 @@
 //! The slots that are posted to one receive queue: where each waits for its completion.
 
-use std::cell::UnsafeCell;
 use std::collections::HashMap;
-use std::mem::MaybeUninit;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::element::{Element, Elements};
-use super::error::{ClaimError, PostError, PostErrorReason};
+use super::error::{ClaimError, PostError, PostErrorReason, VerbsError};
+use super::receive_places::{
+    CLAIMING, FREE, GENERATION_MASK, PHASE_BITS, PHASE_MASK, POSTED, POSTED_LIST, Place, Places,
+};
 use super::slot::Slot;
 use super::work_completion::WorkCompletion;
 use super::work_request::ReceiveRequest;
-use super::wr_id::{GENERATION_BITS, QueueTag, WorkKind, WrId};
+use super::wr_id::{MAX_DEPTH, QueueTag, WorkKind, WrId};
 use crate::provider::{ReceiveList, ReceiveWork, Sge};
 
 /// A table with a place for each receive that can be posted, and a few more.
@@ -20,18 +21,21 @@ use crate::provider::{ReceiveList, ReceiveWork, Sge};
 /// completion names its place, and one compare-and-swap on that place decides who gets the slot.
 #[derive(Debug)]
 pub(super) struct PostedReceives {
-    places: Box<[Place]>,
+    places: Places,
     queue: QueueTag,
     posting: Mutex<Posting>,
     /// The elements of receives that have several, by place. Taken after `posting`, where both are.
     lists: Mutex<HashMap<u32, Elements>>,
-    capacity: usize,
     /// Elements that one receive may have.
     max_sge: usize,
 }
 
 #[derive(Debug)]
 struct Posting {
+    /// Receives that the device takes at a time.
+    capacity: usize,
+    /// Places that there are.
+    place_count: usize,
     /// Where the next free place is looked for. Receives are consumed nearly in the order in which
     /// they were posted, so the place after the last one taken is nearly always free.
     cursor: usize,
@@ -41,29 +45,6 @@ struct Posting {
     elements: Vec<Sge>,
 }
 
-struct Place {
-    /// `generation << 2 | phase`.
-    state: AtomicU32,
-    slot: UnsafeCell<MaybeUninit<Slot>>,
-}
-
-impl std::fmt::Debug for Place {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Place({:#x})", self.state.load(Ordering::Relaxed))
-    }
-}
-
-/// The place is empty; only the holder of the posting lock may fill it.
-const FREE: u32 = 0;
-/// It holds a slot that the device has.
-const POSTED: u32 = 1;
-/// A claimer has won the slot and is moving it out.
-const CLAIMING: u32 = 2;
-/// It stands for a receive of several elements, which are in `lists`.
-const POSTED_LIST: u32 = 3;
-const PHASE_BITS: u32 = 2;
-const GENERATION_MASK: u32 = (1 << GENERATION_BITS) - 1;
-
 // SAFETY: `slot` is touched by the holder of `posting` while the phase is FREE, and by the one
 // thread whose compare-and-swap took the phase from POSTED to CLAIMING; the phase's Release stores
 // and Acquire loads hand it from one to the other. Slots are Send.
@@ -72,25 +53,19 @@ unsafe impl Sync for PostedReceives {}
 impl PostedReceives {
     /// For a queue that takes `capacity` receives at a time, each of at most `max_sge` elements.
     pub(super) fn new(queue: QueueTag, capacity: usize, max_sge: usize) -> Self {
-        // Twice as many places: the cursor then finds a free one within a few steps even when some
-        // receives are claimed much later than their neighbours.
-        let places = (capacity * 2).max(2);
+        let place_count = places_for(capacity);
         Self {
-            places: (0..places)
-                .map(|_| Place {
-                    state: AtomicU32::new(FREE),
-                    slot: UnsafeCell::new(MaybeUninit::uninit()),
-                })
-                .collect(),
+            places: Places::new(place_count),
             queue,
             posting: Mutex::new(Posting {
+                capacity,
+                place_count,
                 cursor: 0,
                 work: Vec::with_capacity(capacity),
                 work_lists: Vec::new(),
                 elements: Vec::new(),
             }),
             lists: Mutex::default(),
-            capacity,
             max_sge,
         }
     }
@@ -106,11 +81,17 @@ impl PostedReceives {
         let count = count.min(slots.len());
         // A thread that panicked under the lock left the table whole: each step below does.
         let mut posting = self.posting.lock().unwrap_or_else(PoisonError::into_inner);
-        let Posting { cursor, work, .. } = &mut *posting;
+        let Posting {
+            capacity,
+            place_count,
+            cursor,
+            work,
+            ..
+        } = &mut *posting;
         work.clear();
         let mut full = false;
         for _ in 0..count {
-            let Some((index, generation)) = self.find_free(cursor) else {
+            let Some((place, index, generation)) = self.find_free(cursor, *place_count) else {
                 full = true;
                 break;
             };
@@ -121,7 +102,6 @@ impl PostedReceives {
                 len: slot.len32(),
                 local_key: slot.local_key(),
             });
-            let place = &self.places[index as usize];
             // SAFETY: the phase is FREE and the posting lock is held: nobody else touches it.
             unsafe { (*place.slot.get()).write(slot) };
             // Release: whoever claims the place sees the slot. Before the device has the work
@@ -134,7 +114,7 @@ impl PostedReceives {
             Ok(()) if full => Err(PostError {
                 taken: work.len(),
                 reason: PostErrorReason::QueueFull {
-                    capacity: self.capacity,
+                    capacity: *capacity,
                 },
             }),
             posted => posted,
@@ -157,6 +137,8 @@ impl PostedReceives {
     ) -> Result<(), PostError> {
         let mut posting = self.posting.lock().unwrap_or_else(PoisonError::into_inner);
         let Posting {
+            capacity,
+            place_count,
             cursor,
             work_lists: work,
             elements,
@@ -173,16 +155,16 @@ impl PostedReceives {
                 refused = Some(PostErrorReason::TooManyElements { count, limit });
                 break;
             }
-            let Some((index, generation)) = self.find_free(cursor) else {
-                let capacity = self.capacity;
+            let Some((place, index, generation)) = self.find_free(cursor, *place_count) else {
+                let capacity = *capacity;
                 refused = Some(PostErrorReason::QueueFull { capacity });
                 break;
             };
             // Kept from being found again in this loop, and by claims of what the device does not have yet.
-            self.places[index as usize]
+            place
                 .state
                 .store(generation << PHASE_BITS | CLAIMING, Ordering::Relaxed);
-            places.push((index, generation));
+            places.push((place, index, generation));
             work.push(ReceiveList {
                 wr_id: WrId::new(WorkKind::Receive, self.queue, index, generation),
                 first: elements.len(),
@@ -191,10 +173,10 @@ impl PostedReceives {
             elements.extend(request.elements.0.iter().map(Element::sge));
         }
         let mut lists = self.lists();
-        for (request, (index, generation)) in requests.drain(..places.len()).zip(&places) {
+        for (request, (place, index, generation)) in requests.drain(..places.len()).zip(&places) {
             lists.insert(*index, request.elements);
             // Release: as in `post`.
-            self.places[*index as usize]
+            place
                 .state
                 .store(generation << PHASE_BITS | POSTED_LIST, Ordering::Release);
         }
@@ -222,22 +204,55 @@ impl PostedReceives {
         self.lists.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn find_free(&self, cursor: &mut usize) -> Option<(u32, u32)> {
-        for _ in 0..self.places.len() {
+    /// A free place with its number and generation, from the cursor on, which moves behind it.
+    #[inline]
+    fn find_free(&self, cursor: &mut usize, place_count: usize) -> Option<(&Place, u32, u32)> {
+        for _ in 0..place_count {
             let index = *cursor;
-            *cursor = if index + 1 == self.places.len() {
+            *cursor = if index + 1 == place_count {
                 0
             } else {
                 index + 1
             };
+            let place = self.places.get(index)?;
             // Acquire: the claimer has moved its slot out before this thread fills the place.
-            let state = self.places[index].state.load(Ordering::Acquire);
-            if state & ((1 << PHASE_BITS) - 1) == FREE {
-                let index = u32::try_from(index).expect("a queue's depth fits 32 bits");
-                return Some((index, state >> PHASE_BITS & GENERATION_MASK));
+            let state = place.state.load(Ordering::Acquire);
+            if state & PHASE_MASK == FREE {
+                // Fewer than the numbers in 32 bits.
+                return Some((place, index as u32, state >> PHASE_BITS & GENERATION_MASK));
             }
         }
         None
+    }
+
+    /// Another depth, which `resize` asks the device for, and which it says what it has granted of. Nothing
+    /// is posted meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// For fewer than are posted, or more than can be numbered: the device is not asked, since some lose the
+    /// queue over it.
+    pub(super) fn resize(
+        &self,
+        max_wr: usize,
+        resize: impl FnOnce() -> Result<usize, VerbsError>,
+    ) -> Result<(), VerbsError> {
+        let mut posting = self.posting.lock().unwrap_or_else(PoisonError::into_inner);
+        // Receives that have ended and are not claimed yet count as well: the device alone knows of them.
+        let (min, max) = (self.places.taken().max(1), MAX_DEPTH as usize);
+        if !(min..=max).contains(&max_wr) {
+            return Err(VerbsError::OutOfRange {
+                call: "modify_srq",
+                parameter: "max_wr",
+                value: max_wr as u64,
+                min: min as u64,
+                max: max as u64,
+            });
+        }
+        let granted = resize()?;
+        posting.capacity = granted;
+        posting.place_count = self.places.grow(places_for(granted));
+        Ok(())
     }
 
     /// The slot of a receive that has ended, and the bytes that came.
@@ -324,18 +339,7 @@ impl PostedReceives {
         for slot in lists.into_values().flatten().filter_map(Element::into_slot) {
             release(slot);
         }
-        for place in &mut self.places {
-            let state = *place.state.get_mut();
-            let phase = state & ((1 << PHASE_BITS) - 1);
-            if phase == POSTED {
-                // SAFETY: POSTED means initialised, and `&mut self` means that nobody is claiming.
-                release(unsafe { place.slot.get_mut().assume_init_read() });
-            }
-            if phase != FREE {
-                let next = (state >> PHASE_BITS).wrapping_add(1) & GENERATION_MASK;
-                *place.state.get_mut() = next << PHASE_BITS | FREE;
-            }
-        }
+        self.places.drain(&mut release);
     }
 }
 
@@ -343,4 +347,10 @@ impl Drop for PostedReceives {
     fn drop(&mut self) {
         self.drain(drop);
     }
+}
+
+/// Twice as many places as receives: the cursor then finds a free one within a few steps even when some receives
+/// are claimed much later than their neighbours.
+fn places_for(capacity: usize) -> usize {
+    capacity.saturating_mul(2).max(2)
 }

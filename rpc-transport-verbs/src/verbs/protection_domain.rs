@@ -6,6 +6,7 @@ use super::address_handle::AddressHandle;
 use super::context::Context;
 use super::error::{Busy, VerbsError};
 use super::exposed_memory::ExposedMemory;
+use super::extended_queue_pair::ExtendedConfig;
 use super::memory_region::{Access, MemoryRegion, RegisteredMemory};
 use super::memory_window::{MemoryWindow, WindowType};
 use super::queue_pair::{QueuePair, QueuePairConfig};
@@ -87,6 +88,20 @@ impl ProtectionDomain {
 
     /// Creates a queue pair, in RESET.
     pub fn create_qp(&self, config: QueuePairConfig<'_>) -> Result<QueuePair, VerbsError> {
-        QueuePair::new(self, config)
+        QueuePair::new(self, config, ExtendedConfig::default())
+    }
+
+    /// The same with more than the usual (`ibv_create_qp_ex`).
+    ///
+    /// # Errors
+    ///
+    /// [`VerbsError::NotSupported`] with the name of the field, and of the flag in it, that the device lacks.
+    pub fn create_qp_ex(
+        &self,
+        config: QueuePairConfig<'_>,
+        extended: ExtendedConfig,
+    ) -> Result<QueuePair, VerbsError> {
+        extended.check(config.qp_type)?;
+        QueuePair::new(self, config, extended)
     }
 }

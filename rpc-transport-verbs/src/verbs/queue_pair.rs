@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::completion_queue::CompletionQueueHandle;
 use super::element::{Element, Elements};
 use super::error::{ClaimError, ModifyError, PostError, PostErrorReason, VerbsError};
+use super::extended_queue_pair::ExtendedConfig;
 use super::in_flight::InFlight;
 use super::memory_region::{Access, RemoteKey};
 use super::memory_window::{Binding, MemoryWindow, WindowType};
@@ -133,7 +134,7 @@ impl SendRequest {
 #[derive(Debug)]
 pub struct QueuePair {
     // First: the device gives up its queues before any slot in flight is dropped.
-    raw: provider::QueuePair,
+    pub(super) raw: provider::QueuePair,
     send_slots: InFlight,
     /// `None` if receives come from a shared queue.
     receives: Option<PostedReceives>,
@@ -158,6 +159,7 @@ impl QueuePair {
     pub(super) fn new(
         domain: &ProtectionDomain,
         config: QueuePairConfig<'_>,
+        extended: ExtendedConfig,
     ) -> Result<Self, VerbsError> {
         let raw = domain.raw.create_qp(provider::QueuePairConfig {
             qp_type: config.qp_type,
@@ -170,6 +172,7 @@ impl QueuePair {
             max_recv_sge: config.max_recv_sge,
             max_inline_data: config.max_inline_data,
             sq_sig_all: config.sq_sig_all,
+            extended,
         })?;
         let capabilities = raw.capabilities();
         check_depth("create_qp", "max_send_wr", capabilities.max_send_wr)?;

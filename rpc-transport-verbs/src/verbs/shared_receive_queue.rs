@@ -107,10 +107,19 @@ impl SharedReceiveQueue {
         self.shared.raw.arm_limit(limit)
     }
 
-    /// Changes its depth, in either direction, but not below what is posted (`ibv_modify_srq` with
-    /// `IBV_SRQ_MAX_WR`).
+    /// Changes its depth to at least `max_wr`, in either direction (`ibv_modify_srq` with `IBV_SRQ_MAX_WR`).
+    ///
+    /// # Errors
+    ///
+    /// [`VerbsError::OutOfRange`] for fewer receives than are posted (or have ended, and are not claimed
+    /// yet), or more than the device or this layer can number; [`VerbsError::NotSupported`] if the device
+    /// does not do it.
     pub fn resize(&self, max_wr: usize) -> Result<(), VerbsError> {
-        self.shared.raw.resize(max_wr)
+        let Shared { raw, posted, .. } = &*self.shared;
+        posted.resize(max_wr, || {
+            raw.resize(max_wr)?;
+            Ok(raw.query()?.max_wr)
+        })
     }
 
     /// Ends it (`ibv_destroy_srq`): what is still posted is dropped.

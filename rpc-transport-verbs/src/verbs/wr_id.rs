@@ -65,7 +65,10 @@ const KIND_RECEIVE: u64 = 2;
 
 /// Work requests that a queue can have: half as many as places can be numbered, since a receive
 /// queue's table has two places for each.
-const MAX_DEPTH: u64 = 1 << (INDEX_BITS - 1);
+pub(super) const MAX_DEPTH: u64 = 1 << (INDEX_BITS - 1);
+
+/// Places that can be numbered.
+pub(super) const MAX_PLACES: usize = 1 << INDEX_BITS;
 
 /// Refuses a queue that is deeper than its places can be numbered.
 pub(super) fn check_depth(

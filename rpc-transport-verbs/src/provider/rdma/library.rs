@@ -113,6 +113,8 @@ functions! {
     ibv_modify_qp: fn(*mut ibv_qp, *mut ibv_qp_attr, c_int) -> c_int;
     ibv_query_qp: fn(*mut ibv_qp, *mut ibv_qp_attr, c_int, *mut ibv_qp_init_attr) -> c_int;
     ibv_destroy_qp: fn(*mut ibv_qp) -> c_int;
+    ibv_attach_mcast: fn(*mut ibv_qp, *const ibv_gid, u16) -> c_int;
+    ibv_detach_mcast: fn(*mut ibv_qp, *const ibv_gid, u16) -> c_int;
 }
 
 impl fmt::Debug for Library {

@@ -27,6 +27,7 @@ mod completion_channel;
 mod completion_queue;
 mod context;
 mod decode;
+mod extended;
 mod fork;
 mod library;
 mod memory;

@@ -5,18 +5,21 @@ use std::os::raw::c_int;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
-use rdma_sys::{ibv_qp, ibv_qp_cap, ibv_qp_init_attr};
+use rdma_sys::{ibv_gid, ibv_qp, ibv_qp_cap, ibv_qp_init_attr};
 
 use super::super::QueuePairConfig;
 use super::super::limits::in_range;
 use super::completion_queue::{self, CompletionQueue};
 use super::context::{Handle, probe_inline};
+use super::extended::{create_qp_ex, lacking};
 use super::memory::Domain;
 use super::raw_attributes::type_of;
 use super::requests::RequestLists;
 use super::shared_receive_queue::{self, SharedReceiveQueue};
-use super::{log_leak, os_error, to_u32};
-use crate::verbs::{DeviceAttributes, QpNum, QpState, QpType, QueuePairCapabilities, VerbsError};
+use super::{check, log_leak, not_supported, os_error, to_u32};
+use crate::verbs::{
+    DeviceAttributes, Gid, QpNum, QpState, QpType, QueuePairCapabilities, VerbsError,
+};
 
 const CALL: &str = "create_qp";
 
@@ -33,6 +36,8 @@ pub(crate) struct QueuePair {
     pub(super) lists: RequestLists,
     /// Bytes of a datagram, at most: what its port takes.
     pub(super) datagram_len: usize,
+    /// Multicast groups that it is in. The device does not destroy it before it has left them.
+    groups: Vec<(Gid, u16)>,
     // Parents, which are destroyed after it.
     _send_cq: Arc<completion_queue::Queue>,
     recv_cq: Arc<completion_queue::Queue>,
@@ -78,9 +83,23 @@ impl QueuePair {
             qp_type: type_of(config.qp_type),
             sq_sig_all: c_int::from(config.sq_sig_all),
         };
-        // SAFETY: the domain and the queues are alive, and of one context.
-        let raw = unsafe { (handle.library.ibv_create_qp)(domain.raw(), &mut wanted) };
-        let raw = NonNull::new(raw).ok_or_else(|| refused(handle, config, os_error(CALL)))?;
+        let raw = if config.extended.is_empty() {
+            // SAFETY: the domain and the queues are alive, and of one context.
+            let raw = unsafe { (handle.library.ibv_create_qp)(domain.raw(), &mut wanted) };
+            NonNull::new(raw).ok_or_else(|| refused(handle, config, os_error(CALL)))?
+        } else {
+            let asked = wanted;
+            // SAFETY: as above.
+            unsafe { create_qp_ex(domain, &mut wanted, &config.extended) }.map_err(|errno| {
+                // SAFETY: as above.
+                let lacking = unsafe { lacking(domain, &asked, &config.extended) };
+                lacking.unwrap_or_else(|| {
+                    let source = io::Error::from_raw_os_error(errno);
+                    let call = "create_qp_ex";
+                    refused(handle, config, VerbsError::Os { call, source })
+                })
+            })?
+        };
         // SAFETY: the library filled it in.
         let qp_num = QpNum(unsafe { (*raw.as_ptr()).qp_num });
         if config.qp_type == QpType::UnreliableDatagram {
@@ -109,6 +128,7 @@ impl QueuePair {
             state: QpState::Reset,
             lists: RequestLists::default(),
             datagram_len: 0,
+            groups: Vec::new(),
             _send_cq: Arc::clone(&send_cq.queue),
             recv_cq: Arc::clone(&recv_cq.queue),
             srq: srq.map(|srq| Arc::clone(&srq.queue)),
@@ -124,6 +144,47 @@ impl QueuePair {
         self.capabilities
     }
 
+    pub(crate) fn attach_multicast(&mut self, gid: Gid, lid: u16) -> Result<(), VerbsError> {
+        if self.groups.contains(&(gid, lid)) {
+            return Ok(());
+        }
+        let attach = self.domain.handle.library.ibv_attach_mcast;
+        self.multicast("attach_mcast", attach, gid, lid)?;
+        self.groups.push((gid, lid));
+        Ok(())
+    }
+
+    /// `false` if it is not in the group.
+    pub(crate) fn detach_multicast(&mut self, gid: Gid, lid: u16) -> Result<bool, VerbsError> {
+        if !self.groups.contains(&(gid, lid)) {
+            return Ok(false);
+        }
+        let detach = self.domain.handle.library.ibv_detach_mcast;
+        self.multicast("detach_mcast", detach, gid, lid)?;
+        self.groups.retain(|group| *group != (gid, lid));
+        Ok(true)
+    }
+
+    fn multicast(
+        &self,
+        call: &'static str,
+        change: unsafe extern "C" fn(*mut ibv_qp, *const ibv_gid, u16) -> c_int,
+        gid: Gid,
+        lid: u16,
+    ) -> Result<(), VerbsError> {
+        let handle = &self.domain.handle;
+        handle.fork_guard.check()?;
+        let Some(raw) = self.raw else {
+            let source = rustix::io::Errno::INVAL.into();
+            return Err(VerbsError::Os { call, source });
+        };
+        let group = ibv_gid { raw: gid.0 };
+        // SAFETY: the queue pair is alive; the group is read, and not kept.
+        let returned = unsafe { change(raw.as_ptr(), &group, lid) };
+        check(call, returned)
+            .map_err(|error| not_supported(handle, call, "multicast groups", error))
+    }
+
     /// `false`: the device has refused, and may go on using the memory of what was posted.
     pub(crate) fn destroy(&mut self) -> bool {
         let handle = &self.domain.handle;
@@ -132,6 +193,12 @@ impl QueuePair {
         };
         if !handle.is_ours() {
             return true;
+        }
+        for (gid, lid) in self.groups.drain(..) {
+            let gid = ibv_gid { raw: gid.0 };
+            // SAFETY: the queue pair is alive until below.
+            let returned = unsafe { (handle.library.ibv_detach_mcast)(raw.as_ptr(), &gid, lid) };
+            log_leak("detach_mcast", returned);
         }
         // SAFETY: taken out, so destroyed once. It waits for events of the queue pair to be
         // acknowledged, which their reader does at once.

@@ -218,13 +218,13 @@ fn bound(work: &Work) -> Option<(WindowName, RemoteKey)> {
 
 /// What some drivers refuse when it is posted, and others let the peer's device refuse.
 fn misaligned(work: &Work) -> Option<PostErrorReason> {
-    let (operation, remote) = match work.operation {
-        Operation::CompareAndSwap { remote, .. } => ("compare-and-swap", remote),
-        Operation::FetchAndAdd { remote, .. } => ("fetch-and-add", remote),
-        _ => return None,
-    };
-    let addr = remote.addr;
-    (!addr.is_multiple_of(8)).then_some(PostErrorReason::AtomicAlignment { operation, addr })
+    match work.operation {
+        Operation::CompareAndSwap { remote, .. } | Operation::FetchAndAdd { remote, .. } => {
+            let addr = remote.addr;
+            (!addr.is_multiple_of(8)).then_some(PostErrorReason::AtomicAlignment { addr })
+        }
+        _ => None,
+    }
 }
 
 /// A datagram that no packet holds. By the specification nothing is sent of it, and nothing said.

@@ -4,6 +4,7 @@ use std::mem::MaybeUninit;
 use std::os::raw::c_int;
 use std::ptr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rdma_sys::{
     ibv_post_srq_recv, ibv_recv_wr, ibv_sge, ibv_srq, ibv_srq_attr, ibv_srq_attr_mask,
@@ -14,8 +15,10 @@ use super::super::limits::in_range;
 use super::super::{ReceiveList, ReceiveWork, Sge};
 use super::memory::Domain;
 use super::requests::post_receive_lists;
-use super::{BATCH, check, log_leak, next_number, os_error, sge, to_u32};
+use super::{BATCH, check, log_leak, next_number, not_supported, os_error, sge, to_u32};
 use crate::verbs::{PostError, PostErrorReason, SrqAttributes, SrqNum, VerbsError};
+
+const MODIFY: &str = "modify_srq";
 
 /// The queue, shared by the queue pairs that receive from it.
 #[derive(Debug)]
@@ -45,7 +48,7 @@ impl Drop for Queue {
 pub(crate) struct SharedReceiveQueue {
     pub(super) queue: Arc<Queue>,
     number: u32,
-    max_wr: usize,
+    max_wr: AtomicUsize,
 }
 
 impl SharedReceiveQueue {
@@ -75,20 +78,21 @@ impl SharedReceiveQueue {
             return Err(os_error(CALL));
         }
         let domain = Arc::clone(domain);
-        let mut created = Self {
+        let created = Self {
             queue: Arc::new(Queue { raw, domain }),
             number,
-            max_wr: 0,
+            max_wr: AtomicUsize::new(0),
         };
         let queried = created.query_raw()?.max_wr as usize;
         let written_back = wanted.attr.max_wr as usize;
         // rxe writes back what was asked for and takes more, as a query says; mlx5 writes back what it
         // takes, and a query says how much deeper its own ring is.
-        created.max_wr = if written_back > max_wr {
+        let granted = if written_back > max_wr {
             written_back.min(queried)
         } else {
             queried
         };
+        created.max_wr.store(granted, Ordering::Relaxed);
         Ok(created)
     }
 
@@ -98,7 +102,7 @@ impl SharedReceiveQueue {
 
     pub(crate) fn post_recv(&self, work: &[ReceiveWork]) -> Result<(), PostError> {
         self.check_fork()?;
-        post_receives(work, self.max_wr, |first, refused| {
+        post_receives(work, self.max_wr(), |first, refused| {
             // SAFETY: the queue is alive, and the list is whole.
             unsafe { ibv_post_srq_recv(self.queue.raw, first, refused) }
         })
@@ -118,37 +122,68 @@ impl SharedReceiveQueue {
         elements: &[Sge],
     ) -> Result<(), PostError> {
         self.check_fork()?;
-        post_receive_lists(work, elements, self.max_wr, |first, refused| {
+        post_receive_lists(work, elements, self.max_wr(), |first, refused| {
             // SAFETY: the queue is alive, and the list is whole.
             unsafe { ibv_post_srq_recv(self.queue.raw, first, refused) }
         })
     }
 
-    pub(crate) fn resize(&self, _max_wr: usize) -> Result<(), VerbsError> {
-        check("modify_srq", 95)
+    pub(crate) fn resize(&self, max_wr: usize) -> Result<(), VerbsError> {
+        let handle = &self.queue.domain.handle;
+        handle.fork_guard.check()?;
+        in_range(MODIFY, "max_wr", max_wr, 1, handle.limits.max_srq_wr)?;
+        let limit = self.query_raw()?.srq_limit as usize;
+        if max_wr < limit {
+            return Err(VerbsError::InvalidArgument {
+                call: MODIFY,
+                argument: "max_wr",
+                value: max_wr as u64,
+                reason: "less than the armed limit",
+            });
+        }
+        let attributes = ibv_srq_attr {
+            max_wr: to_u32(MODIFY, "max_wr", max_wr)?,
+            max_sge: 0,
+            srq_limit: 0,
+        };
+        self.modify(attributes, ibv_srq_attr_mask::IBV_SRQ_MAX_WR)
+            .map_err(|error| not_supported(handle, MODIFY, "other depths", error))?;
+        let granted = self.query_raw()?.max_wr as usize;
+        // It publishes nothing.
+        self.max_wr.store(granted.max(max_wr), Ordering::Relaxed);
+        Ok(())
     }
 
     pub(crate) fn arm_limit(&self, limit: usize) -> Result<(), VerbsError> {
-        const CALL: &str = "modify_srq";
-        let handle = &self.queue.domain.handle;
-        handle.fork_guard.check()?;
-        in_range(CALL, "limit", limit, 0, self.max_wr)?;
-        let mut attributes = ibv_srq_attr {
+        self.queue.domain.handle.fork_guard.check()?;
+        in_range(MODIFY, "limit", limit, 0, self.max_wr())?;
+        let attributes = ibv_srq_attr {
             max_wr: 0,
             max_sge: 0,
-            srq_limit: to_u32(CALL, "limit", limit)?,
+            srq_limit: to_u32(MODIFY, "limit", limit)?,
         };
-        let mask = ibv_srq_attr_mask::IBV_SRQ_LIMIT.0 as c_int;
+        self.modify(attributes, ibv_srq_attr_mask::IBV_SRQ_LIMIT)
+    }
+
+    fn modify(
+        &self,
+        mut attributes: ibv_srq_attr,
+        which: ibv_srq_attr_mask,
+    ) -> Result<(), VerbsError> {
+        let modify = self.queue.domain.handle.library.ibv_modify_srq;
         // SAFETY: the queue is alive; only what the mask names is read.
-        let returned =
-            unsafe { (handle.library.ibv_modify_srq)(self.queue.raw, &mut attributes, mask) };
-        check(CALL, returned)
+        let returned = unsafe { modify(self.queue.raw, &mut attributes, which.0 as c_int) };
+        check(MODIFY, returned)
+    }
+
+    fn max_wr(&self) -> usize {
+        self.max_wr.load(Ordering::Relaxed)
     }
 
     pub(crate) fn query(&self) -> Result<SrqAttributes, VerbsError> {
         let attributes = self.query_raw()?;
         Ok(SrqAttributes {
-            max_wr: self.max_wr,
+            max_wr: self.max_wr(),
             max_sge: attributes.max_sge as usize,
             limit: attributes.srq_limit as usize,
         })

@@ -62,7 +62,7 @@ pub(super) fn check_address(address: &AddressVector, own: Gid) -> Result<(), Wro
         let reason = "sgid_index: the device has one GID";
         return refuse(address.sgid_index.into(), reason);
     }
-    if address.gid != own {
+    if address.gid != own && !address.gid.is_multicast() {
         let reason = "gid: another process's; UD on the software device reaches queue pairs of its own process";
         return refuse(interface_id(address.gid), reason);
     }

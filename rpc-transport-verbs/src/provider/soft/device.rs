@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::multicast::{MAX_GROUPS, MAX_MEMBERS};
 use super::window_table::MAX_WINDOWS;
 use super::{DEVICE_NAME, MAX_RD_ATOMIC};
 use crate::verbs::{
@@ -79,9 +80,9 @@ pub(super) const ATTRIBUTES: DeviceAttributes = DeviceAttributes {
     max_pkeys: 1,
     // They are plain values.
     max_ah: u32::MAX as usize,
-    max_mcast_grp: 0,
-    max_mcast_qp_attach: 0,
-    max_total_mcast_qp_attach: 0,
+    max_mcast_grp: MAX_GROUPS,
+    max_mcast_qp_attach: MAX_MEMBERS,
+    max_total_mcast_qp_attach: MAX_GROUPS * MAX_MEMBERS,
     max_raw_ipv6_qp: 0,
     max_raw_ethy_qp: 0,
     max_ee: 0,

@@ -45,7 +45,16 @@ pub(super) enum Way {
 impl Message {
     /// Takes it to whom it is for. To be called outside of every context.
     pub(super) fn deliver(&self, node: &Node) {
-        self.deliver_to(node, self.to);
+        match &self.way {
+            Way::Datagram { address, .. } if address.gid.is_multicast() => {
+                if self.to == QpNum::MULTICAST {
+                    for member in node.groups.members(address.gid) {
+                        self.deliver_to(node, member);
+                    }
+                }
+            }
+            _ => self.deliver_to(node, self.to),
+        }
     }
 
     fn deliver_to(&self, node: &Node, to: QpNum) {

@@ -14,10 +14,11 @@ use super::domain::Domain;
 use super::engine;
 use super::link::{Listener, OutgoingLink, new_gid};
 use super::link_message::LinkMessage;
+use super::multicast::Groups;
 use super::peer::Peer;
 use super::ring::LAYOUT_VERSION;
 use super::wake_file::WakeFile;
-use crate::verbs::{Forked, Gid, ModifyError, OpenError};
+use crate::verbs::{Forked, Gid, ModifyError, OpenError, QpNum};
 
 /// The process's part in the software device: made when the first context is opened, and there
 /// until the process ends.
@@ -41,6 +42,7 @@ pub(super) struct Node {
     pub(super) connected: AtomicU32,
     /// The engine ticks slowly, since everybody sleeps.
     pub(super) is_resting: AtomicBool,
+    pub(super) groups: Groups,
     directory: Mutex<Directory>,
     links: Mutex<Links>,
     next_serial: AtomicU32,
@@ -146,6 +148,7 @@ impl Node {
                 last_qp_num: start,
                 ..Directory::default()
             }),
+            groups: Groups::default(),
             links: Mutex::new(Links {
                 next_token: FIRST_LINK_TOKEN,
                 ..Links::default()
@@ -244,6 +247,7 @@ impl Node {
     }
 
     pub(super) fn free_qp_num(&self, qp_num: u32) {
+        self.groups.forget(QpNum(qp_num));
         self.directory().queue_pairs.remove(&qp_num);
     }
 

@@ -23,6 +23,7 @@ use super::request_message::REMOTE_LEN;
 use super::ring::{MAX_IN_RING, RingReceiver};
 use super::shared_memory::SharedMemory;
 use super::unreliable::Waiting;
+use super::unsupported::{check_access, check_extended};
 use super::wake::MAX_READY;
 use super::work_queues::{CompletionRing, ReceiveQueue, SendQueue};
 use super::{DEVICE_NAME, MAX_RD_ATOMIC};
@@ -229,6 +230,7 @@ impl ProtectionDomain {
     pub(crate) fn register(&self, len: usize, access: Access) -> Result<MemoryRegion, VerbsError> {
         self.domain.node.check()?;
         in_range("register", "len", len, 1, MAX_REGION_LEN)?;
+        check_access(access)?;
         let memory = SharedMemory::arena(len).map_err(|source| VerbsError::Os {
             call: "register",
             source,
@@ -291,6 +293,7 @@ impl ProtectionDomain {
         config: &QueuePairConfig<'_>,
     ) -> Result<QueuePair, VerbsError> {
         self.domain.node.check()?;
+        check_extended(config)?;
         let call = "create_qp";
         let is_ours = |domain: &Arc<Domain>| Arc::ptr_eq(domain, &self.domain);
         for (ours, object) in [

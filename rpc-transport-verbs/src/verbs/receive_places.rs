@@ -1,0 +1,167 @@
+//! Where slots wait for their completions: a table that can grow while it is read.
+
+use std::cell::UnsafeCell;
+use std::fmt;
+use std::mem::MaybeUninit;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::slot::Slot;
+use super::wr_id::{GENERATION_BITS, MAX_PLACES};
+
+/// One place, empty or with a slot in it.
+pub(super) struct Place {
+    /// `generation << 2 | phase`.
+    pub(super) state: AtomicU32,
+    pub(super) slot: UnsafeCell<MaybeUninit<Slot>>,
+}
+
+/// The place is empty; only the holder of the posting lock may fill it.
+pub(super) const FREE: u32 = 0;
+/// It holds a slot that the device has.
+pub(super) const POSTED: u32 = 1;
+/// A claimer has won the slot and is moving it out.
+pub(super) const CLAIMING: u32 = 2;
+/// It stands for a receive of several elements, which are kept elsewhere.
+pub(super) const POSTED_LIST: u32 = 3;
+pub(super) const PHASE_BITS: u32 = 2;
+pub(super) const PHASE_MASK: u32 = (1 << PHASE_BITS) - 1;
+pub(super) const GENERATION_MASK: u32 = (1 << GENERATION_BITS) - 1;
+
+impl Place {
+    fn new() -> Self {
+        Self {
+            state: AtomicU32::new(FREE),
+            slot: UnsafeCell::new(MaybeUninit::uninit()),
+        }
+    }
+}
+
+impl fmt::Debug for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Place({:#x})", self.state.load(Ordering::Relaxed))
+    }
+}
+
+/// The places, by number. Those that a queue was made with are found at once, added ones behind them.
+#[derive(Debug)]
+pub(super) struct Places {
+    first: Box<[Place]>,
+    added: OnceLock<Box<Places>>,
+}
+
+impl Places {
+    pub(super) fn new(count: usize) -> Self {
+        Self {
+            first: (0..count).map(|_| Place::new()).collect(),
+            added: OnceLock::new(),
+        }
+    }
+
+    #[inline]
+    pub(super) fn get(&self, index: usize) -> Option<&Place> {
+        match self.first.get(index) {
+            Some(place) => Some(place),
+            None => self.get_added(index),
+        }
+    }
+
+    #[cold]
+    fn get_added(&self, index: usize) -> Option<&Place> {
+        self.added.get()?.get(index - self.first.len())
+    }
+
+    /// How many there are now: at least `count`, or as many as can be numbered. For one thread at a time.
+    pub(super) fn grow(&self, count: usize) -> usize {
+        let mut last = self;
+        let mut total = last.first.len();
+        while let Some(added) = last.added.get() {
+            last = added;
+            total += last.first.len();
+        }
+        let count = count.min(MAX_PLACES);
+        if count <= total {
+            return total;
+        }
+        // At least twice as many, so that there are few pieces, however often it grows.
+        let count = count.max(2 * total).min(MAX_PLACES);
+        match last.added.set(Box::new(Self::new(count - total))) {
+            Ok(()) => count,
+            // Never, with one thread at a time: and then it has grown by another's hand.
+            Err(_) => total,
+        }
+    }
+
+    /// Places that are not free at this moment.
+    pub(super) fn taken(&self) -> usize {
+        let is_taken = |place: &&Place| place.state.load(Ordering::Relaxed) & PHASE_MASK != FREE;
+        let added = self.added.get().map_or(0, |added| added.taken());
+        self.first.iter().filter(is_taken).count() + added
+    }
+
+    /// Empties every place, and gives what was in it to `release`.
+    pub(super) fn drain(&mut self, release: &mut impl FnMut(Slot)) {
+        for place in &mut self.first {
+            let state = *place.state.get_mut();
+            let phase = state & PHASE_MASK;
+            if phase == POSTED {
+                // SAFETY: POSTED means initialised, and `&mut self` means that nobody is claiming.
+                release(unsafe { place.slot.get_mut().assume_init_read() });
+            }
+            if phase != FREE {
+                let next = (state >> PHASE_BITS).wrapping_add(1) & GENERATION_MASK;
+                *place.state.get_mut() = next << PHASE_BITS | FREE;
+            }
+        }
+        if let Some(added) = self.added.get_mut() {
+            added.drain(release);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn added_places_are_numbered_after_the_others_and_never_move() {
+        let places = Places::new(4);
+        let third: *const Place = places.get(3).unwrap();
+        assert!(places.get(4).is_none());
+        assert_eq!(places.grow(5), 8, "at least twice as many");
+        assert_eq!(places.grow(8), 8);
+        assert_eq!(places.grow(9), 16);
+        assert!(std::ptr::eq(third, places.get(3).unwrap()));
+        let mut seen: Vec<*const Place> = (0..16)
+            .map(|index| places.get(index).unwrap() as *const _)
+            .collect();
+        seen.sort_unstable();
+        seen.dedup();
+        assert_eq!(seen.len(), 16);
+        assert!(places.get(16).is_none());
+    }
+
+    #[test]
+    fn there_are_never_more_places_than_numbers() {
+        let places = Places::new(3);
+        assert_eq!(places.grow(usize::MAX), MAX_PLACES);
+        assert_eq!(places.grow(usize::MAX), MAX_PLACES);
+        assert!(places.get(MAX_PLACES - 1).is_some());
+        assert!(places.get(MAX_PLACES).is_none());
+    }
+
+    #[test]
+    fn taken_places_are_counted_in_all_pieces() {
+        let mut places = Places::new(2);
+        places.grow(4);
+        for index in [1, 3] {
+            let state = &places.get(index).unwrap().state;
+            state.store(5 << PHASE_BITS | POSTED_LIST, Ordering::Relaxed);
+        }
+        assert_eq!(places.taken(), 2);
+        places.drain(&mut |_| unreachable!("lists are kept elsewhere"));
+        assert_eq!(places.taken(), 0);
+        let state = places.get(3).unwrap().state.load(Ordering::Relaxed);
+        assert_eq!(state, 6 << PHASE_BITS | FREE, "of the next generation");
+    }
+}
