@@ -347,7 +347,7 @@ mod tests {
         assert_ne!(attributes.node_guid, Guid::default());
         assert_eq!(attributes.atomic_cap, AtomicCapability::Global);
         for (what, count) in attributes.counts() {
-            let has_none = ["mcast", "raw", "ee", "rdd", "fmr"];
+            let has_none = ["raw", "ee", "rdd", "fmr"];
             let has_it = !has_none.iter().any(|none| what.contains(none));
             assert_eq!(count > 0, has_it, "{what} = {count}");
         }
