@@ -1,7 +1,7 @@
 //! Queue pairs that fail, and what becomes of what was posted to them.
 
+use super::answers::Acked;
 use super::domain::State;
-use super::issue::Acked;
 use super::work_queues::Completion;
 use crate::verbs::{AsyncEvent, CompletionOpcode, CompletionStatus, Extras, QpState};
 

@@ -33,6 +33,7 @@
 //! laptop: slots of a send queue are freed by polled completions alone, local keys are checked
 //! against protection domain and rights, a full completion queue is dead.
 
+mod answers;
 mod commit;
 mod completion_channel;
 mod datagram;
@@ -44,6 +45,7 @@ mod event_queue;
 mod execute;
 mod failure;
 mod faults;
+mod general_send;
 #[cfg(all(any(test, fuzzing), not(loom)))]
 pub(crate) mod hostile;
 mod issue;

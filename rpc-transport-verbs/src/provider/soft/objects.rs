@@ -14,7 +14,7 @@ use super::completion_channel::{ChannelEvents, CompletionChannel};
 use super::device;
 use super::domain::{Domain, SharedReceives};
 use super::faults::{point, taken};
-use super::issue::Outstanding;
+use super::general_send::Outstanding;
 use super::link_message::LinkMessage;
 use super::node::Node;
 use super::queue_pair::{Link, Retry, SoftQueuePair, remote_of};

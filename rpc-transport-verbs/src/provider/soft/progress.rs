@@ -2,9 +2,9 @@
 
 use std::time::Instant;
 
+use super::answers::Acked;
 use super::domain::State;
 use super::faults::strikes;
-use super::issue::Acked;
 use super::queue_pair::NotifyDrained;
 use super::receive::Look;
 use super::ring::RingReceiver;

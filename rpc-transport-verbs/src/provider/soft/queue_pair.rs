@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use super::super::limits::WrongValue;
 use super::domain::{NewRing, State};
-use super::issue::Outstanding;
+use super::general_send::Outstanding;
 use super::peer::Peer;
 use super::ring::{RingReceiver, RingSender};
 use super::shared_memory::Mapping;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::super::{ReceiveList, ReceiveWork, SendWork, Sge};
 use super::completion_channel::ChannelEvents;
-use super::issue::GeneralSend;
+use super::general_send::GeneralSend;
 use crate::verbs::{
     CompletionOpcode, CompletionStatus, Extras, LocalKey, QpNum, WorkCompletion, WrId,
 };
@@ -67,7 +67,7 @@ impl SendQueue {
         if self
             .general
             .front()
-            .is_some_and(|send| send.number() == number)
+            .is_some_and(|send| send.number == number)
         {
             self.general.pop_front();
         }
