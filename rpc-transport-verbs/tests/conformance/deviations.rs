@@ -69,6 +69,12 @@ reasons! {
     UC_TOO_LONG = "unreliable-too-long",
         "A message on an unreliable connection that is longer than the receive brings its receiver to ERR.",
         "rxe_resp.c, rxe_responder: RESPST_ERR_LENGTH of UC is do_class_d1e_error, with LOC_QP_OP_ERR (Linux 6.1).";
+    MULTICAST_NEEDS_IP = "multicast-needs-ip",
+        "Datagrams to a group that was joined through verbs alone do not arrive: IP has to join it as well.",
+        "rxe_mcast.c, rxe_mcast_add tells the network device alone (dev_mc_add), and IP drops what its UDP socket has not joined; seen in the guest (Linux 6.1).";
+    NO_ADDRESS_IN_SQD = "no-address-in-sqd",
+        "An unreliable connection in SQD cannot be given another address.",
+        "uverbs_cmd.c, modify_qp adds IB_QP_PORT to IB_QP_AV, and verbs.c, qp_state_table does not let UC have it in SQD (Linux 6.1).";
     NO_SQE = "no-send-queue-error",
         "A send of an unreliable queue pair that fails here does not lead to SQE; a datagram longer than the MTU completes as if it had been sent.",
         "rxe_req.c, rxe_requester: a datagram over the MTU is skipped, and rxe_comp.c knows ERR alone (Linux 6.1).";

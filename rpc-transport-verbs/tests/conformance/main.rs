@@ -41,6 +41,7 @@ mod channels;
 mod completion_queues;
 mod datagrams;
 mod errors;
+mod multicast;
 mod objects;
 mod processes;
 mod receive_queue;
@@ -73,6 +74,7 @@ const SECTIONS: &[Section] = &[
     srq::CASES,
     unreliable_connections::CASES,
     datagrams::CASES,
+    multicast::CASES,
     unreliable_states::CASES,
     unreliable_queues::CASES,
     threads::CASES,

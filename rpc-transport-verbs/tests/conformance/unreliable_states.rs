@@ -227,10 +227,14 @@ fn transitions_of_unreliable_queue_pairs_are_made_bare_and_with_all_options(devi
         let Some((required, optional)) = specified(qp_type, from, to) else {
             continue;
         };
+        let takes_address = (qp_type, from, to) != (UC, S::Sqd, S::Sqd)
+            || device.deviates(&rxe::NO_ADDRESS_IN_SQD, true, false);
         // The one path that there is has no alternate: named in the table, refused by value.
-        let optional = optional
-            .iter()
-            .filter(|attribute| **attribute != A::AlternatePath);
+        let optional = optional.iter().filter(|attribute| match attribute {
+            A::AlternatePath => false,
+            A::Address => takes_address,
+            _ => true,
+        });
         for options in [vec![], optional.copied().collect::<Vec<_>>()] {
             let mut party = party_in(qp_type, from);
             let present = required.iter().copied().chain(options);

@@ -1,0 +1,141 @@
+//! Multicast groups: who hears what is sent to one.
+
+use rpc_transport_verbs::verbs::{
+    AddressVector, CompletionOpcode, Gid, QpAttributes, QpNum, QpType, VerbsError,
+};
+
+use super::case::{Section, case};
+use super::deviations as rxe;
+use super::device::Device;
+use super::unreliable_side::{INBOX, Making, Party, QKEY, Seen, pair, way_home};
+
+pub(crate) const CASES: Section = Section {
+    topic: "multicast",
+    cases: &[
+        case!(
+            all_in_a_group_hear_what_is_sent_to_it,
+            "specification: datagrams"
+        ),
+        case!(
+            who_is_not_in_a_group_hears_nothing_of_it,
+            "specification: datagrams"
+        ),
+        case!(
+            groups_are_joined_and_left_by_datagrams_alone,
+            "specification: objects"
+        ),
+    ],
+};
+
+/// A group of this test run's own, on networks of IP version 4, as the addresses of the guest are.
+fn group(number: u8) -> Gid {
+    let mut gid = [0; 16];
+    gid[10..].copy_from_slice(&[0xff, 0xff, 239, 255, 77, number]);
+    Gid(gid)
+}
+
+fn way_to(group: Gid) -> AddressVector {
+    AddressVector {
+        gid: group,
+        ..way_home()
+    }
+}
+
+fn up() -> Party {
+    let mut party = Party::new(Making::new(QpType::UnreliableDatagram));
+    party.init();
+    party.rtr(party.qp.qp_num());
+    party.rts();
+    party
+}
+
+/// Sends 30 bytes to the group, whose key is everybody's.
+fn send_to(from: &mut Party, group: Gid, to: QpNum, fill: u8) {
+    let handle = from.domain.create_ah(way_to(group)).unwrap();
+    let request = from.message(0..30, fill).signaled();
+    from.post(request.to(&handle, to, QKEY));
+}
+
+fn sent() -> Seen {
+    Seen::sent(CompletionOpcode::Send)
+}
+
+fn all_in_a_group_hear_what_is_sent_to_it(device: &Device) {
+    device.needs_soft(&rxe::MULTICAST_NEEDS_IP);
+    let mut sender = up();
+    let mut members = [up(), up(), up()];
+    for (number, member) in members.iter_mut().enumerate() {
+        member.qp.attach_multicast(group(1), 0).unwrap();
+        // Once more is nothing more.
+        member.qp.attach_multicast(group(1), 0).unwrap();
+        let start = INBOX + number;
+        member.receive(start..start + 100);
+        member.receive(start..start + 100);
+    }
+    send_to(&mut sender, group(1), QpNum::MULTICAST, 5);
+    assert_eq!(sender.wait_one(), sent());
+    for (number, member) in members.iter_mut().enumerate() {
+        assert_eq!(member.wait_one(), Seen::datagram(30, &sender));
+        let start = INBOX + number;
+        assert_eq!(member.bytes(start + 40..start + 70), [5; 30]);
+        assert_eq!(member.bytes(start + 24..start + 40), group(1).0, "to whom");
+        assert_eq!(member.bytes(start + 8..start + 24), way_home().gid.0);
+    }
+    // A member hears itself, too.
+    let [first, rest @ ..] = &mut members;
+    send_to(first, group(1), QpNum::MULTICAST, 6);
+    let mut seen = first.wait(2);
+    seen.retain(|seen| *seen != sent());
+    assert_eq!(seen, [Seen::datagram(30, first)]);
+    for member in rest {
+        assert_eq!(member.wait_one(), Seen::datagram(30, first));
+    }
+}
+
+fn who_is_not_in_a_group_hears_nothing_of_it(device: &Device) {
+    device.needs_soft(&rxe::MULTICAST_NEEDS_IP);
+    let mut sender = up();
+    let (mut member, mut other_key, mut gone, mut stranger) = (up(), up(), up(), up());
+    for party in [&mut member, &mut other_key, &mut gone] {
+        party.qp.attach_multicast(group(2), 0).unwrap();
+    }
+    stranger.qp.attach_multicast(group(3), 0).unwrap();
+    gone.qp.detach_multicast(group(2), 0).unwrap();
+    let attributes = QpAttributes {
+        qkey: Some(QKEY + 1),
+        ..QpAttributes::default()
+    };
+    other_key.qp.modify(&attributes).unwrap();
+    {
+        // It leaves by ending.
+        let mut short_lived = up();
+        short_lived.qp.attach_multicast(group(2), 0).unwrap();
+    }
+    for party in [&mut member, &mut other_key, &mut gone, &mut stranger] {
+        party.receive(INBOX..INBOX + 100);
+    }
+    // Only with the number of all is a group meant.
+    let to = member.qp.qp_num();
+    send_to(&mut sender, group(2), to, 4);
+    assert_eq!(sender.wait_one(), sent());
+    member.assert_quiet();
+    send_to(&mut sender, group(2), QpNum::MULTICAST, 5);
+    assert_eq!(sender.wait_one(), sent());
+    assert_eq!(member.wait_one(), Seen::datagram(30, &sender));
+    for party in [&mut other_key, &mut gone, &mut stranger] {
+        party.assert_quiet();
+    }
+}
+
+fn groups_are_joined_and_left_by_datagrams_alone(_: &Device) {
+    let named = |result: Result<(), VerbsError>, name: &str| match result {
+        Err(VerbsError::InvalidArgument { argument, .. }) => assert_eq!(argument, name),
+        other => panic!("{name}: {other:?}"),
+    };
+    let mut party = up();
+    named(party.qp.attach_multicast(way_home().gid, 0), "gid");
+    named(party.qp.detach_multicast(group(4), 0), "gid");
+    let (mut connected, _other) = pair(Making::new(QpType::UnreliableConnection));
+    named(connected.qp.attach_multicast(group(4), 0), "qp_type");
+    named(connected.qp.detach_multicast(group(4), 0), "qp_type");
+}
