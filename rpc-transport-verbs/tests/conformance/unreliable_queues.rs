@@ -7,15 +7,16 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rpc_transport_verbs::verbs::{
-    Access, AsyncEvent, CompletionOpcode, CompletionStatus, Element, LocalKey, PostErrorReason,
-    QpAttributes, QpNum, QpState, QpType, ReceiveRequest, WorkKind, WorkRequest,
+    Access, AsyncEvent, Binding, CompletionOpcode, CompletionStatus, Element, LocalKey,
+    PostErrorReason, QpAttributes, QpNum, QpState, QpType, ReceiveRequest, WindowType, WorkKind,
+    WorkRequest,
 };
 
 use super::case::{Section, case};
 use super::deviations as rxe;
 use super::device::{Device, Kind};
 use super::unreliable_side::{INBOX, MEMORY_LEN, Making, Party, QKEY, Seen, connect, pair};
-use super::verbs_side::HANG;
+use super::verbs_side::{self, HANG};
 
 pub(crate) const CASES: Section = Section {
     topic: "unreliable queues",
@@ -27,6 +28,14 @@ pub(crate) const CASES: Section = Section {
         case!(
             each_way_to_fail_here_is_told_apart_on_unreliable_queue_pairs,
             "specification: protection; send queue"
+        ),
+        case!(
+            a_window_that_cannot_be_bound_leads_an_unreliable_connection_to_sqe,
+            "specification: memory windows; asynchronous falls"
+        ),
+        case!(
+            an_unreliable_message_longer_than_any_fails_here,
+            "specification: status codes"
         ),
         case!(
             a_queue_pair_in_sqe_receives_flushes_and_resumes,
@@ -184,6 +193,39 @@ fn each_way_to_fail_here_is_told_apart_on_unreliable_queue_pairs(device: &Device
         assert_eq!(left.wait_one(), sent());
         assert_eq!(right.wait_one(), right.arrived(10, &left));
     }
+}
+
+fn a_window_that_cannot_be_bound_leads_an_unreliable_connection_to_sqe(device: &Device) {
+    device.needs(device.kind != Kind::Rxe, &rxe::NO_SQE);
+    let (mut left, mut right) = pair(Making::new(QpType::UnreliableConnection));
+    let foreign = left.context.alloc_pd().unwrap();
+    let window = foreign.alloc_mw(WindowType::Type2).unwrap();
+    let binding = Binding::new(&left.memory, 0..100, Access::REMOTE_WRITE);
+    let request = WorkRequest::bind_window(&window, binding, window.next_key());
+    let list = vec![request, message(&left, &right, 1)];
+    left.post_list(list).unwrap();
+    let failed = Seen::failed(WorkKind::Send, CompletionStatus::MemoryWindowBind);
+    let flushed = Seen::flushed(WorkKind::Send);
+    assert_eq!(left.wait(2), [failed, flushed]);
+    assert_eq!(left.state(), QpState::Sqe);
+    left.go(QpState::Rts);
+    assert_arrives(&mut left, &mut right, 1);
+}
+
+fn an_unreliable_message_longer_than_any_fails_here(device: &Device) {
+    device.needs(device.kind != Kind::Rxe, &rxe::NO_SQE);
+    let (mut left, mut right) = pair(Making::new(QpType::UnreliableConnection));
+    let port = verbs_side::address().port;
+    let most = left.context.query_port(port).unwrap().max_msg_len;
+    let len = u32::try_from(most + 1).expect("the length of an element");
+    // SAFETY: too long to be sent, and to be inside, so that nothing touches it.
+    let element = unsafe { Element::from_raw(left.at(0), len, left.memory.local_key()) };
+    left.post(WorkRequest::send(element));
+    let failed = Seen::failed(WorkKind::Send, CompletionStatus::LocalLength);
+    assert_eq!(left.wait_one(), failed);
+    assert_eq!(left.state(), QpState::Sqe);
+    left.go(QpState::Rts);
+    assert_arrives(&mut left, &mut right, 1);
 }
 
 fn a_queue_pair_in_sqe_receives_flushes_and_resumes(device: &Device) {
@@ -629,18 +671,28 @@ fn flood(side: &mut Party, to: QpNum, begin: &Barrier) {
 fn two_contexts_flood_each_other_with_unreliable_messages(device: &Device) {
     device.needs(device.kind == Kind::Soft, &rxe::MAY_LOSE);
     for qp_type in TYPES {
-        let (mut left, mut right) = pair(Making {
+        let making = Making {
             depth: FLOOD as usize,
             cq_depth: 2 * FLOOD as usize,
             ..Making::new(qp_type)
-        });
-        let (left_num, right_num) = (left.qp.qp_num(), right.qp.qp_num());
-        let begin = Barrier::new(2);
-        thread::scope(|scope| {
-            scope.spawn(|| flood(&mut left, right_num, &begin));
-            scope.spawn(|| flood(&mut right, left_num, &begin));
-        });
+        };
+        flood_each_other(&mut pair(making));
+        // Or one, which the threads have to share.
+        let left = Party::new(making);
+        let right = Party::in_context(left.context.clone(), making);
+        let mut sides = (left, right);
+        connect(&mut sides.0, &mut sides.1);
+        flood_each_other(&mut sides);
     }
+}
+
+fn flood_each_other((left, right): &mut (Party, Party)) {
+    let (left_num, right_num) = (left.qp.qp_num(), right.qp.qp_num());
+    let begin = Barrier::new(2);
+    thread::scope(|scope| {
+        scope.spawn(|| flood(left, right_num, &begin));
+        scope.spawn(|| flood(right, left_num, &begin));
+    });
 }
 
 fn receivers_come_and_go_under_a_flood_of_unreliable_messages(_: &Device) {
