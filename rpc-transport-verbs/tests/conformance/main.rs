@@ -52,6 +52,7 @@ mod srq;
 mod states;
 mod threads;
 mod unreliable_connections;
+mod unreliable_falls;
 mod unreliable_queues;
 mod unreliable_side;
 mod unreliable_states;
@@ -76,6 +77,7 @@ const SECTIONS: &[Section] = &[
     datagrams::CASES,
     multicast::CASES,
     unreliable_states::CASES,
+    unreliable_falls::CASES,
     unreliable_queues::CASES,
     threads::CASES,
     processes::CASES,

@@ -410,3 +410,24 @@ pub(crate) fn connect(left: &mut Party, right: &mut Party) {
     left.rts();
     right.rts();
 }
+
+/// What cases do that are the same for both.
+pub(crate) const TYPES: [QpType; 2] = [QpType::UnreliableConnection, QpType::UnreliableDatagram];
+
+pub(crate) fn sent() -> Seen {
+    Seen::sent(CompletionOpcode::Send)
+}
+
+/// A message of ten bytes.
+pub(crate) fn message(from: &Party, to: &Party, fill: u8) -> WorkRequest {
+    from.aim(from.message(0..10, fill), to)
+}
+
+/// Ten bytes arrive.
+pub(crate) fn assert_arrives(from: &mut Party, to: &mut Party, fill: u8) {
+    to.receive(INBOX..INBOX + 100);
+    let request = message(from, to, fill).signaled();
+    from.post(request);
+    assert_eq!(from.wait_one(), sent());
+    assert_eq!(to.wait_one(), to.arrived(10, from));
+}
