@@ -5,8 +5,6 @@
 //!   encoding and decoding, and with the loopback that stands in for the device.
 //! - `--over soft`: frames as long as those of such a call, over the software device. All of the
 //!   transport, both sides, with the device under it, and nothing of core.
-//! - `--over verbs`: a raw ping-pong, messages of the same length over the verbs layer alone, signaled, each
-//!   into a receive that is posted again.
 //!
 //! ```text
 //! make count
@@ -33,10 +31,6 @@ use rpc_core::testing::Pair;
 use rpc_core::transport::{Admission, Admitted, ConnectionId, Event, Permit, Refusal};
 use rpc_core::transport::{Fabric, Listener, Transport};
 use rpc_core::{CallError, LocalChannel, Service};
-use rpc_transport_verbs::verbs::{
-    Access, AddressWish, CompletionQueue, Context, Psn, QueuePair, QueuePairConfig, RemoteEndpoint,
-    RtrAttributes, RtsAttributes, SendRequest, Slot, WorkCompletion, WorkKind,
-};
 use rpc_transport_verbs::{Device, RecvBuf, VerbsTransport};
 
 /// Makes exchanges on one thread, for callgrind to count.
@@ -56,8 +50,6 @@ enum Over {
     Pair,
     /// Frames of the same length, over the software device
     Soft,
-    /// Raw messages of the same length, over the verbs layer and the software device
-    Verbs,
 }
 
 /// How long the handshake may take: valgrind runs every thread on one core, and slowly.
@@ -78,17 +70,13 @@ impl Cli {
                 let mut frames = Frames::open("soft", load.encoded_len())?;
                 exchange_frames(&mut frames, self.calls)?;
             }
-            Over::Verbs => {
-                let mut sides = PingPong::open("soft", HEADER_LEN + load.encoded_len())?;
-                exchange_messages(&mut sides, self.calls)?;
-            }
         }
         println!("{} exchanges made", self.calls);
         Ok(())
     }
 }
 
-// Callgrind counts what runs in these three, by their names, and on the thread that is in them: the
+// Callgrind counts what runs in these two, by their names, and on the thread that is in them: the
 // device's own threads work by the clock, so their share would differ from run to run.
 
 #[inline(never)]
@@ -112,128 +100,6 @@ fn exchange_frames(frames: &mut Frames, calls: usize) -> Outcome<()> {
         frames.exchange()?;
     }
     Ok(())
-}
-
-#[inline(never)]
-fn exchange_messages(sides: &mut PingPong, exchanges: usize) -> Outcome<()> {
-    for _ in 0..exchanges {
-        sides.exchange()?;
-    }
-    Ok(())
-}
-
-/// Two queue pairs of one device, connected.
-struct PingPong {
-    sides: [Side; 2],
-    len: usize,
-}
-
-/// One side, with its only queue pair.
-struct Side {
-    cq: CompletionQueue,
-    qp: QueuePair,
-    free: Vec<Slot>,
-    /// Kept for their memory.
-    list: Vec<SendRequest>,
-    completions: Vec<WorkCompletion>,
-}
-
-impl PingPong {
-    fn open(device: &str, len: usize) -> Outcome<Self> {
-        let context = Context::open(device)?;
-        let address = context.choose_address(AddressWish::default())?;
-        let mut sides = [Side::open(&context)?, Side::open(&context)?];
-        let psn = Psn::new(1);
-        let endpoints = sides.each_ref().map(|side| RemoteEndpoint {
-            gid: address.gid,
-            lid: address.lid,
-            qp_num: side.qp.qp_num(),
-            psn,
-        });
-        for (side, remote) in sides.iter_mut().zip(endpoints.into_iter().rev()) {
-            side.qp.to_init(address.port, Access::NONE)?;
-            side.qp.to_rtr(RtrAttributes {
-                sgid_index: address.gid_index,
-                ..RtrAttributes::new(remote)
-            })?;
-        }
-        for side in &mut sides {
-            side.qp.to_rts(RtsAttributes::new(psn))?;
-            side.qp.post_recv(&mut side.free, 8)?;
-        }
-        let mut this = Self { sides, len };
-        // The device's thread may still be joining the two.
-        this.exchange()?;
-        Ok(this)
-    }
-
-    /// A message there, and one back.
-    #[inline]
-    fn exchange(&mut self) -> Outcome<()> {
-        let [client, server] = &mut self.sides;
-        client.send(self.len)?;
-        server.receive(self.len)?;
-        server.send(self.len)?;
-        client.receive(self.len)
-    }
-}
-
-impl Side {
-    fn open(context: &Context) -> Outcome<Self> {
-        let domain = context.alloc_pd()?;
-        let cq = context.create_cq(64)?;
-        let qp = domain.create_qp(QueuePairConfig::new(&cq, &cq))?;
-        let free = domain
-            .register(64 * 256, Access::LOCAL_WRITE)?
-            .into_slots(256);
-        Ok(Self {
-            cq,
-            qp,
-            free,
-            list: Vec::new(),
-            completions: Vec::new(),
-        })
-    }
-
-    #[inline]
-    fn send(&mut self, len: usize) -> Outcome<()> {
-        let slot = self.free.pop().ok_or("no slot is free")?;
-        self.list.push(SendRequest::new(slot, len).signaled());
-        let free = &mut self.free;
-        self.qp
-            .post_send(&mut self.list, &mut |slot| free.push(slot))?;
-        Ok(())
-    }
-
-    /// Polls until a message has come, and posts its receive again; sends that have completed meanwhile give
-    /// their slots back.
-    #[inline]
-    fn receive(&mut self, len: usize) -> Outcome<()> {
-        loop {
-            self.cq.poll(&mut self.completions, 8)?;
-            let mut has_come = false;
-            for completion in self.completions.drain(..) {
-                if completion.wr_id().kind() == Some(WorkKind::Send) {
-                    let free = &mut self.free;
-                    self.qp
-                        .complete_send(completion, &mut |slot| free.push(slot))?;
-                    continue;
-                }
-                let (slot, came) = self.qp.claim_recv(completion)?;
-                if came != len {
-                    return Err(format!("{came} bytes came instead of {len}").into());
-                }
-                self.free.push(slot);
-                self.qp.post_recv(&mut self.free, 1)?;
-                has_come = true;
-            }
-            if has_come {
-                return Ok(());
-            }
-            // Valgrind lets one thread run at a time.
-            thread::yield_now();
-        }
-    }
 }
 
 /// Two transports of one device, connected.

@@ -737,6 +737,7 @@ impl QueuePair {
         forward!(self, qp => qp.bind_mw(wr_id, binding, signaled))
     }
 
+    #[inline]
     pub(crate) fn post_recv(&self, work: &[ReceiveWork]) -> Result<(), PostError> {
         forward!(self, qp => qp.post_recv(work))
     }

@@ -256,6 +256,7 @@ impl PostedReceives {
     }
 
     /// The slot of a receive that has ended, and the bytes that came.
+    #[inline]
     pub(super) fn claim(&self, completion: WorkCompletion) -> Result<(Slot, usize), ClaimError> {
         let wr_id = completion.wr_id();
         if wr_id.belongs_to(WorkKind::Receive, self.queue)
@@ -300,6 +301,7 @@ impl PostedReceives {
     }
 
     /// Wins the place for this thread, if it is in `phase`.
+    #[inline]
     fn begin_to_take(&self, wr_id: WrId, phase: u32) -> Option<&Place> {
         let place = self.places.get(wr_id.index() as usize)?;
         let generation = wr_id.generation();
@@ -316,6 +318,7 @@ impl PostedReceives {
         Some(place)
     }
 
+    #[inline]
     fn end_taking(&self, place: &Place, wr_id: WrId) {
         let next = wr_id.generation().wrapping_add(1) & GENERATION_MASK;
         // Release: what was there is out before the place can be filled again.
@@ -324,6 +327,7 @@ impl PostedReceives {
             .store(next << PHASE_BITS | FREE, Ordering::Release);
     }
 
+    #[inline]
     fn take(&self, wr_id: WrId) -> Option<Slot> {
         let place = self.begin_to_take(wr_id, POSTED)?;
         // SAFETY: this thread's compare-and-swap took the place from POSTED, so it holds an

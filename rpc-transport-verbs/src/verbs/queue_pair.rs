@@ -393,16 +393,14 @@ impl QueuePair {
         release: &mut impl FnMut(Slot),
     ) -> Result<(), PostError> {
         self.work.clear();
-        let mut refused = match self.qp_type {
-            QpType::UnreliableDatagram if !requests.is_empty() => {
-                Some(PostErrorReason::NoDestination)
-            }
-            _ => None,
-        };
+        if self.qp_type == QpType::UnreliableDatagram && !requests.is_empty() {
+            return Err(PostError {
+                taken: 0,
+                reason: PostErrorReason::NoDestination,
+            });
+        }
+        let mut refused = None;
         for (index, request) in requests.iter().enumerate() {
-            if refused.is_some() {
-                break;
-            }
             if let Err(reason) = self.check(request, index) {
                 refused = Some(reason);
                 break;
@@ -514,14 +512,14 @@ impl QueuePair {
     pub fn post_one(
         &mut self,
         request: WorkRequest,
-    ) -> Result<WrId, (WorkRequest, PostErrorReason)> {
+    ) -> Result<WrId, (Box<WorkRequest>, PostErrorReason)> {
         let wr_id = self.next_wr_id(0);
         let mut list = vec![request];
         // Inline slots would come back at once; here they go, as if they had been dropped.
         match self.post(&mut list, &mut drop) {
             Ok(()) => Ok(wr_id),
             Err(PostError { reason, .. }) => match list.pop() {
-                Some(request) => Err((request, reason)),
+                Some(request) => Err((Box::new(request), reason)),
                 // The device took it and says otherwise: it completes, or is flushed.
                 None => Ok(wr_id),
             },

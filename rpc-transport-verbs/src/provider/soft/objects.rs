@@ -758,6 +758,7 @@ impl QueuePair {
         all_taken(taken, work.len(), capacity)
     }
 
+    #[inline]
     pub(crate) fn post_recv(&self, work: &[ReceiveWork]) -> Result<(), PostError> {
         let mut state = self.domain.enter().map_err(not_posted)?;
         let qp = &mut state.queue_pairs[self.place as usize];

@@ -1,0 +1,172 @@
+//! Makes raw ping-pongs for callgrind to count: messages as long as the frames of the smallest call, over the
+//! verbs layer and the software device alone, signaled, each into a receive that is posted again. Both sides
+//! are on one thread and stepped in turn, so that the count is the same in every run.
+//!
+//! A program of its own beside `instructions`: what is counted there is not compiled together with this.
+#![forbid(unsafe_code)]
+// A benchmark's product is what it prints.
+#![allow(clippy::print_stdout, clippy::print_stderr)]
+
+use std::process::ExitCode;
+use std::thread;
+
+use benches::Outcome;
+use benches::message::{FIXED_SIZE, Load, Shape};
+use clap::Parser;
+use rpc_core::frame::HEADER_LEN;
+use rpc_transport_verbs::verbs::{
+    Access, AddressWish, CompletionQueue, Context, Psn, QueuePair, QueuePairConfig, RemoteEndpoint,
+    RtrAttributes, RtsAttributes, SendRequest, Slot, WorkCompletion, WorkKind,
+};
+
+/// Makes raw ping-pongs on one thread, for callgrind to count.
+#[derive(Parser)]
+struct Cli {
+    /// Exchanges to make: a message there, and one back
+    #[arg(long, default_value_t = 10_000)]
+    calls: usize,
+}
+
+impl Cli {
+    fn run(&self) -> Outcome<()> {
+        let load = Load::new(Shape::Fixed64, FIXED_SIZE)?;
+        let mut sides = PingPong::open("soft", HEADER_LEN + load.encoded_len())?;
+        exchange_messages(&mut sides, self.calls)?;
+        println!("{} exchanges made", self.calls);
+        Ok(())
+    }
+}
+
+// Callgrind counts what runs in this, by its name, and on the thread that is in it.
+
+#[inline(never)]
+fn exchange_messages(sides: &mut PingPong, exchanges: usize) -> Outcome<()> {
+    for _ in 0..exchanges {
+        sides.exchange()?;
+    }
+    Ok(())
+}
+
+/// Two queue pairs of one device, connected.
+struct PingPong {
+    sides: [Side; 2],
+    len: usize,
+}
+
+/// One side, with its only queue pair.
+struct Side {
+    cq: CompletionQueue,
+    qp: QueuePair,
+    free: Vec<Slot>,
+    /// Kept for their memory.
+    list: Vec<SendRequest>,
+    completions: Vec<WorkCompletion>,
+}
+
+impl PingPong {
+    fn open(device: &str, len: usize) -> Outcome<Self> {
+        let context = Context::open(device)?;
+        let address = context.choose_address(AddressWish::default())?;
+        let mut sides = [Side::open(&context)?, Side::open(&context)?];
+        let psn = Psn::new(1);
+        let endpoints = sides.each_ref().map(|side| RemoteEndpoint {
+            gid: address.gid,
+            lid: address.lid,
+            qp_num: side.qp.qp_num(),
+            psn,
+        });
+        for (side, remote) in sides.iter_mut().zip(endpoints.into_iter().rev()) {
+            side.qp.to_init(address.port, Access::NONE)?;
+            side.qp.to_rtr(RtrAttributes {
+                sgid_index: address.gid_index,
+                ..RtrAttributes::new(remote)
+            })?;
+        }
+        for side in &mut sides {
+            side.qp.to_rts(RtsAttributes::new(psn))?;
+            side.qp.post_recv(&mut side.free, 8)?;
+        }
+        let mut this = Self { sides, len };
+        // The device's thread may still be joining the two.
+        this.exchange()?;
+        Ok(this)
+    }
+
+    /// A message there, and one back.
+    #[inline]
+    fn exchange(&mut self) -> Outcome<()> {
+        let [client, server] = &mut self.sides;
+        client.send(self.len)?;
+        server.receive(self.len)?;
+        server.send(self.len)?;
+        client.receive(self.len)
+    }
+}
+
+impl Side {
+    fn open(context: &Context) -> Outcome<Self> {
+        let domain = context.alloc_pd()?;
+        let cq = context.create_cq(64)?;
+        let qp = domain.create_qp(QueuePairConfig::new(&cq, &cq))?;
+        let free = domain
+            .register(64 * 256, Access::LOCAL_WRITE)?
+            .into_slots(256);
+        Ok(Self {
+            cq,
+            qp,
+            free,
+            list: Vec::new(),
+            completions: Vec::new(),
+        })
+    }
+
+    #[inline]
+    fn send(&mut self, len: usize) -> Outcome<()> {
+        let slot = self.free.pop().ok_or("no slot is free")?;
+        self.list.push(SendRequest::new(slot, len).signaled());
+        let free = &mut self.free;
+        self.qp
+            .post_send(&mut self.list, &mut |slot| free.push(slot))?;
+        Ok(())
+    }
+
+    /// Polls until a message has come, and posts its receive again; sends that have completed meanwhile give
+    /// their slots back.
+    #[inline]
+    fn receive(&mut self, len: usize) -> Outcome<()> {
+        loop {
+            self.cq.poll(&mut self.completions, 8)?;
+            let mut has_come = false;
+            for completion in self.completions.drain(..) {
+                if completion.wr_id().kind() == Some(WorkKind::Send) {
+                    let free = &mut self.free;
+                    self.qp
+                        .complete_send(completion, &mut |slot| free.push(slot))?;
+                    continue;
+                }
+                let (slot, came) = self.qp.claim_recv(completion)?;
+                if came != len {
+                    return Err(format!("{came} bytes came instead of {len}").into());
+                }
+                self.free.push(slot);
+                self.qp.post_recv(&mut self.free, 1)?;
+                has_come = true;
+            }
+            if has_come {
+                return Ok(());
+            }
+            // Valgrind lets one thread run at a time.
+            thread::yield_now();
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    match Cli::parse().run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("raw_instructions: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
