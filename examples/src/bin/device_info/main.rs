@@ -82,7 +82,7 @@ fn main() -> ExitCode {
     // taken for the answer.
     tracing_subscriber::fmt()
         .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
-        .with_writer(std::io::stderr)
+        .with_writer(io::stderr)
         .init();
     match run(&Arguments::parse()) {
         Ok(()) => ExitCode::SUCCESS,
