@@ -42,6 +42,39 @@ reasons! {
     SEND_STATUS = "send-status",
         "A send that may not be read ends with LOC_QP_OP_ERR; the acknowledgements of those before it may be forgotten, so that they are flushed.",
         "rxe_req.c, rxe_requester: finish_packet fails, and the request is completed with IB_WC_LOC_QP_OP_ERR (Linux 6.1).";
+    WINDOW_BOUNDS = "window-bounds",
+        "Through a window, everything of its region can be reached.",
+        "rxe_resp.c, check_rkey: the range is checked against the window's region alone (Linux 6.1).";
+    WINDOW_DOMAINS = "window-domains",
+        "A type 1 window of another domain, and a region of another domain, can be bound.",
+        "rxe_mw.c, rxe_check_bind_mw compares the domains of type 2 windows and queue pairs alone (Linux 6.1).";
+    WINDOW_HOLDS_QUEUE_PAIR = "window-holds-queue-pair",
+        "A queue pair that bound a type 2 window is not destroyed until the window is gone, or 50 s are over.",
+        "rxe_mw.c, rxe_do_bind_mw takes a reference to the queue pair; rxe_pool.c waits for it (Linux 6.1).";
+    INVALIDATE_ANYWHERE = "invalidate-anywhere",
+        "A type 2 window can be invalidated through queue pairs that it was not bound through.",
+        "rxe_mw.c, rxe_check_invalidate_mw does not look at the queue pair (Linux 6.1).";
+    INVALIDATE_UNTOLD = "invalidate-untold",
+        "The completion of a message that took a key away does not say so.",
+        "rxe_resp.c, do_complete sets the flag of the kernel's numbering, 4, where libibverbs has 8 (Linux 6.1).";
+    INVALIDATE_ACKNOWLEDGED = "invalidate-acknowledged",
+        "A message whose invalidate fails at the peer succeeds for its sender.",
+        "rxe_resp.c, RESPST_ERR_INVALIDATE_RKEY: class J, without an answer of its own; the next acknowledges it (Linux 6.1).";
+    WRITE_IMM_STATUS = "write-imm-status",
+        "The receive that a refused WRITE with immediate ends is told REM_ACCESS_ERR.",
+        "rxe_resp.c, RESPST_ERR_RKEY_VIOLATION: do_class_ac_error with IB_WC_REM_ACCESS_ERR (Linux 6.1).";
+    UNALIGNED_AT_POST = "unaligned-at-post",
+        "An unaligned atomic is refused when it is posted.",
+        "rdma-core 44, providers/rxe/rxe.c, validate_send_wr: EINVAL; the layer names it.";
+    ATOMIC_FOR_ITSELF = "atomic-for-itself",
+        "Atomics are atomic among themselves, and not against the processor's.",
+        "query_device says IBV_ATOMIC_HCA; rxe_resp.c, process_atomic: a load and a store under a lock of the driver (Linux 6.1).";
+    INVALIDATE_STATUS = "invalidate-status",
+        "A local invalidate that cannot be carried out ends with LOC_QP_OP_ERR in place of MW_BIND_ERR.",
+        "rxe_req.c, rxe_do_local_ops (Linux 6.1).";
+    DRAINED_UNASKED = "drained-unasked",
+        "SQ_DRAINED is raised even where nobody asked for it.",
+        "rxe_comp.c, comp_check_sq_drain_done looks at no flag (Linux 6.1).";
     OVERRUN_GOES_ON = "overrun-goes-on",
         "A completion that finds its queue full is lost, with CQ_ERR each time; the queue goes on working, and QP_FATAL is not raised.",
         "rxe_cq.c, rxe_cq_post (Linux 6.1).";

@@ -37,20 +37,34 @@ mod run;
 #[path = "../verbs_side/mod.rs"]
 mod verbs_side;
 
+mod async_events;
+mod atomics;
 mod channels;
 mod completion_queues;
+mod datagram_crowds;
 mod datagrams;
+mod devices_ports;
+mod end;
 mod errors;
+mod inline_sge;
+mod memory_regions;
+mod memory_windows;
 mod multicast;
 mod objects;
+mod one_sided;
+mod ownership;
 mod processes;
+mod protection;
+mod protection_local;
 mod receive_queue;
+mod resets;
 mod rnr;
 mod send_queue;
 mod silence;
 mod srq;
 mod states;
 mod threads;
+mod through_windows;
 mod unreliable_connections;
 mod unreliable_falls;
 mod unreliable_queues;
@@ -63,22 +77,35 @@ use case::Section;
 
 /// The topics, in the order of the report.
 const SECTIONS: &[Section] = &[
+    devices_ports::CASES,
     objects::CASES,
+    memory_regions::CASES,
+    ownership::CASES,
     states::CASES,
+    resets::CASES,
     send_queue::CASES,
+    inline_sge::CASES,
     receive_queue::CASES,
+    one_sided::CASES,
+    atomics::CASES,
+    memory_windows::CASES,
+    through_windows::CASES,
+    protection::CASES,
+    protection_local::CASES,
     errors::CASES,
     rnr::CASES,
     silence::CASES,
     completion_queues::CASES,
     channels::CASES,
     srq::CASES,
-    unreliable_connections::CASES,
-    datagrams::CASES,
-    multicast::CASES,
+    async_events::CASES,
     unreliable_states::CASES,
     unreliable_falls::CASES,
     unreliable_queues::CASES,
+    unreliable_connections::CASES,
+    datagrams::CASES,
+    datagram_crowds::CASES,
+    multicast::CASES,
     threads::CASES,
     processes::CASES,
 ];

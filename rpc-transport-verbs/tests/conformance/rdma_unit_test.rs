@@ -171,11 +171,17 @@ fn translated() -> BTreeSet<String> {
 
 /// What is wrong with the two lists.
 pub(crate) fn problems() -> Vec<String> {
-    let (names, translated): (BTreeSet<_>, _) = (names().collect(), translated());
-    translated
-        .difference(&names)
-        .map(|name| format!("google/rdma-unit-test has no {name}"))
-        .collect()
+    let (known, translated): (BTreeSet<_>, _) = (names().collect(), translated());
+    let unknown = translated.difference(&known);
+    let unknown = unknown.map(|name| format!("google/rdma-unit-test has no {name}"));
+    let mut cases = BTreeSet::new();
+    let twice = SECTIONS
+        .iter()
+        .flat_map(|section| section.cases)
+        .filter(|case| !cases.insert(case.function))
+        .map(|case| format!("there are two cases with the name {}", case.function))
+        .collect::<Vec<_>>();
+    unknown.chain(twice).collect()
 }
 
 /// The part of the report about it.

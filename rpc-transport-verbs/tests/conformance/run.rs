@@ -188,3 +188,11 @@ fn judge(
         (Some(said), None) => Outcome::Failed(said),
     }
 }
+
+/// Whether it panics, as it should.
+pub(crate) fn panics(call: impl FnOnce() + panic::UnwindSafe) -> bool {
+    let before = SAID.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let panicked = panic::catch_unwind(call).is_err();
+    *SAID.lock().unwrap_or_else(PoisonError::into_inner) = before;
+    panicked
+}
