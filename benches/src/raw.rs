@@ -193,7 +193,7 @@ impl Endpoint {
         let domain = context.alloc_pd()?;
         let slots = args.receives + args.send_queue_depth;
         let region = domain.register(slots * args.slot_len, Access::LOCAL_WRITE)?;
-        let mut to_send = region.into_slots(args.slot_len);
+        let mut to_send = region.into_slots(args.slot_len)?;
         let mut to_post = to_send.split_off(args.send_queue_depth);
         let completion_queue = context.create_cq(slots)?;
         let receives = domain.create_srq(args.receives, 1)?;

@@ -44,7 +44,7 @@ impl BufferPool {
         // No remote flags: peers reach these bytes through posted receives only, so plain byte
         // slices of a slot in hand are sound.
         let region = domain.register(limits.registered_len(), Access::LOCAL_WRITE)?;
-        let mut slots = region.into_slots(limits.slot_len);
+        let mut slots = region.into_slots(limits.slot_len)?;
         // The provider may have rounded the region up; what is beyond the sum has no place.
         slots.truncate(limits.slots() as usize);
         let reserve = slots.split_off(slots.len() - limits.receives_reserved as usize);

@@ -148,7 +148,12 @@ mod tests {
         let domain = Context::open("soft").unwrap().alloc_pd().unwrap();
         let region = domain.register(count * 64, Access::LOCAL_WRITE).unwrap();
         // The region may be longer than was asked for.
-        region.into_slots(64).into_iter().take(count).collect()
+        region
+            .into_slots(64)
+            .unwrap()
+            .into_iter()
+            .take(count)
+            .collect()
     }
 
     #[test]

@@ -382,7 +382,7 @@ fn huge_pages_that_are_set_aside_are_used_and_others_do_without() {
     let domain = Context::open(kernel_device()).unwrap().alloc_pd().unwrap();
     let page_of = |len: usize| {
         let region = domain.register(len, Access::LOCAL_WRITE).unwrap();
-        let mut slots = region.into_slots(len);
+        let mut slots = region.into_slots(len).unwrap();
         slots[0].fill(1);
         let start = slots[0].as_ptr().addr();
         page_kib(start)

@@ -98,19 +98,22 @@ fn writes_and_reads_of_every_length_move_the_bytes_while_the_target_does_nothing
     .enumerate()
     {
         let bytes = pattern(len, seed);
-        here.write(0, &bytes);
-        let write = WorkRequest::write(here.element(0..len), there.remote(0));
+        here.write(0, &bytes).unwrap();
+        let write = WorkRequest::write(here.element(0..len).unwrap(), there.remote(0));
         let done = carry_out(&mut left, write);
         assert_eq!(done.opcode(), Some(CompletionOpcode::RdmaWrite));
         finish(&mut left, done);
-        assert!(there.to_vec(0..len) == bytes, "{len} bytes written");
-        there.write(0, &pattern(len, seed + 1));
-        let read = WorkRequest::read(here.element(0..len), there.remote(0));
+        assert!(
+            there.to_vec(0..len).unwrap() == bytes,
+            "{len} bytes written"
+        );
+        there.write(0, &pattern(len, seed + 1)).unwrap();
+        let read = WorkRequest::read(here.element(0..len).unwrap(), there.remote(0));
         let done = carry_out(&mut left, read);
         assert_eq!(done.opcode(), Some(CompletionOpcode::RdmaRead));
         finish(&mut left, done);
         assert!(
-            here.to_vec(0..len) == pattern(len, seed + 1),
+            here.to_vec(0..len).unwrap() == pattern(len, seed + 1),
             "{len} bytes read"
         );
     }
@@ -122,15 +125,19 @@ fn elements_are_gathered_and_scattered_in_their_order() {
     let (here, there) = (exposed(&left, 8192), exposed(&right, 8192));
     for scale in [1, 100] {
         let bytes = pattern(40 * scale, 3);
-        here.write(0, &bytes);
+        here.write(0, &bytes).unwrap();
         let cuts = [
             0..10 * scale,
             10 * scale..10 * scale,
             10 * scale..40 * scale,
         ];
-        let elements: Elements = cuts.iter().cloned().map(|cut| here.element(cut)).collect();
+        let elements: Elements = cuts
+            .iter()
+            .cloned()
+            .map(|cut| here.element(cut).unwrap())
+            .collect();
         let receives = [0..5 * scale, 1000..1000 + 35 * scale];
-        let receives = receives.map(|cut| there.element(cut));
+        let receives = receives.map(|cut| there.element(cut).unwrap());
         let request = ReceiveRequest::new(Elements::from_iter(receives));
         right.qp.post_recv_elements(&mut vec![request]).unwrap();
         let send = WorkRequest::send_with_imm(elements, 0xfeed_beef).solicited();
@@ -141,8 +148,8 @@ fn elements_are_gathered_and_scattered_in_their_order() {
         assert_eq!(received.imm(), Some(0xfeed_beef));
         let (_, len) = right.qp.claim_recv_elements(received).unwrap();
         assert_eq!(len, 40 * scale);
-        let mut got = there.to_vec(0..5 * scale);
-        got.extend(there.to_vec(1000..1000 + 35 * scale));
+        let mut got = there.to_vec(0..5 * scale).unwrap();
+        got.extend(there.to_vec(1000..1000 + 35 * scale).unwrap());
         assert!(got == bytes);
     }
 }
@@ -151,19 +158,28 @@ fn elements_are_gathered_and_scattered_in_their_order() {
 fn atomics_return_what_was_there() {
     let (mut left, right) = pair();
     let (here, there) = (exposed(&left, 64), exposed(&right, 64));
-    let cell = there.atomic(8);
+    let cell = there.atomic(8).unwrap();
     cell.store(40, std::sync::atomic::Ordering::SeqCst);
     let remote = there.remote(8);
-    let add = WorkRequest::fetch_and_add(here.element(0..8), remote, 2);
+    let add = WorkRequest::fetch_and_add(here.element(0..8).unwrap(), remote, 2);
     let done = carry_out(&mut left, add);
     assert_eq!(done.opcode(), Some(CompletionOpcode::FetchAndAdd));
     finish(&mut left, done);
-    assert_eq!(here.atomic(0).load(std::sync::atomic::Ordering::SeqCst), 40);
+    assert_eq!(
+        here.atomic(0)
+            .unwrap()
+            .load(std::sync::atomic::Ordering::SeqCst),
+        40
+    );
     for (expected, is_there) in [(42, 42), (42, 7)] {
-        let swap = WorkRequest::compare_and_swap(here.element(16..24), remote, expected, 7);
+        let swap =
+            WorkRequest::compare_and_swap(here.element(16..24).unwrap(), remote, expected, 7);
         let done = carry_out(&mut left, swap);
         finish(&mut left, done);
-        let was = here.atomic(16).load(std::sync::atomic::Ordering::SeqCst);
+        let was = here
+            .atomic(16)
+            .unwrap()
+            .load(std::sync::atomic::Ordering::SeqCst);
         assert_eq!(was, is_there);
     }
     assert_eq!(cell.load(std::sync::atomic::Ordering::SeqCst), 7);
@@ -187,7 +203,7 @@ fn a_write_with_immediate_takes_one_receive_and_leaves_its_bytes_alone() {
     );
     let (slot, len) = right.qp.claim_recv(received).unwrap();
     assert_eq!((len, &slot[..5]), (0, &[0; 5][..]));
-    assert_eq!(there.to_vec(3..8), b"hello");
+    assert_eq!(there.to_vec(3..8).unwrap(), b"hello");
 }
 
 #[test]
@@ -195,7 +211,7 @@ fn windows_open_and_close_what_their_region_permits() {
     let (mut left, mut right) = pair();
     let there = exposed(&right, SLOT_LEN);
     let here = exposed(&left, 64);
-    here.write(0, b"through the window");
+    here.write(0, b"through the window").unwrap();
     let window = right.domain.alloc_mw(WindowType::Type2).unwrap();
     let binding = Binding::new(&there, 100..200, Access::REMOTE_WRITE);
     let key = window.next_key();
@@ -203,10 +219,10 @@ fn windows_open_and_close_what_their_region_permits() {
     let done = carry_out(&mut right, bind);
     assert_eq!(done.opcode(), Some(CompletionOpcode::BindWindow));
     finish(&mut right, done);
-    let write = WorkRequest::write(here.element(0..18), binding.remote(key));
+    let write = WorkRequest::write(here.element(0..18).unwrap(), binding.remote(key));
     let done = carry_out(&mut left, write);
     finish(&mut left, done);
-    assert_eq!(there.to_vec(100..118), b"through the window");
+    assert_eq!(there.to_vec(100..118).unwrap(), b"through the window");
     // The peer gives the key back with a message.
     right.post_recv(1);
     let message = WorkRequest::send_with_invalidate(Elements::NONE, key);
@@ -230,7 +246,7 @@ fn windows_open_and_close_what_their_region_permits() {
     let key = right.qp.bind_mw(&first, binding.clone(), true).unwrap();
     let done = completion(&mut right);
     finish(&mut right, done);
-    let read = WorkRequest::read(here.element(0..8), binding.remote(key));
+    let read = WorkRequest::read(here.element(0..8).unwrap(), binding.remote(key));
     let done = carry_out(&mut left, read);
     finish(&mut left, done);
 }
@@ -241,14 +257,14 @@ fn requests_of_all_kinds_end_in_the_order_in_which_they_were_posted() {
     let (here, there) = (exposed(&left, 1 << 18), exposed(&right, 1 << 18));
     for round in 0..50_u32 {
         right.post_recv(4);
-        let long = here.element(0..100_000);
+        let long = here.element(0..100_000).unwrap();
         let list = vec![
             WorkRequest::send(left.slots.pop().unwrap()),
             WorkRequest::read(long, there.remote(0)),
-            WorkRequest::write(here.element(0..8), there.remote(0)).inline(),
-            WorkRequest::fetch_and_add(here.element(8..16), there.remote(1024), 1),
-            WorkRequest::send_with_imm(here.element(0..300), round).fenced(),
-            WorkRequest::read(here.element(16..24), there.remote(8)),
+            WorkRequest::write(here.element(0..8).unwrap(), there.remote(0)).inline(),
+            WorkRequest::fetch_and_add(here.element(8..16).unwrap(), there.remote(1024), 1),
+            WorkRequest::send_with_imm(here.element(0..300).unwrap(), round).fenced(),
+            WorkRequest::read(here.element(16..24).unwrap(), there.remote(8)),
             WorkRequest::write_with_imm(Elements::NONE, there.remote(0), round),
             WorkRequest::send(left.slots.pop().unwrap()),
         ];
@@ -286,7 +302,10 @@ fn requests_of_all_kinds_end_in_the_order_in_which_they_were_posted() {
             right.slots.push(slot);
         }
     }
-    let count = there.atomic(1024).load(std::sync::atomic::Ordering::SeqCst);
+    let count = there
+        .atomic(1024)
+        .unwrap()
+        .load(std::sync::atomic::Ordering::SeqCst);
     assert_eq!(count, 50);
 }
 
@@ -297,10 +316,10 @@ fn reads_do_not_wait_for_a_target_to_poll() {
     // Longer than the device takes to see that nobody polls.
     std::thread::sleep(Duration::from_millis(30));
     for number in 0..100 {
-        there.write(0, &[number; 8]);
-        let read = WorkRequest::read(here.element(0..8), there.remote(0));
+        there.write(0, &[number; 8]).unwrap();
+        let read = WorkRequest::read(here.element(0..8).unwrap(), there.remote(0));
         let done = carry_out(&mut left, read);
         finish(&mut left, done);
-        assert_eq!(here.to_vec(0..8), [number; 8]);
+        assert_eq!(here.to_vec(0..8).unwrap(), [number; 8]);
     }
 }

@@ -110,7 +110,7 @@ impl Side {
         let qp = domain.create_qp(QueuePairConfig::new(&cq, &cq))?;
         let free = domain
             .register(64 * 256, Access::LOCAL_WRITE)?
-            .into_slots(256);
+            .into_slots(256)?;
         Ok(Self {
             cq,
             qp,

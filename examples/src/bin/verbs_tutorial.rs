@@ -82,7 +82,7 @@ fn one_message(context: &Context, address: &PortAddress) -> Outcome<()> {
     // The device reads and writes memory by itself, so it has to know it beforehand, and to be permitted:
     // LOCAL_WRITE for what it receives into. A slot is a piece of it, and the right to touch it.
     let region = domain.register(2 * SLOT_LEN, Access::LOCAL_WRITE)?;
-    let mut slots = region.into_slots(SLOT_LEN);
+    let mut slots = region.into_slots(SLOT_LEN)?;
 
     // Whatever ends is reported in a completion queue. It has to have room for all that can be under way, or it
     // fails: here for one send and one receive of each queue pair.
@@ -145,7 +145,7 @@ fn many_messages(context: &Context, address: &PortAddress) -> Outcome<()> {
     println!("\n== Many messages");
     let domain = context.alloc_pd()?;
     let region = domain.register(2 * RECEIVES * SLOT_LEN, Access::LOCAL_WRITE)?;
-    let mut slots = region.into_slots(SLOT_LEN);
+    let mut slots = region.into_slots(SLOT_LEN)?;
 
     // A completion channel is where a thread sleeps until a completion queue has something.
     let channel = context.create_comp_channel()?;

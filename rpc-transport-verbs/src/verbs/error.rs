@@ -128,6 +128,18 @@ pub enum VerbsError {
         /// The rule.
         reason: &'static str,
     },
+    /// A parameter is not a multiple of what it has to be (`EINVAL`).
+    #[error("{call}: {parameter} = {value} is not a multiple of {multiple_of}")]
+    Misaligned {
+        /// The call.
+        call: &'static str,
+        /// The parameter's name.
+        parameter: &'static str,
+        /// What was given.
+        value: u64,
+        /// What would do.
+        multiple_of: u64,
+    },
     /// Remote write or remote atomic access needs local write access as well (`EINVAL`).
     #[error("register: REMOTE_WRITE and REMOTE_ATOMIC need LOCAL_WRITE as well")]
     RemoteWithoutLocalWrite,

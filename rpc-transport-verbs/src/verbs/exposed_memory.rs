@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use super::element::Element;
-use super::error::Busy;
+use super::error::{Busy, VerbsError};
 use super::memory_region::{Access, LocalKey, RegisteredMemory, RemoteKey};
 
 /// A region whose bytes a peer may read or write at any time, by one-sided operations, as far as its
@@ -116,84 +116,105 @@ impl ExposedMemory {
 
     /// The bytes of `range`, for work requests of this side.
     ///
-    /// # Panics
+    /// # Errors
     ///
-    /// If the range is not inside, or does not fit 32 bits, as slicing does.
-    pub fn element(&self, range: Range<usize>) -> Element {
-        self.check(&range);
-        let len = u32::try_from(range.len()).expect("the length of an element fits 32 bits");
+    /// [`VerbsError::OutOfRange`], as with all of what follows, if they are not inside. An element's length has
+    /// 32 bits.
+    pub fn element(&self, range: Range<usize>) -> Result<Element, VerbsError> {
+        const CALL: &str = "ExposedMemory::element";
+        self.check(CALL, &range)?;
+        let len = u32::try_from(range.len()).map_err(|_| VerbsError::OutOfRange {
+            call: CALL,
+            parameter: "the range's length",
+            value: range.len() as u64,
+            min: 0,
+            max: u32::MAX.into(),
+        })?;
         // SAFETY: `check` saw that it is inside.
         let addr = unsafe { self.start().add(range.start) };
-        Element::exposed(self.clone(), addr, len)
+        Ok(Element::exposed(self.clone(), addr, len))
     }
 
     /// Copies bytes out, from `offset` on.
-    ///
-    /// # Panics
-    ///
-    /// If they are not inside, as slicing does.
-    pub fn read(&self, offset: usize, out: &mut [u8]) {
-        let cells = self.cells(offset, out.len());
+    pub fn read(&self, offset: usize, out: &mut [u8]) -> Result<(), VerbsError> {
+        let cells = self.cells("ExposedMemory::read", offset, out.len())?;
         // Relaxed: what orders it after a peer's write is the completion that was polled, with the
         // ordering of whatever handed it on.
         for (byte, cell) in out.iter_mut().zip(cells) {
             *byte = cell.load(Ordering::Relaxed);
         }
+        Ok(())
     }
 
     /// The same as a vector.
-    ///
-    /// # Panics
-    ///
-    /// As [`read`](Self::read).
-    pub fn to_vec(&self, range: Range<usize>) -> Vec<u8> {
-        self.check(&range);
+    pub fn to_vec(&self, range: Range<usize>) -> Result<Vec<u8>, VerbsError> {
+        self.check("ExposedMemory::to_vec", &range)?;
         let mut bytes = vec![0; range.len()];
-        self.read(range.start, &mut bytes);
-        bytes
+        self.read(range.start, &mut bytes)?;
+        Ok(bytes)
     }
 
     /// Copies bytes in, from `offset` on.
-    ///
-    /// # Panics
-    ///
-    /// If they would not be inside, as slicing does.
-    pub fn write(&self, offset: usize, bytes: &[u8]) {
-        for (byte, cell) in bytes.iter().zip(self.cells(offset, bytes.len())) {
+    pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), VerbsError> {
+        let cells = self.cells("ExposedMemory::write", offset, bytes.len())?;
+        for (byte, cell) in bytes.iter().zip(cells) {
             cell.store(*byte, Ordering::Relaxed);
         }
+        Ok(())
     }
 
     /// The eight bytes at `offset` as an atomic number of this machine's byte order: the cell that a peer's
     /// atomics work on. Whether they are atomic with respect to this processor's is the device's to say:
-    /// [`DeviceAttributes`](super::DeviceAttributes).
+    /// [`DeviceAttributes::atomic_cap`](super::DeviceAttributes::atomic_cap).
     ///
-    /// # Panics
+    /// # Errors
     ///
-    /// If they are not inside, or the address is not a multiple of eight.
-    pub fn atomic(&self, offset: usize) -> &AtomicU64 {
-        self.check(&(offset..offset.saturating_add(8)));
-        assert!(
-            offset.is_multiple_of(8),
-            "an atomic number has an address that is a multiple of eight"
-        );
+    /// [`VerbsError::Misaligned`] if the offset is not a multiple of eight.
+    pub fn atomic(&self, offset: usize) -> Result<&AtomicU64, VerbsError> {
+        const CALL: &str = "ExposedMemory::atomic";
+        self.check(CALL, &(offset..offset.saturating_add(8)))?;
+        if !offset.is_multiple_of(8) {
+            return Err(VerbsError::Misaligned {
+                call: CALL,
+                parameter: "offset",
+                value: offset as u64,
+                multiple_of: 8,
+            });
+        }
         // SAFETY: inside (checked), aligned (a region begins at a page), and mapped and initialised for as
         // long as `self` is borrowed. This process reaches the bytes through atomics alone.
-        unsafe { self.start().add(offset).cast().as_ref() }
+        Ok(unsafe { self.start().add(offset).cast().as_ref() })
     }
 
-    fn cells(&self, offset: usize, len: usize) -> &[AtomicU8] {
-        self.check(&(offset..offset.saturating_add(len)));
+    fn cells(
+        &self,
+        call: &'static str,
+        offset: usize,
+        len: usize,
+    ) -> Result<&[AtomicU8], VerbsError> {
+        self.check(call, &(offset..offset.saturating_add(len)))?;
         // SAFETY: as in `atomic`; bytes need no alignment.
-        unsafe { std::slice::from_raw_parts(self.start().add(offset).cast().as_ptr(), len) }
+        Ok(unsafe { std::slice::from_raw_parts(self.start().add(offset).cast().as_ptr(), len) })
     }
 
-    fn check(&self, range: &Range<usize>) {
-        assert!(
-            range.start <= range.end && range.end <= self.len(),
-            "{range:?} is not inside a region of {} bytes",
-            self.len()
-        );
+    fn check(&self, call: &'static str, range: &Range<usize>) -> Result<(), VerbsError> {
+        let outside = |parameter, value: usize, min: usize, max: usize| {
+            let (value, min, max) = (value as u64, min as u64, max as u64);
+            Err(VerbsError::OutOfRange {
+                call,
+                parameter,
+                value,
+                min,
+                max,
+            })
+        };
+        if range.start > self.len() {
+            return outside("the first byte", range.start, 0, self.len());
+        }
+        if !(range.start..=self.len()).contains(&range.end) {
+            return outside("the end", range.end, range.start, self.len());
+        }
+        Ok(())
     }
 
     /// Ends the registration (`ibv_dereg_mr`): when this returns, no peer's operation reads or writes it

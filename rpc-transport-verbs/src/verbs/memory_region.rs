@@ -4,6 +4,7 @@ use std::fmt;
 use std::ops::BitOr;
 use std::sync::Arc;
 
+use super::error::VerbsError;
 use super::slot::Slot;
 use crate::provider;
 
@@ -174,16 +175,31 @@ impl MemoryRegion {
     /// Cuts the region into as many slots of `slot_len` bytes as fit, in the order of their
     /// addresses.
     ///
-    /// # Panics
+    /// # Errors
     ///
-    /// If `slot_len` is 0, not a multiple of 64 (a cache line, so that no two slots share one), or
-    /// does not fit 32 bits.
-    pub fn into_slots(self, slot_len: usize) -> Vec<Slot> {
-        assert!(
-            slot_len > 0 && slot_len.is_multiple_of(64),
-            "a slot has a multiple of 64 bytes"
-        );
-        Slot::cut(&self.shared, slot_len)
+    /// If `slot_len` is 0 or does not fit 32 bits, or is not a multiple of 64 (a cache line, so that no two
+    /// slots share one).
+    pub fn into_slots(self, slot_len: usize) -> Result<Vec<Slot>, VerbsError> {
+        let (call, parameter, value) = ("into_slots", "slot_len", slot_len as u64);
+        let Some(len) = u32::try_from(slot_len).ok().filter(|len| *len > 0) else {
+            let (min, max) = (1, u32::MAX.into());
+            return Err(VerbsError::OutOfRange {
+                call,
+                parameter,
+                value,
+                min,
+                max,
+            });
+        };
+        if !slot_len.is_multiple_of(64) {
+            return Err(VerbsError::Misaligned {
+                call,
+                parameter,
+                value,
+                multiple_of: 64,
+            });
+        }
+        Ok(Slot::cut(&self.shared, len))
     }
 }
 

@@ -63,14 +63,14 @@ struct CloningASlot;
 /// ```compile_fail
 /// # use rpc_transport_verbs::verbs::*;
 /// fn cut(region: MemoryRegion) -> (Vec<Slot>, Vec<Slot>) {
-///     (region.into_slots(64), region.into_slots(128)) // wrong
+///     (region.into_slots(64).unwrap(), region.into_slots(128).unwrap()) // wrong
 /// }
 /// ```
 ///
 /// ```
 /// # use rpc_transport_verbs::verbs::*;
 /// fn cut(region: MemoryRegion) -> (Vec<Slot>, Vec<Slot>) {
-///     (region.into_slots(64), Vec::new()) // right
+///     (region.into_slots(64).unwrap(), Vec::new()) // right
 /// }
 /// ```
 struct CuttingARegionTwice;
@@ -254,7 +254,7 @@ struct NamingAnyMemory;
 /// ```
 /// # use rpc_transport_verbs::verbs::*;
 /// fn look(memory: &ExposedMemory) -> u8 {
-///     let bytes: &[u8] = &memory.to_vec(0..1); // right
+///     let bytes: &[u8] = &memory.to_vec(0..1).unwrap(); // right
 ///     bytes[0]
 /// }
 /// ```

@@ -68,8 +68,8 @@
 //!     qp.to_rtr(RtrAttributes { sgid_index, max_dest_rd_atomic: 1, ..RtrAttributes::new(myself) })?;
 //!     qp.to_rts(RtsAttributes { max_rd_atomic: 1, ..RtsAttributes::new(psn) })?;
 //!
-//!     memory.write(0, b"far away");
-//!     let read = WorkRequest::read(memory.element(100..108), memory.remote(0)).signaled();
+//!     memory.write(0, b"far away")?;
+//!     let read = WorkRequest::read(memory.element(100..108)?, memory.remote(0)).signaled();
 //!     qp.post(&mut vec![read], &mut drop)?;
 //!     let mut completions = Vec::new();
 //!     while cq.poll(&mut completions, 1)? == 0 {}
@@ -77,7 +77,7 @@
 //!         assert!(completion.is_success(), "{}", completion.status());
 //!         qp.complete_send(completion, &mut drop)?;
 //!     }
-//!     assert_eq!(memory.to_vec(100..108), b"far away");
+//!     assert_eq!(memory.to_vec(100..108)?, b"far away");
 //!     Ok(())
 //! }
 //! ```

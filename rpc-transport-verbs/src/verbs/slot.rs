@@ -33,16 +33,16 @@ unsafe impl Send for Slot {}
 unsafe impl Sync for Slot {}
 
 impl Slot {
-    pub(super) fn cut(region: &Arc<RegisteredMemory>, len: usize) -> Vec<Self> {
-        let len32 = u32::try_from(len).expect("a slot's length fits 32 bits");
-        let count = region.raw.len() / len;
-        (0..count)
+    /// As many as fit, or as can be counted in 32 bits.
+    pub(super) fn cut(region: &Arc<RegisteredMemory>, len: u32) -> Vec<Self> {
+        let count = region.raw.len() / len as usize;
+        (0..u32::try_from(count).unwrap_or(u32::MAX))
             .map(|index| Self {
                 // SAFETY: index < count, so that the piece ends inside the region's `raw.len()`
                 // bytes, which the provider keeps mapped until the registration is dropped.
-                start: unsafe { region.raw.start().add(index * len) },
-                len: len32,
-                index: SlotIndex(u32::try_from(index).expect("slots are counted in 32 bits")),
+                start: unsafe { region.raw.start().add(index as usize * len as usize) },
+                len,
+                index: SlotIndex(index),
                 region: Arc::clone(region),
             })
             .collect()

@@ -244,7 +244,7 @@ fn each_cause(device: &Device, arming: &[bool], any: bool) {
         } else {
             SLOT_LEN
         };
-        let mut receive = region(&right.domain, 1).into_slots(len);
+        let mut receive = region(&right.domain, 1).into_slots(len).unwrap();
         receive.truncate(1);
         // Else what fails a send would flush it.
         if cause != Cause::SendFailed {
@@ -413,7 +413,7 @@ fn queues_may_be_dropped_while_another_thread_takes_their_events(_: &Device) {
             let domain = context.alloc_pd().unwrap();
             let plan = Plan::default();
             let mut qp = verbs_side::create_qp(&domain, &cq, None, plan);
-            let mut slots = region(&domain, 1).into_slots(SLOT_LEN);
+            let mut slots = region(&domain, 1).into_slots(SLOT_LEN).unwrap();
             qp.to_init(
                 verbs_side::address().port,
                 rpc_transport_verbs::verbs::Access::NONE,

@@ -162,7 +162,7 @@ fn a_datagram_brings_an_immediate(_: &Device) {
     let (mut left, mut right) = datagrams();
     right.receive(INBOX..INBOX + 100);
     let handle = left.handle();
-    let request = WorkRequest::send_with_imm(left.memory.element(0..20), 0xdead_beef);
+    let request = WorkRequest::send_with_imm(left.memory.element(0..20).unwrap(), 0xdead_beef);
     left.post(request.signaled().to(&handle, right.qp.qp_num(), QKEY));
     assert_eq!(left.wait_one(), sent());
     let expected = Seen::datagram(20, &left).with_imm(0xdead_beef);
@@ -171,7 +171,9 @@ fn a_datagram_brings_an_immediate(_: &Device) {
 
 fn datagrams_are_gathered_and_scattered(_: &Device) {
     let (mut left, mut right) = datagrams();
-    left.memory.write(0, b"one datagram of three pieces");
+    left.memory
+        .write(0, b"one datagram of three pieces")
+        .unwrap();
     // The header is split, too.
     let pieces = [
         INBOX..INBOX + 30,
@@ -179,10 +181,10 @@ fn datagrams_are_gathered_and_scattered(_: &Device) {
         INBOX..INBOX,
         INBOX + 201..INBOX + 240,
     ];
-    let elements = pieces.map(|piece| right.memory.element(piece));
+    let elements = pieces.map(|piece| right.memory.element(piece).unwrap());
     right.receive_into(ReceiveRequest::new(Vec::from(elements)));
     let pieces = [0..3, 3..3, 3..12, 12..28];
-    let elements = Vec::from(pieces.map(|piece| left.memory.element(piece)));
+    let elements = Vec::from(pieces.map(|piece| left.memory.element(piece).unwrap()));
     let handle = left.handle();
     let request = WorkRequest::send(elements).signaled();
     left.post(request.to(&handle, right.qp.qp_num(), QKEY));
@@ -201,7 +203,7 @@ fn an_inline_datagram_is_copied_while_it_is_posted(_: &Device) {
     let handle = left.handle();
     let request = left.message(0..64, 7).inline().signaled();
     left.post(request.to(&handle, right.qp.qp_num(), QKEY));
-    left.memory.write(0, &[8; 64]);
+    left.memory.write(0, &[8; 64]).unwrap();
     assert_eq!(left.wait_one(), sent());
     assert_eq!(right.wait_one(), Seen::datagram(64, &left));
     let payload = INBOX + HEADER_LEN;
@@ -332,7 +334,7 @@ fn only_sends_are_datagrams(_: &Device) {
     let (mut left, right) = datagrams();
     let remote = right.memory.remote(0);
     let handle = left.handle();
-    let part = |len| left.memory.element(0..len);
+    let part = |len| left.memory.element(0..len).unwrap();
     let requests = [
         WorkRequest::write(part(8), remote),
         WorkRequest::write_with_imm(part(8), remote, 1),

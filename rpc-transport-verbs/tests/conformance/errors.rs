@@ -44,7 +44,7 @@ pub(crate) const CASES: Section = Section {
 fn a_message_longer_than_its_receive_fails_both_sides(device: &Device) {
     for len in [65, 240, 241, SLOT_LEN] {
         let (mut left, mut right) = connected(Plan::default());
-        let mut short = region(&right.domain, 1).into_slots(64);
+        let mut short = region(&right.domain, 1).into_slots(64).unwrap();
         short.truncate(1);
         right.qp.post_recv(&mut short, 1).unwrap();
         right.post_recv(1);
@@ -72,20 +72,24 @@ fn a_message_longer_than_its_receive_fails_both_sides(device: &Device) {
 fn a_receive_into_memory_without_local_write_fails_both_sides(device: &Device) {
     unwritable_receive(device, |side| {
         let region = side.domain.register(SLOT_LEN, Access::NONE).unwrap();
-        region.into_slots(SLOT_LEN)
+        region.into_slots(SLOT_LEN).unwrap()
     });
 }
 
 fn a_receive_into_memory_of_another_domain_fails_both_sides(device: &Device) {
     unwritable_receive(device, |side| {
-        region(&side.context.alloc_pd().unwrap(), 1).into_slots(SLOT_LEN)
+        region(&side.context.alloc_pd().unwrap(), 1)
+            .into_slots(SLOT_LEN)
+            .unwrap()
     });
 }
 
 fn a_receive_into_memory_of_another_context_fails_both_sides(device: &Device) {
     unwritable_receive(device, |_| {
         let context = Context::open(verbs_side::device()).unwrap();
-        region(&context.alloc_pd().unwrap(), 1).into_slots(SLOT_LEN)
+        region(&context.alloc_pd().unwrap(), 1)
+            .into_slots(SLOT_LEN)
+            .unwrap()
     });
 }
 
@@ -108,7 +112,7 @@ fn a_zero_byte_message_touches_nothing_so_nothing_is_checked(_: &Device) {
     let no_write = right.domain.register(SLOT_LEN, Access::NONE).unwrap();
     right
         .qp
-        .post_recv(&mut no_write.into_slots(SLOT_LEN), 1)
+        .post_recv(&mut no_write.into_slots(SLOT_LEN).unwrap(), 1)
         .unwrap();
     left.send_signaled(0, 0);
     assert_eq!(right.wait_one(), received(0, 0));
@@ -120,6 +124,7 @@ fn a_send_that_the_device_may_not_read_fails_after_all_before_it_have_completed(
     right.post_recv(3);
     let other = region(&left.context.alloc_pd().unwrap(), 1)
         .into_slots(SLOT_LEN)
+        .unwrap()
         .remove(0);
     let first = left.message(10, 1).signaled();
     let third = left.message(10, 3);

@@ -144,9 +144,15 @@ fn a_region_that_is_registered_later_can_be_sent_from(_: &Device) {
         .domain
         .register(long, Default::default())
         .unwrap()
-        .into_slots(long);
+        .into_slots(long)
+        .unwrap();
     let write = Access::LOCAL_WRITE;
-    let mut receive = right.domain.register(long, write).unwrap().into_slots(long);
+    let mut receive = right
+        .domain
+        .register(long, write)
+        .unwrap()
+        .into_slots(long)
+        .unwrap();
     right.qp.post_recv(&mut receive, 1).unwrap();
     let mut slot = send.remove(0);
     for (index, byte) in slot.iter_mut().enumerate() {
@@ -171,7 +177,9 @@ fn a_region_that_is_registered_later_can_be_sent_from(_: &Device) {
 fn regions_that_go_while_others_are_in_use_take_nothing_along(_: &Device) {
     let (mut left, mut right) = connected(Plan::default());
     for round in 0..30_u8 {
-        let mut slots = verbs_side::region(&left.domain, 1).into_slots(verbs_side::SLOT_LEN);
+        let mut slots = verbs_side::region(&left.domain, 1)
+            .into_slots(verbs_side::SLOT_LEN)
+            .unwrap();
         right.post_recv(1);
         let mut slot = slots.swap_remove(0);
         drop(slots);

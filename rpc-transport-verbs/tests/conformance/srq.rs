@@ -269,7 +269,7 @@ fn two_threads_post_while_the_poller_claims(_: &Device) {
 
 fn a_failed_receive_gives_its_slot_back_and_leaves_the_others_posted(_: &Device) {
     let (mut left, mut right) = pair(8);
-    let mut short = verbs_side::region(&right.domain, 1).into_slots(64);
+    let mut short = verbs_side::region(&right.domain, 1).into_slots(64).unwrap();
     let srq = right.srq.clone().unwrap();
     srq.post_recv(&mut short, 1).unwrap();
     right.post_recv(3);

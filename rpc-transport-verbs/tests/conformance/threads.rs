@@ -35,7 +35,9 @@ fn threads_share_a_context_by_taking_turns(_: &Device) {
                 qp.to_init(address().port, Access::NONE).unwrap();
                 qp.to_rtr(rtr(endpoint(&qp))).unwrap();
                 qp.to_rts(rts()).unwrap();
-                let mut slots = verbs_side::region(&domain, 4).into_slots(verbs_side::SLOT_LEN);
+                let mut slots = verbs_side::region(&domain, 4)
+                    .into_slots(verbs_side::SLOT_LEN)
+                    .unwrap();
                 let mut completions = Vec::new();
                 for number in 0..MESSAGES {
                     qp.post_recv(&mut slots, 1).unwrap();

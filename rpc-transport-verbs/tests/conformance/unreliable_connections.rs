@@ -121,11 +121,11 @@ fn a_message_on_an_unreliable_connection_arrives(_: &Device) {
     left.receive(INBOX..INBOX);
     assert_arrives(&mut right, &mut left, 0, 1);
 
-    left.memory.write(0, b"of two pieces");
+    left.memory.write(0, b"of two pieces").unwrap();
     let pieces = [INBOX..INBOX + 4, INBOX + 10..INBOX + 100];
-    let elements = Vec::from(pieces.map(|piece| right.memory.element(piece)));
+    let elements = Vec::from(pieces.map(|piece| right.memory.element(piece).unwrap()));
     right.receive_into(ReceiveRequest::new(elements));
-    let elements = Vec::from([0..6, 6..13].map(|piece| left.memory.element(piece)));
+    let elements = Vec::from([0..6, 6..13].map(|piece| left.memory.element(piece).unwrap()));
     left.post(WorkRequest::send_with_imm(elements, 77).signaled());
     assert_eq!(left.wait_one(), sent());
     assert_eq!(right.wait_one(), Seen::received(13).with_imm(77));
@@ -136,9 +136,9 @@ fn a_message_on_an_unreliable_connection_arrives(_: &Device) {
 fn an_unreliable_message_of_many_packets_arrives_whole(_: &Device) {
     let (mut left, mut right) = connection();
     let bytes: Vec<u8> = (0..INBOX).map(|at| (at % 251) as u8).collect();
-    left.memory.write(0, &bytes);
+    left.memory.write(0, &bytes).unwrap();
     right.receive(INBOX..MEMORY_LEN);
-    left.post(WorkRequest::send(left.memory.element(0..INBOX)).signaled());
+    left.post(WorkRequest::send(left.memory.element(0..INBOX).unwrap()).signaled());
     assert_eq!(left.wait_one(), sent());
     assert_eq!(right.wait_one(), Seen::received(INBOX));
     assert_eq!(right.bytes(INBOX..MEMORY_LEN), bytes);
@@ -148,7 +148,7 @@ fn an_unreliable_message_of_many_packets_arrives_whole(_: &Device) {
 fn an_unreliable_message_of_a_slot_arrives(_: &Device) {
     let (mut left, mut right) = connection();
     let region = left.domain.register(1 << 12, Access::LOCAL_WRITE).unwrap();
-    let mut slots = region.into_slots(1 << 10);
+    let mut slots = region.into_slots(1 << 10).unwrap();
     right.receive(INBOX..INBOX + 1024);
     right.receive(INBOX + 1024..INBOX + 2048);
     let mut list: Vec<SendRequest> = Vec::new();
@@ -171,9 +171,9 @@ fn an_unreliable_message_of_a_slot_arrives(_: &Device) {
 fn an_unreliable_write_lands_and_tells_nobody(_: &Device) {
     let (mut left, mut right) = connection();
     right.receive(INBOX..INBOX + 100);
-    left.memory.write(0, &[9; 2000]);
+    left.memory.write(0, &[9; 2000]).unwrap();
     let remote = right.memory.remote(5000);
-    let piece = left.memory.element(0..2000);
+    let piece = left.memory.element(0..2000).unwrap();
     left.post(WorkRequest::write(piece, remote).signaled());
     assert_eq!(left.wait_one(), written());
     right.assert_quiet();
@@ -186,9 +186,9 @@ fn an_unreliable_write_with_immediate_takes_a_receive_and_leaves_its_bytes(_: &D
     let (mut left, mut right) = connection();
     // The receive's memory is not looked at: it has none.
     right.receive_into(ReceiveRequest::default());
-    left.memory.write(0, &[9; 300]);
+    left.memory.write(0, &[9; 300]).unwrap();
     let remote = right.memory.remote(5000);
-    let piece = left.memory.element(0..300);
+    let piece = left.memory.element(0..300).unwrap();
     left.post(WorkRequest::write_with_imm(piece, remote, 0x0102_0304).signaled());
     assert_eq!(left.wait_one(), written());
     let expected = Seen {
@@ -199,8 +199,8 @@ fn an_unreliable_write_with_immediate_takes_a_receive_and_leaves_its_bytes(_: &D
     assert_eq!(right.bytes(5000..5300), [9; 300]);
 
     // Without a receive, nothing of it happens.
-    left.memory.write(0, &[8; 300]);
-    let piece = left.memory.element(0..300);
+    left.memory.write(0, &[8; 300]).unwrap();
+    let piece = left.memory.element(0..300).unwrap();
     left.post(WorkRequest::write_with_imm(piece, remote, 5).signaled());
     assert_eq!(left.wait_one(), written());
     right.assert_quiet();
@@ -221,16 +221,16 @@ fn an_unreliable_write_that_is_not_permitted_is_dropped(_: &Device) {
         ("rights", read_only.remote(0)),
         ("domain", foreign.remote(0)),
     ];
-    left.memory.write(0, &[9; 100]);
+    left.memory.write(0, &[9; 100]).unwrap();
     for (wrong, remote) in remotes {
-        let piece = left.memory.element(0..100);
+        let piece = left.memory.element(0..100).unwrap();
         left.post(WorkRequest::write(piece, remote).signaled());
         assert_eq!(left.wait_one(), written(), "{wrong}");
     }
     right.assert_quiet();
     assert_eq!(right.bytes(0..MEMORY_LEN), vec![0; MEMORY_LEN]);
-    assert_eq!(read_only.to_vec(0..4096), [0; 4096]);
-    assert_eq!(foreign.to_vec(0..4096), [0; 4096]);
+    assert_eq!(read_only.to_vec(0..4096).unwrap(), [0; 4096]);
+    assert_eq!(foreign.to_vec(0..4096).unwrap(), [0; 4096]);
     // And nobody has fallen.
     assert_eq!((left.state(), right.state()), (QpState::Rts, QpState::Rts));
     right.assert_no_event();
@@ -243,9 +243,9 @@ fn an_unreliable_write_needs_the_right_of_the_queue_pair(_: &Device) {
         access: Access::REMOTE_READ,
         ..making()
     });
-    left.memory.write(0, &[9; 100]);
+    left.memory.write(0, &[9; 100]).unwrap();
     let write = |left: &Party, right: &Party| {
-        let piece = left.memory.element(0..100);
+        let piece = left.memory.element(0..100).unwrap();
         WorkRequest::write(piece, right.memory.remote(0)).signaled()
     };
     let request = write(&left, &right);
@@ -382,7 +382,7 @@ fn the_first_message_on_an_unreliable_connection_is_told_of_before_rts(device: &
 fn unreliable_connections_know_no_reads_and_no_atomics(_: &Device) {
     let (mut left, right) = connection();
     let remote = right.memory.remote(0);
-    let part = |len| left.memory.element(0..len);
+    let part = |len| left.memory.element(0..len).unwrap();
     let requests = [
         WorkRequest::read(part(8), remote),
         WorkRequest::fetch_and_add(part(8), remote, 1),
@@ -417,14 +417,14 @@ fn windows_are_bound_on_unreliable_connections(device: &Device) {
     let remote = binding().remote(key);
     right.post(request);
     assert_eq!(right.wait_one(), bound);
-    left.memory.write(0, &[7; 200]);
+    left.memory.write(0, &[7; 200]).unwrap();
     // The second is over the window's end: a matter of memory windows, on whatever they are used.
     let offsets: &[u64] = match device.kind {
         Kind::Rxe => &[0],
         _ => &[0, 900],
     };
     for &offset in offsets {
-        let piece = left.memory.element(0..200);
+        let piece = left.memory.element(0..200).unwrap();
         left.post(WorkRequest::write(piece, remote.offset(offset)).signaled());
         assert_eq!(left.wait_one(), written());
     }
@@ -441,7 +441,7 @@ fn windows_are_bound_on_unreliable_connections(device: &Device) {
         addr: right.memory.address() + 3000,
         key,
     };
-    let piece = left.memory.element(0..100);
+    let piece = left.memory.element(0..100).unwrap();
     left.post(WorkRequest::write(piece, remote).signaled());
     assert_eq!(left.wait_one(), written());
     right.receive(INBOX..INBOX + 10);

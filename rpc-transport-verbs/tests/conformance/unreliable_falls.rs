@@ -89,13 +89,13 @@ fn each_way_to_fail_here_is_told_apart_on_unreliable_queue_pairs(device: &Device
         let start = left.at(MEMORY_LEN - 10);
         let key = left.memory.local_key();
         let bad = [
-            foreign.element(0..10),
+            foreign.element(0..10).unwrap(),
             // SAFETY: not all of it is inside, so that the device touches nothing.
             unsafe { Element::from_raw(start, 11, key) },
         ];
         for element in bad {
             // Behind one that is good.
-            let list = vec![left.memory.element(0..10), element];
+            let list = vec![left.memory.element(0..10).unwrap(), element];
             let request = left.aim(WorkRequest::send(list), &right);
             left.post(request);
             let failed = Seen::failed(WorkKind::Send, CompletionStatus::LocalProtection);
@@ -105,7 +105,7 @@ fn each_way_to_fail_here_is_told_apart_on_unreliable_queue_pairs(device: &Device
         // Of an element without bytes nothing is asked, nor of inline bytes.
         // SAFETY: no byte of it is touched.
         let empty = unsafe { Element::from_raw(start, 0, LocalKey(1)) };
-        let list = vec![left.memory.element(0..10), empty];
+        let list = vec![left.memory.element(0..10).unwrap(), empty];
         let request = left.aim(WorkRequest::send(list).signaled(), &right);
         left.post(request);
         assert_eq!(left.wait_one(), sent());
@@ -188,7 +188,7 @@ fn a_receive_that_cannot_be_written_brings_an_unreliable_queue_pair_to_error(dev
         let (mut left, mut right) = pair(Making::new(qp_type));
         let access = Access::REMOTE_READ;
         let read_only = right.domain.expose(4096, access).unwrap();
-        right.receive_into(ReceiveRequest::new(read_only.element(0..100)));
+        right.receive_into(ReceiveRequest::new(read_only.element(0..100).unwrap()));
         right.receive(INBOX..INBOX + 100);
         let list = vec![
             message(&left, &right, 1).signaled(),
@@ -206,7 +206,7 @@ fn a_receive_that_cannot_be_written_brings_an_unreliable_queue_pair_to_error(dev
         assert_eq!(right.wait(2), [failed, flushed]);
         assert_eq!(right.state(), QpState::Error);
         assert_eq!(left.state(), QpState::Rts);
-        assert_eq!(read_only.to_vec(0..100), [0; 100]);
+        assert_eq!(read_only.to_vec(0..100).unwrap(), [0; 100]);
     }
 }
 

@@ -92,7 +92,7 @@ fn what_is_posted_to_unreliable_queue_pairs_in_sqd_waits(device: &Device) {
         ];
         left.post_list(list).unwrap();
         // Of the inline one there is a copy; the others are read when their turn comes.
-        left.memory.write(0, &[9; 100]);
+        left.memory.write(0, &[9; 100]).unwrap();
         left.assert_quiet();
         right.assert_quiet();
         // Receives go on.
@@ -145,7 +145,7 @@ fn unreliable_queue_pairs_take_requests_in_the_states_that_do(_: &Device) {
             );
         };
         refused(&mut side, QpState::Reset);
-        let mut receive = vec![ReceiveRequest::new(side.memory.element(0..10))];
+        let mut receive = vec![ReceiveRequest::new(side.memory.element(0..10).unwrap())];
         let error = side.qp.post_recv_elements(&mut receive).unwrap_err();
         let state = QpState::Reset;
         assert_eq!(error.reason, PostErrorReason::State { state });
@@ -356,7 +356,8 @@ fn flood(side: &mut Party, to: QpNum, begin: &Barrier) {
     while completed < FLOOD || received < FLOOD {
         if completed + 100 >= posted {
             let list = (posted..FLOOD).take(10).map(|number| {
-                let request = WorkRequest::send_with_imm(side.memory.element(0..50), number);
+                let request =
+                    WorkRequest::send_with_imm(side.memory.element(0..50).unwrap(), number);
                 side.aim_at(request.signaled(), to)
             });
             let list: Vec<_> = list.collect();

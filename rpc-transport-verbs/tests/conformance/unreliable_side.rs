@@ -224,8 +224,10 @@ impl Party {
 
     /// A SEND of these bytes, which are `fill`.
     pub(crate) fn message(&self, range: Range<usize>, fill: u8) -> WorkRequest {
-        self.memory.write(range.start, &vec![fill; range.len()]);
-        WorkRequest::send(self.memory.element(range))
+        self.memory
+            .write(range.start, &vec![fill; range.len()])
+            .unwrap();
+        WorkRequest::send(self.memory.element(range).unwrap())
     }
 
     /// The request, for `to`: a datagram says so, a connection knows.
@@ -286,7 +288,7 @@ impl Party {
 
     /// Posts a receive of these bytes.
     pub(crate) fn receive(&mut self, range: Range<usize>) {
-        let request = ReceiveRequest::new(self.memory.element(range));
+        let request = ReceiveRequest::new(self.memory.element(range).unwrap());
         self.receive_into(request);
     }
 
@@ -363,7 +365,7 @@ impl Party {
 
     /// What has come into these bytes.
     pub(crate) fn bytes(&self, range: Range<usize>) -> Vec<u8> {
-        self.memory.to_vec(range)
+        self.memory.to_vec(range).unwrap()
     }
 
     pub(crate) fn state(&self) -> QpState {

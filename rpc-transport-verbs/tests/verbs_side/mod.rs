@@ -125,7 +125,7 @@ impl Side {
             .unwrap();
         let srq = (plan.srq_wr > 0).then(|| domain.create_srq(plan.srq_wr, 1).unwrap());
         let qp = create_qp(&domain, &cq, srq.as_ref(), plan);
-        let slots = region(&domain, 256).into_slots(SLOT_LEN);
+        let slots = region(&domain, 256).into_slots(SLOT_LEN).unwrap();
         Self {
             context,
             domain,
@@ -301,7 +301,7 @@ impl Side {
 
     /// Registers so many slots more.
     pub(crate) fn add_slots(&mut self, count: usize) {
-        let more = region(&self.domain, count).into_slots(SLOT_LEN);
+        let more = region(&self.domain, count).into_slots(SLOT_LEN).unwrap();
         self.slots.extend(more);
     }
 

@@ -73,7 +73,10 @@ impl Side {
         let exposed = domain.expose(PAGE, access).expect("a region");
         let window = domain.alloc_mw(WindowType::Type2).expect("a window");
         let region = domain.register(SLOTS * SLOT_LEN, Access::LOCAL_WRITE);
-        let slots = region.expect("a region").into_slots(SLOT_LEN);
+        let slots = region
+            .expect("a region")
+            .into_slots(SLOT_LEN)
+            .expect("slots");
         Self {
             context,
             channel,
@@ -153,8 +156,8 @@ impl Side {
         let mut remote = self.exposed.remote(usize::from(script.short()) % PAGE);
         remote.key.0 ^= u32::from(kind >> 4);
         remote.addr ^= u64::from(step & 64) << 8;
-        let bytes = || self.exposed.element(0..len);
-        let number = || self.exposed.element(0..8);
+        let bytes = || self.exposed.element(0..len).expect("inside");
+        let number = || self.exposed.element(0..8).expect("inside");
         let key = self.window.next_key();
         let request = match kind % 9 {
             0 => WorkRequest::send_with_imm(bytes(), 7),
