@@ -142,7 +142,10 @@ fn ordinary_failures_of_the_sender_raise_no_event(_: &Device) {
     let (mut left, right) = pair(rc());
     let other = left.context.alloc_pd().unwrap();
     let elsewhere = other.expose(4096, super::end::everything()).unwrap();
-    let status = left.run(WorkRequest::read(elsewhere.element(0..8), right.remote(0)));
+    let status = left.run(WorkRequest::read(
+        elsewhere.element(0..8).unwrap(),
+        right.remote(0),
+    ));
     assert_eq!(status.status, C::LocalProtection);
     left.assert_no_event();
     right.assert_no_event();

@@ -97,11 +97,14 @@ pub(crate) const CASES: Section = Section {
 };
 
 fn number(end: &End, offset: usize) -> u64 {
-    end.memory.atomic(offset).load(Ordering::SeqCst)
+    end.memory.atomic(offset).unwrap().load(Ordering::SeqCst)
 }
 
 fn set(end: &End, offset: usize, value: u64) {
-    end.memory.atomic(offset).store(value, Ordering::SeqCst);
+    end.memory
+        .atomic(offset)
+        .unwrap()
+        .store(value, Ordering::SeqCst);
 }
 
 fn fetch_and_add_adds_and_returns_what_was_there(_: &Device) {
@@ -264,7 +267,7 @@ fn of_an_unaligned_atomic_the_place_of_the_result_is_not_looked_at(device: &Devi
         let (mut left, right) = pair(rc());
         let other_domain = left.context.alloc_pd().unwrap();
         let elsewhere = other_domain.expose(4096, super::end::everything()).unwrap();
-        let request = op.request(elsewhere.element(0..8), right.remote(1));
+        let request = op.request(elsewhere.element(0..8).unwrap(), right.remote(1));
         unaligned(device, &mut left, request);
     }
 }
@@ -398,7 +401,7 @@ fn additions_of_the_processor_and_of_the_device_both_count(device: &Device) {
     let (mut left, right) = pair(rc());
     let place = right.remote(0);
     thread::scope(|scope| {
-        let cell = right.memory.atomic(0);
+        let cell = right.memory.atomic(0).unwrap();
         scope.spawn(move || {
             for _ in 0..ROUNDS {
                 cell.fetch_add(1, Ordering::SeqCst);

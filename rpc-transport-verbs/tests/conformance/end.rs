@@ -141,16 +141,18 @@ impl End {
     /// Memory of its own, all `fill`.
     pub(crate) fn expose(&self, len: usize, access: Access, fill: u8) -> ExposedMemory {
         let memory = self.domain.expose(len, access).unwrap();
-        memory.write(0, &vec![fill; len]);
+        memory.write(0, &vec![fill; len]).unwrap();
         memory
     }
 
     pub(crate) fn fill(&self, range: Range<usize>, fill: u8) {
-        self.memory.write(range.start, &vec![fill; range.len()]);
+        self.memory
+            .write(range.start, &vec![fill; range.len()])
+            .unwrap();
     }
 
     pub(crate) fn at(&self, range: Range<usize>) -> Element {
-        self.memory.element(range)
+        self.memory.element(range).unwrap()
     }
 
     /// Its memory, as a peer names it.
@@ -159,7 +161,7 @@ impl End {
     }
 
     pub(crate) fn bytes(&self, range: Range<usize>) -> Vec<u8> {
-        self.memory.to_vec(range)
+        self.memory.to_vec(range).unwrap()
     }
 
     /// What a WRITE leaves is seen soon after its completion, not with it.

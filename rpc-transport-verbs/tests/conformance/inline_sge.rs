@@ -131,7 +131,11 @@ fn elements_without_bytes_are_skipped_and_not_checked(_: &Device) {
     left.fill(0..8, 7);
     let other = left.context.alloc_pd().unwrap();
     let elsewhere = other.expose(4096, Access::NONE).unwrap();
-    let list = vec![elsewhere.element(8..8), left.at(0..8), left.at(9..9)];
+    let list = vec![
+        elsewhere.element(8..8).unwrap(),
+        left.at(0..8),
+        left.at(9..9),
+    ];
     left.succeed(WorkRequest::send(list));
     assert_eq!(right.expect_recv(C::Success).len, 8);
     assert!(right.is_all(0..8, 7) && right.is_all(8..64, 0));
@@ -279,7 +283,11 @@ fn a_wrong_element_among_good_ones_fails_the_request(device: &Device) {
     right.recv(0..64);
     let other = left.context.alloc_pd().unwrap();
     let elsewhere = other.expose(4096, everything()).unwrap();
-    let list = vec![left.at(0..8), elsewhere.element(0..8), left.at(8..16)];
+    let list = vec![
+        left.at(0..8),
+        elsewhere.element(0..8).unwrap(),
+        left.at(8..16),
+    ];
     let status = device.deviates(&rxe::SEND_STATUS, C::LocalProtection, C::LocalQpOperation);
     left.expect(WorkRequest::send(list), status);
     assert!(right.is_all(0..64, 0));
@@ -368,8 +376,8 @@ fn inline_data_need_not_be_registered_here(_: &Device) {
     right.recv(0..64);
     let other = left.context.alloc_pd().unwrap();
     let elsewhere = other.expose(4096, everything()).unwrap();
-    elsewhere.write(0, &[7; 32]);
-    left.succeed(WorkRequest::send(elsewhere.element(0..32)).inline());
+    elsewhere.write(0, &[7; 32]).unwrap();
+    left.succeed(WorkRequest::send(elsewhere.element(0..32).unwrap()).inline());
     right.expect_recv(C::Success);
     assert!(right.is_all(0..32, 7));
 }

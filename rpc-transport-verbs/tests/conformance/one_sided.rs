@@ -155,13 +155,16 @@ fn a_write_of_many_packets_arrives_whole(_: &Device) {
         left.expose(LONG, everything(), 0),
         right.expose(LONG, everything(), 0),
     );
-    from.write(0, &numbered(LONG));
-    left.succeed(WorkRequest::write(from.element(0..LONG), to.remote(0)));
+    from.write(0, &numbered(LONG)).unwrap();
+    left.succeed(WorkRequest::write(
+        from.element(0..LONG).unwrap(),
+        to.remote(0),
+    ));
     // A message after it says that all of it is there.
     right.recv(0..8);
     left.succeed(WorkRequest::send(left.at(0..8)));
     right.expect_recv(C::Success);
-    assert!(to.to_vec(0..LONG) == numbered(LONG));
+    assert!(to.to_vec(0..LONG).unwrap() == numbered(LONG));
 }
 
 fn a_read_of_many_packets_arrives_whole(_: &Device) {
@@ -170,9 +173,12 @@ fn a_read_of_many_packets_arrives_whole(_: &Device) {
         left.expose(LONG, everything(), 0),
         right.expose(LONG, everything(), 0),
     );
-    from.write(0, &numbered(LONG));
-    left.succeed(WorkRequest::read(to.element(0..LONG), from.remote(0)));
-    assert!(to.to_vec(0..LONG) == numbered(LONG));
+    from.write(0, &numbered(LONG)).unwrap();
+    left.succeed(WorkRequest::read(
+        to.element(0..LONG).unwrap(),
+        from.remote(0),
+    ));
+    assert!(to.to_vec(0..LONG).unwrap() == numbered(LONG));
 }
 
 fn a_write_takes_no_receive_and_completes_nothing_at_the_peer(_: &Device) {

@@ -109,7 +109,7 @@ fn a_domain_with_a_region_is_in_use(_: &Device) {
     keeps_its_domain(|_, domain| domain.expose(4096, everything()).unwrap());
     keeps_its_domain(|_, domain| {
         let region = domain.register(4096, Access::LOCAL_WRITE).unwrap();
-        region.into_slots(1024).remove(2)
+        region.into_slots(1024).unwrap().remove(2)
     });
 }
 
@@ -152,7 +152,7 @@ fn a_shared_receive_queue_with_a_queue_pair_is_in_use(_: &Device) {
 fn a_region_that_a_request_in_flight_names_is_in_use(_: &Device) {
     let (mut left, mut right) = pair(rc());
     let region = right.expose(4096, everything(), 0);
-    right.recv_into(vec![region.element(0..64)]);
+    right.recv_into(vec![region.element(0..64).unwrap()]);
     let region = region.deregister().unwrap_err().object;
     left.succeed(WorkRequest::send(left.at(0..64)));
     right.expect_recv(C::Success);
@@ -162,8 +162,14 @@ fn a_region_that_a_request_in_flight_names_is_in_use(_: &Device) {
 fn a_region_is_free_when_its_requests_have_completed(_: &Device) {
     let (mut left, right) = pair(rc());
     let region = left.expose(4096, everything(), 0);
-    left.post(WorkRequest::write(region.element(0..64), right.remote(0)));
-    left.post(WorkRequest::read(region.element(64..128), right.remote(0)));
+    left.post(WorkRequest::write(
+        region.element(0..64).unwrap(),
+        right.remote(0),
+    ));
+    left.post(WorkRequest::read(
+        region.element(64..128).unwrap(),
+        right.remote(0),
+    ));
     let region = region.deregister().unwrap_err().object;
     // Its completion covers the two before it.
     left.succeed(WorkRequest::write(left.at(0..8), right.remote(0)));
@@ -290,7 +296,7 @@ fn objects_outlive_the_handle_of_their_context(_: &Device) {
     super::end::init(&mut qp, rc());
     super::end::rtr(&mut qp, own, rc());
     super::end::rts(&mut qp, rc());
-    let write = WorkRequest::write(memory.element(0..8), memory.remote(8));
+    let write = WorkRequest::write(memory.element(0..8).unwrap(), memory.remote(8));
     qp.post_one(write.signaled()).unwrap();
     let mut completions = Vec::new();
     let start = std::time::Instant::now();

@@ -147,7 +147,7 @@ fn a_fetch_and_add_into_an_element_with_a_wrong_key_fails_here(_: &Device) {
 fn elsewhere(end: &End) -> Element {
     let domain = end.context.alloc_pd().unwrap();
     let region = domain.expose(4096, everything()).unwrap();
-    region.element(0..8)
+    region.element(0..8).unwrap()
 }
 
 fn a_write_from_a_region_of_another_domain_fails_here(device: &Device) {
@@ -174,7 +174,7 @@ fn an_element_that_ends_after_its_region_fails_here(_: &Device) {
 
 /// Of a region that the device may read and no more.
 fn read_only(end: &End) -> Element {
-    end.expose(4096, Access::NONE, 1).element(0..8)
+    end.expose(4096, Access::NONE, 1).element(0..8).unwrap()
 }
 
 fn messages_and_writes_do_without_local_write(_: &Device) {
