@@ -66,6 +66,15 @@ reasons! {
     UNALIGNED_AT_POST = "unaligned-at-post",
         "An unaligned atomic is refused when it is posted.",
         "rdma-core 44, providers/rxe/rxe.c, validate_send_wr: EINVAL; the layer names it.";
+    LONG_DATAGRAMS = "long-datagrams",
+        "A datagram that is longer than the port takes would succeed, and nothing be sent: the layer refuses it when it is posted.",
+        "rxe_req.c, rxe_requester, beside its note of C10-93.1.1 (Linux 6.1).";
+    KEYS_AS_THEY_ARE = "keys-as-they-are",
+        "A key with the highest bit is sent as it is, in place of the sender's own.",
+        "rxe_req.c, init_req_packet puts wr.ud.remote_qkey into the header (Linux 6.1).";
+    SHORT_RECEIVES_END = "short-receives-end",
+        "A datagram that is longer than its receive ends the receive with LOC_QP_OP_ERR.",
+        "rxe_resp.c, rxe_responder: RESPST_ERR_LENGTH completes the receive of unreliable types, too (Linux 6.1).";
     ATOMIC_FOR_ITSELF = "atomic-for-itself",
         "Atomics are atomic among themselves, and not against the processor's.",
         "query_device says IBV_ATOMIC_HCA; rxe_resp.c, process_atomic: a load and a store under a lock of the driver (Linux 6.1).";
