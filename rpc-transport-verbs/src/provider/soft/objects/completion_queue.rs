@@ -1,0 +1,81 @@
+//! Completion queues: a place in a context.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::super::super::limits::in_range;
+use super::super::completion_channel::ChannelEvents;
+use super::super::domain::Domain;
+use super::{MAX_CQE, place32};
+use crate::verbs::{VerbsError, WorkCompletion};
+
+#[derive(Debug)]
+pub(crate) struct CompletionQueue {
+    pub(super) domain: Arc<Domain>,
+    pub(super) place: usize,
+    pub(super) number: u32,
+    pub(super) channel: Option<Arc<ChannelEvents>>,
+}
+
+impl CompletionQueue {
+    pub(crate) fn arm(&self, solicited_only: bool) -> Result<(), VerbsError> {
+        if self.channel.is_none() {
+            return Err(VerbsError::NoCompletionChannel);
+        }
+        let mut state = self.domain.enter()?;
+        state.arm(self.place, solicited_only);
+        let is_at_rest = state.is_at_rest();
+        drop(state);
+        let node = &self.domain.node;
+        // Relaxed: see `Engine::tick`, which says so before it enters the context.
+        if !is_at_rest && node.is_resting.load(Ordering::Relaxed) {
+            node.wake_engine();
+        }
+        Ok(())
+    }
+
+    #[inline]
+    pub(crate) fn poll(
+        &self,
+        out: &mut Vec<WorkCompletion>,
+        max: usize,
+    ) -> Result<usize, VerbsError> {
+        self.domain.enter()?.poll(self.place, out, max)
+    }
+
+    pub(crate) fn resize(&self, depth: usize) -> Result<(), VerbsError> {
+        let mut state = self.domain.enter()?;
+        let queue = &mut state.completion_queues[self.place];
+        in_range("resize_cq", "depth", depth, queue.len().max(1), MAX_CQE)?;
+        queue.set_capacity(depth);
+        Ok(())
+    }
+
+    pub(crate) fn capacity(&self) -> usize {
+        match self.domain.enter() {
+            Ok(state) => state.completion_queues[self.place].capacity(),
+            // Nothing works in the child of a fork, and nothing fits.
+            Err(_) => 0,
+        }
+    }
+
+    pub(crate) fn number(&self) -> u32 {
+        self.number
+    }
+}
+
+impl Drop for CompletionQueue {
+    fn drop(&mut self) {
+        // Its queue pairs hold it, so they are gone.
+        if let Ok(mut state) = self.domain.enter() {
+            let _ = state.completion_queues.try_remove(self.place);
+            let place = place32(self.place);
+            state.overrun.retain(|overrun| *overrun != place);
+            drop(state);
+            // Nobody is told of a queue that is gone.
+            if let Some(channel) = &self.channel {
+                channel.forget(self.number);
+            }
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! Protection domains, and what is registered in them.
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use super::super::super::limits::in_range;
+use super::super::domain::{Domain, SharedReceives};
+use super::super::regions::MAX_REGIONS;
+use super::super::shared_memory::SharedMemory;
+use super::super::unsupported::check_access;
+use super::super::work_queues::ReceiveQueue;
+use super::{LIMITS, MAX_QUEUES, MAX_REGION_LEN, MAX_WR, SharedReceiveQueue, exhausted};
+use crate::verbs::{Access, LocalKey, RemoteKey, VerbsError};
+
+#[derive(Debug)]
+pub(crate) struct ProtectionDomain {
+    pub(in super::super) domain: Arc<Domain>,
+    pub(in super::super) number: u32,
+}
+
+impl ProtectionDomain {
+    pub(crate) fn register(&self, len: usize, access: Access) -> Result<MemoryRegion, VerbsError> {
+        self.domain.node.check()?;
+        in_range("register", "len", len, 1, MAX_REGION_LEN)?;
+        check_access(access)?;
+        let memory = SharedMemory::arena(len).map_err(|source| VerbsError::Os {
+            call: "register",
+            source,
+        })?;
+        let node = &*self.domain.node;
+        let (memory, arena) = (Arc::new(memory), node.next_arena());
+        let bytes = (memory.mapping.start(), memory.mapping.len());
+        let mut state = self.domain.enter()?;
+        if state.regions.len() == MAX_REGIONS {
+            return Err(exhausted("register", "memory regions", MAX_REGIONS));
+        }
+        let (local_key, remote_key) =
+            state
+                .regions
+                .insert(node.next_serial(), self.number, bytes, access, arena);
+        drop(state);
+        self.domain.add_arena(arena, Arc::clone(&memory));
+        node.announce_arena(&self.domain, arena, &memory.fd);
+        let domain = Arc::clone(&self.domain);
+        Ok(MemoryRegion {
+            domain,
+            memory,
+            arena,
+            local_key,
+            remote_key,
+        })
+    }
+
+    pub(crate) fn create_srq(
+        &self,
+        max_wr: usize,
+        max_sge: usize,
+    ) -> Result<SharedReceiveQueue, VerbsError> {
+        self.domain.node.check()?;
+        in_range("create_srq", "max_wr", max_wr, 1, MAX_WR)?;
+        in_range("create_srq", "max_sge", max_sge, 0, LIMITS.max_sge)?;
+        let number = self.domain.node.next_serial();
+        let queue = ReceiveQueue::new(max_wr);
+        let mut state = self.domain.enter()?;
+        if state.shared_receive_queues.len() == MAX_QUEUES {
+            return Err(exhausted("create_srq", "shared receive queues", MAX_QUEUES));
+        }
+        let place = state.shared_receive_queues.insert(SharedReceives {
+            queue,
+            number,
+            domain: self.number,
+        });
+        Ok(SharedReceiveQueue {
+            domain: Arc::clone(&self.domain),
+            place,
+            number,
+        })
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct MemoryRegion {
+    domain: Arc<Domain>,
+    memory: Arc<SharedMemory>,
+    arena: u64,
+    local_key: LocalKey,
+    remote_key: RemoteKey,
+}
+
+impl MemoryRegion {
+    pub(crate) fn start(&self) -> NonNull<u8> {
+        self.memory.mapping.start()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.memory.mapping.len()
+    }
+
+    pub(crate) fn local_key(&self) -> LocalKey {
+        self.local_key
+    }
+
+    pub(crate) fn remote_key(&self) -> RemoteKey {
+        self.remote_key
+    }
+}
+
+impl Drop for MemoryRegion {
+    fn drop(&mut self) {
+        // The owner word waits for a copy in progress, and no later one finds the key. In the child
+        // of a fork there is nothing to take back.
+        if let Ok(mut state) = self.domain.enter() {
+            state.regions.remove(self.local_key);
+            drop(state);
+            self.domain.remove_arena(self.arena);
+            self.domain.node.withdraw_arena(self.arena);
+        }
+    }
+}

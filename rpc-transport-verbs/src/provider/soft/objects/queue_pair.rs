@@ -1,0 +1,345 @@
+//! Queue pairs: a place in a context, and what it takes to connect one and to end it.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::super::super::limits::in_range;
+use super::super::super::{
+    Operation, QueuePairConfig, ReceiveList, ReceiveWork, SendWork, Sge, WindowBinding, Work,
+};
+use super::super::domain::Domain;
+use super::super::faults::point;
+use super::super::general_send::Outstanding;
+use super::super::link_message::LinkMessage;
+use super::super::peer::Peer;
+use super::super::queue_pair::{Link, Retry, SoftQueuePair, remote_of};
+use super::super::ring::RingReceiver;
+use super::super::unreliable::Waiting;
+use super::super::unsupported::check_extended;
+use super::super::wake::MAX_READY;
+use super::super::work_queues::{ReceiveQueue, SendQueue};
+use super::{
+    CompletionQueue, MAX_INLINE, MAX_SGE, MAX_WR, ProtectionDomain, SharedReceiveQueue, all_taken,
+    exhausted, not_posted, place32,
+};
+use crate::verbs::{
+    ModifyError, PostError, PostErrorReason, QpAttributes, QpNum, QpState, QpType,
+    QueuePairCapabilities, RemoteKey, VerbsError, WrId,
+};
+
+impl ProtectionDomain {
+    pub(crate) fn create_qp(
+        &self,
+        send_cq: &CompletionQueue,
+        recv_cq: &CompletionQueue,
+        srq: Option<&SharedReceiveQueue>,
+        config: &QueuePairConfig<'_>,
+    ) -> Result<QueuePair, VerbsError> {
+        self.domain.node.check()?;
+        check_extended(config)?;
+        let call = "create_qp";
+        let is_ours = |domain: &Arc<Domain>| Arc::ptr_eq(domain, &self.domain);
+        for (ours, object) in [
+            (is_ours(&send_cq.domain), "send_cq"),
+            (is_ours(&recv_cq.domain), "recv_cq"),
+            (srq.is_none_or(|srq| is_ours(&srq.domain)), "srq"),
+        ] {
+            if !ours {
+                return Err(VerbsError::ForeignObject { call, object });
+            }
+        }
+        let max_recv_wr = if srq.is_some() { 0 } else { config.max_recv_wr };
+        in_range(call, "max_send_wr", config.max_send_wr, 1, MAX_WR)?;
+        in_range(call, "max_recv_wr", max_recv_wr, 0, MAX_WR)?;
+        in_range(call, "max_send_sge", config.max_send_sge, 0, MAX_SGE)?;
+        let max_recv_sge = if srq.is_some() {
+            0
+        } else {
+            config.max_recv_sge
+        };
+        in_range(call, "max_recv_sge", max_recv_sge, 0, MAX_SGE)?;
+        in_range(
+            call,
+            "max_inline_data",
+            config.max_inline_data,
+            0,
+            MAX_INLINE,
+        )?;
+        let number = self
+            .domain
+            .node
+            .allocate_qp_num(&self.domain)
+            .ok_or_else(|| exhausted(call, "queue-pair numbers", 1 << 24))?;
+        let qp = SoftQueuePair {
+            number: QpNum(number),
+            qp_type: config.qp_type,
+            domain: self.number,
+            state: QpState::Reset,
+            attributes: QpAttributes::default(),
+            send_cq: send_cq.place,
+            recv_cq: recv_cq.place,
+            srq: srq.map(|srq| srq.place),
+            sq_sig_all: config.sq_sig_all,
+            sends: SendQueue::new(config.max_send_wr),
+            waiting: Waiting::new(),
+            receives: ReceiveQueue::new(max_recv_wr),
+            link: Link::default(),
+            retry: Retry::default(),
+            outstanding: Outstanding::default(),
+            is_hot: false,
+            is_awaiting: false,
+            is_unacked: false,
+            empty_looks: 0,
+            draining: None,
+            established: false,
+        };
+        let place = self
+            .insert(qp)
+            .inspect_err(|_| self.domain.node.free_qp_num(number))?;
+        self.domain.node.set_place(number, place);
+        Ok(QueuePair {
+            domain: Arc::clone(&self.domain),
+            place,
+            number: QpNum(number),
+            capabilities: QueuePairCapabilities {
+                max_send_wr: config.max_send_wr,
+                max_recv_wr,
+                max_send_sge: config.max_send_sge,
+                max_recv_sge,
+                max_inline_data: MAX_INLINE,
+            },
+            is_reliable: config.qp_type == QpType::ReliableConnection,
+            is_connected: false,
+            is_destroyed: false,
+        })
+    }
+
+    fn insert(&self, qp: SoftQueuePair) -> Result<u32, VerbsError> {
+        let mut state = self.domain.enter()?;
+        if let Some(srq) = qp.srq
+            && state.shared_receive_queues[srq].domain != self.number
+        {
+            return Err(VerbsError::ForeignObject {
+                call: "create_qp",
+                object: "srq",
+            });
+        }
+        if state.queue_pairs.len() == MAX_READY {
+            return Err(exhausted("create_qp", "queue pairs", MAX_READY));
+        }
+        let place = state.queue_pairs.insert(qp);
+        state.places = state.places.max(place + 1);
+        Ok(place32(place))
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct QueuePair {
+    pub(in super::super) domain: Arc<Domain>,
+    pub(in super::super) place: u32,
+    number: QpNum,
+    capabilities: QueuePairCapabilities,
+    /// It has rings.
+    is_reliable: bool,
+    /// Counted among those for which the engine ticks.
+    is_connected: bool,
+    is_destroyed: bool,
+}
+
+impl QueuePair {
+    pub(crate) fn qp_num(&self) -> QpNum {
+        self.number
+    }
+
+    pub(crate) fn capabilities(&self) -> QueuePairCapabilities {
+        self.capabilities
+    }
+
+    pub(crate) fn state(&self) -> Result<QpState, VerbsError> {
+        Ok(self.domain.enter()?.queue_pairs[self.place as usize].state)
+    }
+
+    pub(crate) fn query(&self) -> Result<QpAttributes, VerbsError> {
+        Ok(self.domain.enter()?.query(self.place))
+    }
+
+    pub(crate) fn modify(
+        &mut self,
+        from: QpState,
+        to: QpState,
+        attributes: &QpAttributes,
+    ) -> Result<(), ModifyError> {
+        let own = self.domain.node.gid;
+        let state = self.domain.enter()?;
+        let qp = &state.queue_pairs[self.place as usize];
+        qp.check_values(attributes)
+            .and_then(|()| qp.check_reach(attributes, own))
+            .map_err(|wrong| wrong.at(from, to))?;
+        drop(state);
+        let ready = match (from, to) {
+            (QpState::Init, QpState::Rtr) if self.is_reliable => Some(self.connect(attributes)?),
+            _ => None,
+        };
+        let mut state = self.domain.enter()?;
+        state.modify(self.place, to, attributes, ready)?;
+        if !state.overrun.is_empty() {
+            state.fail_overrun();
+        }
+        drop(state);
+        match to {
+            QpState::Reset => self.set_connected(false),
+            QpState::Rtr if self.is_reliable => self.set_connected(true),
+            QpState::Rts if !self.is_reliable => self.send_unreliable(),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Makes this side's ring and tells the peer of it: outside of the owner word, because sockets
+    /// may make one wait.
+    fn connect(&self, attributes: &QpAttributes) -> Result<(RingReceiver, Arc<Peer>), ModifyError> {
+        let fail = |action| move |source| ModifyError::Os { action, source };
+        // All three are required for this transition, so that they are there.
+        let (gid, remote) = remote_of(attributes).unwrap_or((self.domain.node.gid, self.number));
+        let psn = attributes.rq_psn.unwrap_or_default();
+        let peer = self.domain.node.connect(gid)?;
+        let may_be_read = attributes.max_dest_rd_atomic.unwrap_or(0) > 0;
+        let receiver = RingReceiver::new(psn.get(), may_be_read).map_err(fail("make a ring"))?;
+        let attach = LinkMessage::Attach {
+            from: self.number.0,
+            to: remote.0,
+            context: self.domain.number,
+            ready_index: self.place,
+        };
+        self.domain
+            .node
+            .attach(&self.domain, gid, attach, receiver.fd())
+            .map_err(fail("tell the peer of its ring"))?;
+        point!(Attach);
+        Ok((receiver, peer))
+    }
+
+    fn set_connected(&mut self, connected: bool) {
+        if self.is_connected == connected {
+            return;
+        }
+        self.is_connected = connected;
+        let node = &*self.domain.node;
+        if connected {
+            node.connected.fetch_add(1, Ordering::AcqRel);
+            // It may be sleeping without a tick.
+            node.wake_engine();
+        } else {
+            node.connected.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+
+    #[inline]
+    pub(crate) fn post_send(&mut self, work: &[SendWork]) -> Result<(), PostError> {
+        if !self.is_reliable {
+            return self.post_send_unreliable(work);
+        }
+        let mut state = self.domain.enter().map_err(not_posted)?;
+        let posted = state.post_send(self.place, work);
+        if !state.overrun.is_empty() {
+            state.fail_overrun();
+        }
+        posted
+    }
+
+    pub(crate) fn post(&mut self, work: &[Work], elements: &[Sge]) -> Result<(), PostError> {
+        let mut state = self.domain.enter().map_err(not_posted)?;
+        let posted = state.post(self.place, work, elements);
+        if !state.overrun.is_empty() {
+            state.fail_overrun();
+        }
+        drop(state);
+        if !self.is_reliable {
+            self.send_unreliable();
+        }
+        posted
+    }
+
+    pub(crate) fn bind_mw(
+        &mut self,
+        wr_id: WrId,
+        binding: WindowBinding,
+        signaled: bool,
+    ) -> Result<RemoteKey, PostError> {
+        let key = binding.key;
+        let work = Work {
+            wr_id,
+            operation: Operation::BindWindow(binding),
+            first_element: 0,
+            element_count: 0,
+            destination: None,
+            signaled,
+            fenced: false,
+            solicited: false,
+            inline: false,
+        };
+        self.post(&[work], &[]).map(|()| key)
+    }
+
+    pub(crate) fn post_recv_lists(
+        &self,
+        work: &[ReceiveList],
+        elements: &[Sge],
+    ) -> Result<(), PostError> {
+        let mut state = self.domain.enter().map_err(not_posted)?;
+        let qp = &mut state.queue_pairs[self.place as usize];
+        if qp.state == QpState::Reset {
+            let reason = PostErrorReason::State { state: qp.state };
+            return Err(PostError { taken: 0, reason });
+        }
+        let capacity = qp.receives.capacity();
+        let taken = qp.receives.push_lists(work, elements);
+        if qp.state == QpState::Error {
+            state.flush_receives(self.place);
+            if !state.overrun.is_empty() {
+                state.fail_overrun();
+            }
+        }
+        all_taken(taken, work.len(), capacity)
+    }
+
+    #[inline]
+    pub(crate) fn post_recv(&self, work: &[ReceiveWork]) -> Result<(), PostError> {
+        let mut state = self.domain.enter().map_err(not_posted)?;
+        let qp = &mut state.queue_pairs[self.place as usize];
+        if qp.state == QpState::Reset {
+            let reason = PostErrorReason::State { state: qp.state };
+            return Err(PostError { taken: 0, reason });
+        }
+        let capacity = qp.receives.capacity();
+        let taken = qp.receives.push(work);
+        if qp.state == QpState::Error {
+            state.flush_receives(self.place);
+            if !state.overrun.is_empty() {
+                state.fail_overrun();
+            }
+        }
+        all_taken(taken, work.len(), capacity)
+    }
+
+    pub(crate) fn destroy(&mut self) {
+        if std::mem::replace(&mut self.is_destroyed, true) {
+            return;
+        }
+        // In the child of a fork there is nothing to destroy.
+        let Ok(mut state) = self.domain.enter() else {
+            return;
+        };
+        state.disconnect(self.place);
+        state.queue_pairs.remove(self.place as usize);
+        drop(state);
+        self.set_connected(false);
+        self.domain.node.free_qp_num(self.number.0);
+    }
+}
+
+impl Drop for QueuePair {
+    fn drop(&mut self) {
+        self.destroy();
+    }
+}
