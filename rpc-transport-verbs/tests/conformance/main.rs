@@ -52,6 +52,7 @@ mod memory_windows;
 mod multicast;
 mod objects;
 mod one_sided;
+mod one_sided_processes;
 mod ownership;
 mod processes;
 mod protection;
@@ -108,6 +109,7 @@ const SECTIONS: &[Section] = &[
     multicast::CASES,
     threads::CASES,
     processes::CASES,
+    one_sided_processes::CASES,
 ];
 
 fn main() -> ExitCode {

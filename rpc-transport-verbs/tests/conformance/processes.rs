@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use super::case::{Section, case};
 use super::deviations as rxe;
 use super::device::Device;
+use super::one_sided_processes;
 use super::verbs_side::{self, HANG, Plan, Side, failed, received, rts, sent};
 use rpc_transport_verbs::verbs::{
     AckTimeout, CompletionStatus, Gid, Psn, QpNum, QpState, RemoteEndpoint, RetryCount,
@@ -68,7 +69,7 @@ pub(crate) const CASES: Section = Section {
 
 const ROLE: &str = "VERBS_PEER_ROLE";
 
-fn tell(mut to: impl Write, endpoint: RemoteEndpoint) {
+pub(crate) fn tell(mut to: impl Write, endpoint: RemoteEndpoint) {
     let gid = Ipv6Addr::from(endpoint.gid.0);
     let RemoteEndpoint {
         lid, qp_num, psn, ..
@@ -77,7 +78,7 @@ fn tell(mut to: impl Write, endpoint: RemoteEndpoint) {
     to.flush().unwrap();
 }
 
-fn hear(from: &mut impl BufRead) -> RemoteEndpoint {
+pub(crate) fn hear(from: &mut impl BufRead) -> RemoteEndpoint {
     let words = hear_line(from);
     let mut words = words.split(' ');
     let mut next = || words.next().expect("four words");
@@ -93,7 +94,7 @@ fn hear(from: &mut impl BufRead) -> RemoteEndpoint {
     }
 }
 
-fn hear_line(from: &mut impl BufRead) -> String {
+pub(crate) fn hear_line(from: &mut impl BufRead) -> String {
     loop {
         let mut line = String::new();
         assert_ne!(from.read_line(&mut line).unwrap(), 0, "the peer has ended");
@@ -155,6 +156,11 @@ impl Drop for Peer {
     }
 }
 
+/// The environment variable that makes a process a peer.
+pub(crate) fn role() -> &'static str {
+    ROLE
+}
+
 /// Whether this process was started as a peer.
 pub(crate) fn is_peer() -> bool {
     std::env::var_os(ROLE).is_some()
@@ -163,6 +169,9 @@ pub(crate) fn is_peer() -> bool {
 /// What a process runs that was started as a peer.
 pub(crate) fn run_peer() -> ExitCode {
     let role = std::env::var(ROLE).expect("it is a peer");
+    if let Some(role) = role.strip_prefix(one_sided_processes::ROLES) {
+        return one_sided_processes::run_peer(role);
+    }
     if role == "alone" {
         contexts_come_and_go();
         return ExitCode::SUCCESS;
