@@ -291,7 +291,7 @@ impl ReceiveQueue {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Completion {
     pub(super) wr_id: WrId,
-    /// The number of a [`CompletionStatus`](crate::verbs::CompletionStatus).
+    /// The number of a [`CompletionStatus`].
     pub(super) status: u32,
     pub(super) opcode: CompletionOpcode,
     pub(super) extras: Extras,
