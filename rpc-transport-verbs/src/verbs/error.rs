@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-use super::memory_region::Access;
+use super::memory_region::{Access, RemoteKey};
 use super::memory_window::WindowType;
 use super::queue_pair_attributes::QpNum;
 use super::queue_pair_state::{Attribute, QpState, QpType};
@@ -425,6 +425,28 @@ pub enum PostErrorReason {
         window_type: WindowType,
         /// What binds it.
         by: &'static str,
+    },
+    /// The key of a memory window is its own, but for the lower eight bits (`EINVAL`).
+    #[error("the key {:#x} is not of the window that has {:#x}: the upper 24 bits are the window's", .key.0, .window.0)]
+    WindowKey {
+        /// What was asked for.
+        key: RemoteKey,
+        /// The key that the window has.
+        window: RemoteKey,
+    },
+    /// There is nothing to be invalidated (`EINVAL`). Most devices find that out themselves, and complete the
+    /// request in error.
+    #[error("the key {:#x} is of a memory window that is bound to nothing", .key.0)]
+    WindowNotBound {
+        /// The key.
+        key: RemoteKey,
+    },
+    /// Something in it belongs to another protection domain than the rest (`EINVAL`). Some devices find that
+    /// out themselves, and complete the request in error.
+    #[error("{object} belongs to another protection domain")]
+    OtherDomain {
+        /// What.
+        object: &'static str,
     },
     /// Something in it belongs to another device or context (`EINVAL`).
     #[error("{object} belongs to another context")]

@@ -12,7 +12,7 @@ use super::super::limits::in_range;
 use super::completion_channel::{Channel, CompletionChannel};
 use super::context::Handle;
 use super::{BATCH, check, log_leak, next_number, not_supported, os_error, to_u32};
-use crate::verbs::{CompletionOpcode, Extras, QpNum, VerbsError, WorkCompletion, WrId};
+use crate::verbs::{CompletionOpcode, Extras, QpNum, RemoteKey, VerbsError, WorkCompletion, WrId};
 
 /// Events of a queue that are acknowledged at a time: the library takes a mutex for each call.
 const ACKNOWLEDGED_AT_ONCE: u32 = 64;
@@ -25,6 +25,8 @@ pub(super) struct Queue {
     /// Where it raises events; and what was taken from there and not acknowledged yet.
     channel: Option<Arc<Channel>>,
     unacknowledged: AtomicU32,
+    /// What says in a completion that a key was taken away.
+    with_inv: u32,
     /// The queue pairs of datagrams that receive to it.
     pub(super) datagrams: Datagrams,
     pub(super) handle: Arc<Handle>,
@@ -119,6 +121,10 @@ impl CompletionQueue {
             number,
             channel,
             unacknowledged: AtomicU32::new(0),
+            with_inv: match handle.is_soft_roce {
+                true => WITH_INV | WITH_INV_OF_SOFT_ROCE,
+                false => WITH_INV,
+            },
             datagrams: Datagrams::default(),
             handle: Arc::clone(handle),
         });
@@ -144,7 +150,7 @@ impl CompletionQueue {
         self.queue.handle.fork_guard.check()?;
         let mut batch = [const { MaybeUninit::<ibv_wc>::uninit() }; BATCH];
         let mut polled = 0;
-        let datagrams = &self.queue.datagrams;
+        let queue = &*self.queue;
         while polled < max {
             let wanted = (max - polled).min(BATCH);
             // SAFETY: the queue is alive, and there is room for as many as are wanted.
@@ -160,7 +166,7 @@ impl CompletionQueue {
             for raw in &batch[..count.min(wanted)] {
                 // SAFETY: the library has written the first `count`; what it leaves out on an error
                 // (everything but `wr_id`, `status`, `qp_num`) is never looked at below.
-                out.push(unsafe { completion(raw.as_ptr(), datagrams) });
+                out.push(unsafe { completion(raw.as_ptr(), queue) });
             }
             polled += count;
             if count < wanted {
@@ -254,7 +260,7 @@ impl Datagrams {
 /// `raw` points to a completion of which `wr_id`, `status` and `qp_num` have been written, and on
 /// success all that its kind has.
 #[inline]
-unsafe fn completion(raw: *const ibv_wc, datagrams: &Datagrams) -> WorkCompletion {
+unsafe fn completion(raw: *const ibv_wc, queue: &Queue) -> WorkCompletion {
     // SAFETY: written in every completion, says the caller.
     let (wr_id, status, qp_num) = unsafe { ((*raw).wr_id, (*raw).status, (*raw).qp_num) };
     let mut completion = WorkCompletion {
@@ -276,12 +282,12 @@ unsafe fn completion(raw: *const ibv_wc, datagrams: &Datagrams) -> WorkCompletio
                 ibv_wc_opcode::IBV_WC_RECV => {
                     completion.opcode = CompletionOpcode::Receive;
                     completion.byte_len = (*raw).byte_len;
-                    let is_plain = (*raw).wc_flags & (WITH_IMM | WITH_INV) == 0;
-                    if !is_plain || datagrams.contains(completion.qp_num) {
-                        received(raw, datagrams, &mut completion);
+                    let is_plain = (*raw).wc_flags & (WITH_IMM | queue.with_inv) == 0;
+                    if !is_plain || queue.datagrams.contains(completion.qp_num) {
+                        received(raw, queue, &mut completion);
                     }
                 }
-                _ => other_than_message(raw, datagrams, &mut completion),
+                _ => other_than_message(raw, queue, &mut completion),
             }
         }
     }
@@ -290,6 +296,9 @@ unsafe fn completion(raw: *const ibv_wc, datagrams: &Datagrams) -> WorkCompletio
 
 const WITH_IMM: u32 = ibv_wc_flags::IBV_WC_WITH_IMM.0;
 const WITH_INV: u32 = ibv_wc_flags::IBV_WC_WITH_INV.0;
+/// The same from Soft-RoCE's driver, which writes the number that the kernel has for it inside (Linux 6.1,
+/// rxe_resp.c). In the header that is `IBV_WC_IP_CSUM_OK`, which it never means.
+const WITH_INV_OF_SOFT_ROCE: u32 = 1 << 2;
 
 /// What a receive may have besides its length.
 ///
@@ -297,7 +306,7 @@ const WITH_INV: u32 = ibv_wc_flags::IBV_WC_WITH_INV.0;
 ///
 /// As for [`completion`], of a receive that succeeded.
 #[cold]
-unsafe fn received(raw: *const ibv_wc, datagrams: &Datagrams, completion: &mut WorkCompletion) {
+unsafe fn received(raw: *const ibv_wc, queue: &Queue, completion: &mut WorkCompletion) {
     // SAFETY: written in every receive that succeeded, says the caller.
     let flags = unsafe { (*raw).wc_flags };
     // SAFETY: a flag says that it was written.
@@ -306,13 +315,15 @@ unsafe fn received(raw: *const ibv_wc, datagrams: &Datagrams, completion: &mut W
         // In the order of the wire. SAFETY: as above.
         completion.data = u32::from_be(unsafe { data().imm_data });
         completion.extras.0 |= Extras::IMMEDIATE;
-    } else if flags & WITH_INV != 0 {
+    } else if flags & queue.with_inv != 0 {
         // SAFETY: as above.
         completion.data = unsafe { data().invalidated_rkey };
+        let key = RemoteKey(completion.data);
+        queue.handle.windows.note_invalidated(key);
         completion.extras.0 |= Extras::INVALIDATED;
     }
     // Some drivers say of every receive that it has a global route.
-    if datagrams.contains(completion.qp_num) {
+    if queue.datagrams.contains(completion.qp_num) {
         // SAFETY: written in every receive of a datagram.
         completion.src_qp = unsafe { (*raw).src_qp };
         completion.extras.0 |= Extras::SOURCE;
@@ -326,11 +337,7 @@ unsafe fn received(raw: *const ibv_wc, datagrams: &Datagrams, completion: &mut W
 ///
 /// As for [`completion`], of a request that succeeded.
 #[cold]
-unsafe fn other_than_message(
-    raw: *const ibv_wc,
-    datagrams: &Datagrams,
-    completion: &mut WorkCompletion,
-) {
+unsafe fn other_than_message(raw: *const ibv_wc, queue: &Queue, completion: &mut WorkCompletion) {
     // SAFETY: written in every successful completion, says the caller.
     let (opcode, has_len) = match unsafe { (*raw).opcode } {
         ibv_wc_opcode::IBV_WC_RDMA_WRITE => (CompletionOpcode::RdmaWrite, false),
@@ -352,6 +359,6 @@ unsafe fn other_than_message(
     }
     if completion.opcode == CompletionOpcode::ReceiveRdmaWithImm {
         // SAFETY: a receive that succeeded.
-        unsafe { received(raw, datagrams, completion) };
+        unsafe { received(raw, queue, completion) };
     }
 }

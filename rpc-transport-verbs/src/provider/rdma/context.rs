@@ -17,6 +17,7 @@ use rdma_sys::{
 use super::super::fork_guard::ForkGuard;
 use super::super::limits::{AttributeLimits, in_range};
 use super::async_events::{self, Interruption};
+use super::binding::KnownWindows;
 use super::completion_channel::CompletionChannel;
 use super::completion_queue::CompletionQueue;
 use super::decode::{device_attributes, port_attributes};
@@ -60,6 +61,9 @@ pub(super) struct Handle {
     /// What it says of itself: the inline length, of which it says nothing, is 0 here.
     pub(super) limits: DeviceAttributes,
     pub(super) attribute_limits: AttributeLimits,
+    /// The kernel's software device, whose driver has ways of its own.
+    pub(super) is_soft_roce: bool,
+    pub(super) windows: KnownWindows,
 }
 
 // SAFETY: libibverbs locks what its calls share; the pointer is given to those calls only.
@@ -307,6 +311,7 @@ impl Context {
                 return Err(error);
             }
         };
+        let is_soft_roce = is_soft_roce(name);
         let handle = Arc::new(Handle {
             raw,
             library,
@@ -315,6 +320,8 @@ impl Context {
             fork_guard,
             limits,
             attribute_limits,
+            is_soft_roce,
+            windows: KnownWindows::new(is_soft_roce),
         });
         async_events::do_not_block(handle.async_fd()).map_err(os("prepare its event file"))?;
         let ports = 1..=limits.port_count;
@@ -459,6 +466,13 @@ impl Context {
             nak_received: now.nak_received.saturating_sub(before.nak_received),
         })
     }
+}
+
+/// Whether it is the kernel's software device: of the RDMA drivers, the one with a parent among the network
+/// devices.
+fn is_soft_roce(name: &str) -> bool {
+    let directory = std::path::Path::new(super::super::KERNEL_DEVICES);
+    directory.join(name).join("parent").exists()
 }
 
 /// One for the process, as each costs a page for ever.

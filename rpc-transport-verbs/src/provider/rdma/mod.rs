@@ -23,6 +23,7 @@
 //!   with the parent, whose objects they would destroy.
 
 mod async_events;
+mod binding;
 mod completion_channel;
 mod completion_queue;
 mod context;

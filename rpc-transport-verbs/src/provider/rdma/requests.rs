@@ -4,26 +4,18 @@
 use std::fmt;
 use std::os::raw::c_uint;
 use std::ptr::{self, NonNull};
-use std::sync::{Mutex, PoisonError};
 
 use rdma_sys::{
-    atomic_t, bind_mw_t, ibv_bind_mw, ibv_context, ibv_mw_bind, ibv_mw_bind_info, ibv_post_recv,
-    ibv_post_send, ibv_qp, ibv_recv_wr, ibv_send_flags as flag, ibv_send_wr, ibv_sge,
-    ibv_wr_opcode as opcode, rdma_t, ud_t,
+    atomic_t, bind_mw_t, ibv_context, ibv_post_recv, ibv_post_send, ibv_qp, ibv_recv_wr,
+    ibv_send_flags as flag, ibv_send_wr, ibv_sge, ibv_wr_opcode as opcode, rdma_t, ud_t,
 };
 
-use super::super::{
-    self as provider, Destination, Operation, ReceiveList, Sge, WindowBinding, Work,
-};
+use super::super::{self as provider, Destination, Operation, ReceiveList, Sge, Work};
+use super::binding::{Windows, bind_info, touched_once, touches_window};
 use super::queue_pair::QueuePair;
 use super::sge;
 use super::shared_receive_queue::{index_of, reason};
-use super::windows::WindowName;
-use crate::verbs::{PostError, PostErrorReason, QpState, RemoteKey, RemoteMemory, WrId};
-
-/// The library keeps a window's key in the window, and neither locks nor always writes it; and two threads may
-/// bind one window through two queue pairs.
-static WINDOW_KEYS: Mutex<()> = Mutex::new(());
+use crate::verbs::{PostError, PostErrorReason, QpState, RemoteMemory};
 
 /// The header's lists, kept for their memory.
 #[derive(Default)]
@@ -45,7 +37,7 @@ impl QueuePair {
         let mut taken = 0;
         while taken < work.len() {
             let rest = &work[taken..];
-            let list = &rest[..bound_once(rest)];
+            let list = &rest[..touched_once(rest)];
             self.post_list(raw, list, elements)
                 .map_err(|error| PostError {
                     taken: taken + error.taken,
@@ -57,7 +49,7 @@ impl QueuePair {
     }
 
     /// Where posting begins: some drivers take a send in any state, and carry it out later.
-    fn ready_to_send(&self) -> Result<NonNull<ibv_qp>, PostErrorReason> {
+    pub(super) fn ready_to_send(&self) -> Result<NonNull<ibv_qp>, PostErrorReason> {
         self.domain
             .handle
             .fork_guard
@@ -73,7 +65,7 @@ impl QueuePair {
         Err(PostErrorReason::State { state })
     }
 
-    /// One list, with one doorbell, in which no window is bound twice.
+    /// One list, with one doorbell, in which no window is touched twice.
     fn post_list(
         &mut self,
         raw: NonNull<ibv_qp>,
@@ -88,6 +80,10 @@ impl QueuePair {
         raw_elements.clear();
         raw_elements.extend(elements.iter().map(raw_element));
         let first_element = raw_elements.as_mut_ptr();
+        let windows = work
+            .iter()
+            .any(touches_window)
+            .then(|| self.domain.handle.windows.lock());
         let mut wrong = None;
         for work in work {
             let too_long = match work.destination {
@@ -95,7 +91,8 @@ impl QueuePair {
                 None => None,
             };
             let first = first_element.wrapping_add(work.first_element);
-            match too_long.map_or_else(|| request(raw, work, first), Err) {
+            let known = windows.as_ref();
+            match too_long.map_or_else(|| request(raw, work, first, known), Err) {
                 Ok(request) => requests.push(request),
                 Err(reason) => {
                     wrong = Some(reason);
@@ -112,8 +109,6 @@ impl QueuePair {
         let mut taken = 0;
         if count > 0 {
             let work = &work[..count];
-            let binds = work.iter().any(|work| bound(work).is_some());
-            let _keys = binds.then(|| WINDOW_KEYS.lock().unwrap_or_else(PoisonError::into_inner));
             let mut refused = ptr::null_mut();
             // SAFETY: the queue pair is alive, and the list is whole. What it names belongs to the device
             // from now on (see the module `provider`).
@@ -122,10 +117,8 @@ impl QueuePair {
                 0 => count,
                 _ => index_of(first, refused, count),
             };
-            for (window, key) in work[..taken].iter().filter_map(bound) {
-                // SAFETY: the window lives until the request has completed, and its key is written under
-                // the lock that is held.
-                unsafe { (*window.0.as_ptr()).rkey = key.0 };
+            if let Some(mut windows) = windows {
+                windows.note_taken(&work[..taken]);
             }
             if errno != 0 {
                 let capacity = self.capabilities.max_send_wr;
@@ -140,35 +133,6 @@ impl QueuePair {
             Some(reason) => Err(PostError { taken, reason }),
             None => Ok(()),
         }
-    }
-
-    pub(crate) fn bind_mw(
-        &mut self,
-        wr_id: WrId,
-        binding: WindowBinding,
-        signaled: bool,
-    ) -> Result<RemoteKey, PostError> {
-        let refuse = |reason| PostError { taken: 0, reason };
-        let raw = self.ready_to_send().map_err(refuse)?;
-        let (window, bind_info) = bind_info(raw, &binding).map_err(refuse)?;
-        let mut bind = ibv_mw_bind {
-            wr_id: wr_id.to_raw(),
-            send_flags: if signaled {
-                flag::IBV_SEND_SIGNALED.0
-            } else {
-                0
-            },
-            bind_info,
-        };
-        let _keys = WINDOW_KEYS.lock().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: the queue pair is alive, and so are window and region until the request has completed; all
-        // are of one context.
-        let errno = unsafe { ibv_bind_mw(raw.as_ptr(), window.0.as_ptr(), &mut bind) };
-        if errno != 0 {
-            return Err(refuse(reason(errno, self.capabilities.max_send_wr)));
-        }
-        // SAFETY: alive, and read under the lock of keys. The library has written the new one.
-        Ok(RemoteKey(unsafe { (*window.0.as_ptr()).rkey }))
     }
 
     pub(crate) fn post_recv_lists(
@@ -186,33 +150,6 @@ impl QueuePair {
         });
         self.after_receives(raw);
         posted
-    }
-}
-
-/// How many of these can be posted as one list. Some drivers read the key that a window has from the window,
-/// where it has to be written after each binding: so a window that is bound again begins another list.
-fn bound_once(work: &[Work]) -> usize {
-    let mut windows = Vec::new();
-    for (index, work) in work.iter().enumerate() {
-        if let Some((window, _)) = bound(work) {
-            if windows.contains(&window) {
-                return index;
-            }
-            windows.push(window);
-        }
-    }
-    work.len()
-}
-
-/// The window that a request binds, and the key that this gives it.
-fn bound(work: &Work) -> Option<(WindowName, RemoteKey)> {
-    match work.operation {
-        Operation::BindWindow(WindowBinding {
-            window: provider::WindowName::Rdma(window),
-            key,
-            ..
-        }) => Some((window, key)),
-        _ => None,
     }
 }
 
@@ -242,6 +179,7 @@ fn request(
     qp: NonNull<ibv_qp>,
     work: &Work,
     elements: *mut ibv_sge,
+    windows: Option<&Windows<'_>>,
 ) -> Result<ibv_send_wr, PostErrorReason> {
     let mut flags: c_uint = 0;
     for (is_set, bit) in [
@@ -302,11 +240,17 @@ fn request(
             opcode::IBV_WR_ATOMIC_FETCH_AND_ADD
         }
         Operation::LocalInvalidate(key) => {
+            if let Some(windows) = windows {
+                windows.check_invalidate(key)?;
+            }
             data.invalidated_rkey = key.0;
             opcode::IBV_WR_LOCAL_INV
         }
         Operation::BindWindow(binding) => {
             let (window, bind_info) = bind_info(qp, &binding)?;
+            if let Some(windows) = windows {
+                windows.check_key(window, binding.key)?;
+            }
             request.bind_mw_tso_union.bind_mw = bind_mw_t {
                 mw: window.0.as_ptr(),
                 rkey: binding.key.0,
@@ -331,7 +275,7 @@ fn atomic(remote: RemoteMemory, compare_add: u64, swap: u64) -> atomic_t {
 }
 
 /// Refuses objects of other providers, devices and contexts: a driver takes them for its own.
-fn of_same_context(
+pub(super) fn of_same_context(
     qp: NonNull<ibv_qp>,
     context: *mut ibv_context,
     object: &'static str,
@@ -342,33 +286,6 @@ fn of_same_context(
     } else {
         Err(PostErrorReason::ForeignObject { object })
     }
-}
-
-fn bind_info(
-    qp: NonNull<ibv_qp>,
-    binding: &WindowBinding,
-) -> Result<(WindowName, ibv_mw_bind_info), PostErrorReason> {
-    let (object_of_window, object_of_region) = ("the memory window", "the region");
-    let provider::WindowName::Rdma(window) = binding.window else {
-        let object = object_of_window;
-        return Err(PostErrorReason::ForeignObject { object });
-    };
-    let provider::RegionName::Rdma(region) = binding.region else {
-        let object = object_of_region;
-        return Err(PostErrorReason::ForeignObject { object });
-    };
-    // SAFETY: both live until the request has completed; their contexts never change.
-    let (of_window, of_region) =
-        unsafe { ((*window.0.as_ptr()).context, (*region.0.as_ptr()).context) };
-    of_same_context(qp, of_window, object_of_window)?;
-    of_same_context(qp, of_region, object_of_region)?;
-    let bind_info = ibv_mw_bind_info {
-        mr: region.0.as_ptr(),
-        addr: binding.addr,
-        length: binding.len,
-        mw_access_flags: binding.access.bits(),
-    };
-    Ok((window, bind_info))
 }
 
 fn datagram(qp: NonNull<ibv_qp>, destination: &Destination) -> Result<ud_t, PostErrorReason> {

@@ -48,6 +48,9 @@ impl MemoryWindow {
         };
         // SAFETY: the library filled it in, and nobody binds it yet.
         let first_key = RemoteKey(unsafe { (*raw.as_ptr()).rkey });
+        if window_type == WindowType::Type2 {
+            domain.handle.windows.add(first_key);
+        }
         Ok(Self {
             raw,
             first_key,
@@ -67,6 +70,7 @@ impl MemoryWindow {
 impl Drop for MemoryWindow {
     fn drop(&mut self) {
         if self.domain.handle.is_ours() {
+            self.domain.handle.windows.remove(self.first_key);
             // SAFETY: allocated once; requests in flight that bind it hold it, so none is left. It may be
             // bound: that ends with it.
             log_leak("dealloc_mw", unsafe { ibv_dealloc_mw(self.raw.as_ptr()) });
