@@ -16,6 +16,8 @@ macro_rules! flags {
         pub struct $flags($bits);
 
         impl $flags {
+            /// None of them.
+            pub const NONE: Self = Self(0);
             $($(#[$flag_doc])* pub const $name: Self = Self(1 << $bit);)*
 
             /// Each with its name in the header, and with that of the field before it.

@@ -45,18 +45,15 @@ reasons! {
     WINDOW_BOUNDS = "window-bounds",
         "Through a window, everything of its region can be reached.",
         "rxe_resp.c, check_rkey: the range is checked against the window's region alone (Linux 6.1).";
-    WINDOW_DOMAINS = "window-domains",
-        "A type 1 window of another domain, and a region of another domain, can be bound.",
-        "rxe_mw.c, rxe_check_bind_mw compares the domains of type 2 windows and queue pairs alone (Linux 6.1).";
     WINDOW_HOLDS_QUEUE_PAIR = "window-holds-queue-pair",
         "A queue pair that bound a type 2 window is not destroyed until the window is gone, or 50 s are over.",
         "rxe_mw.c, rxe_do_bind_mw takes a reference to the queue pair; rxe_pool.c waits for it (Linux 6.1).";
     INVALIDATE_ANYWHERE = "invalidate-anywhere",
         "A type 2 window can be invalidated through queue pairs that it was not bound through.",
         "rxe_mw.c, rxe_check_invalidate_mw does not look at the queue pair (Linux 6.1).";
-    INVALIDATE_UNTOLD = "invalidate-untold",
-        "The completion of a message that took a key away does not say so.",
-        "rxe_resp.c, do_complete sets the flag of the kernel's numbering, 4, where libibverbs has 8 (Linux 6.1).";
+    INVALIDATE_OF_NOTHING = "invalidate-of-nothing",
+        "A local invalidate of a type 2 window that is bound to nothing would be the end of the kernel: the layer refuses it when it is posted.",
+        "rxe_mw.c, rxe_do_invalidate_mw gives back the queue pair of the window, a null pointer; seen in the guest (Linux 6.1).";
     INVALIDATE_ACKNOWLEDGED = "invalidate-acknowledged",
         "A message whose invalidate fails at the peer succeeds for its sender.",
         "rxe_resp.c, RESPST_ERR_INVALIDATE_RKEY: class J, without an answer of its own; the next acknowledges it (Linux 6.1).";

@@ -46,6 +46,7 @@ mod datagrams;
 mod devices_ports;
 mod end;
 mod errors;
+mod extended;
 mod inline_sge;
 mod memory_regions;
 mod memory_windows;
@@ -84,6 +85,7 @@ const SECTIONS: &[Section] = &[
     ownership::CASES,
     states::CASES,
     resets::CASES,
+    extended::CASES,
     send_queue::CASES,
     inline_sge::CASES,
     receive_queue::CASES,

@@ -53,6 +53,14 @@ pub(crate) const CASES: Section = Section {
             "specification: visibility"
         ),
         case!(
+            rights_that_are_rare_are_given_or_named,
+            "specification: access flags"
+        ),
+        case!(
+            a_zero_based_region_is_named_by_its_address_here,
+            "specification: access flags"
+        ),
+        case!(
             copies_outside_of_a_region_are_stopped_here,
             "specification: protection checks"
         ),
@@ -121,6 +129,42 @@ fn registered_memory_is_zeroed_and_as_long_as_asked_for(_: &Device) {
         region.write(0, &vec![7; len]).unwrap();
         assert!(region.to_vec(0..len).unwrap().iter().all(|byte| *byte == 7));
     }
+}
+
+/// What is given has to work.
+fn rights_that_are_rare_are_given_or_named(_: &Device) {
+    let (mut left, right) = pair(rc());
+    for (right_asked, name) in [
+        (Access::RELAXED_ORDERING, "RELAXED_ORDERING"),
+        (Access::HUGETLB, "HUGETLB"),
+        (Access::ON_DEMAND, "ON_DEMAND"),
+        (Access::FLUSH_GLOBAL, "FLUSH_GLOBAL"),
+        (Access::FLUSH_PERSISTENT, "FLUSH_PERSISTENT"),
+    ] {
+        match right.domain.expose(4096, everything() | right_asked) {
+            Ok(region) => {
+                left.fill(0..8, 9);
+                left.post(WorkRequest::write(left.at(0..8), region.remote(8)));
+                left.succeed(WorkRequest::read(left.at(8..16), region.remote(8)));
+                assert!(left.is_all(8..16, 9), "{name}");
+            }
+            Err(VerbsError::NotSupported { what, .. }) => assert!(what.contains(name), "{what}"),
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// Addresses that begin at 0 are for peers.
+fn a_zero_based_region_is_named_by_its_address_here(_: &Device) {
+    let (mut left, right) = pair(rc());
+    let region = left.expose(4096, everything() | Access::ZERO_BASED, 5);
+    let from = region.element(16..24).unwrap();
+    left.succeed(WorkRequest::write(from, right.remote(0)));
+    right.becomes(0..8, 5);
+    right.fill(0..8, 6);
+    let to = region.element(32..40).unwrap();
+    left.succeed(WorkRequest::read(to, right.remote(0)));
+    assert_eq!(region.to_vec(32..40).unwrap(), [6; 8]);
 }
 
 fn regions_of_one_byte_are_regions(_: &Device) {

@@ -1,8 +1,8 @@
 //! What can be done through memory windows, by whom, and how a key is taken away.
 
 use rpc_transport_verbs::verbs::{
-    Access, Binding, CompletionOpcode as O, CompletionStatus as C, QpState, RemoteKey, RnrRetry,
-    WindowType, WorkRequest,
+    Access, Binding, CompletionOpcode as O, CompletionStatus as C, PostErrorReason, QpState,
+    RemoteKey, RnrRetry, WindowType, WorkRequest,
 };
 
 use super::case::{Section, case};
@@ -86,6 +86,10 @@ pub(crate) const CASES: Section = Section {
         case!(
             a_local_invalidate_of_a_wrong_key_fails,
             "specification: memory windows; mw_test: UnsignaledLocalInvalidateError"
+        ),
+        case!(
+            a_local_invalidate_of_a_window_that_is_not_bound_fails,
+            "specification: memory windows"
         ),
         case!(
             a_local_invalidate_through_another_queue_pair_fails,
@@ -338,6 +342,33 @@ fn a_local_invalidate_of_a_wrong_key_fails(device: &Device) {
     assert_eq!(right.one().status, invalidate_failure(device));
 }
 
+/// Never bound, invalidated here, and invalidated by the peer.
+fn a_local_invalidate_of_a_window_that_is_not_bound_fails(device: &Device) {
+    let is_taken = device.deviates(&rxe::INVALIDATE_OF_NOTHING, true, false);
+    let fails = |right: &mut End, key| {
+        if is_taken {
+            let request = WorkRequest::local_invalidate(key);
+            right.expect(request, C::MemoryWindowBind);
+        } else {
+            let reason = right.refused(WorkRequest::local_invalidate(key));
+            assert_eq!(reason, PostErrorReason::WindowNotBound { key });
+        }
+    };
+    let (_left, mut right) = pair(rc());
+    let window = window(&right, WindowType::Type2);
+    fails(&mut right, window.key());
+
+    let (_left, mut right, _window, remote) = with_window(WindowType::Type2);
+    right.succeed(WorkRequest::local_invalidate(remote.key));
+    fails(&mut right, remote.key);
+
+    let (mut left, mut right, _window, remote) = with_window(WindowType::Type2);
+    right.recv(0..64);
+    left.succeed(WorkRequest::send_with_invalidate(vec![], remote.key));
+    right.expect_recv(C::Success);
+    fails(&mut right, remote.key);
+}
+
 fn a_local_invalidate_through_another_queue_pair_fails(device: &Device) {
     let (mut left, mut right, _window, remote) = with_window(WindowType::Type2);
     let _other = another(&mut right);
@@ -352,12 +383,7 @@ fn a_local_invalidate_through_another_queue_pair_fails(device: &Device) {
     }
 }
 
-/// What a completion says of a key that was taken away.
-fn told(device: &Device, key: RemoteKey) -> Option<RemoteKey> {
-    device.deviates(&rxe::INVALIDATE_UNTOLD, Some(key), None)
-}
-
-fn a_message_takes_a_window_away_and_says_so(device: &Device) {
+fn a_message_takes_a_window_away_and_says_so(_: &Device) {
     let (mut left, mut right, _window, remote) = with_window(WindowType::Type2);
     right.recv(0..64);
     left.fill(0..64, 7);
@@ -368,18 +394,18 @@ fn a_message_takes_a_window_away_and_says_so(device: &Device) {
     assert_eq!((seen.status, seen.opcode), (C::Success, Some(O::Send)));
     let seen = right.expect_recv(C::Success);
     assert_eq!((seen.opcode, seen.len), (Some(O::Receive), 64));
-    assert_eq!(seen.invalidated, told(device, remote.key));
+    assert_eq!(seen.invalidated, Some(remote.key));
     assert_eq!(seen.imm, None);
     assert!(right.is_all(0..64, 7));
     cannot_be_read(&mut left, remote);
 }
 
-fn a_message_without_bytes_takes_a_window_away(device: &Device) {
+fn a_message_without_bytes_takes_a_window_away(_: &Device) {
     let (mut left, mut right, _window, remote) = with_window(WindowType::Type2);
     right.recv_into(vec![]);
     left.succeed(WorkRequest::send_with_invalidate(vec![], remote.key));
     let invalidated = right.expect_recv(C::Success).invalidated;
-    assert_eq!(invalidated, told(device, remote.key));
+    assert_eq!(invalidated, Some(remote.key));
     cannot_be_read(&mut left, remote);
 }
 
