@@ -134,7 +134,8 @@ impl WorkRequest {
     }
 
     /// Binds a type 2 window that is free; `key` is the window's with other lower eight bits
-    /// ([`MemoryWindow::next_key`]).
+    /// ([`MemoryWindow::next_key`]). A window whose binding has failed may be of no more use: some devices lose
+    /// count of its keys.
     pub fn bind_window(window: &MemoryWindow, binding: Binding, key: RemoteKey) -> Self {
         let operation = Operation::BindWindow {
             window: window.clone(),
