@@ -1,17 +1,14 @@
 //! An opened RDMA device: found by name, asked for its limits, its ports and their GIDs.
 
-use std::ffi::CStr;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
-use std::os::raw::c_int;
 use std::ptr;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use rdma_sys::{
-    ibv_context, ibv_device, ibv_device_attr, ibv_gid, ibv_port_attr, ibv_qp_cap, ibv_qp_init_attr,
-    ibv_qp_type,
+    ibv_context, ibv_device_attr, ibv_gid, ibv_port_attr, ibv_qp_cap, ibv_qp_init_attr, ibv_qp_type,
 };
 
 use super::super::fork_guard::ForkGuard;
@@ -21,34 +18,18 @@ use super::binding::KnownWindows;
 use super::completion_channel::CompletionChannel;
 use super::completion_queue::CompletionQueue;
 use super::decode::{device_attributes, port_attributes};
+use super::device_list::{DeviceList, is_soft_roce, not_found, not_opened};
 use super::library::{Library, library};
 use super::memory::ProtectionDomain;
-use super::{check, limit, os_error, port_counters};
+use super::{check, os_error, port_counters};
 use crate::verbs::{
-    AsyncEvent, DeviceAttributes, DeviceInfo, Gid, GidEntry, GidType, Guid, NodeType, OpenError,
-    PartitionKey, PortAttributes, RnrCounters, TransportType, VerbsError,
+    AsyncEvent, DeviceAttributes, Gid, OpenError, PartitionKey, PortAttributes, RnrCounters,
+    TransportType, VerbsError,
 };
-
-/// Where the kernel lists the devices that programs may open.
-const DEVICE_FILES: &str = "/dev/infiniband";
 
 /// Inline lengths that are tried, since no call says what a device can do: more is not asked for by
 /// the layers above, and a queue pair's places grow with it.
 const INLINE_LENGTHS: [u32; 5] = [512, 256, 128, 64, 32];
-
-/// Entries of the GID table that an address vector can name: its index has 8 bits.
-const MAX_GIDS: usize = 256;
-
-/// `struct ibv_gid_entry`. rdma-sys knows the type, and not the function that fills it. The header's GID is
-/// a union with 64-bit numbers, which it is aligned to.
-#[repr(C, align(8))]
-pub(super) struct RawGidEntry {
-    gid: [u8; 16],
-    gid_index: u32,
-    port_num: u32,
-    gid_type: u32,
-    ndev_ifindex: u32,
-}
 
 /// The open device, shared by everything that was made from it.
 #[derive(Debug)]
@@ -158,104 +139,6 @@ impl Drop for Handle {
     }
 }
 
-/// The devices that libibverbs can drive, in its order. Empty if there are none, or no library.
-pub(crate) fn devices() -> Vec<DeviceInfo> {
-    let Ok(library) = library() else {
-        return Vec::new();
-    };
-    let Ok(list) = DeviceList::get(library) else {
-        return Vec::new();
-    };
-    let devices = list.devices().iter();
-    devices.map(|&device| list.info(device)).collect()
-}
-
-/// The devices that libibverbs can drive, in its order. Empty if there are none.
-pub(crate) fn device_names() -> Result<Vec<String>, OpenError> {
-    let library = library()?;
-    let list = DeviceList::get(library)?;
-    Ok(list.devices().iter().map(|&raw| list.name(raw)).collect())
-}
-
-/// `ibv_get_device_list`, freed at its end.
-struct DeviceList {
-    library: &'static Library,
-    raw: *mut *mut ibv_device,
-    count: usize,
-}
-
-impl DeviceList {
-    fn get(library: &'static Library) -> Result<Self, OpenError> {
-        let mut count: c_int = 0;
-        // SAFETY: the count is written to a place of our own. A null list comes with a count that is
-        // not used.
-        let raw = unsafe { (library.ibv_get_device_list)(&mut count) };
-        if raw.is_null() {
-            let source = io::Error::last_os_error();
-            // A kernel without verbs has no devices; anything else hides them (ibv_get_device_list(3)).
-            if source.raw_os_error() != Some(rustix::io::Errno::NOSYS.raw_os_error()) {
-                return Err(OpenError::Os {
-                    name: "libibverbs".to_owned(),
-                    action: "list its devices",
-                    source,
-                });
-            }
-            count = 0;
-        }
-        Ok(Self {
-            library,
-            raw,
-            count: limit(count),
-        })
-    }
-
-    fn devices(&self) -> &[*mut ibv_device] {
-        if self.count == 0 {
-            return &[];
-        }
-        // SAFETY: the library made an array of that many, which lives until it is freed in `drop`.
-        unsafe { std::slice::from_raw_parts(self.raw, self.count) }
-    }
-
-    fn name(&self, device: *mut ibv_device) -> String {
-        // SAFETY: a device of the list; its name is a string inside of it.
-        unsafe { CStr::from_ptr((self.library.ibv_get_device_name)(device)) }
-            .to_string_lossy()
-            .into_owned()
-    }
-}
-
-impl DeviceList {
-    fn info(&self, device: *mut ibv_device) -> DeviceInfo {
-        // SAFETY: a device of the list.
-        let guid = unsafe { (self.library.ibv_get_device_guid)(device) };
-        // Read as the numbers that they are: a library may be newer than their enums.
-        // SAFETY: as above; the fields are of 32 bits each.
-        let (node_type, transport) = unsafe {
-            (
-                (&raw const (*device).node_type).cast::<i32>().read(),
-                (&raw const (*device).transport_type).cast::<i32>().read(),
-            )
-        };
-        DeviceInfo {
-            name: self.name(device),
-            guid: Guid(u64::from_be(guid)),
-            node_type: NodeType::from_code(node_type),
-            transport: TransportType::from_code(transport),
-        }
-    }
-}
-
-impl Drop for DeviceList {
-    fn drop(&mut self) {
-        if !self.raw.is_null() {
-            // SAFETY: made by the library and freed once. Opened devices stay open
-            // (ibv_get_device_list(3)).
-            unsafe { (self.library.ibv_free_device_list)(self.raw) };
-        }
-    }
-}
-
 #[derive(Clone, Debug)]
 pub(crate) struct Context {
     pub(super) handle: Arc<Handle>,
@@ -355,74 +238,6 @@ impl Context {
         self.handle.query_pkey(port, index)
     }
 
-    pub(crate) fn query_gid_table(&self, port: u8) -> Result<Vec<GidEntry>, VerbsError> {
-        let Some(query_gid_table) = self.handle.library.query_gid_table else {
-            return self.query_gids_one_by_one(port);
-        };
-        self.handle.fork_guard.check()?;
-        // Of all ports together; the kernel refuses a table that is too small.
-        let mut count = 0;
-        for port in 1..=self.attributes.port_count {
-            count += self.query_port(port)?.gid_count as usize;
-        }
-        let mut entries: Vec<RawGidEntry> = Vec::with_capacity(count);
-        // SAFETY: there is room for `count` entries of the size that is said.
-        let filled = unsafe {
-            query_gid_table(
-                self.handle.raw(),
-                entries.as_mut_ptr(),
-                count,
-                0,
-                size_of::<RawGidEntry>(),
-            )
-        };
-        let Ok(filled) = usize::try_from(filled) else {
-            check(
-                "query_gid_table",
-                c_int::try_from(filled).unwrap_or(c_int::MIN),
-            )?;
-            return Ok(Vec::new());
-        };
-        // SAFETY: the library has written that many entries, and no more than there was room for.
-        unsafe { entries.set_len(filled.min(count)) };
-        let of_this_port = entries
-            .into_iter()
-            .filter(|entry| entry.port_num == u32::from(port));
-        Ok(of_this_port
-            .filter_map(|entry| {
-                Some(GidEntry {
-                    index: u8::try_from(entry.gid_index).ok()?,
-                    gid: Gid(entry.gid),
-                    gid_type: match entry.gid_type {
-                        0 => GidType::InfiniBand,
-                        1 => GidType::RoceV1,
-                        2 => GidType::RoceV2,
-                        _ => GidType::Unknown,
-                    },
-                    netdev: netdev_name(entry.ndev_ifindex),
-                })
-            })
-            .collect())
-    }
-
-    /// For libraries without the table: neither types nor network devices are known.
-    fn query_gids_one_by_one(&self, port: u8) -> Result<Vec<GidEntry>, VerbsError> {
-        let count = (self.query_port(port)?.gid_count as usize).min(MAX_GIDS);
-        let mut entries = Vec::new();
-        for index in (0..=u8::MAX).take(count) {
-            let gid = self.query_gid(port, index)?;
-            if gid != Gid([0; 16]) {
-                entries.push(GidEntry {
-                    index,
-                    gid,
-                    gid_type: GidType::Unknown,
-                    netdev: None,
-                });
-            }
-        }
-        Ok(entries)
-    }
-
     pub(crate) fn alloc_pd(&self) -> Result<ProtectionDomain, VerbsError> {
         ProtectionDomain::alloc(&self.handle)
     }
@@ -468,13 +283,6 @@ impl Context {
     }
 }
 
-/// Whether it is the kernel's software device: of the RDMA drivers, the one with a parent among the network
-/// devices.
-fn is_soft_roce(name: &str) -> bool {
-    let directory = std::path::Path::new(super::super::KERNEL_DEVICES);
-    directory.join(name).join("parent").exists()
-}
-
 /// One for the process, as each costs a page for ever.
 fn process_guard() -> io::Result<&'static ForkGuard> {
     static GUARD: OnceLock<ForkGuard> = OnceLock::new();
@@ -483,45 +291,6 @@ fn process_guard() -> io::Result<&'static ForkGuard> {
     }
     let made = ForkGuard::new()?;
     Ok(GUARD.get_or_init(|| made))
-}
-
-fn not_found(name: &str, known: &[String]) -> OpenError {
-    let name = name.to_owned();
-    if !super::super::is_listed_by_kernel(&name) {
-        let mut all = vec![super::super::soft::DEVICE_NAME];
-        all.extend(known.iter().map(String::as_str));
-        let known = all.join(", ");
-        return OpenError::UnknownDevice { name, known };
-    }
-    let known = if known.is_empty() {
-        "none".to_owned()
-    } else {
-        known.join(", ")
-    };
-    // The library leaves out devices whose file is missing, as well as those that it cannot drive.
-    let has_files = std::fs::read_dir(DEVICE_FILES).is_ok_and(|files| {
-        files
-            .flatten()
-            .any(|file| file.file_name().to_string_lossy().starts_with("uverbs"))
-    });
-    if has_files {
-        OpenError::NoUserDriver { name, known }
-    } else {
-        OpenError::NoDeviceFile { name }
-    }
-}
-
-fn not_opened(name: &str, source: io::Error) -> OpenError {
-    let name = name.to_owned();
-    match source.kind() {
-        io::ErrorKind::PermissionDenied => OpenError::Permission { name, source },
-        io::ErrorKind::NotFound => OpenError::NoDeviceFile { name },
-        _ => OpenError::Os {
-            name,
-            action: "be opened",
-            source,
-        },
-    }
 }
 
 /// What the device says of itself.
@@ -587,20 +356,4 @@ pub(super) fn probe_inline(handle: &Arc<Handle>) -> usize {
         Some(wanted.cap.max_inline_data as usize)
     });
     granted.unwrap_or(0)
-}
-
-/// `None` if the index is 0, or its device is not in this network namespace.
-fn netdev_name(index: u32) -> Option<String> {
-    if index == 0 {
-        return None;
-    }
-    let devices = std::fs::read_dir("/sys/class/net").ok()?;
-    for device in devices.flatten() {
-        let is_it = std::fs::read_to_string(device.path().join("ifindex"))
-            .is_ok_and(|text| text.trim().parse() == Ok(index));
-        if is_it {
-            return device.file_name().into_string().ok();
-        }
-    }
-    None
 }

@@ -12,7 +12,7 @@ use rdma_sys::{
 };
 
 use super::async_events::RawAsyncEvent;
-use super::context::RawGidEntry;
+use super::gid_table::RawGidEntry;
 use crate::verbs::OpenError;
 
 /// The library's name at run time: its version is that of its binary interface.

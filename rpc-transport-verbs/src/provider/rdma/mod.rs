@@ -2,8 +2,9 @@
 //!
 //! ```text
 //!   provider (the seam)
-//!      │  context, memory, completion_queue, completion_channel, shared_receive_queue, queue_pair: one
-//!      │  object each
+//!      │  context, memory, region, windows, completion_queue, completion_channel, shared_receive_queue,
+//!      │  queue_pair: one object each. What a queue pair does: modify, post (plain messages), requests (the
+//!      │  rest), binding (of windows)
 //!      ▼
 //!   rdma-sys: the structs, and what the header does inline     library: everything else, looked up
 //!      │       (post, poll, arm: through a table)               in libibverbs.so.1 at run time
@@ -15,8 +16,9 @@
 //!   refuse to start without it. So they are not used: [`library`] looks each one up when the first
 //!   device is opened, and a missing library is an error with a sentence.
 //! * **rdma-sys's types are right, some of its functions are not** (it is not maintained): the legacy
-//!   calls are used alone, port attributes are zeroed before they are asked for, and asynchronous
-//!   events and the GID table are read through structs of our own ([`async_events`], [`context`]).
+//!   calls are used alone, but for `ibv_create_qp_ex` ([`extended`]), port attributes are zeroed before they
+//!   are asked for, and asynchronous events and the GID table are read through structs of our own
+//!   ([`async_events`], [`gid_table`]).
 //! * **Parents are held by `Arc`**, so that an object is destroyed after everything made from it. A
 //!   destructor that the device refuses is logged, and what it would have freed is leaked.
 //! * **After `fork()`**, the child's copies of the objects do nothing: the device's file is shared
@@ -28,8 +30,10 @@ mod completion_channel;
 mod completion_queue;
 mod context;
 mod decode;
+mod device_list;
 mod extended;
 mod fork;
+mod gid_table;
 mod library;
 mod memory;
 mod modify;
@@ -45,7 +49,8 @@ mod windows;
 
 pub(super) use completion_channel::CompletionChannel;
 pub(super) use completion_queue::CompletionQueue;
-pub(super) use context::{Context, device_names, devices};
+pub(super) use context::Context;
+pub(super) use device_list::{device_names, devices};
 pub(super) use fork::{fork_init, is_fork_initialized};
 pub(super) use memory::ProtectionDomain;
 pub(super) use queue_pair::QueuePair;
