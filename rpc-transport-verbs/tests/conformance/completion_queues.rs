@@ -1,18 +1,29 @@
 //! Completion queues: their size, their order, and what is too much for them.
 
-use rpc_transport_verbs::verbs::{AsyncEvent, QpState, VerbsError};
+use std::time::Duration;
+
+use rpc_transport_verbs::verbs::{
+    AsyncEvent, CompletionStatus as C, QpState, VerbsError, WorkRequest,
+};
 
 use super::case::{Section, case};
 use super::deviations as rxe;
 use super::device::Device;
-use super::verbs_side::{Plan, connected_with, received, sent};
+use super::end::{End, pair, rc};
+use super::verbs_side::{HANG, Plan, connected_with, received, sent};
 
 pub(crate) const CASES: Section = Section {
     topic: "completion queues",
-    cases: &[case!(
-        a_completion_queue_that_overruns_is_dead_and_takes_its_queue_pairs_along,
-        "specification: completion queues; cq_test: RecvCqOverflow"
-    )],
+    cases: &[
+        case!(
+            a_completion_queue_that_overruns_is_dead_and_takes_its_queue_pairs_along,
+            "specification: completion queues; cq_test: RecvCqOverflow"
+        ),
+        case!(
+            a_write_with_immediate_is_heard_of_as_its_sender_wishes,
+            "specification: arming"
+        ),
+    ],
 };
 
 fn a_completion_queue_that_overruns_is_dead_and_takes_its_queue_pairs_along(device: &Device) {
@@ -60,5 +71,28 @@ fn a_completion_queue_that_overruns_is_dead_and_takes_its_queue_pairs_along(devi
             matches!(after, Err(VerbsError::CompletionQueueOverrun { capacity: c }) if c == capacity),
             "{after:?}"
         );
+    }
+}
+
+/// Where completions that were solicited are listened for alone.
+fn a_write_with_immediate_is_heard_of_as_its_sender_wishes(_: &Device) {
+    for len in [0, 8, 40_000] {
+        let (mut left, mut right) = pair(rc());
+        let request = |left: &End, right: &End| {
+            WorkRequest::write_with_imm(left.at(0..len), right.remote(0), 5)
+        };
+        right.cq.arm(true).unwrap();
+        right.recv_into(vec![]);
+        left.succeed(request(&left, &right));
+        assert_eq!(right.expect_recv(C::Success).imm, Some(5));
+        // What comes later than that when it should not is missed.
+        let patience = Duration::from_millis(30);
+        assert_eq!(right.channel.wait(Some(patience)).unwrap(), None, "{len}");
+        // It is still armed.
+        right.recv_into(vec![]);
+        left.succeed(request(&left, &right).solicited());
+        let raised = right.channel.wait(Some(HANG)).unwrap();
+        assert_eq!(raised, Some(right.cq.number()), "{len}");
+        assert_eq!(right.expect_recv(C::Success).imm, Some(5));
     }
 }

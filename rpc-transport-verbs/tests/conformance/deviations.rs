@@ -9,19 +9,6 @@ pub(crate) struct Reason {
     pub(crate) evidence: &'static str,
 }
 
-/// A case that fails, and how.
-pub(crate) struct Failure {
-    /// Its name.
-    pub(crate) case: &'static str,
-    /// A piece of what the failure says.
-    pub(crate) says: &'static str,
-    pub(crate) reason: &'static Reason,
-}
-
-/// Cases that fail as they stand. Where what the device does instead can be insisted on, the case does so
-/// ([`Device::deviates`](super::device::Device::deviates)), and is not in here.
-pub(crate) const FAILURES: &[Failure] = &[];
-
 macro_rules! reasons {
     ($($name:ident = $key:literal, $what:literal, $evidence:literal;)*) => {
         $(pub(crate) static $name: Reason = Reason {
@@ -54,6 +41,9 @@ reasons! {
     INVALIDATE_OF_NOTHING = "invalidate-of-nothing",
         "A local invalidate of a type 2 window that is bound to nothing would be the end of the kernel: the layer refuses it when it is posted.",
         "rxe_mw.c, rxe_do_invalidate_mw gives back the queue pair of the window, a null pointer; seen in the guest (Linux 6.1).";
+    INVALIDATE_AT_ONCE = "invalidate-at-once",
+        "A local invalidate does not wait for messages before it that the peer was not ready for.",
+        "rxe_req.c, rxe_requester: rxe_do_local_ops as soon as the send queue comes to it, and that waits for a retry's timer no more than with other requests (Linux 6.1).";
     INVALIDATE_ACKNOWLEDGED = "invalidate-acknowledged",
         "A message whose invalidate fails at the peer succeeds for its sender.",
         "rxe_resp.c, RESPST_ERR_INVALIDATE_RKEY: class J, without an answer of its own; the next acknowledges it (Linux 6.1).";

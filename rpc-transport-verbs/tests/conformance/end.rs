@@ -109,7 +109,11 @@ pub(crate) struct End {
 impl End {
     /// With a queue pair in RESET.
     pub(crate) fn new(options: Options) -> Self {
-        let context = Context::open(verbs_side::device()).unwrap();
+        Self::of(Context::open(verbs_side::device()).unwrap(), options)
+    }
+
+    /// The same, in a domain of its own of this context.
+    pub(crate) fn of(context: Context, options: Options) -> Self {
         let domain = context.alloc_pd().unwrap();
         let channel = context.create_comp_channel().unwrap();
         let cq = context

@@ -7,6 +7,7 @@ use rpc_transport_verbs::verbs::{Access, CompletionStatus as C, VerbsError, Work
 use super::case::{Section, case};
 use super::device::Device;
 use super::end::{End, everything, pair, rc};
+use super::protection::Op;
 
 pub(crate) const CASES: Section = Section {
     topic: "memory regions",
@@ -43,6 +44,10 @@ pub(crate) const CASES: Section = Section {
         case!(
             a_region_of_many_megabytes_is_reached_at_its_ends,
             "specification: protection checks"
+        ),
+        case!(
+            a_long_request_past_the_end_of_a_region_moves_not_one_byte,
+            "specification: protection checks; completion statuses"
         ),
         case!(
             regions_are_independent,
@@ -221,6 +226,24 @@ fn a_region_of_many_megabytes_is_reached_at_its_ends(_: &Device) {
     left.expect(WorkRequest::write(left.at(0..8), beyond), C::RemoteAccess);
 }
 
+/// The range counts as a whole, before the first of its many packets.
+fn a_long_request_past_the_end_of_a_region_moves_not_one_byte(_: &Device) {
+    const LONG: usize = 200_000;
+    // As long as it was asked for: whole pages.
+    const REGION: usize = 1 << 18;
+    for op in [Op::Read, Op::Write] {
+        let (mut left, right) = pair(rc());
+        let local = left.expose(LONG, everything(), 1);
+        let region = right.expose(REGION, everything(), 2);
+        let place = region.remote(REGION - LONG);
+        let element = || local.element(0..LONG).unwrap();
+        left.expect(op.request(element(), place.offset(1)), C::RemoteAccess);
+        let (here, there) = (local.to_vec(0..LONG), region.to_vec(0..REGION));
+        assert!(here.unwrap().iter().all(|byte| *byte == 1), "{op:?}");
+        assert!(there.unwrap().iter().all(|byte| *byte == 2), "{op:?}");
+    }
+}
+
 fn regions_are_independent(_: &Device) {
     let (mut left, right) = pair(rc());
     let regions: Vec<_> = (0..20)
@@ -255,15 +278,42 @@ fn copies_outside_of_a_region_are_stopped_here(_: &Device) {
     let end = End::new(rc());
     let region = end.domain.expose(4096, everything()).unwrap();
     let len = region.len();
-    let outside: [&dyn Fn(); 5] = [
-        &|| region.write(len - 3, &[0; 4]).unwrap(),
-        &|| drop(region.to_vec(len - 3..len + 1).unwrap()),
-        &|| drop(region.element(len..len + 1).unwrap()),
-        &|| _ = region.atomic(len - 4).unwrap(),
-        &|| region.read(usize::MAX, &mut [0; 2]).unwrap(),
-    ];
-    for (number, call) in outside.iter().enumerate() {
-        let call = std::panic::AssertUnwindSafe(call);
-        assert!(super::run::panics(call), "{number}");
-    }
+    let refused = |result: Result<(), VerbsError>, says: &str| {
+        let error = result.unwrap_err();
+        assert!(matches!(error, VerbsError::OutOfRange { .. }), "{error:?}");
+        assert_eq!(error.to_string(), format!("ExposedMemory::{says}"));
+    };
+    let ends_late = |call, start| {
+        let end = len + 1;
+        format!("{call}: the end = {end} is outside {start}..={len}")
+    };
+    let start = len - 3;
+    refused(region.write(start, &[0; 4]), &ends_late("write", start));
+    refused(region.read(start, &mut [0; 4]), &ends_late("read", start));
+    refused(
+        region.to_vec(start..len + 1).map(drop),
+        &ends_late("to_vec", start),
+    );
+    refused(
+        region.element(len..len + 1).map(drop),
+        &ends_late("element", len),
+    );
+    refused(
+        region.atomic(len - 7).map(drop),
+        &ends_late("atomic", len - 7),
+    );
+    refused(
+        region.read(usize::MAX, &mut [0; 2]),
+        &format!("read: the first byte = {} is outside 0..={len}", usize::MAX),
+    );
+    let error = region.atomic(len - 12).unwrap_err();
+    assert!(matches!(error, VerbsError::Misaligned { .. }), "{error:?}");
+    let says = format!(
+        "ExposedMemory::atomic: offset = {} is not a multiple of 8",
+        len - 12
+    );
+    assert_eq!(error.to_string(), says);
+    // At the very end, nothing is inside.
+    region.write(len, &[]).unwrap();
+    assert_eq!(region.to_vec(0..len).unwrap(), vec![0; len]);
 }

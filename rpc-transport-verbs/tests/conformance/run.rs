@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use super::SECTIONS;
 use super::case::{Case, Outcome};
-use super::deviations::{self, FAILURES};
+use super::deviations;
 use super::device::{Device, Kind, NotSupported};
 use super::{rdma_unit_test, verbs_side};
 
@@ -140,20 +140,16 @@ fn run_one(case: &'static Case) -> Outcome {
     };
     runner.join().expect("it caught what there was");
     let said = SAID.lock().unwrap_or_else(PoisonError::into_inner).take();
-    judge(case, device, ended.err(), said)
+    judge(device, ended.err(), said)
 }
 
 /// What is to be made of how a case ended.
 fn judge(
-    case: &Case,
     device: Device,
     payload: Option<Box<dyn std::any::Any + Send>>,
     said: Option<String>,
 ) -> Outcome {
     let kind = device.kind;
-    let listed = FAILURES
-        .iter()
-        .find(|failure| kind == Kind::Rxe && failure.case == case.name());
     if let Some(payload) = &payload
         && let Some(NotSupported(key)) = payload.downcast_ref()
     {
@@ -168,31 +164,10 @@ fn judge(
         (_, Some(said)) => Some(said),
         (Some(_), None) => Some("it ended without a word".to_owned()),
     };
-    let mut seen = device.into_seen();
-    match (failure, listed) {
-        (None, None) if seen.is_empty() => Outcome::Pass,
-        (None, None) => Outcome::Deviation(seen.into_iter().map(str::to_owned).collect()),
-        (None, Some(listed)) => Outcome::Failed(format!(
-            "it is listed as failing ({}), and does not fail any more",
-            listed.reason.key
-        )),
-        (Some(said), Some(listed)) if said.contains(listed.says) => {
-            seen.push(listed.reason.key);
-            seen.sort_unstable();
-            Outcome::Deviation(seen.into_iter().map(str::to_owned).collect())
-        }
-        (Some(said), Some(listed)) => Outcome::Failed(format!(
-            "it is listed as failing with \"{}\", and failed otherwise: {said}",
-            listed.says
-        )),
-        (Some(said), None) => Outcome::Failed(said),
+    let seen = device.into_seen();
+    match failure {
+        Some(said) => Outcome::Failed(said),
+        None if seen.is_empty() => Outcome::Pass,
+        None => Outcome::Deviation(seen.into_iter().map(str::to_owned).collect()),
     }
-}
-
-/// Whether it panics, as it should.
-pub(crate) fn panics(call: impl FnOnce() + panic::UnwindSafe) -> bool {
-    let before = SAID.lock().unwrap_or_else(PoisonError::into_inner).take();
-    let panicked = panic::catch_unwind(call).is_err();
-    *SAID.lock().unwrap_or_else(PoisonError::into_inner) = before;
-    panicked
 }

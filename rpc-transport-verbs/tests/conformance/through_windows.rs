@@ -60,6 +60,10 @@ pub(crate) const CASES: Section = Section {
             "specification: memory windows; mw_test: ReadZeroBased"
         ),
         case!(
+            an_atomic_through_a_window_that_begins_anywhere_has_to_be_aligned_in_memory,
+            "specification: protection checks"
+        ),
+        case!(
             a_type_1_window_is_for_every_queue_pair_of_the_domain,
             "specification: memory windows; mw_test: BindReadDiffQp"
         ),
@@ -82,6 +86,10 @@ pub(crate) const CASES: Section = Section {
         case!(
             an_unsignaled_local_invalidate_takes_a_window_away,
             "specification: memory windows; mw_test: UnsignaledLocalInvalidate"
+        ),
+        case!(
+            a_local_invalidate_waits_for_what_was_posted_before_it,
+            "specification: send queue"
         ),
         case!(
             a_local_invalidate_of_a_wrong_key_fails,
@@ -261,6 +269,24 @@ fn the_addresses_of_a_zero_based_window_begin_at_zero(device: &Device) {
     );
 }
 
+/// Address 0 of the window is a multiple of eight, and the byte that it stands for is none.
+fn an_atomic_through_a_window_that_begins_anywhere_has_to_be_aligned_in_memory(_: &Device) {
+    for op in [Op::CompareAndSwap, Op::FetchAndAdd] {
+        for begin in [4097, 4100] {
+            let (mut left, mut right) = pair(rc());
+            left.fill(0..8, 1);
+            let window = window(&right, WindowType::Type2);
+            let access = granted() | Access::ZERO_BASED;
+            let binding = Binding::new(&right.memory, begin..begin + 64, access);
+            let remote = bound(&mut right, &window, &binding);
+            assert_eq!(remote.addr, 0);
+            left.expect(op.request(left.at(0..8), remote), C::RemoteInvalidRequest);
+            right.wait_for_state(QpState::Error);
+            assert!(left.is_all(0..8, 1) && right.is_all(0..LEN, 0));
+        }
+    }
+}
+
 fn a_type_1_window_is_for_every_queue_pair_of_the_domain(_: &Device) {
     let (mut left, mut right, _window, remote) = with_window(WindowType::Type1);
     let mut other = another(&mut right);
@@ -279,7 +305,7 @@ fn a_window_is_for_queue_pairs_of_its_domain_alone(_: &Device) {
     for op in Op::ALL {
         let (mut left, mut right) = pair(rc());
         // A window of the right end's context, in a domain with a queue pair of its own.
-        let mut owner = End::new(rc());
+        let mut owner = End::of(right.context.clone(), rc());
         let mut owners_peer = End::new(rc());
         connect((&mut owner.qp, rc()), (&mut owners_peer.qp, rc()));
         let window = owner.domain.alloc_mw(WindowType::Type1).unwrap();
@@ -324,6 +350,26 @@ fn an_unsignaled_local_invalidate_takes_a_window_away(_: &Device) {
     right.post(WorkRequest::local_invalidate(remote.key));
     // It is done when the next has been.
     right.succeed(WorkRequest::read(right.at(0..8), left.remote(0)));
+    cannot_be_read(&mut left, remote);
+}
+
+/// While the peer is not ready for the message before it, the window is there.
+fn a_local_invalidate_waits_for_what_was_posted_before_it(device: &Device) {
+    let (mut left, mut right, _window, remote) = with_window(WindowType::Type2);
+    let message = right.post(WorkRequest::send(right.at(0..8)).signaled());
+    let invalidate = right.post(WorkRequest::local_invalidate(remote.key).signaled());
+    right.assert_quiet();
+    if !device.deviates(&rxe::INVALIDATE_AT_ONCE, true, false) {
+        cannot_be_read(&mut left, remote);
+        return;
+    }
+    left.succeed(WorkRequest::read(left.at(0..8), remote));
+    left.recv(0..64);
+    left.expect_recv(C::Success);
+    for wr_id in [message, invalidate] {
+        let seen = right.one();
+        assert_eq!((seen.wr_id, seen.status), (wr_id, C::Success), "{seen:?}");
+    }
     cannot_be_read(&mut left, remote);
 }
 
