@@ -77,11 +77,14 @@ pub(super) fn explain(status: CompletionStatus) -> Explanation {
         ),
         S::LocalAccess => (
             "A peer's request failed a protection check on this side, and took a receive with it: a WRITE with \
-             immediate that named memory it may not write. The queue pair is in ERR.",
+             immediate that named memory it may not write, or a SEND that was to invalidate a key it may not. The \
+             queue pair is in ERR.",
             "The peer's remote key is stale, or its range is beyond the region or the window; the region or the window \
-             does not permit remote writes.",
+             does not permit remote writes; the key to be invalidated is of no window of type 2 that was bound through \
+             this queue pair.",
             "What this side told the peer: address, length and remote key, and how long they hold. The peer's \
-             completion says REM_ACCESS_ERR.",
+             completion says REM_ACCESS_ERR. A device that checks a WRITE with immediate before it takes a receive, as \
+             the software device does, flushes the receive (WR_FLUSH_ERR) and raises QP_ACCESS_ERR instead.",
         ),
         S::RemoteInvalidRequest => (
             "The peer's device refused the request as not permitted, before it looked at any key. Both queue pairs are \
