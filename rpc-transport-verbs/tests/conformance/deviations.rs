@@ -62,6 +62,9 @@ reasons! {
     SHORT_RECEIVES_END = "short-receives-end",
         "A datagram that is longer than its receive ends the receive with LOC_QP_OP_ERR.",
         "rxe_resp.c, rxe_responder: RESPST_ERR_LENGTH completes the receive of unreliable types, too (Linux 6.1).";
+    SRQ_DOMAIN = "srq-domain",
+        "Memory of a shared receive queue is checked against the domain of the queue pair, in place of the queue's own.",
+        "rxe_resp.c, send_data_in: copy_data is given qp->pd (Linux 6.1).";
     ATOMIC_FOR_ITSELF = "atomic-for-itself",
         "Atomics are atomic among themselves, and not against the processor's.",
         "query_device says IBV_ATOMIC_HCA; rxe_resp.c, process_atomic: a load and a store under a lock of the driver (Linux 6.1).";

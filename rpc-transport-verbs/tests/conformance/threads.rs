@@ -1,31 +1,259 @@
 //! Many threads, one device.
 
+use std::collections::HashMap;
+use std::sync::Mutex;
+use std::thread;
 use std::time::Instant;
 
-use rpc_transport_verbs::verbs::{Access, SendRequest, WorkKind};
+use rpc_transport_verbs::verbs::{
+    Access, CompletionQueue, CompletionStatus, Context, ProtectionDomain, SendRequest, WindowType,
+    WorkKind, WorkRequest,
+};
 
 use super::case::{Section, case};
 use super::device::Device;
+use super::end::{self, End, Options, everything, pair, rc};
 use super::verbs_side::{self, HANG, Plan, address, create_qp, endpoint, rtr, rts};
 
 pub(crate) const CASES: Section = Section {
     topic: "threads",
-    cases: &[case!(
-        threads_share_a_context_by_taking_turns,
-        "specification: threads; threaded_test: QpLifecycle"
-    )],
+    cases: &[
+        case!(
+            threads_share_a_context_by_taking_turns,
+            "specification: threads; threaded_test: QpLifecycle"
+        ),
+        case!(
+            domains_come_and_go_in_many_threads,
+            "specification: threads; threaded_test: AllocPd, AllocDeallocPd"
+        ),
+        case!(
+            regions_come_and_go_in_many_threads,
+            "specification: threads; threaded_test: RegMr, RegDeregMr"
+        ),
+        case!(
+            windows_come_and_go_in_many_threads,
+            "specification: threads; threaded_test: AllocMw, AllocDeallocMw"
+        ),
+        case!(
+            completion_queues_come_and_go_in_many_threads,
+            "specification: threads; threaded_test: CreateCq, CreateDestroyCq"
+        ),
+        case!(
+            queue_pairs_come_and_go_in_many_threads,
+            "specification: threads; threaded_test: CreateQp, CreateDestroyQp"
+        ),
+        case!(
+            shared_receive_queues_come_and_go_in_many_threads,
+            "specification: threads; threaded_test: CreateSrq, CreateDestroySrq"
+        ),
+        case!(
+            address_handles_come_and_go_in_many_threads,
+            "specification: threads; threaded_test: CreateAh, CreateDestroyAh; ud_test: MultiThreadedAhLifecycle"
+        ),
+        case!(
+            threads_take_turns_at_one_queue_pair,
+            "specification: threads"
+        ),
+        case!(
+            ends_of_many_threads_share_one_receive_queue,
+            "specification: threads; srq_test: MultiThreadedMultiQpSingleSrq"
+        ),
+        case!(
+            many_shared_receive_queues_serve_as_many_threads,
+            "specification: threads; srq_test: MultiThreadedMultiSrq"
+        ),
+        case!(
+            many_queue_pairs_write_small_messages,
+            "specification: one-sided; stress_test: Write32B100Qp100kOps"
+        ),
+    ],
 };
 
+const THREADS: usize = 4;
+
+/// What threads share: all of an end but its queue pair, which is one thread's at a time.
+struct Common {
+    context: Context,
+    domain: ProtectionDomain,
+    cq: CompletionQueue,
+}
+
+/// Makes things in many threads at once, keeps some, and drops the others as it goes.
+fn in_many_threads<T: Send>(make: impl Fn(&Common) -> T + Sync) {
+    let End {
+        context,
+        domain,
+        cq,
+        ..
+    } = End::new(rc());
+    let common = Common {
+        context,
+        domain,
+        cq,
+    };
+    let kept: Vec<T> = thread::scope(|scope| {
+        let threads: Vec<_> = (0..THREADS)
+            .map(|_| {
+                scope.spawn(|| {
+                    let mut kept = Vec::new();
+                    for round in 0..40 {
+                        let made = make(&common);
+                        if round % 4 == 0 {
+                            kept.push(made);
+                        }
+                    }
+                    kept
+                })
+            })
+            .collect();
+        let kept = threads
+            .into_iter()
+            .flat_map(|thread| thread.join().unwrap());
+        kept.collect()
+    });
+    assert_eq!(kept.len(), THREADS * 10);
+    drop(kept);
+    drop(make(&common));
+}
+
+fn domains_come_and_go_in_many_threads(_: &Device) {
+    in_many_threads(|common| common.context.alloc_pd().unwrap());
+}
+
+fn regions_come_and_go_in_many_threads(_: &Device) {
+    in_many_threads(|common| common.domain.expose(10_000, everything()).unwrap());
+}
+
+fn windows_come_and_go_in_many_threads(_: &Device) {
+    in_many_threads(|common| common.domain.alloc_mw(WindowType::Type2).unwrap());
+}
+
+fn completion_queues_come_and_go_in_many_threads(_: &Device) {
+    in_many_threads(|common| common.context.create_cq(100).unwrap());
+}
+
+fn queue_pairs_come_and_go_in_many_threads(_: &Device) {
+    in_many_threads(|common| {
+        let mut qp = end::create(&common.domain, &common.cq, None, rc());
+        let own = qp.qp_num();
+        end::init(&mut qp, rc());
+        end::rtr(&mut qp, own, rc());
+        qp
+    });
+}
+
+fn shared_receive_queues_come_and_go_in_many_threads(_: &Device) {
+    in_many_threads(|common| common.domain.create_srq(16, 1).unwrap());
+}
+
+fn address_handles_come_and_go_in_many_threads(_: &Device) {
+    in_many_threads(|common| common.domain.create_ah(end::own_port()).unwrap());
+}
+
+/// The types have them take turns at posting and at polling; the device sees whichever thread comes.
+fn threads_take_turns_at_one_queue_pair(_: &Device) {
+    let (left, right) = pair(rc());
+    let place = right.remote(0);
+    let left = Mutex::new(left);
+    thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                for _ in 0..100 {
+                    let mut left = left.lock().unwrap();
+                    let result = left.at(0..8);
+                    left.succeed(WorkRequest::fetch_and_add(result, place, 1));
+                }
+            });
+        }
+    });
+    let sum = (THREADS * 100) as u64;
+    assert_eq!(right.bytes(0..8), sum.to_ne_bytes());
+}
+
+/// Threads that each send from an end of their own, and one that receives all from one queue.
+fn into_one_queue(threads: usize, messages: usize) {
+    let shared = Options { srq_wr: 64, ..rc() };
+    let mut hub = End::new(shared);
+    let ends: Vec<_> = (0..threads)
+        .map(|_| {
+            let (mut end, mut qp) = (End::new(rc()), hub.another());
+            end::connect((&mut end.qp, rc()), (&mut qp, shared));
+            hub.others.push(qp);
+            end
+        })
+        .collect();
+    for index in 0..64 {
+        hub.recv(index * 8..index * 8 + 8);
+    }
+    thread::scope(|scope| {
+        for mut end in ends {
+            scope.spawn(move || {
+                for number in 0..messages {
+                    end.succeed(WorkRequest::send_with_imm(end.at(0..8), number as u32));
+                }
+            });
+        }
+        let mut next = HashMap::new();
+        for index in 0..threads * messages {
+            let seen = hub.expect_recv(CompletionStatus::Success);
+            let number: &mut u32 = next.entry(seen.qp_num).or_default();
+            assert_eq!(seen.imm, Some(*number), "of each sender in order");
+            *number += 1;
+            hub.recv(index % 64 * 8..index % 64 * 8 + 8);
+        }
+        assert_eq!(next.len(), threads);
+    });
+}
+
+fn ends_of_many_threads_share_one_receive_queue(_: &Device) {
+    into_one_queue(THREADS, 200);
+}
+
+fn many_shared_receive_queues_serve_as_many_threads(_: &Device) {
+    thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| into_one_queue(2, 100));
+        }
+    });
+}
+
+fn many_queue_pairs_write_small_messages(_: &Device) {
+    const QUEUE_PAIRS: usize = 20;
+    const WRITES: usize = 200;
+    let (mut left, mut right) = (End::new(rc()), End::new(rc()));
+    for _ in 0..QUEUE_PAIRS {
+        let (mut qp, mut other) = (left.another(), right.another());
+        end::connect((&mut qp, rc()), (&mut other, rc()));
+        left.others.push(qp);
+        right.others.push(other);
+    }
+    left.fill(0..32, 7);
+    for round in 0..WRITES {
+        for (index, qp) in left.others.iter_mut().enumerate() {
+            let from = left.memory.element(0..32).unwrap();
+            let write = WorkRequest::write(from, right.memory.remote(index * 1000 + round));
+            qp.post_one(write.signaled()).unwrap();
+        }
+        for seen in left.wait(QUEUE_PAIRS) {
+            assert_eq!(seen.status, CompletionStatus::Success);
+        }
+    }
+    for index in 0..QUEUE_PAIRS {
+        let start = index * 1000;
+        right.becomes(start..start + WRITES + 31, 7);
+        assert!(right.is_all(start + WRITES + 31..start + 1000, 0));
+    }
+}
+
 fn threads_share_a_context_by_taking_turns(_: &Device) {
-    const THREADS: usize = 4;
-    const MESSAGES: usize = 2_000;
+    const MESSAGES: usize = 1_000;
     let plan = Plan {
         cq_depth: 64,
         ..Plan::default()
     };
-    let context = rpc_transport_verbs::verbs::Context::open(verbs_side::device()).unwrap();
+    let context = Context::open(verbs_side::device()).unwrap();
     let domain = context.alloc_pd().unwrap();
-    std::thread::scope(|scope| {
+    thread::scope(|scope| {
         for _ in 0..THREADS {
             let (context, domain) = (context.clone(), domain.clone());
             scope.spawn(move || {
@@ -64,7 +292,7 @@ fn threads_share_a_context_by_taking_turns(_: &Device) {
                             }
                         }
                         assert!(start.elapsed() < HANG);
-                        std::thread::yield_now();
+                        thread::yield_now();
                     }
                 }
             });
