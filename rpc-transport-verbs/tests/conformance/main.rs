@@ -50,6 +50,7 @@ mod extended;
 mod inline_sge;
 mod memory_regions;
 mod memory_windows;
+mod model;
 mod multicast;
 mod objects;
 mod one_sided;
@@ -72,6 +73,8 @@ mod unreliable_falls;
 mod unreliable_queues;
 mod unreliable_side;
 mod unreliable_states;
+
+mod walk;
 
 use std::process::ExitCode;
 
@@ -112,6 +115,7 @@ const SECTIONS: &[Section] = &[
     threads::CASES,
     processes::CASES,
     one_sided_processes::CASES,
+    walk::CASES,
 ];
 
 fn main() -> ExitCode {

@@ -1,5 +1,6 @@
 //! Runs the cases, one after another, each on a thread of its own that is watched.
 
+use std::any::Any;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::panic;
@@ -29,12 +30,7 @@ pub(crate) fn run(filters: &[String], results: Option<&str>) -> ExitCode {
         eprintln!("!! {problem}");
     }
     panic::set_hook(Box::new(|info| {
-        let payload = info.payload();
-        let message = payload
-            .downcast_ref::<&str>()
-            .copied()
-            .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
-            .unwrap_or("something that is no string");
+        let message = words(info.payload());
         let place = info
             .location()
             .map(|place| format!("{}:{}: ", place.file(), place.line()));
@@ -110,6 +106,15 @@ pub(crate) fn run(filters: &[String], results: Option<&str>) -> ExitCode {
     ExitCode::SUCCESS
 }
 
+/// What a panic said.
+fn words(payload: &(dyn Any + Send)) -> &str {
+    payload
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("something that is no string")
+}
+
 /// Spaces, hyphens and underscores are alike.
 fn is_chosen(topic: &str, name: &str, filters: &[String]) -> bool {
     let full = format!("{} {name}", topic.replace(' ', "-"));
@@ -134,7 +139,10 @@ fn run_one(case: &'static Case) -> Outcome {
         Ok(ended) => ended,
         Err(RecvTimeoutError::Disconnected) => unreachable!("it sends before it ends"),
         Err(RecvTimeoutError::Timeout) => {
-            eprintln!("!! {} hangs, and ends the run", case.name());
+            let said = SAID.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let said = said.map(|said| format!("; it said: {said}"));
+            let (name, said) = (case.name(), said.unwrap_or_default());
+            eprintln!("!! {name} hangs, and ends the run{said}");
             std::process::exit(1);
         }
     };
@@ -144,11 +152,7 @@ fn run_one(case: &'static Case) -> Outcome {
 }
 
 /// What is to be made of how a case ended.
-fn judge(
-    device: Device,
-    payload: Option<Box<dyn std::any::Any + Send>>,
-    said: Option<String>,
-) -> Outcome {
+fn judge(device: Device, payload: Option<Box<dyn Any + Send>>, said: Option<String>) -> Outcome {
     let kind = device.kind;
     if let Some(payload) = &payload
         && let Some(NotSupported(key)) = payload.downcast_ref()
@@ -161,8 +165,15 @@ fn judge(
     // A thread of the device that panics is a failure, whatever the case says.
     let failure = match (payload, said) {
         (None, None) => None,
-        (_, Some(said)) => Some(said),
-        (Some(_), None) => Some("it ended without a word".to_owned()),
+        (None, Some(said)) => Some(said),
+        (Some(last), said) => {
+            // What failed first says why; what the case ended with, where that is not the same, says more.
+            let (first, last) = (said.unwrap_or_default(), words(&*last).to_owned());
+            Some(match first.ends_with(&last) {
+                true => first,
+                false => format!("{first}\n{last}"),
+            })
+        }
     };
     let seen = device.into_seen();
     match failure {

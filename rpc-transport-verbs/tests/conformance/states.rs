@@ -84,7 +84,7 @@ pub(crate) const CASES: Section = Section {
 
 /// A transition of RC: required and optional attributes, as the specification lists them.
 /// Written out here a second time, so that the table in the layer is checked against something.
-fn specified(from: S, to: S) -> Option<(&'static [A], &'static [A])> {
+pub(super) fn specified(from: S, to: S) -> Option<(&'static [A], &'static [A])> {
     Some(match (from, to) {
         (_, S::Reset) => (&[], &[]),
         (S::Reset, S::Error) => return None,
@@ -180,7 +180,7 @@ fn side_in(state: S) -> Side {
 }
 
 /// Until it can be left to any state: Soft-RoCE lets it go to ERR alone before, not even to RESET.
-fn wait_until_drained(side: &mut Side) {
+pub(super) fn wait_until_drained(side: &mut Side) {
     let start = std::time::Instant::now();
     let stay = QpAttributes {
         state: Some(S::Sqd),
@@ -240,7 +240,7 @@ fn alternate(address: AddressVector) -> AlternatePath {
     }
 }
 
-fn attributes_of(
+pub(super) fn attributes_of(
     side: &Side,
     from: S,
     to: S,
