@@ -3,6 +3,8 @@
 
 mod verbs_side;
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use rpc_transport_verbs::verbs::PostErrorReason;
 
 use verbs_side::{Plan, SLOT_LEN, Side, connected, received, sent};
@@ -97,4 +99,38 @@ fn destroying_a_queue_pair_hands_everything_back() {
     } = left;
     qp.destroy(&mut |slot| back.push(slot));
     assert_eq!(back.len(), slots);
+}
+
+/// Whoever takes slots back may panic: no slot is given twice, and what is in flight stays recorded.
+#[test]
+fn a_panic_of_who_takes_slots_back_leaves_everything_owned_once() {
+    let (mut left, mut right) = connected(Plan::default());
+    right.post_recv(3);
+    let mut list = vec![
+        left.message(8, 1).inline(),
+        left.message(8, 2),
+        left.message(8, 3).signaled(),
+    ];
+    let qp = &mut left.qp;
+    let posted = catch_unwind(AssertUnwindSafe(|| {
+        qp.post_send(&mut list, &mut |_| panic!("not today"))
+    }));
+    assert!(posted.is_err());
+    assert_eq!(left.qp.send_slots_free(), 13, "all three are in flight");
+    assert_eq!(left.wait_one(), sent());
+    assert_eq!(left.qp.send_slots_free(), 16);
+    assert_eq!(right.wait(3).len(), 3);
+    // The end of a queue pair gives back what was posted, each once.
+    let mut slots: Vec<_> = right.slots.drain(..4).collect();
+    let kept = slots.split_off(2);
+    right.qp.post_recv(&mut slots, 2).unwrap();
+    let Side { qp, .. } = right;
+    let ended = catch_unwind(AssertUnwindSafe(|| {
+        qp.destroy(&mut |slot| {
+            drop(slot);
+            panic!("not today");
+        });
+    }));
+    assert!(ended.is_err());
+    drop(kept);
 }

@@ -418,6 +418,14 @@ pub enum PostErrorReason {
         /// The queue pair's type.
         qp_type: QpType,
     },
+    /// A window cannot be bound to a range that ends before it begins (`EINVAL`).
+    #[error("a window cannot be bound to {start}..{end}: the range ends before it begins")]
+    InvertedRange {
+        /// The first byte.
+        start: usize,
+        /// The end.
+        end: usize,
+    },
     /// Windows of this type are bound in another way (`EINVAL`).
     #[error("a memory window of type {} is bound by {by}", *.window_type as u32)]
     WindowType {
@@ -517,9 +525,13 @@ impl<T> Busy<T> {
 
 /// A completion that names no work request in flight on this queue.
 ///
-/// It belongs to another queue, or the device reported the same request twice. Nothing was released.
+/// It belongs to another queue, or was kept while its place was used again, or the device reported the same
+/// request twice: nothing was released. Or it is of a receive of several elements, which
+/// [`claim_recv_elements`](super::QueuePair::claim_recv_elements) would have given back: they are given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{wr_id} of queue pair {qp_num} names no work request that is in flight here")]
+#[error(
+    "{wr_id} of queue pair {qp_num} names no work request that is in flight here, or a receive of several elements, which claim_recv_elements claims"
+)]
 pub struct ClaimError {
     /// What the completion named.
     pub wr_id: WrId,

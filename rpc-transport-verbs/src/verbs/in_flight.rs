@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use super::slot::Slot;
 use super::work_request::WorkRequest;
-use super::wr_id::{GENERATION_BITS, QueueTag, WorkKind, WrId};
+use super::wr_id::{QueueTag, WorkKind, WrId};
 
 /// A ring with one entry per send-queue slot in use. An entry holds the memory slot of its request,
 /// or nothing if that went inline.
@@ -52,20 +52,11 @@ impl InFlight {
         number as usize & (self.entries.len() - 1)
     }
 
-    fn shift(&self) -> u32 {
-        self.entries.len().trailing_zeros()
-    }
-
     /// The id that the request `ahead` places after the next one will have.
     pub(super) fn id_of_next(&self, ahead: usize) -> WrId {
-        let number = self.head + ahead as u64;
-        // Queue depths fit 32 bits, and the generation is cut to its bits.
-        WrId::new(
-            WorkKind::Send,
-            self.queue,
-            self.place(number) as u32,
-            (number >> self.shift()) as u32,
-        )
+        // The lower bits: enough to tell a request from every other one for a long time.
+        let number = (self.head + ahead as u64) as u32;
+        WrId::new(WorkKind::Send, self.queue, number)
     }
 
     /// Takes the next entry. The caller has seen that one is free.
@@ -83,14 +74,12 @@ impl InFlight {
 
     /// Frees every entry up to the one that `id` names. `false`: it names none in flight.
     pub(super) fn complete(&mut self, id: WrId, release: &mut impl FnMut(Slot)) -> bool {
-        if !id.belongs_to(WorkKind::Send, self.queue) || id.index() as usize >= self.entries.len() {
+        if !id.belongs_to(WorkKind::Send, self.queue) {
             return false;
         }
-        let number = u64::from(id.generation()) << self.shift() | u64::from(id.index());
-        // What the id carries are the lower bits of the number: compare in as many.
-        let bits = GENERATION_BITS + self.shift();
-        let offset = number.wrapping_sub(self.tail) & ((1 << bits) - 1);
-        if offset >= self.head - self.tail {
+        // Both are the lower bits of numbers, which are far less than 2³² apart.
+        let offset = id.number().wrapping_sub(self.tail as u32);
+        if u64::from(offset) >= self.head - self.tail {
             return false;
         }
         for _ in 0..=offset {
@@ -107,19 +96,20 @@ impl InFlight {
     }
 
     fn release_oldest(&mut self, release: &mut impl FnMut(Slot)) {
-        let place = self.place(self.tail);
+        let (place, number) = (self.place(self.tail), self.tail);
+        // First: should `release` panic, it has been released.
+        self.tail += 1;
         if let Some(slot) = self.entries[place].take() {
             release(slot);
         } else if !self.requests.is_empty() {
-            self.release_request(release);
+            self.release_request(number, release);
         }
-        self.tail += 1;
     }
 
     #[cold]
-    fn release_request(&mut self, release: &mut impl FnMut(Slot)) {
-        let is_oldest = |(number, _): &(u64, WorkRequest)| *number == self.tail;
-        if self.requests.front().is_some_and(is_oldest)
+    fn release_request(&mut self, number: u64, release: &mut impl FnMut(Slot)) {
+        let is_it = |(of, _): &(u64, WorkRequest)| *of == number;
+        if self.requests.front().is_some_and(is_it)
             && let Some((_, request)) = self.requests.pop_front()
         {
             request.release(release);
@@ -169,9 +159,21 @@ mod tests {
     }
 
     #[test]
-    fn ids_stay_right_when_the_generation_comes_round() {
+    fn a_completion_that_was_kept_for_long_is_stale() {
         let mut ring = ring(2);
-        let start = (1_u64 << (GENERATION_BITS + 1)) - 1;
+        let kept = ring.id_of_next(0);
+        for _ in 0..100_000 {
+            let id = ring.id_of_next(0);
+            ring.push(None);
+            assert!(id == kept || !ring.complete(kept, &mut drop));
+            assert!(ring.complete(id, &mut drop));
+        }
+    }
+
+    #[test]
+    fn ids_stay_right_when_their_numbers_come_round() {
+        let mut ring = ring(2);
+        let start = (1_u64 << 32) - 1;
         (ring.head, ring.tail) = (start, start);
         for _ in 0..4 {
             let id = ring.id_of_next(0);

@@ -177,12 +177,13 @@ impl MemoryRegion {
     ///
     /// # Errors
     ///
-    /// If `slot_len` is 0 or does not fit 32 bits, or is not a multiple of 64 (a cache line, so that no two
+    /// If `slot_len` is 0, more than the region has, or does not fit 32 bits, or is not a multiple of 64 (a cache line, so that no two
     /// slots share one).
     pub fn into_slots(self, slot_len: usize) -> Result<Vec<Slot>, VerbsError> {
         let (call, parameter, value) = ("into_slots", "slot_len", slot_len as u64);
-        let Some(len) = u32::try_from(slot_len).ok().filter(|len| *len > 0) else {
-            let (min, max) = (1, u32::MAX.into());
+        let fits = |len: &u32| (1..=self.len()).contains(&(*len as usize));
+        let Some(len) = u32::try_from(slot_len).ok().filter(fits) else {
+            let (min, max) = (1, (self.len() as u64).min(u32::MAX.into()));
             return Err(VerbsError::OutOfRange {
                 call,
                 parameter,

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::error::{Busy, VerbsError};
+use super::error::{Busy, PostErrorReason, VerbsError};
 use super::exposed_memory::{ExposedMemory, RemoteMemory};
 use super::memory_region::{Access, RemoteKey};
 use super::protection_domain::ProtectionDomain;
@@ -72,6 +72,15 @@ impl Binding {
             addr: self.addr(),
             key,
         }
+    }
+
+    /// A range that ends before it begins is nobody's wish.
+    pub(super) fn check(&self) -> Result<(), PostErrorReason> {
+        let Range { start, end } = self.range;
+        if start <= end {
+            return Ok(());
+        }
+        Err(PostErrorReason::InvertedRange { start, end })
     }
 
     fn addr(&self) -> u64 {

@@ -7,12 +7,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use super::element::{Element, Elements};
 use super::error::{ClaimError, PostError, PostErrorReason, VerbsError};
 use super::receive_places::{
-    CLAIMING, FREE, GENERATION_MASK, PHASE_BITS, PHASE_MASK, POSTED, POSTED_LIST, Place, Places,
+    CLAIMING, FREE, PHASE_BITS, PHASE_MASK, POSTED, POSTED_LIST, Place, Places,
 };
 use super::slot::Slot;
 use super::work_completion::WorkCompletion;
 use super::work_request::ReceiveRequest;
-use super::wr_id::{MAX_DEPTH, QueueTag, WorkKind, WrId};
+use super::wr_id::{MAX_DEPTH, Numbering, QueueTag, WorkKind, WrId};
 use crate::provider::{ReceiveList, ReceiveWork, Sge};
 
 /// A table with a place for each receive that can be posted, and a few more.
@@ -22,6 +22,7 @@ use crate::provider::{ReceiveList, ReceiveWork, Sge};
 #[derive(Debug)]
 pub(super) struct PostedReceives {
     places: Places,
+    numbering: Numbering,
     queue: QueueTag,
     posting: Mutex<Posting>,
     /// The elements of receives that have several, by place. Taken after `posting`, where both are.
@@ -51,11 +52,13 @@ struct Posting {
 unsafe impl Sync for PostedReceives {}
 
 impl PostedReceives {
-    /// For a queue that takes `capacity` receives at a time, each of at most `max_sge` elements.
-    pub(super) fn new(queue: QueueTag, capacity: usize, max_sge: usize) -> Self {
+    /// For a queue that takes `capacity` receives at a time, each of at most `max_sge` elements, and that may
+    /// become `growth` times as deep.
+    pub(super) fn new(queue: QueueTag, capacity: usize, max_sge: usize, growth: usize) -> Self {
         let place_count = places_for(capacity);
         Self {
             places: Places::new(place_count),
+            numbering: Numbering::new(place_count, growth),
             queue,
             posting: Mutex::new(Posting {
                 capacity,
@@ -79,6 +82,11 @@ impl PostedReceives {
         post: impl FnOnce(&[ReceiveWork]) -> Result<(), PostError>,
     ) -> Result<(), PostError> {
         let count = count.min(slots.len());
+        if self.max_sge == 0 && count > 0 {
+            let (taken, limit) = (0, 0);
+            let reason = PostErrorReason::TooManyElements { count: 1, limit };
+            return Err(PostError { taken, reason });
+        }
         // A thread that panicked under the lock left the table whole: each step below does.
         let mut posting = self.posting.lock().unwrap_or_else(PoisonError::into_inner);
         let Posting {
@@ -97,7 +105,7 @@ impl PostedReceives {
             };
             let Some(slot) = slots.pop() else { break };
             work.push(ReceiveWork {
-                wr_id: WrId::new(WorkKind::Receive, self.queue, index, generation),
+                wr_id: self.wr_id(index, generation),
                 addr: slot.start(),
                 len: slot.len32(),
                 local_key: slot.local_key(),
@@ -166,7 +174,7 @@ impl PostedReceives {
                 .store(generation << PHASE_BITS | CLAIMING, Ordering::Relaxed);
             places.push((place, index, generation));
             work.push(ReceiveList {
-                wr_id: WrId::new(WorkKind::Receive, self.queue, index, generation),
+                wr_id: self.wr_id(index, generation),
                 first: elements.len(),
                 count,
             });
@@ -204,6 +212,17 @@ impl PostedReceives {
         self.lists.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    #[inline]
+    fn wr_id(&self, index: u32, generation: u32) -> WrId {
+        let number = self.numbering.number(index, generation);
+        WrId::new(WorkKind::Receive, self.queue, number)
+    }
+
+    /// Receives that it can be made to take: as many as there are numbers for, at two places for each.
+    fn max_depth(&self) -> usize {
+        (self.numbering.max_places() / 2).min(MAX_DEPTH as usize)
+    }
+
     /// A free place with its number and generation, from the cursor on, which moves behind it.
     #[inline]
     fn find_free(&self, cursor: &mut usize, place_count: usize) -> Option<(&Place, u32, u32)> {
@@ -219,7 +238,7 @@ impl PostedReceives {
             let state = place.state.load(Ordering::Acquire);
             if state & PHASE_MASK == FREE {
                 // Fewer than the numbers in 32 bits.
-                return Some((place, index as u32, state >> PHASE_BITS & GENERATION_MASK));
+                return Some((place, index as u32, state >> PHASE_BITS));
             }
         }
         None
@@ -239,7 +258,7 @@ impl PostedReceives {
     ) -> Result<(), VerbsError> {
         let mut posting = self.posting.lock().unwrap_or_else(PoisonError::into_inner);
         // Receives that have ended and are not claimed yet count as well: the device alone knows of them.
-        let (min, max) = (self.places.taken().max(1), MAX_DEPTH as usize);
+        let (min, max) = (self.places.taken().max(1), self.max_depth());
         if !(min..=max).contains(&max_wr) {
             return Err(VerbsError::OutOfRange {
                 call: "modify_srq",
@@ -251,7 +270,9 @@ impl PostedReceives {
         }
         let granted = resize()?;
         posting.capacity = granted;
-        posting.place_count = self.places.grow(places_for(granted));
+        posting.place_count = self
+            .places
+            .grow(places_for(granted), self.numbering.max_places());
         Ok(())
     }
 
@@ -266,10 +287,20 @@ impl PostedReceives {
             let len = completion.len_in_receive().min(slot.len());
             return Ok((slot, len));
         }
-        Err(ClaimError {
-            wr_id,
-            qp_num: completion.qp_num(),
-        })
+        self.claim_only_slot(completion)
+    }
+
+    /// The same of a receive that was posted as a list, of one slot. A list of others is not for `claim`: it is
+    /// given up, as if it had been dropped.
+    #[cold]
+    fn claim_only_slot(&self, completion: WorkCompletion) -> Result<(Slot, usize), ClaimError> {
+        let (wr_id, qp_num) = (completion.wr_id(), completion.qp_num());
+        let (elements, len) = self.claim_elements(completion)?;
+        let mut slots = elements.into_iter().map(Element::into_slot);
+        match (slots.next().flatten(), slots.next()) {
+            (Some(slot), None) => Ok((slot, len)),
+            _ => Err(ClaimError { wr_id, qp_num }),
+        }
     }
 
     /// The elements of a receive that has ended, whichever way it was posted, and the bytes that came.
@@ -295,7 +326,7 @@ impl PostedReceives {
 
     fn take_list(&self, wr_id: WrId) -> Option<Elements> {
         let place = self.begin_to_take(wr_id, POSTED_LIST)?;
-        let elements = self.lists().remove(&wr_id.index());
+        let elements = self.lists().remove(&self.numbering.index(wr_id));
         self.end_taking(place, wr_id);
         elements
     }
@@ -303,8 +334,8 @@ impl PostedReceives {
     /// Wins the place for this thread, if it is in `phase`.
     #[inline]
     fn begin_to_take(&self, wr_id: WrId, phase: u32) -> Option<&Place> {
-        let place = self.places.get(wr_id.index() as usize)?;
-        let generation = wr_id.generation();
+        let place = self.places.get(self.numbering.index(wr_id) as usize)?;
+        let generation = self.numbering.generation(wr_id);
         place
             .state
             .compare_exchange(
@@ -320,7 +351,8 @@ impl PostedReceives {
 
     #[inline]
     fn end_taking(&self, place: &Place, wr_id: WrId) {
-        let next = wr_id.generation().wrapping_add(1) & GENERATION_MASK;
+        let generation = self.numbering.generation(wr_id);
+        let next = generation.wrapping_add(1) & self.numbering.generation_mask();
         // Release: what was there is out before the place can be filled again.
         place
             .state
@@ -343,7 +375,8 @@ impl PostedReceives {
         for slot in lists.into_values().flatten().filter_map(Element::into_slot) {
             release(slot);
         }
-        self.places.drain(&mut release);
+        self.places
+            .drain(self.numbering.generation_mask(), &mut release);
     }
 }
 

@@ -1,6 +1,7 @@
 //! A send queue and a receive queue.
 
 use std::sync::Arc;
+use std::vec;
 
 use super::completion_queue::CompletionQueueHandle;
 use super::element::{Element, Elements};
@@ -126,6 +127,34 @@ impl SendRequest {
     }
 }
 
+/// Requests that the device has taken, on their way into the record of what is in flight. Dropped early, when a
+/// caller's `release` panics, it records the rest.
+struct Recorded<'a> {
+    rest: vec::Drain<'a, SendRequest>,
+    send_slots: &'a mut InFlight,
+}
+
+impl Recorded<'_> {
+    /// Records the next; its slot, if it went inline. `None`: there is no other.
+    #[inline]
+    fn record_next(&mut self) -> Option<Option<Slot>> {
+        let SendRequest { slot, inline, .. } = self.rest.next()?;
+        if inline {
+            self.send_slots.push(None);
+            return Some(Some(slot));
+        }
+        self.send_slots.push(Some(slot));
+        Some(None)
+    }
+}
+
+impl Drop for Recorded<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        while self.record_next().is_some() {}
+    }
+}
+
 /// A queue pair.
 ///
 /// It owns what is in flight on it: slots come back by [`complete_send`](Self::complete_send), or
@@ -143,6 +172,9 @@ pub struct QueuePair {
     qp_type: QpType,
     sq_sig_all: bool,
     port: u8,
+    /// Why a message of one slot cannot be sent: a datagram has to say where it goes, and no element means no
+    /// bytes.
+    takes_no_plain_sends: Option<PostErrorReason>,
     /// As it was told last: 0 refuses reads and atomics.
     max_rd_atomic: u8,
     /// The device's lists, kept for their memory.
@@ -186,12 +218,18 @@ impl QueuePair {
                     queue,
                     capabilities.max_recv_wr,
                     capabilities.max_recv_sge,
+                    1,
                 )),
             },
             qp_num: raw.qp_num(),
             qp_type: config.qp_type,
             sq_sig_all: config.sq_sig_all,
             port: 1,
+            takes_no_plain_sends: match (config.qp_type, capabilities.max_send_sge) {
+                (QpType::UnreliableDatagram, _) => Some(PostErrorReason::NoDestination),
+                (_, 0) => Some(PostErrorReason::TooManyElements { count: 1, limit: 0 }),
+                _ => None,
+            },
             max_rd_atomic: 0,
             work: Vec::with_capacity(capabilities.max_send_wr),
             general_work: Vec::new(),
@@ -393,11 +431,10 @@ impl QueuePair {
         release: &mut impl FnMut(Slot),
     ) -> Result<(), PostError> {
         self.work.clear();
-        if self.qp_type == QpType::UnreliableDatagram && !requests.is_empty() {
-            return Err(PostError {
-                taken: 0,
-                reason: PostErrorReason::NoDestination,
-            });
+        if let Some(reason) = self.takes_no_plain_sends
+            && !requests.is_empty()
+        {
+            return Err(PostError { taken: 0, reason });
         }
         let mut refused = None;
         for (index, request) in requests.iter().enumerate() {
@@ -422,14 +459,16 @@ impl QueuePair {
             Ok(()) => self.work.len(),
             Err(error) => error.taken.min(self.work.len()),
         };
-        for request in requests.drain(..taken) {
-            if request.inline {
-                self.send_slots.push(None);
-                release(request.slot);
-            } else {
-                self.send_slots.push(Some(request.slot));
+        let mut posted_requests = Recorded {
+            rest: requests.drain(..taken),
+            send_slots: &mut self.send_slots,
+        };
+        while let Some(slot) = posted_requests.record_next() {
+            if let Some(slot) = slot {
+                release(slot);
             }
         }
+        drop(posted_requests);
         posted?;
         match refused {
             Some(reason) => Err(PostError { taken, reason }),
@@ -481,6 +520,8 @@ impl QueuePair {
             Ok(()) => self.general_work.len(),
             Err(error) => error.taken.min(self.general_work.len()),
         };
+        // All are recorded before anything is given back: should `release` panic, the device still has them.
+        let mut inline = Elements::NONE;
         for mut request in requests.drain(..taken) {
             if let Operation::BindWindow {
                 window,
@@ -491,13 +532,12 @@ impl QueuePair {
                 window.note_binding(binding, *key);
             }
             if request.inline {
-                for element in std::mem::take(&mut request.elements) {
-                    if let Some(slot) = element.into_slot() {
-                        release(slot);
-                    }
-                }
+                inline.0.append(&mut request.elements.0);
             }
             self.send_slots.push_request(request);
+        }
+        for slot in inline.into_iter().filter_map(Element::into_slot) {
+            release(slot);
         }
         posted?;
         match refused {
@@ -568,7 +608,10 @@ impl QueuePair {
         if !request.operation.is_for(qp_type) {
             return Err(PostErrorReason::NotForType { operation, qp_type });
         }
-        Ok(())
+        match &request.operation {
+            Operation::BindWindow { binding, .. } => binding.check(),
+            _ => Ok(()),
+        }
     }
 
     fn check_general(&self, request: &WorkRequest, ahead: usize) -> Result<(), PostErrorReason> {

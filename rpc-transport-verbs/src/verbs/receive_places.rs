@@ -7,7 +7,6 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::slot::Slot;
-use super::wr_id::{GENERATION_BITS, MAX_PLACES};
 
 /// One place, empty or with a slot in it.
 pub(super) struct Place {
@@ -26,7 +25,6 @@ pub(super) const CLAIMING: u32 = 2;
 pub(super) const POSTED_LIST: u32 = 3;
 pub(super) const PHASE_BITS: u32 = 2;
 pub(super) const PHASE_MASK: u32 = (1 << PHASE_BITS) - 1;
-pub(super) const GENERATION_MASK: u32 = (1 << GENERATION_BITS) - 1;
 
 impl Place {
     fn new() -> Self {
@@ -71,20 +69,20 @@ impl Places {
         self.added.get()?.get(index - self.first.len())
     }
 
-    /// How many there are now: at least `count`, or as many as can be numbered. For one thread at a time.
-    pub(super) fn grow(&self, count: usize) -> usize {
+    /// How many there are now: at least `count`, or `max_places`, which is as many as can be numbered. For one thread at a time.
+    pub(super) fn grow(&self, count: usize, max_places: usize) -> usize {
         let mut last = self;
         let mut total = last.first.len();
         while let Some(added) = last.added.get() {
             last = added;
             total += last.first.len();
         }
-        let count = count.min(MAX_PLACES);
+        let count = count.min(max_places);
         if count <= total {
             return total;
         }
         // At least twice as many, so that there are few pieces, however often it grows.
-        let count = count.max(2 * total).min(MAX_PLACES);
+        let count = count.max(2 * total).min(max_places);
         match last.added.set(Box::new(Self::new(count - total))) {
             Ok(()) => count,
             // Never, with one thread at a time: and then it has grown by another's hand.
@@ -99,22 +97,24 @@ impl Places {
         self.first.iter().filter(is_taken).count() + added
     }
 
-    /// Empties every place, and gives what was in it to `release`.
-    pub(super) fn drain(&mut self, release: &mut impl FnMut(Slot)) {
+    /// Empties every place, and gives what was in it to `release`. Should that panic, what it was given is its
+    /// own, and the rest is still here.
+    pub(super) fn drain(&mut self, generation_mask: u32, release: &mut impl FnMut(Slot)) {
         for place in &mut self.first {
             let state = *place.state.get_mut();
             let phase = state & PHASE_MASK;
-            if phase == POSTED {
-                // SAFETY: POSTED means initialised, and `&mut self` means that nobody is claiming.
-                release(unsafe { place.slot.get_mut().assume_init_read() });
-            }
             if phase != FREE {
-                let next = (state >> PHASE_BITS).wrapping_add(1) & GENERATION_MASK;
+                let next = (state >> PHASE_BITS).wrapping_add(1) & generation_mask;
                 *place.state.get_mut() = next << PHASE_BITS | FREE;
+            }
+            if phase == POSTED {
+                // SAFETY: POSTED meant initialised, `&mut self` means that nobody is claiming, and the place is
+                // free by now, so that nobody reads it again.
+                release(unsafe { place.slot.get_mut().assume_init_read() });
             }
         }
         if let Some(added) = self.added.get_mut() {
-            added.drain(release);
+            added.drain(generation_mask, release);
         }
     }
 }
@@ -128,9 +128,9 @@ mod tests {
         let places = Places::new(4);
         let third: *const Place = places.get(3).unwrap();
         assert!(places.get(4).is_none());
-        assert_eq!(places.grow(5), 8, "at least twice as many");
-        assert_eq!(places.grow(8), 8);
-        assert_eq!(places.grow(9), 16);
+        assert_eq!(places.grow(5, 64), 8, "at least twice as many");
+        assert_eq!(places.grow(8, 64), 8);
+        assert_eq!(places.grow(9, 64), 16);
         assert!(std::ptr::eq(third, places.get(3).unwrap()));
         let mut seen: Vec<*const Place> = (0..16)
             .map(|index| places.get(index).unwrap() as *const _)
@@ -144,22 +144,24 @@ mod tests {
     #[test]
     fn there_are_never_more_places_than_numbers() {
         let places = Places::new(3);
-        assert_eq!(places.grow(usize::MAX), MAX_PLACES);
-        assert_eq!(places.grow(usize::MAX), MAX_PLACES);
-        assert!(places.get(MAX_PLACES - 1).is_some());
-        assert!(places.get(MAX_PLACES).is_none());
+        assert_eq!(places.grow(usize::MAX, 1 << 10), 1 << 10);
+        assert_eq!(places.grow(usize::MAX, 1 << 10), 1 << 10);
+        assert!(places.get((1 << 10) - 1).is_some());
+        assert!(places.get(1 << 10).is_none());
     }
 
     #[test]
     fn taken_places_are_counted_in_all_pieces() {
         let mut places = Places::new(2);
-        places.grow(4);
+        places.grow(4, 64);
         for index in [1, 3] {
             let state = &places.get(index).unwrap().state;
             state.store(5 << PHASE_BITS | POSTED_LIST, Ordering::Relaxed);
         }
         assert_eq!(places.taken(), 2);
-        places.drain(&mut |_| unreachable!("lists are kept elsewhere"));
+        places.drain(u32::MAX >> 2, &mut |_| {
+            unreachable!("lists are kept elsewhere")
+        });
         assert_eq!(places.taken(), 0);
         let state = places.get(3).unwrap().state.load(Ordering::Relaxed);
         assert_eq!(state, 6 << PHASE_BITS | FREE, "of the next generation");

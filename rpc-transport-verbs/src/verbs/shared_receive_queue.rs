@@ -13,6 +13,9 @@ use super::work_request::ReceiveRequest;
 use super::wr_id::{QueueTag, check_depth};
 use crate::provider;
 
+/// How much deeper a queue can be made: what it is numbered for when it is created.
+const GROWTH: usize = 16;
+
 /// A shared receive queue: whichever queue pair receives takes the oldest receive posted here.
 ///
 /// Cheap to clone, and usable from any thread: a second thread may post while the poller claims.
@@ -51,7 +54,7 @@ impl SharedReceiveQueue {
         let granted = raw.query()?;
         check_depth("create_srq", "max_wr", granted.max_wr)?;
         let tag = QueueTag::allocate("create_srq")?;
-        let posted = PostedReceives::new(tag, granted.max_wr, granted.max_sge);
+        let posted = PostedReceives::new(tag, granted.max_wr, granted.max_sge, GROWTH);
         Ok(Self {
             shared: Arc::new(Shared {
                 raw,
@@ -113,7 +116,7 @@ impl SharedReceiveQueue {
     /// # Errors
     ///
     /// [`VerbsError::OutOfRange`] for fewer receives than are posted (or have ended, and are not claimed
-    /// yet), or more than the device or this layer can number; [`VerbsError::NotSupported`] if the device
+    /// yet), or more than the device takes, or sixteen times what it was made for, which it is numbered for; [`VerbsError::NotSupported`] if the device
     /// does not do it.
     pub fn resize(&self, max_wr: usize) -> Result<(), VerbsError> {
         let Shared { raw, posted, .. } = &*self.shared;

@@ -8,18 +8,19 @@ use super::error::VerbsError;
 /// Names a work request in flight.
 ///
 /// ```text
-///  63 62 61                          32 31         20 19                  0
-/// ┌─────┬──────────────────────────────┬─────────────┬─────────────────────┐
-/// │kind │ queue                        │ generation  │ index               │
-/// └─────┴──────────────────────────────┴─────────────┴─────────────────────┘
+///  63 62 61                          32 31                              0
+/// ┌─────┬──────────────────────────────┬─────────────────────────────────┐
+/// │kind │ queue                        │ number                          │
+/// └─────┴──────────────────────────────┴─────────────────────────────────┘
 /// ```
 ///
 /// * **kind**: send or receive; an error completion has no valid opcode, so this is what tells;
 /// * **queue**: the queue's number in this process, never used twice, so that a completion can
 ///   release nothing of another queue, and nothing of a later queue pair with the same number;
-/// * **generation**: how often the place had been used, so that a completion which comes late or
-///   twice is seen to be stale;
-/// * **index**: the place in the queue's table.
+/// * **number**: which request of the queue. Of a send, how many were posted before it; of a receive, its
+///   place in the queue's table, and how often that had been used. So a completion that comes late or twice,
+///   or that was kept, is seen to be stale, until the numbers come round: after 2³² requests, 2²⁸ of a shared
+///   receive queue.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct WrId(u64);
 
@@ -53,22 +54,61 @@ impl QueueTag {
     }
 }
 
-const INDEX_BITS: u32 = 20;
-/// After 4,096 uses of one place a completion that is late by exactly that would go unnoticed.
-/// It would have to be the device's mistake: no right device reports a request twice.
-pub(super) const GENERATION_BITS: u32 = 12;
+/// Bits of a place's index in the largest table of receives.
+const MAX_INDEX_BITS: u32 = 20;
+const NUMBER_BITS: u32 = 32;
 const QUEUE_BITS: u32 = 30;
-const QUEUE_SHIFT: u32 = INDEX_BITS + GENERATION_BITS;
-const KIND_SHIFT: u32 = QUEUE_SHIFT + QUEUE_BITS;
+const KIND_SHIFT: u32 = NUMBER_BITS + QUEUE_BITS;
 const KIND_SEND: u64 = 1;
 const KIND_RECEIVE: u64 = 2;
 
 /// Work requests that a queue can have: half as many as places can be numbered, since a receive
 /// queue's table has two places for each.
-pub(super) const MAX_DEPTH: u64 = 1 << (INDEX_BITS - 1);
+pub(super) const MAX_DEPTH: u64 = 1 << (MAX_INDEX_BITS - 1);
 
-/// Places that can be numbered.
-pub(super) const MAX_PLACES: usize = 1 << INDEX_BITS;
+/// Bits of a place's state that are left for its generation.
+const GENERATION_BITS: u32 = 30;
+
+/// How the table of a receive queue splits the number of a request: the place's index in the lower bits, and
+/// its generation, how often it had been used, above them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Numbering {
+    index_bits: u32,
+}
+
+impl Numbering {
+    /// Of a table of so many places, which may become `growth` times as many.
+    pub(super) fn new(places: usize, growth: usize) -> Self {
+        let places = places.saturating_mul(growth).max(2);
+        let index_bits = (usize::BITS - (places - 1).leading_zeros()).min(MAX_INDEX_BITS);
+        Self { index_bits }
+    }
+
+    /// Places that can be numbered.
+    pub(super) fn max_places(self) -> usize {
+        1 << self.index_bits
+    }
+
+    pub(super) fn generation_mask(self) -> u32 {
+        let bits = GENERATION_BITS.min(NUMBER_BITS - self.index_bits);
+        (1 << bits) - 1
+    }
+
+    #[inline]
+    pub(super) fn number(self, index: u32, generation: u32) -> u32 {
+        generation << self.index_bits | index
+    }
+
+    #[inline]
+    pub(super) fn index(self, id: WrId) -> u32 {
+        id.number() & ((1 << self.index_bits) - 1)
+    }
+
+    #[inline]
+    pub(super) fn generation(self, id: WrId) -> u32 {
+        id.number() >> self.index_bits & self.generation_mask()
+    }
+}
 
 /// Refuses a queue that is deeper than its places can be numbered.
 pub(super) fn check_depth(
@@ -90,18 +130,13 @@ pub(super) fn check_depth(
 }
 
 impl WrId {
-    pub(super) fn new(kind: WorkKind, queue: QueueTag, index: u32, generation: u32) -> Self {
+    #[inline]
+    pub(super) fn new(kind: WorkKind, queue: QueueTag, number: u32) -> Self {
         let kind = match kind {
             WorkKind::Send => KIND_SEND,
             WorkKind::Receive => KIND_RECEIVE,
         };
-        let generation = u64::from(generation & ((1 << GENERATION_BITS) - 1));
-        Self(
-            kind << KIND_SHIFT
-                | u64::from(queue.0) << QUEUE_SHIFT
-                | generation << INDEX_BITS
-                | u64::from(index),
-        )
+        Self(kind << KIND_SHIFT | u64::from(queue.0) << NUMBER_BITS | u64::from(number))
     }
 
     /// The number as the device gives it back.
@@ -125,19 +160,16 @@ impl WrId {
     }
 
     /// Whether it is of this kind and was posted to this queue.
+    #[inline]
     pub(super) fn belongs_to(self, kind: WorkKind, queue: QueueTag) -> bool {
-        let mine = Self::new(kind, queue, 0, 0);
-        self.0 >> QUEUE_SHIFT == mine.0 >> QUEUE_SHIFT
+        let mine = Self::new(kind, queue, 0);
+        self.0 >> NUMBER_BITS == mine.0 >> NUMBER_BITS
     }
 
-    /// How often the place had been used.
-    pub fn generation(self) -> u32 {
-        (self.0 >> INDEX_BITS) as u32 & ((1 << GENERATION_BITS) - 1)
-    }
-
-    /// The place in its queue's table.
-    pub fn index(self) -> u32 {
-        self.0 as u32 & ((1 << INDEX_BITS) - 1)
+    /// Which request of its queue.
+    #[inline]
+    pub fn number(self) -> u32 {
+        self.0 as u32
     }
 }
 
@@ -150,8 +182,8 @@ impl fmt::Debug for WrId {
 impl fmt::Display for WrId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.kind() {
-            Some(WorkKind::Send) => write!(f, "send {}.{}", self.index(), self.generation()),
-            Some(WorkKind::Receive) => write!(f, "receive {}.{}", self.index(), self.generation()),
+            Some(WorkKind::Send) => write!(f, "send {}", self.number()),
+            Some(WorkKind::Receive) => write!(f, "receive {:#x}", self.number()),
             None => write!(f, "wr_id {:#x}", self.0),
         }
     }
@@ -165,10 +197,9 @@ mod tests {
 
     #[test]
     fn every_field_comes_back_from_the_packed_number() {
-        let id = WrId::new(WorkKind::Receive, LAST_QUEUE, (1 << INDEX_BITS) - 1, 4095);
+        let id = WrId::new(WorkKind::Receive, LAST_QUEUE, u32::MAX - 1);
         assert_eq!(id.kind(), Some(WorkKind::Receive));
-        assert_eq!(id.index(), (1 << INDEX_BITS) - 1);
-        assert_eq!(id.generation(), 4095);
+        assert_eq!(id.number(), u32::MAX - 1);
         assert!(id.belongs_to(WorkKind::Receive, LAST_QUEUE));
         assert!(!id.belongs_to(WorkKind::Send, LAST_QUEUE));
         assert!(!id.belongs_to(WorkKind::Receive, QueueTag(0)));
@@ -176,10 +207,21 @@ mod tests {
     }
 
     #[test]
-    fn a_generation_that_comes_round_does_not_reach_its_neighbours() {
-        let id = WrId::new(WorkKind::Send, QueueTag(3), 7, 1 << GENERATION_BITS);
-        assert_eq!((id.index(), id.generation()), (7, 0));
-        assert!(id.belongs_to(WorkKind::Send, QueueTag(3)));
+    fn tables_of_every_size_number_their_places_and_use_what_is_left_for_generations() {
+        for places in [1, 2, 3, 4, 1000, 1 << 20] {
+            let numbering = Numbering::new(places, 1);
+            assert!(numbering.max_places() >= places);
+            let (index, generation) = (places as u32 - 1, numbering.generation_mask());
+            let number = numbering.number(index, generation);
+            let id = WrId::new(WorkKind::Receive, LAST_QUEUE, number);
+            assert_eq!(
+                (numbering.index(id), numbering.generation(id)),
+                (index, generation)
+            );
+            assert!(id.belongs_to(WorkKind::Receive, LAST_QUEUE));
+        }
+        assert_eq!(Numbering::new(1000, 16).max_places(), 1 << 14);
+        assert_eq!(Numbering::new(usize::MAX, 16).max_places(), 1 << 20);
     }
 
     #[test]

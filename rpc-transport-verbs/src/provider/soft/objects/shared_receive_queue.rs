@@ -38,7 +38,13 @@ impl SharedReceiveQueue {
     pub(crate) fn resize(&self, max_wr: usize) -> Result<(), VerbsError> {
         let mut state = self.domain.enter()?;
         let queue = &mut state.shared_receive_queues[self.place].queue;
-        in_range("modify_srq", "max_wr", max_wr, queue.len().max(1), MAX_WR)?;
+        in_range(
+            "modify_srq",
+            "max_wr",
+            max_wr,
+            queue.len().max(queue.limit()).max(1),
+            MAX_WR,
+        )?;
         queue.set_capacity(max_wr);
         Ok(())
     }
