@@ -1,5 +1,6 @@
 //! A send queue and a receive queue.
 
+use std::mem;
 use std::sync::Arc;
 use std::vec;
 
@@ -127,31 +128,19 @@ impl SendRequest {
     }
 }
 
-/// Requests that the device has taken, on their way into the record of what is in flight. Dropped early, when a
-/// caller's `release` panics, it records the rest.
-struct Recorded<'a> {
-    rest: vec::Drain<'a, SendRequest>,
+/// Requests that the device has taken, on their way into the record of what is in flight. Dropped only when a
+/// caller's `release` panics: it records the rest then.
+struct Unrecorded<'a, 'b> {
+    rest: &'a mut vec::Drain<'b, SendRequest>,
     send_slots: &'a mut InFlight,
 }
 
-impl Recorded<'_> {
-    /// Records the next; its slot, if it went inline. `None`: there is no other.
-    #[inline]
-    fn record_next(&mut self) -> Option<Option<Slot>> {
-        let SendRequest { slot, inline, .. } = self.rest.next()?;
-        if inline {
-            self.send_slots.push(None);
-            return Some(Some(slot));
-        }
-        self.send_slots.push(Some(slot));
-        Some(None)
-    }
-}
-
-impl Drop for Recorded<'_> {
-    #[inline]
+impl Drop for Unrecorded<'_, '_> {
+    #[cold]
     fn drop(&mut self) {
-        while self.record_next().is_some() {}
+        for SendRequest { slot, inline, .. } in &mut *self.rest {
+            self.send_slots.push((!inline).then_some(slot));
+        }
     }
 }
 
@@ -459,16 +448,21 @@ impl QueuePair {
             Ok(()) => self.work.len(),
             Err(error) => error.taken.min(self.work.len()),
         };
-        let mut posted_requests = Recorded {
-            rest: requests.drain(..taken),
+        let mut rest = requests.drain(..taken);
+        let unrecorded = Unrecorded {
+            rest: &mut rest,
             send_slots: &mut self.send_slots,
         };
-        while let Some(slot) = posted_requests.record_next() {
-            if let Some(slot) = slot {
-                release(slot);
+        while let Some(request) = unrecorded.rest.next() {
+            if request.inline {
+                unrecorded.send_slots.push(None);
+                release(request.slot);
+            } else {
+                unrecorded.send_slots.push(Some(request.slot));
             }
         }
-        drop(posted_requests);
+        mem::forget(unrecorded);
+        drop(rest);
         posted?;
         match refused {
             Some(reason) => Err(PostError { taken, reason }),
@@ -742,6 +736,7 @@ impl QueuePair {
 
     /// Gives the slot of a receive of its own receive queue back, with the number of bytes that
     /// came: 0 if it failed.
+    #[inline]
     pub fn claim_recv(&mut self, completion: WorkCompletion) -> Result<(Slot, usize), ClaimError> {
         match &self.receives {
             Some(receives) => receives.claim(completion),
@@ -769,7 +764,7 @@ impl QueuePair {
             self.take_back(release);
         } else {
             // The device has kept it: what is in flight stays its own, and so do the regions.
-            std::mem::forget(self);
+            mem::forget(self);
         }
     }
 

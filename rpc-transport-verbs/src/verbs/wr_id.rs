@@ -74,6 +74,8 @@ const GENERATION_BITS: u32 = 30;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Numbering {
     index_bits: u32,
+    index_mask: u32,
+    generation_mask: u32,
 }
 
 impl Numbering {
@@ -81,7 +83,12 @@ impl Numbering {
     pub(super) fn new(places: usize, growth: usize) -> Self {
         let places = places.saturating_mul(growth).max(2);
         let index_bits = (usize::BITS - (places - 1).leading_zeros()).min(MAX_INDEX_BITS);
-        Self { index_bits }
+        let generation_bits = GENERATION_BITS.min(NUMBER_BITS - index_bits);
+        Self {
+            index_bits,
+            index_mask: (1 << index_bits) - 1,
+            generation_mask: (1 << generation_bits) - 1,
+        }
     }
 
     /// Places that can be numbered.
@@ -89,9 +96,9 @@ impl Numbering {
         1 << self.index_bits
     }
 
+    #[inline]
     pub(super) fn generation_mask(self) -> u32 {
-        let bits = GENERATION_BITS.min(NUMBER_BITS - self.index_bits);
-        (1 << bits) - 1
+        self.generation_mask
     }
 
     #[inline]
@@ -101,12 +108,12 @@ impl Numbering {
 
     #[inline]
     pub(super) fn index(self, id: WrId) -> u32 {
-        id.number() & ((1 << self.index_bits) - 1)
+        id.number() & self.index_mask
     }
 
     #[inline]
     pub(super) fn generation(self, id: WrId) -> u32 {
-        id.number() >> self.index_bits & self.generation_mask()
+        id.number() >> self.index_bits & self.generation_mask
     }
 }
 
