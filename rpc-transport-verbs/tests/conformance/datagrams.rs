@@ -1,8 +1,8 @@
 //! Unreliable datagrams: what arrives, what is dropped without a word, and what fails here.
 
 use rpc_transport_verbs::verbs::{
-    AddressVector, CompletionOpcode, CompletionStatus, Context, Gid, Mtu, PostErrorReason, QpNum,
-    QpState, QpType, ReceiveRequest, VerbsError, WorkKind, WorkRequest,
+    AddressVector, CompletionOpcode, CompletionStatus, Context, Gid, Mtu, PostErrorReason,
+    ProtectionDomain, QpNum, QpState, QpType, ReceiveRequest, VerbsError, WorkKind, WorkRequest,
 };
 
 use super::case::{Section, case};
@@ -79,6 +79,10 @@ pub(crate) const CASES: Section = Section {
             address_handles_are_checked_by_name,
             "specification: states; ah_test: CreateAndDestroy"
         ),
+        case!(
+            address_handles_of_soft_lead_to_its_one_port,
+            "specification: states"
+        ),
     ],
 };
 
@@ -145,16 +149,23 @@ fn a_datagram_header_says_where_it_came_from(device: &Device) {
         assert_eq!(header[7], 3, "hops");
         assert_eq!(header[8..24], way_home().gid.0);
         assert_eq!(header[24..], way_home().gid.0);
+        // What follows: InfiniBand's transport, or UDP with 8 bytes of header. Then 10 bytes and 2 of padding,
+        // 12 and 8 of headers, 4 of checksum.
+        let (next, len) = match device.kind {
+            Kind::Soft => (0x1b, 36_u16),
+            _ => (17, 44),
+        };
+        assert_eq!((header[6], &header[4..6]), (next, &len.to_be_bytes()[..]));
     } else {
         // A header of IP version 4 is in the last 20 bytes.
         assert_ne!(device.kind, Kind::Soft);
-        assert_eq!(header[20] >> 4, 4);
-        assert_eq!(header[21] & 0xfc, 0xfc);
-    }
-    if device.kind == Kind::Soft {
-        assert_eq!(header[6], 0x1b, "what follows is InfiniBand's transport");
-        // 10 bytes and 2 of padding, 12 and 8 of headers, 4 of checksum.
-        assert_eq!(header[4..6], 36_u16.to_be_bytes());
+        let header = &header[20..];
+        assert_eq!(header[0] >> 4, 4);
+        assert_eq!(header[1] & 0xfc, 0xfc);
+        assert_eq!(header[2..4], 64_u16.to_be_bytes());
+        assert_eq!((header[8], header[9]), (3, 17), "hops and UDP");
+        assert_eq!(header[12..16], way_home().gid.0[12..]);
+        assert_eq!(header[16..], way_home().gid.0[12..]);
     }
 }
 
@@ -208,14 +219,11 @@ fn an_inline_datagram_is_copied_while_it_is_posted(_: &Device) {
     assert_eq!(right.wait_one(), Seen::datagram(64, &left));
     let payload = INBOX + HEADER_LEN;
     assert_eq!(right.bytes(payload..payload + 64), [7; 64]);
-    let request = left.message(0..65, 7).inline();
-    let capabilities = left.qp.capabilities();
-    if capabilities.max_inline_data < 65 {
-        let refused = left.try_post(request.to(&handle, right.qp.qp_num(), QKEY));
-        let limit = capabilities.max_inline_data;
-        let expected = PostErrorReason::InlineTooLong { len: 65, limit };
-        assert_eq!(refused, Err(expected));
-    }
+    let limit = left.qp.capabilities().max_inline_data;
+    let len = limit + 1;
+    let request = left.message(0..len, 7).inline();
+    let refused = left.try_post(request.to(&handle, right.qp.qp_num(), QKEY));
+    assert_eq!(refused, Err(PostErrorReason::InlineTooLong { len, limit }));
 }
 
 fn a_datagram_of_an_mtu_arrives_and_one_byte_more_fails_here(device: &Device) {
@@ -396,64 +404,64 @@ fn an_address_handle_of_another_domain_is_refused(_: &Device) {
     assert_eq!(left.try_post(request), Err(expected));
 }
 
-fn address_handles_are_checked_by_name(device: &Device) {
-    let context = Context::open(verbs_side::device()).unwrap();
-    let domain = context.alloc_pd().unwrap();
-    let refused = |address: AddressVector, name: &str| match domain.create_ah(address) {
+/// It may not be made, because of the field that the reason begins with.
+fn refuses(domain: &ProtectionDomain, address: AddressVector, name: &str) {
+    match domain.create_ah(address) {
         Err(VerbsError::InvalidArgument {
             argument: "address",
             reason,
             ..
-        }) => {
-            assert!(reason.starts_with(name), "{reason}");
-        }
+        }) => assert!(reason.starts_with(name), "{reason}"),
         other => panic!("{name}: {other:?}"),
-    };
-    refused(
+    }
+}
+
+fn address_handles_are_checked_by_name(_: &Device) {
+    let context = Context::open(verbs_side::device()).unwrap();
+    let domain = context.alloc_pd().unwrap();
+    refuses(
+        &domain,
         AddressVector {
             port: 200,
             ..way_home()
         },
         "port:",
     );
-    refused(
+    refuses(
+        &domain,
         AddressVector {
             sl: 16,
             ..way_home()
         },
         "sl:",
     );
-    refused(
+    refuses(
+        &domain,
         AddressVector {
             flow_label: 1 << 20,
             ..way_home()
         },
         "flow_label:",
     );
-    if device.kind == Kind::Soft {
-        refused(
-            AddressVector {
-                sgid_index: 1,
-                ..way_home()
-            },
-            "sgid_index:",
-        );
-        refused(
-            AddressVector {
-                is_global: false,
-                ..way_home()
-            },
-            "is_global has",
-        );
-        let Gid(mut other) = way_home().gid;
-        other[15] ^= 1;
-        let gid = Gid(other);
-        refused(AddressVector { gid, ..way_home() }, "gid:");
-    }
     let handle = domain.create_ah(way_home()).unwrap();
     let clone = handle.clone();
     let busy = handle.destroy().unwrap_err();
     assert_eq!(busy.call, "destroy_ah");
     drop(clone);
     busy.object.destroy().unwrap();
+}
+
+fn address_handles_of_soft_lead_to_its_one_port(device: &Device) {
+    device.needs_soft(&rxe::SOFT_OPTION);
+    let context = Context::open(verbs_side::device()).unwrap();
+    let domain = context.alloc_pd().unwrap();
+    let to = way_home();
+    let Gid(mut gid) = to.gid;
+    gid[15] ^= 1;
+    let gid = Gid(gid);
+    refuses(&domain, AddressVector { gid, ..to }, "gid:");
+    let sgid_index = 1;
+    refuses(&domain, AddressVector { sgid_index, ..to }, "sgid_index:");
+    let is_global = false;
+    refuses(&domain, AddressVector { is_global, ..to }, "is_global has");
 }

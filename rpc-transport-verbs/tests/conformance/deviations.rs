@@ -98,6 +98,9 @@ reasons! {
     MAY_LOSE = "unreliable-may-lose",
         "Unreliable messages may be lost between two queue pairs of one port, too; the case insists on all of them.",
         "rxe_net.c and rxe_req.c drop packets that find their socket or queue full (Linux 6.1).";
+    SENDERS_ARE_ADDRESSES = "senders-are-addresses",
+        "An unreliable connection takes messages of every queue pair at its peer's address: packets do not name theirs.",
+        "rxe_recv.c, check_addr compares the addresses, and rxe_resp.c, check_psn takes any first packet of UC (Linux 6.1).";
     UC_TOO_LONG = "unreliable-too-long",
         "A message on an unreliable connection that is longer than the receive brings its receiver to ERR.",
         "rxe_resp.c, rxe_responder: RESPST_ERR_LENGTH of UC is do_class_d1e_error, with LOC_QP_OP_ERR (Linux 6.1).";
@@ -111,7 +114,7 @@ reasons! {
         "A send of an unreliable queue pair that fails here does not lead to SQE; a datagram longer than the MTU completes as if it had been sent.",
         "rxe_req.c, rxe_requester: a datagram over the MTU is skipped, and rxe_comp.c knows ERR alone (Linux 6.1).";
     SOFT_OPTION = "option-of-soft",
-        "The case is about an option of the software device.",
+        "The case is about an option or a bound of the software device.",
         "SoftOptions.";
 }
 
