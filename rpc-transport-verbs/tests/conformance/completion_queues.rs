@@ -4,13 +4,15 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use rpc_transport_verbs::verbs::{
-    AsyncEvent, CompletionStatus as C, QpState, VerbsError, WorkKind, WorkRequest,
+    AsyncEvent, CompletionStatus as C, QpState, VerbsError, WindowType, WorkKind, WorkRequest,
 };
 
 use super::case::{Section, case};
 use super::deviations as rxe;
 use super::device::Device;
 use super::end::{End, Options, connect, pair, pair_of, rc};
+use super::memory_windows::{of_memory, window};
+use super::protection::Op;
 use super::verbs_side::{HANG, Plan, connected_with, received, sent};
 
 pub(crate) const CASES: Section = Section {
@@ -64,6 +66,10 @@ pub(crate) const CASES: Section = Section {
         case!(
             a_completion_queue_that_overruns_is_dead_and_takes_its_queue_pairs_along,
             "specification: completion queues; cq_test: RecvCqOverflow"
+        ),
+        case!(
+            one_sided_requests_and_bindings_raise_events_here,
+            "specification: arming; comp_channel_test: Atomic, Bind, Write"
         ),
         case!(
             a_write_with_immediate_is_heard_of_as_its_sender_wishes,
@@ -407,4 +413,24 @@ fn a_write_with_immediate_is_heard_of_as_its_sender_wishes(_: &Device) {
         assert_eq!(raised, Some(right.cq.number()), "{len}");
         assert_eq!(right.expect_recv(C::Success).imm, Some(5));
     }
+}
+
+fn one_sided_requests_and_bindings_raise_events_here(_: &Device) {
+    let heard = |end: &mut End, request: WorkRequest| {
+        end.cq.arm(false).unwrap();
+        end.post(request.signaled());
+        let raised = end.channel.wait(Some(HANG)).unwrap();
+        assert_eq!(raised, Some(end.cq.number()));
+        assert_eq!(end.one().status, C::Success);
+    };
+    let (mut left, right) = pair(rc());
+    for op in Op::ALL {
+        let request = op.request(left.at(0..8), right.remote(0));
+        heard(&mut left, request);
+    }
+    let window = window(&left, WindowType::Type2);
+    let key = window.next_key();
+    let request = WorkRequest::bind_window(&window, of_memory(&left, 0..4096), key);
+    heard(&mut left, request);
+    heard(&mut left, WorkRequest::local_invalidate(key));
 }

@@ -73,7 +73,7 @@ pub(crate) const CASES: Section = Section {
         case!(a_datagram_needs_a_destination, "specification: send queue"),
         case!(
             an_address_handle_of_another_domain_is_refused,
-            "specification: objects"
+            "specification: objects; pd_test: SendAhOnOtherPd"
         ),
         case!(
             address_handles_are_checked_by_name,

@@ -59,7 +59,7 @@ pub(crate) const CASES: Section = Section {
         ),
         case!(
             a_queue_pair_can_be_destroyed_in_each_state,
-            "specification: destruction; qp_test: DestroyFromReset, DestroyFromInit"
+            "specification: destruction; qp_test: DestroyFromReset, DestroyFromInit; rc_test: QueryQpInitialState"
         ),
         case!(
             a_queue_pair_that_is_destroyed_completes_nothing_more,

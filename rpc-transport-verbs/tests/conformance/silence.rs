@@ -27,7 +27,7 @@ pub(crate) const CASES: Section = Section {
         ),
         case!(
             a_peer_that_becomes_ready_in_time_gets_what_was_sent_before,
-            "specification: acknowledgement timer; qp_test: QpReadWhileTargetEntersRts"
+            "specification: acknowledgement timer; qp_test: QpReadWhileTargetEntersRts, RtsSendToRtr"
         ),
         case!(
             a_peer_that_expects_other_sequence_numbers_drops_everything_silently,

@@ -26,7 +26,7 @@ pub(crate) const CASES: Section = Section {
         ),
         case!(
             transitions_of_unreliable_queue_pairs_are_made_bare_and_with_all_options,
-            "specification: queue pair states"
+            "specification: queue pair states; qp_test: CreateUd, UdModify"
         ),
         case!(
             each_attribute_that_an_unreliable_transition_misses_is_named,
