@@ -453,7 +453,7 @@ impl QueuePair {
             rest: &mut rest,
             send_slots: &mut self.send_slots,
         };
-        while let Some(request) = unrecorded.rest.next() {
+        for request in unrecorded.rest.by_ref() {
             if request.inline {
                 unrecorded.send_slots.push(None);
                 release(request.slot);
