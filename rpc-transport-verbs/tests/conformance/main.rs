@@ -59,6 +59,7 @@ mod ownership;
 mod processes;
 mod protection;
 mod protection_local;
+mod queue_pairs;
 mod receive_queue;
 mod resets;
 mod rnr;
@@ -86,6 +87,7 @@ const SECTIONS: &[Section] = &[
     objects::CASES,
     memory_regions::CASES,
     ownership::CASES,
+    queue_pairs::CASES,
     states::CASES,
     resets::CASES,
     extended::CASES,

@@ -176,7 +176,7 @@ const LEFT_OUT: &[(&str, &str)] = &[
         "the same",
     ),
     (
-        "qp_test: CreateWithInvalidSendCq CreateWithInvalidSrq DestroyInvalidQp ModifyInvalidQp QueryInvalidQp",
+        "qp_test: DestroyInvalidQp ModifyInvalidQp QueryInvalidQp",
         "the same",
     ),
     (
