@@ -42,7 +42,7 @@ reasons! {
         "A local invalidate of a type 2 window that is bound to nothing would be the end of the kernel: the layer refuses it when it is posted.",
         "rxe_mw.c, rxe_do_invalidate_mw gives back the queue pair of the window, a null pointer; seen in the guest (Linux 6.1).";
     INVALIDATE_AT_ONCE = "invalidate-at-once",
-        "A local invalidate does not wait for messages before it that the peer was not ready for.",
+        "A local invalidate may not wait for messages before it that the peer was not ready for.",
         "rxe_req.c, rxe_requester: rxe_do_local_ops as soon as the send queue comes to it, and that waits for a retry's timer no more than with other requests (Linux 6.1).";
     INVALIDATE_ACKNOWLEDGED = "invalidate-acknowledged",
         "A message whose invalidate fails at the peer succeeds for its sender.",
