@@ -10,6 +10,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 use std::{env, fs, io};
 
+use rustix::io::Errno;
 use rustix::process::{
     Pid, Signal, WaitOptions, kill_process, set_parent_process_death_signal, waitpid,
 };
@@ -138,8 +139,13 @@ impl CpuTime {
             let path = task?.path().join("schedstat");
             let text = match fs::read_to_string(&path) {
                 Ok(text) => text,
-                // A thread that has ended since.
-                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                // A thread that has ended since: before its file was opened, or before it was read.
+                Err(error)
+                    if error.kind() == io::ErrorKind::NotFound
+                        || Errno::from_io_error(&error) == Some(Errno::SRCH) =>
+                {
+                    continue;
+                }
                 Err(error) => return Err(format!("{}: {error}", path.display()).into()),
             };
             let first = text.split_whitespace().next().unwrap_or_default();

@@ -116,6 +116,9 @@ fn a_stopped_client_is_found_silent_by_its_server() {
     let mut other = Other::start("other_connects_and_floods", &environment);
     other.hear("CONNECTED");
     rig.step_until("its frames", |server, _| server.received.len() >= 32);
+    // A client is asked once it has shown that it can answer: its other thread gets the time to.
+    let spoken = Instant::now() + Duration::from_secs(1);
+    rig.step_until("its first byte", |_, _| Instant::now() >= spoken);
     other.stop();
     rig.step_until("its end", |server, _| !server.closed.is_empty());
     let (_, reason) = &rig.server.closed[0];
