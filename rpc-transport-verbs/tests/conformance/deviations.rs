@@ -56,6 +56,9 @@ reasons! {
     LONG_DATAGRAMS = "long-datagrams",
         "A datagram that is longer than the port takes would succeed, and nothing be sent: the layer refuses it when it is posted.",
         "rxe_req.c, rxe_requester, beside its note of C10-93.1.1 (Linux 6.1).";
+    HOPS_OF_THE_ROUTE = "hops-of-the-route",
+        "Packets may pass as many routers as the route to their receiver says, 64, whatever the address handle does.",
+        "core/verbs.c, ib_resolve_unicast_gid_dmac puts the route's into grh.hop_limit, of every RoCE device (Linux 6.1).";
     KEYS_AS_THEY_ARE = "keys-as-they-are",
         "A key with the highest bit is sent as it is, in place of the sender's own.",
         "rxe_req.c, init_req_packet puts wr.ud.remote_qkey into the header (Linux 6.1).";
