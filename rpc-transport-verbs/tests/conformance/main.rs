@@ -61,11 +61,15 @@ mod protection;
 mod protection_local;
 mod queue_pairs;
 mod receive_queue;
+mod refusals;
 mod resets;
 mod rnr;
+mod rounds;
 mod send_queue;
 mod silence;
 mod srq;
+mod srq_shares;
+mod state_rules;
 mod states;
 mod threads;
 mod through_windows;
@@ -76,6 +80,7 @@ mod unreliable_side;
 mod unreliable_states;
 
 mod walk;
+mod window_bindings;
 
 use std::process::ExitCode;
 
@@ -89,6 +94,7 @@ const SECTIONS: &[Section] = &[
     ownership::CASES,
     queue_pairs::CASES,
     states::CASES,
+    state_rules::CASES,
     resets::CASES,
     extended::CASES,
     send_queue::CASES,
@@ -97,15 +103,18 @@ const SECTIONS: &[Section] = &[
     one_sided::CASES,
     atomics::CASES,
     memory_windows::CASES,
+    window_bindings::CASES,
     through_windows::CASES,
     protection::CASES,
     protection_local::CASES,
+    refusals::CASES,
     errors::CASES,
     rnr::CASES,
     silence::CASES,
     completion_queues::CASES,
     channels::CASES,
     srq::CASES,
+    srq_shares::CASES,
     async_events::CASES,
     unreliable_states::CASES,
     unreliable_falls::CASES,

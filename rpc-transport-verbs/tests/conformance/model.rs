@@ -8,13 +8,13 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use proptest::prelude::*;
 use rpc_transport_verbs::verbs::{
     Access, Binding, CompletionOpcode as O, CompletionStatus as C, MemoryWindow, QpState,
     RemoteKey, RemoteMemory, WindowType, WorkKind, WorkRequest,
 };
 
 use super::end::{End, connect, pair, rc};
+use super::rounds::{Kind, RECEIVES, Request, Round, WINDOWS};
 
 /// What peers write, read and count in.
 const SHARED: Range<usize> = 0..4096;
@@ -25,101 +25,7 @@ const RESULTS: Range<usize> = 8192..12_288;
 /// Where receives are, one after another.
 const INBOX: usize = 12_288;
 const RECEIVE_LEN: usize = 2048;
-const RECEIVES: usize = 8;
 const MODELLED: usize = INBOX + RECEIVES * RECEIVE_LEN;
-/// Longer than a packet.
-const MAX_LEN: usize = 1500;
-const WINDOWS: usize = 3;
-
-/// What one end posts at a time.
-#[derive(Clone, Debug)]
-pub(crate) struct Round {
-    is_left: bool,
-    /// Whether the peer's receives are posted after the requests that need them.
-    is_late: bool,
-    requests: Vec<Request>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Request {
-    kind: Kind,
-    from: u16,
-    to: u16,
-    len: u16,
-    signaled: bool,
-    inline: bool,
-    /// With the key of a window, where the peer has one.
-    window: Option<u8>,
-    /// With a key of nobody.
-    is_wrong: bool,
-    value: u8,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Send,
-    SendImm,
-    SendInvalidate,
-    Write,
-    WriteFetched,
-    WriteImm,
-    Read,
-    FetchAndAdd,
-    CompareAndSwap,
-    Bind,
-    Invalidate,
-}
-
-impl Arbitrary for Round {
-    type Parameters = ();
-    type Strategy = BoxedStrategy<Self>;
-
-    fn arbitrary_with((): ()) -> Self::Strategy {
-        let kind = prop_oneof![
-            Just(Kind::Send),
-            Just(Kind::SendImm),
-            Just(Kind::SendInvalidate),
-            Just(Kind::Write),
-            Just(Kind::WriteFetched),
-            Just(Kind::WriteImm),
-            Just(Kind::Read),
-            Just(Kind::FetchAndAdd),
-            Just(Kind::CompareAndSwap),
-            Just(Kind::Bind),
-            Just(Kind::Invalidate),
-        ];
-        let places = (any::<u16>(), any::<u16>(), 0..=MAX_LEN as u16, any::<u8>());
-        let flags = (
-            any::<bool>(),
-            any::<bool>(),
-            proptest::option::of(0..WINDOWS as u8),
-            proptest::bool::weighted(0.02),
-        );
-        let request = (kind, places, flags).prop_map(|(kind, places, flags)| {
-            let (from, to, len, value) = places;
-            let (signaled, inline, window, is_wrong) = flags;
-            Request {
-                kind,
-                from,
-                to,
-                len,
-                signaled,
-                inline,
-                window,
-                is_wrong,
-                value,
-            }
-        });
-        let requests = proptest::collection::vec(request, 1..RECEIVES);
-        (any::<bool>(), any::<bool>(), requests)
-            .prop_map(|(is_left, is_late, requests)| Self {
-                is_left,
-                is_late,
-                requests,
-            })
-            .boxed()
-    }
-}
 
 /// A type 2 window, over all of what is shared.
 struct Window {
@@ -348,21 +254,6 @@ impl Expected {
             opcode: Some(opcode),
             ..Self::failed(WorkKind::Send, C::Success)
         }
-    }
-}
-
-impl Request {
-    fn takes_receive(&self) -> bool {
-        matches!(
-            self.kind,
-            Kind::Send | Kind::SendImm | Kind::SendInvalidate | Kind::WriteImm
-        )
-    }
-
-    /// So many bytes of an area, somewhere in it.
-    fn place(at: u16, len: usize, area: Range<usize>) -> Range<usize> {
-        let start = area.start + usize::from(at) % (area.len() - len + 1);
-        start..start + len
     }
 }
 

@@ -8,7 +8,8 @@ use rpc_transport_verbs::verbs::{Attribute, ModifyError, QpState};
 
 use super::case::{Section, case};
 use super::device::{Device, Kind};
-use super::model::{Model, Round};
+use super::model::Model;
+use super::rounds::Round;
 use super::states::{attributes_of, specified, wait_until_drained};
 use super::verbs_side::{Plan, Side};
 
