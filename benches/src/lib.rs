@@ -14,7 +14,7 @@
 //! - what is measured: [`raw`] (verbs without calls), [`rpc`] (calls), [`shared`] (calls through a shared client), [`service`] (who answers),
 //!   [`message`] (what is sent), [`crew`] (many calls under way on one thread), [`open_loop`] (calls
 //!   at intended times: [`arrivals`]) and [`sweep`] (at rising rates);
-//! - beside what: [`perftest`];
+//! - beside what: [`perftest`], [`tcp`];
 //! - how: [`cores`], [`clock`], [`slices`], [`allocations`], [`system_calls`], [`child`] (the other
 //!   side's process);
 //! - what is said of it: [`table`] (for people), [`hgrm`] (for the plotter), [`report`] (JSON).
@@ -46,6 +46,7 @@ pub mod slices;
 pub mod sweep;
 pub mod system_calls;
 pub mod table;
+pub mod tcp;
 
 /// What the programs return: they end at the first error, and print it as a sentence.
 pub type Outcome<T> = Result<T, Box<dyn std::error::Error>>;

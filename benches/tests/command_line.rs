@@ -88,3 +88,26 @@ fn what_one_client_alone_has_is_refused_for_the_other() {
         assert!(text.contains("--client local"), "{text}");
     }
 }
+
+#[test]
+fn a_summary_is_one_sentence_that_compares_a_call_with_verbs_and_tcp() {
+    let output = Command::new(env!("CARGO_BIN_EXE_latency"))
+        .args([
+            "--summary",
+            "--device",
+            "soft",
+            "--calls",
+            "40",
+            "--slices",
+            "2",
+        ])
+        .output()
+        .expect("the program can be started");
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(text.lines().count(), 1, "{text}");
+    assert_eq!(text.matches(" µs").count(), 4, "{text}");
+    for other in ["raw verbs", "TCP on loopback"] {
+        assert!(text.contains(other), "{text}");
+    }
+}

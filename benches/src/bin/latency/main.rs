@@ -20,6 +20,7 @@
 
 mod open;
 mod rest;
+mod summary;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -32,6 +33,7 @@ use benches::service::{ServerArgs, intents_for};
 use benches::shared::{Shared, SharedLoop, Waiter};
 use benches::slices::{self, alternate};
 use benches::table::{self, Table};
+use benches::tcp::{self, TcpArgs};
 use benches::{Outcome, allocations, arguments, clock, cores, hgrm, report};
 use clap::{Parser, Subcommand};
 use hdrhistogram::Histogram;
@@ -64,6 +66,8 @@ enum Role {
     Calls(ServerArgs),
     #[command(name = benches::raw::SERVE, hide = true)]
     Frames(RawArgs),
+    #[command(name = tcp::SERVE, hide = true)]
+    Tcp(TcpArgs),
 }
 
 #[derive(clap::Args)]
@@ -90,6 +94,9 @@ struct Measurement {
     /// Let both sides rest this long before each call, and say what the first call takes then (100ms)
     #[arg(long, value_name = "DURATION", value_parser = arguments::duration, conflicts_with = "open")]
     idle_gap: Option<Duration>,
+    /// Print one sentence: a call beside raw verbs and beside TCP on loopback
+    #[arg(long, conflicts_with_all = ["open", "idle_gap", "json"])]
+    summary: bool,
     #[command(flatten)]
     open: OpenArgs,
     /// Directory for the histograms, which HdrHistogram's plotter reads
@@ -107,6 +114,9 @@ impl Measurement {
         }
         if let Some(gap) = self.idle_gap {
             return rest::run(self, gap);
+        }
+        if self.summary {
+            return summary::run(self);
         }
         self.run_closed_loop()
     }
@@ -261,6 +271,7 @@ fn main() -> ExitCode {
     let outcome = match &cli.role {
         Some(Role::Calls(args)) => args.serve(),
         Some(Role::Frames(args)) => args.serve(),
+        Some(Role::Tcp(args)) => args.serve(),
         None => cli.measurement.run(),
     };
     match outcome {
