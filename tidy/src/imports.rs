@@ -1,0 +1,207 @@
+//! Which module of a crate imports which, and the circles among them.
+//!
+//! An import is a path in code that names another module of the crate: in a `use`, or written out
+//! (`crate::driver::link::LinkKey`). Code for tests and models does not count. Paths inside the
+//! bodies of macros are not seen.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use syn::visit::{self, Visit};
+use syn::{ItemFn, ItemImpl, ItemMod, ItemUse, Path, UseTree};
+
+use crate::source::{Crate, SourceFile, is_for_tests};
+
+/// One place where a module names another.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Import {
+    /// Index of the importing file in [`Crate::files`].
+    pub file: usize,
+    /// Line of the path in that file.
+    pub line: usize,
+    /// The imported module.
+    pub module: Vec<String>,
+}
+
+/// All imports of a crate's product code.
+#[must_use]
+pub fn imports(source: &Crate) -> Vec<Import> {
+    let modules = source.modules();
+    let mut imports = Vec::new();
+    for (index, file) in source.files.iter().enumerate() {
+        if file.is_test || file.is_generated() {
+            continue;
+        }
+        let mut visitor = Visitor {
+            file,
+            modules: &modules,
+            inner: Vec::new(),
+            found: Vec::new(),
+        };
+        visitor.visit_file(&file.syntax);
+        let found = visitor.found.into_iter();
+        imports.extend(found.map(|(line, module)| Import {
+            file: index,
+            line,
+            module,
+        }));
+    }
+    imports.sort();
+    imports.dedup();
+    imports
+}
+
+/// Groups of modules that import each other in a loop. An import between a module and one inside
+/// it does not count: a parent and its parts are one thing.
+#[must_use]
+pub fn circles(source: &Crate, imports: &[Import]) -> Vec<BTreeSet<Vec<String>>> {
+    let mut arrows: BTreeMap<&[String], BTreeSet<&[String]>> = BTreeMap::new();
+    for import in imports {
+        let from = source.files[import.file].module.as_slice();
+        let to = import.module.as_slice();
+        if !from.starts_with(to) && !to.starts_with(from) {
+            arrows.entry(from).or_default().insert(to);
+        }
+    }
+    let reachable = |start: &'_ [String]| -> BTreeSet<Vec<String>> {
+        let mut seen = BTreeSet::new();
+        let mut next: Vec<&[String]> = vec![start];
+        while let Some(module) = next.pop() {
+            for &to in arrows.get(module).into_iter().flatten() {
+                if seen.insert(to.to_vec()) {
+                    next.push(to);
+                }
+            }
+        }
+        seen
+    };
+    let reaches: BTreeMap<&[String], BTreeSet<Vec<String>>> = arrows
+        .keys()
+        .map(|&module| (module, reachable(module)))
+        .collect();
+    let mut circles: BTreeSet<BTreeSet<Vec<String>>> = BTreeSet::new();
+    for (&module, reached) in &reaches {
+        if reached.contains(module) {
+            let back = |other: &&Vec<String>| {
+                let others = reaches.get(other.as_slice());
+                others.is_some_and(|reached| reached.contains(module))
+            };
+            circles.insert(reached.iter().filter(back).cloned().collect());
+        }
+    }
+    circles.into_iter().collect()
+}
+
+struct Visitor<'a> {
+    file: &'a SourceFile,
+    modules: &'a BTreeSet<&'a [String]>,
+    /// The inline modules around the current position.
+    inner: Vec<String>,
+    found: Vec<(usize, Vec<String>)>,
+}
+
+impl Visitor<'_> {
+    /// Records the module that a path names, if it is another file of this crate.
+    fn record(&mut self, line: usize, path: &[String]) {
+        let mut module = self.file.module.clone();
+        module.extend(self.inner.iter().cloned());
+        let mut rest = path;
+        match rest.first().map(String::as_str) {
+            Some("crate") => {
+                module.clear();
+                rest = &rest[1..];
+            }
+            Some("self") => rest = &rest[1..],
+            Some("super") => {
+                while rest.first().is_some_and(|part| part == "super") {
+                    module.pop();
+                    rest = &rest[1..];
+                }
+            }
+            // A path that begins with a child module's name.
+            Some(first) => {
+                let child: Vec<String> = module.iter().cloned().chain([first.to_owned()]).collect();
+                if !self.modules.contains(child.as_slice()) {
+                    return;
+                }
+            }
+            None => return,
+        }
+        module.extend(rest.iter().cloned());
+        while !self.modules.contains(module.as_slice()) {
+            if module.pop().is_none() {
+                return;
+            }
+        }
+        if module != self.file.module {
+            self.found.push((line, module));
+        }
+    }
+
+    fn record_tree(&mut self, line: usize, before: &mut Vec<String>, tree: &UseTree) {
+        match tree {
+            UseTree::Path(path) => {
+                before.push(path.ident.to_string());
+                self.record_tree(line, before, &path.tree);
+                before.pop();
+            }
+            UseTree::Group(group) => {
+                for tree in &group.items {
+                    self.record_tree(line, before, tree);
+                }
+            }
+            UseTree::Name(name) => {
+                before.push(name.ident.to_string());
+                self.record(line, before);
+                before.pop();
+            }
+            UseTree::Rename(rename) => {
+                before.push(rename.ident.to_string());
+                self.record(line, before);
+                before.pop();
+            }
+            UseTree::Glob(_) => self.record(line, before),
+        }
+    }
+}
+
+impl<'ast> Visit<'ast> for Visitor<'_> {
+    fn visit_item_mod(&mut self, item: &'ast ItemMod) {
+        if item.content.is_some() && !is_for_tests(&item.attrs) {
+            self.inner.push(item.ident.to_string());
+            visit::visit_item_mod(self, item);
+            self.inner.pop();
+        }
+    }
+
+    fn visit_item_fn(&mut self, item: &'ast ItemFn) {
+        if !is_for_tests(&item.attrs) {
+            visit::visit_item_fn(self, item);
+        }
+    }
+
+    fn visit_item_impl(&mut self, item: &'ast ItemImpl) {
+        if !is_for_tests(&item.attrs) {
+            visit::visit_item_impl(self, item);
+        }
+    }
+
+    fn visit_item_use(&mut self, item: &'ast ItemUse) {
+        if !is_for_tests(&item.attrs) {
+            let line = item.use_token.span.start().line;
+            self.record_tree(line, &mut Vec::new(), &item.tree);
+        }
+    }
+
+    fn visit_path(&mut self, path: &'ast Path) {
+        let parts: Vec<String> = path
+            .segments
+            .iter()
+            .map(|segment| segment.ident.to_string())
+            .collect();
+        let line = path.segments[0].ident.span().start().line;
+        if matches!(parts[0].as_str(), "crate" | "super" | "self") && parts.len() > 1 {
+            self.record(line, &parts);
+        }
+        visit::visit_path(self, path);
+    }
+}

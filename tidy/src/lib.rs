@@ -1,0 +1,61 @@
+//! Rules about Verbline's own source tree that a machine can check, and figures that describe it.
+//!
+//! ```sh
+//! cargo test -p tidy                    # checks the rules; a failure names file, line and remedy
+//! UPDATE_GOLDEN=1 cargo test -p tidy    # writes the lists of public items again
+//! cargo run -p tidy                     # prints the figures
+//! cargo run -p tidy -- OTHER_CHECKOUT   # prints the figures of another checkout
+//! ```
+//!
+//! | module | what it holds |
+//! | --- | --- |
+//! | [`source`] | a crate's files as syntax trees, each with its module path |
+//! | [`imports`] | which module imports which, and the circles among them |
+//! | [`rooms`] | the folders of each crate, and the arrows that are allowed between them |
+//! | [`documents`] | lengths and widths of files that people read |
+//! | [`surface`] | the public items of a crate, one line each |
+//! | [`figures`] | the numbers behind "is it getting better?" |
+#![forbid(unsafe_code)]
+
+pub mod documents;
+pub mod figures;
+pub mod imports;
+pub mod rooms;
+pub mod source;
+pub mod surface;
+
+use std::fmt;
+use std::path::PathBuf;
+
+/// A place where a rule is broken, with what to do about it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Breach {
+    /// Relative to the checkout's root.
+    pub file: PathBuf,
+    /// Counted from 1.
+    pub line: usize,
+    /// What is wrong, and the remedy.
+    pub message: String,
+}
+
+impl fmt::Display for Breach {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            file,
+            line,
+            message,
+        } = self;
+        write!(f, "{}:{line}: {message}", file.display())
+    }
+}
+
+/// Panics with all breaches, one a line, if there are any.
+///
+/// # Panics
+///
+/// If `breaches` is not empty: this is how a test fails.
+pub fn expect_none(mut breaches: Vec<Breach>) {
+    breaches.sort();
+    let lines: Vec<String> = breaches.iter().map(Breach::to_string).collect();
+    assert!(lines.is_empty(), "\n{}\n", lines.join("\n"));
+}

@@ -1,0 +1,160 @@
+//! A crate's source files as syntax trees, each with its module path.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use syn::{Attribute, File, Item, Meta};
+
+/// The root of this checkout.
+#[must_use]
+pub fn workspace_root() -> PathBuf {
+    let package = Path::new(env!("CARGO_MANIFEST_DIR"));
+    package.parent().unwrap_or(package).to_owned()
+}
+
+/// One crate's library: its files, from `src/lib.rs` down.
+pub struct Crate {
+    /// The package's name, which is also the folder's.
+    pub name: String,
+    /// In the order of their paths.
+    pub files: Vec<SourceFile>,
+}
+
+/// One file of a crate.
+pub struct SourceFile {
+    /// Relative to the checkout's root.
+    pub path: PathBuf,
+    /// Module path from the crate's root, for example `["driver", "link"]`; empty for `lib.rs`.
+    pub module: Vec<String>,
+    /// The file's text.
+    pub text: String,
+    /// The parsed text.
+    pub syntax: File,
+    /// True if the module is declared for tests alone (`#[cfg(test)] mod tests;`).
+    pub is_test: bool,
+}
+
+impl Crate {
+    /// Reads the library of `package` in the checkout at `root`.
+    ///
+    /// # Panics
+    ///
+    /// If a file cannot be read or is not Rust: nothing can be checked then.
+    #[must_use]
+    pub fn read(root: &Path, package: &str) -> Self {
+        let mut paths = Vec::new();
+        list_rust_files(&root.join(package).join("src"), &mut paths);
+        paths.sort();
+        let mut files: Vec<SourceFile> = paths
+            .into_iter()
+            .filter(|path| !is_program(path))
+            .map(|path| SourceFile::read(root, package, &path))
+            .collect();
+        let tests = test_modules(&files);
+        for file in &mut files {
+            file.is_test = tests.iter().any(|test| file.module.starts_with(test));
+        }
+        Self {
+            name: package.to_owned(),
+            files,
+        }
+    }
+
+    /// The paths of all modules that have a file.
+    #[must_use]
+    pub fn modules(&self) -> BTreeSet<&[String]> {
+        let files = self.files.iter();
+        files.map(|file| file.module.as_slice()).collect()
+    }
+
+    /// The files that are part of the product: no tests.
+    pub fn product(&self) -> impl Iterator<Item = &SourceFile> {
+        self.files.iter().filter(|file| !file.is_test)
+    }
+}
+
+impl SourceFile {
+    fn read(root: &Path, package: &str, path: &Path) -> Self {
+        let text = fs::read_to_string(path)
+            .unwrap_or_else(|error| panic!("cannot read {}: {error}", path.display()));
+        let syntax = syn::parse_file(&text)
+            .unwrap_or_else(|error| panic!("cannot parse {}: {error}", path.display()));
+        let in_source = path.strip_prefix(root.join(package).join("src"));
+        let in_source = in_source.expect("the path was listed below it");
+        let mut module: Vec<String> = in_source
+            .with_extension("")
+            .iter()
+            .map(|part| part.to_string_lossy().into_owned())
+            .collect();
+        if matches!(module.last().map(String::as_str), Some("mod" | "lib")) {
+            module.pop();
+        }
+        Self {
+            path: path.strip_prefix(root).unwrap_or(path).to_owned(),
+            module,
+            text,
+            syntax,
+            is_test: false,
+        }
+    }
+
+    /// True if a tool wrote the file.
+    #[must_use]
+    pub fn is_generated(&self) -> bool {
+        self.text.starts_with("// This file is @generated")
+    }
+}
+
+/// True if the item exists only in tests or models: `#[cfg(test)]`, `#[cfg(loom)]`, and conditions
+/// that contain these without `not`.
+#[must_use]
+pub fn is_for_tests(attributes: &[Attribute]) -> bool {
+    attributes.iter().any(|attribute| {
+        let Meta::List(list) = &attribute.meta else {
+            return attribute.path().is_ident("test");
+        };
+        let condition = list.tokens.to_string();
+        let mut words = condition.split(|c: char| !c.is_alphanumeric() && c != '_' && c != '"');
+        list.path.is_ident("cfg")
+            && !condition.contains("not")
+            && words.any(|word| matches!(word, "test" | "loom" | "fuzzing"))
+            || list.path.is_ident("cfg") && condition.contains("any (test , fuzzing)")
+    })
+}
+
+fn list_rust_files(folder: &Path, paths: &mut Vec<PathBuf>) {
+    let entries = fs::read_dir(folder)
+        .unwrap_or_else(|error| panic!("cannot list {}: {error}", folder.display()));
+    for entry in entries {
+        let path = entry.expect("a listed folder has entries").path();
+        if path.is_dir() {
+            list_rust_files(&path, paths);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            paths.push(path);
+        }
+    }
+}
+
+/// `src/main.rs` and `src/bin/…`: programs are crates of their own.
+fn is_program(path: &Path) -> bool {
+    path.ends_with("src/main.rs") || path.iter().any(|part| part == "bin")
+}
+
+/// The modules that are declared for tests alone.
+fn test_modules(files: &[SourceFile]) -> Vec<Vec<String>> {
+    let mut tests = Vec::new();
+    for file in files {
+        for item in &file.syntax.items {
+            if let Item::Mod(declared) = item
+                && declared.content.is_none()
+                && is_for_tests(&declared.attrs)
+            {
+                let mut module = file.module.clone();
+                module.push(declared.ident.to_string());
+                tests.push(module);
+            }
+        }
+    }
+    tests
+}

@@ -1,0 +1,457 @@
+//! The public items of a crate, one line each.
+//!
+//! The list follows `pub mod` and `pub use` from the crate's root, as a user's paths do, and leaves
+//! out what is `#[doc(hidden)]`. A type is listed with its public fields, variants, methods and
+//! traits; a trait with its items. What `#[cfg(feature = …)]` adds is listed too.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use quote::{ToTokens, quote};
+use syn::{
+    Attribute, Fields, ImplItem, Item, ItemImpl, ItemMod, TraitItem, Type, UseTree, Visibility,
+};
+
+use crate::source::{Crate, is_for_tests};
+
+/// Lists the public items of `source`, sorted.
+#[must_use]
+pub fn public_items(source: &Crate) -> Vec<String> {
+    let mut crate_items = CrateItems::default();
+    for file in source.product() {
+        crate_items.collect(&file.module, &file.syntax.items);
+    }
+    let mut lister = Lister {
+        items: &crate_items,
+        paths: Vec::new(),
+        lines: BTreeSet::new(),
+        visited: BTreeSet::new(),
+    };
+    lister.module(&[], &source.name.replace('-', "_"));
+    lister.describe();
+    lister.lines.into_iter().collect()
+}
+
+type ModulePath = Vec<String>;
+
+/// What a crate defines, by module and by name.
+#[derive(Default)]
+struct CrateItems<'a> {
+    modules: BTreeMap<ModulePath, Vec<&'a Item>>,
+    /// Inherent and trait implementations, by the name of the type.
+    impls: BTreeMap<String, Vec<&'a ItemImpl>>,
+    /// How many types bear a name: an implementation is told apart by that alone.
+    types: BTreeMap<String, usize>,
+}
+
+impl<'a> CrateItems<'a> {
+    fn collect(&mut self, module: &[String], items: &'a [Item]) {
+        for item in items {
+            match item {
+                Item::Mod(ItemMod {
+                    ident,
+                    content: Some((_, items)),
+                    attrs,
+                    ..
+                }) if !is_for_tests(attrs) => {
+                    let inner: ModulePath =
+                        module.iter().cloned().chain([ident.to_string()]).collect();
+                    self.collect(&inner, items);
+                }
+                Item::Impl(block) if !is_for_tests(&block.attrs) => {
+                    if let Type::Path(path) = &*block.self_ty
+                        && let Some(last) = path.path.segments.last()
+                    {
+                        self.impls
+                            .entry(last.ident.to_string())
+                            .or_default()
+                            .push(block);
+                    }
+                }
+                Item::Struct(_) | Item::Enum(_) => {
+                    let name = name_of(item).unwrap_or_default();
+                    *self.types.entry(name).or_default() += 1;
+                }
+                _ => {}
+            }
+        }
+        let module = self.modules.entry(module.to_vec()).or_default();
+        module.extend(items.iter());
+    }
+
+    /// The item that `path` names, seen from `module`; follows private re-exports.
+    fn resolve(&self, module: &[String], path: &[String]) -> Option<Resolved<'a>> {
+        let mut base = module.to_vec();
+        let mut rest = path;
+        match rest.first()?.as_str() {
+            "crate" => base.clear(),
+            "self" => {}
+            "super" => {
+                base.pop();
+            }
+            // A child module, or else another crate.
+            first => {
+                base.push(first.to_owned());
+                if !self.modules.contains_key(&base) {
+                    return None;
+                }
+            }
+        }
+        rest = &rest[1..];
+        let (name, inner) = rest.split_last()?;
+        base.extend(inner.iter().cloned());
+        let as_module: ModulePath = base.iter().cloned().chain([name.clone()]).collect();
+        if self.modules.contains_key(&as_module) {
+            return Some(Resolved::Module(as_module));
+        }
+        let items = self.modules.get(&base)?;
+        let found = items
+            .iter()
+            .find(|item| name_of(item).as_ref() == Some(name));
+        if let Some(found) = found {
+            return Some(Resolved::Item(found));
+        }
+        for item in items {
+            if let Item::Use(reexport) = item {
+                for (path, alias) in flatten(&reexport.tree) {
+                    if alias == *name
+                        && let Some(found) = self.resolve(&base, &path)
+                    {
+                        return Some(found);
+                    }
+                }
+            }
+        }
+        None
+    }
+}
+
+enum Resolved<'a> {
+    Item(&'a Item),
+    Module(ModulePath),
+}
+
+struct Lister<'a> {
+    items: &'a CrateItems<'a>,
+    /// Each public item, with one of its public paths.
+    paths: Vec<(&'a Item, String)>,
+    lines: BTreeSet<String>,
+    visited: BTreeSet<(ModulePath, String)>,
+}
+
+impl<'a> Lister<'a> {
+    /// Describes each item under its shortest path; a line for each other path names that one.
+    fn describe(&mut self) {
+        let mut paths = std::mem::take(&mut self.paths);
+        paths.sort_by_key(|(_, path)| (path.matches("::").count(), path.clone()));
+        let mut described: Vec<(&Item, String)> = Vec::new();
+        for (item, path) in paths {
+            let first = described
+                .iter()
+                .find(|(other, _)| std::ptr::eq(*other, item));
+            if let Some((_, first)) = first {
+                self.lines.insert(format!("{path} = {first}"));
+            } else {
+                self.item(item, &path);
+                described.push((item, path));
+            }
+        }
+    }
+
+    fn module(&mut self, module: &[String], public_path: &str) {
+        if !self
+            .visited
+            .insert((module.to_vec(), public_path.to_owned()))
+        {
+            return;
+        }
+        let items = self.items.modules.get(module).cloned().unwrap_or_default();
+        for item in items {
+            let attributes = attributes_of(item);
+            if is_hidden(attributes) || is_for_tests(attributes) {
+                continue;
+            }
+            match item {
+                Item::Macro(defined) if has_attribute(attributes, "macro_export") => {
+                    let name = defined.ident.as_ref().map(ToString::to_string);
+                    let name = name.unwrap_or_default();
+                    self.lines.insert(format!("{public_path}::{name}! macro"));
+                }
+                Item::Use(reexport) if is_public(&reexport.vis) => {
+                    for (path, alias) in flatten(&reexport.tree) {
+                        self.reexport(module, public_path, &path, &alias);
+                    }
+                }
+                Item::Mod(declared) if is_public(&declared.vis) => {
+                    let name = declared.ident.to_string();
+                    let path = format!("{public_path}::{name}");
+                    self.lines.insert(format!("{path} mod"));
+                    let inner: ModulePath = module.iter().cloned().chain([name]).collect();
+                    self.module(&inner, &path);
+                }
+                _ => self.found(item, public_path, None),
+            }
+        }
+    }
+
+    fn reexport(&mut self, module: &[String], public_path: &str, path: &[String], alias: &str) {
+        match self.items.resolve(module, path) {
+            Some(Resolved::Item(item)) => self.found(item, public_path, Some(alias)),
+            Some(Resolved::Module(inner)) => {
+                let public_path = format!("{public_path}::{alias}");
+                self.lines.insert(format!("{public_path} mod"));
+                self.module(&inner, &public_path);
+            }
+            None => {
+                let line = format!("{public_path}::{alias} = {}", path.join("::"));
+                self.lines.insert(line);
+            }
+        }
+    }
+
+    fn found(&mut self, item: &'a Item, public_path: &str, alias: Option<&str>) {
+        if let Some(name) = name_of(item) {
+            let path = format!("{public_path}::{}", alias.unwrap_or(&name));
+            self.paths.push((item, path));
+        }
+    }
+
+    fn item(&mut self, item: &Item, path: &str) {
+        let Some(name) = name_of(item) else { return };
+        match item {
+            Item::Fn(function) if is_public(&function.vis) => {
+                self.line(path, &function.sig);
+            }
+            Item::Const(constant) if is_public(&constant.vis) => {
+                let ty = &constant.ty;
+                self.line(path, &quote!(const #ty));
+            }
+            Item::Static(variable) if is_public(&variable.vis) => {
+                let ty = &variable.ty;
+                self.line(path, &quote!(static #ty));
+            }
+            Item::Type(alias) if is_public(&alias.vis) => {
+                let ty = &alias.ty;
+                self.line(path, &quote!(type = #ty));
+            }
+            Item::Struct(structure) if is_public(&structure.vis) => {
+                let generics = &structure.generics;
+                self.line(path, &quote!(struct #generics));
+                self.fields(path, &structure.fields, true);
+                self.implementations(path, &name, attributes_of(item));
+            }
+            Item::Enum(enumeration) if is_public(&enumeration.vis) => {
+                let generics = &enumeration.generics;
+                self.line(path, &quote!(enum #generics));
+                for variant in &enumeration.variants {
+                    let path = format!("{path}::{}", variant.ident);
+                    self.line(&path, &quote!(variant));
+                    self.fields(&path, &variant.fields, false);
+                }
+                self.implementations(path, &name, attributes_of(item));
+            }
+            Item::Trait(definition) if is_public(&definition.vis) => {
+                let (generics, bounds) = (&definition.generics, &definition.supertraits);
+                self.line(path, &quote!(trait #generics : #bounds));
+                for item in &definition.items {
+                    self.trait_item(path, item);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn trait_item(&mut self, path: &str, item: &TraitItem) {
+        match item {
+            TraitItem::Fn(method) if !is_hidden(&method.attrs) => {
+                let provided = if method.default.is_some() {
+                    " (provided)"
+                } else {
+                    ""
+                };
+                let path = format!("{path}::{}", method.sig.ident);
+                let signature = compact(&method.sig);
+                self.lines.insert(format!("{path} {signature}{provided}"));
+            }
+            TraitItem::Type(ty) => {
+                let bounds = &ty.bounds;
+                self.line(&format!("{path}::{}", ty.ident), &quote!(type : #bounds));
+            }
+            TraitItem::Const(constant) => {
+                let ty = &constant.ty;
+                self.line(&format!("{path}::{}", constant.ident), &quote!(const #ty));
+            }
+            _ => {}
+        }
+    }
+
+    fn fields(&mut self, path: &str, fields: &Fields, only_public: bool) {
+        for (index, field) in fields.iter().enumerate() {
+            if only_public && !is_public(&field.vis) || is_hidden(&field.attrs) {
+                continue;
+            }
+            let name = field.ident.as_ref().map(ToString::to_string);
+            let name = name.unwrap_or_else(|| index.to_string());
+            let ty = &field.ty;
+            self.line(&format!("{path}.{name}"), &quote!(: #ty));
+        }
+    }
+
+    /// The methods of a type, and one line with the traits that it implements.
+    fn implementations(&mut self, path: &str, name: &str, attributes: &[Attribute]) {
+        let mut traits = derives(attributes);
+        for block in self.items.impls.get(name).cloned().unwrap_or_default() {
+            if let Some((_, implemented, _)) = &block.trait_ {
+                if self.items.types.get(name) == Some(&1) {
+                    traits.insert(compact(implemented));
+                }
+                continue;
+            }
+            for item in &block.items {
+                self.associated_item(path, item);
+            }
+        }
+        if !traits.is_empty() {
+            let traits: Vec<String> = traits.into_iter().collect();
+            self.lines
+                .insert(format!("{path} impl {}", traits.join(", ")));
+        }
+    }
+
+    fn associated_item(&mut self, path: &str, item: &ImplItem) {
+        match item {
+            ImplItem::Fn(method)
+                if is_public(&method.vis)
+                    && !is_hidden(&method.attrs)
+                    && !is_for_tests(&method.attrs) =>
+            {
+                self.line(&format!("{path}::{}", method.sig.ident), &method.sig);
+            }
+            ImplItem::Const(constant) if is_public(&constant.vis) => {
+                let ty = &constant.ty;
+                self.line(&format!("{path}::{}", constant.ident), &quote!(const #ty));
+            }
+            _ => {}
+        }
+    }
+
+    fn line(&mut self, path: &str, signature: &impl ToTokens) {
+        self.lines.insert(format!("{path} {}", compact(signature)));
+    }
+}
+
+/// Tokens as a person would write them on one line.
+fn compact(tokens: &impl ToTokens) -> String {
+    let mut text = tokens.to_token_stream().to_string();
+    let tight = [
+        (" :: ", "::"),
+        (":: ", "::"),
+        (" < ", "<"),
+        ("< ", "<"),
+        (" >", ">"),
+        (" ,", ","),
+        ("& ", "&"),
+        (" (", "("),
+        ("( ", "("),
+        (" )", ")"),
+        (" : ", ": "),
+        ("' ", "'"),
+        (" [", " ["),
+        ("[ ", "["),
+        (" ]", "]"),
+        (" ;", ";"),
+        ("- >", "->"),
+        (")->", ") ->"),
+        (">->", "> ->"),
+        (",)", ")"),
+        (", >", ">"),
+        (",>", ">"),
+    ];
+    for (from, to) in tight {
+        text = text.replace(from, to);
+    }
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// The paths that a `use` brings in, each with the name that it gets here.
+fn flatten(tree: &UseTree) -> Vec<(Vec<String>, String)> {
+    match tree {
+        UseTree::Path(path) => flatten(&path.tree)
+            .into_iter()
+            .map(|(mut rest, name)| {
+                rest.insert(0, path.ident.to_string());
+                (rest, name)
+            })
+            .collect(),
+        UseTree::Name(name) => vec![(vec![name.ident.to_string()], name.ident.to_string())],
+        UseTree::Rename(rename) => {
+            vec![(vec![rename.ident.to_string()], rename.rename.to_string())]
+        }
+        UseTree::Glob(_) => vec![(vec!["*".to_owned()], "*".to_owned())],
+        UseTree::Group(group) => group.items.iter().flat_map(flatten).collect(),
+    }
+}
+
+fn name_of(item: &Item) -> Option<String> {
+    let ident = match item {
+        Item::Const(item) => &item.ident,
+        Item::Enum(item) => &item.ident,
+        Item::Fn(item) => &item.sig.ident,
+        Item::Static(item) => &item.ident,
+        Item::Struct(item) => &item.ident,
+        Item::Trait(item) => &item.ident,
+        Item::Type(item) => &item.ident,
+        _ => return None,
+    };
+    Some(ident.to_string())
+}
+
+fn attributes_of(item: &Item) -> &[Attribute] {
+    match item {
+        Item::Const(item) => &item.attrs,
+        Item::Enum(item) => &item.attrs,
+        Item::Fn(item) => &item.attrs,
+        Item::Macro(item) => &item.attrs,
+        Item::Mod(item) => &item.attrs,
+        Item::Static(item) => &item.attrs,
+        Item::Struct(item) => &item.attrs,
+        Item::Trait(item) => &item.attrs,
+        Item::Type(item) => &item.attrs,
+        Item::Use(item) => &item.attrs,
+        _ => &[],
+    }
+}
+
+/// The traits that a type derives.
+fn derives(attributes: &[Attribute]) -> BTreeSet<String> {
+    let mut names = BTreeSet::new();
+    for attribute in attributes {
+        if attribute.path().is_ident("derive")
+            && let Ok(list) = attribute.meta.require_list()
+        {
+            let list = list.tokens.to_string();
+            names.extend(list.split(',').map(|name| name.trim().replace(' ', "")));
+        }
+    }
+    names.remove("");
+    names
+}
+
+fn is_public(visibility: &Visibility) -> bool {
+    matches!(visibility, Visibility::Public(_))
+}
+
+fn has_attribute(attributes: &[Attribute], name: &str) -> bool {
+    attributes
+        .iter()
+        .any(|attribute| attribute.path().is_ident(name))
+}
+
+fn is_hidden(attributes: &[Attribute]) -> bool {
+    attributes.iter().any(|attribute| {
+        attribute.path().is_ident("doc")
+            && attribute
+                .meta
+                .require_list()
+                .is_ok_and(|list| list.tokens.to_string() == "hidden")
+    })
+}
