@@ -9,16 +9,16 @@ use std::time::Instant;
 
 use prost::Message;
 
-use super::tickets::{Settled, Ticket, Wanted};
+use super::permits::{Settled, Ticket, Wanted};
 use super::{Lane, Shared, Submission};
 use crate::call_error::{CallError, Cause, Execution};
 use crate::client::{RequestLens, decode, write_request};
 use crate::clock::deadline_after;
-use crate::frame::HEADER_LEN;
+use crate::driver::waiters::WaiterKey;
 use crate::message::{Request, Response, TimeAllowed};
 use crate::method::MethodSpec;
+use crate::protocol::frame::HEADER_LEN;
 use crate::stats::is_timed_here;
-use crate::waiters::WaiterKey;
 
 /// A call. It holds no device memory: what is on its way belongs to its poller and to its ticket, so it
 /// may be dropped or forgotten in every state.

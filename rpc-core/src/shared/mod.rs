@@ -26,8 +26,8 @@
 mod backoff;
 mod call;
 mod connectivity;
+mod permits;
 mod poller;
-mod tickets;
 
 use std::fmt;
 use std::future::poll_fn;
@@ -45,24 +45,24 @@ use self::backoff::Backoff;
 use self::call::SharedCall;
 use self::connectivity::Connectivity;
 pub use self::connectivity::{ConnectivityState, Watch};
+use self::permits::{Ticket, Tickets};
 use self::poller::OnThreads;
 #[cfg(not(feature = "test-util"))]
 use self::poller::SharedPoller;
 #[cfg(feature = "test-util")]
 pub(crate) use self::poller::{Elsewhere, SharedPoller};
-use self::tickets::{Ticket, Tickets};
 use crate::call_error::CallError;
 use crate::client::Caller;
 use crate::clock::Clock;
-use crate::dispatch::Methods;
-use crate::doorbell::Doorbell;
 use crate::driver::Driver;
-use crate::idle;
+use crate::driver::wakeup::Doorbell;
 use crate::limits::{Intents, Keepalive, Limits, Waiting};
 use crate::message::{Request, Response};
 use crate::method::MethodSpec;
 use crate::poller::CONNECT_TIMEOUT;
-use crate::session::calls_told_apart;
+use crate::poller::idle;
+use crate::protocol::session::calls_told_apart;
+use crate::service::dispatch::Methods;
 use crate::stats::{PollerTally, Stats};
 use crate::transport::{ConnectError, Fabric, FabricError, Transport};
 

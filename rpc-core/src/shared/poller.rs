@@ -16,19 +16,19 @@ use crossbeam_channel::{Receiver, Sender, unbounded};
 
 use super::backoff::Backoff;
 use super::connectivity::{Connectivity, ConnectivityState};
-use super::tickets::{Settled, Ticket, Tickets};
+use super::permits::{Settled, Ticket, Tickets};
 use super::{ChannelError, Prospect, Report, Submission};
 use crate::call_error::{CallError, Cause, Execution};
-use crate::channel::MethodNumbers;
-use crate::doorbell::Doorbell;
+use crate::client::channel::MethodNumbers;
+use crate::driver::outgoing::{Asker, Begun, Outgoing, Polled, Poller};
+use crate::driver::timers::TimerKey;
+use crate::driver::wakeup::Doorbell;
 use crate::driver::{Driver, LinkKey, LinkStanding, TimerTarget};
-use crate::frame::{CallId, FrameHeader};
-use crate::idle::{BusyPoller, Idle};
 use crate::limits::{Limits, Waiting};
-use crate::outgoing::{Asker, Begun, Outgoing, Polled, Poller};
+use crate::poller::idle::{BusyPoller, Idle};
+use crate::protocol::frame::{CallId, FrameHeader};
 use crate::stats::{PollerTally, TicketTally};
 use crate::status::Code;
-use crate::timers::TimerKey;
 use crate::transport::{CloseReason, ConnectError, Dialer, FabricError, Transport};
 
 /// Submissions taken in one turn: as many as a few doorbells carry, so that answers are not kept

@@ -40,8 +40,8 @@ pub use self::histogram::{LONGEST, Latencies};
 pub use self::snapshot::{MethodStats, PollerStats, ServerStats, Stats};
 pub(crate) use self::tally::{MethodTally, PollerTally, Served};
 pub(crate) use self::tickets::TicketTally;
+use crate::server::watchdog::Counts;
 use crate::transport::SlotsByPlace;
-use crate::watchdog::Counts;
 
 /// One call in this many is timed, of each method and on each side; the first one is. Two looks at a
 /// clock cost some 50 ns, and so less than 2 ns of a call.

@@ -2,9 +2,9 @@
 
 use super::groups::{Connections, Credits, Handlers, Stalls, Turns};
 use super::histogram::Latencies;
+use crate::server::watchdog::BlockedMethods;
 use crate::status::Code;
 use crate::transport::{Counters, SlotsByPlace};
-use crate::watchdog::BlockedMethods;
 
 /// What pollers have counted up to a moment. Its `Display` is a table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

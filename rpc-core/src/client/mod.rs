@@ -1,6 +1,8 @@
 //! The client: [`Caller`], which generated clients call through, and [`LocalChannel`], the one
 //! whose poller is the application's own thread.
 
+pub(crate) mod channel;
+
 use std::fmt;
 use std::marker::PhantomData;
 use std::pin::Pin;
@@ -10,15 +12,15 @@ use std::time::Instant;
 
 use prost::Message;
 
+use self::channel::ChannelCore;
 use crate::call_error::{CallError, Cause, Execution};
-use crate::channel::ChannelCore;
-use crate::frame::{CallId, FrameHeader, StatusBody};
+use crate::driver::outgoing::{Asker, Begun, Outgoing, Polled};
+use crate::driver::waiters::WaiterKey;
 use crate::message::{Request, Response, TimeAllowed};
 use crate::metadata::Metadata;
 use crate::method::MethodSpec;
-use crate::outgoing::{Asker, Begun, Outgoing, Polled};
+use crate::protocol::frame::{CallId, FrameHeader, StatusBody};
 use crate::status::{Code, Status};
-use crate::waiters::WaiterKey;
 
 /// What a generated client calls through. Implemented by channels; mock a client by serving its
 /// trait in process instead.

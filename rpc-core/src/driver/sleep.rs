@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::driver::{Driver, LinkKey, State};
+use super::{Driver, LinkKey, State};
 use crate::transport::Transport;
 
 /// The longest sleep of a poller on which calls or responses wait for room.

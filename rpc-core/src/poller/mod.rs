@@ -1,5 +1,8 @@
 //! [`LocalPoller`]: the application's thread as a poller.
 
+mod block_on;
+pub(crate) mod idle;
+
 use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::pin::pin;
@@ -9,16 +12,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-use crate::call::WhoWaits;
-use crate::channel::ChannelCore;
+pub use self::block_on::block_on;
+use self::idle::{BusyPoller, Idle};
 use crate::client::LocalChannel;
+use crate::client::channel::ChannelCore;
 use crate::clock::Clock;
-use crate::dispatch::Methods;
-use crate::doorbell::Doorbell;
 use crate::driver::Driver;
-use crate::idle::{self, BusyPoller, Idle};
+use crate::driver::call_table::WhoWaits;
+use crate::driver::outgoing::Poller;
+use crate::driver::wakeup::Doorbell;
 use crate::limits::{Intents, Limits, Waiting};
-use crate::outgoing::Poller;
+use crate::service::dispatch::Methods;
 use crate::stats::{Observer, Stats};
 use crate::transport::{ConnectError, Counters, Fabric, FabricError, Transport};
 

@@ -4,6 +4,9 @@
 //! listener; [`Server::run`] (or [`spawn`](Server::spawn)) lets the pollers go. From then on the
 //! threads share nothing but a flag to stop.
 
+pub(crate) mod shutdown;
+pub(crate) mod watchdog;
+
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
@@ -16,21 +19,23 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, Sender, bounded};
 use prost::Message;
 
+pub use self::shutdown::Shutdown;
+use self::shutdown::ShuttingDown;
+use self::watchdog::{AtWork, Watchdog};
+pub use self::watchdog::{BlockedMethod, BlockedMethods};
 use crate::clock::Clock;
-use crate::dispatch::{Methods, Service};
-use crate::doorbell::Doorbell;
 use crate::driver::Driver;
-use crate::idle::{self, Idle};
+use crate::driver::wakeup::Doorbell;
 use crate::limits::{Intents, Keepalive, Limits, Waiting};
 use crate::method::MethodSpec;
 use crate::poller::LocalPoller;
-use crate::session::{ClientSession, ServerSession, calls_told_apart};
-use crate::shutdown::{Shutdown, ShuttingDown};
+use crate::poller::idle::{self, Idle};
+use crate::protocol::session::{ClientSession, ServerSession, calls_told_apart};
+use crate::service::dispatch::{Methods, Service};
 use crate::stats::{Counter, Observer, PollerTally, ServerCounts, Stats};
 use crate::transport::{
     Admission, Admitted, Fabric, FabricError, Listener, Permit, Refusal, Transport,
 };
-use crate::watchdog::{AtWork, BlockedMethods, Watchdog};
 
 /// Receives that a new connection is granted at first: enough for a client that makes a few calls
 /// at a time; the window doubles as it is used.
@@ -757,7 +762,7 @@ impl fmt::Debug for ServerHandle {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::session::VERSION;
+    use crate::protocol::session::VERSION;
 
     #[test]
     fn connections_beyond_the_hard_limit_are_refused_until_one_goes_whichever_poller_has_it() {

@@ -14,6 +14,15 @@
 //! The state is borrowed for the steps between the user's code, never across it: decoding, handlers,
 //! wakers and destructors all run while nothing is borrowed, so they may call back into the poller.
 
+pub(crate) mod call_table;
+mod incoming;
+pub(crate) mod outgoing;
+mod sleep;
+pub(crate) mod tasks;
+pub(crate) mod timers;
+pub(crate) mod waiters;
+pub(crate) mod wakeup;
+
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -22,25 +31,25 @@ use std::time::Instant;
 
 use slab::Slab;
 
-use crate::call::{Answer, Arrival, CallTable, WhoWaits};
+use self::call_table::{Answer, Arrival, CallTable, WhoWaits};
+use self::incoming::Blocked;
+use self::tasks::{ReadyQueue, TaskKey, Tasks};
+use self::timers::Timers;
+use self::waiters::{WaiterKey, Waiters};
+use self::wakeup::Doorbell;
 use crate::call_error::{CallError, Cause, Execution};
 use crate::clock::Clock;
-use crate::connection::{Connection, ProtocolError};
-use crate::credit::ReceiveBudget;
-use crate::dispatch::Methods;
-use crate::doorbell::Doorbell;
-use crate::frame::{CallId, FrameHeader, FrameKind, HEADER_LEN};
 use crate::poller::OwnWaker;
-use crate::serve::Blocked;
+use crate::protocol::connection::{Connection, ProtocolError};
+use crate::protocol::credit::ReceiveBudget;
+use crate::protocol::frame::{CallId, FrameHeader, FrameKind, HEADER_LEN};
 use crate::server::Shares;
+use crate::server::watchdog::AtWork;
+use crate::service::dispatch::Methods;
 use crate::stats::{PollerTally, TURNS_PER_PUBLICATION};
-use crate::task::{ReadyQueue, TaskKey, Tasks};
-use crate::timers::Timers;
 use crate::transport::{
     Admitted, CloseReason, ConnectionId, Event, Permit, ReserveError, Transport,
 };
-use crate::waiters::{WaiterKey, Waiters};
-use crate::watchdog::AtWork;
 
 /// Names a connection in the driver, for as long as anybody holds a channel to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -586,7 +595,8 @@ impl<T: Transport> State<T> {
 
     fn accept(&mut self, id: ConnectionId, admitted: Admitted) {
         // Both are this side's own bytes, or checked by the admission: they decode.
-        let Ok(session) = crate::session::ServerSession::accept(&admitted.server_session) else {
+        let Ok(session) = crate::protocol::session::ServerSession::accept(&admitted.server_session)
+        else {
             return self.transport.close(id);
         };
         // The window, and one receive for the client's credit frame.

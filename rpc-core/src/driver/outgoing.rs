@@ -10,17 +10,17 @@ use std::time::{Duration, Instant};
 
 use prost::Message;
 
-use crate::call::{Answer, Taken, WhoWaits};
+use super::call_table::{Answer, Taken, WhoWaits};
+use super::waiters::WaiterKey;
+use super::{Driver, LinkKey, TimerTarget};
 use crate::call_error::{CallError, Cause, Execution};
-use crate::connection::Connection;
-use crate::driver::{Driver, LinkKey, TimerTarget};
-use crate::frame::{CallId, FrameKind, HEADER_LEN, timeout_us};
 use crate::limits::Limits;
 use crate::poller::OwnWaker;
-use crate::session::{ClientSession, ServerSession, VERSION, calls_told_apart};
+use crate::protocol::connection::Connection;
+use crate::protocol::frame::{CallId, FrameKind, HEADER_LEN, timeout_us};
+use crate::protocol::session::{ClientSession, ServerSession, VERSION, calls_told_apart};
 use crate::stats::{Counter, PollerTally};
 use crate::transport::{CloseReason, ConnectError, Connected, Counters, ReserveError, Transport};
-use crate::waiters::WaiterKey;
 
 /// A call that is to be sent.
 pub(crate) struct Outgoing<'a> {
