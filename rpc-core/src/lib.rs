@@ -92,10 +92,10 @@ pub use method::{Idempotency, MethodKind, MethodSpec};
 pub use poller::{LocalPoller, block_on};
 #[doc(hidden)]
 pub use protocol::{connection, credit, frame, session};
-pub use server::{BlockedMethod, BlockedMethods, Server, ServerError, ServerHandle, Shutdown};
+pub use server::{Server, ServerError, ServerHandle, Shutdown};
 pub use service::{Executor, Methods, Service, dispatch, executor};
 pub use shared::{Channel, ChannelError, ConnectivityState};
-pub use stats::{Observer, Stats};
+pub use stats::{BlockedMethod, BlockedMethods, Observer, Stats};
 pub use status::{Code, Status};
 
 /// Includes what `rpc-codegen` generated for a package: `include_proto!("demo.v1")`.

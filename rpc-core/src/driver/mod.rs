@@ -14,9 +14,11 @@
 //! The state is borrowed for the steps between the user's code, never across it: decoding, handlers,
 //! wakers and destructors all run while nothing is borrowed, so they may call back into the poller.
 
+pub(crate) mod at_work;
 pub(crate) mod call_table;
 mod incoming;
 pub(crate) mod outgoing;
+pub(crate) mod own_waker;
 mod sleep;
 pub(crate) mod tasks;
 pub(crate) mod timers;
@@ -31,20 +33,20 @@ use std::time::Instant;
 
 use slab::Slab;
 
+use self::at_work::AtWork;
 use self::call_table::{Answer, Arrival, CallTable, WhoWaits};
 use self::incoming::Blocked;
+use self::own_waker::OwnWaker;
 use self::tasks::{ReadyQueue, TaskKey, Tasks};
 use self::timers::Timers;
 use self::waiters::{WaiterKey, Waiters};
 use self::wakeup::Doorbell;
 use crate::call_error::{CallError, Cause, Execution};
 use crate::clock::Clock;
-use crate::poller::OwnWaker;
 use crate::protocol::connection::{Connection, ProtocolError};
 use crate::protocol::credit::ReceiveBudget;
 use crate::protocol::frame::{CallId, FrameHeader, FrameKind, HEADER_LEN};
-use crate::server::Shares;
-use crate::server::watchdog::AtWork;
+use crate::protocol::shares::Shares;
 use crate::service::dispatch::Methods;
 use crate::stats::{PollerTally, TURNS_PER_PUBLICATION};
 use crate::transport::{

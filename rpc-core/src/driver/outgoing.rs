@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 use prost::Message;
 
 use super::call_table::{Answer, Taken, WhoWaits};
+use super::own_waker::OwnWaker;
 use super::waiters::WaiterKey;
 use super::{Driver, LinkKey, TimerTarget};
 use crate::call_error::{CallError, Cause, Execution};
 use crate::limits::Limits;
-use crate::poller::OwnWaker;
 use crate::protocol::connection::Connection;
 use crate::protocol::frame::{CallId, FrameKind, HEADER_LEN, timeout_us};
 use crate::protocol::session::{ClientSession, ServerSession, VERSION, calls_told_apart};

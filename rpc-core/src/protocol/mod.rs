@@ -4,3 +4,4 @@ pub mod connection;
 pub mod credit;
 pub mod frame;
 pub mod session;
+pub(crate) mod shares;

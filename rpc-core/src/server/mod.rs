@@ -21,25 +21,22 @@ use prost::Message;
 
 pub use self::shutdown::Shutdown;
 use self::shutdown::ShuttingDown;
-use self::watchdog::{AtWork, Watchdog};
-pub use self::watchdog::{BlockedMethod, BlockedMethods};
+use self::watchdog::Watchdog;
 use crate::clock::Clock;
 use crate::driver::Driver;
+use crate::driver::at_work::AtWork;
 use crate::driver::wakeup::Doorbell;
 use crate::limits::{Intents, Keepalive, Limits, Waiting};
 use crate::method::MethodSpec;
 use crate::poller::LocalPoller;
 use crate::poller::idle::{self, Idle};
 use crate::protocol::session::{ClientSession, ServerSession, calls_told_apart};
+use crate::protocol::shares::Shares;
 use crate::service::dispatch::{Methods, Service};
-use crate::stats::{Counter, Observer, PollerTally, ServerCounts, Stats};
+use crate::stats::{BlockedMethods, Counter, Observer, PollerTally, ServerCounts, Stats};
 use crate::transport::{
     Admission, Admitted, Fabric, FabricError, Listener, Permit, Refusal, Transport,
 };
-
-/// Receives that a new connection is granted at first: enough for a client that makes a few calls
-/// at a time; the window doubles as it is used.
-const INITIAL_WINDOW: u32 = 8;
 
 /// What a server is made of.
 pub struct ServerBuilder<F> {
@@ -621,30 +618,6 @@ fn serve<T: Transport>(driver: Rc<Driver<T>>, waiting: Waiting, stopping: &Stopp
         };
     }
     LocalPoller::set_current(None);
-}
-
-/// How a poller's receives are shared out between the clients that it lets in.
-pub(crate) struct Shares {
-    /// How many are let in.
-    pub(crate) connections: u32,
-    /// What each is granted when it comes, beside one receive for its credit frame.
-    pub(crate) initial_window: u32,
-}
-
-impl Shares {
-    pub(crate) fn of(limits: &Limits) -> Self {
-        let receives = limits.promisable_receives();
-        // Each needs one receive for a call and one for its credit frame.
-        let connections = limits.max_connections.min(receives / 2).max(1);
-        // Half of all to start with; the other half is for the windows of those that are busy.
-        let initial_window = (receives / 2 / connections)
-            .saturating_sub(1)
-            .clamp(1, INITIAL_WINDOW);
-        Self {
-            connections,
-            initial_window,
-        }
-    }
 }
 
 /// Lets clients in as long as some poller has receives for them, the emptiest poller first.

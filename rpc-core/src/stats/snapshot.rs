@@ -1,8 +1,8 @@
 //! [`Stats`]: what was counted, as plain data.
 
+use super::blocked::BlockedMethods;
 use super::groups::{Connections, Credits, Handlers, Stalls, Turns};
 use super::histogram::Latencies;
-use crate::server::watchdog::BlockedMethods;
 use crate::status::Code;
 use crate::transport::{Counters, SlotsByPlace};
 
