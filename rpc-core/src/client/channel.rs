@@ -6,8 +6,8 @@ use std::ptr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use crate::driver::LinkKey;
-use crate::driver::outgoing::{Joined, Poller};
+use crate::driver::handle::{Joined, Poller};
+use crate::driver::link::LinkKey;
 use crate::method::MethodSpec;
 use crate::protocol::session::ServerSession;
 use crate::stats::MethodTally;

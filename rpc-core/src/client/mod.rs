@@ -14,7 +14,7 @@ use prost::Message;
 
 use self::channel::ChannelCore;
 use crate::call_error::{CallError, Cause, Execution};
-use crate::driver::outgoing::{Asker, Begun, Outgoing, Polled};
+use crate::driver::handle::{Asker, Begun, Outgoing, Polled};
 use crate::driver::waiters::WaiterKey;
 use crate::message::{Request, Response, TimeAllowed};
 use crate::metadata::Metadata;

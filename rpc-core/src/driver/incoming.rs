@@ -11,8 +11,9 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use prost::Message;
 
+use super::link::LinkKey;
 use super::tasks::{Task, TaskKey};
-use super::{Driver, LinkKey, State, TimerTarget};
+use super::{Driver, State, TimerTarget};
 use crate::clock::deadline_after;
 use crate::metadata::Metadata;
 use crate::protocol::frame::{CallId, FrameHeader, FrameKind, HEADER_LEN, StatusBody};

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::task::{Wake, Waker};
 
-use super::LinkKey;
+use super::link::LinkKey;
 use super::timers::TimerKey;
 use super::wakeup::Doorbell;
 use crate::protocol::frame::CallId;

@@ -17,7 +17,7 @@ use crate::client::LocalChannel;
 use crate::client::channel::ChannelCore;
 use crate::clock::Clock;
 use crate::driver::Driver;
-use crate::driver::outgoing::Poller;
+use crate::driver::handle::Poller;
 use crate::limits::{Intents, Limits, Waiting};
 use crate::service::dispatch::Methods;
 use crate::stats::{Observer, Stats};
