@@ -12,7 +12,7 @@ use prost::Message;
 use super::permits::{Settled, Ticket, Wanted};
 use super::{Lane, Shared, Submission};
 use crate::call_error::{CallError, Cause, Execution};
-use crate::client::{RequestLens, decode, write_request};
+use crate::client::encode::{RequestLens, decode, write_request};
 use crate::clock::deadline_after;
 use crate::driver::waiters::WaiterKey;
 use crate::message::{Request, Response, TimeAllowed};
