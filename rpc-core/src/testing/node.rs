@@ -9,7 +9,7 @@ use crate::clock::Clock;
 use crate::driver::Driver;
 use crate::limits::Limits;
 use crate::poller::LocalPoller;
-use crate::server::ServerAdmission;
+use crate::server::admission::ServerAdmission;
 use crate::server::shutdown::{Shutdown, ShuttingDown};
 use crate::service::dispatch::Methods;
 use crate::transport::{Admission, ConnectionId, Transport};
