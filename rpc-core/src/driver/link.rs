@@ -32,7 +32,8 @@ pub(crate) struct Link<B> {
     pub(crate) handles: u32,
     /// The client's side: the server has said that it shuts down. No call is begun any more.
     pub(crate) going_away: bool,
-    /// Since when no call was begun, as far as [`Driver::on_idle`](super::Driver::on_idle) has noticed.
+    /// Since when no call was begun, as far as [`Driver::on_idle`](super::Driver::on_idle) has
+    /// noticed.
     pub(crate) idle_since: Option<Instant>,
     /// Set when this side has decided to end it, and for good when the transport has.
     pub(crate) ended: Option<CloseReason>,

@@ -16,8 +16,10 @@ use crossbeam_channel::{Receiver, Sender, unbounded};
 
 use super::backoff::Backoff;
 use super::connectivity::{Connectivity, ConnectivityState};
+use super::error::ChannelError;
 use super::permits::{Settled, Ticket, Tickets};
-use super::{ChannelError, Prospect, Report, Submission};
+use super::start::Report;
+use super::submissions::{Prospect, Submission};
 use crate::call_error::{CallError, Cause, Execution};
 use crate::client::channel::MethodNumbers;
 use crate::driver::handle::{Asker, Begun, Outgoing, Polled, Poller};
