@@ -7,11 +7,11 @@
 //! software twin. This crate is what lies between:
 //!
 //! ```text
-//!  generated client ── Caller ──▶ client.rs ──▶ outgoing.rs ─┐            ┌─▶ serve.rs ──▶ dispatch.rs ──▶ handler
-//!                                                            ▼            │
-//!                                      frame.rs, connection.rs ── driver.rs (a turn)
-//!                                                            │            ▲
-//!                                                            ▼            │
+//!  generated client ── Caller ──▶ client/ ──▶ outgoing.rs ─┐            ┌─▶ incoming.rs ──▶ service/ ──▶ handler
+//!                                                          ▼            │
+//!                                             protocol/ ── driver/ (a turn)
+//!                                                          │            ▲
+//!                                                          ▼            │
 //!                                        Transport: reserve, send, flush, poll, release
 //! ```
 //!

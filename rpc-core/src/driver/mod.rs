@@ -5,8 +5,8 @@
 //! 1. [`Driver::turn`] flushes what was sent since the last turn, and polls the transport; responses
 //!    that waited for a send slot are the first to get those that this brought back;
 //! 2. each frame is checked and routed ([`Driver::receive`]): an answer to the call that waits for
-//!    it, a request to its handler (`serve.rs`);
-//! 3. handlers that were woken go on (`serve.rs`);
+//!    it, a request to its handler (`incoming.rs`);
+//! 3. handlers that were woken go on (`incoming.rs`);
 //! 4. what had to wait is tried again: calls without a credit; credits that no response carried;
 //!    deadlines;
 //! 5. one flush.

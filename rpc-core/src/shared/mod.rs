@@ -16,8 +16,8 @@
 //! ```
 //!
 //! There are as many tickets as there are places in the queue between the two, so the queue is never
-//! full (`tickets.rs`). A poller that spins is not woken; one that sleeps is, for one system call
-//! (`doorbell.rs`).
+//! full (`permits.rs`). A poller that spins is not woken; one that sleeps is, for one system call
+//! (`driver/wakeup.rs`).
 //!
 //! The connection is the poller's to keep (`poller.rs`): when it ends, calls on their way end with it,
 //! and the poller connects again, with waits that grow and are never alike (`backoff.rs`). How things
