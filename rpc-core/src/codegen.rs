@@ -14,10 +14,10 @@ pub mod v1 {
 
     pub use crate::call_error::CallError;
     pub use crate::client::Caller;
-    pub use crate::dispatch::{Instances, Methods, Service};
-    pub use crate::executor::{Executor, OnExecutor};
     pub use crate::message::{IntoRequest, Request, Response};
     pub use crate::method::{Idempotency, MethodKind, MethodSpec};
+    pub use crate::service::dispatch::{Instances, Methods, Service};
+    pub use crate::service::executor::{Executor, OnExecutor};
     pub use crate::shared::Channel;
     pub use crate::status::Status;
 }

@@ -7,11 +7,11 @@
 //! software twin. This crate is what lies between:
 //!
 //! ```text
-//!  generated client ── Caller ──▶ client.rs ──▶ outgoing.rs ─┐            ┌─▶ serve.rs ──▶ dispatch.rs ──▶ handler
-//!                                                            ▼            │
-//!                                      frame.rs, connection.rs ── driver.rs (a turn)
-//!                                                            │            ▲
-//!                                                            ▼            │
+//!  generated client ── Caller ──▶ client/ ──▶ outgoing.rs ─┐            ┌─▶ incoming.rs ──▶ service/ ──▶ handler
+//!                                                          ▼            │
+//!                                             protocol/ ── driver/ (a turn)
+//!                                                          │            ▲
+//!                                                          ▼            │
 //!                                        Transport: reserve, send, flush, poll, release
 //! ```
 //!
@@ -60,61 +60,43 @@
 //! - `test-util`: `testing`, where time, network and faults are values.
 #![forbid(unsafe_code)]
 
-mod block_on;
-mod call;
 pub mod call_error;
-mod channel;
 pub mod client;
 pub mod clock;
 pub mod codegen;
-pub mod connection;
-pub mod credit;
-pub mod dispatch;
-mod doorbell;
 mod driver;
-pub mod executor;
-pub mod frame;
-mod idle;
 pub mod limits;
 pub mod message;
 pub mod metadata;
 pub mod method;
 #[cfg(feature = "metrics")]
 pub mod metrics;
-mod outgoing;
 pub mod poller;
-mod rest;
-mod serve;
+#[doc(hidden)]
+pub mod protocol;
 pub mod server;
-pub mod session;
+pub mod service;
 pub mod shared;
-mod shutdown;
 pub mod stats;
 pub mod status;
-mod task;
 #[cfg(feature = "test-util")]
 pub mod testing;
-mod timers;
 pub mod transport;
-mod waiters;
-mod watchdog;
 
-pub use block_on::block_on;
 pub use call_error::{CallError, Cause, Execution};
 pub use client::{Caller, LocalChannel};
-pub use dispatch::{Methods, Service};
-pub use executor::Executor;
 pub use limits::{Intents, Limits, Waiting};
 pub use message::{Extensions, IntoRequest, Request, Response};
 pub use metadata::Metadata;
 pub use method::{Idempotency, MethodKind, MethodSpec};
-pub use poller::LocalPoller;
-pub use server::{Server, ServerError, ServerHandle};
+pub use poller::{LocalPoller, block_on};
+#[doc(hidden)]
+pub use protocol::{connection, credit, frame, session};
+pub use server::{Server, ServerError, ServerHandle, Shutdown};
+pub use service::{Executor, Methods, Service, dispatch, executor};
 pub use shared::{Channel, ChannelError, ConnectivityState};
-pub use shutdown::Shutdown;
-pub use stats::{Observer, Stats};
+pub use stats::{BlockedMethod, BlockedMethods, Observer, Stats};
 pub use status::{Code, Status};
-pub use watchdog::{BlockedMethod, BlockedMethods};
 
 /// Includes what `rpc-codegen` generated for a package: `include_proto!("demo.v1")`.
 ///

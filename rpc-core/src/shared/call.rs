@@ -3,22 +3,21 @@
 use std::marker::PhantomData;
 use std::mem;
 use std::pin::Pin;
-use std::sync::atomic::{Ordering, fence};
 use std::task::{Context, Poll};
 use std::time::Instant;
 
 use prost::Message;
 
-use super::tickets::{Settled, Ticket, Wanted};
-use super::{Lane, Shared, Submission};
+use super::permits::{Settled, Ticket, Wanted};
+use super::submissions::{Lane, Shared, Submission};
 use crate::call_error::{CallError, Cause, Execution};
-use crate::client::{RequestLens, decode, write_request};
+use crate::client::encode::{RequestLens, decode, write_request};
 use crate::clock::deadline_after;
-use crate::frame::HEADER_LEN;
+use crate::driver::waiters::WaiterKey;
 use crate::message::{Request, Response, TimeAllowed};
 use crate::method::MethodSpec;
+use crate::protocol::frame::HEADER_LEN;
 use crate::stats::is_timed_here;
-use crate::waiters::WaiterKey;
 
 /// A call. It holds no device memory: what is on its way belongs to its poller and to its ticket, so it
 /// may be dropped or forgotten in every state.
@@ -221,49 +220,6 @@ impl Drop for GiveBack<'_> {
     fn drop(&mut self) {
         if let Some(ticket) = self.ticket.take() {
             self.lane.tickets.give_back(ticket);
-        }
-    }
-}
-
-impl Lane {
-    /// Hands a request to the poller. The queue has room: there are as many places as tickets.
-    fn submit(&self, submission: Submission) {
-        let number = submission.ticket.number;
-        if self.submissions.try_send(submission).is_ok() {
-            self.ring();
-            // After the fence in there. A poller that ends sets the flag, and then takes what is in the
-            // queue: either it finds this submission, or this look finds the flag.
-            if !self.is_over.load(Ordering::Relaxed) {
-                return;
-            }
-        }
-        // The poller's thread has ended, which only a panic of this library's brings about.
-        let cause = Cause::NotConnected {
-            address: self.address.clone(),
-            latest: None,
-        };
-        let settled = Settled {
-            buf: Vec::new(),
-            outcome: Err(CallError::new(cause, Execution::NeverSent)),
-        };
-        if let Some(waker) = self.tickets.settle(number, settled) {
-            waker.wake();
-        }
-    }
-
-    /// Wakes the poller, should it sleep.
-    pub(super) fn ring(&self) {
-        match self.bell.get() {
-            Some(bell) => bell.ring(),
-            // It has not begun. What it is to find was put before this fence, and it looks after one
-            // of its own that comes after its bell is there: if this look misses the bell, that look
-            // finds what was put.
-            None => {
-                fence(Ordering::SeqCst);
-                if let Some(bell) = self.bell.get() {
-                    bell.ring();
-                }
-            }
         }
     }
 }

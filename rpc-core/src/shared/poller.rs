@@ -16,19 +16,22 @@ use crossbeam_channel::{Receiver, Sender, unbounded};
 
 use super::backoff::Backoff;
 use super::connectivity::{Connectivity, ConnectivityState};
-use super::tickets::{Settled, Ticket, Tickets};
-use super::{ChannelError, Prospect, Report, Submission};
+use super::error::ChannelError;
+use super::permits::{Settled, Ticket, Tickets};
+use super::start::Report;
+use super::submissions::{Prospect, Submission};
 use crate::call_error::{CallError, Cause, Execution};
-use crate::channel::MethodNumbers;
-use crate::doorbell::Doorbell;
-use crate::driver::{Driver, LinkKey, LinkStanding, TimerTarget};
-use crate::frame::{CallId, FrameHeader};
-use crate::idle::{BusyPoller, Idle};
+use crate::client::channel::MethodNumbers;
+use crate::driver::handle::{Asker, Begun, Outgoing, Polled, Poller};
+use crate::driver::link::{LinkKey, LinkStanding};
+use crate::driver::timers::TimerKey;
+use crate::driver::wakeup::Doorbell;
+use crate::driver::{Driver, TimerTarget};
 use crate::limits::{Limits, Waiting};
-use crate::outgoing::{Asker, Begun, Outgoing, Polled, Poller};
+use crate::poller::idle::{BusyPoller, Idle};
+use crate::protocol::frame::{CallId, FrameHeader};
 use crate::stats::{PollerTally, TicketTally};
 use crate::status::Code;
-use crate::timers::TimerKey;
 use crate::transport::{CloseReason, ConnectError, Dialer, FabricError, Transport};
 
 /// Submissions taken in one turn: as many as a few doorbells carry, so that answers are not kept

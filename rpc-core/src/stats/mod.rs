@@ -23,6 +23,7 @@
 //!
 //! What each number tells, and what to look at when it grows, is in `docs/observability.md`.
 
+mod blocked;
 mod counter;
 mod groups;
 mod histogram;
@@ -34,6 +35,8 @@ mod tickets;
 use std::cell::Cell;
 use std::sync::Arc;
 
+pub(crate) use self::blocked::Counts;
+pub use self::blocked::{BlockedMethod, BlockedMethods};
 pub use self::counter::{Counter, Level};
 pub use self::groups::{Connections, Credits, Handlers, Stalls, Turns};
 pub use self::histogram::{LONGEST, Latencies};
@@ -41,7 +44,6 @@ pub use self::snapshot::{MethodStats, PollerStats, ServerStats, Stats};
 pub(crate) use self::tally::{MethodTally, PollerTally, Served};
 pub(crate) use self::tickets::TicketTally;
 use crate::transport::SlotsByPlace;
-use crate::watchdog::Counts;
 
 /// One call in this many is timed, of each method and on each side; the first one is. Two looks at a
 /// clock cost some 50 ns, and so less than 2 ns of a call.

@@ -1,10 +1,10 @@
 //! [`Stats`]: what was counted, as plain data.
 
+use super::blocked::BlockedMethods;
 use super::groups::{Connections, Credits, Handlers, Stalls, Turns};
 use super::histogram::Latencies;
 use crate::status::Code;
 use crate::transport::{Counters, SlotsByPlace};
-use crate::watchdog::BlockedMethods;
 
 /// What pollers have counted up to a moment. Its `Display` is a table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -9,8 +9,8 @@ use super::histogram::Histogram;
 use super::snapshot::{MethodStats, PollerStats};
 use super::{Published, SAMPLED};
 use crate::clock::Clock;
-use crate::connection::ProtocolError;
 use crate::method::MethodSpec;
+use crate::protocol::connection::ProtocolError;
 use crate::status::Code;
 use crate::transport::{CloseReason, Meter};
 

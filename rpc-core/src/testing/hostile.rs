@@ -14,10 +14,10 @@ use std::time::Duration;
 use prost::Message;
 
 use super::{Node, Pair};
-use crate::connection::Connection;
-use crate::frame::{CallId, FrameHeader, FrameKind, HEADER_LEN, StatusBody};
 use crate::metadata::Metadata;
-use crate::session::{ClientSession, ServerSession};
+use crate::protocol::connection::Connection;
+use crate::protocol::frame::{CallId, FrameHeader, FrameKind, HEADER_LEN, StatusBody};
+use crate::protocol::session::{ClientSession, ServerSession};
 use crate::transport::ConnectionId;
 use crate::{
     CallError, Caller, Idempotency, LocalChannel, MethodKind, MethodSpec, Request, Response,

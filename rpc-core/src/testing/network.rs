@@ -13,8 +13,8 @@ use super::node::Node;
 use super::shared::SharedNode;
 use crate::client::LocalChannel;
 use crate::clock::Clock;
-use crate::dispatch::Methods;
 use crate::limits::{FRAME_OVERHEAD, Intents, Limits};
+use crate::service::dispatch::Methods;
 use crate::transport::Transport;
 
 /// Rounds in which nothing happens before a network counts as quiet: more than a run of late polls

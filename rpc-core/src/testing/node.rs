@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use super::loopback::{Loopback, Places};
 use crate::clock::Clock;
-use crate::dispatch::Methods;
 use crate::driver::Driver;
 use crate::limits::Limits;
 use crate::poller::LocalPoller;
-use crate::server::ServerAdmission;
-use crate::shutdown::{Shutdown, ShuttingDown};
+use crate::server::admission::ServerAdmission;
+use crate::server::shutdown::{Shutdown, ShuttingDown};
+use crate::service::dispatch::Methods;
 use crate::transport::{Admission, ConnectionId, Transport};
 
 /// A poller that serves and calls, and that takes a turn when it is told to.

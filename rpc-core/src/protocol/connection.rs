@@ -6,8 +6,8 @@
 //! It does no I/O, has no clock, and knows neither messages nor buffers, so that every order of
 //! events can be tried in a test.
 
-use crate::credit::{CreditError, ReceiveWindow, SendCredits};
-use crate::frame::{CallId, FrameError, FrameHeader, FrameKind};
+use super::credit::{CreditError, ReceiveWindow, SendCredits};
+use super::frame::{CallId, FrameError, FrameHeader, FrameKind};
 
 /// Which side of a connection this is. Requests go from the client to the server only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

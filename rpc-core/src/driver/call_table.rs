@@ -15,9 +15,9 @@
 use std::mem;
 use std::task::Waker;
 
+use super::timers::TimerKey;
 use crate::call_error::CallError;
-use crate::frame::CallId;
-use crate::timers::TimerKey;
+use crate::protocol::frame::CallId;
 
 /// Calls by the index in their id. `B` is the transport's receive slot.
 #[derive(Debug)]

@@ -5,14 +5,29 @@
 //! 1. [`Driver::turn`] flushes what was sent since the last turn, and polls the transport; responses
 //!    that waited for a send slot are the first to get those that this brought back;
 //! 2. each frame is checked and routed ([`Driver::receive`]): an answer to the call that waits for
-//!    it, a request to its handler (`serve.rs`);
-//! 3. handlers that were woken go on (`serve.rs`);
+//!    it, a request to its handler (`incoming.rs`);
+//! 3. handlers that were woken go on (`incoming.rs`);
 //! 4. what had to wait is tried again: calls without a credit; credits that no response carried;
 //!    deadlines;
 //! 5. one flush.
 //!
 //! The state is borrowed for the steps between the user's code, never across it: decoding, handlers,
 //! wakers and destructors all run while nothing is borrowed, so they may call back into the poller.
+
+pub(crate) mod at_work;
+pub(crate) mod call_table;
+mod credits;
+pub(crate) mod handle;
+mod incoming;
+pub(crate) mod link;
+mod links;
+mod outgoing;
+pub(crate) mod own_waker;
+mod sleep;
+pub(crate) mod tasks;
+pub(crate) mod timers;
+pub(crate) mod waiters;
+pub(crate) mod wakeup;
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -22,40 +37,23 @@ use std::time::Instant;
 
 use slab::Slab;
 
-use crate::call::{Answer, Arrival, CallTable, WhoWaits};
-use crate::call_error::{CallError, Cause, Execution};
+use self::at_work::AtWork;
+use self::call_table::{Arrival, WhoWaits};
+use self::incoming::Blocked;
+use self::link::{Link, LinkKey};
+use self::own_waker::OwnWaker;
+use self::tasks::{ReadyQueue, TaskKey, Tasks};
+use self::timers::Timers;
+use self::waiters::WaiterKey;
+use self::wakeup::Doorbell;
 use crate::clock::Clock;
-use crate::connection::{Connection, ProtocolError};
-use crate::credit::ReceiveBudget;
-use crate::dispatch::Methods;
-use crate::doorbell::Doorbell;
-use crate::frame::{CallId, FrameHeader, FrameKind, HEADER_LEN};
-use crate::poller::OwnWaker;
-use crate::serve::Blocked;
-use crate::server::Shares;
+use crate::protocol::connection::ProtocolError;
+use crate::protocol::credit::ReceiveBudget;
+use crate::protocol::frame::{CallId, FrameHeader, FrameKind};
+use crate::protocol::shares::Shares;
+use crate::service::dispatch::Methods;
 use crate::stats::{PollerTally, TURNS_PER_PUBLICATION};
-use crate::task::{ReadyQueue, TaskKey, Tasks};
-use crate::timers::Timers;
-use crate::transport::{
-    Admitted, CloseReason, ConnectionId, Event, Permit, ReserveError, Transport,
-};
-use crate::waiters::{WaiterKey, Waiters};
-use crate::watchdog::AtWork;
-
-/// Names a connection in the driver, for as long as anybody holds a channel to it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct LinkKey(pub(crate) u32);
-
-/// What may be done with a link.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum LinkStanding {
-    /// It takes calls.
-    Up,
-    /// Calls under way finish; it takes no new ones.
-    GoingAway,
-    /// It has ended, and its calls have or are about to.
-    Ended,
-}
+use crate::transport::{CloseReason, ConnectionId, Event, Transport};
 
 /// Turns between two looks at the clock while deadlines are pending: a look costs about as much as
 /// an empty poll, and a busy poller takes 64 turns in a few microseconds.
@@ -114,26 +112,6 @@ pub(crate) struct State<T: Transport> {
     wakers: Vec<Waker>,
     /// Tickets of a shared channel whose calls have something to look at.
     pub(crate) settled: Vec<u32>,
-}
-
-/// A connection with its calls.
-pub(crate) struct Link<B> {
-    pub(crate) id: ConnectionId,
-    pub(crate) connection: Connection,
-    pub(crate) calls: CallTable<B>,
-    pub(crate) waiters: Waiters,
-    /// Channels that name this link; the server's side has none.
-    pub(crate) handles: u32,
-    /// The client's side: the server has said that it shuts down. No call is begun any more.
-    pub(crate) going_away: bool,
-    /// Since when no call was begun, as far as [`Driver::on_idle`] has noticed.
-    pub(crate) idle_since: Option<Instant>,
-    /// Set when this side has decided to end it, and for good when the transport has.
-    pub(crate) ended: Option<CloseReason>,
-    closed: bool,
-    /// It is among those that owe credits.
-    pub(crate) owes: bool,
-    permit: Option<Permit>,
 }
 
 /// What a deadline ends.
@@ -411,95 +389,6 @@ impl<T: Transport> Driver<T> {
         }
     }
 
-    /// The last channel to a link has gone: it ends when its calls have.
-    pub(crate) fn close_link(&self, key: LinkKey) {
-        let mut borrowed = self.state.borrow_mut();
-        let state = &mut *borrowed;
-        if let Some(link) = state.links.get_mut(key.index())
-            && link.ended.is_none()
-        {
-            link.ended = Some(CloseReason::Local);
-            state.transport.close(link.id);
-        }
-        let reaped = state.reap(key);
-        drop(borrowed);
-        drop(reaped);
-    }
-
-    /// What may be done with a link.
-    pub(crate) fn standing_of(&self, key: LinkKey) -> LinkStanding {
-        match self.state.borrow().links.get(key.index()) {
-            Some(link) if link.ended.is_none() && link.going_away => LinkStanding::GoingAway,
-            Some(link) if link.ended.is_none() => LinkStanding::Up,
-            _ => LinkStanding::Ended,
-        }
-    }
-
-    /// Why a link has ended, if it has.
-    pub(crate) fn end_of(&self, key: LinkKey) -> Option<CloseReason> {
-        let state = self.state.borrow();
-        state.links.get(key.index())?.ended.clone()
-    }
-
-    /// Calls of a link that have not ended, for their peers or for who made them.
-    pub(crate) fn calls_under_way(&self, key: LinkKey) -> usize {
-        let state = self.state.borrow();
-        state
-            .links
-            .get(key.index())
-            .map_or(0, |link| link.calls.len())
-    }
-
-    /// The server shuts down: its clients are told, those to come as well.
-    pub(crate) fn go_away(&self) {
-        let state = &mut *self.state.borrow_mut();
-        state.going_away = true;
-        let connections = state.links.len();
-        tracing::info!(
-            connections,
-            "shutting down: clients are told to begin no more calls"
-        );
-        for (index, link) in &mut state.links {
-            if link.is_server() {
-                link.connection.go_away();
-                if !std::mem::replace(&mut link.owes, true) {
-                    state.owing.push(LinkKey(index as u32));
-                }
-            }
-        }
-        state.send_owed_credits();
-        state.transport.flush();
-    }
-
-    /// Whether no client has anything to send any more, or to be answered.
-    pub(crate) fn are_clients_finished(&self) -> bool {
-        let state = self.state.borrow();
-        let mut links = state.links.iter();
-        links.all(|(_, link)| {
-            !link.is_server() || link.ended.is_some() || link.connection.is_finished()
-        })
-    }
-
-    /// Ends every connection, for a poller that stops.
-    pub(crate) fn close_all(&self) {
-        let state = &mut *self.state.borrow_mut();
-        for (_, link) in &mut state.links {
-            if link.ended.is_none() {
-                link.ended = Some(CloseReason::Local);
-                state.transport.close(link.id);
-            }
-        }
-    }
-
-    /// Whether nothing is under way: no connection is left.
-    pub(crate) fn is_closed(&self) -> bool {
-        self.state
-            .borrow()
-            .links
-            .iter()
-            .all(|(_, link)| link.closed)
-    }
-
     /// What is under way, in words: nothing when all calls have ended.
     #[cfg(feature = "test-util")]
     pub(crate) fn leftovers(&self) -> Vec<String> {
@@ -551,164 +440,6 @@ impl<T: Transport> State<T> {
             && self.timers.is_empty()
     }
 
-    fn route(&self, id: ConnectionId) -> Option<LinkKey> {
-        let (known, key) = (*self.routes.get(id.index as usize)?)?;
-        (known == id).then_some(key)
-    }
-
-    fn add(&mut self, id: ConnectionId, connection: Connection, permit: Option<Permit>) -> LinkKey {
-        let key = LinkKey(self.links.insert(Link {
-            id,
-            connection,
-            calls: CallTable::default(),
-            waiters: Waiters::default(),
-            handles: 0,
-            going_away: false,
-            idle_since: None,
-            ended: None,
-            closed: false,
-            owes: false,
-            permit,
-        }) as u32);
-        let index = id.index as usize;
-        if self.routes.len() <= index {
-            self.routes.resize(index + 1, None);
-        }
-        self.routes[index] = Some((id, key));
-        key
-    }
-
-    /// Adds the client's side of a connection that the transport has made.
-    pub(crate) fn add_client(&mut self, id: ConnectionId, connection: Connection) -> LinkKey {
-        self.tally.connections.connected.add(1);
-        self.add(id, connection, None)
-    }
-
-    fn accept(&mut self, id: ConnectionId, admitted: Admitted) {
-        // Both are this side's own bytes, or checked by the admission: they decode.
-        let Ok(session) = crate::session::ServerSession::accept(&admitted.server_session) else {
-            return self.transport.close(id);
-        };
-        // The window, and one receive for the client's credit frame.
-        if !self.budget.take(session.initial_credits + 1) {
-            tracing::error!(connection = %id, "admitted a connection for which no receives are left");
-            return self.transport.close(id);
-        }
-        let connection = Connection::server(session.initial_credits, session.max_in_flight);
-        let key = self.add(id, connection, Some(admitted.permit));
-        self.tally.connections.accepted.add(1);
-        if self.going_away {
-            // Admitted just before the listener was closed.
-            self.links[key.index()].connection.go_away();
-            self.owe(key);
-        }
-        self.expected = self.expected.saturating_sub(1);
-        tracing::debug!(connection = %id, window = session.initial_credits, "accepted a client");
-    }
-
-    /// The peer broke a rule: its connection ends, and nothing else does.
-    fn violate(&mut self, key: LinkKey, buf: T::RecvBuf, error: ProtocolError) {
-        self.transport.release(buf);
-        let link = &mut self.links[key.index()];
-        tracing::warn!(connection = %link.id, %error, "ending a connection whose peer broke a rule");
-        link.ended = Some(CloseReason::Failed(Arc::new(error)));
-        self.transport.close(link.id);
-    }
-
-    /// The transport has ended the connection: every call on it ends. Wakers are collected.
-    fn close(&mut self, id: ConnectionId, reason: CloseReason, own: &Waker) -> Option<LinkKey> {
-        let key = self.route(id)?;
-        self.routes[id.index as usize] = None;
-        let link = &mut self.links[key.index()];
-        link.closed = true;
-        let reason = match reason {
-            CloseReason::PeerGone if link.going_away => CloseReason::GoingAway,
-            reason => reason,
-        };
-        let reason = link.ended.get_or_insert(reason).clone();
-        tracing::debug!(connection = %id, %reason, "a connection is closed");
-        self.tally.closed(&reason);
-        let error = CallError::new(Cause::Disconnected(reason), Execution::MayHaveRun);
-        let (timers, wakers, settled) = (&mut self.timers, &mut self.wakers, &mut self.settled);
-        let unanswered = link.calls.fail_all(&error, |waiting, timer| {
-            collect(waiting, own, wakers, settled);
-            if let Some(timer) = timer {
-                timers.cancel(timer);
-            }
-        });
-        // One for the credit frame, on either side.
-        self.budget
-            .give_back(unanswered + link.connection.window_len() + 1);
-        Some(key)
-    }
-
-    /// Forgets a link that has ended on both ends: in the transport and for its channels. It is to
-    /// be dropped when nothing is borrowed, for the wakers in it.
-    #[must_use]
-    fn reap(&mut self, key: LinkKey) -> Option<Link<T::RecvBuf>> {
-        let link = self.links.get(key.index())?;
-        if !(link.closed && link.handles == 0) {
-            return None;
-        }
-        let mut link = self.links.remove(key.index());
-        // Nobody can come for what is left any more: a call's future holds its channel, so these
-        // were forgotten.
-        for timer in link.waiters.timers() {
-            self.timers.cancel(timer);
-        }
-        link.calls.copy_answers_out(|buf| {
-            self.transport.release(buf);
-            self.budget.give_back(1);
-        });
-        if link.is_server() {
-            self.expected += 1;
-        }
-        Some(link)
-    }
-
-    /// Receives that windows may grow by: what is not set aside for connections yet to come.
-    pub(crate) fn free_for_growth(&self) -> u32 {
-        let set_aside = self.expected.saturating_mul(self.initial_window + 1);
-        self.budget.left().saturating_sub(set_aside)
-    }
-
-    /// A request's credit is owed, and no response carries it now.
-    pub(crate) fn owe(&mut self, key: LinkKey) {
-        if let Some(link) = self.links.get_mut(key.index())
-            && !std::mem::replace(&mut link.owes, true)
-        {
-            self.owing.push(key);
-        }
-    }
-
-    /// Gives the slot of an answer back, with the promise that was made for it.
-    pub(crate) fn release_answer(&mut self, buf: T::RecvBuf) {
-        self.transport.release(buf);
-        self.budget.give_back(1);
-    }
-
-    pub(crate) fn discard_answer(&mut self, answer: Answer<T::RecvBuf>) {
-        if let Answer::Slot(buf) = answer {
-            self.release_answer(buf);
-        }
-    }
-
-    /// Takes the promise of a receive for an answer. When none is left, answers that nobody has
-    /// come for yet are copied out of their slots first.
-    pub(crate) fn promise_receive(&mut self) -> bool {
-        if self.budget.take(1) {
-            return true;
-        }
-        let mut slots = Vec::new();
-        for (_, link) in &mut self.links {
-            link.calls.copy_answers_out(|buf| slots.push(buf));
-        }
-        for buf in slots {
-            self.release_answer(buf);
-        }
-        self.budget.take(1)
-    }
-
     fn call_waiters_up(&mut self) {
         let (links, wakers) = (&mut self.links, &mut self.wakers);
         self.waiting.retain(|key| {
@@ -725,37 +456,6 @@ impl<T: Transport> State<T> {
             !link.waiters.is_empty()
         });
     }
-
-    pub(crate) fn send_owed_credits(&mut self) {
-        let (links, transport) = (&mut self.links, &mut self.transport);
-        // Each is tried once: one whose peer takes nothing must not hold up the others.
-        self.owing.retain(|key| {
-            let Some(link) = links.get_mut(key.index()) else {
-                return false;
-            };
-            link.owes = false;
-            if link.ended.is_some() {
-                return false;
-            }
-            if !link.connection.wants_credit_frame() {
-                // A client that is to be told of the server's end, and cannot be yet, is not forgotten.
-                link.owes = link.connection.has_to_tell();
-                return link.owes;
-            }
-            match transport.reserve(link.id, HEADER_LEN) {
-                Ok(mut buf) => {
-                    let header = link.connection.poll_header(FrameKind::Credit, CallId(0), 0);
-                    header.emit(buf.as_mut());
-                    self.tally.credits.frames_sent.add(1);
-                    // If the connection has ended, so have its credits.
-                    let _ = transport.send(link.id, buf);
-                }
-                Err(ReserveError::NoSlot) => link.owes = true,
-                Err(_) => {}
-            }
-            link.owes
-        });
-    }
 }
 
 /// Notes down who is to be told that a call has ended, for when nothing is borrowed.
@@ -765,36 +465,6 @@ fn collect(waiting: WhoWaits, own: &Waker, wakers: &mut Vec<Waker>, settled: &mu
         WhoWaits::BlockOn => wakers.push(own.clone()),
         WhoWaits::Task(waker) => wakers.push(waker),
         WhoWaits::Ticket(ticket) => settled.push(ticket),
-    }
-}
-
-impl<B> Link<B> {
-    /// Only the server's side holds a place that the admission gave.
-    pub(crate) fn is_server(&self) -> bool {
-        self.permit.is_some()
-    }
-}
-
-#[cfg(feature = "test-util")]
-impl<B> Link<B> {
-    /// Receives promised to the peer while no call is under way.
-    fn promised(&self) -> u32 {
-        if self.closed {
-            0
-        } else {
-            self.connection.window_len() + 1
-        }
-    }
-}
-
-impl LinkKey {
-    pub(crate) fn index(self) -> usize {
-        self.0 as usize
-    }
-
-    #[cfg(test)]
-    pub(crate) fn test(index: u32) -> Self {
-        Self(index)
     }
 }
 

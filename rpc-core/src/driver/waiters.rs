@@ -5,7 +5,7 @@ use std::task::Waker;
 
 use slab::Slab;
 
-use crate::timers::TimerKey;
+use super::timers::TimerKey;
 
 /// Turns that a waiter which is called up has for coming; then others are called up in its place,
 /// though it may still come. A future that is polled comes before the next turn, mostly; one that

@@ -17,9 +17,9 @@ use std::task::Waker;
 use std::time::Instant;
 
 use crate::call_error::CallError;
+use crate::driver::timers::Timers;
+use crate::driver::waiters::{Left, WaiterKey, Waiters};
 use crate::stats::Counter;
-use crate::timers::Timers;
-use crate::waiters::{Left, WaiterKey, Waiters};
 
 /// A ticket in hand: the right to one call, with its buffer.
 #[derive(Debug)]

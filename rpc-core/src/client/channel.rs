@@ -6,10 +6,10 @@ use std::ptr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use crate::driver::LinkKey;
+use crate::driver::handle::{Joined, Poller};
+use crate::driver::link::LinkKey;
 use crate::method::MethodSpec;
-use crate::outgoing::{Joined, Poller};
-use crate::session::ServerSession;
+use crate::protocol::session::ServerSession;
 use crate::stats::MethodTally;
 
 /// One connection, as its channels see it: its poller, and the server's numbers for methods.

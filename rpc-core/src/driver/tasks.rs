@@ -10,12 +10,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::task::{Wake, Waker};
 
-use crate::dispatch::HandlerSlot;
-use crate::doorbell::Doorbell;
-use crate::driver::LinkKey;
-use crate::frame::CallId;
+use super::link::LinkKey;
+use super::timers::TimerKey;
+use super::wakeup::Doorbell;
+use crate::protocol::frame::CallId;
+use crate::service::dispatch::HandlerSlot;
 use crate::stats::Served;
-use crate::timers::TimerKey;
 
 /// A handler at work on a call.
 #[derive(Clone, Copy, Debug)]

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use prost::Message;
 
-use crate::frame::CallId;
+use super::frame::CallId;
 use crate::method::MethodSpec;
 use crate::transport::Refusal;
 

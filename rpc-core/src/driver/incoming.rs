@@ -11,14 +11,15 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use prost::Message;
 
+use super::link::LinkKey;
+use super::tasks::{Task, TaskKey};
+use super::{Driver, State, TimerTarget};
 use crate::clock::deadline_after;
-use crate::dispatch::{Handler, HandlerSlot, ResponseLen};
-use crate::driver::{Driver, LinkKey, State, TimerTarget};
-use crate::frame::{CallId, FrameHeader, FrameKind, HEADER_LEN, StatusBody};
 use crate::metadata::Metadata;
+use crate::protocol::frame::{CallId, FrameHeader, FrameKind, HEADER_LEN, StatusBody};
+use crate::service::dispatch::{Handler, HandlerSlot, ResponseLen};
 use crate::stats::Served;
 use crate::status::{Code, Status};
-use crate::task::{Task, TaskKey};
 use crate::transport::{ReserveError, Transport};
 
 /// A response that found no send slot.

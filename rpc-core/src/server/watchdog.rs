@@ -13,7 +13,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use crate::driver::at_work::AtWork;
 use crate::method::MethodSpec;
+use crate::stats::{BlockedMethods, Counts};
 
 /// Between two looks: seldom enough to cost an idle server less than a thousandth of a core, often
 /// enough to notice what a person would call a hitch.
@@ -21,89 +23,6 @@ const TICK: Duration = Duration::from_millis(20);
 
 /// How long after it was first seen a poll counts as one that blocks: two ticks.
 const TOO_LONG: Duration = Duration::from_millis(40);
-
-/// Methods whose handlers have kept a poller's thread for long, and how often.
-///
-/// A poll of a handler is counted once when it has lasted for 40 to 60 ms, whatever kept it: a lock, a
-/// system call that waits, a long computation, or that the poller's thread was given no processor.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct BlockedMethods {
-    /// Of all methods.
-    pub total: u64,
-    /// Those that were seen to block, in the order of registration.
-    pub methods: Vec<BlockedMethod>,
-}
-
-impl BlockedMethods {
-    /// What was noticed since an earlier look at the same server.
-    pub(crate) fn since(&self, earlier: &Self) -> Self {
-        let before = |path| {
-            let earlier = earlier.methods.iter().find(|method| method.path == path);
-            earlier.map_or(0, |method| method.count)
-        };
-        let methods: Vec<_> = self
-            .methods
-            .iter()
-            .map(|method| BlockedMethod {
-                path: method.path,
-                count: method.count.saturating_sub(before(method.path)),
-            })
-            .filter(|method| method.count > 0)
-            .collect();
-        Self {
-            total: methods.iter().map(|method| method.count).sum(),
-            methods,
-        }
-    }
-}
-
-/// A method whose handler has kept its poller's thread.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct BlockedMethod {
-    /// `package.Service/Method`.
-    pub path: &'static str,
-    /// How many polls of it were seen to block.
-    pub count: u64,
-}
-
-/// Which handler a poller is polling at the moment. Written by the poller alone, read by the
-/// watchdog; nothing else is published through it, so every access is relaxed.
-///
-/// ```text
-///  63                     17    16    15        0
-/// ┌─────────────────────────┬────────┬───────────┐
-/// │ number of the poll      │ inside │ method    │
-/// └─────────────────────────┴────────┴───────────┘
-/// ```
-#[derive(Debug, Default)]
-pub(crate) struct AtWork(AtomicU64);
-
-/// What [`AtWork::enter`] has written.
-pub(crate) struct Inside(u64);
-
-impl AtWork {
-    const INSIDE: u64 = 1 << 16;
-    const ONE_POLL: u64 = 1 << 17;
-
-    /// A poll of a handler of this method begins.
-    #[inline]
-    pub(crate) fn enter(&self, method: u16) -> Inside {
-        // A load and a store, and no locked instruction: nobody else writes.
-        let before = self.0.load(Ordering::Relaxed);
-        let now = before.wrapping_add(Self::ONE_POLL) | Self::INSIDE | u64::from(method);
-        self.0.store(now, Ordering::Relaxed);
-        Inside(now)
-    }
-
-    /// It has ended.
-    #[inline]
-    pub(crate) fn leave(&self, Inside(entered): Inside) {
-        let outside = entered & !(Self::ONE_POLL - 1);
-        self.0.store(outside, Ordering::Relaxed);
-    }
-}
 
 /// The watchdog's view of one poller.
 #[derive(Debug)]
@@ -138,27 +57,6 @@ impl Watched {
         self.is_noticed = true;
         // The low bits are the method's number.
         Some((found as u16, lasts))
-    }
-}
-
-/// How often each method was seen to block.
-pub(crate) struct Counts(Vec<(&'static str, AtomicU64)>);
-
-impl Counts {
-    pub(crate) fn snapshot(&self) -> BlockedMethods {
-        let methods: Vec<_> = self
-            .0
-            .iter()
-            .map(|(path, count)| BlockedMethod {
-                path,
-                count: count.load(Ordering::Relaxed),
-            })
-            .filter(|method| method.count > 0)
-            .collect();
-        BlockedMethods {
-            total: methods.iter().map(|method| method.count).sum(),
-            methods,
-        }
     }
 }
 
@@ -265,6 +163,7 @@ impl fmt::Debug for Watchdog {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::stats::BlockedMethod;
 
     fn ticks(start: Instant, count: u32) -> impl Iterator<Item = Instant> {
         (0..count).map(move |n| start + TICK * n)

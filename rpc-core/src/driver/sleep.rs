@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use crate::driver::{Driver, LinkKey, State};
+use super::link::LinkKey;
+use super::{Driver, State};
 use crate::transport::Transport;
 
 /// The longest sleep of a poller on which calls or responses wait for room.

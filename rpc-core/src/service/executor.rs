@@ -23,7 +23,7 @@ use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use crate::dispatch::guard;
+use super::dispatch::guard;
 use crate::message::Response;
 use crate::status::Status;
 

@@ -1,0 +1,56 @@
+//! Requests are written to frames here, and responses are read from them.
+
+use prost::Message;
+
+use crate::call_error::{CallError, Cause, Execution};
+use crate::message::{Request, Response};
+use crate::metadata::Metadata;
+use crate::method::MethodSpec;
+use crate::protocol::frame::{FrameHeader, StatusBody};
+use crate::status::{Code, Status};
+
+/// Bytes of a request, behind the frame's header.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RequestLens {
+    pub(crate) metadata: usize,
+    pub(crate) message: usize,
+}
+
+impl RequestLens {
+    pub(crate) fn of(request: &Request<impl Message>) -> Self {
+        Self {
+            metadata: request.metadata().encoded_len(),
+            message: request.get_ref().encoded_len(),
+        }
+    }
+}
+
+/// Writes metadata and message to a buffer that is as long as both.
+pub(crate) fn write_request(request: &Request<impl Message>, method: &MethodSpec, out: &mut [u8]) {
+    let (metadata, mut message) = out.split_at_mut(request.metadata().encoded_len());
+    request.metadata().encode(metadata);
+    // It was reserved to fit; a message whose length changes is zero-filled, and refused by the
+    // server's decoder.
+    if request.get_ref().encode(&mut message).is_err() || !message.is_empty() {
+        tracing::error!(method = method.path, "the message's encoded length changed");
+        message.fill(0);
+    }
+}
+
+/// Decodes a frame that is known to be a response.
+pub(crate) fn decode<Res: Message + Default>(frame: &[u8]) -> Result<Response<Res>, CallError> {
+    let undecodable = |error| CallError::new(Cause::Undecodable(error), Execution::Answered);
+    let not_a_frame = |_| CallError::remote(Status::internal("the answer is not a frame"));
+    let (header, metadata, message) = FrameHeader::parse(frame).map_err(not_a_frame)?;
+    let metadata = Metadata::decode(metadata)
+        .map_err(|error| CallError::remote(Status::internal(error.to_string())))?;
+    if header.selector == Code::Ok.number() {
+        let message = Res::decode(message).map_err(undecodable)?;
+        return Ok(Response::received(message, metadata));
+    }
+    let body = StatusBody::decode(message).map_err(undecodable)?;
+    let status = Status::new(Code::from_number(header.selector), body.message)
+        .with_details(body.details)
+        .with_metadata(metadata);
+    Err(CallError::remote(status))
+}

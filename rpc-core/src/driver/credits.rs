@@ -1,0 +1,83 @@
+//! The driver promises receives to its peers, and sends the credits that no response carries.
+
+use super::State;
+use super::call_table::Answer;
+use super::link::LinkKey;
+use crate::protocol::frame::{CallId, FrameKind, HEADER_LEN};
+use crate::transport::{ReserveError, Transport};
+
+impl<T: Transport> State<T> {
+    /// Receives that windows may grow by: what is not set aside for connections yet to come.
+    pub(crate) fn free_for_growth(&self) -> u32 {
+        let set_aside = self.expected.saturating_mul(self.initial_window + 1);
+        self.budget.left().saturating_sub(set_aside)
+    }
+
+    /// A request's credit is owed, and no response carries it now.
+    pub(crate) fn owe(&mut self, key: LinkKey) {
+        if let Some(link) = self.links.get_mut(key.index())
+            && !std::mem::replace(&mut link.owes, true)
+        {
+            self.owing.push(key);
+        }
+    }
+
+    /// Gives the slot of an answer back, with the promise that was made for it.
+    pub(crate) fn release_answer(&mut self, buf: T::RecvBuf) {
+        self.transport.release(buf);
+        self.budget.give_back(1);
+    }
+
+    pub(crate) fn discard_answer(&mut self, answer: Answer<T::RecvBuf>) {
+        if let Answer::Slot(buf) = answer {
+            self.release_answer(buf);
+        }
+    }
+
+    /// Takes the promise of a receive for an answer. When none is left, answers that nobody has
+    /// come for yet are copied out of their slots first.
+    pub(crate) fn promise_receive(&mut self) -> bool {
+        if self.budget.take(1) {
+            return true;
+        }
+        let mut slots = Vec::new();
+        for (_, link) in &mut self.links {
+            link.calls.copy_answers_out(|buf| slots.push(buf));
+        }
+        for buf in slots {
+            self.release_answer(buf);
+        }
+        self.budget.take(1)
+    }
+
+    pub(crate) fn send_owed_credits(&mut self) {
+        let (links, transport) = (&mut self.links, &mut self.transport);
+        // Each is tried once: one whose peer takes nothing must not hold up the others.
+        self.owing.retain(|key| {
+            let Some(link) = links.get_mut(key.index()) else {
+                return false;
+            };
+            link.owes = false;
+            if link.ended.is_some() {
+                return false;
+            }
+            if !link.connection.wants_credit_frame() {
+                // A client that is to be told of the server's end, and cannot be yet, is not forgotten.
+                link.owes = link.connection.has_to_tell();
+                return link.owes;
+            }
+            match transport.reserve(link.id, HEADER_LEN) {
+                Ok(mut buf) => {
+                    let header = link.connection.poll_header(FrameKind::Credit, CallId(0), 0);
+                    header.emit(buf.as_mut());
+                    self.tally.credits.frames_sent.add(1);
+                    // If the connection has ended, so have its credits.
+                    let _ = transport.send(link.id, buf);
+                }
+                Err(ReserveError::NoSlot) => link.owes = true,
+                Err(_) => {}
+            }
+            link.owes
+        });
+    }
+}

@@ -1,0 +1,226 @@
+//! The driver adds, ends and forgets its connections.
+
+use std::sync::Arc;
+use std::task::Waker;
+
+use super::call_table::CallTable;
+use super::link::{Link, LinkKey, LinkStanding};
+use super::waiters::Waiters;
+use super::{Driver, State, collect};
+use crate::call_error::{CallError, Cause, Execution};
+use crate::protocol::connection::{Connection, ProtocolError};
+use crate::transport::{Admitted, CloseReason, ConnectionId, Permit, Transport};
+
+impl<T: Transport> Driver<T> {
+    /// The last channel to a link has gone: it ends when its calls have.
+    pub(crate) fn close_link(&self, key: LinkKey) {
+        let mut borrowed = self.state.borrow_mut();
+        let state = &mut *borrowed;
+        if let Some(link) = state.links.get_mut(key.index())
+            && link.ended.is_none()
+        {
+            link.ended = Some(CloseReason::Local);
+            state.transport.close(link.id);
+        }
+        let reaped = state.reap(key);
+        drop(borrowed);
+        drop(reaped);
+    }
+
+    /// What may be done with a link.
+    pub(crate) fn standing_of(&self, key: LinkKey) -> LinkStanding {
+        match self.state.borrow().links.get(key.index()) {
+            Some(link) if link.ended.is_none() && link.going_away => LinkStanding::GoingAway,
+            Some(link) if link.ended.is_none() => LinkStanding::Up,
+            _ => LinkStanding::Ended,
+        }
+    }
+
+    /// Why a link has ended, if it has.
+    pub(crate) fn end_of(&self, key: LinkKey) -> Option<CloseReason> {
+        let state = self.state.borrow();
+        state.links.get(key.index())?.ended.clone()
+    }
+
+    /// Calls of a link that have not ended, for their peers or for who made them.
+    pub(crate) fn calls_under_way(&self, key: LinkKey) -> usize {
+        let state = self.state.borrow();
+        state
+            .links
+            .get(key.index())
+            .map_or(0, |link| link.calls.len())
+    }
+
+    /// The server shuts down: its clients are told, those to come as well.
+    pub(crate) fn go_away(&self) {
+        let state = &mut *self.state.borrow_mut();
+        state.going_away = true;
+        let connections = state.links.len();
+        tracing::info!(
+            connections,
+            "shutting down: clients are told to begin no more calls"
+        );
+        for (index, link) in &mut state.links {
+            if link.is_server() {
+                link.connection.go_away();
+                if !std::mem::replace(&mut link.owes, true) {
+                    state.owing.push(LinkKey(index as u32));
+                }
+            }
+        }
+        state.send_owed_credits();
+        state.transport.flush();
+    }
+
+    /// Whether no client has anything to send any more, or to be answered.
+    pub(crate) fn are_clients_finished(&self) -> bool {
+        let state = self.state.borrow();
+        let mut links = state.links.iter();
+        links.all(|(_, link)| {
+            !link.is_server() || link.ended.is_some() || link.connection.is_finished()
+        })
+    }
+
+    /// Ends every connection, for a poller that stops.
+    pub(crate) fn close_all(&self) {
+        let state = &mut *self.state.borrow_mut();
+        for (_, link) in &mut state.links {
+            if link.ended.is_none() {
+                link.ended = Some(CloseReason::Local);
+                state.transport.close(link.id);
+            }
+        }
+    }
+
+    /// Whether nothing is under way: no connection is left.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.state
+            .borrow()
+            .links
+            .iter()
+            .all(|(_, link)| link.closed)
+    }
+}
+
+impl<T: Transport> State<T> {
+    pub(super) fn route(&self, id: ConnectionId) -> Option<LinkKey> {
+        let (known, key) = (*self.routes.get(id.index as usize)?)?;
+        (known == id).then_some(key)
+    }
+
+    fn add(&mut self, id: ConnectionId, connection: Connection, permit: Option<Permit>) -> LinkKey {
+        let key = LinkKey(self.links.insert(Link {
+            id,
+            connection,
+            calls: CallTable::default(),
+            waiters: Waiters::default(),
+            handles: 0,
+            going_away: false,
+            idle_since: None,
+            ended: None,
+            closed: false,
+            owes: false,
+            permit,
+        }) as u32);
+        let index = id.index as usize;
+        if self.routes.len() <= index {
+            self.routes.resize(index + 1, None);
+        }
+        self.routes[index] = Some((id, key));
+        key
+    }
+
+    /// Adds the client's side of a connection that the transport has made.
+    pub(crate) fn add_client(&mut self, id: ConnectionId, connection: Connection) -> LinkKey {
+        self.tally.connections.connected.add(1);
+        self.add(id, connection, None)
+    }
+
+    pub(super) fn accept(&mut self, id: ConnectionId, admitted: Admitted) {
+        // Both are this side's own bytes, or checked by the admission: they decode.
+        let Ok(session) = crate::protocol::session::ServerSession::accept(&admitted.server_session)
+        else {
+            return self.transport.close(id);
+        };
+        // The window, and one receive for the client's credit frame.
+        if !self.budget.take(session.initial_credits + 1) {
+            tracing::error!(connection = %id, "admitted a connection for which no receives are left");
+            return self.transport.close(id);
+        }
+        let connection = Connection::server(session.initial_credits, session.max_in_flight);
+        let key = self.add(id, connection, Some(admitted.permit));
+        self.tally.connections.accepted.add(1);
+        if self.going_away {
+            // Admitted just before the listener was closed.
+            self.links[key.index()].connection.go_away();
+            self.owe(key);
+        }
+        self.expected = self.expected.saturating_sub(1);
+        tracing::debug!(connection = %id, window = session.initial_credits, "accepted a client");
+    }
+
+    /// The peer broke a rule: its connection ends, and nothing else does.
+    pub(super) fn violate(&mut self, key: LinkKey, buf: T::RecvBuf, error: ProtocolError) {
+        self.transport.release(buf);
+        let link = &mut self.links[key.index()];
+        tracing::warn!(connection = %link.id, %error, "ending a connection whose peer broke a rule");
+        link.ended = Some(CloseReason::Failed(Arc::new(error)));
+        self.transport.close(link.id);
+    }
+
+    /// The transport has ended the connection: every call on it ends. Wakers are collected.
+    pub(super) fn close(
+        &mut self,
+        id: ConnectionId,
+        reason: CloseReason,
+        own: &Waker,
+    ) -> Option<LinkKey> {
+        let key = self.route(id)?;
+        self.routes[id.index as usize] = None;
+        let link = &mut self.links[key.index()];
+        link.closed = true;
+        let reason = match reason {
+            CloseReason::PeerGone if link.going_away => CloseReason::GoingAway,
+            reason => reason,
+        };
+        let reason = link.ended.get_or_insert(reason).clone();
+        tracing::debug!(connection = %id, %reason, "a connection is closed");
+        self.tally.closed(&reason);
+        let error = CallError::new(Cause::Disconnected(reason), Execution::MayHaveRun);
+        let (timers, wakers, settled) = (&mut self.timers, &mut self.wakers, &mut self.settled);
+        let unanswered = link.calls.fail_all(&error, |waiting, timer| {
+            collect(waiting, own, wakers, settled);
+            if let Some(timer) = timer {
+                timers.cancel(timer);
+            }
+        });
+        // One for the credit frame, on either side.
+        self.budget
+            .give_back(unanswered + link.connection.window_len() + 1);
+        Some(key)
+    }
+
+    /// Forgets a link that has ended on both ends: in the transport and for its channels. It is to
+    /// be dropped when nothing is borrowed, for the wakers in it.
+    #[must_use]
+    pub(super) fn reap(&mut self, key: LinkKey) -> Option<Link<T::RecvBuf>> {
+        let link = self.links.get(key.index())?;
+        if !(link.closed && link.handles == 0) {
+            return None;
+        }
+        let mut link = self.links.remove(key.index());
+        // Nobody can come for what is left any more: a call's future holds its channel, so these
+        // were forgotten.
+        for timer in link.waiters.timers() {
+            self.timers.cancel(timer);
+        }
+        link.calls.copy_answers_out(|buf| {
+            self.transport.release(buf);
+            self.budget.give_back(1);
+        });
+        if link.is_server() {
+            self.expected += 1;
+        }
+        Some(link)
+    }
+}

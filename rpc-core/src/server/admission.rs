@@ -1,0 +1,139 @@
+//! [`ServerAdmission`] lets clients in while there are receives for them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use prost::Message;
+
+use crate::limits::Limits;
+use crate::method::MethodSpec;
+use crate::protocol::session::{ClientSession, ServerSession, calls_told_apart};
+use crate::protocol::shares::Shares;
+use crate::stats::Counter;
+use crate::transport::{Admission, Admitted, Permit, Refusal};
+
+/// Lets clients in as long as some poller has receives for them, the emptiest poller first.
+pub(crate) struct ServerAdmission {
+    methods: Vec<(u16, &'static MethodSpec)>,
+    max_in_flight: u32,
+    window: u32,
+    max_connections: usize,
+    /// Over all pollers.
+    max_total: Option<usize>,
+    connections: Vec<Arc<AtomicUsize>>,
+    /// Clients that were refused. Written by the one listener's thread.
+    pub(super) refused: Arc<Counter>,
+}
+
+impl ServerAdmission {
+    pub(crate) fn new(
+        limits: &Limits,
+        methods: Vec<(u16, &'static MethodSpec)>,
+        pollers: usize,
+    ) -> Self {
+        let shares = Shares::of(limits);
+        Self {
+            methods,
+            max_in_flight: calls_told_apart(limits.max_in_flight),
+            window: shares.initial_window,
+            max_connections: shares.connections as usize,
+            max_total: None,
+            connections: (0..pollers).map(|_| Arc::default()).collect(),
+            refused: Arc::default(),
+        }
+    }
+
+    pub(crate) fn limit_connections(&mut self, total: Option<usize>) {
+        self.max_total = total;
+    }
+}
+
+impl Admission for ServerAdmission {
+    fn admit(&self, session: &[u8]) -> Result<Admitted, Refusal> {
+        self.look_for_a_place(session).inspect_err(|_| {
+            self.refused.add(1);
+        })
+    }
+}
+
+impl ServerAdmission {
+    fn look_for_a_place(&self, session: &[u8]) -> Result<Admitted, Refusal> {
+        let client = ClientSession::accept(session)?;
+        let counts = self.connections.iter();
+        let total: usize = counts.map(|count| count.load(Ordering::Relaxed)).sum();
+        if let Some(limit) = self.max_total
+            && total >= limit
+        {
+            return Err(Refusal {
+                reason: format!(
+                    "the server holds all the {limit} connections that it was told to hold at most: raise \
+                     `max_connections` on the server"
+                ),
+            });
+        }
+        let emptiest = (0..)
+            .zip(&self.connections)
+            .min_by_key(|(_, count)| count.load(Ordering::Relaxed));
+        let Some((poller, count)) = emptiest else {
+            return Err(Refusal {
+                reason: "the server has no pollers".to_owned(),
+            });
+        };
+        // One listener's thread admits, so nothing is added between the look and the sum.
+        if count.load(Ordering::Relaxed) >= self.max_connections {
+            return Err(Refusal {
+                reason: format!(
+                    "the server holds all the {} connections that each of its pollers was sized for: \
+                     raise `connections` on the server",
+                    self.max_connections
+                ),
+            });
+        }
+        let permit = Permit::of(count);
+        let max_in_flight = client.max_in_flight.clamp(1, self.max_in_flight);
+        let offer =
+            ServerSession::offer(&self.methods, max_in_flight, self.window.min(max_in_flight));
+        Ok(Admitted {
+            poller,
+            client_session: session.to_vec(),
+            server_session: offer.encode_to_vec(),
+            permit,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::session::VERSION;
+
+    #[test]
+    fn connections_beyond_the_hard_limit_are_refused_until_one_goes_whichever_poller_has_it() {
+        let limits = Limits {
+            receives_posted: 256,
+            max_connections: 8,
+            max_in_flight: 8,
+            ..Limits::default()
+        };
+        let mut admission = ServerAdmission::new(&limits, Vec::new(), 2);
+        admission.limit_connections(Some(3));
+        let hello = ClientSession {
+            version: VERSION,
+            max_in_flight: 8,
+        }
+        .encode_to_vec();
+        let mut admitted: Vec<_> = (0..3)
+            .map(|_| admission.admit(&hello).expect("there is a place"))
+            .collect();
+        let pollers: Vec<_> = admitted.iter().map(|client| client.poller).collect();
+        assert_eq!(pollers, [0, 1, 0]);
+        let refusal = admission.admit(&hello).unwrap_err();
+        assert!(
+            refusal.reason.contains("all the 3 connections"),
+            "{refusal}"
+        );
+        assert!(refusal.reason.contains("`max_connections`"), "{refusal}");
+        admitted.remove(1);
+        assert_eq!(admission.admit(&hello).unwrap().poller, 1);
+    }
+}

@@ -1,0 +1,307 @@
+//! [`ChannelBuilder`] takes the settings of a channel, and starts its pollers.
+
+use std::fmt;
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::thread;
+use std::time::Duration;
+
+use crossbeam_channel::bounded;
+
+use super::backoff::Backoff;
+use super::channel::Channel;
+use super::connectivity::{Connectivity, ConnectivityState};
+use super::error::ChannelError;
+use super::permits::Tickets;
+#[cfg(feature = "test-util")]
+use super::poller::Elsewhere;
+use super::poller::{self, OnThreads, SharedPoller};
+use super::start::{Report, Start};
+use super::submissions::{Lane, Shared};
+use crate::clock::Clock;
+use crate::driver::Driver;
+use crate::limits::{Intents, Keepalive, Waiting};
+use crate::poller::CONNECT_TIMEOUT;
+use crate::poller::idle;
+use crate::protocol::session::calls_told_apart;
+use crate::service::dispatch::Methods;
+use crate::transport::{Fabric, Transport};
+
+/// Connections of a poller: the one that takes calls, and one to a server that shuts down while calls on
+/// it finish.
+const CONNECTIONS: u32 = 2;
+
+/// The upper limit of the wait before the first attempt to connect again: a server that restarts is
+/// found soon, and a thousand clients do not all come in one millisecond.
+const FIRST_BACKOFF: Duration = Duration::from_millis(50);
+
+/// The upper limit of every wait: what a person is ready to wait for after a repair.
+const LONGEST_BACKOFF: Duration = Duration::from_secs(5);
+
+impl Channel {
+    /// Connects to a server at `host:port`, with one poller and the default [`Intents`].
+    ///
+    /// # Errors
+    ///
+    /// [`ChannelError`], with nothing left running.
+    pub async fn connect<F: Fabric>(fabric: &F, address: &str) -> Result<Self, ChannelError> {
+        let builder = Self::builder(fabric, address);
+        builder.connect().await
+    }
+
+    /// A channel to a server at `host:port`, with settings.
+    pub fn builder<F: Fabric>(fabric: &F, address: &str) -> ChannelBuilder<F> {
+        ChannelBuilder {
+            fabric: fabric.clone(),
+            address: address.to_owned(),
+            intents: Intents {
+                connections: CONNECTIONS,
+                ..Intents::default()
+            },
+            pollers: 1,
+            connect_timeout: CONNECT_TIMEOUT,
+            waits_for_ready: false,
+            backoff: (FIRST_BACKOFF, LONGEST_BACKOFF),
+        }
+    }
+}
+
+/// What a channel is made of.
+#[must_use = "a builder does nothing until it connects"]
+pub struct ChannelBuilder<F> {
+    fabric: F,
+    address: String,
+    intents: Intents,
+    pollers: usize,
+    connect_timeout: Duration,
+    waits_for_ready: bool,
+    backoff: (Duration, Duration),
+}
+
+impl<F> fmt::Debug for ChannelBuilder<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ChannelBuilder")
+            .field("address", &self.address)
+            .field("intents", &self.intents)
+            .field("pollers", &self.pollers)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<F: Fabric> ChannelBuilder<F> {
+    /// The longest encoded message, in bytes: see [`Intents::max_message_len`].
+    pub fn max_message_len(mut self, bytes: usize) -> Self {
+        self.intents.max_message_len = bytes;
+        self
+    }
+
+    /// Calls that may be under way at a time over each poller: see [`Intents::max_in_flight`]. Those
+    /// beyond it wait.
+    pub fn max_in_flight(mut self, calls: u32) -> Self {
+        self.intents.max_in_flight = calls;
+        self
+    }
+
+    /// What the pollers do while there is nothing to do: see [`Waiting`].
+    pub fn waiting(mut self, waiting: Waiting) -> Self {
+        self.intents.waiting = waiting;
+        self
+    }
+
+    /// Bytes that each poller may register: see [`Intents::max_memory`].
+    pub fn max_memory(mut self, bytes: u64) -> Self {
+        self.intents.max_memory = Some(bytes);
+        self
+    }
+
+    /// Asks a silent server whether it still runs, and gives it up when it does not answer: see
+    /// [`Intents::keepalive`].
+    pub fn keepalive(mut self, keepalive: Keepalive) -> Self {
+        self.intents.keepalive = Some(keepalive);
+        self
+    }
+
+    /// How many pollers, each with a connection of its own, the calls are spread over. Default: 1, and
+    /// the least.
+    pub fn pollers(mut self, pollers: usize) -> Self {
+        self.pollers = pollers.max(1);
+        self
+    }
+
+    /// How long an attempt to connect may take, but for the time that the name of a host takes to be
+    /// resolved. Default: 5 seconds.
+    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
+        self.connect_timeout = timeout;
+        self
+    }
+
+    /// What goes for requests that do not say whether they
+    /// [wait for ready](crate::Request::wait_for_ready). Default: `false`.
+    pub fn wait_for_ready(mut self, waits: bool) -> Self {
+        self.waits_for_ready = waits;
+        self
+    }
+
+    /// The upper limits of the waits between attempts to connect: that of the first, and that of all.
+    /// Default: 50 ms and 5 s.
+    pub fn reconnect_backoff(mut self, first: Duration, longest: Duration) -> Self {
+        self.backoff = (first, longest.max(first));
+        self
+    }
+
+    /// Starts the pollers, and connects each.
+    ///
+    /// # Errors
+    ///
+    /// [`ChannelError`] of the first attempt that fails, with nothing left running.
+    pub async fn connect(self) -> Result<Channel, ChannelError> {
+        let start = Start::new(self.pollers);
+        let channel = self.spawn(Some(Arc::clone(&start)))?;
+        poll_fn(|cx| start.poll(cx.waker())).await?;
+        Ok(channel)
+    }
+
+    /// Starts the pollers, and lets the first call connect. A server that cannot be reached is found
+    /// by calls, as [`CallError`](crate::CallError)s; a device that cannot be used as well.
+    ///
+    /// # Errors
+    ///
+    /// [`ChannelError::Thread`].
+    pub fn connect_lazy(self) -> Result<Channel, ChannelError> {
+        self.spawn(None)
+    }
+
+    fn spawn(self, start: Option<Arc<Start>>) -> Result<Channel, ChannelError> {
+        // Before any thread is pinned.
+        idle::cores();
+        let state = match start {
+            Some(_) => ConnectivityState::Connecting,
+            None => ConnectivityState::Idle,
+        };
+        let connectivity = Arc::new(Connectivity::new(self.pollers, state));
+        let mut lanes = Vec::new();
+        for index in 0..self.pollers {
+            let count = calls_told_apart(self.intents.max_in_flight);
+            let (lane, inner) =
+                Lane::new(&self.address, count, &self.backoff, &connectivity, index);
+            let inner = poller::Settings {
+                connect_timeout: self.connect_timeout,
+                waiting: self.intents.waiting,
+                is_lazy: start.is_none(),
+                ..inner
+            };
+            let (fabric, intents, start) =
+                (self.fabric.clone(), self.intents.clone(), start.clone());
+            lanes.push(lane);
+            thread::Builder::new()
+                .name(format!("verbline-client-{index}"))
+                .spawn(move || run(&fabric, &intents, inner, start))?;
+        }
+        Ok(Channel(Arc::new(Shared {
+            address: self.address,
+            lanes: lanes.into(),
+            turn: AtomicUsize::new(0),
+            connectivity,
+            waits_for_ready: self.waits_for_ready,
+            clock: Clock::system(),
+        })))
+    }
+}
+
+#[cfg(feature = "test-util")]
+impl Channel {
+    /// A channel with one poller whose turns somebody else takes, connected by the first call.
+    pub(crate) fn stepped<T: Transport>(
+        transport: T,
+        clock: &Clock,
+        address: &str,
+        seed: u64,
+        elsewhere: impl Elsewhere + 'static,
+    ) -> (Self, SharedPoller<T>) {
+        let connectivity = Arc::new(Connectivity::new(1, ConnectivityState::Idle));
+        let count = calls_told_apart(transport.limits().max_in_flight);
+        let backoff = (FIRST_BACKOFF, LONGEST_BACKOFF);
+        let (lane, settings) = Lane::new(address, count, &backoff, &connectivity, 0);
+        let settings = poller::Settings {
+            backoff: Backoff::seeded(backoff.0, backoff.1, seed),
+            is_lazy: true,
+            ..settings
+        };
+        let _ = lane.limits.set(transport.limits().clone());
+        let driver = Driver::new(transport, Methods::new(), clock.clone());
+        let poller = SharedPoller::new(driver, settings, elsewhere, Report(None));
+        let shared = Shared {
+            address: address.to_owned(),
+            lanes: [lane].into(),
+            turn: AtomicUsize::new(0),
+            connectivity,
+            waits_for_ready: false,
+            clock: clock.clone(),
+        };
+        (Self(Arc::new(shared)), poller)
+    }
+}
+
+impl Lane {
+    fn new(
+        address: &str,
+        count: u32,
+        backoff: &(Duration, Duration),
+        connectivity: &Arc<Connectivity>,
+        index: usize,
+    ) -> (Self, poller::Settings) {
+        let (submissions, receiver) = bounded(count as usize);
+        let lane = Self {
+            address: address.to_owned(),
+            tickets: Arc::new(Tickets::new(count)),
+            submissions,
+            bell: Arc::default(),
+            is_over: Arc::default(),
+            prospect: Arc::default(),
+            limits: Arc::default(),
+            tally: Arc::default(),
+        };
+        let settings = poller::Settings {
+            index,
+            address: address.to_owned(),
+            tickets: Arc::clone(&lane.tickets),
+            submissions: receiver,
+            bell: Arc::clone(&lane.bell),
+            is_over: Arc::clone(&lane.is_over),
+            prospect: Arc::clone(&lane.prospect),
+            limits: Arc::clone(&lane.limits),
+            tally: Arc::clone(&lane.tally),
+            connectivity: Arc::clone(connectivity),
+            backoff: Backoff::new(backoff.0, backoff.1),
+            connect_timeout: CONNECT_TIMEOUT,
+            waiting: Waiting::default(),
+            is_lazy: false,
+        };
+        (lane, settings)
+    }
+}
+
+/// A poller's thread.
+fn run<F: Fabric>(
+    fabric: &F,
+    intents: &Intents,
+    settings: poller::Settings,
+    start: Option<Arc<Start>>,
+) {
+    let report = Report(start.clone());
+    let transport = match fabric.open(intents) {
+        Ok(transport) => transport,
+        Err(error) => {
+            tracing::error!(%error, "a channel's poller cannot open its device");
+            return match start {
+                Some(_) => report.tell(Err(error.into())),
+                // A lazy channel's calls find out.
+                None => poller::refuse_all(&settings, error),
+            };
+        }
+    };
+    let _ = settings.limits.set(transport.limits().clone());
+    let driver = Driver::new(transport, Methods::new(), Clock::system());
+    SharedPoller::new(driver, settings, OnThreads, report).run();
+}

@@ -1,0 +1,100 @@
+//! [`Channel`] is what callers hold.
+
+use std::fmt;
+use std::sync::Arc;
+
+use prost::Message;
+
+use super::call::SharedCall;
+use super::connectivity::{ConnectivityState, Watch};
+use super::submissions::Shared;
+use crate::call_error::CallError;
+use crate::client::Caller;
+use crate::limits::Limits;
+use crate::message::{Request, Response};
+use crate::method::MethodSpec;
+use crate::stats::Stats;
+use crate::transport::ConnectError;
+
+/// A connection to a server that is shared: cheap to clone, used from any thread, by futures on any
+/// executor or through [`block_on`](crate::block_on()). The connection ends when the last clone is gone.
+///
+/// A call that is dropped leaves its place to others when its answer has come or its time is up; one that
+/// is forgotten ([`std::mem::forget`]) keeps its place among those that may be under way.
+///
+/// It keeps itself connected. See the [module](super) for how, and
+/// [`ChannelBuilder`](super::ChannelBuilder) for what can be set.
+#[derive(Clone)]
+pub struct Channel(pub(super) Arc<Shared>);
+
+impl Channel {
+    /// How it stands with its server.
+    #[must_use]
+    pub fn state(&self) -> ConnectivityState {
+        self.0.connectivity.state()
+    }
+
+    /// Why the latest attempt to connect failed, if one has.
+    #[must_use]
+    pub fn latest_error(&self) -> Option<Arc<ConnectError>> {
+        self.0.connectivity.latest_error()
+    }
+
+    /// Tells of changes of [`state`](Self::state) from now on.
+    #[must_use]
+    pub fn watch(&self) -> Watch {
+        Watch::of(&self.0.connectivity)
+    }
+
+    /// What each of its pollers was sized to; `None` until the first of them has opened its device.
+    #[must_use]
+    pub fn limits(&self) -> Option<&Limits> {
+        self.0.lanes.iter().find_map(|lane| lane.limits.get())
+    }
+
+    /// What its pollers have counted, those that have opened their device.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        let pollers = self.0.lanes.iter().map(|lane| {
+            // One that has not begun has counted nothing, and has its place all the same.
+            let mut poller = lane
+                .tally
+                .get()
+                .map(|tally| tally.read())
+                .unwrap_or_default();
+            poller.stalls.no_ticket = lane.tickets.waited.get();
+            poller.stalls.gave_up = lane.tickets.gave_up.get();
+            poller
+        });
+        Stats {
+            pollers: pollers.collect(),
+            server: None,
+        }
+    }
+
+    /// Of the server, as it was given.
+    #[must_use]
+    pub fn address(&self) -> &str {
+        &self.0.address
+    }
+}
+
+impl Caller for Channel {
+    async fn unary<Req, Res>(
+        &self,
+        method: &'static MethodSpec,
+        request: Request<Req>,
+    ) -> Result<Response<Res>, CallError>
+    where
+        Req: Message,
+        Res: Message + Default,
+    {
+        SharedCall::new(&self.0, method, request).await
+    }
+}
+
+impl fmt::Debug for Channel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Channel({}, {})", self.0.address, self.state())
+    }
+}

@@ -1,0 +1,32 @@
+//! [`ChannelError`] says why a channel could not be made.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+
+use crate::transport::{ConnectError, FabricError};
+
+/// Why a channel could not be made.
+#[derive(thiserror::Error)]
+#[non_exhaustive]
+pub enum ChannelError {
+    /// The device.
+    #[error(transparent)]
+    Fabric(#[from] FabricError),
+    /// A poller's thread could not be started.
+    #[error("cannot start a poller's thread: {0}")]
+    Thread(#[from] io::Error),
+    /// The first attempt to connect failed.
+    #[error("{0}")]
+    Connect(#[source] Arc<ConnectError>),
+    /// A poller's thread panicked, which is a bug of this library or of the device's.
+    #[error("a poller's thread panicked while it was started")]
+    PollerPanicked,
+}
+
+/// The sentence: a `main` that returns an error prints it with `Debug`.
+impl fmt::Debug for ChannelError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}

@@ -1,0 +1,72 @@
+//! [`Start`] waits until the pollers of a new channel have connected.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Poll, Waker};
+
+use super::error::ChannelError;
+
+/// Whether the pollers of a channel that is being connected have connected.
+#[derive(Debug)]
+pub(super) struct Start(Mutex<StartState>);
+
+#[derive(Debug)]
+struct StartState {
+    outstanding: usize,
+    error: Option<ChannelError>,
+    waker: Option<Waker>,
+}
+
+impl Start {
+    pub(super) fn new(pollers: usize) -> Arc<Self> {
+        Arc::new(Self(Mutex::new(StartState {
+            outstanding: pollers,
+            error: None,
+            waker: None,
+        })))
+    }
+
+    fn tell(&self, outcome: Result<(), ChannelError>) {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        state.outstanding = state.outstanding.saturating_sub(1);
+        if let Err(error) = outcome {
+            state.error.get_or_insert(error);
+        }
+        let waker = state.waker.take();
+        drop(state);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    pub(super) fn poll(&self, waker: &Waker) -> Poll<Result<(), ChannelError>> {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(error) = state.error.take() {
+            return Poll::Ready(Err(error));
+        }
+        if state.outstanding == 0 {
+            return Poll::Ready(Ok(()));
+        }
+        state.waker = Some(waker.clone());
+        Poll::Pending
+    }
+}
+
+/// One poller's word to [`Start`], given once: also by a thread that panics.
+#[derive(Debug)]
+pub(super) struct Report(pub(super) Option<Arc<Start>>);
+
+impl Report {
+    pub(super) fn tell(mut self, outcome: Result<(), ChannelError>) {
+        if let Some(start) = self.0.take() {
+            start.tell(outcome);
+        }
+    }
+}
+
+impl Drop for Report {
+    fn drop(&mut self) {
+        if let Some(start) = self.0.take() {
+            start.tell(Err(ChannelError::PollerPanicked));
+        }
+    }
+}
