@@ -12,7 +12,7 @@
 //! | receive: held | the driver, as a `RecvBuf` | `release` |
 //! | send: free | this pool | `reserve` |
 //! | send: in hand | the driver, as a `SendBuf` | `send`, `cancel` |
-//! | send: in flight | a connection's chain, then its queue pair | inline: when posted; else: a completion |
+//! | send: in flight | a connection's chain, then its queue pair | posting if inline, else a completion |
 //!
 //! Receives and sends have separate free lists, so a burst of responses can never use up the
 //! receives that the credits have promised.
