@@ -2,11 +2,10 @@
 //! sender writes.
 //!
 //! ```text
-//!     0  Preamble   identifies the layout; the receiver writes it once, before the sender maps the
-//!     ring
+//!     0  Preamble   identifies the layout; the receiver writes it once, before the sender has it
 //!    64  Progress   written by the receiver: acknowledgement, verdict (fatal NAK), RNR NAK
 //!   128  Readiness  written by the receiver, rarely: state, mark; the sender reads it at each
-//!   doorbell
+//!                   doorbell
 //!   192  Notices    written by the sender: retry, closed
 //!   256  slots      SLOT_COUNT × 256 bytes: commit word, request word, up to 240 bytes of payload
 //! 36864  staging    only where READs are permitted: STAGES × 64 KiB of the receiver's memory, for
