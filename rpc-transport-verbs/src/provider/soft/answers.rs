@@ -36,7 +36,8 @@ impl State {
                         return Acked::Failed;
                     }
                 },
-                // Plain sends precede the request at the front. Each took one slot; the last of them took the slot before the front's first.
+                // Plain sends precede the request at the front. Each took one slot; the last of
+                // them took the slot before the front's first.
                 Some((number, slots)) => {
                     let last = slots.start - (number - oldest);
                     if last > sender.acked() {
@@ -59,7 +60,8 @@ impl State {
         self.complete_oldest_successfully(place, CompletionOpcode::Send, 0);
     }
 
-    /// Finishes the oldest request if all its slots are acknowledged. Returns `false` if they are not.
+    /// Finishes the oldest request if all its slots are acknowledged. Returns `false` if they are
+    /// not.
     fn finish(&mut self, place: u32) -> Result<bool, CompletionStatus> {
         let qp = &mut self.queue_pairs[place as usize];
         let is_started = qp.sends.started > qp.sends.acked;
@@ -87,7 +89,9 @@ impl State {
                 } else {
                     sender.answer_in_slot(slot)
                 };
-                // SAFETY: the elements were checked above, and deregistering them takes the context's owner word, which is held. A stage holds at least one piece, and a slot at least a short one.
+                // SAFETY: the elements were checked above, and deregistering them takes the
+                // context's owner word, which is held. A stage holds at least one piece, and a slot
+                // at least a short one.
                 unsafe { send.scatter(from, send.came, piece.len as usize) };
                 send.came += u64::from(piece.len);
                 slot += 1;

@@ -147,7 +147,9 @@ mod loom_models {
     const SLOTS: u64 = 2;
     const MESSAGES: u64 = 3;
 
-    /// A ring of two slots carries three messages, so that one slot is reused. Loom's cells fail the model if a payload is ever read before it is committed or overwritten before it is acknowledged.
+    /// A ring of two slots carries three messages, so that one slot is reused. Loom's cells fail
+    /// the model if a payload is ever read before it is committed or overwritten before it is
+    /// acknowledged.
     #[test]
     fn loom_ring_commits_payloads_and_acks_slots() {
         loom::model(|| {
@@ -165,7 +167,8 @@ mod loom_models {
                             thread::yield_now();
                         }
                         let slot = &slots[(sequence % SLOTS) as usize];
-                        // SAFETY: the slot's last message was acknowledged, so the receiver no longer reads it; loom checks this.
+                        // SAFETY: the slot's last message was acknowledged, so the receiver no
+                        // longer reads it; loom checks this.
                         slot.1
                             .with_mut(|payload| unsafe { *payload = sequence * 10 });
                         slot.0.publish(
@@ -183,7 +186,8 @@ mod loom_models {
                 while slot.0.look(sequence).is_none() {
                     thread::yield_now();
                 }
-                // SAFETY: the message is committed and not yet acknowledged, so the sender does not write it; loom checks this.
+                // SAFETY: the message is committed and not yet acknowledged, so the sender does not
+                // write it; loom checks this.
                 assert_eq!(slot.1.with(|payload| unsafe { *payload }), sequence * 10);
                 ack.publish(sequence);
             }

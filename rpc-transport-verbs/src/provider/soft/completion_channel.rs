@@ -31,7 +31,8 @@ impl ChannelEvents {
     fn new() -> io::Result<Self> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK | EventfdFlags::SEMAPHORE;
         Ok(Self {
-            // One event for each armed queue: a handful. The capacity avoids allocating on the path of a message that wakes a sleeper.
+            // One event for each armed queue: a handful. The capacity avoids allocating on the path
+            // of a message that wakes a sleeper.
             raised: Mutex::new(VecDeque::with_capacity(16)),
             count: eventfd(0, flags)?,
         })
@@ -114,7 +115,9 @@ impl CompletionChannel {
             if let Some(cq) = self.events.take() {
                 return Ok(Some(cq));
             }
-            // The file is emptied before the look: see `wake`. The look may find work for another channel of the context, or for a queue that is not armed; then this thread sleeps again.
+            // The file is emptied before the look: see `wake`. The look may find work for another
+            // channel of the context, or for a queue that is not armed; then this thread sleeps
+            // again.
             self.domain.wake.empty();
             self.domain.enter()?.progress();
             if let Some(cq) = self.events.take() {

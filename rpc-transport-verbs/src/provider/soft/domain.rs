@@ -52,7 +52,8 @@ pub(super) struct State {
     pub(super) next_protection_domain: u32,
     /// Queue pairs whose rings are polled directly.
     pub(super) hot: Vec<u32>,
-    /// Queue pairs with something that a poll has to wait for: a signaled send, a send that found no room, or a failure that has to complete in order.
+    /// Queue pairs with something that a poll has to wait for: a signaled send, a send that found
+    /// no room, or a failure that has to complete in order.
     pub(super) awaiting: Vec<u32>,
     /// Queue pairs with unacknowledged sends, signaled or not; the engine checks them at each tick.
     pub(super) unacked: Vec<u32>,
@@ -63,7 +64,8 @@ pub(super) struct State {
     pub(super) polls_at_tick: u64,
     /// One more than the highest index of a queue pair so far.
     pub(super) places: usize,
-    /// True if peers have to wake the engine for one-sided requests, because no thread has polled since its last tick.
+    /// True if peers have to wake the engine for one-sided requests, because no thread has polled
+    /// since its last tick.
     pub(super) is_unattended: bool,
     /// True if peers are told that no thread polls: see `sleep`.
     pub(super) is_asleep: bool,

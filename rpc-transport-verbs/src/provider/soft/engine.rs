@@ -114,7 +114,8 @@ impl Engine {
             ) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(error) => {
-                    // No action of this process makes a wait fail, but the engine must not spin if one does.
+                    // No action of this process makes a wait fail, but the engine must not spin if
+                    // one does.
                     tracing::error!(%error, "the software device's engine cannot wait");
                     std::thread::sleep(TICK);
                 }
@@ -137,12 +138,14 @@ impl Engine {
             TOKEN_LISTENER => self.accept(),
             TOKEN_WAKE => {
                 let mut count = [0; 8];
-                // Whether the read succeeds or fails, the eventfd is empty and the next wait sleeps.
+                // Whether the read succeeds or fails, the eventfd is empty and the next wait
+                // sleeps.
                 let _ = rustix::io::read(&self.node.wake, &mut count);
                 self.node.is_resting.store(false, Ordering::Relaxed);
             }
             TOKEN_CALL => {
-                // Emptied before the look, so that a call arriving meanwhile wakes the engine again.
+                // Emptied before the look, so that a call arriving meanwhile wakes the engine
+                // again.
                 self.node.call.empty();
                 self.attend();
             }
@@ -229,7 +232,10 @@ impl Engine {
     }
 
     fn tick(&mut self, now: Instant) {
-        // Set first and cleared below. Consider a context that falls asleep while it awaits something, after this tick found it at rest. It sees this store, because the tick entered it in between and the owner word's release and acquire order the two. So it knows that it has to wake the engine (`CompletionQueue::arm`).
+        // Set first and cleared below. Consider a context that falls asleep while it awaits
+        // something, after this tick found it at rest. It sees this store, because the tick entered
+        // it in between and the owner word's release and acquire order the two. So it knows that it
+        // has to wake the engine (`CompletionQueue::arm`).
         self.node.is_resting.store(true, Ordering::Relaxed);
         let mut is_at_rest = true;
         self.node.contexts(&mut self.contexts);
@@ -237,7 +243,8 @@ impl Engine {
         for context in self.contexts.drain(..) {
             let mut rests = false;
             for _ in 0..BATCHES_PER_TICK {
-                // An active owner does everything that a tick would do, except for the timers, which can wait for the next tick.
+                // An active owner does everything that a tick would do, except for the timers,
+                // which can wait for the next tick.
                 let Some(mut state) = context.try_enter() else {
                     break;
                 };

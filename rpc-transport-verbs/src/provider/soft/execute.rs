@@ -55,7 +55,9 @@ enum Told {
 }
 
 impl State {
-    /// Executes the message that a look at the ring returned: a request other than a plain message, or any message that arrives while receives with a number of elements other than one are posted.
+    /// Executes the message that a look at the ring returned: a request other than a plain message,
+    /// or any message that arrives while receives with a number of elements other than one are
+    /// posted.
     #[cold]
     pub(super) fn execute(&mut self, place: u32, incoming: &Incoming) -> Step {
         match self.try_execute(place, incoming) {
@@ -105,7 +107,8 @@ impl State {
         let qp = &self.queue_pairs[place as usize];
         let receiver = qp.link.receiver.as_ref().ok_or(Refusal::Nonsense)?;
         let mut slot = [0; MAX_IN_RING];
-        // SAFETY: the slot has `len` readable bytes, which the sender leaves alone until the acknowledgement. They are copied once, so that the checked bytes are the ones used.
+        // SAFETY: the slot has `len` readable bytes, which the sender leaves alone until the
+        // acknowledgement. They are copied once, so that the checked bytes are the ones used.
         unsafe {
             copy_shared(
                 incoming.payload,
@@ -235,10 +238,12 @@ impl State {
                     Refusal::For(CompletionStatus::RemoteOperation, Told::Receive(status))
                 })?;
         }
-        // SAFETY: the elements were checked to lie in registered memory, which stays registered while the owner word is held, and they have room for the body.
+        // SAFETY: the elements were checked to lie in registered memory, which stays registered
+        // while the owner word is held, and they have room for the body.
         unsafe { body.scatter(elements) };
         if self.was_taken_back(place, message) {
-            // The sender has reclaimed its memory, so the message no longer exists: it is dropped, and the receive stays for the next message.
+            // The sender has reclaimed its memory, so the message no longer exists: it is dropped,
+            // and the receive stays for the next message.
             return Ok(());
         }
         let (domain, qp_num) = (qp.domain, qp.number);
@@ -281,7 +286,8 @@ impl State {
             }
             let mut to = permitted;
             for &(from, len) in &body.parts[..body.count] {
-                // SAFETY: `locate_all` found `len` readable bytes. The whole body fits into the permitted range, which stays mapped while the owner word is held.
+                // SAFETY: `locate_all` found `len` readable bytes. The whole body fits into the
+                // permitted range, which stays mapped while the owner word is held.
                 unsafe {
                     copy_shared(from, to, len);
                     to = to.add(len);
@@ -315,7 +321,9 @@ impl State {
             IN_SLOT => return Err(Refusal::Nonsense),
             stage => receiver.stage(stage).ok_or(Refusal::Nonsense)?,
         };
-        // SAFETY: the permitted range has `total` bytes, of which `len` is a part. A slot has room for `MAX_READ_IN_SLOT` bytes and a stage for `STAGE_LEN`, and both belong to this side until the acknowledgement.
+        // SAFETY: the permitted range has `total` bytes, of which `len` is a part. A slot has room
+        // for `MAX_READ_IN_SLOT` bytes and a stage for `STAGE_LEN`, and both belong to this side
+        // until the acknowledgement.
         unsafe { copy_shared(permitted, to, len as usize) };
         Ok(())
     }
@@ -337,10 +345,12 @@ impl State {
             // A zero-based window may begin at any address.
             return Err(misaligned);
         }
-        // SAFETY: the eight bytes are permitted, aligned, and mapped while the owner word is held; they are accessed only through atomics.
+        // SAFETY: the eight bytes are permitted, aligned, and mapped while the owner word is held;
+        // they are accessed only through atomics.
         let was = operate(unsafe { cell.as_ref() });
         let answer = was.to_ne_bytes();
-        // SAFETY: a slot has room for eight bytes and belongs to this side until the acknowledgement.
+        // SAFETY: a slot has room for eight bytes and belongs to this side until the
+        // acknowledgement.
         unsafe {
             copy_shared(
                 NonNull::from(&answer).cast(),
@@ -372,7 +382,8 @@ impl State {
         ))
     }
 
-    /// Returns true if the sender may have reclaimed its memory since, so that its descriptors are void.
+    /// Returns true if the sender may have reclaimed its memory since, so that its descriptors are
+    /// void.
     fn was_taken_back(&self, place: u32, message: &RequestMessage) -> bool {
         let receiver = &self.queue_pairs[place as usize].link.receiver;
         message.descriptors > 0
@@ -411,7 +422,8 @@ impl State {
             let arena = arena.ok_or(Refusal::Later)?;
             let offset = descriptor.offset_within(arena.len());
             let offset = offset.ok_or(Refusal::Nonsense)?;
-            // SAFETY: `offset_within` checked that the offset, and `len` bytes after it, are inside the mapping, which `arena` keeps alive.
+            // SAFETY: `offset_within` checked that the offset, and `len` bytes after it, are inside
+            // the mapping, which `arena` keeps alive.
             let from = unsafe { arena.start().add(offset) };
             body.put(from, descriptor.len as usize, Some(arena))?;
         }
@@ -452,7 +464,8 @@ impl Body {
                     continue;
                 }
                 let part = len.min(room.1);
-                // SAFETY: the range is within the part, and the caller guarantees that the element is writable.
+                // SAFETY: the range is within the part, and the caller guarantees that the element
+                // is writable.
                 unsafe {
                     copy_shared(from, room.0, part);
                     from = from.add(part);

@@ -6,18 +6,22 @@ use super::work_queues::Completion;
 use crate::verbs::{AsyncEvent, CompletionOpcode, CompletionStatus, Extras, QpState};
 
 impl State {
-    /// Moves a queue pair to ERR. The oldest unacknowledged send completes with `first`, if given; then all remaining work is flushed in order, signaled or not.
+    /// Moves a queue pair to ERR. The oldest unacknowledged send completes with `first`, if given;
+    /// then all remaining work is flushed in order, signaled or not.
     pub(super) fn fail(&mut self, place: u32, first: Option<CompletionStatus>) {
-        // Sends that the peer has acknowledged still complete successfully; an invalid acknowledgement is ignored.
+        // Sends that the peer has acknowledged still complete successfully; an invalid
+        // acknowledgement is ignored.
         let first = match self.complete_acked(place) {
-            // The response of an earlier request could not be stored: that request is the one that failed.
+            // The response of an earlier request could not be stored: that request is the one that
+            // failed.
             Acked::Failed => None,
             Acked::Fine | Acked::Nonsense => first,
         };
         self.fail_from_here(place, first);
     }
 
-    /// As [`fail`](Self::fail), when acknowledged sends have already been completed as far as possible.
+    /// As [`fail`](Self::fail), when acknowledged sends have already been completed as far as
+    /// possible.
     pub(super) fn fail_from_here(&mut self, place: u32, first: Option<CompletionStatus>) {
         self.disconnect(place);
         let qp = &mut self.queue_pairs[place as usize];
@@ -30,7 +34,8 @@ impl State {
         self.flush_receives(place);
         let qp = &self.queue_pairs[place as usize];
         if was != QpState::Error && qp.srq.is_some() {
-            // A receive is taken from the shared queue only together with its completion, so every taken receive has completed.
+            // A receive is taken from the shared queue only together with its completion, so every
+            // taken receive has completed.
             self.raise(AsyncEvent::QpLastWqeReached { qp_num: qp.number });
         }
     }
@@ -62,7 +67,8 @@ impl State {
         true
     }
 
-    /// Flushes the queue pair's own receives. Receives of a shared queue stay for other queue pairs.
+    /// Flushes the queue pair's own receives. Receives of a shared queue stay for other queue
+    /// pairs.
     pub(super) fn flush_receives(&mut self, place: u32) {
         let qp = &mut self.queue_pairs[place as usize];
         let (cq, qp_num) = (qp.recv_cq, qp.number);

@@ -24,7 +24,9 @@ pub(super) struct GeneralSend {
     pub(super) inline: Option<Box<[u8]>>,
     /// Total bytes of all elements.
     pub(super) total: u64,
-    /// The ring slots that the request has taken so far, by sequence number; `None` until it has begun. The range is empty for an operation carried out locally, and has several slots for a long READ.
+    /// The ring slots that the request has taken so far, by sequence number; `None` until it has
+    /// begun. The range is empty for an operation carried out locally, and has several slots for a
+    /// long READ.
     pub(super) slots: Option<Range<u64>>,
     /// Of a READ: bytes requested so far, and bytes received so far.
     pub(super) asked: u64,
@@ -36,7 +38,8 @@ pub(super) struct GeneralSend {
 pub(super) struct Outstanding {
     /// READs and atomics in flight.
     pub(super) reads: u8,
-    /// READ pieces requested into staging memory, and READ pieces copied out of it, since the ring was created.
+    /// READ pieces requested into staging memory, and READ pieces copied out of it, since the ring
+    /// was created.
     pub(super) staged: u64,
     pub(super) unstaged: u64,
 }
@@ -102,12 +105,14 @@ impl GeneralSend {
     ///
     /// # Safety
     ///
-    /// The elements are readable for their lengths. The poster guarantees this until its call returns.
+    /// The elements are readable for their lengths. The poster guarantees this until its call
+    /// returns.
     pub(super) unsafe fn stage(&mut self) {
         let mut bytes = vec![0; self.total as usize].into_boxed_slice();
         let mut rest = NonNull::from(&mut *bytes).cast::<u8>();
         for element in self.elements() {
-            // SAFETY: the caller guarantees that the element is readable; the lengths add up to the box's length.
+            // SAFETY: the caller guarantees that the element is readable; the lengths add up to the
+            // box's length.
             unsafe {
                 copy_shared(element.addr, rest, element.len as usize);
                 rest = rest.add(element.len as usize);
@@ -120,7 +125,8 @@ impl GeneralSend {
     ///
     /// # Safety
     ///
-    /// The elements were checked to lie in registered memory, and `from` is readable for `len` bytes.
+    /// The elements were checked to lie in registered memory, and `from` is readable for `len`
+    /// bytes.
     pub(super) unsafe fn scatter(&self, from: NonNull<u8>, mut offset: u64, len: usize) {
         let mut done = 0;
         for element in self.elements() {
@@ -130,7 +136,8 @@ impl GeneralSend {
                 continue;
             }
             let part = (len - done).min((element_len - offset) as usize);
-            // SAFETY: the range is within the element and within `from`. While the request is in flight, the application and peers access both only through atomics or raw copies.
+            // SAFETY: the range is within the element and within `from`. While the request is in
+            // flight, the application and peers access both only through atomics or raw copies.
             unsafe { copy_shared(from.add(done), element.addr.add(offset as usize), part) };
             done += part;
             offset = 0;

@@ -115,7 +115,8 @@ impl Side {
         self.qp.to_rts(rts).expect("RTS");
     }
 
-    /// Performs one step of the side's application. Errors are allowed, but every completion has to name a posted request.
+    /// Performs one step of the side's application. Errors are allowed, but every completion has to
+    /// name a posted request.
     fn act(&mut self, step: u8, script: &mut Script<'_>) {
         match step % 4 {
             0 if step & 32 != 0 => self.request(step, script),
@@ -150,7 +151,9 @@ impl Side {
     fn request(&mut self, step: u8, script: &mut Script<'_>) {
         let kind = script.byte();
         let len = usize::from(script.short()) % PAGE;
-        // An address and key of this side's own region. For a queue pair connected to itself it is the peer's region; elsewhere the peer has no such key, but both contexts number their keys alike.
+        // An address and key of this side's own region. For a queue pair connected to itself it is
+        // the peer's region; elsewhere the peer has no such key, but both contexts number their
+        // keys alike.
         let mut remote = self.exposed.remote(usize::from(script.short()) % PAGE);
         remote.key.0 ^= u32::from(kind >> 4);
         remote.addr ^= u64::from(step & 64) << 8;
@@ -243,7 +246,8 @@ impl Side {
         }
     }
 
-    /// Moves the queue pair to ERROR and destroys it: everything posted has to come back, whatever was done to it.
+    /// Moves the queue pair to ERROR and destroys it: everything posted has to come back, whatever
+    /// was done to it.
     fn end(mut self) {
         if !matches!(self.qp.state(), Ok(QpState::Error)) {
             self.qp.to_error().expect("ERROR, from any state but RESET");
@@ -288,7 +292,8 @@ pub fn soft_link(bytes: &[u8]) {
     let own = side.qp.qp_num();
     // Connected to itself: this process may later create a queue pair with any other number.
     side.connect(own);
-    // Before anything is forged: an invalid ring closes the link that it arrived on, which here is this process's own.
+    // Before anything is forged: an invalid ring closes the link that it arrived on, which here is
+    // this process's own.
     side.wait_for_ring();
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);

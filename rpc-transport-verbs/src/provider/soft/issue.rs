@@ -68,7 +68,8 @@ impl State {
         })
     }
 
-    /// Begins the next requests as long as they are not plain messages, and rings the doorbell once. Returns `true` if the next request is a plain message that may be begun.
+    /// Begins the next requests as long as they are not plain messages, and rings the doorbell
+    /// once. Returns `true` if the next request is a plain message that may be begun.
     #[cold]
     pub(super) fn issue(&mut self, place: u32) -> bool {
         let qp = &mut self.queue_pairs[place as usize];
@@ -132,7 +133,8 @@ impl State {
         goes_on
     }
 
-    /// Begins a request or continues to begin it: writes as much as there is room for. An error is the status that the request completes with.
+    /// Begins a request or continues to begin it: writes as much as there is room for. An error is
+    /// the status that the request completes with.
     fn begin(&mut self, place: u32, index: usize) -> Result<Begun, CompletionStatus> {
         let qp = &mut self.queue_pairs[place as usize];
         let (domain, qp_num) = (qp.domain, qp.number);
@@ -165,7 +167,8 @@ impl State {
         }
         let next = sender.next();
         match send.operation {
-            // Earlier requests may use the key, so it is invalidated only after they have completed.
+            // Earlier requests may use the key, so it is invalidated only after they have
+            // completed.
             Operation::LocalInvalidate(_) if qp.sends.acked < qp.sends.started => {
                 return Ok(Begun::Not);
             }
@@ -206,7 +209,8 @@ impl State {
             count += 1;
         };
         if send.is_read_or_atomic() {
-            // No local bytes are sent; the response's destination is checked when the response arrives.
+            // No local bytes are sent; the response's destination is checked when the response
+            // arrives.
         } else if let Some(bytes) = &send.inline {
             put((NonNull::from(&**bytes).cast(), bytes.len()));
         } else {
@@ -235,7 +239,9 @@ impl State {
             }
         }
         let (word, prefix, prefix_len) = message.emit();
-        // SAFETY: the parts are registered memory that was just checked and belongs to the request, bytes of this function, or bytes owned by the request. The descriptors of all elements fit a slot.
+        // SAFETY: the parts are registered memory that was just checked and belongs to the request,
+        // bytes of this function, or bytes owned by the request. The descriptors of all elements
+        // fit a slot.
         unsafe {
             sender.send_request(
                 word,
@@ -309,7 +315,8 @@ impl SoftQueuePair {
         if is_taken {
             let mut send = GeneralSend::new(number, work, elements);
             if work.inline {
-                // SAFETY: this call posts the request, and its elements belong to the caller until the call returns.
+                // SAFETY: this call posts the request, and its elements belong to the caller until
+                // the call returns.
                 unsafe { send.stage() };
             }
             self.sends.general.push_back(send);

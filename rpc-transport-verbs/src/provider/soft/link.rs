@@ -163,7 +163,8 @@ impl IncomingLink {
         )
     }
 
-    /// Returns true if the process at the other end is the one this GID names and belongs to the same user.
+    /// Returns true if the process at the other end is the one this GID names and belongs to the
+    /// same user.
     pub(super) fn is_from(&self, gid: Gid) -> io::Result<bool> {
         is_process(self.socket.as_fd(), gid)
     }
@@ -204,7 +205,8 @@ impl OutgoingLink {
             let reason = "the process there is not the one that the GID names, or another user's";
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, reason));
         }
-        // A stopped peer does not read its socket: connecting a queue pair to it fails after this time, which is longer than any scheduling delay and shorter than a person's patience.
+        // A stopped peer does not read its socket: connecting a queue pair to it fails after this
+        // time, which is longer than any scheduling delay and shorter than a person's patience.
         sockopt::set_socket_timeout(
             &socket,
             sockopt::Timeout::Send,

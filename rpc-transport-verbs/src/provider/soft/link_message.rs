@@ -18,7 +18,10 @@ pub(super) enum LinkMessage {
     Arena { number: u64 },
     /// The arena was deregistered.
     ArenaGone { number: u64 },
-    /// With four files: the ring in which the sender's queue pair `from` receives from `to`; the ready bits of its context; the eventfd that wakes that context; and the eventfd that wakes its process's engine. All but the first are the same in every message of a context, so the other side can release them with its last ring.
+    /// With four files: the ring in which the sender's queue pair `from` receives from `to`; the
+    /// ready bits of its context; the eventfd that wakes that context; and the eventfd that wakes
+    /// its process's engine. All but the first are the same in every message of a context, so the
+    /// other side can release them with its last ring.
     Attach {
         from: u32,
         to: u32,

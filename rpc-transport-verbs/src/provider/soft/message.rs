@@ -88,7 +88,8 @@ impl SoftQueuePair {
     /// Returns true if the queue pair accepts this message from a queue pair of its process.
     fn hears(&self, message: &Message, gid: Gid) -> bool {
         let is_for = match message.way {
-            // Sequence numbers are not checked: a message may begin with any number, and here no message loses its middle.
+            // Sequence numbers are not checked: a message may begin with any number, and here no
+            // message loses its middle.
             Way::Connected => {
                 self.qp_type == QpType::UnreliableConnection
                     && self.attributes.dest_qp_num == Some(message.from)
@@ -134,7 +135,9 @@ impl State {
             let Some(bytes) = self.check_remote(&request) else {
                 return;
             };
-            // SAFETY: `check_remote` found this many bytes in a registered region, which stays registered while the owner word is held. The region is exposed, so everything else accesses it by atomics or through the device.
+            // SAFETY: `check_remote` found this many bytes in a registered region, which stays
+            // registered while the owner word is held. The region is exposed, so everything else
+            // accesses it by atomics or through the device.
             unsafe {
                 let from = NonNull::from(&*message.payload).cast();
                 copy_shared(from, bytes, message.payload.len());
@@ -176,10 +179,14 @@ impl State {
             Ok(()) => {
                 if let Way::Datagram { address, .. } = &message.way {
                     let header = global_route_header(address, from, message);
-                    // SAFETY: the elements are valid and long enough, as explained for the payload below.
+                    // SAFETY: the elements are valid and long enough, as explained for the payload
+                    // below.
                     unsafe { scatter(&header, elements, 0) };
                 }
-                // SAFETY: each element was just checked to lie in a region of this context, which stays registered while the owner word is held. The bytes belong to the device until the receive's completion is polled. Header and payload fit into the elements.
+                // SAFETY: each element was just checked to lie in a region of this context, which
+                // stays registered while the owner word is held. The bytes belong to the device
+                // until the receive's completion is polled. Header and payload fit into the
+                // elements.
                 unsafe { scatter(&message.payload, elements, header_len) };
                 self.complete_receive_of(place, message, CompletionStatus::Success);
             }

@@ -37,7 +37,8 @@ pub(super) struct Node {
     pub(super) listener: Listener,
     /// The eventfd that makes the engine handle changes of this process.
     pub(super) wake: OwnedFd,
-    /// The eventfd by which peers make the engine handle their requests for contexts that no thread polls.
+    /// The eventfd by which peers make the engine handle their requests for contexts that no thread
+    /// polls.
     pub(super) call: WakeFile,
     /// Number of connected queue pairs: the engine ticks while it is not 0.
     pub(super) connected: AtomicU32,
@@ -160,7 +161,8 @@ impl Node {
         })
     }
 
-    /// Fails in the child of a fork, which has only the memory of the process that opened the device, and after a simulated process was killed.
+    /// Fails in the child of a fork, which has only the memory of the process that opened the
+    /// device, and after a simulated process was killed.
     #[inline]
     pub(super) fn check(&self) -> Result<(), Forked> {
         #[cfg(feature = "test-util")]
@@ -175,7 +177,8 @@ impl Node {
         self.killed.store(true, Ordering::Relaxed);
     }
 
-    /// Returns a serial number. It differs, for a long time, from every other one returned in this process.
+    /// Returns a serial number. It differs, for a long time, from every other one returned in this
+    /// process.
     pub(super) fn next_serial(&self) -> u32 {
         self.next_serial.fetch_add(1, Ordering::Relaxed)
     }
@@ -211,13 +214,15 @@ impl Node {
         directory.contexts.push(Arc::downgrade(context));
     }
 
-    /// Appends all live contexts to `contexts`, a vector that the engine reuses at each tick: code that runs beside a poller should not allocate either.
+    /// Appends all live contexts to `contexts`, a vector that the engine reuses at each tick: code
+    /// that runs beside a poller should not allocate either.
     pub(super) fn contexts(&self, contexts: &mut Vec<Arc<Domain>>) {
         let directory = self.directory();
         contexts.extend(directory.contexts.iter().filter_map(Weak::upgrade));
     }
 
-    /// Allocates a number for a new queue pair: the next higher one, so that the numbers of destroyed queue pairs stay unused for as long as possible.
+    /// Allocates a number for a new queue pair: the next higher one, so that the numbers of
+    /// destroyed queue pairs stay unused for as long as possible.
     pub(super) fn allocate_qp_num(&self, context: &Arc<Domain>) -> Option<u32> {
         let mut directory = self.directory();
         let candidates = QP_NUMS.end - QP_NUMS.start;
@@ -285,7 +290,8 @@ impl Node {
         self.links().by_token.get(&token).copied()
     }
 
-    /// Makes sure that a link to `gid` exists, so that setting up a queue pair can fail before anything has changed.
+    /// Makes sure that a link to `gid` exists, so that setting up a queue pair can fail before
+    /// anything has changed.
     pub(super) fn connect(&self, gid: Gid) -> Result<Arc<Peer>, ModifyError> {
         let fail = |action| {
             move |source| ModifyError::Unreachable {
@@ -325,7 +331,8 @@ impl Node {
         Ok(self.peer(gid))
     }
 
-    /// Tells the peer which ring the sender of `attach` receives from, after announcing the context's arenas.
+    /// Tells the peer which ring the sender of `attach` receives from, after announcing the
+    /// context's arenas.
     pub(super) fn attach(
         &self,
         context: &Domain,
@@ -360,7 +367,8 @@ impl Node {
             if link.contexts.contains(&context.number) && link.arenas.insert(number) {
                 let message = LinkMessage::Arena { number };
                 if let Err(error) = link.socket.send(message, &[fd.as_fd()]) {
-                    // Either the peer has ended, and the engine will find out; or it is stopped, and long messages from this arena wait forever.
+                    // Either the peer has ended, and the engine will find out; or it is stopped,
+                    // and long messages from this arena wait forever.
                     tracing::warn!(%error, "a peer could not be told of an arena");
                 }
             }
@@ -371,7 +379,8 @@ impl Node {
     pub(super) fn withdraw_arena(&self, number: u64) {
         for link in self.links().by_gid.values_mut() {
             if link.arenas.remove(&number) {
-                // A peer that has ended need not be told. A peer that cannot be told keeps the mapping until it ends.
+                // A peer that has ended need not be told. A peer that cannot be told keeps the
+                // mapping until it ends.
                 let _ = link.socket.send(LinkMessage::ArenaGone { number }, &[]);
             }
         }

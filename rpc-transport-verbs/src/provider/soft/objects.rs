@@ -39,7 +39,8 @@ const MAX_CQE: usize = 1 << 22;
 const MAX_QUEUES: usize = 1 << 16;
 /// Bytes of a region: a message's length has 31 bits, and so has an offset that ends one.
 const MAX_REGION_LEN: usize = 1 << 36;
-/// Scatter/gather elements of a request: as many descriptors of long pieces as one slot of a ring holds.
+/// Scatter/gather elements of a request: as many descriptors of long pieces as one slot of a ring
+/// holds.
 pub(super) const MAX_SGE: usize = 8;
 /// Bytes that any request can carry in its slot of the ring: a WRITE says first where they go.
 const MAX_INLINE: usize = MAX_IN_RING - REMOTE_LEN;

@@ -57,11 +57,13 @@ impl<T> Owned<T> {
 
     #[inline]
     pub(super) fn try_enter(&self) -> Option<Inside<'_, T>> {
-        // Not `then_some`: it would construct its argument, and drop it, even when the word is taken, and the drop would release a word that was never acquired.
+        // Not `then_some`: it would construct its argument, and drop it, even when the word is
+        // taken, and the drop would release a word that was never acquired.
         self.word.try_acquire().then(|| Inside { owned: self })
     }
 
-    /// Enters, and yields the core while another thread is inside. No thread stays inside for long, but an owner that was preempted needs a core to leave.
+    /// Enters, and yields the core while another thread is inside. No thread stays inside for long,
+    /// but an owner that was preempted needs a core to leave.
     #[inline]
     pub(super) fn enter(&self) -> Inside<'_, T> {
         loop {
@@ -83,7 +85,8 @@ impl<T> Deref for Inside<'_, T> {
 
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: an `Inside` exists only between `try_acquire` and `release` of its word, so no other thread accesses the value.
+        // SAFETY: an `Inside` exists only between `try_acquire` and `release` of its word, so no
+        // other thread accesses the value.
         unsafe { &*self.owned.value.get() }
     }
 }
@@ -91,7 +94,8 @@ impl<T> Deref for Inside<'_, T> {
 impl<T> DerefMut for Inside<'_, T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: no other thread has access, as in `deref`, and `&mut self` makes this the only borrow.
+        // SAFETY: no other thread has access, as in `deref`, and `&mut self` makes this the only
+        // borrow.
         unsafe { &mut *self.owned.value.get() }
     }
 }
@@ -111,7 +115,9 @@ mod loom_models {
 
     use super::Owned;
 
-    /// Two threads each add one while they are inside, and one of them first tries without waiting. Loom's cell fails the model if both are ever inside, or if one does not see the other's write. Whether or not the try succeeds, it does not affect the other thread's ownership.
+    /// Two threads each add one while they are inside, and one of them first tries without waiting.
+    /// Loom's cell fails the model if both are ever inside, or if one does not see the other's
+    /// write. Whether or not the try succeeds, it does not affect the other thread's ownership.
     #[test]
     fn loom_owner_word_excludes_and_publishes() {
         loom::model(|| {

@@ -56,12 +56,14 @@ impl Peer {
         self.memory().arenas.remove(&number);
     }
 
-    /// Returns the arena; `None` if it has not arrived yet. Not on the data path: the caller caches the last arena.
+    /// Returns the arena; `None` if it has not arrived yet. Not on the data path: the caller caches
+    /// the last arena.
     pub(super) fn arena(&self, number: u64) -> Option<Arc<Mapping>> {
         self.memory().arenas.get(&number).cloned()
     }
 
-    /// Returns the bell of one of the peer's contexts. Calls `make` to create it if it is not known yet.
+    /// Returns the bell of one of the peer's contexts. Calls `make` to create it if it is not known
+    /// yet.
     pub(super) fn bell(
         &self,
         context: u32,

@@ -142,7 +142,8 @@ impl State {
         self.hot.retain(|hot| *hot != place);
     }
 
-    /// Decides after an empty look whether a ring stays hot. Returns `false` if it has gone cold; the caller then removes it from the list.
+    /// Decides after an empty look whether a ring stays hot. Returns `false` if it has gone cold;
+    /// the caller then removes it from the list.
     #[inline]
     fn stays_hot(&mut self, place: u32) -> bool {
         let crowd = self.hot.len();
@@ -161,7 +162,8 @@ impl State {
         !self.goes_cold(place)
     }
 
-    /// Makes a ring cold unless it holds a message, and returns true if it did. The caller then removes it from the list.
+    /// Makes a ring cold unless it holds a message, and returns true if it did. The caller then
+    /// removes it from the list.
     #[inline]
     pub(super) fn goes_cold(&mut self, place: u32) -> bool {
         let qp = &mut self.queue_pairs[place as usize];
@@ -300,7 +302,8 @@ impl State {
         ready_bits(&self.ready).note.attend();
     }
 
-    /// Handles peers' requests for a context that no thread polls, until nothing is left for the moment. While this runs, peers need not wake the engine.
+    /// Handles peers' requests for a context that no thread polls, until nothing is left for the
+    /// moment. While this runs, peers need not wake the engine.
     pub(super) fn attend_unattended(&mut self) {
         if !self.is_unattended {
             return;
@@ -315,7 +318,8 @@ impl State {
         self.progress();
     }
 
-    /// Does the work that the application has not done since the last call, and expires timers. Returns `true` if there may be more work.
+    /// Does the work that the application has not done since the last call, and expires timers.
+    /// Returns `true` if there may be more work.
     pub(super) fn progress_while_idle(&mut self, now: Instant) -> bool {
         let is_polled = self.polls != self.polls_at_tick;
         self.polls_at_tick = self.polls;
@@ -336,6 +340,8 @@ impl State {
 /// Returns the ready bits in a context's own memory.
 #[inline]
 pub(super) fn ready_bits(memory: &SharedMemory) -> &DomainReadyBits {
-    // SAFETY: the only such memory of this process belongs to a context. `Domain::open` made it large enough for the bits; it is aligned to a page and lives as long as the borrow. The bits are atomics, for which all bit patterns are valid.
+    // SAFETY: the only such memory of this process belongs to a context. `Domain::open` made it
+    // large enough for the bits; it is aligned to a page and lives as long as the borrow. The bits
+    // are atomics, for which all bit patterns are valid.
     unsafe { memory.mapping.start().cast().as_ref() }
 }

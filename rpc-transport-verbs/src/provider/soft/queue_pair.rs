@@ -279,8 +279,9 @@ impl State {
         if qp.number != QpNum(number) || ring.sender.is_over() {
             return;
         }
-        // A peer that was reset and connected again makes a new ring. It takes the place of one that
-        // nothing was sent to; what was sent is lost with the old ring, and its retries run out.
+        // A peer that was reset and connected again makes a new ring. It takes the place of one
+        // that nothing was sent to; what was sent is lost with the old ring, and its retries run
+        // out.
         let is_used = qp.link.sender.as_ref().is_some_and(RingSender::is_used);
         if qp.receives_now() && !is_used && qp.is_remote(&ring) {
             qp.link.sender = Some(ring.sender);
@@ -295,8 +296,8 @@ impl State {
         qp.link.early.push(ring);
     }
 
-    /// Gives both rings up: nothing more is taken from peers, and no descriptor of ours is valid any
-    /// more. What was received stays in the completion queue.
+    /// Gives both rings up: nothing more is taken from peers, and no descriptor of ours is valid
+    /// any more. What was received stays in the completion queue.
     pub(super) fn disconnect(&mut self, place: u32) {
         let qp = &mut self.queue_pairs[place as usize];
         if let Some(receiver) = &qp.link.receiver {

@@ -131,7 +131,9 @@ impl Ring {
     }
 
     fn head(&self) -> &Head {
-        // SAFETY: `new` checked that the mapping is long enough, mmap aligned it to a page, and it lives as long as `self`. `Head` consists of atomics only, for which all bit patterns are valid and concurrent writers are allowed.
+        // SAFETY: `new` checked that the mapping is long enough, mmap aligned it to a page, and it
+        // lives as long as `self`. `Head` consists of atomics only, for which all bit patterns are
+        // valid and concurrent writers are allowed.
         unsafe { self.mapping.start().cast().as_ref() }
     }
 
@@ -143,11 +145,14 @@ impl Ring {
 
     #[inline]
     fn commit_word(&self, sequence: u64) -> &CommitWord {
-        // SAFETY: a slot begins with its commit word, aligned to 256 bytes, inside a mapping that lives as long as `self`. The word is an atomic, so all bit patterns are valid, as in `head`.
+        // SAFETY: a slot begins with its commit word, aligned to 256 bytes, inside a mapping that
+        // lives as long as `self`. The word is an atomic, so all bit patterns are valid, as in
+        // `head`.
         unsafe { self.slot(sequence).cast().as_ref() }
     }
 
-    /// Returns a slot's request word, which describes any request other than a plain message. The sender writes it before the commit word, which publishes it.
+    /// Returns a slot's request word, which describes any request other than a plain message. The
+    /// sender writes it before the commit word, which publishes it.
     fn request_word(&self, sequence: u64) -> &AtomicU64 {
         // SAFETY: the request word is the second word of a slot; the rest is as in `commit_word`.
         unsafe {
@@ -158,7 +163,9 @@ impl Ring {
         }
     }
 
-    /// Returns a stage of the staging memory, or `None` if the ring has none. The stage belongs to the receiver from the READ that names it until that READ is acknowledged, and then to the sender until it names the stage again.
+    /// Returns a stage of the staging memory, or `None` if the ring has none. The stage belongs to
+    /// the receiver from the READ that names it until that READ is acknowledged, and then to the
+    /// sender until it names the stage again.
     fn stage(&self, place: u64) -> Option<NonNull<u8>> {
         let offset = STAGING_OFFSET + (place % STAGES) as usize * STAGE_LEN;
         // SAFETY: the offset is used only after the check that the stage ends within the mapping.
@@ -166,7 +173,8 @@ impl Ring {
             .then(|| unsafe { self.mapping.start().add(offset) })
     }
 
-    /// Returns the `MAX_IN_RING` payload bytes of a slot. They belong to the sender until it commits them, then to the receiver until it acknowledges them.
+    /// Returns the `MAX_IN_RING` payload bytes of a slot. They belong to the sender until it
+    /// commits them, then to the receiver until it acknowledges them.
     #[inline]
     fn payload(&self, sequence: u64) -> NonNull<u8> {
         // SAFETY: the header is shorter than a slot, so the result stays within the slot.

@@ -20,7 +20,8 @@ pub(super) unsafe fn copy_shared(from: NonNull<u8>, to: NonNull<u8>, len: usize)
     let head = to.as_ptr().align_offset(WORD).min(len);
     let words = (len - head) / WORD;
     let tail = head + words * WORD;
-    // SAFETY: each offset below is less than `len`, so it lies within both ranges, which the caller guarantees to be mapped.
+    // SAFETY: each offset below is less than `len`, so it lies within both ranges, which the caller
+    // guarantees to be mapped.
     let byte = |offset: usize, order| unsafe {
         let value = from_byte(from.add(offset));
         to.add(offset)
@@ -72,7 +73,8 @@ pub(super) unsafe fn gather(elements: &[Sge]) -> Option<Vec<u8>> {
     let mut to = NonNull::from(&mut *bytes).cast::<u8>();
     for element in elements {
         let len = element.len as usize;
-        // SAFETY: the caller guarantees the element; the lengths of all elements add up to the vector's length.
+        // SAFETY: the caller guarantees the element; the lengths of all elements add up to the
+        // vector's length.
         unsafe {
             copy_shared(element.addr, to, len);
             to = to.add(len);
@@ -104,7 +106,8 @@ pub(super) unsafe fn scatter(mut bytes: &[u8], elements: &[Sge], start: usize) {
 ///
 /// The byte is mapped, and nothing writes it through a reference to a plain byte meanwhile.
 unsafe fn from_byte(from: NonNull<u8>) -> u8 {
-    // SAFETY: the caller guarantees that the byte is mapped and not written through plain references; every byte value is valid.
+    // SAFETY: the caller guarantees that the byte is mapped and not written through plain
+    // references; every byte value is valid.
     unsafe { from.cast::<AtomicU8>().as_ref().load(Ordering::Relaxed) }
 }
 
@@ -142,7 +145,8 @@ mod tests {
             let mut target = vec![0xa5; 64];
             let start = NonNull::new(target.as_mut_ptr()).unwrap();
             let bytes = NonNull::from(&*source).cast::<u8>();
-            // SAFETY: both buffers have 64 bytes, at most 16 + 48 of them are touched, and only this test uses them.
+            // SAFETY: both buffers have 64 bytes, at most 16 + 48 of them are touched, and only
+            // this test uses them.
             unsafe { copy_shared(bytes.add(from), start.add(to), len) };
             prop_assert_eq!(&target[to..to + len], &source[from..from + len]);
             prop_assert!(target[..to].iter().chain(&target[to + len..]).all(|byte| *byte == 0xa5));

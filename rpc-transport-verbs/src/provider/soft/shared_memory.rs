@@ -46,7 +46,8 @@ impl Mapping {
             Pages::AtOnce => MapFlags::SHARED | MapFlags::POPULATE,
             Pages::WhenTouched => MapFlags::SHARED,
         };
-        // SAFETY: the kernel chooses the address of the new mapping, so it replaces no other mapping.
+        // SAFETY: the kernel chooses the address of the new mapping, so it replaces no other
+        // mapping.
         let start = unsafe { mmap(ptr::null_mut(), len, protection, flags, fd, 0) }?;
         let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::AddrNotAvailable)?;
         Ok(Self { start, len })
@@ -71,7 +72,8 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: `start` and `len` describe a mapping that this value alone owns; every holder of a pointer into the mapping also keeps this value alive.
+        // SAFETY: `start` and `len` describe a mapping that this value alone owns; every holder of
+        // a pointer into the mapping also keeps this value alive.
         if let Err(error) = unsafe { munmap(self.start.as_ptr().cast(), self.len) } {
             tracing::warn!(%error, "shared memory could not be unmapped");
         }
@@ -83,7 +85,8 @@ impl Drop for Mapping {
 enum Pages {
     /// For arenas: avoids page faults on the data path.
     AtOnce,
-    /// For rings: an idle connection keeps only the few pages that it has touched. A busy ring has touched all its pages after one round.
+    /// For rings: an idle connection keeps only the few pages that it has touched. A busy ring has
+    /// touched all its pages after one round.
     WhenTouched,
 }
 
@@ -123,7 +126,8 @@ impl SharedMemory {
         Ok(Self { mapping, fd })
     }
 
-    /// Creates memory that only this process writes. It uses huge pages if available, and is sealed so that a peer cannot map it writable.
+    /// Creates memory that only this process writes. It uses huge pages if available, and is sealed
+    /// so that a peer cannot map it writable.
     pub(super) fn arena(len: usize) -> io::Result<Self> {
         if len >= HUGE_PAGE
             && let Ok(arena) = Self::arena_of_pages(len, HUGE_PAGE, MemfdFlags::HUGETLB)
@@ -131,7 +135,8 @@ impl SharedMemory {
             return Ok(arena);
         }
         let arena = Self::arena_of_pages(len, PAGE, MemfdFlags::empty())?;
-        // This is only advice: it takes effect on systems that allow transparent huge pages for shared memory.
+        // This is only advice: it takes effect on systems that allow transparent huge pages for
+        // shared memory.
         // SAFETY: the range is the mapping just created, and this advice changes no contents.
         let _ = unsafe {
             madvise(

@@ -7,9 +7,12 @@ use super::receive::Look;
 use super::ring::SLOT_COUNT;
 
 impl State {
-    /// Arms a queue, as `req_notify_cq` does: its next completion raises an event; earlier ones raise none.
+    /// Arms a queue, as `req_notify_cq` does: its next completion raises an event; earlier ones
+    /// raise none.
     pub(super) fn arm(&mut self, cq: usize, solicited_only: bool) {
-        // Messages sent so far precede the arming and complete without an event, as on a device that does not depend on being polled. The loop is bounded by what fits a ring: anything beyond that counts as sent after the arming.
+        // Messages sent so far precede the arming and complete without an event, as on a device
+        // that does not depend on being polled. The loop is bounded by what fits a ring: anything
+        // beyond that counts as sent after the arming.
         for _ in 0..SLOT_COUNT {
             if self.progress() == 0 {
                 break;
@@ -26,7 +29,9 @@ impl State {
         }
     }
 
-    /// Receives what has arrived and leaves every ring cold, so that the sender of the next message notifies this context; or wakes up if no queue is armed any more. Call this before releasing the owner word whenever a ring may have become hot during sleep.
+    /// Receives what has arrived and leaves every ring cold, so that the sender of the next message
+    /// notifies this context; or wakes up if no queue is armed any more. Call this before releasing
+    /// the owner word whenever a ring may have become hot during sleep.
     #[cold]
     pub(super) fn stay_asleep(&mut self) {
         if self.wakes_up() {
@@ -35,7 +40,8 @@ impl State {
         self.heed_ready_bits();
         let mut index = 0;
         let mut is_empty_handed = false;
-        // Bounded, as in `arm`. The engine looks again at its next tick at a ring that stays hot, unless a completion from this loop has woken the context.
+        // Bounded, as in `arm`. The engine looks again at its next tick at a ring that stays hot,
+        // unless a completion from this loop has woken the context.
         let mut patience = SLOT_COUNT * (1 + self.hot.len() as u64);
         while let Some(&place) = self.hot.get(index) {
             match self.receive(place) {
@@ -50,7 +56,9 @@ impl State {
                 }
                 // A message arrived between the two looks.
                 Look::Nothing if !is_empty_handed => is_empty_handed = true,
-                // Or the message cannot be received yet because the arena that it names has not arrived. Its ring stays hot, so the context is not at rest, and the engine retries at its next tick.
+                // Or the message cannot be received yet because the arena that it names has not
+                // arrived. Its ring stays hot, so the context is not at rest, and the engine
+                // retries at its next tick.
                 Look::Nothing | Look::Took(_) => {
                     index += 1;
                     is_empty_handed = false;

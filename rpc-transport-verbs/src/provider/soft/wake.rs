@@ -66,7 +66,8 @@ impl Mark {
         Self(AtomicU32::new(HOT))
     }
 
-    /// Executes R1 and R2: the receiver stops polling the ring. It must look at the ring once more after this.
+    /// Executes R1 and R2: the receiver stops polling the ring. It must look at the ring once more
+    /// after this.
     pub(super) fn arm(&self) {
         self.0.store(ARMED, Ordering::Relaxed);
         fence(Ordering::SeqCst);
@@ -95,7 +96,9 @@ const ASLEEP: u32 = 1;
 #[derive(Debug)]
 pub(super) struct SleepNote {
     asleep: AtomicU32,
-    /// Nonzero if no application thread polls the context. The handshake is that of a ring's mark, with the engine as the receiver: it writes the note, fences, and looks at the rings once more before it sleeps.
+    /// Nonzero if no application thread polls the context. The handshake is that of a ring's mark,
+    /// with the engine as the receiver: it writes the note, fences, and looks at the rings once
+    /// more before it sleeps.
     unattended: AtomicU32,
 }
 
@@ -120,13 +123,15 @@ impl SleepNote {
         self.unattended.store(0, Ordering::Relaxed);
     }
 
-    /// Returns true if the engine has to be woken. Called after a commit and the fence of its doorbell.
+    /// Returns true if the engine has to be woken. Called after a commit and the fence of its
+    /// doorbell.
     pub(super) fn is_unattended_after_commit(&self) -> bool {
         fence(Ordering::SeqCst);
         self.unattended.load(Ordering::Relaxed) != 0
     }
 
-    /// Executes A1 and A2. Before the context waits, it has to take its bits and make its rings cold.
+    /// Executes A1 and A2. Before the context waits, it has to take its bits and make its rings
+    /// cold.
     pub(super) fn fall_asleep(&self) {
         self.asleep.store(ASLEEP, Ordering::Relaxed);
         fence(Ordering::SeqCst);
@@ -173,7 +178,8 @@ impl<const WORDS: usize, const SUMMARIES: usize> ReadyBits<WORDS, SUMMARIES> {
         }
     }
 
-    /// Executes the sender's side, B1 to B3: sets the bit and returns true if the receiver has to be woken.
+    /// Executes the sender's side, B1 to B3: sets the bit and returns true if the receiver has to
+    /// be woken.
     pub(super) fn announce(&self, index: usize) -> bool {
         self.set(index);
         self.note.is_asleep_after_bit()
@@ -186,18 +192,22 @@ impl<const WORDS: usize, const SUMMARIES: usize> ReadyBits<WORDS, SUMMARIES> {
         else {
             return;
         };
-        // The bit is set before its summary, and the receiver takes them in the opposite order: if it misses this bit, the summary bit is set after it took the summaries, and its next poll finds it. Release: a receiver that takes the bit sees the commit.
+        // The bit is set before its summary, and the receiver takes them in the opposite order: if
+        // it misses this bit, the summary bit is set after it took the summaries, and its next poll
+        // finds it. Release: a receiver that takes the bit sees the commit.
         bits.fetch_or(1 << (index % 64), Ordering::Release);
         point!(Summary);
         summary.fetch_or(1 << (word % 64), Ordering::Release);
     }
 
-    /// Executes the receiver's side: takes all set bits of the groups that hold indices below `end`, and calls `found` for each.
+    /// Executes the receiver's side: takes all set bits of the groups that hold indices below
+    /// `end`, and calls `found` for each.
     #[inline]
     pub(super) fn take(&self, end: usize, mut found: impl FnMut(usize)) {
         let groups = end.div_ceil(64 * 64);
         for (group, summary) in self.summaries.iter().take(groups).enumerate() {
-            // A plain load first: a swap would take exclusive ownership of the cache line at each poll.
+            // A plain load first: a swap would take exclusive ownership of the cache line at each
+            // poll.
             if summary.load(Ordering::Relaxed) == 0 {
                 continue;
             }
@@ -288,7 +298,8 @@ mod loom_models {
         });
     }
 
-    /// The engine attends to a context that no thread polls and leaves it again while a one-sided request arrives: the engine sees the request or is woken for it.
+    /// The engine attends to a context that no thread polls and leaves it again while a one-sided
+    /// request arrives: the engine sees the request or is woken for it.
     #[test]
     fn loom_unattended_context_loses_no_request() {
         loom::model(|| {
@@ -339,7 +350,8 @@ mod loom_models {
             }
         }
 
-        /// Executes A3 and A4 in the order of the code: returns the newest message that this look found, and leaves the ring cold.
+        /// Executes A3 and A4 in the order of the code: returns the newest message that this look
+        /// found, and leaves the ring cold.
         fn look_and_cool(&self) -> u64 {
             self.ready.take(64, |_| self.mark.disarm());
             self.mark.arm();
@@ -347,7 +359,8 @@ mod loom_models {
         }
     }
 
-    /// A receiver falls asleep while a sender sends: it has seen the message, or its file is written.
+    /// A receiver falls asleep while a sender sends: it has seen the message, or its file is
+    /// written.
     #[test]
     fn loom_sleeper_is_woken_for_every_message() {
         loom::model(|| {
@@ -383,7 +396,8 @@ mod loom_models {
         });
     }
 
-    /// A sleeping receiver is woken by the first message, looks, and goes back to sleep while the second is sent.
+    /// A sleeping receiver is woken by the first message, looks, and goes back to sleep while the
+    /// second is sent.
     #[test]
     fn loom_sleeper_that_was_woken_sleeps_again_without_losing_a_message() {
         loom::model(|| {

@@ -17,7 +17,9 @@ impl WakeFile {
         Ok(Self(file))
     }
 
-    /// Adopts a peer's file after checking that it is an eventfd: every sender of this process writes to it, so a write must neither block nor end the process with SIGPIPE, as a write to a pipe without a reader would.
+    /// Adopts a peer's file after checking that it is an eventfd: every sender of this process
+    /// writes to it, so a write must neither block nor end the process with SIGPIPE, as a write to
+    /// a pipe without a reader would.
     pub(super) fn of_peer(file: OwnedFd) -> io::Result<Self> {
         fcntl_setfl(&file, fcntl_getfl(&file)? | OFlags::NONBLOCK)?;
         // All ones is the one value that an eventfd rejects whatever its counter is (eventfd(2)).

@@ -104,8 +104,8 @@ impl SendQueue {
     ///
     /// # Safety
     ///
-    /// The bytes of inline requests that were posted since the last call must still be the caller's:
-    /// it has to be called before the post that took them returns.
+    /// The bytes of inline requests that were posted since the last call must still be the
+    /// caller's: it has to be called before the post that took them returns.
     pub(super) unsafe fn stage_inline(&mut self) {
         for number in self.staged_through.max(self.started)..self.posted {
             if let Some(work) = self.request(number)
@@ -166,8 +166,8 @@ impl SendQueue {
 #[derive(Debug)]
 pub(super) struct ReceiveQueue {
     posted: VecDeque<ReceiveWork>,
-    /// The elements of those that have other than one, in their order. Beside the queue, so that the usual
-    /// ones stay small: these have no address of their own.
+    /// The elements of those that have other than one, in their order. Beside the queue, so that
+    /// the usual ones stay small: these have no address of their own.
     lists: VecDeque<(WrId, Box<[Sge]>)>,
     capacity: usize,
     /// 0 if not armed.

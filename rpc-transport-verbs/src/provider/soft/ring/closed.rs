@@ -35,7 +35,8 @@ impl Closed {
         fence(Ordering::SeqCst);
     }
 
-    /// Executes D2 and D3, after a copy: returns true if the sender may have reused its memory before the copy ended.
+    /// Executes D2 and D3, after a copy: returns true if the sender may have reused its memory
+    /// before the copy ended.
     pub(super) fn is_closed_after_copy(&self) -> bool {
         fence(Ordering::SeqCst);
         self.0.load(Ordering::Relaxed) != 0
@@ -50,7 +51,8 @@ mod loom_models {
 
     use super::Closed;
 
-    /// The sender reclaims a message of two words: a receiver that does not see `closed` set has copied both words unchanged.
+    /// The sender reclaims a message of two words: a receiver that does not see `closed` set has
+    /// copied both words unchanged.
     #[test]
     fn loom_copy_of_reclaimed_memory_is_found_void() {
         loom::model(|| {

@@ -46,7 +46,8 @@ impl RingReceiver {
                     len: u32::from(script.short()) << (script.byte() % 17),
                 };
                 for (at, byte) in descriptor.emit().into_iter().enumerate() {
-                    // SAFETY: a descriptor fits a slot's payload, and every byte value is valid for an atomic.
+                    // SAFETY: a descriptor fits a slot's payload, and every byte value is valid for
+                    // an atomic.
                     let cell: &AtomicU8 = unsafe { ring.payload(sequence).add(at).cast().as_ref() };
                     cell.store(byte, Ordering::Relaxed);
                 }
@@ -79,7 +80,8 @@ impl RingReceiver {
 pub(in super::super) fn scribble(memory: &Mapping, at: usize, bytes: &[u8]) {
     for (offset, &byte) in bytes.iter().enumerate() {
         let at = (at + offset) % memory.len();
-        // SAFETY: the byte is within the mapping, which lives for the borrow, and every byte value is valid for an atomic.
+        // SAFETY: the byte is within the mapping, which lives for the borrow, and every byte value
+        // is valid for an atomic.
         let cell: &AtomicU8 = unsafe { memory.start().add(at).cast().as_ref() };
         cell.store(byte, Ordering::Relaxed);
     }
@@ -112,7 +114,8 @@ pub fn soft_ring(bytes: &[u8]) {
             2 | 3 => {
                 if let Ok(Some(incoming)) = receiver.look() {
                     assert!(incoming.len <= MAX_IN_RING);
-                    // SAFETY: `look` returned a payload of this length, which is at most the array's.
+                    // SAFETY: `look` returned a payload of this length, which is at most the
+                    // array's.
                     unsafe {
                         let from = incoming.payload.as_ptr();
                         ptr::copy_nonoverlapping(from, message.as_mut_ptr(), incoming.len);

@@ -31,7 +31,8 @@ pub(in super::super) struct RingReceiver {
 /// The next message, still in its slot.
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct Incoming {
-    /// `len` untrusted bytes from a peer. The sender leaves them alone until the message is acknowledged.
+    /// `len` untrusted bytes from a peer. The sender leaves them alone until the message is
+    /// acknowledged.
     pub(in super::super) payload: NonNull<u8>,
     pub(in super::super) len: usize,
     pub(in super::super) flags: Flags,
@@ -44,7 +45,8 @@ pub(in super::super) struct Incoming {
 pub(in super::super) struct BadCommit;
 
 impl RingReceiver {
-    /// Creates a ring whose first message follows `psn`, with staging memory if READs are permitted.
+    /// Creates a ring whose first message follows `psn`, with staging memory if READs are
+    /// permitted.
     pub(in super::super) fn new(psn: u32, may_be_read: bool) -> io::Result<Self> {
         let len = if may_be_read {
             RING_AND_STAGING_LEN
@@ -134,7 +136,8 @@ impl RingReceiver {
             .load(Ordering::Relaxed)
     }
 
-    /// Returns the stage for the response to a READ that names it; `None` if the ring has no staging memory.
+    /// Returns the stage for the response to a READ that names it; `None` if the ring has no
+    /// staging memory.
     pub(in super::super) fn stage(&self, place: u32) -> Option<NonNull<u8>> {
         self.ring.stage(place.into())
     }
@@ -156,7 +159,8 @@ impl RingReceiver {
         }
     }
 
-    /// Sends an RNR NAK for the next message, which has no receive: it stays in its slot, and the sender has to wait for the time that `timer` encodes.
+    /// Sends an RNR NAK for the next message, which has no receive: it stays in its slot, and the
+    /// sender has to wait for the time that `timer` encodes.
     pub(in super::super) fn refuse_for_now(&mut self, timer: u8) {
         point!(Nak);
         self.naks += 1;
@@ -180,17 +184,20 @@ impl RingReceiver {
             .store(verdict, Ordering::Release);
     }
 
-    /// Returns true if the sender may have reused its memory before a copy from its arena ended, so that the copied data is invalid. Called after the copy.
+    /// Returns true if the sender may have reused its memory before a copy from its arena ended, so
+    /// that the copied data is invalid. Called after the copy.
     pub(in super::super) fn is_closed_after_copy(&self) -> bool {
         self.ring.head().notices.closed.is_closed_after_copy()
     }
 
-    /// Makes the ring cold. Returns `false` if something arrived meanwhile; the ring then stays hot.
+    /// Makes the ring cold. Returns `false` if something arrived meanwhile; the ring then stays
+    /// hot.
     pub(in super::super) fn try_go_cold(&mut self) -> bool {
         point!(Arm);
         self.ring.head().readiness.mark.arm();
         point!(SecondLook);
-        // The second look, R3 in the drawing of `wake`. An invalid commit also counts as an arrival.
+        // The second look, R3 in the drawing of `wake`. An invalid commit also counts as an
+        // arrival.
         if matches!(self.look(), Ok(None)) {
             true
         } else {

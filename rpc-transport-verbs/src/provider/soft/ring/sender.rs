@@ -24,7 +24,8 @@ pub(in super::super) struct RingSender {
     next: u64,
     /// The receiver's acknowledgement when it was last read; never beyond the last message sent.
     acked: u64,
-    /// Responses are pending in slots. A slot must not be rewritten before its response is read, so only the code that reads responses may collect acknowledgements.
+    /// Responses are pending in slots. A slot must not be rewritten before its response is read, so
+    /// only the code that reads responses may collect acknowledgements.
     is_held: bool,
     bell: Bell,
 }
@@ -46,7 +47,8 @@ impl ContextBell {
     }
 
     fn bits(&self) -> &DomainReadyBits {
-        // SAFETY: `new` checked that the mapping is long enough, mmap aligned it to a page, and it lives as long as `self`. The bits are atomics, for which all bit patterns are valid.
+        // SAFETY: `new` checked that the mapping is long enough, mmap aligned it to a page, and it
+        // lives as long as `self`. The bits are atomics, for which all bit patterns are valid.
         unsafe { self.bits.start().cast().as_ref() }
     }
 }
@@ -131,7 +133,8 @@ impl RingSender {
         (self.first - 1) as u32
     }
 
-    /// Returns true if the receiver accepts messages. A receiver that is not ready silently drops them.
+    /// Returns true if the receiver accepts messages. A receiver that is not ready silently drops
+    /// them.
     pub(in super::super) fn is_ready(&self) -> bool {
         self.ring.head().readiness.state.load(Ordering::Acquire) == READY
     }
@@ -156,13 +159,15 @@ impl RingSender {
     pub(in super::super) fn has_room(&mut self) -> bool {
         self.unacked() < SLOT_COUNT
             || !self.is_held && {
-                // `collect_ack` runs again where completions are made, and an invalid acknowledgement is reported there.
+                // `collect_ack` runs again where completions are made, and an invalid
+                // acknowledgement is reported there.
                 let _ = self.collect_ack();
                 self.unacked() < SLOT_COUNT
             }
     }
 
-    /// Reads the acknowledgement and returns how many more messages it covers. Fails if it covers messages that were never sent, or fewer messages than before.
+    /// Reads the acknowledgement and returns how many more messages it covers. Fails if it covers
+    /// messages that were never sent, or fewer messages than before.
     #[inline]
     pub(in super::super) fn collect_ack(&mut self) -> Result<u64, BadAck> {
         let ack = self.ring.head().progress.ack.look();
@@ -175,13 +180,16 @@ impl RingSender {
         Ok(newly)
     }
 
-    /// Writes and commits a message. The caller has checked that there is room and that `len` is at most `MAX_IN_RING`, and it owns the bytes at `from`.
+    /// Writes and commits a message. The caller has checked that there is room and that `len` is at
+    /// most `MAX_IN_RING`, and it owns the bytes at `from`.
     #[inline]
     pub(in super::super) fn send(&mut self, from: NonNull<u8>, len: usize, flags: u16) {
         debug_assert!(len <= MAX_IN_RING && self.unacked() < SLOT_COUNT);
         point!(Payload);
         let payload = self.ring.payload(self.next);
-        // SAFETY: the caller guarantees that `from` is readable for `len` bytes, which is at most a slot's payload. The slot's previous message was acknowledged, so the receiver no longer reads it. A ring never overlaps registered memory.
+        // SAFETY: the caller guarantees that `from` is readable for `len` bytes, which is at most a
+        // slot's payload. The slot's previous message was acknowledged, so the receiver no longer
+        // reads it. A ring never overlaps registered memory.
         unsafe { ptr::copy_nonoverlapping(from.as_ptr(), payload.as_ptr(), len) };
         self.commit(len, flags);
     }
@@ -196,11 +204,14 @@ impl RingSender {
         );
     }
 
-    /// Writes and commits a request: its request word, its prefix, and then the bytes of `parts`. The caller has checked that there is room, and that prefix and parts together are at most `MAX_IN_RING` bytes.
+    /// Writes and commits a request: its request word, its prefix, and then the bytes of `parts`.
+    /// The caller has checked that there is room, and that prefix and parts together are at most
+    /// `MAX_IN_RING` bytes.
     ///
     /// # Safety
     ///
-    /// Each part is readable for its length, and during the call nothing reaches it through a mutable reference.
+    /// Each part is readable for its length, and during the call nothing reaches it through a
+    /// mutable reference.
     pub(in super::super) unsafe fn send_request(
         &mut self,
         word: u64,
@@ -215,7 +226,8 @@ impl RingSender {
         {
             debug_assert!(len + part_len <= MAX_IN_RING);
             let part_len = part_len.min(MAX_IN_RING - len);
-            // SAFETY: the caller guarantees that the part is readable. The copy ends within the slot's payload. The slot's previous message was acknowledged and its response read.
+            // SAFETY: the caller guarantees that the part is readable. The copy ends within the
+            // slot's payload. The slot's previous message was acknowledged and its response read.
             unsafe { copy_shared(from, payload.add(len), part_len) };
             len += part_len;
         }
@@ -250,7 +262,8 @@ impl RingSender {
         self.ring.stage(place)
     }
 
-    /// Wakes the engine of the receiver's process if nothing else polls the context. Called after the doorbell of one-sided requests.
+    /// Wakes the engine of the receiver's process if nothing else polls the context. Called after
+    /// the doorbell of one-sided requests.
     pub(in super::super) fn call_engine(&self) {
         self.bell.call_engine();
     }
@@ -278,7 +291,8 @@ impl RingSender {
         }
     }
 
-    /// Returns the status of the fatal NAK, if the receiver sent one for the oldest unacknowledged message. A verdict on any other message is a peer's mistake and is ignored.
+    /// Returns the status of the fatal NAK, if the receiver sent one for the oldest unacknowledged
+    /// message. A verdict on any other message is a peer's mistake and is ignored.
     #[inline]
     pub(in super::super) fn verdict(&self) -> Option<u8> {
         let word = self.ring.head().progress.verdict.load(Ordering::Acquire);
@@ -299,7 +313,8 @@ impl RingSender {
     pub(in super::super) fn allow_retry(&self, nak: Nak) {
         let retry: &AtomicU64 = &self.ring.head().notices.retry;
         point!(Retry);
-        // Release: a receiver that sees this store has its own `nak` acknowledged; no data is published.
+        // Release: a receiver that sees this store has its own `nak` acknowledged; no data is
+        // published.
         retry.store(nak.count, Ordering::Release);
         self.ring_doorbell();
     }

@@ -64,7 +64,8 @@ fn any_step() -> impl Strategy<Value = Step> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// The model: a queue of messages, the number acknowledged, and how much of it the sender knows.
+    /// The model: a queue of messages, the number acknowledged, and how much of it the sender
+    /// knows.
     #[test]
     fn a_ring_is_a_bounded_queue(
         psn in 0..1_u32 << 24,
@@ -117,14 +118,16 @@ proptest! {
         }
     }
 
-    /// Whatever a peer writes into the ring it sends on, the receiver gets a message within bounds, nothing, or an error.
+    /// Whatever a peer writes into the ring it sends on, the receiver gets a message within bounds,
+    /// nothing, or an error.
     #[test]
     fn a_receiver_bounds_what_a_peer_commits(words in proptest::collection::vec(any::<u64>(), 16)) {
         let mut receiver = RingReceiver::new(0, false).unwrap();
         for (sequence, word) in (1_u64..).zip(words) {
             // Most garbage has a wrong sequence number; half of the words get the right one.
             let word = if word & 1 << 63 != 0 { word & !0xffff_ffff | sequence } else { word };
-            // SAFETY: the commit word is an aligned atomic of this size inside the mapping, which the receiver keeps alive.
+            // SAFETY: the commit word is an aligned atomic of this size inside the mapping, which
+            // the receiver keeps alive.
             let commit: &AtomicU64 = unsafe { receiver_slot(&receiver, sequence).cast().as_ref() };
             commit.store(word, Ordering::Release);
             if let Ok(Some(incoming)) = receiver.look() {
@@ -135,7 +138,8 @@ proptest! {
         }
     }
 
-    /// Whatever a peer writes into the lines it acknowledges on, the sender accepts only valid acknowledgements.
+    /// Whatever a peer writes into the lines it acknowledges on, the sender accepts only valid
+    /// acknowledgements.
     #[test]
     fn a_sender_believes_no_impossible_acknowledgement(
         sent in 0..SLOT_COUNT,
