@@ -1,4 +1,4 @@
-//! The client: [`Caller`], which generated clients call through, and [`LocalChannel`], the one
+//! The client side: [`Caller`], through which generated clients make calls, and [`LocalChannel`],
 //! whose poller is the application's own thread.
 
 use std::fmt;
@@ -20,8 +20,8 @@ use crate::outgoing::{Asker, Begun, Outgoing, Polled};
 use crate::status::{Code, Status};
 use crate::waiters::WaiterKey;
 
-/// What a generated client calls through. Implemented by channels; mock a client by serving its
-/// trait in process instead.
+/// The interface through which a generated client makes calls. Channels implement it. To mock a
+/// client, implement its service trait and serve it in process.
 pub trait Caller {
     /// Makes one call of a unary method.
     fn unary<Req, Res>(
@@ -34,8 +34,8 @@ pub trait Caller {
         Res: Message + Default;
 }
 
-/// A connection to a server, used from the thread of its poller only. Cheap to clone; the
-/// connection ends when the last clone, and the last call on it, is gone.
+/// A connection to a server, used only from its poller's thread. Cheap to clone. The connection
+/// closes when the last clone and the last call on it are dropped.
 #[derive(Clone)]
 pub struct LocalChannel(pub(crate) Rc<ChannelCore>);
 
@@ -69,17 +69,17 @@ impl fmt::Debug for LocalChannel {
     }
 }
 
-/// One call, as a future. It holds no device memory: the driver's call table does, so it may be
-/// dropped or forgotten in every state.
+/// The future of one call. It may be dropped or leaked in any state, because it owns no device
+/// memory: the driver's call table does.
 struct LocalCall<'a, Req, Res> {
     channel: &'a ChannelCore,
     method: &'static MethodSpec,
     request: Request<Req>,
     deadline: Option<Instant>,
     state: CallState,
-    /// Where the channel counts it, from when it has begun.
+    /// Index of the call's counters in the channel, valid once the call has begun.
     place: usize,
-    /// When it has, if it is one of the calls that are timed.
+    /// Start time, if this call is sampled for latency.
     began: Option<Instant>,
     response: PhantomData<fn() -> Res>,
 }
@@ -92,7 +92,7 @@ enum CallState {
     Done,
 }
 
-// Nothing in it is ever pinned: its request is only borrowed.
+// No field is structurally pinned: the request is only borrowed.
 impl<Req, Res> Unpin for LocalCall<'_, Req, Res> {}
 
 impl<Req: Message, Res: Message + Default> Future for LocalCall<'_, Req, Res> {
@@ -107,8 +107,8 @@ impl<Req: Message, Res: Message + Default> Future for LocalCall<'_, Req, Res> {
         if poller.is_turning() {
             return Poll::Pending;
         }
-        // Nobody else takes this poller's turns: this future has been polled by an executor that
-        // does not know of it. Take one, and ask to be polled again.
+        // No one else runs this poller: an executor that does not know it has polled this future.
+        // Take a turn here and ask to be polled again.
         poller.turn();
         let polled = this.step(cx);
         if polled.is_pending() {
@@ -130,7 +130,7 @@ impl<Req: Message, Res: Message + Default> LocalCall<'_, Req, Res> {
                 self.end(&outcome);
                 return Poll::Ready(outcome);
             }
-            // Polled again after it was ready, which the contract of futures leaves open.
+            // The future was polled after completion. The contract of `Future` permits any result.
             CallState::Done => return Poll::Pending,
         };
         let mut received = None;
@@ -164,7 +164,7 @@ impl<Req: Message, Res: Message + Default> LocalCall<'_, Req, Res> {
         }
     }
 
-    /// Sends the call, or lets it wait; it is woken either way.
+    /// Sends the call, or queues it. Either way the waker is registered.
     fn begin(&mut self, cx: &mut Context<'_>) -> Result<(), CallError> {
         let channel = self.channel;
         let (place, method) = channel.resolve(self.method);
@@ -208,7 +208,7 @@ impl<Req: Message, Res: Message + Default> LocalCall<'_, Req, Res> {
                 self.state = CallState::Waiting(waiter);
                 Ok(())
             }
-            // For tickets only.
+            // Only returned for permits.
             Begun::NoRoom => Ok(()),
             Begun::Failed(error) => Err(error),
         }
@@ -226,7 +226,7 @@ impl<Req, Res> Drop for LocalCall<'_, Req, Res> {
     }
 }
 
-/// Bytes of a request, behind the frame's header.
+/// Lengths in bytes of the parts of a request that follow the frame's header.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RequestLens {
     pub(crate) metadata: usize,
@@ -242,12 +242,12 @@ impl RequestLens {
     }
 }
 
-/// Writes metadata and message to a buffer that is as long as both.
+/// Encodes metadata and message into a buffer of exactly their total length.
 pub(crate) fn write_request(request: &Request<impl Message>, method: &MethodSpec, out: &mut [u8]) {
     let (metadata, mut message) = out.split_at_mut(request.metadata().encoded_len());
     request.metadata().encode(metadata);
-    // It was reserved to fit; a message whose length changes is zero-filled, and refused by the
-    // server's decoder.
+    // The buffer was reserved to fit. A message whose encoded length has changed is zero-filled,
+    // and the server's decoder rejects it.
     if request.get_ref().encode(&mut message).is_err() || !message.is_empty() {
         tracing::error!(method = method.path, "the message's encoded length changed");
         message.fill(0);

@@ -1,10 +1,10 @@
-//! [`Watchdog`]: finds out which method blocks its poller.
+//! [`Watchdog`]: detects methods that block their poller.
 //!
-//! A handler that does not await keeps its poller's thread: no other call of that poller goes on
-//! meanwhile. A poller says through its [`AtWork`] which handler it is polling, for a few
-//! instructions a call; one thread per server looks at it some fifty times a second. A poll that it
-//! finds again after 40 ms is counted for its method, and the first of each method is said in a
-//! warning.
+//! A handler that does not await occupies its poller's thread, and no other call of that poller
+//! makes progress meanwhile. Through its [`AtWork`], a poller shows which handler it is polling, at
+//! a cost of a few instructions per call. One thread per server checks it about fifty times a
+//! second. A poll that is still running after 40 ms is counted for its method; the first one of
+//! each method is logged as a warning.
 
 use std::fmt;
 use std::io;
@@ -15,28 +15,28 @@ use std::time::{Duration, Instant};
 
 use crate::method::MethodSpec;
 
-/// Between two looks: seldom enough to cost an idle server less than a thousandth of a core, often
-/// enough to notice what a person would call a hitch.
+/// Interval between two checks: long enough to cost an idle server less than a thousandth of a
+/// core, short enough to detect noticeable delays.
 const TICK: Duration = Duration::from_millis(20);
 
-/// How long after it was first seen a poll counts as one that blocks: two ticks.
+/// Time since it was first seen after which a poll counts as blocking: two ticks.
 const TOO_LONG: Duration = Duration::from_millis(40);
 
-/// Methods whose handlers have kept a poller's thread for long, and how often.
+/// Methods whose handlers have blocked a poller's thread for long, and how often.
 ///
-/// A poll of a handler is counted once when it has lasted for 40 to 60 ms, whatever kept it: a lock, a
-/// system call that waits, a long computation, or that the poller's thread was given no processor.
+/// A handler's poll is counted once when it has lasted for 40 to 60 ms, whatever the cause: a lock,
+/// a blocking system call, a long computation, or a poller's thread that was not scheduled.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BlockedMethods {
-    /// Of all methods.
+    /// Sum over all methods.
     pub total: u64,
-    /// Those that were seen to block, in the order of registration.
+    /// The methods that were seen to block, in the order of registration.
     pub methods: Vec<BlockedMethod>,
 }
 
 impl BlockedMethods {
-    /// What was noticed since an earlier look at the same server.
+    /// Returns the difference to an earlier snapshot of the same server.
     pub(crate) fn since(&self, earlier: &Self) -> Self {
         let before = |path| {
             let earlier = earlier.methods.iter().find(|method| method.path == path);
@@ -58,18 +58,18 @@ impl BlockedMethods {
     }
 }
 
-/// A method whose handler has kept its poller's thread.
+/// A method whose handler has blocked its poller's thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BlockedMethod {
     /// `package.Service/Method`.
     pub path: &'static str,
-    /// How many polls of it were seen to block.
+    /// Number of polls that were seen to block.
     pub count: u64,
 }
 
-/// Which handler a poller is polling at the moment. Written by the poller alone, read by the
-/// watchdog; nothing else is published through it, so every access is relaxed.
+/// The handler that a poller is currently polling. Written only by the poller and read by the
+/// watchdog. Every access is relaxed, because it publishes no other data.
 ///
 /// ```text
 ///  63                     17    16    15        0
@@ -80,24 +80,24 @@ pub struct BlockedMethod {
 #[derive(Debug, Default)]
 pub(crate) struct AtWork(AtomicU64);
 
-/// What [`AtWork::enter`] has written.
+/// The value that [`AtWork::enter`] has written.
 pub(crate) struct Inside(u64);
 
 impl AtWork {
     const INSIDE: u64 = 1 << 16;
     const ONE_POLL: u64 = 1 << 17;
 
-    /// A poll of a handler of this method begins.
+    /// Records that a poll of a handler of this method begins.
     #[inline]
     pub(crate) fn enter(&self, method: u16) -> Inside {
-        // A load and a store, and no locked instruction: nobody else writes.
+        // A load and a store rather than a locked instruction: there is no other writer.
         let before = self.0.load(Ordering::Relaxed);
         let now = before.wrapping_add(Self::ONE_POLL) | Self::INSIDE | u64::from(method);
         self.0.store(now, Ordering::Relaxed);
         Inside(now)
     }
 
-    /// It has ended.
+    /// Records that the poll has ended.
     #[inline]
     pub(crate) fn leave(&self, Inside(entered): Inside) {
         let outside = entered & !(Self::ONE_POLL - 1);
@@ -109,7 +109,7 @@ impl AtWork {
 #[derive(Debug)]
 struct Watched {
     at_work: Arc<AtWork>,
-    /// What the latest look found, and when a look first found it.
+    /// The value of the latest check, and the time of the first check that found it.
     latest: u64,
     since: Instant,
     is_noticed: bool,
@@ -125,7 +125,8 @@ impl Watched {
         }
     }
 
-    /// The method whose poll has lasted for too long, and for how long at least; once for each poll.
+    /// Returns the method whose poll has lasted too long, and its minimum duration. Returns it once
+    /// per poll.
     fn look(&mut self, now: Instant) -> Option<(u16, Duration)> {
         let found = self.at_work.0.load(Ordering::Relaxed);
         if found != self.latest {
@@ -141,7 +142,7 @@ impl Watched {
     }
 }
 
-/// How often each method was seen to block.
+/// Number of times that each method was seen to block.
 pub(crate) struct Counts(Vec<(&'static str, AtomicU64)>);
 
 impl Counts {
@@ -162,7 +163,7 @@ impl Counts {
     }
 }
 
-/// What the watchdog's thread does at each tick.
+/// The state of the watchdog's thread, which checks all pollers at each tick.
 struct Rounds {
     pollers: Vec<Watched>,
     counts: Arc<Counts>,
@@ -190,7 +191,7 @@ impl Rounds {
     }
 }
 
-/// The thread that looks after a server's pollers. It ends when this is dropped.
+/// Owns the thread that watches a server's pollers. Dropping it ends the thread.
 pub(crate) struct Watchdog {
     counts: Arc<Counts>,
     ends: Arc<AtomicBool>,
@@ -198,7 +199,7 @@ pub(crate) struct Watchdog {
 }
 
 impl Watchdog {
-    /// Watches pollers that serve `methods`, in the order of their numbers.
+    /// Starts to watch pollers that serve `methods`, in the order of their numbers.
     pub(crate) fn start(
         pollers: Vec<Arc<AtWork>>,
         methods: &[(u16, &'static MethodSpec)],
@@ -232,7 +233,7 @@ impl Watchdog {
         })
     }
 
-    /// What is counted, for as long as anybody reads it.
+    /// Returns the counts, which remain readable after the watchdog is dropped.
     pub(crate) fn counts(&self) -> Arc<Counts> {
         Arc::clone(&self.counts)
     }
@@ -246,9 +247,9 @@ impl Drop for Watchdog {
     fn drop(&mut self) {
         self.ends.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // What was stored before is seen by who is unparked.
+            // `unpark` synchronizes with `park`, so the thread sees the store.
             thread.thread().unpark();
-            // It has no code of anybody's that could panic.
+            // The thread runs no application code that could panic.
             let _ = thread.join();
         }
     }
