@@ -1,4 +1,4 @@
-//! The server's half of connection setup. It runs on the control thread.
+//! The server's half of connection setup. It runs on the preparer threads of `control`.
 
 use std::fmt;
 use std::sync::Arc;

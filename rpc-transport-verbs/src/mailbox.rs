@@ -1,9 +1,9 @@
 //! The notice queue, on which other threads send notices to a poller. Checking it costs the poller
 //! one load.
 //!
-//! The control thread and the async-event thread put a [`Notice`] into the poller's [`Inbox`] and
-//! set a flag. The poller reads the flag on every poll. Nothing writes the flag between notices, so
-//! its cache line stays in the poller's cache.
+//! The control thread, its preparer threads and the async-event thread put a [`Notice`] into the
+//! poller's [`Inbox`] and set a flag. The poller reads the flag on every poll. Nothing writes the
+//! flag between notices, so its cache line stays in the poller's cache.
 
 use std::fmt;
 use std::sync::Arc;

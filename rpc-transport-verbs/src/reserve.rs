@@ -14,8 +14,8 @@
 //! 3. *Check* the number of receives that are left, because on other devices arming does not fire
 //!    if that number is already below the limit.
 //!
-//! When the reserve is used up, there is nothing to post at the next event: the limit stays
-//! disarmed until the poller has caught up and returned slots.
+//! If the limit is reached while the reserve is empty, there is nothing to post: the limit then
+//! stays disarmed until the poller has caught up and returned slots.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
