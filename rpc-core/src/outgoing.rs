@@ -1,7 +1,7 @@
-//! The client's half of the driver: from a call to its answer.
+//! The client's part of the driver: from a call to its response.
 //!
-//! The types of messages are erased here as those of the transport are above: a call's future
-//! ([`crate::client`]) speaks to its poller through [`Poller`] alone.
+//! The types of messages are erased here, and the types of the transport are erased for the
+//! callers: a call's future ([`crate::client`]) only uses its poller through [`Poller`].
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
@@ -22,63 +22,63 @@ use crate::stats::{Counter, PollerTally};
 use crate::transport::{CloseReason, ConnectError, Connected, Counters, ReserveError, Transport};
 use crate::waiters::WaiterKey;
 
-/// A call that is to be sent.
+/// A call to send.
 pub(crate) struct Outgoing<'a> {
     /// The method's number on this connection.
     pub(crate) method: u16,
     pub(crate) deadline: Option<Instant>,
     pub(crate) metadata_len: usize,
     pub(crate) message_len: usize,
-    /// Writes metadata and message, one behind the other, to a buffer of both lengths.
+    /// Writes metadata and message, in this order, to a buffer of their total length.
     pub(crate) write: &'a mut dyn FnMut(&mut [u8]),
 }
 
-/// Who makes a call, and is told of its end.
+/// The origin of a call, which is notified when the call ends.
 #[derive(Clone, Copy)]
 pub(crate) enum Asker<'a> {
-    /// A future, polled with this waker; with its place in the queue if it has waited.
+    /// A future, polled with this waker. The key identifies its queue entry if it has waited.
     Future(&'a Waker, Option<WaiterKey>),
-    /// The holder of a ticket of the shared channel.
+    /// The holder of a permit of the shared channel.
     Ticket(u32),
 }
 
-/// What became of an attempt to send a call.
+/// The outcome of an attempt to send a call.
 #[derive(Debug)]
 pub(crate) enum Begun {
-    /// It is on its way, and is woken when its answer has come.
+    /// The call was sent. Its origin is notified when the response arrives.
     Sent(CallId),
-    /// It has to wait, under this key, and is woken.
+    /// The call has to wait, under this key, and is woken.
     Waiting(WaiterKey),
-    /// It has no room yet: the shared channel's own queue keeps it.
+    /// There is no capacity yet: the shared channel's own queue keeps the call.
     NoRoom,
-    /// It will never be sent.
+    /// The call will never be sent.
     Failed(CallError),
 }
 
-/// What there is for a call on its way.
+/// The result of polling a call in flight.
 #[derive(Debug)]
 pub(crate) enum Polled {
-    /// Nothing yet; it is woken.
+    /// There is no response yet. The origin is notified when there is.
     Pending,
-    /// Its answer was handed to `receive`.
+    /// The response was passed to `receive`.
     Received,
-    /// It has ended without one.
+    /// The call has ended without a response.
     Failed(CallError),
 }
 
-/// What a connected channel is made of.
+/// A new connection, from which a channel is built.
 #[derive(Debug)]
 pub(crate) struct Joined {
     pub(crate) link: LinkKey,
     pub(crate) session: ServerSession,
 }
 
-/// A driver, with the type of its transport erased.
+/// A driver with the type of its transport erased.
 pub(crate) trait Poller {
     fn connect(&self, address: &str, timeout: Duration) -> Result<Joined, ConnectError>;
     /// Sends a call, or queues it.
     fn begin(&self, link: LinkKey, call: Outgoing<'_>, asker: Asker<'_>) -> Begun;
-    /// Takes the answer of a call, if it has come, and hands the frame to `receive`.
+    /// Takes the response of a call, if it has arrived, and passes the frame to `receive`.
     fn poll_answer(
         &self,
         link: LinkKey,
@@ -87,27 +87,27 @@ pub(crate) trait Poller {
         asker: Asker<'_>,
         receive: &mut dyn FnMut(&[u8]),
     ) -> Polled;
-    /// A call's future goes away.
+    /// Abandons a call whose future is dropped.
     fn abandon(&self, link: LinkKey, call: CallId);
-    /// A waiting call's future goes away.
+    /// Removes a waiting call whose future is dropped.
     fn leave(&self, link: LinkKey, waiter: WaiterKey);
     fn hold(&self, link: LinkKey);
     fn let_go(&self, link: LinkKey);
     fn deadline_after(&self, timeout: Duration) -> Option<Instant>;
-    /// Takes a turn; whether it found anything to do.
+    /// Takes a turn. Returns true if it found anything to do.
     fn turn(&self) -> bool;
-    /// Sleeps until something comes; see [`Driver::sleep`].
+    /// Sleeps until there is something to do; see [`Driver::sleep`].
     fn sleep(&self, how_long: &dyn Fn() -> Option<Duration>);
     fn is_turning(&self) -> bool;
-    /// What `block_on` waits with.
+    /// Returns the waker of `block_on`.
     fn own_waker(&self) -> &OwnWaker;
     /// Runs `work` as a part of a turn.
     fn inside_turn(&self, work: &mut dyn FnMut());
     fn limits(&self) -> Limits;
     fn counters(&self) -> Counters;
-    /// What it counts.
+    /// Returns the poller's counters.
     fn tally(&self) -> &Arc<PollerTally>;
-    /// See [`Driver::publish`].
+    /// Updates the gauges; see [`Driver::publish`].
     fn publish(&self);
 }
 
@@ -128,7 +128,7 @@ impl Asker<'_> {
 }
 
 impl<T: Transport> Driver<T> {
-    /// What this side says of itself in a handshake.
+    /// Encodes this side's session parameters for a handshake.
     pub(crate) fn hello(&self) -> Vec<u8> {
         let max_in_flight = self.state.borrow().transport.limits().max_in_flight;
         ClientSession {
@@ -138,14 +138,14 @@ impl<T: Transport> Driver<T> {
         .encode_to_vec()
     }
 
-    /// Takes in a connection whose handshake `connect` carries out, or has carried out.
+    /// Adds a connection. `connect` performs its handshake, or has already performed it.
     pub(crate) fn join(
         &self,
         address: &str,
         connect: impl FnOnce(&mut T) -> Result<Connected, ConnectError>,
     ) -> Result<Joined, ConnectError> {
         let state = &mut *self.state.borrow_mut();
-        // For the server's credit frame.
+        // The receive for the server's credit frame.
         if !state.promise_receive() {
             return Err(no_receive_left(address));
         }
@@ -159,7 +159,8 @@ impl<T: Transport> Driver<T> {
         let session = match ServerSession::accept(&connected.session) {
             Ok(session) => session,
             Err(reason) => {
-                // Its end is reported for a connection that has no link; the promise ends here.
+                // The close event will find no link for this connection, so the promise is released
+                // here.
                 state.budget.give_back(1);
                 state.transport.close(connected.connection);
                 return Err(ConnectError::NotVerbline {
@@ -218,11 +219,11 @@ impl<T: Transport> Poller for Driver<T> {
             state.leave(link, asker.waiter());
             return Begun::Failed(never_sent(cause));
         }
-        // First come, first served: nobody overtakes those that wait.
+        // First come, first served: a new call must not overtake waiting ones.
         let is_turn = match asker {
             Asker::Future(waker, Some(waiter)) => entry.waiters.is_called_up(waiter, waker),
             Asker::Future(_, None) => entry.waiters.is_empty(),
-            // Its channel keeps the order.
+            // The shared channel keeps the order.
             Asker::Ticket(_) => true,
         };
         let stalls = &self.tally.stalls;
@@ -258,13 +259,14 @@ impl<T: Transport> Poller for Driver<T> {
         };
         drop(borrowed);
 
-        // The message's own code: nothing is borrowed, and if it panics, nothing is lost.
+        // The message's own code runs here: nothing is borrowed, and if it panics, nothing is lost.
         let body = &mut buf.as_mut()[HEADER_LEN..];
         let written = catch_unwind(AssertUnwindSafe(|| (call.write)(body)));
 
         let mut borrowed = self.state.borrow_mut();
         let state = &mut *borrowed;
-        // The call's future holds its channel, so the link is there, if it may have ended.
+        // The call's future holds its channel, so the link still exists, although it may have
+        // ended.
         let entry = &mut state.links[link.index()];
         let begun = (written.is_ok() && entry.ended.is_none())
             .then(|| entry.calls.begin(asker.waits(&self.own)))
@@ -291,7 +293,7 @@ impl<T: Transport> Poller for Driver<T> {
             entry.calls.set_timer(call_id, timer);
         }
         header.emit(buf.as_mut());
-        // If the connection has ended, that is the next event, and fails this call.
+        // If the connection has ended, the next event reports it and fails this call.
         let _ = state.transport.send(entry.id, buf);
         state.leave(link, asker.waiter());
         Begun::Sent(call_id)
@@ -307,7 +309,7 @@ impl<T: Transport> Poller for Driver<T> {
     ) -> Polled {
         let mut state = self.state.borrow_mut();
         let Some(entry) = state.links.get_mut(link.index()) else {
-            // It was sent, once.
+            // The link is gone, but the call had been sent.
             let cause = Cause::Disconnected(CloseReason::Local);
             return Polled::Failed(CallError::new(cause, Execution::MayHaveRun));
         };
@@ -326,7 +328,7 @@ impl<T: Transport> Poller for Driver<T> {
                 drop(state);
                 match answer {
                     Answer::Slot(buf) => {
-                        // Decoding is the message's own code: a panic must not take the slot along.
+                        // Decoding runs the message's own code: a panic must not leak the slot.
                         let received = catch_unwind(AssertUnwindSafe(|| receive(buf.as_ref())));
                         self.state.borrow_mut().release_answer(buf);
                         if let Err(panic) = received {
@@ -419,7 +421,7 @@ impl<T: Transport> Poller for Driver<T> {
 }
 
 impl<T: Transport> crate::driver::State<T> {
-    /// `stall` counts why.
+    /// Queues a call. `stall` counts the reason.
     fn wait(
         &mut self,
         link: LinkKey,

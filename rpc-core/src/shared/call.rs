@@ -1,4 +1,4 @@
-//! [`SharedCall`]: one call through a shared channel, as the caller's future.
+//! [`SharedCall`]: the caller's future of one call through a shared channel.
 
 use std::marker::PhantomData;
 use std::mem;
@@ -20,14 +20,14 @@ use crate::method::MethodSpec;
 use crate::stats::is_timed_here;
 use crate::waiters::WaiterKey;
 
-/// A call. It holds no device memory: what is on its way belongs to its poller and to its ticket, so it
-/// may be dropped or forgotten in every state.
+/// The future of a call. It may be dropped or leaked in any state, because it owns no device
+/// memory: the poller and the call permit own everything in flight.
 pub(super) struct SharedCall<'a, Req, Res> {
     shared: &'a Shared,
     method: &'static MethodSpec,
     request: Request<Req>,
     deadline: Option<Instant>,
-    /// When it began, if it is one of the calls that are timed.
+    /// Start time, if this call is sampled for latency.
     began: Option<Instant>,
     state: State<'a>,
     response: PhantomData<fn() -> Res>,
@@ -36,14 +36,14 @@ pub(super) struct SharedCall<'a, Req, Res> {
 #[derive(Clone, Copy)]
 enum State<'a> {
     New,
-    /// For a ticket.
+    /// Waiting for a permit.
     Waiting(&'a Lane, WaiterKey),
-    /// With the poller, under this ticket.
+    /// Submitted to the poller, with this permit.
     Submitted(&'a Lane, u32),
     Done,
 }
 
-// Nothing in it is ever pinned: its request is only borrowed.
+// No field is structurally pinned: the request is only borrowed.
 impl<Req, Res> Unpin for SharedCall<'_, Req, Res> {}
 
 impl<'a, Req, Res> SharedCall<'a, Req, Res> {
@@ -88,14 +88,14 @@ impl<Req: Message, Res: Message + Default> Future for SharedCall<'_, Req, Res> {
                     Poll::Ready(finish(lane, number, settled))
                 }
             },
-            // Polled again after it was ready, which the contract of futures leaves open.
+            // The future was polled after completion. The contract of `Future` permits any result.
             State::Done => Poll::Pending,
         }
     }
 }
 
 impl<'a, Req: Message, Res: Message + Default> SharedCall<'a, Req, Res> {
-    /// Gives the request to the poller, or waits for a ticket.
+    /// Submits the request to the poller, or waits for a permit.
     fn begin(
         &mut self,
         lane: &'a Lane,
@@ -115,13 +115,13 @@ impl<'a, Req: Message, Res: Message + Default> SharedCall<'a, Req, Res> {
                 let joined = matches!(self.state, State::New);
                 self.state = State::Waiting(lane, waiter);
                 if joined && self.deadline.is_some() {
-                    // The poller is to sleep no longer than until then.
+                    // Wakes the poller, so that it recomputes its sleep to end by this deadline.
                     lane.ring();
                 }
                 Poll::Pending
             }
             Wanted::Ticket(ticket) => {
-                // It is out of the queue, whatever the message's own code does now.
+                // The call has left the queue, whatever the message's own code does from here on.
                 self.state = State::Done;
                 self.submit(lane, ticket, lens, cx);
                 Poll::Pending
@@ -140,7 +140,7 @@ impl<'a, Req: Message, Res: Message + Default> SharedCall<'a, Req, Res> {
                 limit: usize::from(u16::MAX),
             });
         }
-        // Before a buffer is made for it. What the server's slots are too short for, the poller finds.
+        // Checked before a buffer is allocated. The poller checks the limit of the server's slots.
         let room = lane.limits.get()?.slot_len - HEADER_LEN;
         if lens.metadata + lens.message > room {
             return Some(Cause::RequestTooLong {
@@ -151,7 +151,7 @@ impl<'a, Req: Message, Res: Message + Default> SharedCall<'a, Req, Res> {
         None
     }
 
-    /// Encodes on this thread, and hands the bytes over.
+    /// Encodes the request on this thread and passes the bytes to the poller.
     fn submit(&mut self, lane: &'a Lane, ticket: Ticket, lens: RequestLens, cx: &mut Context<'_>) {
         let number = ticket.number;
         let mut guard = GiveBack {
@@ -189,14 +189,14 @@ impl<Req, Res> Drop for SharedCall<'_, Req, Res> {
             State::Waiting(lane, waiter) => lane.tickets.leave_queue(waiter),
             State::Submitted(lane, number) => {
                 lane.tickets.leave(number);
-                // It may lie in the backlog, for a poller that sleeps.
+                // The request may be in the backlog of a sleeping poller.
                 lane.ring();
             }
         }
     }
 }
 
-/// Decodes the answer on the caller's thread; the ticket is free for the next call.
+/// Decodes the response on the caller's thread and releases the permit for the next call.
 fn finish<Res: Message + Default>(
     lane: &Lane,
     number: u32,
@@ -211,7 +211,7 @@ fn finish<Res: Message + Default>(
     decode(guard.ticket.as_ref().map_or(&[], |ticket| &ticket.buf))
 }
 
-/// Gives a ticket back when it is dropped, also by a panic of the message's own code.
+/// Releases a permit when dropped, even if the message's own code panics.
 struct GiveBack<'a> {
     lane: &'a Lane,
     ticket: Option<Ticket>,
@@ -226,18 +226,19 @@ impl Drop for GiveBack<'_> {
 }
 
 impl Lane {
-    /// Hands a request to the poller. The queue has room: there are as many places as tickets.
+    /// Submits a request to the poller. The queue has capacity, because it has one entry per
+    /// permit.
     fn submit(&self, submission: Submission) {
         let number = submission.ticket.number;
         if self.submissions.try_send(submission).is_ok() {
             self.ring();
-            // After the fence in there. A poller that ends sets the flag, and then takes what is in the
-            // queue: either it finds this submission, or this look finds the flag.
+            // This load follows the fence in `ring`. A poller that ends sets the flag and then
+            // drains the queue: either the drain finds this submission, or this load sees the flag.
             if !self.is_over.load(Ordering::Relaxed) {
                 return;
             }
         }
-        // The poller's thread has ended, which only a panic of this library's brings about.
+        // The poller's thread has ended, which only a panic in this library can cause.
         let cause = Cause::NotConnected {
             address: self.address.clone(),
             latest: None,
@@ -251,13 +252,13 @@ impl Lane {
         }
     }
 
-    /// Wakes the poller, should it sleep.
+    /// Wakes the poller if it sleeps.
     pub(super) fn ring(&self) {
         match self.bell.get() {
             Some(bell) => bell.ring(),
-            // It has not begun. What it is to find was put before this fence, and it looks after one
-            // of its own that comes after its bell is there: if this look misses the bell, that look
-            // finds what was put.
+            // The poller has not started. The work was stored before this fence, and the poller
+            // checks for work after a fence of its own that follows the store of its bell: if this
+            // load misses the bell, the poller's check finds the work.
             None => {
                 fence(Ordering::SeqCst);
                 if let Some(bell) = self.bell.get() {
