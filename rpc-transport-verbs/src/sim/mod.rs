@@ -6,11 +6,9 @@
 //! | in a process | in a simulation |
 //! | --- | --- |
 //! | its memory, sockets, links, rings, contexts, transports and drivers | the same |
-//! | its threads: pollers, engine, async events | steps, which [`World`] takes in an order that the
-//! seed determines |
+//! | its threads: pollers, engine, async events | steps, which [`World`] takes in an order that the seed determines |
 //! | its clock | [`World::advance`] moves it |
-//! | TCP: the handshake, and the liveness socket | the two halves of the handshake exchange values;
-//! a [`SimulatedLine`] is closed by hand |
+//! | TCP: the handshake, and the liveness socket | the two halves of the handshake exchange values; a [`SimulatedLine`] is closed by hand |
 //! | its death | [`Point`]: between any two stores that a peer can see |
 //!
 //! A thread-local variable holds the simulation: its hooks are deep in the device, and a build

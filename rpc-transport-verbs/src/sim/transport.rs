@@ -23,7 +23,8 @@ use crate::handshake::Offer;
 use crate::mailbox::LineKey;
 use crate::transport::{RecvBuf, SendBuf, VerbsTransport};
 
-/// The real transport of a simulated process; its handshake is simulated, and it never sleeps.
+/// The real transport of a simulated process. Its handshake is simulated, and the world simulates
+/// its sleep.
 pub struct SimulatedTransport {
     pub(super) verbs: VerbsTransport,
     pub(super) life: Rc<Life>,

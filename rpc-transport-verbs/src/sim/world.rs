@@ -57,7 +57,7 @@ struct Process {
     life: Rc<Life>,
     /// Rounds for which its poller, its engine and its event thread do nothing.
     stalled: [Cell<u32>; 3],
-    /// Time since which its poller has been asleep.
+    /// Start of its poller's current sleep.
     asleep: Cell<Option<Instant>>,
     /// Number of times its poller found work after a sleep that this work should have ended.
     slept_through: Cell<u64>,
@@ -380,7 +380,7 @@ impl World {
         });
     }
 
-    /// Injects the faults that affect connections and processes, if their turn has come.
+    /// Injects the faults that affect connections and processes, at their rates.
     pub fn strike(&self) {
         let (simulation, random) = (&self.simulation, &self.simulation.random);
         if simulation.strikes(Fault::Death) {

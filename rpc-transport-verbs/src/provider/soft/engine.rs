@@ -30,7 +30,7 @@ use super::wake::DomainReadyBits;
 use super::wake_file::WakeFile;
 
 /// Time between two ticks. It is short compared with the 67 ms of the default acknowledgement timer
-/// and with the patience of a sender whose peer is stalled. The work of a tick takes about a
+/// and with the time that a sender waits for a stalled peer. The work of a tick takes about a
 /// microsecond. The wakeup costs more: a few microseconds, or 20 in a virtual machine, 200 times a
 /// second.
 const TICK: Duration = Duration::from_millis(5);

@@ -20,8 +20,8 @@ impl State {
         self.fail_from_here(place, first);
     }
 
-    /// As [`fail`](Self::fail), when acknowledged sends have already been completed as far as
-    /// possible.
+    /// Does the same as [`fail`](Self::fail), when acknowledged sends have already been completed as
+    /// far as possible.
     pub(super) fn fail_from_here(&mut self, place: u32, first: Option<CompletionStatus>) {
         self.disconnect(place);
         let qp = &mut self.queue_pairs[place as usize];

@@ -152,8 +152,8 @@ impl Side {
         let kind = script.byte();
         let len = usize::from(script.short()) % PAGE;
         // An address and key of this side's own region. For a queue pair connected to itself it is
-        // the peer's region; elsewhere the peer has no such key, but both contexts number their
-        // keys alike.
+        // the peer's region; elsewhere the peer has no such key, although both contexts use the
+        // same key indices.
         let mut remote = self.exposed.remote(usize::from(script.short()) % PAGE);
         remote.key.0 ^= u32::from(kind >> 4);
         remote.addr ^= u64::from(step & 64) << 8;

@@ -359,7 +359,7 @@ impl SoftQueuePair {
             };
             let (word, prefix, len) = message.emit();
             let next = sender.next();
-            // SAFETY: the request has no parts, so there is no memory for the caller to guarantee.
+            // SAFETY: the request has no parts, so `send_request` reads no memory but the prefix.
             unsafe { sender.send_request(word, &prefix[..len], std::iter::empty(), 0) };
             sender.set_held(true);
             self.outstanding.staged += u64::from(piece.is_staged);

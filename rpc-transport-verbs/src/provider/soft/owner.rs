@@ -1,7 +1,7 @@
 //! Mutual exclusion for a context: one word, acquired for a bounded batch of work.
 //!
-//! Run the loom models of this module, `commit`, `wake` and `ring::closed` with `RUSTFLAGS="--cfg
-//! loom" cargo test -p rpc-transport-verbs --release --lib loom`.
+//! Run the loom models of this module, `commit`, `wake` and `ring::closed` with
+//! `RUSTFLAGS="--cfg loom" cargo test -p rpc-transport-verbs --release --lib loom`.
 
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};

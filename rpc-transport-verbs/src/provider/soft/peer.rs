@@ -21,7 +21,7 @@ pub(super) struct Peer {
 #[derive(Debug, Default)]
 struct Memory {
     arenas: HashMap<u64, Arc<Mapping>>,
-    /// The bells of the peer's contexts; each lives as long as a ring to the context.
+    /// The [`ContextBell`]s of the peer's contexts; each lives as long as a ring to the context.
     bells: HashMap<u32, Weak<ContextBell>>,
 }
 
@@ -62,8 +62,8 @@ impl Peer {
         self.memory().arenas.get(&number).cloned()
     }
 
-    /// Returns the bell of one of the peer's contexts. Calls `make` to create it if it is not known
-    /// yet.
+    /// Returns the [`ContextBell`] of one of the peer's contexts. Calls `make` to create it if it
+    /// is not known yet.
     pub(super) fn bell(
         &self,
         context: u32,

@@ -11,7 +11,7 @@
 //! │ address  │ key   │ of a READ: len, total, place    │ bytes, or         │  the payload, little endian
 //! │          │       │ of an atomic: two operands      │ descriptors       │
 //! └──────────┴───────┴─────────────────────────────────┴───────────────────┘
-//!   a SEND has neither of the first two fields
+//!   a SEND has no address and no key
 //! ```
 //!
 //! The response to a READ or an atomic goes into the request's own slot, over its payload, before

@@ -73,8 +73,8 @@ pub(super) unsafe fn gather(elements: &[Sge]) -> Option<Vec<u8>> {
     let mut to = NonNull::from(&mut *bytes).cast::<u8>();
     for element in elements {
         let len = element.len as usize;
-        // SAFETY: the caller guarantees the element; the lengths of all elements add up to the
-        // vector's length.
+        // SAFETY: the caller guarantees the conditions of `copy_shared` for the element; the
+        // lengths of all elements add up to the vector's length.
         unsafe {
             copy_shared(element.addr, to, len);
             to = to.add(len);

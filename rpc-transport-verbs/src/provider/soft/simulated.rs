@@ -23,7 +23,8 @@ pub(crate) struct SimulatedProcess {
     engine: RefCell<Engine>,
 }
 
-/// Kills a simulated process: from then on its calls to the device fail and have no effect.
+/// Handle that kills a simulated process. A killed process's calls to the device fail and have no
+/// effect.
 #[derive(Clone)]
 pub(crate) struct Killer(Arc<Node>);
 

@@ -44,13 +44,13 @@ struct Bound {
     only_through: Option<QpNum>,
 }
 
-/// A remote access to memory of this context, and the queue pair that requested it.
+/// A remote access to memory of this context, and the queue pair that received the request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RemoteRequest {
     pub(super) memory: RemoteMemory,
     pub(super) len: u64,
     pub(super) needs: Access,
-    /// Protection domain of the queue pair that received the request.
+    /// Protection domain and number of the queue pair that received the request.
     pub(super) domain: u32,
     pub(super) qp_num: QpNum,
 }

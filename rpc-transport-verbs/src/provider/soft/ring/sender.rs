@@ -30,7 +30,7 @@ pub(in super::super) struct RingSender {
     bell: Bell,
 }
 
-/// Notifies a context that does not poll its rings, and wakes it if it sleeps.
+/// Handle that notifies a context that does not poll its rings, and wakes it if it sleeps.
 #[derive(Debug)]
 pub(in super::super) struct ContextBell {
     bits: Mapping,
@@ -53,7 +53,7 @@ impl ContextBell {
     }
 }
 
-/// Notifies a context about one of its rings.
+/// Handle that notifies a context about one of its rings.
 #[derive(Clone, Debug)]
 pub(in super::super) struct Bell {
     context: Arc<ContextBell>,

@@ -13,7 +13,7 @@ use crate::provider::soft::shared_memory::{PeerAccess, SharedMemory};
 use crate::provider::soft::wake::DomainReadyBits;
 use crate::provider::soft::wake_file::WakeFile;
 
-/// Both halves of one ring, mapped twice, as in two processes.
+/// Returns both halves of one ring, mapped twice, as in two processes.
 fn pair(psn: u32) -> (RingSender, RingReceiver) {
     let receiver = RingReceiver::new(psn, false).unwrap();
     let fd = receiver.fd().try_clone_to_owned().unwrap();
