@@ -206,7 +206,8 @@ impl OutgoingLink {
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, reason));
         }
         // A stopped peer does not read its socket: connecting a queue pair to it fails after this
-        // time, which is longer than any scheduling delay and shorter than people are willing to wait.
+        // time, which is longer than any scheduling delay and shorter than people are willing to
+        // wait.
         sockopt::set_socket_timeout(
             &socket,
             sockopt::Timeout::Send,

@@ -1,4 +1,4 @@
-//! What this process knows of a process that it communicates with.
+//! The state that this process keeps about a process that it communicates with.
 
 use std::collections::HashMap;
 use std::io;

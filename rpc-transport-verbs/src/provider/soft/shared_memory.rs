@@ -24,7 +24,7 @@ pub(super) struct Mapping {
 
 // SAFETY: a mapping is an address range of the process and is the same from every thread.
 unsafe impl Send for Mapping {}
-// SAFETY: as above; a shared reference only gives access to a raw pointer.
+// SAFETY: a shared reference to a mapping only gives access to a raw pointer and a length.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {

@@ -331,7 +331,7 @@ pub(super) struct CompletionRing {
     pub(super) number: u32,
 }
 
-/// What the next completion triggers. All cases share one field, so that a completion of a queue
+/// The effect of the next completion. All cases share one field, so that a completion of a queue
 /// that no thread waits for pays for one comparison, armed or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Watch {

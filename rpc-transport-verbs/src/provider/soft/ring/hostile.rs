@@ -1,4 +1,4 @@
-//! What a hostile peer can do to a ring: forged writes, interleaved with the work of both halves.
+//! Attacks of a hostile peer on a ring: forged writes, interleaved with the work of both halves.
 
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
