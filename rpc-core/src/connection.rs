@@ -465,7 +465,7 @@ mod tests {
                 }
                 prop_assert!(client.requests_allowed() <= server.window_len());
                 prop_assert!(server.going_away || server.window_len() >= initial);
-                // The state that the server considers finished is final.
+                // When the server considers the connection finished, no request is left anywhere.
                 if server.going_away && server.is_finished() {
                     let requests = to_server.iter().filter(|frame| frame.kind == FrameKind::Request);
                     prop_assert_eq!((requests.count(), held, running), (0, 0, 0));

@@ -1,18 +1,19 @@
-//! [`Driver`]: what one poller's thread does, turn by turn.
+//! [`Driver`]: the work of one poller's thread, turn by turn.
 //!
-//! A turn, in the order of its steps:
+//! The steps of a turn, in order:
 //!
-//! 1. [`Driver::turn`] flushes what was sent since the last turn, and polls the transport; responses
-//!    that waited for a send slot are the first to get those that this brought back;
-//! 2. each frame is checked and routed ([`Driver::receive`]): an answer to the call that waits for
-//!    it, a request to its handler (`serve.rs`);
-//! 3. handlers that were woken go on (`serve.rs`);
-//! 4. what had to wait is tried again: calls without a credit; credits that no response carried;
+//! 1. [`Driver::turn`] flushes what was sent since the last turn and polls the transport. Responses
+//!    that waited for a send slot get the slots that this poll freed first;
+//! 2. each frame is validated and routed ([`Driver::receive`]): a response to its waiting call, a
+//!    request to its handler (`serve.rs`);
+//! 3. woken handlers are polled (`serve.rs`);
+//! 4. deferred work is retried: calls without a credit, credits that no response carried,
 //!    deadlines;
 //! 5. one flush.
 //!
-//! The state is borrowed for the steps between the user's code, never across it: decoding, handlers,
-//! wakers and destructors all run while nothing is borrowed, so they may call back into the poller.
+//! The state is borrowed only between calls of application code, never across one: decoding,
+//! handlers, wakers and destructors all run while nothing is borrowed, so they may call back into
+//! the poller.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -42,77 +43,78 @@ use crate::transport::{
 use crate::waiters::{WaiterKey, Waiters};
 use crate::watchdog::AtWork;
 
-/// Names a connection in the driver, for as long as anybody holds a channel to it.
+/// Identifies a connection in the driver for as long as a channel to it exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LinkKey(pub(crate) u32);
 
-/// What may be done with a link.
+/// The state of a link, which determines the operations it permits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LinkStanding {
-    /// It takes calls.
+    /// It accepts calls.
     Up,
-    /// Calls under way finish; it takes no new ones.
+    /// Calls in flight continue; it accepts no new ones.
     GoingAway,
-    /// It has ended, and its calls have or are about to.
+    /// It has ended, and its calls have ended or are about to.
     Ended,
 }
 
-/// Turns between two looks at the clock while deadlines are pending: a look costs about as much as
-/// an empty poll, and a busy poller takes 64 turns in a few microseconds.
+/// Turns between two clock reads while deadlines are pending. A read costs about as much as an
+/// empty poll, and a busy poller takes 64 turns in a few microseconds.
 const TURNS_PER_CLOCK: u32 = 64;
 
-/// One poller's connections, calls and tasks, over its transport.
+/// The connections, calls and tasks of one poller, over its transport.
 pub(crate) struct Driver<T: Transport> {
     pub(crate) state: RefCell<State<T>>,
     pub(crate) methods: RefCell<Methods>,
     pub(crate) tasks: RefCell<Tasks>,
     pub(crate) clock: Clock,
-    /// What `block_on` waits with.
+    /// The waker of `block_on`.
     pub(crate) own: OwnWaker,
-    /// Rung by who brings this poller something from another thread.
+    /// Notified by other threads that have work for this poller.
     pub(crate) bell: Arc<Doorbell>,
     /// Read by the server's watchdog.
     pub(crate) at_work: Arc<AtWork>,
-    /// What this poller counts, for any thread to read.
+    /// This poller's counters, readable from any thread.
     pub(crate) tally: Arc<PollerTally>,
-    /// The same as in the tasks: looked at by every turn.
+    /// The same queue as in `tasks`, because every turn checks it.
     pub(crate) ready: Arc<ReadyQueue>,
     turning: Cell<bool>,
     turns: Cell<u32>,
-    /// When the present batch was polled, if a frame of it or of the one before has a deadline.
+    /// When the current batch was polled, if a frame of this batch or the previous one has a
+    /// deadline.
     polled_at: Cell<Option<Instant>>,
     saw_deadline: Cell<bool>,
 }
 
-/// What is borrowed between the user's code.
+/// The state that is borrowed between calls of application code.
 pub(crate) struct State<T: Transport> {
     pub(crate) transport: T,
-    /// The driver's.
+    /// Shared with the driver.
     pub(crate) tally: Arc<PollerTally>,
-    /// What the latest poll brought; kept for its memory.
+    /// The events of the latest poll; kept to reuse the allocation.
     events: Vec<Event<T::RecvBuf>>,
     pub(crate) links: Slab<Link<T::RecvBuf>>,
-    /// From the transport's index of a connection to its link.
+    /// Maps the transport's connection index to the link.
     routes: Vec<Option<(ConnectionId, LinkKey)>>,
     pub(crate) budget: ReceiveBudget,
     pub(crate) timers: Timers<TimerTarget>,
-    /// Responses that found no send slot, oldest first.
+    /// Responses that found no free send slot, oldest first.
     pub(crate) blocked: VecDeque<Blocked>,
-    /// Links that owe credits which no response carried, each once.
+    /// Links that owe credits that no response carried, each at most once.
     pub(crate) owing: Vec<LinkKey>,
-    /// Connections that the admission may still let in, and what each is granted at first: growing
-    /// windows leave that much of the budget alone.
+    /// Connections that the admission may still accept, and the initial window of each. Growing
+    /// windows leave this part of the budget free.
     expected: u32,
     initial_window: u32,
-    /// Links on which calls wait.
+    /// Links with waiting calls.
     pub(crate) waiting: Vec<LinkKey>,
-    /// When [`Driver::on_idle`] last looked.
+    /// Time of the latest check by [`Driver::on_idle`].
     pub(crate) idle_looked_at: Option<Instant>,
     /// The server has begun to shut down.
     pub(crate) going_away: bool,
-    /// Wakers to wake as soon as the state is no longer borrowed.
+    /// Wakers to call as soon as the state is no longer borrowed.
     wakers: Vec<Waker>,
-    /// Tickets of a shared channel whose calls have something to look at.
+    /// Permits of a shared channel whose calls have to be polled.
     pub(crate) settled: Vec<u32>,
 }
 
@@ -122,27 +124,27 @@ pub(crate) struct Link<B> {
     pub(crate) connection: Connection,
     pub(crate) calls: CallTable<B>,
     pub(crate) waiters: Waiters,
-    /// Channels that name this link; the server's side has none.
+    /// Number of channels that use this link. Zero on the server's side.
     pub(crate) handles: u32,
-    /// The client's side: the server has said that it shuts down. No call is begun any more.
+    /// Client: the server has announced its shutdown, so no more calls are started.
     pub(crate) going_away: bool,
-    /// Since when no call was begun, as far as [`Driver::on_idle`] has noticed.
+    /// Since when no call has been started, as far as [`Driver::on_idle`] has observed.
     pub(crate) idle_since: Option<Instant>,
-    /// Set when this side has decided to end it, and for good when the transport has.
+    /// Set when this side has decided to close the connection, or when the transport has closed it.
     pub(crate) ended: Option<CloseReason>,
     closed: bool,
-    /// It is among those that owe credits.
+    /// True if the link is in `State::owing`.
     pub(crate) owes: bool,
     permit: Option<Permit>,
 }
 
-/// What a deadline ends.
+/// The object of a deadline.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum TimerTarget {
     Call(LinkKey, CallId),
     Waiter(LinkKey, WaiterKey),
     Task(TaskKey),
-    /// Of a shared channel, not sent yet.
+    /// A call of a shared channel that has not been sent yet.
     Ticket(u32),
 }
 
@@ -192,7 +194,8 @@ impl<T: Transport> Driver<T> {
         }
     }
 
-    /// Whether this thread is inside a turn, or inside `block_on`, which takes the turns itself.
+    /// Returns true if this thread is inside a turn, or inside `block_on`, which takes the turns
+    /// itself.
     pub(crate) fn is_turning(&self) -> bool {
         self.turning.get()
     }
@@ -203,33 +206,35 @@ impl<T: Transport> Driver<T> {
         work()
     }
 
-    /// One turn; whether it found anything to do. Returns at once if this thread is inside one.
+    /// Takes one turn. Returns true if it found anything to do. Returns false at once if this
+    /// thread is already inside a turn.
     pub(crate) fn turn(&self) -> bool {
         !self.turning.get() && self.as_part_of_a_turn(|| self.take_turn())
     }
 
-    // Into each of its callers: the turn that finds nothing is most of what a busy poller does.
+    // Inlined into each caller, because a busy poller mostly takes turns that find nothing.
     #[inline(always)]
     fn take_turn(&self) -> bool {
         let turns = self.tally.turns.taken.add(1);
         if turns.is_multiple_of(TURNS_PER_PUBLICATION) {
             self.publish();
-            // Before a sleep it is done too, but a busy poller never sleeps.
+            // Also done before a sleep, but a busy poller never sleeps.
             self.on_idle(self.clock.now());
         }
         let (mut events, any_blocked) = {
             let state = &mut *self.state.borrow_mut();
             state.transport.flush();
             state.transport.poll(&mut state.events);
-            // Most turns of a busy poller end here, and how soon they do is a part of every answer's
-            // latency: what has arrived just after a look waits for the next one.
+            // Most turns of a busy poller end here. Their duration is a part of every response's
+            // latency, because a frame that arrives just after a poll waits for the next one.
             if state.has_nothing_to_do() && !self.ready.is_any() {
                 return false;
             }
             (std::mem::take(&mut state.events), !state.blocked.is_empty())
         };
         if any_blocked {
-            // Before those to come: the slots that this poll brought back are for the oldest.
+            // Before the new requests: the slots that this poll freed belong to the oldest
+            // responses.
             self.retry_blocked_responses();
         }
         let found_any = !events.is_empty();
@@ -237,7 +242,7 @@ impl<T: Transport> Driver<T> {
             self.tally.turns.busy.add(1);
         }
         if found_any {
-            // Asked for in the batch before: it will be asked for in this one.
+            // The previous batch needed the time, so this one probably does too: read it now.
             let timed = self.polled_at.get().is_some();
             self.polled_at.set(None);
             if timed && self.saw_deadline.take() {
@@ -263,7 +268,7 @@ impl<T: Transport> Driver<T> {
         found_any
     }
 
-    /// When the frame with a deadline that is being handled arrived, as nearly as is known.
+    /// Returns the approximate arrival time of the current frame, which has a deadline.
     pub(crate) fn arrival_of_timed(&self) -> Instant {
         self.saw_deadline.set(true);
         self.arrival()
@@ -284,7 +289,7 @@ impl<T: Transport> Driver<T> {
             .route(id)
             .filter(|key| state.links[key.index()].ended.is_none())
         else {
-            // Ended by this side, and the peer does not know it yet.
+            // This side has closed the connection, and the peer does not know yet.
             state.transport.release(buf);
             return;
         };
@@ -297,7 +302,7 @@ impl<T: Transport> Driver<T> {
             return state.violate(key, buf, error);
         }
         if header.going_away && !std::mem::replace(&mut link.going_away, true) {
-            // Calls that wait are called up to find that, and the credits given back.
+            // Waiting calls are woken to fail with this error, and the credits are returned.
             tracing::debug!(connection = %id, "the server is shutting down");
             if !std::mem::replace(&mut link.owes, true) {
                 state.owing.push(key);
@@ -374,7 +379,7 @@ impl<T: Transport> Driver<T> {
         }
     }
 
-    /// Ends what has taken longer than it was allowed to.
+    /// Ends everything whose deadline has passed.
     pub(crate) fn expire_deadlines(&self) {
         let now = self.clock.now();
         loop {
@@ -411,7 +416,8 @@ impl<T: Transport> Driver<T> {
         }
     }
 
-    /// The last channel to a link has gone: it ends when its calls have.
+    /// Closes a link, because its last channel was dropped. It is removed when its calls have
+    /// ended.
     pub(crate) fn close_link(&self, key: LinkKey) {
         let mut borrowed = self.state.borrow_mut();
         let state = &mut *borrowed;
@@ -426,7 +432,7 @@ impl<T: Transport> Driver<T> {
         drop(reaped);
     }
 
-    /// What may be done with a link.
+    /// Returns the state of a link.
     pub(crate) fn standing_of(&self, key: LinkKey) -> LinkStanding {
         match self.state.borrow().links.get(key.index()) {
             Some(link) if link.ended.is_none() && link.going_away => LinkStanding::GoingAway,
@@ -435,13 +441,13 @@ impl<T: Transport> Driver<T> {
         }
     }
 
-    /// Why a link has ended, if it has.
+    /// Returns the reason that a link has ended, if it has.
     pub(crate) fn end_of(&self, key: LinkKey) -> Option<CloseReason> {
         let state = self.state.borrow();
         state.links.get(key.index())?.ended.clone()
     }
 
-    /// Calls of a link that have not ended, for their peers or for who made them.
+    /// Returns the number of a link's calls whose response has not arrived or has not been taken.
     pub(crate) fn calls_under_way(&self, key: LinkKey) -> usize {
         let state = self.state.borrow();
         state
@@ -450,7 +456,7 @@ impl<T: Transport> Driver<T> {
             .map_or(0, |link| link.calls.len())
     }
 
-    /// The server shuts down: its clients are told, those to come as well.
+    /// Begins the server's shutdown: announces it to current clients and to any accepted later.
     pub(crate) fn go_away(&self) {
         let state = &mut *self.state.borrow_mut();
         state.going_away = true;
@@ -471,7 +477,7 @@ impl<T: Transport> Driver<T> {
         state.transport.flush();
     }
 
-    /// Whether no client has anything to send any more, or to be answered.
+    /// Returns true if no client can send further requests or still expects a response.
     pub(crate) fn are_clients_finished(&self) -> bool {
         let state = self.state.borrow();
         let mut links = state.links.iter();
@@ -480,7 +486,7 @@ impl<T: Transport> Driver<T> {
         })
     }
 
-    /// Ends every connection, for a poller that stops.
+    /// Closes all connections, for a poller that stops.
     pub(crate) fn close_all(&self) {
         let state = &mut *self.state.borrow_mut();
         for (_, link) in &mut state.links {
@@ -491,7 +497,7 @@ impl<T: Transport> Driver<T> {
         }
     }
 
-    /// Whether nothing is under way: no connection is left.
+    /// Returns true if no connection is open.
     pub(crate) fn is_closed(&self) -> bool {
         self.state
             .borrow()
@@ -500,7 +506,7 @@ impl<T: Transport> Driver<T> {
             .all(|(_, link)| link.closed)
     }
 
-    /// What is under way, in words: nothing when all calls have ended.
+    /// Describes everything that is in flight: empty when all calls have ended.
     #[cfg(feature = "test-util")]
     pub(crate) fn leftovers(&self) -> Vec<String> {
         let state = self.state.borrow();
@@ -533,14 +539,15 @@ impl<T: Transport> Driver<T> {
         left
     }
 
-    /// Whether a response is still owed to some client.
+    /// Returns true if a client is still owed a response.
     pub(crate) fn is_serving(&self) -> bool {
         self.tasks.borrow().parked() > 0 || !self.state.borrow().blocked.is_empty()
     }
 }
 
 impl<T: Transport> State<T> {
-    /// Whether a turn that has polled may end: nothing has come, and nothing waits.
+    /// Returns true if a turn may end after its poll, because nothing has arrived and nothing
+    /// waits.
     #[inline]
     fn has_nothing_to_do(&self) -> bool {
         self.events.is_empty()
@@ -578,14 +585,14 @@ impl<T: Transport> State<T> {
         key
     }
 
-    /// Adds the client's side of a connection that the transport has made.
+    /// Adds the client's side of a connection that the transport has established.
     pub(crate) fn add_client(&mut self, id: ConnectionId, connection: Connection) -> LinkKey {
         self.tally.connections.connected.add(1);
         self.add(id, connection, None)
     }
 
     fn accept(&mut self, id: ConnectionId, admitted: Admitted) {
-        // Both are this side's own bytes, or checked by the admission: they decode.
+        // These are this side's own bytes, so they decode.
         let Ok(session) = crate::session::ServerSession::accept(&admitted.server_session) else {
             return self.transport.close(id);
         };
@@ -598,7 +605,7 @@ impl<T: Transport> State<T> {
         let key = self.add(id, connection, Some(admitted.permit));
         self.tally.connections.accepted.add(1);
         if self.going_away {
-            // Admitted just before the listener was closed.
+            // The client was admitted just before the listener was closed.
             self.links[key.index()].connection.go_away();
             self.owe(key);
         }
@@ -606,7 +613,8 @@ impl<T: Transport> State<T> {
         tracing::debug!(connection = %id, window = session.initial_credits, "accepted a client");
     }
 
-    /// The peer broke a rule: its connection ends, and nothing else does.
+    /// Closes the connection of a peer that violated the protocol. Other connections are
+    /// unaffected.
     fn violate(&mut self, key: LinkKey, buf: T::RecvBuf, error: ProtocolError) {
         self.transport.release(buf);
         let link = &mut self.links[key.index()];
@@ -615,7 +623,7 @@ impl<T: Transport> State<T> {
         self.transport.close(link.id);
     }
 
-    /// The transport has ended the connection: every call on it ends. Wakers are collected.
+    /// Ends all calls of a connection that the transport has closed. Collects the wakers to call.
     fn close(&mut self, id: ConnectionId, reason: CloseReason, own: &Waker) -> Option<LinkKey> {
         let key = self.route(id)?;
         self.routes[id.index as usize] = None;
@@ -642,8 +650,8 @@ impl<T: Transport> State<T> {
         Some(key)
     }
 
-    /// Forgets a link that has ended on both ends: in the transport and for its channels. It is to
-    /// be dropped when nothing is borrowed, for the wakers in it.
+    /// Removes a link that has ended in the transport and that no channel uses. The caller must
+    /// drop the returned link while nothing is borrowed, because it contains wakers.
     #[must_use]
     fn reap(&mut self, key: LinkKey) -> Option<Link<T::RecvBuf>> {
         let link = self.links.get(key.index())?;
@@ -651,8 +659,8 @@ impl<T: Transport> State<T> {
             return None;
         }
         let mut link = self.links.remove(key.index());
-        // Nobody can come for what is left any more: a call's future holds its channel, so these
-        // were forgotten.
+        // The remaining entries belong to leaked futures: a call's future holds its channel, so no
+        // future can poll them any more.
         for timer in link.waiters.timers() {
             self.timers.cancel(timer);
         }
@@ -666,13 +674,13 @@ impl<T: Transport> State<T> {
         Some(link)
     }
 
-    /// Receives that windows may grow by: what is not set aside for connections yet to come.
+    /// Returns the receives by which windows may grow: those not set aside for future connections.
     pub(crate) fn free_for_growth(&self) -> u32 {
         let set_aside = self.expected.saturating_mul(self.initial_window + 1);
         self.budget.left().saturating_sub(set_aside)
     }
 
-    /// A request's credit is owed, and no response carries it now.
+    /// Records that the credit of a request is owed and that no response carries it now.
     pub(crate) fn owe(&mut self, key: LinkKey) {
         if let Some(link) = self.links.get_mut(key.index())
             && !std::mem::replace(&mut link.owes, true)
@@ -681,7 +689,7 @@ impl<T: Transport> State<T> {
         }
     }
 
-    /// Gives the slot of an answer back, with the promise that was made for it.
+    /// Releases the slot of a response, and the promise made for it.
     pub(crate) fn release_answer(&mut self, buf: T::RecvBuf) {
         self.transport.release(buf);
         self.budget.give_back(1);
@@ -693,8 +701,8 @@ impl<T: Transport> State<T> {
         }
     }
 
-    /// Takes the promise of a receive for an answer. When none is left, answers that nobody has
-    /// come for yet are copied out of their slots first.
+    /// Promises a receive for a response. If none is left, first copies responses that have not
+    /// been taken yet out of their slots.
     pub(crate) fn promise_receive(&mut self) -> bool {
         if self.budget.take(1) {
             return true;
@@ -715,7 +723,8 @@ impl<T: Transport> State<T> {
             let Some(link) = links.get_mut(key.index()) else {
                 return false;
             };
-            // On a link that has ended or is about to, all: they find that they were never sent.
+            // On a link that has ended or is about to, wake all waiters, so that they fail as never
+            // sent.
             let room = if link.ended.is_some() || link.going_away {
                 u32::MAX
             } else {
@@ -728,7 +737,7 @@ impl<T: Transport> State<T> {
 
     pub(crate) fn send_owed_credits(&mut self) {
         let (links, transport) = (&mut self.links, &mut self.transport);
-        // Each is tried once: one whose peer takes nothing must not hold up the others.
+        // Each is tried once: a link whose peer receives nothing must not hold up the others.
         self.owing.retain(|key| {
             let Some(link) = links.get_mut(key.index()) else {
                 return false;
@@ -738,7 +747,8 @@ impl<T: Transport> State<T> {
                 return false;
             }
             if !link.connection.wants_credit_frame() {
-                // A client that is to be told of the server's end, and cannot be yet, is not forgotten.
+                // If a client has yet to be notified of the shutdown and cannot be now, keep the
+                // link.
                 link.owes = link.connection.has_to_tell();
                 return link.owes;
             }
@@ -747,7 +757,7 @@ impl<T: Transport> State<T> {
                     let header = link.connection.poll_header(FrameKind::Credit, CallId(0), 0);
                     header.emit(buf.as_mut());
                     self.tally.credits.frames_sent.add(1);
-                    // If the connection has ended, so have its credits.
+                    // If the connection has ended, its credits no longer matter.
                     let _ = transport.send(link.id, buf);
                 }
                 Err(ReserveError::NoSlot) => link.owes = true,
@@ -758,7 +768,7 @@ impl<T: Transport> State<T> {
     }
 }
 
-/// Notes down who is to be told that a call has ended, for when nothing is borrowed.
+/// Records the target to notify of the end of a call, for when nothing is borrowed.
 fn collect(waiting: WhoWaits, own: &Waker, wakers: &mut Vec<Waker>, settled: &mut Vec<u32>) {
     match waiting {
         WhoWaits::Nobody => {}
@@ -769,7 +779,7 @@ fn collect(waiting: WhoWaits, own: &Waker, wakers: &mut Vec<Waker>, settled: &mu
 }
 
 impl<B> Link<B> {
-    /// Only the server's side holds a place that the admission gave.
+    /// Returns true if this is the server's side. Only that side holds a permit of the admission.
     pub(crate) fn is_server(&self) -> bool {
         self.permit.is_some()
     }
@@ -777,7 +787,7 @@ impl<B> Link<B> {
 
 #[cfg(feature = "test-util")]
 impl<B> Link<B> {
-    /// Receives promised to the peer while no call is under way.
+    /// Returns the number of receives promised to the peer while no call is in flight.
     fn promised(&self) -> u32 {
         if self.closed {
             0
@@ -798,7 +808,7 @@ impl LinkKey {
     }
 }
 
-/// Marks this thread as inside a turn until it is dropped, also by a panic.
+/// Marks this thread as inside a turn until dropped, even by a panic.
 struct TurnMark<'a> {
     turning: &'a Cell<bool>,
     before: bool,

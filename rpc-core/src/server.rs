@@ -1,8 +1,8 @@
 //! [`Server`]: services, pollers and a listener.
 //!
 //! [`ServerBuilder::bind`] starts the pollers' threads, lets each open its transport, and opens the
-//! listener; [`Server::run`] (or [`spawn`](Server::spawn)) lets the pollers go. From then on the
-//! threads share nothing but a flag to stop.
+//! listener. [`Server::run`] (or [`spawn`](Server::spawn)) then starts the pollers. From there on
+//! the threads only share a stop flag.
 
 use std::fmt;
 use std::io;
@@ -32,11 +32,11 @@ use crate::transport::{
 };
 use crate::watchdog::{AtWork, BlockedMethods, Watchdog};
 
-/// Receives that a new connection is granted at first: enough for a client that makes a few calls
-/// at a time; the window doubles as it is used.
+/// Initial window of a new connection: enough for a client with a few calls at a time. The window
+/// doubles as it is used up.
 const INITIAL_WINDOW: u32 = 8;
 
-/// What a server is made of.
+/// The configuration of a server.
 pub struct ServerBuilder<F> {
     fabric: F,
     services: Vec<Arc<dyn Service>>,
@@ -47,11 +47,11 @@ pub struct ServerBuilder<F> {
     cores: Option<Vec<usize>>,
 }
 
-/// Why a server could not be started, or ended.
+/// The reason that a server could not be started, or that it ended.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum ServerError {
-    /// The device or the listening socket.
+    /// The device or the listening socket failed.
     #[error(transparent)]
     Fabric(#[from] FabricError),
     /// A poller's thread could not be started.
@@ -63,27 +63,28 @@ pub enum ServerError {
         /// `package.Service`.
         name: &'static str,
     },
-    /// A poller could not be pinned.
+    /// A poller could not be pinned to its core.
     #[error(
         "cannot pin a poller to core {core}: {source}. Give `cores` some that this process may use, or an empty list"
     )]
     Pin {
         /// The core.
         core: usize,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// A poller's thread panicked, which is a bug of this library or of the device's.
+    /// A poller's thread panicked, because of a bug in this library or in the device's.
     #[error("poller {poller} panicked: {message}")]
     PollerPanicked {
-        /// Its index.
+        /// The poller's index.
         poller: usize,
-        /// What it said.
+        /// The panic's message.
         message: String,
     },
 }
 
-/// The sentence: a `main` that returns an error prints it with `Debug`.
+/// Prints the same sentence as `Display`, because a `main` that returns an error prints it with
+/// `Debug`.
 impl fmt::Debug for ServerError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
@@ -95,7 +96,7 @@ pub struct Server {
     running: Running,
 }
 
-/// A server that runs on its own threads. It stops when this is dropped.
+/// A server that runs on its own threads. Dropping the handle stops it.
 pub struct ServerHandle {
     running: Running,
 }
@@ -103,11 +104,11 @@ pub struct ServerHandle {
 struct Running {
     local_addr: SocketAddr,
     limits: Limits,
-    /// Lets the pollers go, one message each. Those that still wait end when it is dropped, so it is
-    /// before they are joined.
+    /// Starts the pollers, one message each. Dropping it ends pollers that still wait, so it must
+    /// be dropped before they are joined.
     start: Option<Sender<()>>,
     stopping: Arc<Stopping>,
-    /// The pollers', to ring when there is something about stopping.
+    /// The pollers' wakeups, notified when the server stops.
     bells: Vec<Arc<Doorbell>>,
     listener: Option<Box<dyn Listener>>,
     watchdog: Option<Watchdog>,
@@ -116,7 +117,7 @@ struct Running {
 }
 
 impl Server {
-    /// A server on this device, with no services yet.
+    /// Creates a builder for a server on this device, without services.
     pub fn builder<F: Fabric>(fabric: &F) -> ServerBuilder<F> {
         ServerBuilder {
             fabric: fabric.clone(),
@@ -129,36 +130,36 @@ impl Server {
         }
     }
 
-    /// The address that it listens at.
+    /// Returns the address that the server listens at.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
         self.running.local_addr
     }
 
-    /// What each of its pollers was sized to.
+    /// Returns the sizes of each poller.
     #[must_use]
     pub fn limits(&self) -> &Limits {
         &self.running.limits
     }
 
-    /// What has been counted: see [`ServerHandle::stats`].
+    /// Returns a snapshot of the statistics: see [`ServerHandle::stats`].
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.running.stats()
     }
 
-    /// What takes snapshots of this server's counters, on any thread: for a thread of yours that is
-    /// started before [`run`](Self::run).
+    /// Returns a handle that takes snapshots of this server's statistics on any thread, for example
+    /// on a thread that is started before [`run`](Self::run).
     #[must_use]
     pub fn observer(&self) -> Observer {
         self.running.observer()
     }
 
-    /// Serves until the process ends.
+    /// Serves until the process ends. Blocks the calling thread.
     ///
     /// # Errors
     ///
-    /// [`ServerError::PollerPanicked`] if a poller did.
+    /// Returns [`ServerError::PollerPanicked`] if a poller panicked.
     pub fn run(self) -> Result<(), ServerError> {
         self.spawn().running.join()
     }
@@ -172,7 +173,7 @@ impl Server {
             .iter()
             .zip(self.running.start.iter().cycle())
         {
-            // A poller that is gone already is found by joining it.
+            // Joining a poller that has already ended reports it.
             let _ = start.send(());
         }
         ServerHandle {
@@ -182,59 +183,60 @@ impl Server {
 }
 
 impl ServerHandle {
-    /// What the pollers have counted, each by itself; [`Stats::total`] is their sum. Stops none of them.
+    /// Returns a snapshot of each poller's statistics; [`Stats::total`] is their sum. Does not stop
+    /// the pollers.
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.running.stats()
     }
 
-    /// What takes snapshots of this server's counters, on any thread.
+    /// Returns a handle that takes snapshots of this server's statistics on any thread.
     #[must_use]
     pub fn observer(&self) -> Observer {
         self.running.observer()
     }
 
-    /// Methods whose handlers have kept a poller's thread for long, which every other call of that
-    /// poller waits for.
+    /// Returns the methods whose handlers have blocked a poller's thread for long. Every other call
+    /// of that poller waits for such a handler.
     #[must_use]
     pub fn blocked_methods(&self) -> BlockedMethods {
         let watchdog = self.running.watchdog.as_ref();
         watchdog.map_or_else(BlockedMethods::default, Watchdog::blocked_methods)
     }
 
-    /// The address that it listens at.
+    /// Returns the address that the server listens at.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
         self.running.local_addr
     }
 
-    /// What each of its pollers was sized to.
+    /// Returns the sizes of each poller.
     #[must_use]
     pub fn limits(&self) -> &Limits {
         &self.running.limits
     }
 
-    /// [`shutdown_within`](Self::shutdown_within) the times that [`Shutdown`] has by default, which is
-    /// also what happens when this is dropped.
+    /// Shuts down like [`shutdown_within`](Self::shutdown_within), with the default times of
+    /// [`Shutdown`]. Dropping the handle does the same.
     ///
     /// # Errors
     ///
-    /// [`ServerError::PollerPanicked`] if a poller did.
+    /// Returns [`ServerError::PollerPanicked`] if a poller panicked.
     pub fn shutdown(self) -> Result<(), ServerError> {
         self.shutdown_within(Shutdown::default())
     }
 
-    /// Stops, and blocks until it has. At once nobody is let in any more, and clients are told to begin
-    /// no more calls on their connections. Handlers at work, and calls that were on their way, have
-    /// until `finish` to be done; those that are not are answered `UNAVAILABLE`. Answers may take until
-    /// `close` to leave; then connections are closed. Each step ends sooner if there is nothing to wait
-    /// for.
+    /// Shuts the server down and blocks until it has stopped. From now on the server accepts no
+    /// clients, and notifies connected clients to start no more calls. Running handlers and
+    /// requests in flight have until `finish` to complete; the others fail with `UNAVAILABLE`.
+    /// Responses may take until `close` to be sent; then the connections are closed. Each step ends
+    /// early if there is nothing to wait for.
     ///
     /// # Errors
     ///
-    /// [`ServerError::PollerPanicked`] if a poller did.
+    /// Returns [`ServerError::PollerPanicked`] if a poller panicked.
     pub fn shutdown_within(mut self, shutdown: Shutdown) -> Result<(), ServerError> {
-        // Nobody else sets it: it is there once, and this handle goes.
+        // Only set here, once, because this call consumes the handle.
         let _ = self.running.stopping.shutdown.set(shutdown);
         self.running.stop();
         self.running.join()
@@ -247,7 +249,7 @@ impl Running {
     }
 
     fn observer(&self) -> Observer {
-        // It is there as soon as the server is bound.
+        // The observer exists once the server is bound.
         let none = || Observer::of(Vec::new());
         self.observer.clone().unwrap_or_else(none)
     }
@@ -298,91 +300,94 @@ impl<F: Fabric> ServerBuilder<F> {
         self
     }
 
-    /// The longest encoded message, in bytes: see [`Intents::max_message_len`].
+    /// Sets the length in bytes of the longest encoded message: see [`Intents::max_message_len`].
     #[must_use]
     pub fn max_message_len(mut self, bytes: usize) -> Self {
         self.intents.max_message_len = bytes;
         self
     }
 
-    /// Calls that a connection may have under way: see [`Intents::max_in_flight`].
+    /// Sets the number of calls that a connection may have in flight: see
+    /// [`Intents::max_in_flight`].
     #[must_use]
     pub fn max_in_flight(mut self, calls: u32) -> Self {
         self.intents.max_in_flight = calls;
         self
     }
 
-    /// Connections that each poller should hold: see [`Intents::connections`].
+    /// Sets the number of connections that each poller supports: see [`Intents::connections`].
     #[must_use]
     pub fn connections(mut self, connections: u32) -> Self {
         self.intents.connections = connections;
         self
     }
 
-    /// Connections that the whole server holds at most. The next client is refused, by a sentence that
-    /// names this setting. Default: as many as its pollers were sized for; this does not raise that.
+    /// Limits the connections of the whole server. Further clients are rejected, with a reason that
+    /// names this setting. Default: the number that its pollers were sized for, which this setting
+    /// cannot raise.
     #[must_use]
     pub fn max_connections(mut self, connections: usize) -> Self {
         self.max_connections = Some(connections);
         self
     }
 
-    /// Bytes that each poller may register: see [`Intents::max_memory`].
+    /// Limits the bytes that each poller may register: see [`Intents::max_memory`].
     #[must_use]
     pub fn max_memory(mut self, bytes: u64) -> Self {
         self.intents.max_memory = Some(bytes);
         self
     }
 
-    /// Calls whose handlers are at work at a time on each poller, awaiting something. The next is
-    /// answered `RESOURCE_EXHAUSTED` before its message is decoded, and its client may try elsewhere; it
-    /// is not made to wait, since calls that call back would wait for each other. Default: no limit but
-    /// that of [`max_in_flight`](Self::max_in_flight) for each connection.
+    /// Limits the calls whose handlers are pending at a time on each poller. A call beyond the
+    /// limit fails with `RESOURCE_EXHAUSTED` before its message is decoded, and its client may try
+    /// another server. It is rejected rather than queued: queueing nested calls could deadlock.
+    /// Default: no limit other than [`max_in_flight`](Self::max_in_flight) per connection.
     #[must_use]
     pub fn max_concurrent_calls(mut self, calls: u32) -> Self {
         self.max_concurrent_calls = Some(calls);
         self
     }
 
-    /// What the pollers do while there is nothing to do: see [`Waiting`].
+    /// Sets how idle pollers wait: see [`Waiting`].
     #[must_use]
     pub fn waiting(mut self, waiting: Waiting) -> Self {
         self.intents.waiting = waiting;
         self
     }
 
-    /// Asks silent clients whether they still run, and gives up those that do not answer: see
-    /// [`Intents::keepalive`].
+    /// Probes silent clients to check that they still run, and closes the connections of those that
+    /// do not answer: see [`Intents::keepalive`].
     #[must_use]
     pub fn keepalive(mut self, keepalive: Keepalive) -> Self {
         self.intents.keepalive = Some(keepalive);
         self
     }
 
-    /// How many pollers serve, each on a thread of its own: no more than there are cores
-    /// for. Default: 1, and the least.
+    /// Sets the number of pollers, each on a thread of its own. It should not exceed the number of
+    /// available cores. Default and minimum: 1.
     #[must_use]
     pub fn pollers(mut self, pollers: usize) -> Self {
         self.pollers = pollers.max(1);
         self
     }
 
-    /// The cores that the pollers are pinned to, one each, over and over. Without this, pollers are
-    /// pinned to the highest of the cores that the process may use, if it may use more cores than
-    /// there are pollers. An empty list pins none.
+    /// Sets the cores to which the pollers are pinned, one each, cyclically. Without this setting,
+    /// pollers are pinned to the highest cores that the process may use, if it may use more cores
+    /// than there are pollers. An empty list disables pinning.
     #[must_use]
     pub fn cores(mut self, cores: impl IntoIterator<Item = usize>) -> Self {
         self.cores = Some(cores.into_iter().collect());
         self
     }
 
-    /// Starts the pollers' threads and listens at `host:port`; port 0 lets the system choose.
+    /// Starts the pollers' threads and listens at `host:port`. With port 0 the system chooses the
+    /// port.
     ///
     /// # Errors
     ///
-    /// [`ServerError`], with nothing left running.
+    /// Returns [`ServerError`] if any part cannot be started. Nothing is left running.
     pub fn bind(self, address: &str) -> Result<Server, ServerError> {
-        // Before any thread is pinned.
+        // Count the cores before any thread is pinned.
         idle::cores();
         for (index, service) in self.services.iter().enumerate() {
             if self.services[..index]
@@ -397,7 +402,7 @@ impl<F: Fabric> ServerBuilder<F> {
         let stopping = Arc::<Stopping>::default();
         let (start, started) = bounded(self.pollers);
         let mut running = Running {
-            // Replaced below by what the listener says.
+            // Replaced below by the listener's address.
             local_addr: SocketAddr::from(([0, 0, 0, 0], 0)),
             limits: Limits::default(),
             start: Some(start),
@@ -444,7 +449,7 @@ impl<F: Fabric> ServerBuilder<F> {
         }
         let ports: Vec<F::Port> = ports.into_iter().flatten().collect();
         if ports.len() < self.pollers {
-            // A thread ended without a word: it panicked.
+            // A thread ended without a report: it panicked.
             running.stop();
             running.join()?;
         }
@@ -479,7 +484,7 @@ impl<F: Fabric> ServerBuilder<F> {
     }
 }
 
-/// All that a poller's thread is given.
+/// The input of a poller's thread.
 struct PollerSetup<F: Fabric> {
     index: usize,
     core: Option<usize>,
@@ -492,7 +497,7 @@ struct PollerSetup<F: Fabric> {
     stopping: Arc<Stopping>,
 }
 
-/// What a poller's thread reports when its transport is open.
+/// The report of a poller's thread when its transport is open.
 struct Opened<P> {
     index: usize,
     port: P,
@@ -523,7 +528,7 @@ impl<F: Fabric> PollerSetup<F> {
 
     #[allow(clippy::type_complexity)]
     fn open(&self) -> Result<(Rc<Driver<F::Transport>>, Opened<F::Port>), ServerError> {
-        // Before any memory is touched, so that it comes from the core's own node.
+        // Before any memory is touched, so that it is allocated on the core's own NUMA node.
         if let Some(core) = self.core {
             self.fabric
                 .pin_current_thread(core)
@@ -558,8 +563,8 @@ impl<F: Fabric> PollerSetup<F> {
     }
 }
 
-/// A poller that panics takes the others along: a server that lets clients in whom nobody serves
-/// is worse than one that ends and says why.
+/// Stops all pollers if one panics. A server that accepts clients that no poller serves is worse
+/// than one that ends and reports the error.
 struct StopAllOnPanic(Arc<Stopping>);
 
 impl Drop for StopAllOnPanic {
@@ -570,11 +575,11 @@ impl Drop for StopAllOnPanic {
     }
 }
 
-/// What tells the pollers to stop.
+/// The signal for the pollers to stop.
 #[derive(Debug, Default)]
 struct Stopping {
     is_told: AtomicBool,
-    /// Within which times; set before they are told.
+    /// The time limits of the shutdown. Set before `is_told`.
     shutdown: OnceLock<Shutdown>,
 }
 
@@ -592,7 +597,8 @@ impl Stopping {
     }
 }
 
-/// How long a poller that shuts down sleeps when it finds nothing to do: it has deadlines to keep.
+/// How long a poller that shuts down sleeps when it finds nothing to do. Short, because the
+/// shutdown has deadlines.
 const SHORT_REST: Duration = Duration::from_millis(5);
 
 fn serve<T: Transport>(driver: Rc<Driver<T>>, waiting: Waiting, stopping: &Stopping) {
@@ -618,20 +624,21 @@ fn serve<T: Transport>(driver: Rc<Driver<T>>, waiting: Waiting, stopping: &Stopp
     LocalPoller::set_current(None);
 }
 
-/// How a poller's receives are shared out between the clients that it lets in.
+/// The distribution of a poller's receives among the clients that it accepts.
 pub(crate) struct Shares {
-    /// How many are let in.
+    /// Number of clients accepted.
     pub(crate) connections: u32,
-    /// What each is granted when it comes, beside one receive for its credit frame.
+    /// Initial window of each client, in addition to one receive for its credit frame.
     pub(crate) initial_window: u32,
 }
 
 impl Shares {
     pub(crate) fn of(limits: &Limits) -> Self {
         let receives = limits.promisable_receives();
-        // Each needs one receive for a call and one for its credit frame.
+        // Each connection needs one receive for a call and one for its credit frame.
         let connections = limits.max_connections.min(receives / 2).max(1);
-        // Half of all to start with; the other half is for the windows of those that are busy.
+        // Half of all receives are for initial windows; the other half is for the windows of busy
+        // clients.
         let initial_window = (receives / 2 / connections)
             .saturating_sub(1)
             .clamp(1, INITIAL_WINDOW);
@@ -642,16 +649,17 @@ impl Shares {
     }
 }
 
-/// Lets clients in as long as some poller has receives for them, the emptiest poller first.
+/// Accepts clients as long as a poller has receives for them, on the poller with the fewest
+/// connections.
 pub(crate) struct ServerAdmission {
     methods: Vec<(u16, &'static MethodSpec)>,
     max_in_flight: u32,
     window: u32,
     max_connections: usize,
-    /// Over all pollers.
+    /// Limit over all pollers.
     max_total: Option<usize>,
     connections: Vec<Arc<AtomicUsize>>,
-    /// Clients that were refused. Written by the one listener's thread.
+    /// Number of clients rejected. Written only by the listener's thread.
     refused: Arc<Counter>,
 }
 
@@ -709,7 +717,8 @@ impl ServerAdmission {
                 reason: "the server has no pollers".to_owned(),
             });
         };
-        // One listener's thread admits, so nothing is added between the look and the sum.
+        // Only the listener's thread admits, so the count does not grow between this check and the
+        // increment.
         if count.load(Ordering::Relaxed) >= self.max_connections {
             return Err(Refusal {
                 reason: format!(

@@ -1,24 +1,23 @@
-//! The two seams that point down: [`Transport`], which one poller drives, and [`Fabric`], which
+//! The interface to the layer below: [`Transport`], which one poller drives, and [`Fabric`], which
 //! opens transports and connects them.
 //!
 //! A transport moves whole frames between two connected peers, in order, each frame into one
-//! receive slot of the peer. It knows nothing of calls. The driver (the only caller) uses it in
-//! this order, over and over:
+//! receive slot of the peer. It knows nothing of calls. The driver is its only caller and repeats
+//! these steps:
 //!
 //! 1. [`Transport::poll`] fills a batch of [`Event`]s;
-//! 2. for each received frame, the driver reads it and gives the slot back with
-//!    [`Transport::release`];
-//! 3. to send, [`Transport::reserve`] gives a buffer of exactly the wanted length,
+//! 2. the driver reads each received frame and releases its slot with [`Transport::release`];
+//! 3. to send, [`Transport::reserve`] returns a buffer of exactly the requested length, and
 //!    [`Transport::send`] consumes it;
-//! 4. [`Transport::flush`] rings the doorbell for what was sent since the last time.
+//! 4. [`Transport::flush`] rings the doorbell for everything sent since the last flush.
 //!
-//! Buffers are tokens: they are moved, never copied or cloned, and every one of them goes back
-//! through exactly one of `send`, `cancel` or `release`. A transport and its buffers belong to one
-//! thread; a [`Fabric`] and its [`Fabric::Port`]s may be used from any.
+//! Buffers are tokens: they are moved, never copied or cloned, and each of them is returned through
+//! exactly one of `send`, `cancel` or `release`. A transport and its buffers belong to one thread;
+//! a [`Fabric`] and its [`Fabric::Port`]s may be used from any thread.
 //!
-//! Flow control is the core's: it never has more frames under way to a peer than the peer has
-//! promised receives for ([`crate::credit`]). A transport may therefore treat a receiver that is
-//! not ready as a bug to be counted, not as a state to be waited in.
+//! The core does the flow control: it never has more frames in flight to a peer than the peer has
+//! promised receives ([`crate::credit`]). A transport may therefore treat a receiver that is not
+//! ready as a bug to count rather than as a state to wait in.
 
 use std::error::Error;
 use std::fmt;
@@ -32,14 +31,15 @@ use std::time::Duration;
 
 use crate::limits::{Intents, Limits};
 
-/// Names one connection of one transport for as long as the transport lives.
+/// Identifies one connection of one transport for as long as the transport lives.
 ///
-/// The index is reused, the generation is not: an id that outlives its connection names nothing.
+/// The index is reused, the generation is not: the id of a connection that has ended never matches
+/// another connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ConnectionId {
-    /// Dense, for tables.
+    /// A dense index, for tables.
     pub index: u32,
-    /// Differs between two connections that had the same index.
+    /// Distinguishes connections that had the same index.
     pub generation: u32,
 }
 
@@ -49,37 +49,37 @@ impl fmt::Display for ConnectionId {
     }
 }
 
-/// What [`Transport::poll`] reports.
+/// An event that [`Transport::poll`] reports.
 #[derive(Debug)]
 pub enum Event<R> {
-    /// A peer connected to a listener and was given to this poller.
+    /// A peer connected to a listener and was assigned to this poller.
     ///
-    /// It may already have sent: its frames come in later events.
+    /// The peer may already have sent frames, which arrive in later events.
     Accepted {
         /// The new connection.
         connection: ConnectionId,
-        /// What [`Admission::admit`] let in, with the bytes that the peer's core had sent. Boxed, so
-        /// that the events of the data path stay small.
+        /// The client that [`Admission::admit`] accepted, with the bytes that the peer's core sent.
+        /// Boxed, so that the events of the data path stay small.
         admitted: Box<Admitted>,
     },
-    /// A frame arrived. Frames of one connection arrive in the order in which they were sent.
+    /// A frame arrived. The frames of one connection arrive in the order in which they were sent.
     Received {
-        /// Where it came from.
+        /// The connection it arrived on.
         connection: ConnectionId,
-        /// The frame, in its receive slot, until it is given to [`Transport::release`].
+        /// The frame in its receive slot, which must be returned with [`Transport::release`].
         buf: R,
     },
-    /// The connection has ended; this is the last event that names it. Everything that had been
-    /// received before was reported before.
+    /// The connection has ended. This is the last event for the connection. All frames received
+    /// before its end have already been reported.
     Closed {
         /// The connection that ended.
         connection: ConnectionId,
-        /// Why, in words for a person and with what the device said.
+        /// The reason, with the device's error if there is one.
         reason: CloseReason,
     },
 }
 
-/// Why a connection ended.
+/// The reason that a connection ended.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum CloseReason {
@@ -87,10 +87,10 @@ pub enum CloseReason {
     Local,
     /// The peer closed it, or its process ended.
     PeerGone,
-    /// The peer, a server, shuts down: no more calls are begun on the connection. Those under way may
-    /// still be answered before it ends.
+    /// The peer, a server, is shutting down. No more calls are started on the connection. Calls in
+    /// flight may still receive responses before it ends.
     GoingAway,
-    /// The device failed the connection.
+    /// The connection failed in the device.
     Failed(Arc<dyn Error + Send + Sync>),
 }
 
@@ -105,81 +105,82 @@ impl fmt::Display for CloseReason {
     }
 }
 
-/// Why no buffer could be reserved.
+/// The reason that no buffer could be reserved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReserveError {
-    /// Every send slot, or every slot of this connection's send queue, is in flight. Some come
-    /// back as the device completes sends: poll, then try again.
+    /// All send slots, or all slots of this connection's send queue, are in flight. Slots become
+    /// free as the device completes sends: poll, then try again.
     #[error("no send slot is free at the moment")]
     NoSlot,
-    /// The frame is longer than a slot. Never worth another try.
+    /// The frame is longer than a slot. A retry cannot succeed.
     #[error("a frame of {len} bytes is longer than the {limit} bytes of a slot")]
     TooLong {
-        /// Bytes asked for.
+        /// Bytes requested.
         len: usize,
-        /// The most that this connection takes: the smaller of both sides' slots.
+        /// The longest frame on this connection: the smaller of both sides' slots.
         limit: usize,
     },
-    /// The connection has ended, or is about to be reported as such.
+    /// The connection has ended, even if the event has not been reported yet.
     #[error("the connection has ended")]
     Closed,
 }
 
-/// The connection ended before the frame could be given to the device: it was not sent.
+/// The connection ended before the frame was posted to the device. The frame was not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the connection has ended; the frame was not sent")]
 pub struct SendError;
 
-/// One poller's way to its peers.
+/// A poller's interface to its peers.
 ///
-/// Used by one thread. Nothing here blocks, but [`connect`](Self::connect) and
-/// [`wait`](Self::wait).
+/// Used by one thread. No method blocks except [`connect`](Self::connect) and [`wait`](Self::wait).
 ///
 /// # Sleeping
 ///
-/// A poller that has nothing to do may sleep. It does so in three steps, so that nothing that comes
-/// at any moment is slept through: [`arm`](Self::arm), then a last [`poll`](Self::poll) that has to
-/// find nothing, then [`wait`](Self::wait). What the device gets after `arm`, and whoever uses
-/// [`waker`](Self::waker) after `arm`, ends the wait.
+/// A poller that has nothing to do may sleep. It does so in three steps, so that it misses no
+/// event: [`arm`](Self::arm), then a last [`poll`](Self::poll) that must find nothing, then
+/// [`wait`](Self::wait). Events on the device after `arm`, and uses of the [`waker`](Self::waker)
+/// after `arm`, end the wait.
 pub trait Transport: 'static {
-    /// A send slot in hand, exactly as long as was reserved.
+    /// A reserved send slot, of exactly the requested length.
     type SendBuf: AsMut<[u8]>;
-    /// A receive slot in hand; its bytes are the frame.
+    /// An occupied receive slot. Its bytes are the frame.
     type RecvBuf: AsRef<[u8]>;
-    /// A connection whose handshake was carried out on another thread, until
-    /// [`adopt`](Self::adopt) takes it in. Dropping it ends it.
+    /// A connection whose handshake was performed on another thread, until [`adopt`](Self::adopt)
+    /// takes it over. Dropping it closes the connection.
     type Dialed: Send + 'static;
 
-    /// What this transport was sized to, from the intents it was opened with.
+    /// Returns the sizes of this transport, as derived from the intents.
     fn limits(&self) -> &Limits;
 
-    /// What reads its counters, on any thread and without stopping this one.
+    /// Returns a handle that reads the counters from any thread, without stopping this one.
     fn meter(&self) -> Arc<dyn Meter>;
 
-    /// What it has counted since it was opened.
+    /// Returns the counters, all since the transport was opened.
     fn counters(&self) -> Counters {
         self.meter().counters()
     }
 
-    /// Where its slots are at this moment.
+    /// Returns the current state of the transport's slots.
     fn slots_by_place(&self) -> SlotsByPlace;
 
-    /// What carries out handshakes for this transport, on any thread.
+    /// Returns the dialer, which performs handshakes for this transport on any thread.
     fn dialer(&self) -> Arc<dyn Dialer<Self::Dialed>>;
 
-    /// Takes in a connection that [`dialer`](Self::dialer) made.
+    /// Takes over a connection that the [`dialer`](Self::dialer) established.
     ///
     /// # Errors
     ///
-    /// [`ConnectError`] if it has ended in the meantime, or does not belong to this transport.
+    /// Returns [`ConnectError`] if the connection has ended in the meantime or belongs to another
+    /// transport.
     fn adopt(&mut self, dialed: Self::Dialed) -> Result<Connected, ConnectError>;
 
-    /// Connects to a server's listener and carries out the handshake, blocking the thread: what
-    /// [`Dialer::dial`] and [`adopt`](Self::adopt) do, one after the other.
+    /// Connects to a server's listener and performs the handshake, like [`Dialer::dial`] followed
+    /// by [`adopt`](Self::adopt). Blocks the thread.
     ///
     /// # Errors
     ///
-    /// [`ConnectError`]; nothing has been sent.
+    /// Returns [`ConnectError`] if the connection could not be established. No request has been
+    /// sent.
     fn connect(
         &mut self,
         address: &str,
@@ -190,77 +191,96 @@ pub trait Transport: 'static {
         self.adopt(dialed)
     }
 
-    /// Takes a send slot for a frame of `len` bytes to `connection`.
+    /// Reserves a send slot for a frame of `len` bytes to `connection`.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`ReserveError`] if no slot is free at the moment, the frame is too long, or the
+    /// connection has ended.
     fn reserve(
         &mut self,
         connection: ConnectionId,
         len: usize,
     ) -> Result<Self::SendBuf, ReserveError>;
 
-    /// Gives a written frame to the connection's send queue. It leaves at the next
-    /// [`flush`](Self::flush) at the latest, earlier when the chain is long.
-    fn send(&mut self, connection: ConnectionId, buf: Self::SendBuf) -> Result<(), SendError>;
-
-    /// Gives a reserved slot back unsent.
-    fn cancel(&mut self, buf: Self::SendBuf);
-
-    /// Hands everything that was sent to the device.
-    fn flush(&mut self);
-
-    /// Takes completions from the device, refills receives, and appends what the driver should
-    /// know to `events`: a bounded batch, nothing if there is nothing. Never blocks.
-    fn poll(&mut self, events: &mut Vec<Event<Self::RecvBuf>>);
-
-    /// Gives a receive slot back, so that it can be posted again.
-    fn release(&mut self, buf: Self::RecvBuf);
-
-    /// Ends a connection; [`Event::Closed`] follows when its buffers are back.
-    fn close(&mut self, connection: ConnectionId);
-
-    /// Ends a [`wait`](Self::wait) of this transport, from any thread: the one under way, or else the
-    /// next. Used while the poller sleeps or is about to, since it may cost a system call.
-    fn waker(&self) -> Waker;
-
-    /// Asks the device to end the next [`wait`](Self::wait) when something comes from now on. What
-    /// came before is found by the [`poll`](Self::poll) that has to follow.
-    fn arm(&mut self);
-
-    /// Sleeps until the device has something, the [`waker`](Self::waker) is used, or `timeout` has
-    /// passed (`None`: however long it takes). May return early. Only after [`arm`](Self::arm) and a
-    /// [`poll`](Self::poll) that brought nothing.
-    fn wait(&mut self, timeout: Option<Duration>);
-}
-
-/// Carries out handshakes, blocking the thread that it is used on.
-pub trait Dialer<D>: Send + Sync {
-    /// Connects to a server's listener and carries out the handshake.
-    ///
-    /// `session` is what the server's [`Admission::admit`] is given; the
-    /// [`Connected::session`] that [`Transport::adopt`] returns is what that answered.
+    /// Queues a written frame on the connection's send queue. It is posted at the next
+    /// [`flush`](Self::flush) at the latest, and earlier if the chain is long.
     ///
     /// # Errors
     ///
-    /// [`ConnectError`]; nothing has been sent.
+    /// Returns [`SendError`] if the connection has ended. The frame was not sent.
+    fn send(&mut self, connection: ConnectionId, buf: Self::SendBuf) -> Result<(), SendError>;
+
+    /// Returns a reserved slot unsent.
+    fn cancel(&mut self, buf: Self::SendBuf);
+
+    /// Posts all queued frames to the device.
+    fn flush(&mut self);
+
+    /// Takes completions from the device, refills receives, and appends a bounded batch of events
+    /// for the driver to `events`. Appends nothing if there are no events. Never blocks.
+    fn poll(&mut self, events: &mut Vec<Event<Self::RecvBuf>>);
+
+    /// Returns a receive slot, so that it can be posted again.
+    fn release(&mut self, buf: Self::RecvBuf);
+
+    /// Closes a connection. [`Event::Closed`] follows when its buffers have been returned.
+    fn close(&mut self, connection: ConnectionId);
+
+    /// Returns a waker that ends a [`wait`](Self::wait) of this transport from any thread: the
+    /// current one, or else the next. It may cost a system call, so it is only used while the
+    /// poller sleeps or is about to.
+    fn waker(&self) -> Waker;
+
+    /// Requests that events on the device from now on end the next [`wait`](Self::wait). A
+    /// [`poll`](Self::poll) must follow, which finds the events that came before.
+    fn arm(&mut self);
+
+    /// Sleeps until the device has an event, the [`waker`](Self::waker) is used, or `timeout` has
+    /// passed (`None`: no limit). May return early. Must only be called after [`arm`](Self::arm)
+    /// and a [`poll`](Self::poll) that found nothing.
+    fn wait(&mut self, timeout: Option<Duration>);
+}
+
+/// Performs handshakes. Blocks the calling thread.
+pub trait Dialer<D>: Send + Sync {
+    /// Connects to a server's listener and performs the handshake, within `timeout`.
+    ///
+    /// `session` is passed to the server's [`Admission::admit`]; its reply becomes the
+    /// [`Connected::session`] that [`Transport::adopt`] returns.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`ConnectError`] if the connection could not be established. No request has been
+    /// sent.
     fn dial(&self, address: &str, session: &[u8], timeout: Duration) -> Result<D, ConnectError>;
 }
 
-/// A device, as far as the core needs one: where transports come from.
+/// A device, as the core sees it: it opens transports.
 ///
-/// Cheap to clone; used from any thread, off the data path.
+/// Cheap to clone. May be used from any thread, off the data path.
 pub trait Fabric: Clone + Send + Sync + 'static {
-    /// What it opens.
+    /// The type of its transports.
     type Transport: Transport;
-    /// How a listener hands accepted connections to a poller's transport.
+    /// The handle through which a listener passes accepted connections to a poller's transport.
     type Port: Send + 'static;
 
     /// Opens a transport for the poller that runs on the calling thread.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`FabricError`] if the device cannot provide what the intents need.
     fn open(&self, intents: &Intents) -> Result<Self::Transport, FabricError>;
 
-    /// The port of a transport that [`open`](Self::open) returned.
+    /// Returns the port of a transport that [`open`](Self::open) returned.
     fn port(&self, transport: &Self::Transport) -> Self::Port;
 
-    /// Listens for handshakes on a thread of its own. Whom `admission` lets in goes to the port
-    /// with the index that it named.
+    /// Listens for handshakes at `host:port`, on a thread of its own. Clients accepted by
+    /// `admission` go to the port whose index it returned.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`FabricError`] if the listener cannot be started.
     fn listen(
         &self,
         address: &str,
@@ -268,46 +288,55 @@ pub trait Fabric: Clone + Send + Sync + 'static {
         admission: Arc<dyn Admission>,
     ) -> Result<Box<dyn Listener>, FabricError>;
 
-    /// The cores this process may run on, in ascending order.
+    /// Returns the cores that this process may run on, in ascending order.
     fn allowed_cores(&self) -> Vec<usize>;
 
     /// Pins the calling thread to a core.
+    ///
+    /// # Errors
+    ///
+    /// Returns the error of the system call.
     fn pin_current_thread(&self, core: usize) -> Result<(), io::Error>;
 }
 
-/// A socket that takes handshakes until it is dropped.
+/// A socket that accepts handshakes until it is dropped.
 pub trait Listener: Send {
-    /// The address it is bound to, with the port that the system chose if 0 was asked for.
+    /// Returns the bound address, with the port that the system chose if port 0 was requested.
     fn local_addr(&self) -> SocketAddr;
 }
 
-/// The core's part of a handshake, on the server's side. Called by the listener's thread.
+/// The core's part of a handshake on the server's side. Called by the listener's thread.
 pub trait Admission: Send + Sync {
-    /// Decides whether a client may connect, and to which poller it goes.
+    /// Decides whether to accept a client, and assigns it to a poller.
     ///
-    /// `session` is what the client's core passed to [`Transport::connect`]: bytes from a peer.
+    /// `session` is what the client's core passed to [`Transport::connect`]. It comes from a peer
+    /// and is not trusted.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`Refusal`], with the reason that is sent to the client, if the client is rejected.
     fn admit(&self, session: &[u8]) -> Result<Admitted, Refusal>;
 }
 
-/// A client that was let in.
+/// A client that was accepted.
 #[derive(Debug)]
 pub struct Admitted {
-    /// Index of the port, among those given to [`Fabric::listen`].
+    /// Index of the port among those passed to [`Fabric::listen`].
     pub poller: usize,
-    /// What the client's core had sent.
+    /// The session parameters that the client's core sent.
     pub client_session: Vec<u8>,
-    /// What the client's core is told.
+    /// The session parameters to send to the client's core.
     pub server_session: Vec<u8>,
-    /// Held for as long as the connection, or its attempt, lives.
+    /// Held for as long as the connection, or the attempt to establish it, lives.
     pub permit: Permit,
 }
 
-/// A place among the connections that a poller admits; dropping it frees the place.
+/// One unit of a poller's connection limit. Dropping it returns the unit.
 #[derive(Debug)]
 pub struct Permit(Arc<AtomicUsize>);
 
 impl Permit {
-    /// Takes a place: adds one to the count.
+    /// Takes a unit: increments the count.
     #[must_use]
     pub fn of(count: &Arc<AtomicUsize>) -> Self {
         count.fetch_add(1, Ordering::Relaxed);
@@ -317,106 +346,108 @@ impl Permit {
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        // A count and nothing else: no memory is published through it.
+        // Relaxed, because the count publishes no other memory.
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-/// Why a client was not let in, in one sentence that it will show to its user.
+/// The reason that a client was rejected, in one sentence to display to its user.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}")]
 pub struct Refusal {
-    /// One sentence: what was wrong and what to change.
+    /// One sentence: what is wrong and how to fix it.
     pub reason: String,
 }
 
-/// What [`Transport::connect`] achieved.
+/// The result of [`Transport::connect`].
 #[derive(Debug)]
 pub struct Connected {
-    /// The new connection; both sides are ready to send.
+    /// The new connection. Both sides are ready to send.
     pub connection: ConnectionId,
-    /// What the server's [`Admission::admit`] answered: bytes from a peer.
+    /// The reply of the server's [`Admission::admit`]. It comes from a peer and is not trusted.
     pub session: Vec<u8>,
-    /// Where the server is.
+    /// The server's address.
     pub remote: SocketAddr,
 }
 
-/// Why a connection could not be made. Nothing was sent, so every such call is safe to repeat.
+/// The reason that no connection could be established. No request was sent, so every affected call
+/// is safe to retry.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
-    /// The address could not be read or resolved.
+    /// The address could not be parsed or resolved.
     #[error("'{address}' is not an address to connect to (wanted host:port): {source}")]
     Address {
-        /// As it was given.
+        /// The address as the application specified it.
         address: String,
-        /// What the resolver said.
+        /// The resolver's error.
         source: io::Error,
     },
-    /// Nobody listens there, or it cannot be reached.
+    /// Nothing listens at the address, or it is unreachable.
     #[error("no server answers at {address}: {source}. Is it running, and is this its port?")]
     Unreachable {
-        /// As it was given.
+        /// The address as the application specified it.
         address: String,
-        /// What the socket said.
+        /// The socket's error.
         source: io::Error,
     },
-    /// Something answered, but not as a Verbline server does.
+    /// The peer is not a Verbline server.
     #[error("{address} does not answer as a Verbline server: {reason}")]
     NotVerbline {
-        /// As it was given.
+        /// The address as the application specified it.
         address: String,
-        /// What was wrong with its answer.
+        /// What is wrong with the peer's reply.
         reason: String,
     },
-    /// The two sides speak different protocol versions.
+    /// The two sides use different protocol versions.
     #[error(
         "{address} speaks version {remote} of the protocol, this side speaks {local}: upgrade the older one"
     )]
     Version {
-        /// As it was given.
+        /// The address as the application specified it.
         address: String,
-        /// This side's.
+        /// This side's version.
         local: u32,
-        /// The server's.
+        /// The server's version.
         remote: u32,
     },
-    /// The server answered and said no.
+    /// The server rejected the connection.
     #[error("{address} refused the connection: {reason}")]
     Refused {
-        /// As it was given.
+        /// The address as the application specified it.
         address: String,
-        /// The server's sentence.
+        /// The server's reason, in one sentence.
         reason: String,
     },
-    /// The server did not answer in time.
+    /// The server did not complete the handshake in time.
     #[error(
         "{address} accepted the connection but did not finish the handshake within {timeout:?}"
     )]
     TimedOut {
-        /// As it was given.
+        /// The address as the application specified it.
         address: String,
-        /// How long was waited.
+        /// The time limit.
         timeout: Duration,
     },
-    /// This side's device could not set the connection up.
+    /// This side's device could not set up the connection.
     #[error("the device could not connect to {address}: {source}")]
     Device {
-        /// As it was given.
+        /// The address as the application specified it.
         address: String,
-        /// What the device said.
+        /// The device's error.
         source: Box<dyn Error + Send + Sync>,
     },
 }
 
-/// The sentence: a `main` that returns an error prints it with `Debug`.
+/// Prints the same sentence as `Display`, because a `main` that returns an error prints it with
+/// `Debug`.
 impl fmt::Debug for ConnectError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
 }
 
-/// Why a device could not do what was asked at set-up.
+/// The reason that a device could not be set up.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum FabricError {
@@ -425,73 +456,74 @@ pub enum FabricError {
         "cannot listen at {address}: {source} (wanted host:port of this machine, with a port that no other server has; 0 lets the system choose)"
     )]
     Listen {
-        /// As it was given.
+        /// The address as the application specified it.
         address: String,
-        /// What the socket said.
+        /// The socket's error.
         source: io::Error,
     },
-    /// The device refused.
+    /// An operation of the device failed.
     #[error("the device '{device}' {action}: {source}")]
     Device {
         /// The device's name.
         device: String,
-        /// What could not be done: "cannot register 4 MiB".
+        /// The operation that failed: "cannot register 4 MiB".
         action: String,
-        /// What it said.
+        /// The device's error.
         source: Box<dyn Error + Send + Sync>,
     },
-    /// The intents do not fit the device, or each other.
+    /// The intents exceed the device's limits or contradict each other.
     #[error("{setting} = {value} does not fit: {reason}")]
     Intent {
         /// The name of the setter.
         setting: &'static str,
-        /// What it was set to.
+        /// The value it was set to.
         value: u64,
-        /// Why not, with the limit.
+        /// The reason, with the limit.
         reason: String,
     },
 }
 
-/// The sentence: a `main` that returns an error prints it with `Debug`.
+/// Prints the same sentence as `Display`, because a `main` that returns an error prints it with
+/// `Debug`.
 impl fmt::Debug for FabricError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
 }
 
-/// Reads what a transport counts, for as long as anybody asks, from any thread.
+/// Reads a transport's counters from any thread. It remains usable after the transport ends.
 pub trait Meter: Send + Sync {
-    /// What it has counted since it was opened. May make system calls.
+    /// Returns the counters, all since the transport was opened. May make system calls.
     fn counters(&self) -> Counters;
 }
 
-/// What a transport counts, all since it was opened.
+/// A transport's counters, all since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Frames given to the device.
+    /// Frames posted to the device.
     pub sends: u64,
-    /// Of these, those that asked for a completion.
+    /// Of these, frames that requested a completion.
     pub signaled: u64,
-    /// Chains given to the device: one doorbell each.
+    /// Chains posted to the device: one doorbell each.
     pub doorbells: u64,
     /// Frames received.
     pub receives: u64,
-    /// Times that the shared receive queue fell below its limit because this poller lagged.
+    /// Times that the shared receive queue fell below its limit because the poller fell behind.
     pub srq_limit_events: u64,
-    /// Receives that were posted from the reserve because of that.
+    /// Receives posted from the reserve for that reason.
     pub reserve_posted: u64,
     /// Frames that found no receive posted: a bug in flow control, or a hostile peer.
     pub rnr: u64,
-    /// Completions that named nothing any more and were ignored: of connections that were given up.
+    /// Completions of connections that had already been destroyed. They were ignored.
     pub stale: u64,
-    /// Peers that were given up since they did not answer the keepalive.
+    /// Peers whose connections were closed because they did not answer keepalive probes.
     pub silent_peers: u64,
 }
 
 impl Counters {
     const LEN: usize = 9;
 
-    /// Each with its name.
+    /// Returns all counters with their names.
     #[must_use]
     pub fn named(&self) -> [(&'static str, u64); Self::LEN] {
         [
@@ -537,49 +569,50 @@ impl Counters {
         Self::from_array(std::array::from_fn(|n| join(mine[n].1, others[n].1)))
     }
 
-    /// What was counted since an earlier look.
+    /// Returns the difference to an earlier snapshot.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         self.with(earlier, u64::saturating_sub)
     }
 
-    /// Both together.
+    /// Returns the sum of both.
     #[must_use]
     pub fn plus(&self, other: &Self) -> Self {
         self.with(other, u64::saturating_add)
     }
 }
 
-/// How many slots are in each place at one moment.
+/// The number of slots in each state at one moment.
 ///
-/// In a transport's own look, the free ones are counted by looking and the others when a slot changes
-/// its place, so that the sum is a check: it is [`Limits::slots`] as long as none was lost.
+/// When a transport reports its own slots, it counts the free ones in its lists and the others at
+/// each state change. The sum is thus a check: it equals [`Limits::slots`] as long as no slot is
+/// lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SlotsByPlace {
     /// Waiting to be posted.
     pub receives_free: u32,
     /// In the shared receive queue, or consumed by the device and not polled yet.
     pub receives_posted: u32,
-    /// In reserve, for when the poller lags.
+    /// In the reserve, for a poller that falls behind.
     pub receives_reserved: u32,
-    /// In the driver's hands.
+    /// Held by the driver.
     pub receives_held: u32,
     /// Waiting to be reserved.
     pub sends_free: u32,
-    /// In the driver's hands.
+    /// Reserved by the driver.
     pub sends_in_hand: u32,
     /// Queued for the device, or in flight.
     pub sends_in_flight: u32,
 }
 
 impl SlotsByPlace {
-    /// The sum of all places.
+    /// Returns the sum over all states.
     #[must_use]
     pub fn total(&self) -> u32 {
         self.named().iter().map(|(_, count)| count).sum()
     }
 
-    /// Each place with its name.
+    /// Returns the count of each state with its name.
     #[must_use]
     pub fn named(&self) -> [(&'static str, u32); 7] {
         [
@@ -594,7 +627,7 @@ impl SlotsByPlace {
     }
 }
 
-/// Place by place.
+/// Adds up each state separately.
 impl Sum for SlotsByPlace {
     fn sum<I: Iterator<Item = Self>>(pools: I) -> Self {
         pools.fold(Self::default(), |sum, pool| Self {

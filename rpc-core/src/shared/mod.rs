@@ -1,27 +1,27 @@
-//! [`Channel`]: a client that any thread may use, on any executor or on none.
+//! [`Channel`]: a client that any thread may use, with any executor or with none.
 //!
-//! Behind it is a poller on a thread of its own (or several), which has the connection. A call runs
-//! like this:
+//! A channel has a poller on a thread of its own (or several), which owns the connection. A call
+//! proceeds like this:
 //!
 //! ```text
 //!  caller's thread                          poller's thread
-//!  a ticket, or wait for one
-//!  encode into the ticket's buffer
-//!  ── submission ────────────────────────▶  a credit, or the backlog
+//!  take a permit, or wait for one
+//!  encode into the permit's buffer
+//!  ── submission ────────────────────────▶  take a credit, or join the backlog
 //!  (wait)                                   copy into a send slot; send
 //!                                           …
-//!                                           copy the answer out of its slot
-//!  ◀──────────────────────── wake ────────  settle the ticket
-//!  decode; the ticket goes back
+//!                                           copy the response out of its slot
+//!  ◀──────────────────────── wake ────────  settle the permit
+//!  decode; release the permit
 //! ```
 //!
-//! There are as many tickets as there are places in the queue between the two, so the queue is never
-//! full (`tickets.rs`). A poller that spins is not woken; one that sleeps is, for one system call
-//! (`doorbell.rs`).
+//! There are as many permits as the queue between the two has entries, so the queue is never full
+//! (`tickets.rs`). A poller that spins needs no wakeup; waking a poller that sleeps costs one
+//! system call (`doorbell.rs`).
 //!
-//! The connection is the poller's to keep (`poller.rs`): when it ends, calls on their way end with it,
-//! and the poller connects again, with waits that grow and are never alike (`backoff.rs`). How things
-//! stand is the channel's [`ConnectivityState`].
+//! The poller maintains the connection (`poller.rs`): when it ends, the calls in flight fail, and
+//! the poller reconnects with randomized exponential backoff (`backoff.rs`). The channel's
+//! [`ConnectivityState`] reports the state.
 
 mod backoff;
 mod call;
@@ -66,33 +66,34 @@ use crate::session::calls_told_apart;
 use crate::stats::{PollerTally, Stats};
 use crate::transport::{ConnectError, Fabric, FabricError, Transport};
 
-/// Connections of a poller: the one that takes calls, and one to a server that shuts down while calls on
-/// it finish.
+/// Connections of a poller: one that accepts calls, and one to a server that is shutting down,
+/// while its last calls finish.
 const CONNECTIONS: u32 = 2;
 
-/// The upper limit of the wait before the first attempt to connect again: a server that restarts is
-/// found soon, and a thousand clients do not all come in one millisecond.
+/// Upper limit of the delay before the first reconnect attempt: short enough to find a restarted
+/// server soon, long enough to spread a thousand clients over time.
 const FIRST_BACKOFF: Duration = Duration::from_millis(50);
 
-/// The upper limit of every wait: what a person is ready to wait for after a repair.
+/// Upper limit of every delay: the time that a person is willing to wait after a repair.
 const LONGEST_BACKOFF: Duration = Duration::from_secs(5);
 
-/// A connection to a server that is shared: cheap to clone, used from any thread, by futures on any
-/// executor or through [`block_on`](crate::block_on()). The connection ends when the last clone is gone.
+/// A shared connection to a server. Cheap to clone, and usable from any thread, by futures on any
+/// executor or through [`block_on`](crate::block_on()). The connection closes when the last clone
+/// is dropped.
 ///
-/// A call that is dropped leaves its place to others when its answer has come or its time is up; one that
-/// is forgotten ([`std::mem::forget`]) keeps its place among those that may be under way.
+/// A dropped call counts towards `max_in_flight` until its response arrives or its deadline passes;
+/// a leaked one ([`std::mem::forget`]) counts forever.
 ///
-/// It keeps itself connected. See the [module](self) for how, and [`ChannelBuilder`] for what can be
-/// set.
+/// A channel reconnects automatically. The [module](self) describes how, and [`ChannelBuilder`] has
+/// the settings.
 #[derive(Clone)]
 pub struct Channel(Arc<Shared>);
 
-/// Why a channel could not be made.
+/// The reason that a channel could not be created.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum ChannelError {
-    /// The device.
+    /// The device failed.
     #[error(transparent)]
     Fabric(#[from] FabricError),
     /// A poller's thread could not be started.
@@ -101,53 +102,54 @@ pub enum ChannelError {
     /// The first attempt to connect failed.
     #[error("{0}")]
     Connect(#[source] Arc<ConnectError>),
-    /// A poller's thread panicked, which is a bug of this library or of the device's.
+    /// A poller's thread panicked, because of a bug in this library or in the device's.
     #[error("a poller's thread panicked while it was started")]
     PollerPanicked,
 }
 
-/// The sentence: a `main` that returns an error prints it with `Debug`.
+/// Prints the same sentence as `Display`, because a `main` that returns an error prints it with
+/// `Debug`.
 impl fmt::Debug for ChannelError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
 }
 
-/// What all clones share.
+/// The state shared by all clones.
 struct Shared {
     address: String,
     lanes: Box<[Lane]>,
-    /// Of the lane that the next call tries first.
+    /// Counter that selects the lane that the next call tries first.
     turn: AtomicUsize,
     connectivity: Arc<Connectivity>,
     waits_for_ready: bool,
     clock: Clock,
 }
 
-/// One poller, as callers see it.
+/// One poller, as seen by callers.
 struct Lane {
     address: String,
     tickets: Arc<Tickets>,
     submissions: Sender<Submission>,
     bell: Arc<OnceLock<Arc<Doorbell>>>,
-    /// Set when the channel is gone, for the poller to end.
+    /// Set when the channel is dropped, so that the poller ends.
     is_over: Arc<AtomicBool>,
     prospect: Arc<Prospect>,
     limits: Arc<OnceLock<Limits>>,
-    /// What the poller counts, when it has opened its device.
+    /// The poller's counters, once it has opened its device.
     tally: Arc<OnceLock<Arc<PollerTally>>>,
 }
 
-/// A request on its way to the poller.
+/// A request submitted to the poller.
 #[derive(Debug)]
 struct Submission {
     ticket: Ticket,
     method: &'static MethodSpec,
     deadline: Option<Instant>,
-    /// The first bytes of the ticket's buffer; the rest is the message.
+    /// Length of the metadata at the start of the permit's buffer. The rest is the message.
     metadata_len: usize,
     waits_for_ready: bool,
-    /// When its call began, if that is one of those that are timed.
+    /// Start time, if this call is sampled for latency.
     began: Option<Instant>,
 }
 
@@ -156,13 +158,14 @@ impl Channel {
     ///
     /// # Errors
     ///
-    /// [`ChannelError`], with nothing left running.
+    /// Returns [`ChannelError`] if the device cannot be used or the first attempt to connect fails.
+    /// Nothing is left running.
     pub async fn connect<F: Fabric>(fabric: &F, address: &str) -> Result<Self, ChannelError> {
         let builder = Self::builder(fabric, address);
         builder.connect().await
     }
 
-    /// A channel to a server at `host:port`, with settings.
+    /// Creates a builder for a channel to a server at `host:port`.
     pub fn builder<F: Fabric>(fabric: &F, address: &str) -> ChannelBuilder<F> {
         ChannelBuilder {
             fabric: fabric.clone(),
@@ -178,35 +181,36 @@ impl Channel {
         }
     }
 
-    /// How it stands with its server.
+    /// Returns the state of the connection.
     #[must_use]
     pub fn state(&self) -> ConnectivityState {
         self.0.connectivity.state()
     }
 
-    /// Why the latest attempt to connect failed, if one has.
+    /// Returns the error of the latest failed attempt to connect, if any attempt has failed.
     #[must_use]
     pub fn latest_error(&self) -> Option<Arc<ConnectError>> {
         self.0.connectivity.latest_error()
     }
 
-    /// Tells of changes of [`state`](Self::state) from now on.
+    /// Returns a watch that reports changes of [`state`](Self::state) from now on.
     #[must_use]
     pub fn watch(&self) -> Watch {
         Watch::of(&self.0.connectivity)
     }
 
-    /// What each of its pollers was sized to; `None` until the first of them has opened its device.
+    /// Returns the sizes of each poller, or `None` until a poller has opened its device.
     #[must_use]
     pub fn limits(&self) -> Option<&Limits> {
         self.0.lanes.iter().find_map(|lane| lane.limits.get())
     }
 
-    /// What its pollers have counted, those that have opened their device.
+    /// Returns a snapshot of the pollers' statistics. A poller that has not opened its device yet
+    /// has zeros.
     #[must_use]
     pub fn stats(&self) -> Stats {
         let pollers = self.0.lanes.iter().map(|lane| {
-            // One that has not begun has counted nothing, and has its place all the same.
+            // A poller that has not started has zeros, and keeps its index in the list.
             let mut poller = lane
                 .tally
                 .get()
@@ -222,7 +226,7 @@ impl Channel {
         }
     }
 
-    /// Of the server, as it was given.
+    /// Returns the server's address, as the application specified it.
     #[must_use]
     pub fn address(&self) -> &str {
         &self.0.address
@@ -250,13 +254,13 @@ impl fmt::Debug for Channel {
 }
 
 impl Shared {
-    /// The lane for a new call: each in turn, of those with the best prospect.
+    /// Returns the lane for a new call: round robin among the lanes with the best health.
     fn next_lane(&self) -> &Lane {
         let [only] = &*self.lanes else {
             let first = self.turn.fetch_add(1, Ordering::Relaxed);
             let count = self.lanes.len();
             let in_turn = (0..count).map(|next| &self.lanes[first.wrapping_add(next) % count]);
-            // The first of those that are alike.
+            // `min_by_key` returns the first of equal lanes.
             return in_turn
                 .min_by_key(|lane| lane.prospect.get())
                 .unwrap_or(&self.lanes[first % count]);
@@ -272,16 +276,16 @@ impl Drop for Lane {
     }
 }
 
-/// What a call may hope for from a poller: a hint for the choice of a lane. Less is better.
+/// The health of a poller: a hint for the choice of a lane. Lower is better.
 #[derive(Debug, Default)]
 struct Prospect(AtomicU8);
 
 impl Prospect {
-    /// It is connected, or connects for the first call.
+    /// The poller is connected, or connects for the first call.
     const GOOD: u8 = 0;
-    /// It is connecting.
+    /// The poller is connecting.
     const FAIR: u8 = 1;
-    /// Its latest attempt has failed.
+    /// The poller's latest attempt has failed.
     const POOR: u8 = 2;
 
     fn get(&self) -> u8 {
@@ -293,7 +297,7 @@ impl Prospect {
     }
 }
 
-/// What a channel is made of.
+/// The configuration of a channel.
 #[must_use = "a builder does nothing until it connects"]
 pub struct ChannelBuilder<F> {
     fabric: F,
@@ -316,71 +320,71 @@ impl<F> fmt::Debug for ChannelBuilder<F> {
 }
 
 impl<F: Fabric> ChannelBuilder<F> {
-    /// The longest encoded message, in bytes: see [`Intents::max_message_len`].
+    /// Sets the length in bytes of the longest encoded message: see [`Intents::max_message_len`].
     pub fn max_message_len(mut self, bytes: usize) -> Self {
         self.intents.max_message_len = bytes;
         self
     }
 
-    /// Calls that may be under way at a time over each poller: see [`Intents::max_in_flight`]. Those
-    /// beyond it wait.
+    /// Sets the number of calls that each poller may have in flight at a time: see
+    /// [`Intents::max_in_flight`]. Further calls wait.
     pub fn max_in_flight(mut self, calls: u32) -> Self {
         self.intents.max_in_flight = calls;
         self
     }
 
-    /// What the pollers do while there is nothing to do: see [`Waiting`].
+    /// Sets how idle pollers wait: see [`Waiting`].
     pub fn waiting(mut self, waiting: Waiting) -> Self {
         self.intents.waiting = waiting;
         self
     }
 
-    /// Bytes that each poller may register: see [`Intents::max_memory`].
+    /// Limits the bytes that each poller may register: see [`Intents::max_memory`].
     pub fn max_memory(mut self, bytes: u64) -> Self {
         self.intents.max_memory = Some(bytes);
         self
     }
 
-    /// Asks a silent server whether it still runs, and gives it up when it does not answer: see
-    /// [`Intents::keepalive`].
+    /// Probes a silent server to check that it still runs, and closes the connection if it does not
+    /// answer: see [`Intents::keepalive`].
     pub fn keepalive(mut self, keepalive: Keepalive) -> Self {
         self.intents.keepalive = Some(keepalive);
         self
     }
 
-    /// How many pollers, each with a connection of its own, the calls are spread over. Default: 1, and
-    /// the least.
+    /// Sets the number of pollers over which calls are spread, each with its own connection.
+    /// Default and minimum: 1.
     pub fn pollers(mut self, pollers: usize) -> Self {
         self.pollers = pollers.max(1);
         self
     }
 
-    /// How long an attempt to connect may take, but for the time that the name of a host takes to be
-    /// resolved. Default: 5 seconds.
+    /// Limits the time of an attempt to connect, excluding the resolution of the host name.
+    /// Default: 5 seconds.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout;
         self
     }
 
-    /// What goes for requests that do not say whether they
-    /// [wait for ready](Request::wait_for_ready). Default: `false`.
+    /// Sets the default for requests that do not specify whether they [wait for
+    /// ready](Request::wait_for_ready). Default: `false`.
     pub fn wait_for_ready(mut self, waits: bool) -> Self {
         self.waits_for_ready = waits;
         self
     }
 
-    /// The upper limits of the waits between attempts to connect: that of the first, and that of all.
-    /// Default: 50 ms and 5 s.
+    /// Sets the upper limits of the delays between attempts to connect: the limit of the first
+    /// delay, and the limit of all. Default: 50 ms and 5 s.
     pub fn reconnect_backoff(mut self, first: Duration, longest: Duration) -> Self {
         self.backoff = (first, longest.max(first));
         self
     }
 
-    /// Starts the pollers, and connects each.
+    /// Starts the pollers and connects each of them.
     ///
     /// # Errors
     ///
-    /// [`ChannelError`] of the first attempt that fails, with nothing left running.
+    /// Returns the [`ChannelError`] of the first attempt that fails. Nothing is left running.
     pub async fn connect(self) -> Result<Channel, ChannelError> {
         let start = Start::new(self.pollers);
         let channel = self.spawn(Some(Arc::clone(&start)))?;
@@ -388,18 +392,18 @@ impl<F: Fabric> ChannelBuilder<F> {
         Ok(channel)
     }
 
-    /// Starts the pollers, and lets the first call connect. A server that cannot be reached is found
-    /// by calls, as [`CallError`]s; a device that cannot be used as well.
+    /// Starts the pollers. The first call connects. If the server is unreachable or the device
+    /// cannot be used, calls fail with a [`CallError`].
     ///
     /// # Errors
     ///
-    /// [`ChannelError::Thread`].
+    /// Returns [`ChannelError::Thread`] if a poller's thread cannot be started.
     pub fn connect_lazy(self) -> Result<Channel, ChannelError> {
         self.spawn(None)
     }
 
     fn spawn(self, start: Option<Arc<Start>>) -> Result<Channel, ChannelError> {
-        // Before any thread is pinned.
+        // Count the cores before any thread is pinned.
         idle::cores();
         let state = match start {
             Some(_) => ConnectivityState::Connecting,
@@ -437,7 +441,7 @@ impl<F: Fabric> ChannelBuilder<F> {
 
 #[cfg(feature = "test-util")]
 impl Channel {
-    /// A channel with one poller whose turns somebody else takes, connected by the first call.
+    /// Creates a channel with one poller whose turns the caller takes. The first call connects.
     pub(crate) fn stepped<T: Transport>(
         transport: T,
         clock: &Clock,
@@ -508,7 +512,7 @@ impl Lane {
     }
 }
 
-/// A poller's thread.
+/// Runs a poller's thread.
 fn run<F: Fabric>(
     fabric: &F,
     intents: &Intents,
@@ -522,7 +526,7 @@ fn run<F: Fabric>(
             tracing::error!(%error, "a channel's poller cannot open its device");
             return match start {
                 Some(_) => report.tell(Err(error.into())),
-                // A lazy channel's calls find out.
+                // The calls of a lazy channel report the error.
                 None => poller::refuse_all(&settings, error),
             };
         }
@@ -532,7 +536,7 @@ fn run<F: Fabric>(
     SharedPoller::new(driver, settings, OnThreads, report).run();
 }
 
-/// Whether the pollers of a channel that is being connected have connected.
+/// The progress of a channel's initial connection, over all pollers.
 #[derive(Debug)]
 struct Start(Mutex<StartState>);
 
@@ -578,7 +582,7 @@ impl Start {
     }
 }
 
-/// One poller's word to [`Start`], given once: also by a thread that panics.
+/// Reports one poller's outcome to [`Start`] exactly once, even if the poller's thread panics.
 #[derive(Debug)]
 struct Report(Option<Arc<Start>>);
 
