@@ -24,6 +24,10 @@ use crate::waiters::WaiterKey;
 /// client, implement its service trait and serve it in process.
 pub trait Caller {
     /// Makes one call of a unary method.
+    ///
+    /// # Errors
+    ///
+    /// The future returns [`CallError`] if the call returned no response.
     fn unary<Req, Res>(
         &self,
         method: &'static MethodSpec,
