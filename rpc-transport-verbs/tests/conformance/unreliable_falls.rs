@@ -103,8 +103,8 @@ fn each_way_to_fail_here_is_told_apart_on_unreliable_queue_pairs(device: &Device
             assert_eq!(left.wait_one(), failed);
             left.go(QpState::Rts);
         }
-        // SAFETY: no byte of a zero-length element is accessed. The device checks neither empty
-        // elements nor inline bytes.
+        // The device checks the key of neither empty elements nor inline bytes.
+        // SAFETY: the element is empty, so the device accesses no byte of it.
         let empty = unsafe { Element::from_raw(start, 0, LocalKey(1)) };
         let list = vec![left.memory.element(0..10).unwrap(), empty];
         let request = left.aim(WorkRequest::send(list).signaled(), &right);
