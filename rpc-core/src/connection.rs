@@ -295,7 +295,7 @@ impl Connection {
     }
 
     /// Returns true if a frame should be sent only for its credits. On the server: if many credits
-    /// are owed, or if the client has not been told of the shutdown. On the client: if it has
+    /// are owed, or if the client has not been notified of the shutdown. On the client: if it has
     /// credits to return or an acknowledgement to send. The client must only ask when it has been
     /// idle or may start no more calls.
     #[must_use]

@@ -206,8 +206,8 @@ impl<T: Transport> Driver<T> {
         work()
     }
 
-    /// Takes one turn. Returns true if it found anything to do. Returns false at once if this
-    /// thread is already inside a turn.
+    /// Takes one turn. Returns true if the poll returned any events; woken handlers alone do not
+    /// count. Returns false at once if this thread is already inside a turn.
     pub(crate) fn turn(&self) -> bool {
         !self.turning.get() && self.as_part_of_a_turn(|| self.take_turn())
     }
@@ -302,7 +302,7 @@ impl<T: Transport> Driver<T> {
             return state.violate(key, buf, error);
         }
         if header.going_away && !std::mem::replace(&mut link.going_away, true) {
-            // Waiting calls are woken to fail with this error, and the credits are returned.
+            // Waiting calls are woken so that they fail, and the credits are returned.
             tracing::debug!(connection = %id, "the server is shutting down");
             if !std::mem::replace(&mut link.owes, true) {
                 state.owing.push(key);

@@ -94,7 +94,7 @@ pub(crate) trait Poller {
     fn hold(&self, link: LinkKey);
     fn let_go(&self, link: LinkKey);
     fn deadline_after(&self, timeout: Duration) -> Option<Instant>;
-    /// Takes a turn. Returns true if it found anything to do.
+    /// Takes a turn. Returns true if any event arrived.
     fn turn(&self) -> bool;
     /// Sleeps until there is something to do; see [`Driver::sleep`].
     fn sleep(&self, how_long: &dyn Fn() -> Option<Duration>);

@@ -181,8 +181,8 @@ impl LocalPoller {
     }
 
     /// Takes one turn: processes what has arrived and sends what is queued. For a thread that has
-    /// other work; `block_on` and awaited calls take their own turns. Returns true if there was
-    /// anything to do.
+    /// other work; `block_on` and awaited calls take their own turns. Returns true if anything had
+    /// arrived.
     pub fn turn(&self) -> bool {
         self.driver.turn()
     }

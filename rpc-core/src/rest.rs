@@ -16,10 +16,10 @@ const LONG_SLEEP: Duration = Duration::from_secs(1);
 const IDLE_TIME: Duration = Duration::from_secs(1);
 
 impl<T: Transport> Driver<T> {
-    /// Returns the surplus credits of idle client connections: those on which no call has started
-    /// for a while return their credits above the initial window, so that other clients can use
-    /// them. May be called at any time and as often as desired; called while there is nothing to
-    /// do, and periodically otherwise.
+    /// Returns the surplus credits of idle connections to their servers: a client connection on
+    /// which no call has started for a while returns its credits above the initial window, so that
+    /// other clients can use them. Called before a sleep, and periodically otherwise; extra calls
+    /// are cheap.
     pub(crate) fn on_idle(&self, now: Instant) {
         let state = &mut *self.state.borrow_mut();
         // Limits the rate, because there may be thousands of links and thousands of sleeps a
@@ -112,7 +112,7 @@ impl<T: Transport> Driver<T> {
 impl<T: Transport> State<T> {
     /// Returns how long the poller may sleep if nothing arrives.
     fn longest_sleep(&self, now: Instant) -> Duration {
-        // Woken waiters that do not come are skipped after some turns, and whatever found no slot
+        // Woken waiters that do not retry are skipped after some turns, and whatever found no slot
         // is retried, even if the device reports no event.
         let is_waiting =
             !(self.waiting.is_empty() && self.blocked.is_empty() && self.owing.is_empty());

@@ -228,9 +228,9 @@ impl ServerHandle {
 
     /// Shuts the server down and blocks until it has stopped. From now on the server accepts no
     /// clients, and notifies connected clients to start no more calls. Running handlers and
-    /// requests in flight have until `finish` to complete; the others fail with `UNAVAILABLE`.
-    /// Responses may take until `close` to be sent; then the connections are closed. Each step ends
-    /// early if there is nothing to wait for.
+    /// requests in flight have the time [`finish`](Shutdown::finish) to complete; the others fail
+    /// with `UNAVAILABLE`. Responses then have the time [`close`](Shutdown::close) to be sent,
+    /// before the connections are closed. Each step ends early if there is nothing to wait for.
     ///
     /// # Errors
     ///

@@ -90,7 +90,8 @@ pub enum CloseReason {
     /// The peer, a server, is shutting down. No more calls are started on the connection. Calls in
     /// flight may still receive responses before it ends.
     GoingAway,
-    /// The connection failed in the device.
+    /// The connection failed. The error comes from the device, or reports a silent peer or a
+    /// protocol violation.
     Failed(Arc<dyn Error + Send + Sync>),
 }
 
@@ -514,7 +515,8 @@ pub struct Counters {
     pub reserve_posted: u64,
     /// Frames that found no receive posted: a bug in flow control, or a hostile peer.
     pub rnr: u64,
-    /// Completions of connections that had already been destroyed. They were ignored.
+    /// Completions ignored because they match nothing any more, such as those of a queue pair that
+    /// was destroyed after its time limit.
     pub stale: u64,
     /// Peers whose connections were closed because they did not answer keepalive probes.
     pub silent_peers: u64,

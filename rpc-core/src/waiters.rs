@@ -7,9 +7,9 @@ use slab::Slab;
 
 use crate::timers::TimerKey;
 
-/// Turns that a woken waiter may take before the next one is woken in its place, although the first
-/// may still come. A future is usually polled before the next turn. A leaked future never is, and
-/// must not block the others.
+/// Number of turns within which a woken waiter must retry; after that, the next one is woken in its
+/// place. The first may still retry later. A future is usually polled before the next turn. A
+/// leaked future never is, and must not block the others.
 const PATIENCE: u32 = 16;
 
 /// Identifies a waiting call until it is sent or gives up.
@@ -32,10 +32,10 @@ pub(crate) struct Waiters {
     waiting: Slab<Waiter>,
     /// The waiters that have not been woken, oldest first. May contain some that have left since.
     queue: VecDeque<(usize, u64)>,
-    /// Number of waiters woken in this round that have not come yet.
+    /// Number of waiters woken in this round that have not retried yet.
     expected: u32,
     round: u32,
-    /// Turns since a waiter was last woken or came.
+    /// Turns since a waiter was last woken or last retried.
     turns: u32,
     arrivals: u64,
 }
@@ -225,7 +225,7 @@ mod tests {
         waiters.call_up(1, |_| ());
         assert!(waiters.is_called_up(next, waker) && waiters.is_called_up(forgotten, waker));
         waiters.leave(next);
-        // From now on, new calls overtake no waiter except the one that does not come.
+        // From now on, new calls overtake no waiter except the one that does not retry.
         assert!(waiters.is_empty());
         waiters.call_back(forgotten);
         assert!(!waiters.is_empty());

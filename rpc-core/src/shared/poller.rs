@@ -38,8 +38,8 @@ const BATCH: usize = 64;
 /// Turns between two checks of the permit queue.
 const TURNS_PER_LOOK: u32 = 64;
 
-/// Longest sleep while calls wait for permits, because woken waiters that do not come are skipped
-/// after some checks.
+/// Longest sleep while calls wait for permits. Short, because woken waiters that do not retry are
+/// skipped only after some checks.
 const SHORT_SLEEP: Duration = Duration::from_millis(1);
 
 /// How long a poller that ends waits for its connection to close.
@@ -327,8 +327,8 @@ impl<T: Transport> SharedPoller<T> {
         }
     }
 
-    /// Adds a request to the backlog, unless the channel is not connected and the request does not
-    /// wait.
+    /// Adds a request to the backlog, or fails it if the latest attempt to connect failed and the
+    /// request does not wait for ready.
     fn keep(&mut self, submission: Submission) {
         match &self.standing {
             Standing::Resting {

@@ -164,7 +164,7 @@ impl Tickets {
         }
     }
 
-    /// Wakes the waiters whose deadline has passed, and skips woken waiters that do not come.
+    /// Wakes the waiters whose deadline has passed, and skips woken waiters that do not retry.
     /// Returns the state of the queue, with its next deadline.
     pub(crate) fn look_after_queue(&self, now: Instant) -> QueueState {
         let mut office = self.office();
@@ -282,7 +282,8 @@ impl Tickets {
 /// The result of [`Tickets::look_after_queue`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct QueueState {
-    /// True if a call waits for a permit and is still expected to come.
+    /// True if a call waits for a permit and may still take one. Excludes woken waiters that were
+    /// skipped.
     pub(crate) is_waiting: bool,
     pub(crate) next_deadline: Option<Instant>,
 }

@@ -101,7 +101,7 @@ impl Network {
         }
     }
 
-    /// Takes one turn of each node. Returns true if any of them found something to do.
+    /// Takes one turn of each node. Returns true if any event arrived at any of them.
     pub fn step(&self) -> bool {
         let mut found_any = false;
         for node in &self.nodes {

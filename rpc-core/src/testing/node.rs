@@ -60,7 +60,7 @@ impl<T: Transport> Node<T> {
         self.poller.limits()
     }
 
-    /// Takes one turn. Returns true if it found anything to do.
+    /// Takes one turn. Returns true if any event arrived.
     pub fn step(&self) -> bool {
         self.step_with(|driver| {
             let found_any = driver.turn();
