@@ -52,9 +52,10 @@ impl CompletionQueue {
     ///
     /// # Errors
     ///
-    /// [`VerbsError::CompletionQueueOverrun`] if the queue overran: it is no longer usable, nor are
-    /// its queue pairs. [`VerbsError::Os`] if the driver fails, [`VerbsError::Forked`] in a forked
-    /// child.
+    /// [`VerbsError::CompletionQueueOverrun`] if the software device's queue overran: it is no longer
+    /// usable, nor are its queue pairs (RDMA devices report an overrun by
+    /// [`AsyncEvent::CompletionQueueError`](super::AsyncEvent::CompletionQueueError) instead).
+    /// [`VerbsError::Os`] if the driver fails, [`VerbsError::Forked`] in a forked child.
     #[inline]
     pub fn poll(&mut self, out: &mut Vec<WorkCompletion>, max: usize) -> Result<usize, VerbsError> {
         self.raw.poll(out, max)
@@ -86,7 +87,10 @@ impl CompletionQueue {
     ///
     /// # Errors
     ///
-    /// If the queue holds more completions than `depth`, or the device cannot resize queues.
+    /// [`VerbsError::OutOfRange`] if the device does not support this depth,
+    /// [`VerbsError::InvalidArgument`] if the queue holds more completions than `depth`,
+    /// [`VerbsError::NotSupported`] if the device cannot resize queues, [`VerbsError::Os`] if the
+    /// driver fails, [`VerbsError::Forked`] in a forked child.
     pub fn resize(&mut self, depth: usize) -> Result<(), VerbsError> {
         self.raw.resize(depth)
     }

@@ -129,7 +129,7 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// [`VerbsError::Exhausted`] or [`VerbsError::Os`] if the device has no more of them,
+    /// [`VerbsError::Exhausted`], [`VerbsError::QueueMemory`] or [`VerbsError::Os`] if resources run out,
     /// [`VerbsError::Forked`] in a forked child.
     pub fn alloc_pd(&self) -> Result<ProtectionDomain, VerbsError> {
         ProtectionDomain::new(self)

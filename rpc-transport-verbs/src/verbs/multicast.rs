@@ -33,7 +33,8 @@ impl QueuePair {
     /// # Errors
     ///
     /// [`VerbsError::InvalidArgument`] if the queue pair is not of type UD, or the GID is not a
-    /// multicast GID; [`VerbsError::Exhausted`] or [`VerbsError::Os`] if the device refuses;
+    /// multicast GID; [`VerbsError::NotSupported`] if the device has no multicast groups;
+    /// [`VerbsError::Exhausted`] or [`VerbsError::Os`] if the device refuses;
     /// [`VerbsError::Forked`] in a forked child.
     pub fn attach_multicast(&mut self, gid: Gid, lid: u16) -> Result<(), VerbsError> {
         const CALL: &str = "attach_mcast";

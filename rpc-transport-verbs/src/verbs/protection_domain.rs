@@ -36,6 +36,7 @@ impl ProtectionDomain {
     /// * [`VerbsError::ExposedSlots`] if `access` grants a peer access; use
     ///   [`expose`](Self::expose) for that.
     /// * [`VerbsError::OutOfRange`] if the device does not support this length.
+    /// * [`VerbsError::NotSupported`] if the device lacks one of the access rights.
     /// * [`VerbsError::MemoryLocked`] if the limit of locked memory is too low.
     /// * [`VerbsError::Os`] or [`VerbsError::Exhausted`] if memory or regions run out,
     ///   [`VerbsError::Forked`] in a forked child.
@@ -82,7 +83,7 @@ impl ProtectionDomain {
     ///
     /// # Errors
     ///
-    /// [`VerbsError::OutOfRange`] or [`VerbsError::InvalidArgument`] if the device does not accept
+    /// [`VerbsError::InvalidArgument`] if the device does not accept
     /// an attribute of the address, [`VerbsError::Exhausted`] or [`VerbsError::Os`] if the device
     /// refuses, [`VerbsError::Forked`] in a forked child.
     pub fn create_ah(&self, address: AddressVector) -> Result<AddressHandle, VerbsError> {

@@ -149,6 +149,8 @@ impl SharedReceiveQueue {
     /// (or have ended and are not claimed yet), more than the device supports, or more than sixteen
     /// times the original depth, for which the requests are numbered. [`VerbsError::NotSupported`]
     /// if the device cannot resize queues.
+    /// [`VerbsError::InvalidArgument`] if `max_wr` is less than the armed limit. [`VerbsError::Os`] if
+    /// the driver fails, [`VerbsError::Forked`] in a forked child.
     pub fn resize(&self, max_wr: usize) -> Result<(), VerbsError> {
         let Shared { raw, posted, .. } = &*self.shared;
         posted.resize(max_wr, || {
