@@ -16,7 +16,7 @@ const LONG_SLEEP: Duration = Duration::from_secs(1);
 const IDLE_TIME: Duration = Duration::from_secs(1);
 
 impl<T: Transport> Driver<T> {
-    /// Returns the surplus credits of idle connections to their servers: a client connection on
+    /// Gives the surplus credits of idle connections back to their servers: a client connection on
     /// which no call has started for a while returns its credits above the initial window, so that
     /// other clients can use them. Called before a sleep, and periodically otherwise; extra calls
     /// are cheap.

@@ -83,8 +83,8 @@ group! {
 }
 
 group! {
-    /// What had to wait, and for which resource. Each call and each response is counted in at most
-    /// one row.
+    /// What had to wait, and for which resource. Each counter counts a call or response at most
+    /// once.
     Stalls read from StallsTally
     counts {
         /// Calls that started while the server's limit for this client was reached: either the
