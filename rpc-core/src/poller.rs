@@ -107,8 +107,8 @@ impl LocalPoller {
         drop(previous);
     }
 
-    /// Connects to a server at `host:port`. Blocks until the handshake completes, for at most five
-    /// seconds.
+    /// Connects to a server at `host:port`. Blocks until the handshake completes, which may take at
+    /// most five seconds, excluding the resolution of the host name.
     ///
     /// # Errors
     ///

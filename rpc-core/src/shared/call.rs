@@ -256,9 +256,9 @@ impl Lane {
     pub(super) fn ring(&self) {
         match self.bell.get() {
             Some(bell) => bell.ring(),
-            // The poller has not started. The work was stored before this fence, and the poller
-            // checks for work after a fence of its own that follows the store of its bell: if this
-            // load misses the bell, the poller's check finds the work.
+            // The poller has not started. The work was stored before this fence. After it stores
+            // `bell`, the poller issues a fence of its own and checks for work: if this load misses
+            // `bell`, the poller's check finds the work.
             None => {
                 fence(Ordering::SeqCst);
                 if let Some(bell) = self.bell.get() {
