@@ -52,8 +52,8 @@ impl CompletionQueue {
     ///
     /// # Errors
     ///
-    /// [`VerbsError::CompletionQueueOverrun`] if the software device's queue overran: it is no longer
-    /// usable, nor are its queue pairs (RDMA devices report an overrun by
+    /// [`VerbsError::CompletionQueueOverrun`] if the software device's queue overran: it is no
+    /// longer usable, nor are its queue pairs (RDMA devices report an overrun by
     /// [`AsyncEvent::CompletionQueueError`](super::AsyncEvent::CompletionQueueError) instead).
     /// [`VerbsError::Os`] if the driver fails, [`VerbsError::Forked`] in a forked child.
     #[inline]

@@ -129,8 +129,8 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// [`VerbsError::Exhausted`], [`VerbsError::QueueMemory`] or [`VerbsError::Os`] if resources run out,
-    /// [`VerbsError::Forked`] in a forked child.
+    /// [`VerbsError::Exhausted`], [`VerbsError::QueueMemory`] or [`VerbsError::Os`] if resources run
+    /// out, [`VerbsError::Forked`] in a forked child.
     pub fn alloc_pd(&self) -> Result<ProtectionDomain, VerbsError> {
         ProtectionDomain::new(self)
     }

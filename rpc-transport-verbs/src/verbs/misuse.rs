@@ -242,8 +242,8 @@ struct UsingARemoteKeyHere;
 /// ```
 struct NamingAnyMemory;
 
-/// Memory that a peer may write cannot be borrowed as a slice, whose bytes must not change while it is
-/// borrowed.
+/// Memory that a peer may write cannot be borrowed as a slice, whose bytes must not change while it
+/// is borrowed.
 ///
 /// ```compile_fail
 /// # use rpc_transport_verbs::verbs::*;
@@ -281,8 +281,8 @@ struct BorrowingWhatAPeerWrites;
 /// ```
 struct UsingADestroyedQueuePair;
 
-/// Timer codes are distinct types, not plain numbers: an acknowledgement timeout is not an RNR timer,
-/// and no code is out of range.
+/// Timer codes are distinct types, not plain numbers: an acknowledgement timeout is not an RNR
+/// timer, and no code is out of range.
 ///
 /// ```compile_fail
 /// # use rpc_transport_verbs::verbs::*;

@@ -151,6 +151,9 @@ impl Drop for Unrecorded<'_, '_> {
 /// [`complete_send`](Self::complete_send), or all at once by [`destroy`](Self::destroy). A queue
 /// pair that fails moves to ERR by itself: every request then completes as flushed, including
 /// unsignaled ones.
+///
+/// It may be sent to any thread, but methods that post to it or change it take `&mut self`, so one
+/// thread at a time uses it.
 #[derive(Debug)]
 pub struct QueuePair {
     // First field: the device releases its queues before any slot in flight is dropped.
@@ -513,8 +516,8 @@ impl QueuePair {
         }
     }
 
-    /// Returns the id that will identify a request's completion: that of the request posted to the
-    /// send queue after `ahead` others.
+    /// Returns the id of the request that will be posted to the send queue after `ahead` others. Its
+    /// completion carries this id.
     pub fn next_wr_id(&self, ahead: usize) -> WrId {
         self.send_slots.id_of_next(ahead)
     }

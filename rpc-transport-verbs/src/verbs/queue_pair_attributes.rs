@@ -102,7 +102,7 @@ pub struct AddressVector {
     /// Code of the highest rate that the receiver supports (`enum ibv_rate`); 0 sends at the port's
     /// rate.
     pub static_rate: u8,
-    /// Flow label by which routers may balance load (20 bits); 0 sets none.
+    /// Flow label by which routers may balance load (20 bits); 0 leaves the choice to the routers.
     pub flow_label: u32,
     /// Number of routers that a packet may pass.
     pub hop_limit: u8,
