@@ -87,10 +87,11 @@ impl CompletionQueue {
     ///
     /// # Errors
     ///
-    /// [`VerbsError::OutOfRange`] if the device does not support this depth,
-    /// [`VerbsError::InvalidArgument`] if the queue holds more completions than `depth`,
-    /// [`VerbsError::NotSupported`] if the device cannot resize queues, [`VerbsError::Os`] if the
-    /// driver fails, [`VerbsError::Forked`] in a forked child.
+    /// * [`VerbsError::OutOfRange`] if the device does not support this depth.
+    /// * [`VerbsError::OutOfRange`] (software device) or [`VerbsError::InvalidArgument`] (RDMA
+    ///   devices) if the queue holds more completions than `depth`.
+    /// * [`VerbsError::NotSupported`] if the device cannot resize queues.
+    /// * [`VerbsError::Os`] if the driver fails, [`VerbsError::Forked`] in a forked child.
     pub fn resize(&mut self, depth: usize) -> Result<(), VerbsError> {
         self.raw.resize(depth)
     }

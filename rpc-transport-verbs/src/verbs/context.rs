@@ -72,8 +72,8 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// [`VerbsError::OutOfRange`] if there is no such port, [`VerbsError::Os`] if the driver
-    /// refuses, [`VerbsError::Forked`] in a forked child.
+    /// [`VerbsError::OutOfRange`] if there is no such port. On RDMA devices also
+    /// [`VerbsError::Os`] if the driver refuses, and [`VerbsError::Forked`] in a forked child.
     pub fn query_port(&self, port: u8) -> Result<PortAttributes, VerbsError> {
         self.raw.query_port(port)
     }
@@ -82,8 +82,8 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// [`VerbsError::OutOfRange`] if there is no such port or index, [`VerbsError::Os`] if the
-    /// driver refuses, [`VerbsError::Forked`] in a forked child.
+    /// [`VerbsError::OutOfRange`] if there is no such port or index. On RDMA devices also
+    /// [`VerbsError::Os`] if the driver refuses, and [`VerbsError::Forked`] in a forked child.
     pub fn query_gid(&self, port: u8, index: u8) -> Result<Gid, VerbsError> {
         self.raw.query_gid(port, index)
     }
@@ -129,8 +129,8 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// [`VerbsError::Exhausted`], [`VerbsError::QueueMemory`] or [`VerbsError::Os`] if resources run
-    /// out, [`VerbsError::Forked`] in a forked child.
+    /// [`VerbsError::Exhausted`], [`VerbsError::QueueMemory`] or [`VerbsError::Os`] if resources
+    /// run out, [`VerbsError::Forked`] in a forked child.
     pub fn alloc_pd(&self) -> Result<ProtectionDomain, VerbsError> {
         ProtectionDomain::new(self)
     }
@@ -209,6 +209,7 @@ impl Context {
     /// # Errors
     ///
     /// [`VerbsError::NotCounted`] for RDMA devices: kernel verbs count by port, not by context.
+    /// [`VerbsError::Forked`] in a forked child.
     pub fn counters(&self) -> Result<DeviceCounters, VerbsError> {
         self.raw.counters()
     }

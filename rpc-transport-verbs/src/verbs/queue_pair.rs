@@ -516,8 +516,8 @@ impl QueuePair {
         }
     }
 
-    /// Returns the id of the request that will be posted to the send queue after `ahead` others. Its
-    /// completion carries this id.
+    /// Returns the id of the request that will be posted to the send queue after `ahead` others.
+    /// Its completion carries this id.
     pub fn next_wr_id(&self, ahead: usize) -> WrId {
         self.send_slots.id_of_next(ahead)
     }

@@ -149,7 +149,8 @@ impl SharedReceiveQueue {
     ///   (or have ended and are not claimed yet), more than the device supports, or more than
     ///   sixteen times the original depth (rounded up to a power of two, at most 2¹⁹), for which
     ///   the requests are numbered.
-    /// * [`VerbsError::InvalidArgument`] if `max_wr` is less than the armed limit.
+    /// * [`VerbsError::OutOfRange`] (software device) or [`VerbsError::InvalidArgument`] (RDMA
+    ///   devices) if `max_wr` is less than the armed limit.
     /// * [`VerbsError::NotSupported`] if the device cannot resize queues.
     /// * [`VerbsError::Os`] if the driver fails, [`VerbsError::Forked`] in a forked child.
     pub fn resize(&self, max_wr: usize) -> Result<(), VerbsError> {

@@ -151,7 +151,8 @@ pub enum CompletionOpcode {
     Receive,
     /// A WRITE with immediate was received. It consumed a receive and left its bytes unchanged.
     ReceiveRdmaWithImm,
-    /// Another operation, by its number in `enum ibv_wc_opcode`; 255 for a number that does not fit.
+    /// An operation unknown to this layer, by its number in `enum ibv_wc_opcode`; 255 for a number
+    /// that does not fit.
     // A byte, so that a completion stays small: each message moves it a few times.
     Other(u8),
 }
