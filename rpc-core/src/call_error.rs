@@ -1,4 +1,4 @@
-//! [`CallError`]: why a client's call did not return a response.
+//! [`CallError`]: the reason that a client's call returned no response.
 
 use std::error::Error;
 use std::fmt;
@@ -7,14 +7,15 @@ use std::sync::Arc;
 use crate::status::{Code, Status};
 use crate::transport::{CloseReason, ConnectError};
 
-/// How far a failed call may have got: what decides whether it can be repeated.
+/// How far a failed call got, which decides whether it may be retried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Execution {
-    /// No byte of it left this process. Repeating it is safe.
+    /// No byte of the request left this process. A retry is safe.
     NeverSent,
-    /// It left, and no answer came: the handler may have run, or not, or be running.
+    /// The request was sent and no response arrived: the handler may have run, may still be
+    /// running, or may never have started.
     MayHaveRun,
-    /// The server answered.
+    /// The server responded.
     Answered,
 }
 
@@ -28,8 +29,8 @@ impl fmt::Display for Execution {
     }
 }
 
-/// Why a call did not return a response: the server's status, or what went wrong on this side.
-/// One pointer wide.
+/// The reason that a call returned no response: the server's status, or a failure on this side. One
+/// pointer wide.
 #[derive(Clone)]
 pub struct CallError(Box<Inner>);
 
@@ -43,32 +44,34 @@ struct Inner {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Cause {
-    /// The server answered with this status.
+    /// The server responded with this status.
     Remote(Status),
-    /// The time allowed passed on this side's clock.
+    /// The deadline passed on this side's clock.
     DeadlineExceeded,
-    /// The connection ended.
+    /// The connection closed.
     Disconnected(CloseReason),
-    /// The shared channel is not connected: its latest attempt failed. Never sent.
+    /// The shared channel is not connected because its latest attempt failed. The call was never
+    /// sent.
     NotConnected {
-        /// Of the server, as it was given.
+        /// The server's address, as the application specified it.
         address: String,
-        /// Why the latest attempt failed; `None` if the channel has been closed.
+        /// The error of the latest attempt, or `None` if the channel is closed.
         latest: Option<Arc<ConnectError>>,
     },
-    /// The request does not fit a slot.
+    /// The request does not fit in a slot.
     RequestTooLong {
         /// Bytes of the encoded message.
         message_len: usize,
-        /// Bytes that would have fitted beside its header and metadata.
+        /// The most bytes that fit beside the request's header and metadata.
         limit: usize,
     },
-    /// The server has no such method; known from the handshake, so nothing was sent.
+    /// The server has no such method. The handshake lists the server's methods, so nothing was
+    /// sent.
     Unimplemented {
-        /// `package.Service/Method`.
+        /// `package.Service/Method`: the method's name between peers.
         path: &'static str,
     },
-    /// The answer is not the message that the method returns.
+    /// The response does not decode as the method's response type.
     Undecodable(prost::DecodeError),
 }
 
@@ -81,19 +84,19 @@ impl CallError {
         Self::new(Cause::Remote(status), Execution::Answered)
     }
 
-    /// What went wrong, to match on.
+    /// Returns the cause, to match on.
     #[must_use]
     pub fn cause(&self) -> &Cause {
         &self.0.cause
     }
 
-    /// How far the call may have got.
+    /// Returns how far the call may have got.
     #[must_use]
     pub fn execution(&self) -> Execution {
         self.0.execution
     }
 
-    /// The server's status, if it was the server that failed the call.
+    /// Returns the server's status, if the server failed the call.
     #[must_use]
     pub fn status(&self) -> Option<&Status> {
         match &self.0.cause {
@@ -102,7 +105,7 @@ impl CallError {
         }
     }
 
-    /// The canonical code: the server's, or the one that fits what went wrong here.
+    /// Returns the canonical code: the server's, or the one that matches a failure on this side.
     #[must_use]
     pub fn code(&self) -> Code {
         match &self.0.cause {
@@ -163,7 +166,8 @@ impl fmt::Display for CallError {
     }
 }
 
-/// The sentence: a `main` that returns an error prints it with `Debug`.
+/// Prints the same sentence as `Display`, because a `main` that returns an error prints it with
+/// `Debug`.
 impl fmt::Debug for CallError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
@@ -185,10 +189,10 @@ impl Error for CallError {
     }
 }
 
-/// What a handler answers when a call that *it* made failed and it used `?`.
+/// Converts the error of a nested call into the handler's own status, for use with `?`.
 ///
-/// The code stays; the message says that the failure was in a nested call. Details and metadata of
-/// a remote status are left out: they were meant for this process, not for its clients.
+/// The code is kept, and the message says that a nested call failed. The details and metadata of a
+/// remote status are dropped: they were meant for this process, not for its clients.
 impl From<CallError> for Status {
     fn from(error: CallError) -> Self {
         let code = error.code();

@@ -1,18 +1,18 @@
-//! [`Clock`]: the time as a value, so that a test can move it.
+//! [`Clock`]: a time source that tests can control.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Where a poller takes the time from. It asks only while some call has a deadline.
+/// A poller's time source. The poller reads it only while a call has a deadline.
 #[derive(Clone, Debug, Default)]
 pub struct Clock(Source);
 
-/// A time that is moved by hand.
+/// A time that only advances by hand.
 #[derive(Debug)]
 struct ManualTime {
     start: Instant,
-    /// How far it has been moved.
+    /// Nanoseconds advanced since `start`.
     passed_ns: AtomicU64,
 }
 
@@ -25,13 +25,14 @@ enum Source {
 }
 
 impl Clock {
-    /// The system's monotonic clock.
+    /// Returns the system's monotonic clock.
     #[must_use]
     pub fn system() -> Self {
         Self::default()
     }
 
-    /// A clock that stands still until it is [`advance`](Self::advance)d; its clones move along.
+    /// Creates a clock that stands still until it is [`advance`](Self::advance)d. Its clones share
+    /// its time.
     #[cfg(feature = "test-util")]
     #[must_use]
     pub fn manual() -> Self {
@@ -41,7 +42,7 @@ impl Clock {
         })))
     }
 
-    /// The time.
+    /// Returns the current time.
     #[must_use]
     pub fn now(&self) -> Instant {
         match &self.0 {
@@ -52,11 +53,11 @@ impl Clock {
         }
     }
 
-    /// Moves a manual clock, and all its clones.
+    /// Advances a manual clock and all its clones.
     ///
     /// # Panics
     ///
-    /// On the system's clock, which nobody moves.
+    /// Panics if this is the system's clock.
     #[cfg(feature = "test-util")]
     pub fn advance(&self, by: Duration) {
         match &self.0 {
@@ -69,7 +70,7 @@ impl Clock {
     }
 }
 
-/// A deadline that is `timeout` from now; none if that is beyond what the clock can say.
+/// Returns the deadline that is `timeout` from `now`, or `None` if the clock cannot represent it.
 pub(crate) fn deadline_after(now: Instant, timeout: Duration) -> Option<Instant> {
     now.checked_add(timeout)
 }

@@ -1,4 +1,4 @@
-//! What a poller is asked to be good for ([`Intents`]), and what was made of it ([`Limits`]).
+//! [`Intents`]: the workload that a poller is sized for. [`Limits`]: the resulting sizes.
 
 mod keepalive;
 
@@ -6,39 +6,40 @@ use std::fmt;
 
 pub use keepalive::Keepalive;
 
-/// What a server or a client says about its work. Everything else is derived from it, and can be
+/// The expected workload of a server or a client. All sizes are derived from it; they can be
 /// printed as [`Limits`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Intents {
-    /// The longest encoded message, in bytes, that is received or sent; a slot is this long plus
-    /// the frame's header and a little metadata. Default: 4096.
+    /// Length in bytes of the longest encoded message to send or receive. A slot has this length
+    /// plus room for the frame's header and a little metadata. Default: 4096.
     pub max_message_len: usize,
-    /// Calls that one connection may have under way at a time. Default: 128.
+    /// Calls that one connection may have in flight at a time. Default: 128.
     pub max_in_flight: u32,
-    /// Connections that one poller should hold. Default: 64. The handshake refuses more.
+    /// Connections that one poller supports. Default: 64. The handshake rejects further ones.
     pub connections: u32,
-    /// Bytes that one poller may register for its slots, on all of its devices together. It makes do with
-    /// fewer receives and send slots if it must, and [`Limits::clamped`] says so; where even the fewest
-    /// do not fit, opening it is refused with the number that would. The device's queues come on top.
-    /// Default: `None`, no limit but that of the system.
+    /// Bytes that one poller may register for its slots, on all of its devices together. If they
+    /// don't suffice, the poller uses fewer receives and send slots, and [`Limits::clamped`]
+    /// reports it. If even the minimum does not fit, opening the poller fails with an error that
+    /// states the required number. The device's queues are not included. Default: `None`, no limit
+    /// other than the system's.
     pub max_memory: Option<u64>,
-    /// What a poller does while there is nothing to do. Default: [`Waiting::Adaptive`].
+    /// How an idle poller waits. Default: [`Waiting::Adaptive`].
     pub waiting: Waiting,
-    /// Whether peers are asked, when they are silent, if their processes still run. Default: `None`,
-    /// they are not: see [`Keepalive`] for what is noticed without.
+    /// Whether to probe silent peers to check that their processes still run. Default: `None`, no
+    /// probes. [`Keepalive`] describes the failures that are detected without them.
     pub keepalive: Option<Keepalive>,
 }
 
-/// What a poller does while there is nothing to do: what to spend for an answer that comes sooner.
+/// How an idle poller waits. The modes trade CPU time for latency.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Waiting {
-    /// It looks again and again. The quickest, and it keeps a core busy for as long as it waits.
+    /// Polls without pause. The lowest latency, at the cost of a core that is busy while it waits.
     Busy,
-    /// It looks again and again for longer than most answers take, and sleeps when nothing has come
-    /// by then. The first message after a rest pays for the waking up, some tens of microseconds.
+    /// Polls for longer than most responses take, then sleeps if nothing has arrived. The first
+    /// message after a sleep pays for the wakeup, some tens of microseconds.
     #[default]
     Adaptive,
-    /// It sleeps at once. Every message pays for the waking up, and no core is kept busy.
+    /// Sleeps at once. Every message pays for the wakeup, and no core is kept busy.
     Event,
 }
 
@@ -65,82 +66,85 @@ impl Default for Intents {
     }
 }
 
-/// How many bytes of a slot are set aside for the frame's header and the call's metadata.
+/// Bytes of a slot that are set aside for the frame's header and the call's metadata.
 ///
-/// 16 bytes of header; the rest holds a few short metadata entries or a status with its message
-/// beside a message of full length. A multiple of 64, so that slots stay aligned to cache lines.
+/// The header takes 16 bytes. The rest holds a few short metadata entries, or a status with its
+/// message, beside a message of full length. A multiple of 64, so that slots stay aligned to cache
+/// lines.
 pub const FRAME_OVERHEAD: usize = 256;
 
-/// What one poller was sized to, each number with its place. Printed line by line.
+/// The sizes of one poller, by where each number applies. `Display` prints them line by line.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Limits {
-    /// The device's name; of several, the first one's.
+    /// The device's name. A poller with several devices reports the first one here.
     pub device: String,
-    /// Where the device is reached, for people: "port 1, GID 1 ::ffff:192.0.2.1, MTU 4096".
+    /// The device's address, for display: "port 1, GID 1 ::ffff:192.0.2.1, MTU 4096".
     pub address: String,
-    /// Bytes of a slot, and so of the longest frame.
+    /// Bytes of a slot, which bound the length of a frame.
     pub slot_len: usize,
-    /// Bytes up to which a frame travels inside its work request.
+    /// Longest frame, in bytes, that is sent inline, inside its work request.
     pub max_inline_len: usize,
     /// Receives kept posted in the shared receive queue.
     pub receives_posted: u32,
-    /// Receives in the hands of the async-event thread, posted when the poller lags.
+    /// Receives held by the async-event thread, which posts them when the poller falls behind.
     pub receives_reserved: u32,
     /// Receive slots that frames may occupy between their arrival and their release.
     pub receives_held: u32,
-    /// Send slots: written, queued or in flight.
+    /// Send slots: being written, queued or in flight.
     pub send_slots: u32,
     /// Work requests that one connection may have in its send queue.
     pub send_queue_depth: u32,
-    /// One send in this many asks for a completion.
+    /// One in this many sends requests a completion.
     pub signal_interval: u32,
-    /// Completions that the completion queue holds.
+    /// Capacity of the completion queue.
     pub completion_queue_depth: u32,
     /// Connections that fit.
     pub max_connections: u32,
-    /// Calls under way at a time on one connection.
+    /// Calls in flight at a time on one connection.
     pub max_in_flight: u32,
-    /// Whether silent peers are asked if they still run.
+    /// Whether silent peers are probed.
     pub keepalive: Option<Keepalive>,
-    /// What the device or [`Intents::max_memory`] made smaller than it was wanted: a sentence for each.
+    /// The sizes that the device or [`Intents::max_memory`] reduced below the wanted value: one
+    /// sentence each.
     pub clamped: Vec<String>,
-    /// The devices that a poller has beside this one, in their order. All the numbers here hold for
-    /// each of them too, and its slots and queues come on top.
+    /// The poller's other devices, in their order. All numbers here apply to each of them as well;
+    /// their slots and queues come in addition.
     pub others: Vec<OtherDevice>,
 }
 
-/// Another device of the same poller: what differs from the first.
+/// Another device of the same poller: the values that differ from the first device's.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct OtherDevice {
-    /// Its name.
+    /// The device's name.
     pub device: String,
-    /// Where it is reached, for people.
+    /// The device's address, for display.
     pub address: String,
-    /// Bytes up to which a frame travels inside its work request.
+    /// Longest frame, in bytes, that is sent inline, inside its work request.
     pub max_inline_len: usize,
 }
 
 impl Limits {
-    /// Slots in a poller's one registration on a device: the sum of the places where a slot can be.
+    /// Returns the number of slots in a poller's one registration on a device: the sum over all
+    /// uses of a slot.
     #[must_use]
     pub fn slots(&self) -> u32 {
         self.receives_posted + self.receives_reserved + self.receives_held + self.send_slots
     }
 
-    /// Bytes registered for the poller on a device.
+    /// Returns the bytes registered for the poller on a device.
     #[must_use]
     pub fn registered_len(&self) -> usize {
         self.slots() as usize * self.slot_len
     }
 
-    /// Receives that may be promised to peers, whatever devices they come over: what is posted on
-    /// each device plus what is in reserve there.
+    /// Returns the number of receives that may be promised to peers, whichever device they use: the
+    /// receives posted on each device plus its reserve.
     #[must_use]
     pub fn promisable_receives(&self) -> u32 {
         self.receives_posted + self.receives_reserved
     }
 
-    /// The longest encoded message that fits a slot.
+    /// Returns the length in bytes of the longest encoded message that fits a slot.
     #[must_use]
     pub fn max_message_len(&self) -> usize {
         self.slot_len.saturating_sub(FRAME_OVERHEAD)

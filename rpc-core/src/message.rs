@@ -1,4 +1,4 @@
-//! [`Request`] and [`Response`]: a message with what travels beside it.
+//! [`Request`] and [`Response`]: a message with its metadata and options.
 
 use std::any::{Any, TypeId};
 use std::collections::HashMap;
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::metadata::Metadata;
 
-/// A message to a server, with its metadata and the time it may take.
+/// A message to a server, with its metadata and the time that the call may take.
 #[derive(Debug)]
 pub struct Request<T> {
     message: T,
@@ -17,7 +17,7 @@ pub struct Request<T> {
     waits_for_ready: Option<bool>,
 }
 
-/// The time a call may take: a span until it starts, a moment from then on.
+/// The time a call may take: a duration until the call starts, a deadline afterwards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TimeAllowed {
     Unlimited,
@@ -26,7 +26,7 @@ pub(crate) enum TimeAllowed {
 }
 
 impl<T> Request<T> {
-    /// A request with nothing beside its message. Allocates nothing.
+    /// Creates a request from a message alone, without allocating.
     pub const fn new(message: T) -> Self {
         Self {
             message,
@@ -37,34 +37,37 @@ impl<T> Request<T> {
         }
     }
 
-    /// On the client: the call ends with `DEADLINE_EXCEEDED` when this much time has passed since
-    /// it was first polled. The server is told, in microseconds.
+    /// On the client: the call fails with `DEADLINE_EXCEEDED` once this much time has passed since
+    /// the call was first polled. The request carries the remaining time to the server, in
+    /// microseconds.
     #[must_use]
     pub fn with_timeout(mut self, timeout: Duration) -> Self {
         self.time = TimeAllowed::For(timeout);
         self
     }
 
-    /// On the client: the call ends with `DEADLINE_EXCEEDED` at this moment. In a handler, pass on
-    /// what [`deadline`](Self::deadline) says to the calls that it makes.
+    /// On the client: the call fails with `DEADLINE_EXCEEDED` at this time. A handler can pass its
+    /// own [`deadline`](Self::deadline) on to the calls that it makes.
     #[must_use]
     pub fn with_deadline(mut self, deadline: Instant) -> Self {
         self.time = TimeAllowed::Until(deadline);
         self
     }
 
-    /// On the client, with a [`Channel`](crate::Channel): whether the call waits, up to its deadline,
-    /// for a connection that is not there at the moment, instead of failing with `UNAVAILABLE`. What
-    /// the channel's builder says goes for requests that do not say. A
-    /// [`LocalChannel`](crate::LocalChannel) is one connection and nothing to wait for. Calls that wait
-    /// are among the `max_in_flight` that may be under way: with so many of them, others wait too.
+    /// On the client, with a [`Channel`](crate::Channel): sets whether the call waits, up to its
+    /// deadline, while the channel is not connected, instead of failing with `UNAVAILABLE`. A
+    /// request that does not set it uses the default of the channel's builder. A
+    /// [`LocalChannel`](crate::LocalChannel) is a single connection and ignores this option.
+    /// Waiting calls count towards `max_in_flight`: when that many calls wait, further calls wait
+    /// too.
     #[must_use]
     pub fn wait_for_ready(mut self, waits: bool) -> Self {
         self.waits_for_ready = Some(waits);
         self
     }
 
-    /// In a handler: when the client stops waiting, as far as it said so.
+    /// In a handler: returns the time at which the client stops waiting, or `None` if the client
+    /// set no limit.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
         match self.time {
@@ -73,37 +76,37 @@ impl<T> Request<T> {
         }
     }
 
-    /// The message.
+    /// Returns the message.
     pub fn get_ref(&self) -> &T {
         &self.message
     }
 
-    /// The message, to change.
+    /// Returns the message for modification.
     pub fn get_mut(&mut self) -> &mut T {
         &mut self.message
     }
 
-    /// The message alone.
+    /// Returns the message and drops everything beside it.
     pub fn into_inner(self) -> T {
         self.message
     }
 
-    /// What travels beside it.
+    /// Returns the metadata that travels beside the message.
     pub fn metadata(&self) -> &Metadata {
         &self.metadata
     }
 
-    /// What travels beside it, to change.
+    /// Returns the metadata for modification.
     pub fn metadata_mut(&mut self) -> &mut Metadata {
         &mut self.metadata
     }
 
-    /// Values that stay in this process.
+    /// Returns the extensions: values that stay in this process.
     pub fn extensions(&self) -> &Extensions {
         &self.extensions
     }
 
-    /// Values that stay in this process, to change.
+    /// Returns the extensions for modification.
     pub fn extensions_mut(&mut self) -> &mut Extensions {
         &mut self.extensions
     }
@@ -128,9 +131,9 @@ impl<T> Request<T> {
     }
 }
 
-/// What a client's stub takes: a [`Request`], or a message to make one of.
+/// The argument of a client stub: a [`Request`], or a bare message to convert into one.
 pub trait IntoRequest<T> {
-    /// The request.
+    /// Converts `self` into a request.
     fn into_request(self) -> Request<T>;
 }
 
@@ -155,7 +158,7 @@ pub struct Response<T> {
 }
 
 impl<T> Response<T> {
-    /// A response with nothing beside its message. Allocates nothing.
+    /// Creates a response from a message alone, without allocating.
     pub const fn new(message: T) -> Self {
         Self {
             message,
@@ -164,37 +167,37 @@ impl<T> Response<T> {
         }
     }
 
-    /// The message.
+    /// Returns the message.
     pub fn get_ref(&self) -> &T {
         &self.message
     }
 
-    /// The message, to change.
+    /// Returns the message for modification.
     pub fn get_mut(&mut self) -> &mut T {
         &mut self.message
     }
 
-    /// The message alone.
+    /// Returns the message and drops everything beside it.
     pub fn into_inner(self) -> T {
         self.message
     }
 
-    /// What travels beside it.
+    /// Returns the metadata that travels beside the message.
     pub fn metadata(&self) -> &Metadata {
         &self.metadata
     }
 
-    /// What travels beside it, to change.
+    /// Returns the metadata for modification.
     pub fn metadata_mut(&mut self) -> &mut Metadata {
         &mut self.metadata
     }
 
-    /// Values that stay in this process.
+    /// Returns the extensions: values that stay in this process.
     pub fn extensions(&self) -> &Extensions {
         &self.extensions
     }
 
-    /// Values that stay in this process, to change.
+    /// Returns the extensions for modification.
     pub fn extensions_mut(&mut self) -> &mut Extensions {
         &mut self.extensions
     }
@@ -210,21 +213,22 @@ impl<T> Response<T> {
 
 type AnyMap = HashMap<TypeId, Box<dyn Any + Send + Sync>>;
 
-/// Values by their type, for what one layer of a program tells another. They do not travel.
+/// Values keyed by their type, by which one layer of a program passes data to another. They are
+/// never sent.
 #[derive(Default)]
 pub struct Extensions(
-    // As for metadata: none is a null pointer.
+    // As in `Metadata`, the box makes an empty map a null pointer.
     #[allow(clippy::box_collection)] Option<Box<AnyMap>>,
 );
 
 impl Extensions {
-    /// No values. Allocates nothing.
+    /// Creates an empty map, without allocating.
     #[must_use]
     pub const fn new() -> Self {
         Self(None)
     }
 
-    /// Puts a value in, and returns the one of the same type that was there.
+    /// Inserts a value and returns the previous value of the same type.
     pub fn insert<V: Send + Sync + 'static>(&mut self, value: V) -> Option<V> {
         let previous = self
             .0
@@ -235,7 +239,7 @@ impl Extensions {
             .map(|previous| *previous)
     }
 
-    /// The value of this type.
+    /// Returns the value of this type.
     #[must_use]
     pub fn get<V: Send + Sync + 'static>(&self) -> Option<&V> {
         self.0.as_ref()?.get(&TypeId::of::<V>())?.downcast_ref()

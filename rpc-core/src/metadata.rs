@@ -1,17 +1,18 @@
-//! [`Metadata`]: key-value pairs beside a message, as gRPC has them.
+//! [`Metadata`]: key-value pairs that travel beside a message, as in gRPC.
 //!
-//! Keys are lower-case ASCII. A key that ends in `-bin` has a value of any bytes; every other key
-//! has a value of printable ASCII. Empty metadata is one null pointer, and does not travel.
+//! Keys are lower-case ASCII. The value of a key that ends in `-bin` may hold any bytes; every
+//! other value is printable ASCII. Empty metadata is one null pointer and takes no bytes in a
+//! frame.
 
 use std::fmt;
 
 use bytes::Bytes;
 use prost::Message;
 
-/// Key-value pairs, in the order in which they were added. A key may appear more than once.
+/// Key-value pairs in insertion order. A key may appear more than once.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Metadata(
-    // The box is what makes an empty one a null pointer, in every request and response.
+    // The box makes empty metadata a null pointer. Every request and response has this field.
     #[allow(clippy::box_collection)] Option<Box<Vec<Entry>>>,
 );
 
@@ -21,17 +22,17 @@ struct Entry {
     value: Bytes,
 }
 
-/// Why a pair cannot be metadata.
+/// The reason that a pair is not valid metadata.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MetadataError {
-    /// The key has a character that keys may not have, or is empty.
+    /// The key is empty or contains a character that is not allowed.
     #[error("'{key}' is not a metadata key: only a-z, 0-9, '-', '_' and '.' may be used")]
     Key {
         /// The key.
         key: String,
     },
-    /// The value of a key without `-bin` is not printable ASCII.
+    /// The key lacks the `-bin` suffix and its value is not printable ASCII.
     #[error(
         "the value of '{key}' is not printable ASCII: give the key the suffix '-bin' for bytes"
     )]
@@ -39,36 +40,36 @@ pub enum MetadataError {
         /// The key.
         key: String,
     },
-    /// Bytes from a peer are not metadata.
+    /// The bytes received from a peer do not decode as metadata.
     #[error("the metadata of a frame cannot be decoded: {0}")]
     Undecodable(#[from] prost::DecodeError),
 }
 
 impl Metadata {
-    /// No metadata. Allocates nothing.
+    /// Creates empty metadata, without allocating.
     #[must_use]
     pub const fn new() -> Self {
         Self(None)
     }
 
-    /// Whether there is none.
+    /// Returns true if there are no pairs.
     #[must_use]
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.0.as_ref().is_none_or(|entries| entries.is_empty())
     }
 
-    /// How many pairs there are.
+    /// Returns the number of pairs.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.as_ref().map_or(0, |entries| entries.len())
     }
 
-    /// Adds a pair.
+    /// Appends a pair. Existing pairs with the same key are kept.
     ///
     /// # Errors
     ///
-    /// [`MetadataError`] if the key or the value has characters it may not have.
+    /// Returns [`MetadataError`] if the key or the value contains a character that is not allowed.
     pub fn insert(
         &mut self,
         key: impl Into<String>,
@@ -80,7 +81,7 @@ impl Metadata {
         Ok(())
     }
 
-    /// The first value of a key, as text. `None` for a `-bin` key.
+    /// Returns the first value of a key as text, or `None` if the key is absent or ends in `-bin`.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<&str> {
         if is_binary(key) {
@@ -90,7 +91,7 @@ impl Metadata {
             .and_then(|value| std::str::from_utf8(value).ok())
     }
 
-    /// The first value of a key, as bytes.
+    /// Returns the first value of a key as bytes, or `None` if the key is absent.
     #[must_use]
     pub fn get_bin(&self, key: &str) -> Option<&[u8]> {
         self.iter()
@@ -98,7 +99,7 @@ impl Metadata {
             .map(|(_, value)| value)
     }
 
-    /// All pairs.
+    /// Iterates over all pairs in insertion order.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &[u8])> {
         self.0
             .iter()
@@ -106,19 +107,20 @@ impl Metadata {
             .map(|entry| (entry.key.as_str(), &entry.value[..]))
     }
 
-    /// Bytes that it takes in a frame: none when empty.
+    /// Returns the encoded length in bytes: 0 when empty.
     #[inline]
     pub(crate) fn encoded_len(&self) -> usize {
         if self.is_empty() { 0 } else { self.wire_len() }
     }
 
-    // Out of line, as what follows it, so that a call without metadata pays for one look.
+    // This and the functions below are out of line, so that a call without metadata only pays for
+    // the emptiness check.
     #[inline(never)]
     fn wire_len(&self) -> usize {
         self.to_wire().encoded_len()
     }
 
-    /// Writes it to `out`, which is [`encoded_len`](Self::encoded_len) bytes long.
+    /// Encodes the metadata into `out`, whose length must be [`encoded_len`](Self::encoded_len).
     #[inline]
     pub(crate) fn encode(&self, out: &mut [u8]) {
         if !self.is_empty() {
@@ -130,11 +132,12 @@ impl Metadata {
     fn encode_wire(&self, mut out: &mut [u8]) {
         let wire = self.to_wire();
         debug_assert_eq!(wire.encoded_len(), out.len());
-        // The only error is a buffer that is too short, and its length was asked for.
+        // The only possible error is a buffer that is too short, and this one has the encoded
+        // length.
         let _ = wire.encode(&mut out);
     }
 
-    /// Reads what a peer wrote.
+    /// Decodes metadata that a peer sent.
     #[inline]
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, MetadataError> {
         if bytes.is_empty() {

@@ -1,22 +1,23 @@
-//! [`MethodSpec`]: what is known of a method before any call.
+//! [`MethodSpec`]: the static description of a method.
 
-/// A method of a service, as its `.proto` file says it. Generated code has one constant for each.
+/// A method of a service, as declared in its `.proto` file. Generated code has one constant per
+/// method.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MethodSpec {
-    /// `package.Service/Method`: its name between peers.
+    /// `package.Service/Method`: the name by which peers identify the method.
     pub path: &'static str,
     /// Which sides stream.
     pub kind: MethodKind,
-    /// Whether it may be repeated.
+    /// Whether the method may be called again with the same request.
     pub idempotency: Idempotency,
-    /// Full name of the request's message.
+    /// Full name of the request's message type.
     pub request_type: &'static str,
-    /// Full name of the response's message.
+    /// Full name of the response's message type.
     pub response_type: &'static str,
 }
 
 impl MethodSpec {
-    /// For generated code.
+    /// Creates a spec. Called by generated code.
     #[must_use]
     pub const fn new(
         path: &'static str,
@@ -43,13 +44,13 @@ pub enum MethodKind {
     Unary,
 }
 
-/// `google.protobuf.MethodOptions.idempotency_level`: what a repetition does.
+/// The effect of repeating a call (`google.protobuf.MethodOptions.idempotency_level`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Idempotency {
-    /// The `.proto` file does not say.
+    /// The `.proto` file does not specify it.
     Unknown,
-    /// It changes nothing, so it may be repeated.
+    /// The method has no side effects, so a call may be repeated.
     NoSideEffects,
-    /// A repetition changes nothing more.
+    /// Repeating a call has no further effect.
     Idempotent,
 }

@@ -1,8 +1,8 @@
-//! Publishes [`Stats`] through the facade of the crate `metrics`, and so to whatever the
-//! program has installed behind it: Prometheus, StatsD, a test. Feature `metrics`.
+//! Publishes [`Stats`] through the facade of the `metrics` crate, and thus to the recorder that the
+//! program has installed: Prometheus, StatsD, or a test's own. Requires the feature `metrics`.
 //!
-//! Nothing of it is on the way of a call. The program takes a snapshot when it likes to, on a thread of
-//! its own, and gives it to a [`Publisher`]:
+//! None of this is on the path of a call. The program takes snapshots at its own pace, on a thread
+//! of its own, and passes them to a [`Publisher`]:
 //!
 //! ```
 //! # use rpc_core::{metrics::Publisher, Observer};
@@ -20,36 +20,37 @@
 //!
 //! # Names
 //!
-//! | name | kind | labels | what |
+//! | name | kind | labels | meaning |
 //! | --- | --- | --- | --- |
-//! | `verbline_calls_begun_total` | counter | `method`, `side` | requests that arrived (`side="server"`), calls that were made (`side="client"`) |
-//! | `verbline_calls_started_total` | counter | `method`, `side` | handlers that were started, requests that were sent |
+//! | `verbline_calls_begun_total` | counter | `method`, `side` | requests that arrived (`side="server"`), calls made (`side="client"`) |
+//! | `verbline_calls_started_total` | counter | `method`, `side` | handlers started, requests sent |
 //! | `verbline_calls_total` | counter | `method`, `side`, `code` | calls that ended |
-//! | `verbline_calls_dropped_total` | counter | `method`, `side` | calls that ended without anybody being told |
+//! | `verbline_calls_dropped_total` | counter | `method`, `side` | calls that ended without a response (server) or whose future was dropped (client) |
 //! | `verbline_calls_in_flight` | gauge | `method`, `side` | calls that have begun and not ended |
-//! | `verbline_call_latency_seconds` | histogram | `method`, `side` | how long calls took, of one in [`SAMPLED`](crate::stats::SAMPLED), to within 1/32: its count is not the number of calls |
+//! | `verbline_call_latency_seconds` | histogram | `method`, `side` | latency of one call in [`SAMPLED`](crate::stats::SAMPLED), to within 1/32: its count is not the number of calls |
 //! | `verbline_turns_…_total` | counter | `poller` | each count of [`Turns`](crate::stats::Turns): `taken`, `busy`, `slept`, `woken`, `asleep_ns` |
 //! | `verbline_stalls_…_total` | counter | `poller` | each count of [`Stalls`](crate::stats::Stalls) |
 //! | `verbline_stalls_…` | gauge | `poller` | `calls_waiting`, `responses_waiting` |
 //! | `verbline_credits_…_total`, `verbline_credits_…` | counter, gauge | `poller` | [`Credits`](crate::stats::Credits) |
 //! | `verbline_handlers_…_total`, `verbline_handlers_…` | counter, gauge | `poller` | [`Handlers`](crate::stats::Handlers) |
 //! | `verbline_connections_…_total` | counter | `poller` | each count of [`Connections`](crate::stats::Connections) |
-//! | `verbline_connections_open` | gauge | `poller` | connections that are up |
+//! | `verbline_connections_open` | gauge | `poller` | open connections |
 //! | `verbline_transport_…_total` | counter | `poller`, `device` | each of [`Counters`](crate::transport::Counters) |
-//! | `verbline_slots` | gauge | `poller`, `device`, `place` | slots by place |
-//! | `verbline_refused_clients_total` | counter | | clients that a server refused |
-//! | `verbline_blocked_polls_total` | counter | `method` | handlers that kept their poller's thread for long |
+//! | `verbline_slots` | gauge | `poller`, `device`, `place` | slots by state |
+//! | `verbline_refused_clients_total` | counter | | clients that a server rejected |
+//! | `verbline_blocked_polls_total` | counter | `method` | handlers that blocked their poller's thread for long |
 //!
-//! Calls are those of all pollers together; the machinery is each poller's own.
+//! Call statistics are summed over all pollers; the others are per poller.
 
 use metrics::{Label, counter, gauge, histogram};
 
 use crate::stats::{MethodStats, PollerStats, Stats};
 
-/// Publishes one snapshot after another: of one server, channel or local poller.
+/// Publishes successive snapshots of one server, channel or local poller.
 ///
-/// It remembers what it has published, so counters of several publishers with the same labels add up.
-/// Gauges do not: give each publisher of a process a [label](Self::with_label) if there are several.
+/// A publisher remembers what it has published and adds only the difference, so the counters of
+/// several publishers with the same labels add up. Gauges do not: if a process has several
+/// publishers, give each a [label](Self::with_label).
 #[derive(Clone, Debug, Default)]
 pub struct Publisher {
     latest: Stats,
@@ -57,21 +58,21 @@ pub struct Publisher {
 }
 
 impl Publisher {
-    /// One that has published nothing yet.
+    /// Creates a publisher that has published nothing yet.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds a label to everything that it publishes.
+    /// Adds a label to everything that this publisher publishes.
     #[must_use]
     pub fn with_label(mut self, key: &'static str, value: impl Into<String>) -> Self {
         self.labels.push(Label::new(key, value.into()));
         self
     }
 
-    /// Adds what has been counted since the last time to the recorder that the program has installed, or
-    /// that is set for this thread; without one it is lost.
+    /// Publishes the difference to the previous snapshot, through the recorder that the program has
+    /// installed or that is set for this thread. Without a recorder the difference is lost.
     pub fn publish(&mut self, stats: &Stats) {
         let news = stats.since(&self.latest);
         self.latest = stats.clone();
@@ -107,7 +108,7 @@ impl Publisher {
         }
         let latency = histogram!("verbline_call_latency_seconds", labels);
         for (time, count) in method.latency.iter() {
-            // More of one bucket than memory has bytes would take longer to count.
+            // A count beyond `usize` would take too long to record anyway.
             let count = usize::try_from(count).unwrap_or(usize::MAX);
             latency.record_many(time.as_secs_f64(), count);
         }
@@ -141,7 +142,7 @@ impl Publisher {
                 gauge!(format!("verbline_{group}_{name}"), labels.clone()).set(level as f64);
             }
         }
-        // Of all that were counted, and not of the news.
+        // Computed from the full snapshot rather than the difference.
         let connections = &self.latest.pollers[index].connections;
         gauge!("verbline_connections_open", labels.clone()).set(connections.open() as f64);
 

@@ -1,7 +1,7 @@
-//! [`Status`]: how a call ended when it did not end well, with gRPC's seventeen canonical codes.
+//! [`Status`]: the outcome of a failed call, with one of gRPC's seventeen canonical codes.
 //!
-//! Source of the codes and their meanings: `google/rpc/code.proto` and the gRPC core's "Status
-//! codes and their use". The numbers travel in every response header.
+//! The codes and their meanings come from `google/rpc/code.proto` and from gRPC's "Status codes and
+//! their use". Every response header carries the code's number.
 
 use std::error::Error;
 use std::fmt;
@@ -11,48 +11,48 @@ use bytes::Bytes;
 
 use crate::metadata::Metadata;
 
-/// gRPC's canonical codes, by their numbers.
+/// gRPC's canonical status codes, with their numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u16)]
 pub enum Code {
-    /// It worked.
+    /// The call succeeded.
     Ok = 0,
-    /// The caller gave the call up.
+    /// The caller cancelled the call.
     Cancelled = 1,
-    /// Nothing better is known.
+    /// An error that fits no other code.
     Unknown = 2,
-    /// The request is wrong whatever the state of the system.
+    /// The request is invalid, whatever the state of the system.
     InvalidArgument = 3,
-    /// The time allowed passed; the call may have run all the same.
+    /// The deadline passed. The call may have run nevertheless.
     DeadlineExceeded = 4,
-    /// What was asked for does not exist.
+    /// The requested entity does not exist.
     NotFound = 5,
-    /// What should be made exists already.
+    /// The entity to create already exists.
     AlreadyExists = 6,
-    /// The caller is known and may not do this.
+    /// The caller is authenticated but lacks permission.
     PermissionDenied = 7,
-    /// A quota, a size or a queue is used up.
+    /// A quota, a size limit or a queue is exhausted.
     ResourceExhausted = 8,
-    /// The system is not in the state that the call needs.
+    /// The system is not in the state that the call requires.
     FailedPrecondition = 9,
-    /// The call lost against a concurrent one; repeat the whole transaction.
+    /// The call conflicted with a concurrent one. Retry the whole transaction.
     Aborted = 10,
-    /// Past the valid range.
+    /// The operation went past the valid range.
     OutOfRange = 11,
-    /// The server has no such method.
+    /// The server does not implement this method.
     Unimplemented = 12,
-    /// An invariant is broken: a bug.
+    /// An invariant is broken, which indicates a bug.
     Internal = 13,
-    /// The server cannot be reached now; later it may.
+    /// The server is unreachable at the moment. A later attempt may succeed.
     Unavailable = 14,
-    /// Data is lost or corrupted for good.
+    /// Data is lost or corrupted and cannot be recovered.
     DataLoss = 15,
-    /// The caller is not known.
+    /// The caller is not authenticated.
     Unauthenticated = 16,
 }
 
 impl Code {
-    /// All codes, in the order of their numbers.
+    /// All codes, ordered by number.
     pub const ALL: [Self; 17] = [
         Self::Ok,
         Self::Cancelled,
@@ -73,8 +73,8 @@ impl Code {
         Self::Unauthenticated,
     ];
 
-    /// The code with this number; [`Code::Unknown`] for a number that a later protocol may use, as
-    /// gRPC asks of its clients.
+    /// Returns the code with this number, or [`Code::Unknown`] if the number is not assigned. A
+    /// later protocol may assign it; gRPC requires its clients to map such numbers to `UNKNOWN`.
     #[must_use]
     pub fn from_number(number: u16) -> Self {
         Self::ALL
@@ -83,13 +83,13 @@ impl Code {
             .unwrap_or(Self::Unknown)
     }
 
-    /// Its number on the wire.
+    /// Returns the code's number on the wire.
     #[must_use]
     pub fn number(self) -> u16 {
         self as u16
     }
 
-    /// Its canonical name: `DEADLINE_EXCEEDED`.
+    /// Returns the canonical name, such as `DEADLINE_EXCEEDED`.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -120,8 +120,8 @@ impl fmt::Display for Code {
     }
 }
 
-/// The outcome of a call that failed, as its handler said it. One pointer wide, so that the
-/// `Result` around a response costs nothing while all goes well.
+/// The outcome of a failed call, as reported by its handler. One pointer wide, so that the `Result`
+/// around a response adds no cost to a successful call.
 #[derive(Clone)]
 pub struct Status(Box<Inner>);
 
@@ -135,7 +135,7 @@ struct Inner {
 }
 
 impl Status {
-    /// A status with a code and a message for the person who reads the client's log.
+    /// Creates a status from a code and a message for the person who reads the client's log.
     #[must_use]
     pub fn new(code: Code, message: impl Into<String>) -> Self {
         Self(Box::new(Inner {
@@ -147,46 +147,46 @@ impl Status {
         }))
     }
 
-    /// The same with details: by gRPC's convention an encoded `google.rpc.Status`.
+    /// Sets the details. By gRPC's convention they are an encoded `google.rpc.Status`.
     #[must_use]
     pub fn with_details(mut self, details: impl Into<Bytes>) -> Self {
         self.0.details = details.into();
         self
     }
 
-    /// The same with metadata for the client.
+    /// Sets the metadata that is sent to the client.
     #[must_use]
     pub fn with_metadata(mut self, metadata: Metadata) -> Self {
         self.0.metadata = metadata;
         self
     }
 
-    /// The same with the error that caused it. It stays on this side: it does not travel.
+    /// Sets the error that caused this status. It stays in this process and is never sent.
     #[must_use]
     pub fn with_source(mut self, source: Arc<dyn Error + Send + Sync>) -> Self {
         self.0.source = Some(source);
         self
     }
 
-    /// Its code.
+    /// Returns the code.
     #[must_use]
     pub fn code(&self) -> Code {
         self.0.code
     }
 
-    /// Its message.
+    /// Returns the message.
     #[must_use]
     pub fn message(&self) -> &str {
         &self.0.message
     }
 
-    /// Its details, empty if there are none.
+    /// Returns the details, which are empty if none were set.
     #[must_use]
     pub fn details(&self) -> &[u8] {
         &self.0.details
     }
 
-    /// Its metadata.
+    /// Returns the metadata.
     #[must_use]
     pub fn metadata(&self) -> &Metadata {
         &self.0.metadata

@@ -1,4 +1,4 @@
-//! Calls between a client and a server, step by step, with all that can be asked wrongly.
+//! Calls between a client and a server, step by step, including misuse.
 
 mod support;
 
@@ -32,7 +32,7 @@ fn pair_with(intents: &Intents) -> (Pair, Gate) {
     )
 }
 
-/// Polls a future once, as an executor that is inside a turn would.
+/// Polls a future once, like an executor that is inside a turn.
 fn poll_once<F: Future>(future: std::pin::Pin<&mut F>) -> Poll<F::Output> {
     future.poll(&mut Context::from_waker(Waker::noop()))
 }
@@ -178,7 +178,7 @@ fn an_error_with_the_code_ok_is_an_error_all_the_same() {
     pair.assert_nothing_left();
 }
 
-/// Panics when it is dropped.
+/// A value that panics when dropped.
 struct Grenade;
 
 impl Drop for Grenade {
@@ -319,7 +319,7 @@ fn a_deadline_that_passes_during_the_call_ends_it_on_both_sides() {
     let error = pair.run(late).unwrap_err();
     assert_eq!(error.code(), Code::DeadlineExceeded);
     assert_eq!(error.execution(), Execution::MayHaveRun);
-    // The handler was dropped, and its answer, a tombstone, has come and gone.
+    // The handler was dropped. Its response arrived at the abandoned call and was discarded.
     assert_eq!(gate.dropped(), 1);
     pair.assert_nothing_left();
 }
@@ -393,8 +393,9 @@ fn the_server_sees_the_deadline_and_answers_expired_calls_before_it_decodes_them
     pair.assert_nothing_left();
 }
 
-/// Dropped, or forgotten, when new, waiting, in flight, answered: nothing is lost but, for the
-/// forgotten, the entry in the call table; not even that holds a slot when slots are needed.
+/// Calls dropped or leaked when new, waiting, in flight or answered lose nothing, except that a
+/// leaked call keeps its entry in the call table. Even that entry holds no slot when slots are
+/// needed.
 #[test]
 fn a_calls_future_may_be_dropped_in_every_state() {
     let (pair, gate) = pair_with(&Intents {
@@ -430,7 +431,7 @@ fn forgotten_futures_do_not_keep_slots_when_others_need_them() {
     let (pair, _) = pair();
     let receives = pair.client().limits().promisable_receives();
     let channel = pair.connect();
-    // Far more than there are receives to answer into.
+    // Far more calls than there are receives for their responses.
     for n in 0..receives * 3 {
         let mut forgotten = Box::pin(call(&channel, &ECHO, n.to_le_bytes()));
         assert!(poll_once(forgotten.as_mut()).is_pending());
@@ -480,17 +481,16 @@ fn a_handler_may_call_its_own_server() {
     }
 }
 
-/// A calls B, whose handler calls A, whose handler calls B again, over one connection in each
-/// direction that is granted a window of one: nobody's receive is held while a handler waits, so
-/// nobody waits for ever.
+/// A calls B, whose handler calls A, whose handler calls B again. There is one connection in each
+/// direction, with a window of one. A waiting handler holds no receive, so no call waits forever.
 #[test]
 fn calls_that_call_back_do_not_deadlock_with_a_window_of_one() {
     const HOP: rpc_core::MethodSpec = support::method("test.Test/Hop");
     let mut network = Network::new(Faults::none(), 0);
     let channels: Rc<RefCell<HashMap<&str, LocalChannel>>> = Rc::default();
     let mut nodes = Vec::new();
-    // Eight receives for four connections: two each, one of them for the credit frame. What is
-    // left over is too little for any window to grow.
+    // Eight receives for four connections: two each, one of them for the credit frame. The
+    // remainder is too small for any window to grow.
     let limits = |node: &Node| Limits {
         receives_posted: 8,
         receives_reserved: 0,
@@ -545,7 +545,7 @@ fn block_on_inside_a_turn_is_an_error_and_not_a_hang() {
             let log = Rc::clone(&log);
             async move {
                 *log.borrow_mut() = Some(own.try_block_on(async { 7 }));
-                // The other form panics, which fails this call and no other.
+                // `block_on` panics, which fails only this call.
                 own.block_on(async {});
                 Ok(Response::new(request.into_inner()))
             }
@@ -567,7 +567,7 @@ fn block_on_inside_a_turn_is_an_error_and_not_a_hang() {
 
 #[test]
 fn old_and_new_sides_live_together() {
-    // The server has one method more than the client knows, and lacks one that the client knows.
+    // The server has one method that the client does not know, and lacks one that the client knows.
     const ADDED: rpc_core::MethodSpec = support::method("test.Test/Added");
     let pair = Pair::new(|methods| {
         methods.unary(&ADDED, |_: Request<Vec<u8>>| async {

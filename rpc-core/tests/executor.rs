@@ -1,5 +1,5 @@
-//! Services on an executor: every call has one outcome, whatever the executor does, and a call that
-//! has ended leaves nothing running.
+//! Services on an executor: every call has exactly one outcome, whatever the executor does, and a
+//! call that has ended leaves nothing running.
 
 mod support;
 
@@ -18,7 +18,7 @@ use support::{ECHO, HELD, PANIC, call, method, send};
 
 const DROP: rpc_core::MethodSpec = method("test.Test/PanicWhenDropped");
 
-/// An executor that runs when the test says so.
+/// An executor that the test runs step by step.
 #[derive(Clone, Default)]
 struct ByHand(Arc<Mutex<Vec<Running>>>);
 
@@ -39,7 +39,7 @@ impl Wake for Wakes {
 
 impl Executor for ByHand {
     fn spawn(&self, future: Spawned) {
-        // A new task is polled without being woken.
+        // A new task is polled without a wake.
         let wakes = Arc::new(Wakes(AtomicU32::new(1)));
         self.0.lock().unwrap().push(Running {
             future,
@@ -50,7 +50,7 @@ impl Executor for ByHand {
 }
 
 impl ByHand {
-    /// Polls every future that was woken, until none is.
+    /// Polls woken futures until none is left.
     fn run(&self) {
         loop {
             let mut all = self.0.lock().unwrap();
@@ -82,7 +82,7 @@ impl ByHand {
     }
 }
 
-/// Says when it is dropped.
+/// Counts its drops.
 struct Dropped(Arc<AtomicU32>);
 
 impl Drop for Dropped {
@@ -101,7 +101,8 @@ impl Drop for PanicsWhenDropped {
     }
 }
 
-/// Echo; one that never ends, and counts when it is dropped; panics while polled and while dropped.
+/// Registers an echo, a method that never completes and counts its drops, and methods that panic
+/// when polled and when dropped.
 fn register(methods: &mut Methods, executor: impl Executor, dropped: &Arc<AtomicU32>) {
     let executor = Arc::new(OnExecutor::new(Arc::new(()), executor));
     let on = Arc::clone(&executor);
@@ -139,7 +140,7 @@ fn pair() -> (Pair, ByHand, Arc<AtomicU32>) {
     (pair, executor, dropped)
 }
 
-/// Runs a call with the executor at work beside the network.
+/// Runs a call while stepping both the executor and the network.
 fn run<F: Future>(pair: &Pair, executor: &ByHand, future: F) -> F::Output {
     let mut future = pin!(future);
     pair.run(std::future::poll_fn(|cx| {
@@ -181,7 +182,7 @@ fn a_panic_on_an_executor_is_that_calls_internal_error() {
 fn a_future_that_the_executor_drops_is_answered_unavailable() {
     let (pair, executor, dropped) = pair();
     let channel = pair.connect();
-    // Polled once, and never polled.
+    // Once with a future that has been polled, once with one that has not.
     for polled in [true, false] {
         let mut call = pin!(call(&channel, &HELD, ""));
         let began = pair.network().try_run(&mut call);
@@ -251,7 +252,7 @@ fn when_the_client_goes_the_executor_is_woken_and_drops_the_future() {
 
 #[test]
 fn handlers_that_end_on_many_threads_at_once_each_answer_once() {
-    // Each call on a thread of its own, that may be slower or quicker than the poller.
+    // Runs each call on its own thread, which may be slower or faster than the poller.
     let executor = |mut future: Spawned| {
         thread::spawn(move || {
             let poller = thread::current();

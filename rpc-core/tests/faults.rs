@@ -1,7 +1,7 @@
-//! Random calls over a network on which things go wrong, from seeds that are printed.
+//! Random calls over a network with injected faults. Failing seeds are printed.
 //!
-//! `VERBLINE_SEED=<seed> cargo test -p rpc-core --test faults` replays one; `VERBLINE_SEEDS=<count>`
-//! tries more.
+//! `VERBLINE_SEED=<seed> cargo test -p rpc-core --test faults` replays a seed;
+//! `VERBLINE_SEEDS=<count>` sets the number of seeds to try.
 
 #![allow(
     clippy::print_stderr,
@@ -22,8 +22,8 @@ use support::{ECHO, Gate, HELD, PANIC, register, send};
 
 type Call<'a> = Pin<Box<dyn Future<Output = Result<Vec<u8>, CallError>> + 'a>>;
 
-/// Random calls, drops, deadlines and waits by several clients of one server. Every call ends once,
-/// with its own answer or with an error that it may end with; then nothing is left anywhere.
+/// Several clients of one server make random calls with drops, deadlines and waits. Every call ends
+/// once, with its own response or a permitted error; afterwards nothing is left.
 fn run(seed: u64, faults: Faults) {
     let random = Random::new(seed);
     let intents = Intents {
@@ -100,7 +100,8 @@ fn run(seed: u64, faults: Faults) {
     gate.open();
     let mut rest: Vec<_> = calls.into_iter().collect();
     rest.sort_unstable_by_key(|(id, _)| *id);
-    // All at once: those that wait for a credit must not keep those that hold one from being polled.
+    // All at once: calls that wait for a credit must not prevent calls that hold one from being
+    // polled.
     for _ in 0..100_000 {
         rest.retain_mut(|(id, call)| {
             match call.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
@@ -137,7 +138,7 @@ fn run_seeds(faults: Faults) {
         return run(seed, faults);
     }
     for seed in 0..number("VERBLINE_SEEDS").unwrap_or(100) {
-        // The seed of a panic that says nothing of it.
+        // Reports the seed, because the panic itself does not.
         let outcome = std::panic::catch_unwind(|| run(seed, faults));
         if let Err(panic) = outcome {
             eprintln!("VERBLINE_SEED={seed} replays this failure, with {faults:?}");

@@ -1,5 +1,5 @@
-//! Frames that no honest peer sends: the connection that they come on ends, with a reason, and
-//! nothing else does.
+//! Frames that no honest peer sends: the affected connection closes with a reason, and nothing else
+//! does.
 
 mod support;
 
@@ -35,9 +35,9 @@ fn frame(header: FrameHeader, message: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// Lets `frame` arrive at the server's or the client's side of one of two connections, and checks
-/// that this connection ends with `reason` on the side that got it, that its calls end, and that
-/// the other connection, with a call at work, goes on.
+/// Delivers `frame` to the server's or the client's side of one of two connections. Checks that
+/// this connection closes with `reason` on the receiving side, that its calls end, and that the
+/// other connection, which has a call in flight, continues to work.
 fn assert_ends_its_connection(at: fn(&Pair) -> &Node, frame: Vec<u8>, reason: &str) {
     let gate = Gate::default();
     let pair = Pair::new(|methods| register(methods, &gate));
@@ -128,7 +128,7 @@ fn flags_of_the_other_side() {
         assert_ends_its_connection(Pair::client, returned(kind, 1), "credits returned");
     }
     assert_ends_its_connection(Pair::server, returned(FrameKind::Request, 0), "returned");
-    // More than the window has grown by.
+    // More credits than the window has grown by.
     for credits in [3, u16::MAX] {
         let lie = returned(FrameKind::Credit, credits);
         assert_ends_its_connection(Pair::server, lie, "given back");
@@ -202,7 +202,8 @@ fn a_method_number_out_of_the_table_fails_that_call_alone() {
     let gate = Gate::default();
     let pair = Pair::new(|methods| register(methods, &gate));
     let channel = pair.connect();
-    // The server cannot know that this client never asked: it answers, and the client objects.
+    // The server cannot know that the client never sent this request: it responds, and the client
+    // reports the violation.
     let request = FrameHeader {
         selector: 999,
         call: CallId(5),
@@ -223,8 +224,8 @@ fn requests_beyond_the_window() {
     let pair = Pair::new(|methods| register(methods, &gate));
     let (_other, attacked) = (pair.connect(), pair.connect());
     let connection = *pair.server().connections().last().unwrap();
-    // Without letting the server take a turn, more than it ever granted; none is answered, and so
-    // the client does not object.
+    // More requests than the server granted, before it takes a turn. It responds to none of them,
+    // so the client does not report a violation.
     for n in 0..12 {
         let request = FrameHeader {
             call: CallId(n),
@@ -242,7 +243,8 @@ fn requests_beyond_the_window() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// Whatever arrives on one connection, in either direction: no panic, and the other works.
+    /// Whatever arrives on one connection, in either direction: nothing panics, and the other
+    /// connection works.
     #[test]
     fn garbage_on_one_connection_leaves_the_other_alone(
         to_server in any::<bool>(),

@@ -1,5 +1,5 @@
-//! The twins of the fuzz targets: the same functions (`rpc_core::testing::hostile`), on random bytes and on
-//! all that the fuzzers have found worth keeping.
+//! The counterparts of the fuzz targets: the same functions (`rpc_core::testing::hostile`), on
+//! random bytes and on the fuzzers' corpora.
 
 use std::path::Path;
 
@@ -16,7 +16,7 @@ fn replay(target: &str, run: fn(&[u8])) {
     for entry in directory.read_dir().unwrap() {
         let path = entry.unwrap().path();
         let bytes = std::fs::read(&path).unwrap();
-        // Its own message says what is wrong; this one, with which file.
+        // The panic reports the problem; this assertion reports the file.
         let outcome = std::panic::catch_unwind(|| run(&bytes));
         assert!(outcome.is_ok(), "{} fails", path.display());
         count += 1;

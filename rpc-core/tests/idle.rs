@@ -1,4 +1,4 @@
-//! Connections that are idle give back what they do not need, and find it again.
+//! Idle connections return surplus credits, and regain them later.
 
 mod support;
 
@@ -10,7 +10,7 @@ use rpc_core::testing::{Faults, Pair};
 use rpc_core::{Intents, LocalChannel};
 use support::{ECHO, Gate, HELD, call, register};
 
-/// What a new connection is granted, and the receive for its credit frame.
+/// The initial window of a connection, plus the receive for its credit frame.
 const AT_FIRST: u32 = 8 + 1;
 
 fn pair(faults: Faults, seed: u64) -> (Pair, Gate) {
@@ -23,7 +23,7 @@ fn pair(faults: Faults, seed: u64) -> (Pair, Gate) {
     (pair, gate)
 }
 
-/// Many calls at a time, over and over: the window grows.
+/// Makes many concurrent calls repeatedly, so that the window grows.
 fn make_busy(pair: &Pair, channel: &LocalChannel) {
     for _ in 0..10 {
         let mut calls: Vec<_> = (0..100u8)
@@ -46,7 +46,7 @@ fn make_busy(pair: &Pair, channel: &LocalChannel) {
     }
 }
 
-/// Nobody calls for a while.
+/// Lets time pass without calls.
 fn rest(pair: &Pair) {
     for _ in 0..4 {
         pair.network().advance(Duration::from_millis(700));
@@ -68,7 +68,7 @@ fn an_idle_connection_keeps_its_first_window_and_gives_the_rest_to_others() {
         rest(&pair);
         assert_eq!(pair.server().promised_receives(), 2 * AT_FIRST);
     }
-    // Neither is worse off for what was given back before.
+    // Returning credits did not reduce how far either window grows later.
     assert_eq!(grown, [grown[0]; 3]);
     drop((one, other));
     pair.assert_nothing_left();

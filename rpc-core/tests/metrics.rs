@@ -1,4 +1,4 @@
-//! What is counted, as Prometheus is told.
+//! The statistics as exported to Prometheus.
 
 mod support;
 

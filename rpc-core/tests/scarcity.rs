@@ -1,5 +1,5 @@
-//! What happens when there is less of something than is asked for: turns, receives, send slots,
-//! places. Somebody waits; nobody waits for ever, and nothing is lost.
+//! Exhausted resources: turns, receives, send slots, connections. Calls wait, but not forever, and
+//! nothing is lost.
 
 mod support;
 
@@ -35,7 +35,7 @@ fn pair(max_in_flight: u32) -> (Pair, Gate) {
     (pair, gate)
 }
 
-/// A server with limits of its own, and two clients with plenty.
+/// A server with explicit limits, and two clients with ample resources.
 fn sized(limits: Limits) -> (Network, [Rc<Node>; 3], Gate) {
     let gate = Gate::default();
     let mut network = Network::new(Faults::none(), 0);
@@ -79,12 +79,12 @@ fn a_forgotten_call_that_waited_does_not_keep_later_ones_from_their_turn() {
         pair.run(call(&channel, &ECHO, *b"third")).unwrap(),
         b"third"
     );
-    // When the connection goes, so do the forgotten call and its timer.
+    // When the connection closes, the leaked call and its timer are removed.
     drop(channel);
     pair.assert_nothing_left();
 }
 
-/// Makes so many calls together and waits for all.
+/// Makes `count` calls concurrently and waits for all of them.
 fn all_at_once(network: &Network, channel: &LocalChannel, count: u32) {
     let mut calls: Vec<_> = (0..count)
         .map(|n| (n, Box::pin(call(channel, &ECHO, n.to_le_bytes()))))
@@ -114,7 +114,7 @@ fn busy_clients_leave_the_receives_alone_that_others_were_promised() {
     };
     let (network, [_, client, _], _) = sized(limits);
     let connect = || client.poller().connect("server").unwrap();
-    // Places that become free are promised again.
+    // Connections that close release their promised receives.
     for _ in 0..8 {
         drop(connect());
         network.settle();
@@ -122,7 +122,7 @@ fn busy_clients_leave_the_receives_alone_that_others_were_promised() {
     let mut channels: Vec<LocalChannel> = Vec::new();
     for _ in 0..8 {
         let channel = connect();
-        // As many as the window lets through, until it grows no more.
+        // As many calls as the window permits, until it stops growing.
         all_at_once(&network, &channel, 100);
         channels.push(channel);
     }
@@ -143,7 +143,7 @@ fn a_window_grows_while_there_are_receives() {
     for call in &mut calls {
         assert!(poll_once(call.as_mut()).is_pending());
     }
-    // No answer comes, so all that carries credits are credit frames.
+    // There are no responses, so only credit frames carry credits.
     for _ in 0..100 {
         pair.network().settle();
         for call in &mut calls {
@@ -151,7 +151,7 @@ fn a_window_grows_while_there_are_receives() {
         }
     }
     assert_eq!(gate.entered(), 32);
-    // What was learnt stays: all of the next batch leave in the same turn.
+    // The window stays large: the whole next batch is sent in one turn.
     gate.open();
     drop(calls);
     pair.network().settle();
@@ -204,7 +204,8 @@ fn a_peer_that_takes_nothing_holds_up_nobody_elses_credits() {
     for call in from_b.iter_mut().chain(&mut from_a) {
         assert!(poll_once(call.as_mut()).is_pending());
     }
-    // From here on, a's process is stopped. The answer to its first call fills its queue.
+    // From here on, process a is stopped. The response to its first call fills the send queue of
+    // its connection.
     b.step();
     a.step();
     for _ in 0..5 {
@@ -243,7 +244,7 @@ fn responses_that_wait_for_a_slot_are_not_overtaken() {
         assert!(poll_once(call.as_mut()).is_pending());
     }
     a.step();
-    // Every turn of the server brings a new request, and one slot.
+    // In every turn, the server receives a new request and gets one free slot.
     let mut from_b: Vec<_> = (0..12)
         .map(|_| Box::pin(call(&of_b, &ECHO, *b"b")))
         .collect();
@@ -261,7 +262,7 @@ fn responses_that_wait_for_a_slot_are_not_overtaken() {
 
 #[test]
 fn responses_that_wait_for_a_slot_go_with_their_connection() {
-    // There is no slot, ever.
+    // There are no send slots at all.
     let (network, [server, a, b], _) = sized(Limits {
         send_slots: 0,
         ..small()
@@ -272,15 +273,15 @@ fn responses_that_wait_for_a_slot_go_with_their_connection() {
         assert!(poll_once(blocked.as_mut()).is_pending());
         server.step();
     }
-    // The next connection takes the place of the first in the server's tables, and must not be sent
-    // what the first was owed.
+    // The next connection reuses the first one's index in the server's tables, and must not be sent
+    // the responses that were owed to the first.
     drop(of_a);
     let of_b = b.poller().connect("server").unwrap();
     network.assert_nothing_left();
     drop(of_b);
 }
 
-/// A message whose own code panics when it is told to.
+/// A message whose own code panics on request.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Brittle {
     breaks: bool,
@@ -307,7 +308,7 @@ impl Message for Brittle {
 
 #[test]
 fn a_message_that_panics_on_the_client_loses_nothing_but_its_call() {
-    // More often than there are calls, credits or slots.
+    // More panics than there are calls, credits or slots.
     for max_in_flight in [1, 4] {
         let (pair, _) = pair(max_in_flight);
         let channel = pair.connect();
@@ -324,7 +325,7 @@ fn a_message_that_panics_on_the_client_loses_nothing_but_its_call() {
                 assert_eq!(pair.run(call(&channel, &ECHO, *b"x")).unwrap(), b"x");
             }
         }
-        // Also when it had to wait.
+        // Also for a call that had to wait.
         let mut busy: Vec<_> = (0..max_in_flight + 1)
             .map(|_| Box::pin(call(&channel, &ECHO, *b"y")))
             .collect();

@@ -1,5 +1,5 @@
-//! The server's threads: how they start, and that they end, whatever fails. And a client of what is
-//! no server.
+//! The server's threads: they start, and they end whatever fails. Also a client of a peer that is
+//! not a server.
 
 use std::io;
 use std::net::SocketAddr;
@@ -16,7 +16,7 @@ use rpc_core::transport::{
 };
 use rpc_core::{Intents, Limits, LocalPoller, Methods, Server, ServerError, Service};
 
-/// A device that nobody is connected to, and that may have a bug in the first transport it opens.
+/// A device without a network, which can simulate a bug in the first transport that it opens.
 #[derive(Clone, Default)]
 struct Nowhere {
     opened: Arc<AtomicU32>,
@@ -95,7 +95,7 @@ impl Dialer<()> for AnybodyAnswers {
     }
 }
 
-/// A thread that is woken by unparking it.
+/// A waker that unparks a thread.
 struct Unpark(Thread);
 
 impl Wake for Unpark {
@@ -151,7 +151,7 @@ impl Fabric for Nowhere {
     }
 }
 
-/// Registers nothing; panics on its `n`th poller, if it is told to.
+/// A service without methods, which can panic when it is registered on its `n`th poller.
 struct Registered {
     count: AtomicU32,
     panic_at: Option<u32>,
@@ -249,7 +249,7 @@ fn when_one_poller_panics_the_server_ends_and_says_so() {
         .pollers(3)
         .bind("127.0.0.1:1")
         .unwrap();
-    // The other two would serve for ever.
+    // The other two pollers would serve forever.
     let error = server.run().unwrap_err();
     assert!(
         error.to_string().contains("this device has a bug"),
@@ -260,7 +260,7 @@ fn when_one_poller_panics_the_server_ends_and_says_so() {
 #[test]
 fn a_server_whose_session_is_garbage_is_refused_however_often_it_is_tried() {
     let poller = LocalPoller::new(&Nowhere::default()).unwrap();
-    // More often than there are receives to promise.
+    // More attempts than there are receives to promise.
     for _ in 0..100 {
         let error = poller.connect("garbage").unwrap_err();
         assert!(matches!(error, ConnectError::NotVerbline { .. }), "{error}");

@@ -1,4 +1,4 @@
-//! The shared channel over the loopback: its poller stepped by hand, with time as a value.
+//! The shared channel over the loopback: its poller is stepped by hand, with a simulated clock.
 
 mod support;
 
@@ -24,7 +24,7 @@ fn intents(max_in_flight: u32) -> Intents {
     }
 }
 
-/// A network with a server, and the gate of its handlers that wait.
+/// Creates a network with a server, and the gate at which its handlers wait.
 fn served(faults: Faults, seed: u64, max_in_flight: u32) -> (Network, Gate) {
     let (mut network, gate) = (Network::new(faults, seed), Gate::default());
     network.add("server", &intents(max_in_flight), |methods| {
@@ -112,7 +112,7 @@ fn a_deadline_is_kept_wherever_the_call_is() {
         let request = Request::new(vec![]).with_timeout(Duration::from_millis(timeout));
         Box::pin(channel.unary::<Vec<u8>, Vec<u8>>(&HELD, request))
     };
-    // One on its way, one that waits for its ticket.
+    // One call in flight, and one that waits for a permit.
     let (mut first, mut second) = (held(10), held(5));
     assert!(poll(&mut first).is_none() && poll(&mut second).is_none());
     network.settle();
@@ -218,7 +218,7 @@ fn a_call_that_was_sent_to_a_server_that_breaks_the_rules_may_have_run() {
     assert_eq!(error.execution(), Execution::MayHaveRun, "{error}");
 }
 
-/// A call under way, with what it asked for.
+/// A call in flight, with its expected result.
 struct Call {
     tag: u64,
     is_timed: bool,
@@ -226,7 +226,7 @@ struct Call {
 }
 
 impl Call {
-    /// Whether it has ended, as it may.
+    /// Returns true if the call has ended. Panics if its outcome is not permitted.
     fn has_ended(&mut self, faults: Faults, seed: u64) -> bool {
         let Some(answer) = poll(&mut self.future) else {
             return false;
@@ -245,8 +245,8 @@ impl Call {
     }
 }
 
-/// Calls of every kind, dropped, late, cut off and answered: each ends once, as it may, and no ticket,
-/// slot or timer is left.
+/// Calls of every kind: dropped, late, disconnected and answered. Each ends once with a permitted
+/// outcome, and no permit, slot or timer is left.
 fn mix(faults: Faults, seed: u64) {
     let (mut network, gate) = served(faults, seed, 8);
     gate.open();
@@ -290,7 +290,7 @@ fn mix(faults: Faults, seed: u64) {
         calls.retain_mut(|call| !call.has_ended(faults, seed));
     }
     assert!(calls.is_empty(), "seed {seed}: {} never ended", calls.len());
-    // With connections that go on failing, nothing is ever at rest.
+    // If connections keep failing, the network never becomes quiet.
     if faults.disconnect == 0 {
         network.assert_nothing_left();
     }

@@ -1,5 +1,5 @@
-//! A server that has as many calls at work as it was told to take sheds the next, and is not worn out
-//! by that: no message is decoded, no credit is lost.
+//! A server at its limit of concurrent calls rejects further ones at little cost: no message is
+//! decoded, and no credit is lost.
 
 mod support;
 
@@ -37,7 +37,7 @@ fn the_call_after_the_last_that_fits_is_shed_before_it_is_decoded() {
         assert!(pair.network().try_run(call).is_none());
     }
     assert_eq!(gate.entered(), 3);
-    // More often than there are credits, from this connection and from another.
+    // More calls than there are credits, from this connection and from another.
     let other = pair.connect();
     for n in 0..300u32 {
         let channel = if n % 2 == 0 { &channel } else { &other };
@@ -76,7 +76,7 @@ fn a_place_is_free_again_however_a_call_ends() {
     let (pair, gate, _) = limited(1, &Intents::default());
     let channel = pair.connect();
     for _ in 0..3 {
-        // Its connection goes.
+        // The call ends because its connection closes.
         let other = pair.connect();
         let mut held = Box::pin(call(&other, &HELD, ""));
         assert!(pair.network().try_run(&mut held).is_none());
@@ -86,7 +86,7 @@ fn a_place_is_free_again_however_a_call_ends() {
         drop(other);
         pair.network().settle();
         pair.run(call(&channel, &ECHO, "")).unwrap();
-        // Its time is up.
+        // The call ends because its deadline passes.
         let request = Request::new(Vec::new()).with_timeout(std::time::Duration::from_millis(1));
         let mut held = Box::pin(support::send(&channel, &HELD, request));
         assert!(pair.network().try_run(&mut held).is_none());

@@ -1,5 +1,5 @@
-//! A server that shuts down: clients are told, what is under way ends, and nothing waits for longer
-//! than it was told to.
+//! Server shutdown: clients are notified, calls in flight end, and nothing takes longer than the
+//! given limits.
 
 mod support;
 
@@ -17,7 +17,7 @@ const WITHIN: Shutdown = {
     Shutdown { finish, close }
 };
 
-/// With so many connections expected, each begins with a window of eight, or of one.
+/// Creates a pair. The number of expected connections determines the initial window: eight or one.
 fn pair_for(connections: u32) -> (Pair, Gate) {
     let gate = Gate::default();
     let intents = Intents {
@@ -34,12 +34,12 @@ fn pair() -> (Pair, Gate) {
     pair_for(4)
 }
 
-/// Polls a future once: a call is sent by that.
+/// Polls a future once, which sends its call.
 fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
     pin!(future).poll(&mut Context::from_waker(Waker::noop()))
 }
 
-/// Lets a call get to work, and begins to shut the server down.
+/// Runs until the handler of a call is pending, then begins to shut the server down.
 fn shut_down_during<F: Future + Unpin>(pair: &Pair, held: &mut F) {
     assert!(pair.network().try_run(held).is_none());
     pair.server().shut_down(WITHIN);
@@ -65,7 +65,7 @@ fn when_nothing_is_under_way_a_server_ends_without_waiting() {
     let (idle, used) = (pair.connect(), pair.connect());
     pair.run(call(&used, &ECHO, "x")).unwrap();
     pair.server().shut_down(WITHIN);
-    // The clock stands still.
+    // The clock does not advance.
     pair.network().settle();
     assert!(pair.server().is_shut_down());
     for channel in [&idle, &used] {
@@ -91,8 +91,8 @@ fn handlers_at_work_finish_and_no_calls_are_begun_beside_them() {
     pair.assert_nothing_left();
 }
 
-/// One credit frame is under way that the client has had no reason to acknowledge, and there is no
-/// receive for another.
+/// A credit frame is in flight that the client has had no reason to acknowledge, and there is no
+/// receive for another one.
 #[test]
 fn a_client_that_cannot_be_told_at_once_is_told_by_the_next_answer() {
     let (pair, gate) = pair_for(64);
@@ -201,7 +201,7 @@ fn after_the_first_deadline_requests_are_refused_undecoded() {
     network
         .clock()
         .advance(WITHIN.finish - Duration::from_millis(10));
-    // Neither client has run since.
+    // Neither client has taken a turn since.
     let mut served = Box::pin(call(&early_channel, &ECHO, "served"));
     assert!(poll_once(&mut served).is_pending());
     assert!(server.step());
@@ -236,7 +236,7 @@ fn a_client_that_does_not_run_holds_nobody_up() {
     pair.network().clock().advance(Duration::from_millis(60));
     steps();
     assert!(pair.server().is_shut_down());
-    // When it runs again, its server is gone.
+    // When the client runs again, its server is gone.
     pair.network().settle();
     assert_never_sent(&pair.run(call(&channel, &ECHO, "x")).unwrap_err());
     pair.assert_nothing_left();

@@ -1,4 +1,4 @@
-//! What pollers count: exact over a pair, from any thread, and readable.
+//! The statistics of pollers: exact over a pair, readable from any thread, and printable.
 
 mod support;
 
@@ -94,7 +94,7 @@ fn calls_that_are_dropped_or_cut_off_are_counted_as_such() {
         assert_eq!((client.in_flight(), server.in_flight()), (1, 1));
         assert_eq!((server.handlers.parked, server.handlers.awaited), (1, 1));
     }
-    // The client has given it up; the server does not know, and answers.
+    // The client has dropped the call. The server does not know and responds.
     let other = pair.connect();
     let mut cut_off = Box::pin(call(&other, &HELD, "b"));
     assert!(pair.network().try_run(&mut cut_off).is_none());
@@ -136,7 +136,7 @@ fn a_call_that_waits_is_counted_once_and_by_what_it_waits_for() {
         pair.network().settle();
     }
     let [client, _] = both(&pair);
-    // A new connection has one credit; its window had grown when they were tried again.
+    // A new connection has one credit. Its window had grown when the calls were retried.
     assert_eq!((client.stalls.no_credit, client.stalls.in_line), (1, 8));
     assert_eq!(client.stalls.calls_waiting, 6);
     assert_eq!(client.credits.available, 0);
@@ -168,7 +168,7 @@ fn responses_without_a_send_slot_and_calls_without_one_are_counted_once_each() {
         assert_eq!(pair.run(call(&channel, &ECHO, [n])).unwrap(), [n]);
     }
     let [client, server] = both(&pair);
-    // One in two: far from none, and no more than one for each call.
+    // About every second one: far from none, and at most one per call.
     for count in [client.stalls.no_send_slot, server.stalls.responses] {
         assert!((50..150).contains(&count), "{client}\n{server}");
     }
@@ -196,7 +196,7 @@ fn calls_that_are_shed_or_come_too_late_are_told_apart() {
     assert_eq!(echo.ended(Code::ResourceExhausted), 5);
     gate.open();
     pair.run(held).unwrap();
-    // Its deadline passes while it is on its way.
+    // The deadline passes while the request is in flight.
     let request = Request::new(Vec::new()).with_timeout(Duration::from_micros(1));
     let mut late = Box::pin(send(&channel, &ECHO, request));
     assert!(poll_once(late.as_mut()).is_pending());
@@ -255,8 +255,8 @@ fn a_difference_has_what_came_between_and_levels_as_they_are() {
     pair.run(held).unwrap();
 }
 
-/// The reader runs as long as the poller does, and whatever it finds is a moment of the poller's: no
-/// count goes back, and nothing has ended that has not begun.
+/// The reader runs as long as the poller does. Every snapshot is consistent: no count decreases,
+/// and no call has ended without having begun.
 #[test]
 fn another_thread_reads_while_the_poller_runs() {
     let (pair, _) = pair(&Intents::default());

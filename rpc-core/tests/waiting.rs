@@ -1,4 +1,4 @@
-//! Who polls a call, and who wakes it: `block_on`, executors that know nothing of pollers, and other
+//! Polling and waking of calls: `block_on`, executors that know nothing of pollers, and other
 //! threads. A node that serves its own calls is a client and a server on one poller.
 
 mod support;
@@ -27,7 +27,7 @@ fn alone() -> (Network, Rc<Node>, Gate) {
     (network, node, gate)
 }
 
-/// An executor's waker: counts, and lets its task be polled once more.
+/// An executor's waker that counts its wakes and lets its task be polled once more.
 #[derive(Default)]
 struct Counting {
     woken: AtomicBool,
@@ -65,7 +65,7 @@ fn calls_that_block_on_starts_together_share_a_doorbell() {
         })
         .await;
     };
-    // The window grows to what is asked for.
+    // The window grows to the number of concurrent calls.
     for _ in 0..8 {
         node.poller().block_on(all(&channel));
     }
@@ -73,7 +73,7 @@ fn calls_that_block_on_starts_together_share_a_doorbell() {
     node.poller().block_on(all(&channel));
     let after = node.poller().counters();
     assert_eq!(after.sends - before.sends, 64);
-    // One for the requests; the responses to a batch of sixteen share one, too.
+    // One doorbell for the requests; each batch of sixteen responses shares one, too.
     assert!(
         after.doorbells - before.doorbells <= 6,
         "{}",
@@ -92,7 +92,7 @@ fn an_executor_that_knows_nothing_of_pollers_takes_the_turns_by_polling() {
     {
         let mut future = pin!(call(&channel, &ECHO, *b"x"));
         task.woken.store(true, Ordering::Relaxed);
-        // Only ever polled when it was woken.
+        // Polled only when it was woken.
         let answer = loop {
             assert!(task.woken.swap(false, Ordering::Relaxed), "never woken");
             if let Poll::Ready(answer) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
@@ -112,7 +112,7 @@ fn a_call_wakes_whoever_polled_it_last() {
     let task = Arc::new(Counting::default());
     let waker = Waker::from(Arc::clone(&task));
     let mut future = Box::pin(call(&channel, &HELD, *b"x"));
-    // First in a block_on, then in an executor that has a poller polled elsewhere.
+    // Polled first with the waker of `block_on`, then with the waker of an executor.
     node.poller().block_on(async {
         let first = poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx).is_pending())).await;
         assert!(first);
@@ -124,7 +124,7 @@ fn a_call_wakes_whoever_polled_it_last() {
     gate.open();
     network.settle();
     assert_eq!(task.count.load(Ordering::Relaxed), before + 1);
-    // And back.
+    // And with the waker of `block_on` again.
     assert_eq!(node.poller().block_on(future).unwrap(), b"x");
     drop(channel);
     network.assert_nothing_left();
@@ -161,7 +161,7 @@ fn calls_are_woken_when_their_connection_ends() {
     for task in &tasks {
         task.woken.store(false, Ordering::Relaxed);
     }
-    // Closed by the server, which sees garbage.
+    // The server closes the connection, because it receives garbage.
     pair.server()
         .inject(pair.server().connections()[0], vec![0; 3]);
     pair.network().settle();
@@ -249,8 +249,8 @@ fn a_call_that_expires_while_earlier_ones_of_its_batch_run_is_not_begun() {
     let client = network.add("client", &Intents::default(), |_| ());
     let channels = [(); 2].map(|()| client.poller().connect("server").unwrap());
     let within = |ms| Request::new(vec![1]).with_timeout(Duration::from_millis(ms));
-    // With a deadline on the first of the batch, and, once the poller knows that deadlines are used,
-    // also without.
+    // Once with a deadline on the first call of the batch, and once without one, when the poller
+    // already knows that deadlines are used.
     for first in [within(1000), Request::new(vec![1])] {
         let mut slow = pin!(send(&channels[0], &SLOW, first));
         let mut late = pin!(send(&channels[1], &HELD, within(5)));

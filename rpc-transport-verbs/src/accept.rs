@@ -1,4 +1,4 @@
-//! The server's half of a connection's set-up, on the control thread.
+//! The server's half of connection setup. It runs on the preparer threads of `control`.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,54 +13,54 @@ use crate::lifeline::Lifeline;
 use crate::mailbox::{LineKey, Mailbox, Notice, Prepared};
 use crate::queue_pairs::{QueuePairError, QueuePairs, Ready};
 
-/// How a listener gives connections to one poller's transport. Cheap to clone.
+/// Hands a listener's connections to one poller's transport. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Port {
     /// In the order in which they are tried.
     lanes: Arc<[LanePort]>,
 }
 
-/// How connections are given to one lane.
+/// Hands connections to one lane.
 #[derive(Debug)]
 pub(crate) struct LanePort {
     queue_pairs: Arc<QueuePairs>,
     mailbox: Mailbox,
 }
 
-/// A client that can be told to come in.
+/// A client that has a queue pair and can be sent its `Welcome`.
 #[derive(Debug)]
 pub(crate) struct Invited {
-    /// What it is told.
+    /// The message to send to the client.
     pub(crate) welcome: Welcome,
-    /// That of the lane that it goes to.
+    /// The mailbox of the lane that the client was assigned to.
     pub(crate) mailbox: Mailbox,
-    /// What is known of it from its line, once that is one.
+    /// The keepalive state of the client's TCP connection, for when the handshake is complete.
     pub(crate) pulse: Pulse,
 }
 
-/// Why a client that the core had let in could not be prepared. What it says goes to the client.
+/// Why no queue pair could be set up for an admitted client. The message is sent to the client.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AcceptError {
-    /// No device of one kind on both sides.
+    /// The two sides have no kind of device in common.
     #[error(
         "the two sides have no kind of device in common: the server has {server}, the client offers {client}. Name one that both have, as in VERBLINE_DEVICE=soft; or build both with the feature `rdma`"
     )]
     NoCommonDevice {
-        /// This side's.
+        /// The server's devices.
         server: String,
-        /// The client's.
+        /// The client's devices.
         client: String,
     },
-    /// Both sides have devices of one kind, and none that would do.
+    /// The two sides have a kind of device in common, but no pair of devices that can connect.
     #[error(
         "no device of the server reaches the client ({passed_over}): the server has {server}, the client offers {client}"
     )]
     NoWay {
-        /// Why each of the server's would not do.
+        /// Why each of the server's devices was rejected.
         passed_over: PassedOver,
-        /// This side's.
+        /// The server's devices.
         server: String,
-        /// The client's.
+        /// The client's devices.
         client: String,
     },
     /// The poller's transport has been dropped.
@@ -68,11 +68,11 @@ pub(crate) enum AcceptError {
     Closed,
 }
 
-/// Devices before the chosen one, each with why it was not taken.
+/// The devices that were tried before the chosen one, each with the reason why it was rejected.
 #[derive(Debug, Default)]
 pub(crate) struct PassedOver(Vec<(String, NotTaken)>);
 
-/// Why a device was not taken.
+/// Why a device was rejected.
 #[derive(Debug, thiserror::Error)]
 enum NotTaken {
     #[error(transparent)]
@@ -86,7 +86,7 @@ impl PassedOver {
         self.0.push((device.device.to_owned(), why));
     }
 
-    /// For a log line.
+    /// Formats the list for a log line.
     fn or_none(&self) -> String {
         if self.0.is_empty() {
             return "none".to_owned();
@@ -94,7 +94,7 @@ impl PassedOver {
         self.to_string()
     }
 
-    /// Whether nothing of it was more than a kind that the client does not have.
+    /// Returns true if every device was rejected because the client has no device of its kind.
     fn only_for_their_kind(&self) -> bool {
         self.0
             .iter()
@@ -120,7 +120,8 @@ impl LanePort {
         }
     }
 
-    /// A queue pair that can receive from `remote` and send to it, and how it is reached.
+    /// Creates a queue pair, connects it to `remote` and moves it to RTS. Also returns the local
+    /// endpoint.
     fn bring_up(&self, remote: &Endpoint) -> Result<(Ready, Endpoint), QueuePairError> {
         let nascent = self.queue_pairs.create()?;
         let local = self.queue_pairs.endpoint(&nascent);
@@ -136,11 +137,12 @@ impl Port {
         }
     }
 
-    /// Makes a queue pair for a client on the first device that both sides have and that reaches
-    /// it, brings it up, and tells the poller of it. Gives what the client is to be told.
+    /// Creates a queue pair for a client, on the first device that both sides have and that reaches
+    /// the client, brings it up, and notifies the poller. Returns the `Welcome` to send to the
+    /// client.
     ///
-    /// The poller knows of the connection before the client is told anything, so that a frame never
-    /// comes before its connection.
+    /// The poller is notified before the client is sent anything, so a frame can never arrive
+    /// before the poller knows its connection.
     pub(crate) fn prepare(
         &self,
         client: &Offer,
@@ -176,7 +178,8 @@ impl Port {
         })
     }
 
-    /// The first lane that meets the client, with the client's endpoint that it meets.
+    /// Returns the first lane that can connect to the client, with the index of the client's
+    /// endpoint and the connected queue pair.
     fn choose(&self, client: &Offer) -> Result<(&LanePort, usize, (Ready, Endpoint)), AcceptError> {
         let mut passed_over = PassedOver::default();
         for lane in self.lanes.iter() {
@@ -188,7 +191,8 @@ impl Port {
                     continue;
                 }
             };
-            // Only addresses were compared so far: whether there is a way shows here.
+            // So far only addresses were compared. Whether the client is reachable shows when the
+            // queue pair is connected.
             for index in fit {
                 let remote = &client.endpoints[index];
                 match lane.bring_up(remote) {

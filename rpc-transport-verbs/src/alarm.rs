@@ -1,4 +1,4 @@
-//! [`Alarm`]: how any thread ends a poller's sleep.
+//! [`Alarm`]: the eventfd with which any thread wakes a sleeping poller.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -8,11 +8,12 @@ use std::task::Wake;
 
 use rustix::event::{EventfdFlags, eventfd};
 
-/// Rung by any thread, turned off by the poller that it has woken. It stays on until then, so that
-/// ringing it before the poller sleeps is not lost, and ringing it again costs no system call.
+/// Set by any thread, cleared by the poller that it has woken. It stays set until then: a
+/// notification sent before the poller sleeps is not lost, and a repeated notification costs no
+/// system call.
 #[derive(Debug)]
 pub(crate) struct Alarm {
-    /// The file has been written, or is about to be, and was not emptied since.
+    /// True from just before the file is written until just after it is drained.
     is_on: AtomicBool,
     file: OwnedFd,
 }
@@ -26,19 +27,22 @@ impl Alarm {
     }
 
     pub(crate) fn ring(&self) {
-        // Release: whoever is woken sees what was done before. Also if another thread is the one that
-        // writes the file: `turn_off` reads what the last of all swaps before it has left.
+        // Release: the woken thread sees everything this thread did before. This also holds if
+        // another thread writes the file: the swap in `turn_off` reads the value of the latest
+        // swap, and a chain of swaps is one release sequence.
         if !self.is_on.swap(true, Ordering::AcqRel) {
-            // It cannot be full: it holds one at a time.
+            // The write cannot block: the counter is at most 1.
             let _ = rustix::io::write(&self.file, &1_u64.to_ne_bytes());
         }
     }
 
-    /// When its file is readable.
+    /// Clears the notification. Called when the file is readable.
     pub(crate) fn turn_off(&self) {
-        // The file first. A ring between the two finds it on and leaves the file alone, and is heard by
-        // the one who is turning it off here. The other way round, that ring's write would be emptied,
-        // and the alarm stay on with nothing in its file: never to be heard again.
+        // Drain the file before clearing the flag. If `ring` runs between the two, it finds the
+        // flag set and does not write the file; that is fine, because the poller is awake and
+        // checks for work next. In the other order, `ring` would write the file between the two,
+        // the read would drain it, and the flag would stay set over an empty file: no later `ring`
+        // could wake the poller.
         let _ = rustix::io::read(&self.file, &mut [0_u8; 8]);
         self.is_on.swap(false, Ordering::AcqRel);
     }
@@ -89,8 +93,8 @@ mod tests {
         }
     }
 
-    /// Two threads ring after each of their steps, at any moment: a sleeper that has seen fewer is
-    /// woken for the rest.
+    /// Two threads notify after each of their steps, with arbitrary timing: a sleeper that has not
+    /// seen all the steps is always woken again.
     #[test]
     fn no_ring_is_lost_beside_one_who_turns_it_off() {
         const STEPS: u64 = 20_000;

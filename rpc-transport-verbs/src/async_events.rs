@@ -1,15 +1,15 @@
-//! The asynchronous events of a lane's device: the thread that waits for them, what is said of each,
-//! and what it ends.
+//! The asynchronous events of a lane's device: the thread that waits for them, and how each event
+//! is handled and logged.
 //!
-//! | event | ends | said as |
+//! | event | closes | log level |
 //! | --- | --- | --- |
 //! | limit of the shared receive queue | nothing: the [reserve](crate::reserve) is posted | warning |
 //! | fatal, request or access error of a queue pair | its connection | error |
 //! | error of the completion queue or the shared receive queue, failure of the device | all connections of the lane, and the lane | error |
-//! | a port is down, or has another address or other partition keys | nothing by itself | warning |
-//! | a port is up, or has another subnet manager | nothing | information |
-//! | a queue pair is drained, has taken its last receive, was reached, has another path | nothing | debug |
-//! | one that is not known here | nothing | warning |
+//! | a port is down, or its addresses, partition keys or speed have changed | nothing by itself | warning |
+//! | a port is up, has another subnet manager, or has to be registered again | nothing | information |
+//! | a queue pair has drained its sends, taken its last receive, received its first message or migrated its path | nothing | debug |
+//! | a failed work queue that is not Verbline's, or an event that this version does not know | nothing | warning |
 
 use std::fmt;
 use std::io;
@@ -25,7 +25,7 @@ use crate::queue_pairs::QueuePairs;
 use crate::reserve::Stock;
 use crate::verbs::{AsyncEvent, Context, QpNum};
 
-/// What a device said without having been asked, as a sentence: what happened, what follows from it,
+/// An asynchronous event of a device. Its message says what happened, what the consequences are,
 /// and what to do.
 #[derive(Clone, Debug, thiserror::Error)]
 pub(crate) struct DeviceEvent {
@@ -33,20 +33,21 @@ pub(crate) struct DeviceEvent {
     event: AsyncEvent,
 }
 
-/// What follows from an event.
+/// How an event is handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Consequence {
-    /// The reserve of receives is posted.
+    /// Post the reserve of receives.
     Refill,
-    /// The queue pair is dead, and its connection with it.
+    /// The queue pair has failed, and so has its connection.
     ConnectionFails(QpNum),
-    /// The queue pair, which is in error, gives back no more receives: it can be destroyed.
+    /// The queue pair is in the error state and will complete no more receives: it can be
+    /// destroyed.
     LastReceiveTaken(QpNum),
-    /// What all connections of the lane share is dead.
+    /// A resource that all connections of the lane share has failed.
     LaneFails,
-    /// Addresses are read again, for connections that are made from now on.
+    /// Choose the address again, for connections that are made from now on.
     AddressChanges,
-    /// It is said at this level, and that is all.
+    /// Only log the event, at this level.
     Said(Level),
 }
 
@@ -60,8 +61,8 @@ fn consequence_of(event: AsyncEvent) -> Consequence {
         | AsyncEvent::SrqError { .. }
         | AsyncEvent::DeviceFatal => Consequence::LaneFails,
         AsyncEvent::QpLastWqeReached { qp_num } => Consequence::LastReceiveTaken(qp_num),
-        // A port that comes up may have another address than the one that went down: while it was
-        // down there was none to be read.
+        // A port that comes up may have another address than before it went down: the address could
+        // not be read while the port was down.
         AsyncEvent::LidChange { .. }
         | AsyncEvent::GidChange { .. }
         | AsyncEvent::PortActive { .. }
@@ -187,18 +188,19 @@ impl fmt::Display for DeviceEvent {
     }
 }
 
-/// The thread, for as long as this lives.
+/// The async-event thread, which is stopped when this value is dropped.
 pub(crate) struct EventThread {
     context: Context,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
-    /// What the thread would own, in a simulation, which has none.
+    /// The thread's state in a simulation, which runs no thread.
     #[cfg(feature = "test-util")]
     stepped: Option<Watch>,
 }
 
 impl EventThread {
-    /// Starts the thread. It arms the limit first of all, so the receives must have been posted.
+    /// Starts the thread. The receives must have been posted before, because the thread arms the
+    /// limit first.
     pub(crate) fn start(
         context: Context,
         queue_pairs: Arc<QueuePairs>,
@@ -236,7 +238,7 @@ impl EventThread {
         })
     }
 
-    /// What the thread would do now, for a simulation.
+    /// Does what the thread would do now. For simulations.
     #[cfg(feature = "test-util")]
     pub(crate) fn step(&mut self) {
         let Some(watch) = &mut self.stepped else {
@@ -254,11 +256,11 @@ impl EventThread {
 
 impl Drop for EventThread {
     fn drop(&mut self) {
-        // Release pairs with the thread's Acquire; the interruption is latched, so that it is
-        // seen whether the thread is waiting or about to.
+        // Release pairs with the Acquire in the thread. The interruption is latched, so the thread
+        // sees it whether it is waiting already or about to wait.
         self.stop.store(true, Ordering::Release);
         self.context.interrupt_async_events();
-        // After a fork the thread is the parent's, and would be waited for in vain.
+        // After a fork, the thread exists only in the parent process, so it cannot be joined here.
         if let Some(thread) = self.thread.take()
             && !self.context.is_forked()
             && thread.join().is_err()
@@ -268,7 +270,7 @@ impl Drop for EventThread {
     }
 }
 
-/// The thread's own.
+/// The state of the thread.
 struct Watch {
     device: Arc<str>,
     context: Context,
@@ -285,7 +287,7 @@ impl Watch {
             let event = match self.context.get_async_event(None) {
                 Ok(event) => event,
                 Err(error) => {
-                    // Without its events the reserve cannot be posted, and no failure is heard of.
+                    // Without events the reserve cannot be posted, and failures go unnoticed.
                     self.fail_lane(LaneFailure::Events(error));
                     return;
                 }
@@ -312,13 +314,13 @@ impl Watch {
         };
         match consequence_of(event) {
             Consequence::Refill => {
-                // The reserve warns, and says how much it posted.
+                // The reserve logs the warning, with the number of receives that it posted.
                 tracing::debug!("{said}");
                 self.stock.limit_reached();
             }
             Consequence::ConnectionFails(qp_num) => {
                 tracing::error!("{said}");
-                // Without a transport there is nobody to tell.
+                // An error means that the transport has been dropped.
                 let _ = self.mailbox.put(Notice::QueuePairFailed(qp_num, said));
             }
             Consequence::LastReceiveTaken(qp_num) => {
@@ -343,8 +345,8 @@ impl Watch {
         }
     }
 
-    /// No more queue pairs from this moment on; the poller ends those that there are. Once, however
-    /// often a device says it.
+    /// Stops the creation of queue pairs and tells the poller to close the existing connections.
+    /// Has an effect only once, however often the device reports the failure.
     fn fail_lane(&self, failure: LaneFailure) {
         let failure = Arc::new(failure);
         if self.queue_pairs.retire(&self.device, Arc::clone(&failure)) {
@@ -368,8 +370,8 @@ mod tests {
 
     const QP: QpNum = QpNum(0x17);
 
-    /// Every event, what follows, and what its sentence has to say: to whom it happened, what it
-    /// means, what to do.
+    /// Every event, with its consequence and with words that its message must contain: what has
+    /// failed, what it means, and what to do.
     fn cases() -> Vec<(AsyncEvent, Consequence, &'static [&'static str])> {
         use AsyncEvent::*;
         let said = Consequence::Said;
@@ -514,8 +516,8 @@ mod tests {
         }
     }
 
-    /// What the thread owns, with the mailbox's other end, beside a transport whose own thread goes
-    /// on with its own.
+    /// Returns the state of an async-event thread and the receiver of its notices, on the device of
+    /// a transport that has its own async-event thread.
     fn watch() -> (VerbsTransport, Watch, Inbox, Arc<ReserveCounts>) {
         let device = Opened::soft_as("soft", LinkLayer::Memory);
         let (intents, sizing) = (Intents::default(), Sizing::default());
@@ -541,7 +543,7 @@ mod tests {
     fn the_poller_is_told_of_what_ends_a_connection_or_the_lane_and_of_nothing_else() {
         let mut limits_reached = 0;
         for (event, consequence, words) in cases() {
-            // Anew for each: a lane fails once.
+            // A new one for each event, because a lane fails only once.
             let (_transport, mut watch, inbox, counts) = watch();
             watch.handle(event);
             limits_reached += counts.events.load(Ordering::Relaxed);

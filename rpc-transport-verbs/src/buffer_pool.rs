@@ -1,32 +1,34 @@
-//! The slots of one poller: one registration, cut once, and where each slot is.
+//! The slots of one poller: one memory region, cut into slots at startup, and the counts of where
+//! the slots are.
 //!
-//! A slot is always in exactly one place, and each place has a bound; the pool's size is their sum:
+//! A slot is always in exactly one of these states. Each state has a bound, and the size of the
+//! pool is the sum of the bounds:
 //!
-//! | place | who has it | how it leaves |
+//! | state | owner | how a slot leaves it |
 //! | --- | --- | --- |
-//! | receive: free | this pool | posted in a batch, or given back to the reserve |
+//! | receive: free | this pool | posted in a batch, or returned to the reserve |
 //! | receive: posted | the device, in the shared receive queue | a completion |
 //! | receive: reserve | the async-event thread | posted when the poller lags |
 //! | receive: held | the driver, as a `RecvBuf` | `release` |
 //! | send: free | this pool | `reserve` |
 //! | send: in hand | the driver, as a `SendBuf` | `send`, `cancel` |
-//! | send: in flight | a connection's chain, then its queue pair | inline: the doorbell; else a completion |
+//! | send: in flight | a connection's chain, then its queue pair | posting if inline, else a completion |
 //!
-//! Receives and sends do not share free slots: a burst of answers can then never use up what the
-//! credits have promised.
+//! Receives and sends have separate free lists, so a burst of responses can never use up the
+//! receives that the credits have promised.
 
 use rpc_core::transport::SlotsByPlace;
 
 use crate::sizing::Plan;
 use crate::verbs::{Access, ProtectionDomain, Slot, VerbsError};
 
-/// The free slots, and how many are in the driver's hands.
+/// The free slots, and counts of the slots in the driver's hands.
 ///
-/// The free lists are stacks: the slot that came back last is the one whose cache lines are warm.
-/// They have room for all their slots from the beginning, so that no path allocates.
+/// The free lists are stacks: the slot that was freed last has the warmest cache lines. Each list
+/// has capacity for all its slots from the start, so no path allocates.
 #[derive(Debug)]
 pub(crate) struct BufferPool {
-    /// Waiting to be posted.
+    /// Slots that wait to be posted.
     pub(crate) receives: Vec<Slot>,
     sends: Vec<Slot>,
     held: u32,
@@ -35,17 +37,19 @@ pub(crate) struct BufferPool {
 }
 
 impl BufferPool {
-    /// Registers the poller's memory and cuts it. Gives the reserve's slots apart.
+    /// Registers the poller's memory and cuts it into slots. Returns the reserve's slots
+    /// separately.
     pub(crate) fn register(
         domain: &ProtectionDomain,
         plan: &Plan,
     ) -> Result<(Self, Vec<Slot>), VerbsError> {
         let limits = &plan.limits;
-        // No remote flags: peers reach these bytes through posted receives only, so plain byte
-        // slices of a slot in hand are sound.
+        // No remote access flags: peers reach these bytes through posted receives only, so it is
+        // sound to hand out a slot as a plain byte slice.
         let region = domain.register(limits.registered_len(), Access::LOCAL_WRITE)?;
         let mut slots = region.into_slots(limits.slot_len)?;
-        // The provider may have rounded the region up; what is beyond the sum has no place.
+        // The provider may have rounded the region up. The pool does not use slots beyond the
+        // planned number.
         slots.truncate(limits.slots() as usize);
         let reserve = slots.split_off(slots.len() - limits.receives_reserved as usize);
         let receives = slots.split_off(limits.send_slots as usize);
@@ -57,12 +61,12 @@ impl BufferPool {
             in_flight: 0,
         };
         pool.receives.extend(receives);
-        // Turned round, so that the first slots to be used are the first of the region.
+        // Reversed, so that the first slots to be used are the first ones in the region.
         pool.sends.extend(slots.into_iter().rev());
         Ok((pool, reserve))
     }
 
-    /// Takes a send slot to be written.
+    /// Takes a free send slot for the driver to fill.
     #[inline]
     pub(crate) fn take_send(&mut self) -> Option<Slot> {
         let slot = self.sends.pop()?;
@@ -70,42 +74,42 @@ impl BufferPool {
         Some(slot)
     }
 
-    /// A send slot has gone from the driver's hands to its connection's queue.
+    /// Counts a send slot that moves from the driver to its connection's queue.
     #[inline]
     pub(crate) fn queue_send(&mut self) {
         self.in_hand -= 1;
         self.in_flight += 1;
     }
 
-    /// A send slot has come back from the driver's hands.
+    /// Takes back a send slot that the driver did not send.
     #[inline]
     pub(crate) fn cancel_send(&mut self, slot: Slot) {
         self.in_hand -= 1;
         self.sends.push(slot);
     }
 
-    /// A send slot has come back from its connection's queue, or from the device.
+    /// Takes back a send slot from its connection's queue or from the device.
     #[inline]
     pub(crate) fn complete_send(&mut self, slot: Slot) {
         self.in_flight -= 1;
         self.sends.push(slot);
     }
 
-    /// A receive slot has gone to the driver.
+    /// Counts a receive slot that is handed to the driver.
     #[inline]
     pub(crate) fn hold_receive(&mut self) {
         self.held += 1;
     }
 
-    /// A receive slot has come back from the driver.
+    /// Takes back a receive slot from the driver.
     #[inline]
     pub(crate) fn release_receive(&mut self, slot: Slot) {
         self.held -= 1;
         self.receives.push(slot);
     }
 
-    /// The places that this pool counts; those of receives that are with the device or with the
-    /// async-event thread are added by their owners.
+    /// Returns the counts that this pool keeps. The owners of the others (receives posted to the
+    /// device, and receives of the async-event thread) add theirs.
     pub(crate) fn by_place(&self) -> SlotsByPlace {
         SlotsByPlace {
             receives_free: self.receives.len() as u32,

@@ -1,8 +1,8 @@
-//! Where this crate takes the time from.
+//! The time source of this crate.
 
 use std::time::Instant;
 
-/// The system's monotonic clock; in a simulation, the simulation's.
+/// Returns the time of the system's monotonic clock or, in a simulation, of the simulated clock.
 #[inline]
 pub(crate) fn now() -> Instant {
     #[cfg(feature = "test-util")]

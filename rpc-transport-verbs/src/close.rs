@@ -1,4 +1,4 @@
-//! The end of a connection.
+//! Closing a connection.
 //!
 //! ```text
 //!  close()      --> Delivering --> Flushing --> gone, Closed{Local}
@@ -6,11 +6,11 @@
 //!  device error -----------------> Flushing --> gone, Closed{Failed}
 //! ```
 //!
-//! *Delivering*: what was sent before `close` is on its way; its completions are waited for.
-//! *Draining*: the peer is gone, and what it had sent before is still taken from the device.
-//! *Flushing*: the queue pair is in error, and each request comes back with a completion. Each step
-//! has a time limit, since some devices never say that a queue is empty. Then the queue pair is
-//! destroyed, which gives back whatever is left.
+//! *Delivering*: waits for the completions of everything sent before `close`. *Draining*: the peer
+//! is gone; frames that it had sent before are still received from the device. *Flushing*: the
+//! queue pair is in the error state, and each request comes back with a flush completion. Each step
+//! has a time limit, because some devices never report that a queue is empty. Then the queue pair
+//! is destroyed, which frees the remaining slots.
 
 use std::time::{Duration, Instant};
 
@@ -21,24 +21,24 @@ use crate::connection::{Connection, Phase};
 use crate::lane::Lane;
 use crate::transport::RecvBuf;
 
-/// How long a step may take. Far longer than a completion needs, unless the peer is stopped.
+/// Time limit of a step. Far longer than a completion takes, unless the peer is stopped.
 const STEP_LIMIT: Duration = Duration::from_secs(1);
 
-/// Polls that did not fill their batch, after the peer's end, until nothing more is expected of it.
-/// The first may have begun before its last frames could be seen.
+/// Number of polls that must return less than a full batch before the queue counts as empty. One is
+/// not enough: it may have started before the last completions were visible.
 const QUIET_POLLS: u32 = 2;
 
-/// How long a queue pair in error may take to say that it has taken its last receive. Network cards
-/// say it at once; Soft-RoCE never does.
+/// How long a queue pair in the error state may take to report its last receive. Network cards
+/// report it at once; Soft-RoCE never does.
 const LAST_RECEIVE_LIMIT: Duration = Duration::from_millis(20);
 
-/// A connection that ends.
+/// The state of a connection that is being closed.
 #[derive(Debug)]
 pub(crate) struct Closing {
     step: Step,
-    /// When the next step is taken, whatever was reached.
+    /// The time at which the next step starts even if this one is not done.
     deadline: Instant,
-    /// What the driver is told; `None` if it has never heard of the connection.
+    /// The reason reported to the driver; `None` if the driver has never seen the connection.
     reason: Option<CloseReason>,
 }
 
@@ -50,7 +50,7 @@ enum Step {
 }
 
 impl Step {
-    /// At its beginning.
+    /// The start of the flushing step.
     const FLUSHING: Self = Self::Flushing { quiet_polls: 0 };
 
     fn is_flushing(self) -> bool {
@@ -67,7 +67,8 @@ impl Closing {
         }
     }
 
-    /// Whether frames that arrive now are for the driver: those that a peer had sent before its end.
+    /// Returns true if frames that arrive now go to the driver: frames that the peer sent before it
+    /// was gone.
     pub(crate) fn wants_frames(&self) -> bool {
         matches!(self.step, Step::Draining { .. })
     }
@@ -80,7 +81,7 @@ impl Lane {
             _ => return,
         }
         self.ring(id.index);
-        // Ringing may have failed, and begun another end.
+        // `ring` may have failed and started closing the connection for another reason.
         if let Some(connection) = self.connections.get(id)
             && connection.is_open()
         {
@@ -100,7 +101,8 @@ impl Lane {
         self.begin(index, Step::FLUSHING, reason);
     }
 
-    /// The first reason stands; what follows from it is not another one.
+    /// Starts closing a connection. Only the first reason counts: later ones are consequences of
+    /// it.
     fn begin(&mut self, index: u32, step: Step, reason: CloseReason) {
         let Some((id, connection)) = self.connections.at(index) else {
             return;
@@ -110,7 +112,7 @@ impl Lane {
             Phase::Prepared(_) => None,
             Phase::Open => Some(reason),
         };
-        // A client that went away in the handshake has sent nothing that anyone wants.
+        // A client that left during the handshake has sent no frames that the driver would receive.
         let step = if reason.is_none() {
             Step::FLUSHING
         } else {
@@ -131,18 +133,20 @@ impl Lane {
         self.closing.push(index);
     }
 
-    /// Takes each ending connection as far as it can go. `quiet`: the poll did not fill its batch.
+    /// Advances every closing connection as far as possible. `quiet`: the poll returned less than a
+    /// full batch.
     #[cold]
     pub(crate) fn advance_closing(&mut self, quiet: bool, events: &mut Vec<Event<RecvBuf>>) {
         let now = clock::now();
         let mut closing = std::mem::take(&mut self.closing);
         closing.retain(|&index| !self.advance(index, quiet, now, events));
-        // Nothing above begins another end, but what it may call might one day.
+        // `advance` starts closing no other connection today; if that changes, keep the new
+        // entries.
         closing.append(&mut self.closing);
         self.closing = closing;
     }
 
-    /// `true`: it is gone.
+    /// Advances one closing connection. Returns true if it is gone.
     fn advance(
         &mut self,
         index: u32,
@@ -160,17 +164,18 @@ impl Lane {
         };
         let is_late = now >= closing.deadline;
         let is_done = match &mut closing.step {
-            // An unsignaled tail holds no slot, and no completion will tell of it.
+            // Requests after the last signaled one hold no slot and produce no completion.
             Step::Delivering => in_flight <= uncovered,
             Step::Draining { quiet_polls } => {
                 *quiet_polls += u32::from(quiet);
                 *quiet_polls >= QUIET_POLLS
             }
-            // The peer may have taken an unsignaled tail before its end: then there is nothing to
-            // flush, and no completion comes.
+            // The peer may have received the unsignaled requests before it was gone. Then there is
+            // nothing to flush, and no completion comes.
             //
-            // Receives that it had taken from the shared queue come back with completions too, and
-            // some devices drop those of a queue pair that is destroyed: the slots would be lost.
+            // Receives that the queue pair had taken from the shared receive queue also come back
+            // with completions. Some devices drop these completions when the queue pair is
+            // destroyed, and the slots would be lost.
             Step::Flushing { quiet_polls } => {
                 *quiet_polls += u32::from(quiet);
                 let has_said_all = has_taken_last_receive
@@ -195,7 +200,8 @@ impl Lane {
         true
     }
 
-    /// Destroys the queue pair, takes its slots back, and tells the driver.
+    /// Destroys the queue pair, takes back its slots and reports the closed connection to the
+    /// driver.
     fn bury(&mut self, index: u32, events: &mut Vec<Event<RecvBuf>>) {
         let Some((id, _)) = self.connections.at(index) else {
             return;
@@ -220,12 +226,12 @@ impl Lane {
     }
 }
 
-/// The TCP connection first: the peer then learns of the end as an end, and not from a send that
-/// is never answered.
+/// Moves the queue pair to the error state. Shuts down the TCP connection first, so the peer sees
+/// an orderly end rather than a send that is never acknowledged.
 fn put_in_error(connection: &mut Connection) {
     connection.hang_up();
     if let Err(error) = connection.queue_pair.to_error() {
-        // It is destroyed next, whatever state it is in.
+        // Continue: the queue pair is destroyed next, in whatever state it is.
         tracing::debug!(%error, "a queue pair cannot be put in error");
     }
 }

@@ -1,5 +1,5 @@
-//! The client's half of a connection's set-up: the handshake, blocking, on any thread; then the poller
-//! takes the connection in.
+//! The client's half of connection setup: a blocking handshake on any thread, after which the
+//! poller adopts the connection.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
@@ -17,9 +17,9 @@ use crate::mailbox::LineKey;
 use crate::queue_pairs::{Nascent, QueuePairError, QueuePairs, Ready};
 use crate::transport::VerbsTransport;
 
-/// Carries out handshakes for one transport, on any thread.
+/// Runs handshakes for one transport, on any thread.
 pub(crate) struct HandshakeDialer {
-    /// In their order.
+    /// In the order of the transport's lanes.
     lanes: Vec<DialingLane>,
     slot_len: u32,
 }
@@ -29,7 +29,7 @@ struct DialingLane {
     queue_pairs: Arc<QueuePairs>,
 }
 
-/// A connection that stands ready, until its poller takes it in.
+/// A connection that has completed the handshake and waits for its poller to adopt it.
 #[derive(Debug)]
 pub struct Dialed {
     lane: u32,
@@ -88,7 +88,7 @@ impl Dialer<Dialed> for HandshakeDialer {
                 });
             }
         };
-        // The queue pairs that the server did not choose end here.
+        // Queue pairs that the server did not choose are dropped here.
         let LaneOffer { lane, nascent } =
             chosen(offers, &welcome).map_err(|reason| ConnectError::NotVerbline {
                 address: address.to_owned(),
@@ -112,7 +112,7 @@ impl Dialer<Dialed> for HandshakeDialer {
     }
 }
 
-/// Takes a dialed connection in, on the poller's thread.
+/// Adopts a dialed connection, on the poller's thread.
 pub(crate) fn adopt(
     transport: &mut VerbsTransport,
     dialed: Dialed,
@@ -125,7 +125,8 @@ pub(crate) fn adopt(
     };
     let line = Arc::new(dialed.stream);
     let key = LineKey::next();
-    // Not before: the end of a line that the lane does not know yet would go unnoticed.
+    // Register with the control thread only now, on the poller's thread: if the TCP connection
+    // ended before the lane knew it, the end would go unnoticed.
     control::control()
         .and_then(|control| {
             let keepalive = lane.plan.limits.keepalive;
@@ -146,7 +147,7 @@ pub(crate) fn adopt(
     })
 }
 
-/// A lane's queue pair that a server may choose.
+/// A lane's queue pair, offered to the server.
 struct LaneOffer<'a> {
     lane: &'a DialingLane,
     nascent: Nascent,
@@ -162,8 +163,8 @@ impl LaneOffer<'_> {
     }
 }
 
-/// One queue pair of each lane, in the lanes' order; without those that have none left to give. The
-/// first lane's error, if that goes for all.
+/// Creates one queue pair on each lane, in the order of the lanes, and leaves out lanes that fail.
+/// Returns the first lane's error if all fail.
 fn offers(lanes: &[DialingLane]) -> Result<Vec<LaneOffer<'_>>, QueuePairError> {
     let mut offers = Vec::new();
     let mut first_error = None;
@@ -183,7 +184,7 @@ fn offers(lanes: &[DialingLane]) -> Result<Vec<LaneOffer<'_>>, QueuePairError> {
     }
 }
 
-/// The offer that a server took, or what is wrong with its answer.
+/// Returns the offer that the server chose, or a message that says why its choice is invalid.
 fn chosen<'a>(mut offers: Vec<LaneOffer<'a>>, welcome: &Welcome) -> Result<LaneOffer<'a>, String> {
     let offered = choice::list(offers.iter().map(|offer| offer.way()));
     let remote = &welcome.endpoint;
@@ -205,7 +206,7 @@ fn chosen<'a>(mut offers: Vec<LaneOffer<'a>>, welcome: &Welcome) -> Result<LaneO
     Ok(offer)
 }
 
-/// One TCP connection to the first of the address's hosts that answers.
+/// Opens a TCP connection to the first reachable host of the address.
 fn dial(address: &str, deadline: &Deadline) -> Result<(TcpStream, SocketAddr), ConnectError> {
     let wrong = |source| ConnectError::Address {
         address: address.to_owned(),
@@ -246,7 +247,7 @@ fn read_answer(stream: &mut TcpStream, deadline: &Deadline) -> Result<Answer, Ta
     }
 }
 
-/// What can go wrong once the socket is there.
+/// An error after the TCP connection was established.
 #[derive(Debug, thiserror::Error)]
 enum TalkError {
     #[error("it closed the socket in the middle of the handshake")]
@@ -280,12 +281,12 @@ fn talk_error(address: &str, timeout: Duration, error: TalkError) -> ConnectErro
     }
 }
 
-/// When the whole of it is to be done.
+/// The time limit of the whole handshake.
 struct Deadline(Option<Instant>);
 
 impl Deadline {
     fn after(timeout: Duration) -> Self {
-        // A timeout beyond the clock's end is none.
+        // A timeout beyond the range of the clock means no timeout.
         Self(Instant::now().checked_add(timeout))
     }
 

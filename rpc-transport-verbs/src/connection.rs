@@ -1,4 +1,4 @@
-//! One connection of a poller, and the table of all of them.
+//! A connection, and the table of a lane's connections.
 
 use rpc_core::transport::{Admitted, ConnectionId};
 
@@ -9,32 +9,32 @@ use crate::queue_pairs::{Place, Ready};
 use crate::send_queue::SendQueue;
 use crate::verbs::QueuePair;
 
-/// A queue pair with what belongs to it.
+/// A queue pair and its state.
 #[derive(Debug)]
 pub(crate) struct Connection {
     pub(crate) queue_pair: QueuePair,
     pub(crate) sends: SendQueue,
-    /// The longest frame that both sides take.
+    /// The longest frame that both sides accept.
     pub(crate) frame_limit: usize,
-    /// Whether it waits in the list of those with something to flush.
+    /// True if the connection is in the lane's list of connections to flush.
     pub(crate) is_dirty: bool,
     pub(crate) phase: Phase,
-    /// Whether its queue pair, in error, has said that it takes no more receives.
+    /// True if the queue pair, in the error state, has reported that it takes no more receives.
     pub(crate) has_taken_last_receive: bool,
     pub(crate) key: LineKey,
     line: Lifeline,
     _place: Place,
 }
 
-/// Where a connection is in its life.
+/// The stage of a connection's life.
 #[derive(Debug)]
 pub(crate) enum Phase {
-    /// This side is ready, and whether the client is, is not known yet. The driver has not heard
-    /// of it.
+    /// This side is ready, but the client has not reported that it is. The driver does not know the
+    /// connection yet.
     Prepared(Box<Admitted>),
-    /// Frames go both ways.
+    /// Frames can be sent and received.
     Open,
-    /// On its way to its end.
+    /// The connection is being closed.
     Closing(Box<Closing>),
 }
 
@@ -65,22 +65,23 @@ impl Connection {
         matches!(self.phase, Phase::Open)
     }
 
-    /// Send-queue places that wait for a completion.
+    /// Returns the number of send-queue entries that wait for a completion.
     pub(crate) fn in_flight(&self) -> usize {
         self.queue_pair.capabilities().max_send_wr - self.queue_pair.send_slots_free()
     }
 
-    /// Ends the TCP connection.
+    /// Shuts down the TCP connection.
     pub(crate) fn hang_up(&self) {
         self.line.hang_up();
     }
 }
 
-/// Connections by index, with a generation for each index, so that an id that outlives its
-/// connection names nothing.
+/// Connections by index, with a generation for each index, so an id that outlives its connection
+/// refers to nothing.
 ///
-/// The lanes of a transport share one range of indexes, which stays dense as the core has tables by
-/// index: the lane's number is in the low bits, as many as the lanes need.
+/// The lanes of a transport share one range of indexes. The range stays dense, because the core
+/// keeps tables by index: the lane's number is in the low bits, as many as the number of lanes
+/// requires.
 ///
 /// ```text
 ///  31                     0
@@ -89,16 +90,16 @@ impl Connection {
 /// +------------------+------+
 /// ```
 ///
-/// This table has entries for the other lanes' indexes too, which stay empty: to leave them out
-/// would cost a shift whenever a connection is looked up.
+/// This table also has entries for the indexes of other lanes, which stay empty. Leaving them out
+/// would cost a shift on every lookup.
 #[derive(Debug)]
 pub(crate) struct Connections {
     entries: Vec<Entry>,
-    /// Indexes of this lane that were used before.
+    /// Indexes of this lane that are free for reuse.
     vacant: Vec<u32>,
     /// This lane's number.
     lane: u32,
-    /// From one index of this lane to the next: a power of two.
+    /// The distance between two consecutive indexes of this lane: a power of two.
     stride: u32,
 }
 
@@ -109,18 +110,18 @@ struct Entry {
 }
 
 impl Connections {
-    /// Those of lane number `lane`, from 0, of at most `lanes`.
+    /// Creates the table of lane number `lane`, counted from 0, of at most `lanes` lanes.
     pub(crate) fn of_lane(lane: u32, lanes: usize) -> Self {
         Self {
             entries: Vec::new(),
             vacant: Vec::new(),
             lane,
-            // A lane for each device of a machine: a handful.
+            // Fits: there is one lane for each device of a machine, so only a few.
             stride: lanes.next_power_of_two() as u32,
         }
     }
 
-    /// The bits of an index that name the lane.
+    /// Returns the bits of an index that contain the lane's number.
     pub(crate) fn lane_mask(&self) -> u32 {
         self.stride - 1
     }
@@ -135,12 +136,13 @@ impl Connections {
         }
     }
 
-    /// An index of this lane that was never used.
+    /// Adds an index of this lane that was never used.
     fn grow(&mut self) -> u32 {
         let used = self.entries.len();
         self.entries
             .resize_with(used + self.stride as usize, Entry::default);
-        // As many as there are queue pairs, which have 24 bits, for each lane.
+        // Fits: each lane has at most as many connections as queue pairs, whose numbers have 24
+        // bits.
         used as u32 + self.lane
     }
 
@@ -153,7 +155,8 @@ impl Connections {
         entry.connection.as_mut()
     }
 
-    /// By index alone, for what this crate itself keeps for as long as the connection lives.
+    /// Looks up a connection by index alone. For indexes that this crate drops together with the
+    /// connection.
     #[inline]
     pub(crate) fn at(&mut self, index: u32) -> Option<(ConnectionId, &mut Connection)> {
         let entry = self.entries.get_mut(index as usize)?;
@@ -172,7 +175,7 @@ impl Connections {
         Some(connection)
     }
 
-    /// The indexes of all connections.
+    /// Returns the indexes of all connections.
     pub(crate) fn indexes(&self) -> Vec<u32> {
         let taken =
             |(index, entry): (usize, &Entry)| entry.connection.is_some().then_some(index as u32);

@@ -1,16 +1,16 @@
-//! The control thread: every TCP socket of the process, off the data path.
+//! The control thread: it handles every TCP socket of the process, off the data path.
 //!
-//! One thread waits in epoll for all listeners, all handshakes that are under way and all
-//! connections' liveness channels; each socket is a [`Source`] with its own state, so that a slow or
-//! hostile peer holds up nobody. What the thread learns goes to pollers through their
+//! One thread waits in epoll for all listeners, all handshakes in flight and the liveness sockets
+//! of all connections. Each socket is a [`Source`] with its own state, so a slow or hostile peer
+//! delays no other one. The thread sends its results to the pollers'
 //! [`Mailbox`](crate::mailbox::Mailbox)es.
 //!
 //! ```text
 //!  Listener --accept--> Arrival --Ready--> Line --end of file, silence--> Notice::Ended
 //!                       |  ^  |
-//!                 hello |  |  +--refused--> told why; closed at its end, or at the deadline
+//!                 hello |  |  +--rejected--> sends the reason; closes at its end or the deadline
 //!                       v  |
-//!                      preparer: makes its queue pair, on another thread
+//!                      preparer: creates its queue pair, on another thread
 //! ```
 
 mod arrival;
@@ -41,36 +41,37 @@ use crate::accept::Port;
 use crate::handshake::TIMEOUT;
 use crate::mailbox::LineEnd;
 
-/// Handshakes that may be under way at a time, in the whole process. Each costs a socket and at
-/// most 64 KiB of bytes; a thousand clients that start together fit.
+/// Maximum number of handshakes in flight in the whole process. Each takes a socket and at most 64
+/// KiB of buffer; a thousand clients that start together fit.
 const MAX_HANDSHAKES: usize = 1024;
 
-/// What those are told who come on top.
+/// The reason sent to clients above the limit.
 const TOO_MANY: &str = "the server has too many handshakes under way; try again";
 
-/// Accepts for one readiness of a listener, so that a flood of clients leaves room for the others.
+/// Maximum number of accepts each time a listener is ready, so a flood of clients does not starve
+/// the other sockets.
 const ACCEPT_BATCH: usize = 64;
 
-/// How long a listener rests when the process is out of file descriptors: without a pause, the
-/// connection that cannot be accepted would wake the thread again at once.
+/// Pause of a listener when the process is out of file descriptors. Without a pause, the connection
+/// that cannot be accepted would wake the thread again at once.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// How long the kernel waits in silence before it asks whether the peer's host is still there, and
-/// between its questions. A process that ends is noticed at once, without any question.
+/// How long the kernel waits without traffic before it sends a TCP keepalive probe, and between
+/// probes. Probes detect hosts that are gone; the end of a process is noticed at once without them.
 const KERNEL_KEEPALIVE: Duration = Duration::from_secs(1);
 
-/// Questions without an answer until the peer's host counts as gone.
+/// Number of unanswered probes after which the peer's host counts as gone.
 const KERNEL_PROBES: u32 = 3;
 
-/// How long a byte may be on its way until the peer's host counts as gone, in milliseconds: the same
-/// time. While one is, the kernel asks no questions and sends it again, by default for a quarter of
-/// an hour.
+/// How long data may stay unacknowledged before the peer's host counts as gone, in milliseconds:
+/// the same time as with probes. While data is unacknowledged, the kernel sends no probes and
+/// retransmits, by default for a quarter of an hour.
 const KERNEL_PATIENCE_MS: u32 = KERNEL_KEEPALIVE.as_millis() as u32 * (1 + KERNEL_PROBES);
 
-/// The control thread of this process, started at first use.
+/// Returns the control thread of this process, which starts at first use.
 pub(crate) fn control() -> io::Result<Control> {
     static CONTROL: Mutex<Option<Control>> = Mutex::new(None);
-    // A poisoned lock means that starting panicked, and left nothing half done.
+    // A poisoned lock means that starting the thread panicked, which left nothing half done.
     let mut control = CONTROL.lock().unwrap_or_else(PoisonError::into_inner);
     match &*control {
         Some(control) => Ok(control.clone()),
@@ -89,27 +90,27 @@ pub(crate) struct Control {
     wakeup: Arc<OwnedFd>,
 }
 
-/// Who is let in by a listener, and where they go.
+/// The configuration of a listener: which clients are admitted, and where they go.
 pub(crate) struct Door {
-    /// One for each poller.
+    /// One port for each poller.
     pub(crate) ports: Vec<Port>,
-    /// The core's word on who may come.
+    /// The core's decision on which clients are admitted.
     pub(crate) admission: Arc<dyn Admission>,
 }
 
 enum Command {
     Listen(TcpListener, Arc<Door>, Sender<Token>),
-    /// Answered by dropping the sender once the socket is closed.
+    /// Acknowledged by dropping the sender once the socket is closed.
     StopListening(Token, #[allow(dead_code)] Sender<()>),
     Watch(Line),
     Prepared(Token, Prepared),
 }
 
-/// Names a source; never used twice, so that an event in the same batch as its source's end names
-/// nothing.
+/// Identifies a source. Tokens are never reused, so an event in the same batch as the removal of
+/// its source refers to nothing.
 type Token = u64;
 
-/// Of the eventfd that says that there are commands.
+/// The token of the eventfd that signals commands.
 const WAKEUP: Token = 0;
 
 impl Control {
@@ -143,7 +144,7 @@ impl Control {
         Ok(control)
     }
 
-    /// Takes handshakes at a bound socket until the returned value is dropped.
+    /// Handles handshakes on a bound socket until the returned value is dropped.
     pub(crate) fn listen(&self, listener: TcpListener, door: Door) -> io::Result<Listening> {
         let local_addr = listener.local_addr()?;
         listener.set_nonblocking(true)?;
@@ -157,7 +158,7 @@ impl Control {
         })
     }
 
-    /// Watches a connection whose handshake has been carried out elsewhere.
+    /// Watches a connection whose handshake was done elsewhere.
     pub(crate) fn watch(&self, line: Line) -> io::Result<()> {
         prepare_line(&line.stream)?;
         self.command(Command::Watch(line))
@@ -165,7 +166,7 @@ impl Control {
 
     fn command(&self, command: Command) -> io::Result<()> {
         self.commands.send(command).map_err(|_| thread_is_gone())?;
-        // EAGAIN would mean a counter at its maximum, which wakes the thread all the same.
+        // EAGAIN would mean that the counter is at its maximum, which also wakes the thread.
         match rustix::io::write(&self.wakeup, &1u64.to_ne_bytes()) {
             Ok(_) | Err(rustix::io::Errno::AGAIN) => Ok(()),
             Err(error) => Err(error.into()),
@@ -177,7 +178,7 @@ fn thread_is_gone() -> io::Error {
     io::Error::other("the control thread has ended")
 }
 
-/// A listening socket; dropping it closes it.
+/// A listening socket, which is closed on drop.
 #[derive(Debug)]
 pub(crate) struct Listening {
     local_addr: SocketAddr,
@@ -199,15 +200,15 @@ impl Drop for Listening {
             .command(Command::StopListening(self.token, done))
             .is_ok()
         {
-            // Until the socket is closed, so that its address is free when this returns. Bounded,
-            // so that this ends whatever has become of the thread.
+            // Wait until the socket is closed, so its address is free when this returns. With a
+            // time limit, so this returns even if the thread has failed.
             let _ = closed.recv_timeout(Duration::from_secs(2));
         }
     }
 }
 
-/// Sends without delay (a handshake is all small messages), never blocks, and notices the end of
-/// the peer's host.
+/// Configures a socket: no delay (the handshake consists of small messages), nonblocking, and with
+/// TCP keepalive, which detects that the peer's host is gone.
 fn prepare_line(stream: &TcpStream) -> io::Result<()> {
     use rustix::net::sockopt;
     stream.set_nodelay(true)?;
@@ -220,7 +221,7 @@ fn prepare_line(stream: &TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-/// All that the thread owns.
+/// The state of the thread.
 struct Sockets {
     epoll: OwnedFd,
     wakeup: Arc<OwnedFd>,
@@ -228,9 +229,9 @@ struct Sockets {
     preparers: Sender<Job>,
     sources: HashMap<Token, Source>,
     last_token: Token,
-    /// Sources that are arrivals.
+    /// Number of sources that are arrivals.
     arrivals: usize,
-    /// When to look at a source again. Entries of sources that have ended are skipped.
+    /// When each source needs attention next. Entries of removed sources are skipped.
     deadlines: BinaryHeap<Reverse<(Instant, Token)>>,
 }
 
@@ -253,7 +254,7 @@ impl Sockets {
             ) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(error) => {
-                    // Nothing that is passed can be wrong at one time and right at another.
+                    // The arguments never change, so a retry would fail too.
                     tracing::error!(%error, "the control thread cannot wait for its sockets");
                     return;
                 }
@@ -270,14 +271,14 @@ impl Sockets {
 
     fn until_deadline(&self) -> Option<Timespec> {
         let Reverse((deadline, _)) = self.deadlines.peek()?;
-        // One millisecond more, as the kernel rounds down and would wake the thread too early.
+        // Add one millisecond: the kernel rounds down and would wake the thread too early.
         let wait = deadline.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
         Timespec::try_from(wait).ok()
     }
 
     fn obey(&mut self) {
         let mut counter = [0; 8];
-        // Read before the commands are taken: one that comes later raises it again.
+        // Drain the counter before taking the commands: a later command raises it again.
         let _ = rustix::io::read(&self.wakeup, &mut counter);
         while let Ok(command) = self.commands.try_recv() {
             match command {
@@ -293,7 +294,7 @@ impl Sockets {
         }
     }
 
-    /// Takes a line in, of which these bytes were read already.
+    /// Adds a line. `read` holds bytes that were already read from its socket.
     fn watch(&mut self, mut line: Line, read: &[u8]) {
         line.begin();
         let interval = line.interval();
@@ -308,14 +309,14 @@ impl Sockets {
         }
     }
 
-    /// Lets a line's interval begin, if it has one.
+    /// Schedules the end of a line's interval, if it has one.
     fn schedule_beat(&mut self, token: Token, interval: Option<Duration>) {
         if let Some(next) = interval.and_then(|interval| Instant::now().checked_add(interval)) {
             self.deadlines.push(Reverse((next, token)));
         }
     }
 
-    /// A line's interval has ended.
+    /// Handles the end of a line's interval.
     fn beat(&mut self, token: Token) {
         if let Some(Source::Line(line)) = self.sources.get_mut(&token) {
             let (end, interval) = (line.beat(), line.interval());
@@ -324,7 +325,7 @@ impl Sockets {
         }
     }
 
-    /// Ends a line, if it has ended.
+    /// Removes a line and reports how it ended, if it has ended.
     fn end_line(&mut self, token: Token, end: Option<LineEnd>) {
         if let Some(end) = end
             && let Some(Source::Line(line)) = self.remove(token)
@@ -333,8 +334,8 @@ impl Sockets {
         }
     }
 
-    /// Registers a source. Edge cases of the kernel (no memory, the limit of watches) are logged
-    /// and give the source back: the caller does without it.
+    /// Registers a source. On rare kernel errors (out of memory, the limit on watches), logs a
+    /// warning and returns the source; the caller proceeds without it.
     fn add(&mut self, source: Source) -> Result<Token, Source> {
         self.last_token += 1;
         let token = self.last_token;
@@ -353,10 +354,11 @@ impl Sockets {
         Ok(token)
     }
 
-    /// Takes a source out, so that its socket closes when the returned value is dropped.
+    /// Removes a source. Its socket is closed when the returned value is dropped.
     fn remove(&mut self, token: Token) -> Option<Source> {
         let source = self.sources.remove(&token)?;
-        // Explicit, since a line's descriptor lives on while the poller holds it.
+        // Delete explicitly, because a line's descriptor stays open while the poller has a
+        // reference to it.
         let deleted = match &source {
             Source::Listener(listener, _) => epoll::delete(&self.epoll, listener),
             Source::Arrival(arrival) => {
@@ -373,8 +375,8 @@ impl Sockets {
 
     fn stop_listening(&mut self, listener: Token) {
         self.remove(listener);
-        // A client that was welcomed is let in: its poller knows of it, and it may have sent calls
-        // already, while its `Ready` is still on its way to this thread.
+        // Keep clients that were welcomed: their pollers know them, and they may have sent calls
+        // already while their `Ready` has not reached this thread.
         let orphans: Vec<_> = self
             .sources
             .iter()
@@ -409,7 +411,7 @@ impl Sockets {
                 let next = arrival.prepared(prepared);
                 self.follow(token, next);
             }
-            // It has gone away meanwhile.
+            // The arrival was removed in the meantime.
             _ => prepared.forget(),
         }
     }
@@ -421,8 +423,8 @@ impl Sockets {
             }
             Next::Line(line, read) => {
                 self.remove(token);
-                // Before anything that ends it again. Its poller may have ended since it was welcomed:
-                // then its socket closes here, and the client knows.
+                // Report `Ready` before anything can end the line. The poller may have ended since
+                // the welcome: then the socket is closed here, which tells the client.
                 if line.report_ready() {
                     self.watch(line, &read);
                 }
@@ -464,7 +466,7 @@ impl Sockets {
             let (stream, peer) = match listener.accept() {
                 Ok(accepted) => accepted,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                // The client has gone again while it was in the queue.
+                // The client disconnected while it was in the backlog.
                 Err(error)
                     if matches!(
                         error.kind(),
@@ -522,7 +524,7 @@ impl Sockets {
         }
     }
 
-    /// Ends a client's way in now, with a last word if the socket takes it.
+    /// Ends a client's handshake now. Sends it the reason if the socket accepts it.
     fn end_arrival(&mut self, token: Token, reason: &str) {
         if let Some(Source::Arrival(mut arrival)) = self.remove(token)
             && !arrival.is_leaving()

@@ -1,4 +1,4 @@
-//! [`Device`]: the one name that users of this crate need.
+//! [`Device`]: the entry point of this crate.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -18,61 +18,61 @@ use crate::survey::{self, SOFT, Survey};
 use crate::transport::VerbsTransport;
 use crate::verbs::{AddressError, AddressWish, Context, OpenError};
 
-/// The environment variable that names the device that [`Device::best`] opens.
+/// The environment variable whose value [`Device::best`] opens.
 pub const DEVICE_VARIABLE: &str = "VERBLINE_DEVICE";
 
-/// A device that messages travel over, chosen at run time; no type says which. Or several, in an order
-/// of preference: a server is then reached over each of them, and a connection goes over the first
-/// of the server's that both sides have.
+/// A device that carries messages, chosen at run time: no type parameter names it. It can also be a
+/// list of devices in order of preference. A server is then reachable over each of them, and a
+/// connection uses the first of the server's devices that both sides have.
 ///
-/// Cheap to clone, usable from any thread. What it opens is driven by `rpc-core`: hand a reference to
+/// Cheap to clone, and usable from any thread. `rpc-core` drives what it opens: pass a reference to
 /// `Server::builder`, `LocalPoller::new` or `Channel::connect`.
 #[derive(Clone)]
 pub struct Device {
-    /// One name, or several with commas between them.
+    /// One name, or several names separated by commas.
     name: Arc<str>,
-    /// The same, taken apart.
+    /// The same names, parsed.
     names: Arc<[Name]>,
     sizing: Arc<Sizing>,
 }
 
-/// Why there is no such device.
+/// Why a device could not be opened.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum DeviceError {
-    /// Nothing has this name.
+    /// No device has this name.
     #[error("there is no device named '{name}'; there are: {available}")]
     Unknown {
-        /// As it was asked for.
+        /// The requested name.
         name: String,
-        /// The names that would do, with commas.
+        /// The available names, separated by commas.
         available: String,
     },
     /// A list names a device more than once.
     #[error("'{list}' names the device '{name}' more than once; name each device once")]
     Twice {
-        /// As it was asked for.
+        /// The requested list.
         list: String,
-        /// What is there twice.
+        /// The name that occurs twice.
         name: String,
     },
-    /// What follows a name is neither a port nor a GID.
+    /// A name is followed by something other than a port and a GID index.
     #[error(
         "'{name}' is no name of a device: wanted name, name:port or name:port:gid, as in mlx5_0:1:3 (numbers up to 255)"
     )]
     Malformed {
-        /// As it was asked for.
+        /// The requested name.
         name: String,
     },
-    /// It cannot be opened.
+    /// The device cannot be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// It has no port or no address to send from.
+    /// The device has no port or no address to send from.
     #[error(transparent)]
     Address(#[from] AddressError),
 }
 
-/// A device that is asked for, and what is insisted on: `mlx5_0`, `mlx5_0:2`, `mlx5_0:2:3`.
+/// A requested device, with an optional port and GID index: `mlx5_0`, `mlx5_0:2`, `mlx5_0:2:3`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Name {
     pub(crate) device: String,
@@ -111,7 +111,7 @@ impl fmt::Display for Name {
     }
 }
 
-/// The sentence: a `main` that returns an error prints it with `Debug`.
+/// Prints the message, because a `main` that returns an error prints it with `Debug`.
 impl fmt::Debug for DeviceError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
@@ -119,12 +119,13 @@ impl fmt::Debug for DeviceError {
 }
 
 impl Device {
-    /// Opens the best device of this host, or those that the environment variable `VERBLINE_DEVICE`
-    /// names, and logs which it is and why.
+    /// Opens the best device of this host, or the devices that the environment variable
+    /// `VERBLINE_DEVICE` names, and logs the choice and its reason.
     ///
-    /// The best is the first RDMA device that can be used (an active port, an address), with `soft`
-    /// after it for peers on this host that have no other; and `soft` alone where there is none.
-    /// [`survey`](Self::survey) says the same without opening anything for good.
+    /// The best device is the first RDMA device that can be used (it has an active port and an
+    /// address), followed by `soft` for peers on this host that have no RDMA device. Without a
+    /// usable RDMA device, it is `soft` alone. [`survey`](Self::survey) reports the same choice
+    /// without keeping a device open.
     ///
     /// # Errors
     ///
@@ -155,24 +156,25 @@ impl Device {
         }
     }
 
-    /// Looks at every device of this machine: what each can do, and which [`best`](Self::best) takes.
+    /// Examines every device of this machine: its attributes, and which device [`best`](Self::best)
+    /// opens.
     #[must_use]
     pub fn survey() -> Survey {
         Survey::take()
     }
 
-    /// Opens a device by name, or several by their names with commas between them, as in
-    /// `"mlx5_0,soft"`. `"soft"` is there everywhere. A port, and an entry of its GID table, may follow
-    /// a name: `"mlx5_0:2:3"`; otherwise they are chosen.
+    /// Opens a device by name, or several devices whose names are separated by commas, as in
+    /// `"mlx5_0,soft"`. `"soft"` exists on every machine. A name may be followed by a port and by
+    /// an index in the port's GID table: `"mlx5_0:2:3"`. Otherwise both are chosen automatically.
     ///
-    /// With several, a client offers all of them, and a server takes the first of its own that the
-    /// client has too and that reaches the client. The first has to be there; if one of the others
-    /// cannot be opened, a warning is logged and the list goes on without it.
+    /// With several devices, a client offers all of them. A server uses the first of its own
+    /// devices that the client also has and that reaches the client. The first device in the list
+    /// must exist. If one of the others cannot be opened, a warning is logged and it is skipped.
     ///
     /// # Errors
     ///
-    /// If a name is there more than once; if there is no such device as the first, if it is one that
-    /// this build cannot drive, or if it does not open.
+    /// If a name occurs more than once or is malformed; or if the first device does not exist, is
+    /// not supported by this build, cannot be opened or has no address to send from.
     pub fn open(names: &str) -> Result<Self, DeviceError> {
         let mut opened: Vec<Name> = Vec::new();
         let mut seen = HashSet::new();
@@ -198,7 +200,7 @@ impl Device {
         })
     }
 
-    /// The same device, with numbers of an expert's in place of those that are otherwise derived.
+    /// Returns the same device, with numbers set by an expert in place of the derived ones.
     #[must_use]
     pub fn with_sizing(self, sizing: Sizing) -> Self {
         Self {
@@ -207,16 +209,16 @@ impl Device {
         }
     }
 
-    /// Its name; of several, their names with commas between them, without those that could not be
-    /// opened.
+    /// Returns the device's name, or the names of several devices, separated by commas, without the
+    /// devices that could not be opened.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 }
 
-/// Opens a device and closes it again. Each poller opens a context of its own; this is to say now what
-/// would fail then.
+/// Opens a device and closes it again. Each poller opens its own context; this reports errors early
+/// that would occur then.
 fn try_open(name: &Name) -> Result<(), DeviceError> {
     let device = &name.device;
     let context = Context::open(device).map_err(|error| match error {
@@ -300,7 +302,7 @@ impl Fabric for Device {
         }
         let mut cores = CpuSet::new();
         cores.set(core);
-        // No pid: the calling thread.
+        // `None` means the calling thread.
         let this_thread: Option<Pid> = None;
         Ok(sched_setaffinity(this_thread, &cores)?)
     }

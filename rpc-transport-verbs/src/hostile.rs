@@ -1,9 +1,9 @@
-//! What a hostile peer can do to this crate, each as a function of bytes: in the handshake, on the line
-//! after it, and through the memory and the links of the software device.
+//! Attacks of a hostile peer on this crate, each as a function of bytes: in the handshake, on the
+//! liveness socket after it, and through the memory and the links of the software device.
 //!
-//! Here for this crate's tests and, under `cfg(fuzzing)`, for the fuzz targets of `fuzz/`, which call the same
-//! functions; `rpc_core::testing::hostile` says more. Each function panics if something does not hold that
-//! holds whatever a peer does.
+//! This module serves the crate's tests and, under `cfg(fuzzing)`, the fuzz targets of `fuzz/`,
+//! which call the same functions; see `rpc_core::testing::hostile`. Each function panics if an
+//! invariant is violated that has to hold whatever a peer does.
 
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,7 @@ use crate::handshake::server::{self, Request, ServerHandshake};
 use crate::handshake::{Endpoint, HandshakeError, MAGIC, MAX_MESSAGE_LEN, Offer, VERSION, Welcome};
 pub use crate::provider::soft_hostile::{soft_device, soft_link, soft_ring};
 
-/// Either side of the handshake, fed with bytes in pieces: some as they are, some as whole frames.
+/// Feeds one side of the handshake with bytes in pieces: some raw, some as whole frames.
 pub fn handshake(bytes: &[u8]) {
     let mut script = Script::new(bytes);
     let is_server = script.byte().is_multiple_of(2);
@@ -35,12 +35,12 @@ pub fn handshake(bytes: &[u8]) {
                     script.rest()
                 };
                 piece.extend([&MAGIC[..], &VERSION.to_be_bytes()].concat());
-                // Below the limit of a message: a script is shorter.
+                // The cast is lossless: a script is shorter than the limit of a message.
                 piece.extend((message.len() as u32).to_be_bytes());
                 piece.extend(message);
             }
         }
-        // In two pieces, as a socket may give it.
+        // In two pieces, as a socket may deliver it.
         let cut = usize::from(step >> 2).min(piece.len());
         for piece in [&piece[..cut], &piece[cut..]] {
             fed += piece.len();
@@ -76,7 +76,7 @@ pub fn handshake(bytes: &[u8]) {
                 }
                 Err(error) => {
                     assert!(!error.to_string().is_empty());
-                    // What its client would be told.
+                    // The error as the client would receive it.
                     assert!(!server::refuse(&error.to_string()).is_empty());
                     return;
                 }
@@ -85,12 +85,12 @@ pub fn handshake(bytes: &[u8]) {
     }
 }
 
-/// What a server does with a hello that was taken.
+/// Does what a server does with an accepted hello.
 fn answer(offer: Offer) {
     let hello = client::hello(offer.clone());
     match ServerHandshake::default().handle(&hello.unwrap_or_default()) {
         Ok(Some(Request::Hello(again))) => assert_eq!(again, offer),
-        // Checked, it may take a few bytes more than it came in.
+        // Encoded again after validation, it may be a few bytes longer than the original.
         Err(HandshakeError::TooLong { len }) => assert!(len > MAX_MESSAGE_LEN),
         Ok(None) => {}
         other => panic!("what was taken is not taken again: {other:?}"),
@@ -124,8 +124,8 @@ fn assert_same(welcome: Welcome) {
     }
 }
 
-/// The line after the handshake: bytes, and intervals that end. Checked against the rules as they are
-/// drawn in `proto/handshake.proto`.
+/// Feeds the liveness socket after the handshake: bytes, and intervals that expire. Checks the
+/// outcome against the rules in `proto/handshake.proto`.
 pub fn keepalive(bytes: &[u8]) {
     let mut script = Script::new(bytes);
     let shape = script.byte();
@@ -140,7 +140,7 @@ pub fn keepalive(bytes: &[u8]) {
         true => Pulse::of_server(is_agreed, keepalive, now),
         false => Pulse::of_client(is_agreed, keepalive, now),
     };
-    // The oracle: whether an answer is due, whether anything was heard, and intervals since.
+    // The model: whether a response is due, whether anything was received, and intervals since.
     let (mut is_asked, mut is_heard, mut missed) = (false, is_server, 0);
     if pulse.begins() {
         assert!(is_agreed && is_server);
@@ -154,7 +154,7 @@ pub fn keepalive(bytes: &[u8]) {
                 Beat::Wait => missed += u32::from(is_asked),
                 Beat::Ask => {
                     assert!(is_agreed && is_heard && !is_asked && keepalive.is_some());
-                    // As if the socket took it, or did not.
+                    // The script decides whether the socket accepted the byte.
                     if step & 4 == 0 {
                         pulse.asked();
                         is_asked = true;
@@ -196,7 +196,7 @@ pub fn keepalive(bytes: &[u8]) {
 
 #[cfg(test)]
 mod tests {
-    //! The twins of the fuzz targets: the same functions, on random bytes and on all that the fuzzers
+    //! Run the functions of the fuzz targets on random bytes and on everything that the fuzzers
     //! have found worth keeping.
 
     use std::path::Path;
@@ -215,7 +215,7 @@ mod tests {
         for entry in directory.read_dir().unwrap() {
             let path = entry.unwrap().path();
             let bytes = std::fs::read(&path).unwrap();
-            // Its own message says what is wrong; this one, with which file.
+            // The panic's own message says what is wrong; this assertion adds the file.
             let outcome = std::panic::catch_unwind(|| run(&bytes));
             assert!(outcome.is_ok(), "{} fails", path.display());
             count += 1;
@@ -266,7 +266,7 @@ mod tests {
     }
 
     proptest! {
-        // Each of these opens contexts, which makes mappings and files.
+        // Each case opens contexts, which creates mappings and files, so there are fewer cases.
         #![proptest_config(ProptestConfig::with_cases(64))]
 
         #[test]

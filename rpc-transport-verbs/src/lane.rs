@@ -1,7 +1,7 @@
-//! [`Lane`]: what a poller owns of one device.
+//! [`Lane`]: a poller's resources on one device.
 //!
-//! Each thing it does has a file: [`setup`](crate::setup) opens it, `connect` and `accept` bring
-//! connections, `transmit` and `receive` are the data path, `close` ends connections.
+//! Its methods are in several files: [`setup`](crate::setup) opens it, `connect` and `accept` add
+//! connections, `transmit` and `receive` are the data path, and `close` closes connections.
 
 #[cfg(test)]
 mod tests;
@@ -26,47 +26,48 @@ use crate::routes::Routes;
 use crate::sizing::Plan;
 use crate::verbs::{CompletionChannel, CompletionQueue, Context, WorkCompletion};
 
-/// A poller's share of one device: one context, one registration, one completion queue, one shared
-/// receive queue, and a queue pair for each connection that goes over this device.
+/// A poller's resources on one device: one context, one memory region, one completion queue, one
+/// shared receive queue, and a queue pair for each connection over this device.
 pub(crate) struct Lane {
-    /// Its place among the poller's lanes, from 0.
+    /// The index among the poller's lanes, from 0.
     pub(crate) number: u32,
-    /// No connections, and nothing has come from the device since the last of them ended: there is
-    /// nothing to poll for until a notice brings the next one.
+    /// True if the lane has no connections and a poll since the last one closed found nothing:
+    /// there is nothing to poll for until a notice adds a connection.
     pub(crate) is_idle: bool,
-    /// Its completion queue was armed when the poller last made ready to sleep.
+    /// True if the completion queue was armed when the poller last prepared to sleep.
     pub(crate) is_armed: bool,
     pub(crate) plan: Plan,
     pub(crate) pool: BufferPool,
     pub(crate) connections: Connections,
     pub(crate) routes: Routes,
     pub(crate) completion_queue: CompletionQueue,
-    /// What the poller sleeps at; `None` if it never does.
+    /// The channel on which the poller sleeps; `None` if it never sleeps.
     pub(crate) channel: Option<CompletionChannel>,
-    /// The poll's batch, kept for its memory.
+    /// The batch of a poll. Kept to reuse its memory.
     pub(crate) completions: Vec<WorkCompletion>,
     pub(crate) receives: ReceiveQueue,
-    /// Connections with something to flush.
+    /// Connections with requests to flush.
     pub(crate) dirty: Vec<u32>,
     pub(crate) tally: Arc<Tally>,
     pub(crate) device_counts: Arc<DeviceCounts>,
     pub(crate) inbox: Inbox,
-    /// Connections on their way to their end.
+    /// Connections that are being closed.
     pub(crate) closing: Vec<u32>,
-    /// By the name of their TCP connection, for notices: one entry for each connection.
+    /// Connection indexes by the key of their TCP connection, to handle notices. One entry for each
+    /// connection.
     pub(crate) lines: HashMap<LineKey, u32>,
     pub(crate) queue_pairs: Arc<QueuePairs>,
     pub(crate) mailbox: Mailbox,
     pub(crate) reserve_counts: Arc<ReserveCounts>,
     pub(crate) reserve: Reserve,
-    /// Held for as long as the lane; only a simulation steps it.
+    /// Kept alive as long as the lane. Only a simulation calls it.
     #[cfg_attr(not(feature = "test-util"), allow(dead_code))]
     pub(crate) events: EventThread,
     pub(crate) context: Context,
 }
 
 impl Lane {
-    /// The device's name.
+    /// Returns the device's name.
     pub(crate) fn device(&self) -> &str {
         &self.plan.limits.device
     }
@@ -75,7 +76,7 @@ impl Lane {
         LanePort::new(Arc::clone(&self.queue_pairs), self.mailbox.clone())
     }
 
-    /// Takes in a connection that stands ready.
+    /// Adds a connection whose queue pair is in RTS.
     pub(crate) fn add(
         &mut self,
         ready: Ready,
@@ -128,7 +129,7 @@ impl Lane {
         }
     }
 
-    /// Says what only this thread reads at little cost.
+    /// Publishes the counters that are cheap to read on this thread only.
     pub(crate) fn publish(&self) {
         if self.context.counts_on_data_path() {
             self.tally.rnr.set(self.device_counts.rnr());
@@ -138,11 +139,11 @@ impl Lane {
 
 impl Drop for Lane {
     fn drop(&mut self) {
-        // For meters that are read later.
+        // Keep the last value for meters that are read after the lane is gone.
         self.tally.rnr.set(self.device_counts.rnr());
         for connection in self.connections.drain() {
             connection.hang_up();
-            // Its slots go with the registration, which ends when the last of them is dropped.
+            // The slots' memory is freed with the region, when the last slot is dropped.
             connection.queue_pair.destroy(&mut drop);
         }
     }

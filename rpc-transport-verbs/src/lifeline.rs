@@ -1,23 +1,24 @@
-//! [`Lifeline`]: what tells a connection's two processes of each other's end.
+//! [`Lifeline`]: the liveness socket, which tells each process of a connection when the other one
+//! ends.
 
 use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;
 
-/// A connection's TCP connection, which stays open for as long as both sides live.
+/// A connection's TCP connection, which stays open as long as both sides live.
 #[derive(Debug)]
 pub(crate) enum Lifeline {
-    /// It is watched by the control thread.
+    /// Watched by the control thread.
     Tcp(Arc<TcpStream>),
-    /// It is watched by the simulation.
+    /// Watched by the simulation.
     #[cfg(feature = "test-util")]
     Simulated(crate::sim::SimulatedLine),
 }
 
 impl Lifeline {
-    /// Ends it, for the peer to see and for whoever watches it to take it out.
+    /// Shuts down the socket. The peer sees its end, and its watcher on this side removes it.
     pub(crate) fn hang_up(&self) {
         match self {
-            // An error means that it has ended already.
+            // An error means that the socket is already closed.
             Self::Tcp(stream) => drop(stream.shutdown(Shutdown::Both)),
             #[cfg(feature = "test-util")]
             Self::Simulated(line) => line.hang_up(),

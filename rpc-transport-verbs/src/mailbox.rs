@@ -1,8 +1,9 @@
-//! What other threads tell a poller, and how it hears of it for the price of one load.
+//! The notice queue, on which other threads send notices to a poller. Checking it costs the poller
+//! one load.
 //!
-//! The control thread and the async-event thread put a [`Notice`] into the poller's [`Inbox`] and
-//! raise a flag. The poller looks at the flag on every poll; as nobody writes it between notices, the
-//! line stays in the poller's cache.
+//! The control thread, its preparer threads and the async-event thread put a [`Notice`] into the
+//! poller's [`Inbox`] and set a flag. The poller reads the flag on every poll. Nothing writes the
+//! flag between notices, so its cache line stays in the poller's cache.
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,16 +20,16 @@ use crate::post_mortem::LaneFailure;
 use crate::queue_pairs::Ready;
 use crate::verbs::QpNum;
 
-/// Names one TCP connection of this process for as long as it lives, unlike a file descriptor or a
-/// queue pair's number, which are used again.
+/// Identifies one TCP connection of this process. Unlike a file descriptor or a queue pair number,
+/// a key is never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct LineKey(u64);
 
 impl LineKey {
-    /// A key that was never given out before.
+    /// Returns a key that was never returned before.
     pub(crate) fn next() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
-        // Only the number must be unique; nothing is published with it.
+        // Only the number must be unique: it publishes no other data.
         Self(NEXT.fetch_add(1, Ordering::Relaxed))
     }
 }
@@ -39,51 +40,52 @@ impl fmt::Display for LineKey {
     }
 }
 
-/// What a poller is told.
+/// A message to a poller.
 #[derive(Debug)]
 pub(crate) enum Notice {
-    /// A client was let in and its queue pair stands ready to send; whether the client's does is
-    /// not known yet.
+    /// A client was admitted and its queue pair on this side is in RTS. Whether the client's queue
+    /// pair is ready is not known yet.
     Prepared(Box<Prepared>),
-    /// The client of a prepared connection can receive.
+    /// The client of a prepared connection is ready to receive.
     Ready(LineKey),
     /// The TCP connection has ended, or the handshake has failed.
     Ended(LineKey, LineEnd),
-    /// The device says that a queue pair has failed, outside any completion.
+    /// An asynchronous event of the device reported that a queue pair has failed.
     QueuePairFailed(QpNum, DeviceEvent),
-    /// What all connections of the lane share has failed.
+    /// A resource that all connections of the lane share has failed.
     LaneFailed(Arc<LaneFailure>),
-    /// A queue pair in error has taken its last receive from the shared queue, and completed it.
+    /// A queue pair in the error state has taken its last receive from the shared receive queue,
+    /// and that receive has completed.
     LastReceiveTaken(QpNum),
 }
 
-/// A connection on its way to its poller.
+/// A connection that is handed to its poller.
 #[derive(Debug)]
 pub(crate) struct Prepared {
-    /// In ready-to-send.
+    /// Its queue pair, in RTS.
     pub(crate) ready: Ready,
-    /// The longest frame that the client takes.
+    /// The longest frame that the client accepts.
     pub(crate) remote_frame_len: usize,
-    /// What the core decided, with the client's place among the connections.
+    /// The core's decision, with the permit that counts the client among the connections.
     pub(crate) admitted: Admitted,
-    /// Held open for as long as the connection.
+    /// The TCP connection, kept open as long as the connection.
     pub(crate) line: Lifeline,
-    /// Its name in later notices.
+    /// The TCP connection's key in later notices.
     pub(crate) key: LineKey,
 }
 
 /// How a TCP connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LineEnd {
-    /// End of file, or a reset: the peer's process closed it, or ended.
+    /// End of file or a reset: the peer's process closed the socket or ended.
     Gone,
-    /// Bytes came where there should be silence, or a keepalive.
+    /// Bytes other than a keepalive arrived on a connection that should be silent.
     Bytes,
-    /// The peer was asked whether it still runs, and has said nothing for this long.
+    /// The peer has not answered keepalives for this long.
     Silent(Duration),
 }
 
-/// Where notices are put, from any thread.
+/// The sender of notices, for any thread.
 #[derive(Clone, Debug)]
 pub(crate) struct Mailbox {
     notices: Sender<Notice>,
@@ -91,22 +93,22 @@ pub(crate) struct Mailbox {
     alarm: Arc<Alarm>,
 }
 
-/// Where the poller finds them.
+/// The receiver of notices, owned by the poller.
 #[derive(Debug)]
 pub(crate) struct Inbox {
     notices: Receiver<Notice>,
     flag: Arc<Flag>,
 }
 
-/// On a cache line of its own: the channel beside it is written by others.
+/// On its own cache line: other threads write the channel beside it.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Flag(AtomicBool);
 
-/// A mailbox and its inbox. Unbounded: its notices are bounded by the connections, a few for each, and one for the
-/// end of them all.
+/// Creates the two ends of a notice queue. The queue is unbounded, but the number of notices is
+/// bounded: a few for each connection, and one for the failure of the lane.
 ///
-/// Each notice rings the alarm of the poller, which may sleep.
+/// Each notice notifies the poller's alarm, because the poller may sleep.
 pub(crate) fn mailbox(alarm: Arc<Alarm>) -> (Mailbox, Inbox) {
     let (sender, receiver) = crossbeam_channel::unbounded();
     let flag = Arc::new(Flag::default());
@@ -124,33 +126,39 @@ pub(crate) fn mailbox(alarm: Arc<Alarm>) -> (Mailbox, Inbox) {
 }
 
 impl Mailbox {
-    /// Tells the poller; gives the notice back if the poller's transport is gone.
+    /// Sends a notice to the poller.
+    ///
+    /// # Errors
+    ///
+    /// Returns the notice if the poller's transport is gone.
     pub(crate) fn put(&self, notice: Notice) -> Result<(), Notice> {
         self.notices.send(notice).map_err(|error| error.0)?;
-        // After the notice is in the channel: who sees the flag finds the notice.
+        // After the notice is in the channel, so a poller that sees the flag finds the notice.
         self.flag.0.store(true, Ordering::Release);
-        // After the flag: a poller that is woken, or does not fall asleep because of it, looks at the
-        // flag next.
+        // After the flag, because the poller checks the flag next when it is woken or kept from
+        // sleeping.
         self.alarm.ring();
         Ok(())
     }
 }
 
 impl Inbox {
-    /// Whether there may be notices. One load of a line that is written for each notice only.
+    /// Returns true if there may be notices. Costs one load of a cache line that is written only
+    /// when a notice is sent or taken.
     #[inline]
     pub(crate) fn is_flagged(&self) -> bool {
         self.flag.0.load(Ordering::Relaxed)
     }
 
-    /// The next notice, lowering the flag when there is none.
+    /// Takes the next notice. Clears the flag if there is none.
     pub(crate) fn take(&self) -> Option<Notice> {
-        // Lowered before looking: a notice put after the look raises the flag again, so that none
-        // is left behind a lowered flag. The Acquire pairs with the Release in `put`.
+        // Clear the flag before the check: a notice sent after the check sets the flag again, so no
+        // notice remains in the queue under a cleared flag. The Acquire pairs with the Release in
+        // `put`.
         self.flag.0.swap(false, Ordering::AcqRel);
         let notice = self.notices.try_recv().ok();
         if notice.is_some() {
-            // There may be more behind it.
+            // There may be more notices.
             self.flag.0.store(true, Ordering::Relaxed);
         }
         notice
@@ -192,8 +200,8 @@ mod tests {
         assert_eq!(key_of(mailbox.put(Notice::Ready(key)).err()), Some(key));
     }
 
-    /// Whenever a notice is put, beside a poller that takes at any moment: the flag never stays low
-    /// above a notice.
+    /// While one thread sends notices, a poller takes them with arbitrary timing: the flag never
+    /// stays clear while a notice is queued.
     #[test]
     fn no_notice_is_left_behind_a_lowered_flag() {
         let (mailbox, inbox) = mailbox(Alarm::new().unwrap());
@@ -205,7 +213,7 @@ mod tests {
         });
         let mut next = 0;
         while next < COUNT {
-            // Only the flag is asked, as a poller does.
+            // Check only the flag, as a poller does.
             if inbox.is_flagged() {
                 while let Some(key) = key_of(inbox.take()) {
                     assert_eq!(key, LineKey(next));

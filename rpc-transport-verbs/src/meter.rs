@@ -1,4 +1,4 @@
-//! [`Tally`], what a lane counts, and [`LaneMeter`], which reads it from any thread.
+//! [`Tally`], a lane's counters, and [`LaneMeter`], which reads them from any thread.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -10,24 +10,24 @@ use crate::queue_pairs::QueuePairs;
 use crate::reserve::ReserveCounts;
 use crate::verbs::Context;
 
-/// What the data path counts, on the poller's thread.
+/// The counters of the data path, written on the poller's thread.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) sends: Counter,
     pub(crate) signaled: Counter,
     pub(crate) doorbells: Counter,
     pub(crate) receives: Counter,
-    /// Completions that named nothing any more.
+    /// Completions that matched no outstanding request or no connection.
     pub(crate) stale: Counter,
     /// Peers that did not answer the keepalive.
     pub(crate) silent_peers: Counter,
-    /// Frames that found no receive, as the poller has last seen: of a device that counts them behind
-    /// the lock of its data path, and of one that is closed.
+    /// Frames that found no receive, as last published by the poller. Used for a device that guards
+    /// this counter with its data path's lock, and for a device that is closed.
     pub(crate) rnr: Level,
 }
 
-/// Where a device's own counters are read. Of several, this keeps the device open, so that a meter has a
-/// weak one.
+/// Access to a device's own counters. It keeps the device open, so a meter holds only a weak
+/// reference.
 #[derive(Debug)]
 pub(crate) struct DeviceCounts {
     pub(crate) context: Context,
@@ -35,15 +35,15 @@ pub(crate) struct DeviceCounts {
 }
 
 impl DeviceCounts {
-    /// Frames that found no receive here, all since the device was opened. 0 where nobody counts: this
-    /// is an alarm for a bug in flow control, not a state.
+    /// Returns the number of frames that found no receive on this device since it was opened; 0 if
+    /// the device does not count them. A nonzero value points to a bug in flow control.
     pub(crate) fn rnr(&self) -> u64 {
         let rnr = self.context.rnr_counters(self.queue_pairs.port());
         rnr.map_or(0, |rnr| rnr.nak_sent)
     }
 }
 
-/// Reads a lane's counters. It keeps the counters alive, and not the device.
+/// Reads a lane's counters from any thread. It keeps the counters alive, but not the device.
 pub(crate) struct LaneMeter {
     pub(crate) tally: Arc<Tally>,
     pub(crate) reserve: Arc<ReserveCounts>,
@@ -72,7 +72,7 @@ impl Meter for LaneMeter {
     }
 }
 
-/// The lanes of a transport together.
+/// The sum of the counters of all lanes of a transport.
 pub(crate) struct TransportMeter(pub(crate) Vec<LaneMeter>);
 
 impl Meter for TransportMeter {

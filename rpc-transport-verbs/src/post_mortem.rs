@@ -1,5 +1,4 @@
-//! What is said when a device fails a connection: what happened, what that usually means, and what
-//! to check.
+//! Error messages for failed connections: what happened, what usually causes it, and what to check.
 
 #[cfg(test)]
 mod tests;
@@ -13,18 +12,18 @@ use crate::verbs::{
     VerbsError, WorkKind,
 };
 
-/// A work request completed in error, and the queue pair with it.
+/// A work request completed with an error, which also moved its queue pair to the error state.
 #[derive(Debug)]
 pub struct ConnectionFailure {
-    /// How the request ended.
+    /// The completion status of the request.
     pub status: CompletionStatus,
-    /// Whether it was a send or a receive.
+    /// Whether the request was a send or a receive.
     pub kind: WorkKind,
     /// This side's queue pair.
     pub qp_num: QpNum,
-    /// Its attributes when it had failed, if the device still said them.
+    /// The queue pair's attributes after the failure, if the device could still be queried.
     pub queue_pair: Option<QpAttributes>,
-    /// The port's state at that moment.
+    /// The port's state at that time.
     pub port: Option<PortAttributes>,
 }
 
@@ -46,7 +45,7 @@ impl fmt::Display for ConnectionFailure {
     }
 }
 
-/// What the queue pair and the port said of themselves at the moment of the failure.
+/// Writes the attributes of the queue pair and the port at the time of the failure.
 fn write_circumstances(
     f: &mut fmt::Formatter<'_>,
     queue_pair: Option<&QpAttributes>,
@@ -74,7 +73,7 @@ fn write_circumstances(
     Ok(())
 }
 
-/// Looks at a queue pair that has failed.
+/// Queries a failed queue pair and its port.
 pub(crate) fn examine(
     context: &Context,
     port: u8,
@@ -91,7 +90,7 @@ pub(crate) fn examine(
     }
 }
 
-/// One sentence of advice for each way to fail that a user can do something about.
+/// Returns advice for each failure that a user can do something about.
 fn what_to_check(status: CompletionStatus) -> &'static str {
     match status {
         CompletionStatus::RetryExceeded => {
@@ -116,7 +115,7 @@ fn what_to_check(status: CompletionStatus) -> &'static str {
     }
 }
 
-/// The device did not take a chain of sends.
+/// The device rejected a chain of sends.
 #[derive(Debug, thiserror::Error)]
 #[error("queue pair {qp_num} did not take a send: {source}")]
 pub(crate) struct PostFailure {
@@ -124,7 +123,7 @@ pub(crate) struct PostFailure {
     pub(crate) source: PostError,
 }
 
-/// The device said that a queue pair has failed, outside any completion.
+/// An asynchronous event reported that a queue pair has failed.
 #[derive(Debug)]
 pub(crate) struct QueuePairFailure {
     event: DeviceEvent,
@@ -142,7 +141,7 @@ impl fmt::Display for QueuePairFailure {
 }
 
 impl QueuePairFailure {
-    /// Looks at a queue pair that has failed.
+    /// Queries a failed queue pair and its port.
     pub(crate) fn new(
         event: DeviceEvent,
         context: &Context,
@@ -157,7 +156,7 @@ impl QueuePairFailure {
     }
 }
 
-/// What became of a connection's TCP line, where that was more than its end.
+/// A failure of a connection's TCP connection other than its end.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LineFailure {
     #[error(
@@ -170,7 +169,7 @@ pub(crate) enum LineFailure {
     Silent { silence: Duration },
 }
 
-/// What all connections of a lane share has failed.
+/// A failure of a resource that all connections of a lane share.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LaneFailure {
     #[error("the completion queue cannot be polled: {0}")]

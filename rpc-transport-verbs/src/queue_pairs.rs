@@ -1,5 +1,5 @@
-//! Queue pairs of one poller, made and brought up: by the poller when it connects, by the control
-//! thread when a client is let in.
+//! Creates and connects the queue pairs of one poller: on the dialing thread when it connects to a
+//! server, on a preparer thread of `control` when a client is admitted.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -15,10 +15,10 @@ use crate::verbs::{
     RemoteEndpoint, RnrTimer, RtrAttributes, RtsAttributes, SharedReceiveQueue, VerbsError,
 };
 
-/// 0.96 ms: short beside a retry's timeout, and never code 0, which is the longest of all.
+/// 0.96 ms: short compared with the retry timeout, and never code 0, which is the longest of all.
 const MIN_RNR_TIMER: RnrTimer = RnrTimer::new(13).unwrap();
 
-/// The kind of a device that sends from this address, in a handshake's terms.
+/// Returns the device kind, as named in the handshake, of a device that sends from this address.
 fn kind_of(address: &PortAddress) -> &'static str {
     match address.link_layer {
         LinkLayer::Memory => SOFT,
@@ -30,62 +30,64 @@ fn kind_of(address: &PortAddress) -> &'static str {
     }
 }
 
-/// What queue pairs of one poller are made from. Usable from any thread.
+/// The resources from which one poller's queue pairs are created. Usable from any thread.
 #[derive(Debug)]
 pub(crate) struct QueuePairs {
     domain: ProtectionDomain,
     completion_queue: CompletionQueueHandle,
     srq: SharedReceiveQueue,
     plan: Plan,
-    /// What the user insists on in it.
+    /// The user's requirements for the address.
     wish: AddressWish,
-    /// Chosen again when the device says that its table has changed.
+    /// The source address. Chosen again when the device reports that its GID table has changed.
     address: Mutex<Arc<PortAddress>>,
-    /// Why there are to be no more queue pairs.
+    /// Why no more queue pairs can be created.
     retired: OnceLock<Arc<LaneFailure>>,
-    /// Queue pairs that exist: the completion queue has room for no more than the plan's.
+    /// The number of existing queue pairs. The completion queue is sized for the plan's maximum.
     count: Arc<AtomicU32>,
 }
 
-/// Why a queue pair could not be made or brought up.
+/// Why a queue pair could not be created or connected.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum QueuePairError {
-    /// The poller holds as many connections as it was sized for.
+    /// The poller has as many connections as it was sized for.
     #[error("the poller holds {limit} connections already; raise 'connections' where it is built")]
     Full {
-        /// How many it was sized for.
+        /// The number of connections it was sized for.
         limit: u32,
     },
-    /// What it would share with others has failed.
+    /// A resource that its queue pairs share has failed.
     #[error("it has failed before: {0}")]
     Retired(Arc<LaneFailure>),
-    /// The device refused to create it.
+    /// The device could not create the queue pair.
     #[error("no queue pair can be created: {0}")]
     Create(#[from] VerbsError),
-    /// The device refused a transition.
+    /// The device rejected a state transition.
     #[error("the queue pair cannot be connected: {0}")]
     Modify(#[from] ModifyError),
-    /// The system gave no random number.
+    /// The system returned no random number.
     #[error("no random packet sequence number: {0}")]
     Random(#[from] rustix::io::Errno),
 }
 
-/// A queue pair's place among those of its poller; dropping it frees the place.
+/// One of the poller's queue pairs in the count of existing ones. Decrements the count when
+/// dropped.
 #[derive(Debug)]
 pub(crate) struct Place(Arc<AtomicU32>);
 
 impl Drop for Place {
     fn drop(&mut self) {
-        // A count and nothing else.
+        // Relaxed: the count publishes no other data.
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-/// A queue pair in INIT, which a peer can be told of.
+/// A queue pair in INIT, whose endpoint can be sent to a peer.
 #[derive(Debug)]
 pub(crate) struct Nascent {
     queue_pair: QueuePair,
-    /// What the peer is told, and what it is connected from, whatever changes in between.
+    /// The address sent to the peer. The queue pair is connected from it even if the address of
+    /// later queue pairs changes.
     address: Arc<PortAddress>,
     psn: Psn,
     place: Place,
@@ -123,8 +125,8 @@ impl QueuePairs {
         &self.plan
     }
 
-    /// Ends the making of queue pairs, since what they would share has failed; `false` if it has
-    /// ended before.
+    /// Stops the creation of queue pairs because a resource that they share has failed. Returns
+    /// false if it was already stopped.
     pub(crate) fn retire(&self, device: &str, failure: Arc<LaneFailure>) -> bool {
         let is_first = self.retired.set(Arc::clone(&failure)).is_ok();
         if is_first {
@@ -133,12 +135,12 @@ impl QueuePairs {
         is_first
     }
 
-    /// Why there are to be no more.
+    /// Returns the failure that stopped the creation of queue pairs, if any.
     pub(crate) fn failure(&self) -> Option<&Arc<LaneFailure>> {
         self.retired.get()
     }
 
-    /// Chooses again where to send from, for the queue pairs that are made from now on.
+    /// Chooses the source address again, for queue pairs that are created from now on.
     pub(crate) fn choose_address_again(&self, context: &Context) -> Result<(), AddressError> {
         let present = Arc::new(context.choose_address(self.wish)?);
         *self.address.lock().unwrap_or_else(PoisonError::into_inner) = present;
@@ -146,17 +148,17 @@ impl QueuePairs {
     }
 
     fn address(&self) -> Arc<PortAddress> {
-        // Whoever panics under the lock has written nothing by halves.
+        // A poisoned lock is fine: the value is replaced as a whole, never half-written.
         let address = self.address.lock().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(&address)
     }
 
-    /// The device's port in use, from 1.
+    /// Returns the port in use, counted from 1.
     pub(crate) fn port(&self) -> u8 {
         self.address().port
     }
 
-    /// This side's device, as far as choosing among several needs it.
+    /// Returns this side's device as used to choose among several.
     pub(crate) fn way(&self) -> Way<'_> {
         let address = self.address();
         Way {
@@ -166,13 +168,13 @@ impl QueuePairs {
         }
     }
 
-    /// Queue pairs that exist at this moment.
+    /// Returns the number of queue pairs that exist now.
     #[cfg(any(test, feature = "test-util"))]
     pub(crate) fn count(&self) -> u32 {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// Makes a queue pair and brings it to INIT.
+    /// Creates a queue pair and moves it to INIT.
     pub(crate) fn create(&self) -> Result<Nascent, QueuePairError> {
         if let Some(failure) = self.retired.get() {
             return Err(QueuePairError::Retired(Arc::clone(failure)));
@@ -201,7 +203,7 @@ impl QueuePairs {
         })
     }
 
-    /// How a peer reaches a queue pair.
+    /// Returns the endpoint through which a peer reaches the queue pair.
     pub(crate) fn endpoint(&self, nascent: &Nascent) -> Endpoint {
         let address = &nascent.address;
         Endpoint {
@@ -215,7 +217,7 @@ impl QueuePairs {
         }
     }
 
-    /// INIT to RTR to RTS, towards a peer.
+    /// Connects a queue pair to a peer: moves it from INIT to RTR to RTS.
     pub(crate) fn connect(
         &self,
         nascent: Nascent,
@@ -235,7 +237,7 @@ impl QueuePairs {
         };
         queue_pair.to_rtr(RtrAttributes {
             sgid_index: address.gid_index,
-            // Both sides reckon the same, each from its own and what it was told.
+            // Both sides compute the same value: the minimum of their own MTU and the peer's.
             path_mtu: address.mtu.min(Mtu::at_most(remote.mtu)),
             min_rnr_timer: MIN_RNR_TIMER,
             ..RtrAttributes::new(remote_endpoint)
@@ -245,7 +247,8 @@ impl QueuePairs {
     }
 }
 
-/// Random, so that packets of an earlier connection with the same numbers are not taken for ours.
+/// Returns a random initial PSN, so packets of an earlier connection with the same queue pair
+/// numbers are not accepted.
 fn random_psn() -> Result<Psn, rustix::io::Errno> {
     let mut bytes = [0; 4];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;

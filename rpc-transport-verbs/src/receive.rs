@@ -1,4 +1,4 @@
-//! The data path inwards: poll, and what each completion and each notice means.
+//! The receive path: polls the completion queue and handles completions and notices.
 
 use std::sync::Arc;
 
@@ -29,7 +29,8 @@ impl Lane {
             Err(error) => return self.fail_all(Arc::new(LaneFailure::Completions(error)), events),
         };
         if count == 1 {
-            // A quiet connection's usual case, for which draining would cost more than completing.
+            // The usual case of a quiet connection. Draining the vector would cost more than
+            // handling the one completion.
             if let Some(completion) = self.completions.pop() {
                 self.complete(completion, events);
             }
@@ -57,14 +58,15 @@ impl Lane {
     #[inline]
     pub(crate) fn release_slot(&mut self, buf: RecvBuf) {
         self.pool.release_receive(buf.slot);
-        // At once, not in the next poll: a handler may block before that. What cannot be posted
-        // stays free, and the next poll reports it.
+        // Refill now, not in the next poll: a handler may block before then. Slots that cannot be
+        // posted stay free, and the next poll reports the error.
         let _ = self.receives.refill(&mut self.pool, &self.reserve);
     }
 
     #[inline]
     fn complete(&mut self, completion: WorkCompletion, events: &mut Events) {
-        // Not the opcode: on an error nothing is valid but these.
+        // Don't use the opcode: in an error completion only wr_id, status, qp_num and vendor_err
+        // are valid.
         match completion.wr_id().kind() {
             Some(WorkKind::Receive) => self.complete_receive(completion, events),
             Some(WorkKind::Send) => self.complete_send(completion),
@@ -81,7 +83,8 @@ impl Lane {
             completion.status_code(),
             completion.is_success(),
         );
-        // Claimed first, whoever it was for: a slot of the shared queue belongs to the poller.
+        // Claim the slot first, whichever connection it is for: slots of the shared receive queue
+        // belong to the poller.
         let Ok((slot, len)) = self.receives.claim(completion) else {
             self.tally.stale.add(1);
             return;
@@ -94,8 +97,8 @@ impl Lane {
             return;
         }
         let Some(index) = self.routes.get(qp_num).or_else(|| {
-            // The control thread tells of a connection before its client is told anything, but this
-            // thread may not have looked yet.
+            // The notice of a connection is queued before its client is answered, but this thread may
+            // not have read the notice yet.
             self.read_notices(events);
             self.routes.get(qp_num)
         }) else {
@@ -114,7 +117,7 @@ impl Lane {
                 connection: id,
                 buf: RecvBuf {
                     slot,
-                    // At most a slot's length, which has 32 bits.
+                    // Fits in 32 bits, as a slot's length does.
                     len: len as u32,
                     lane: self.number,
                 },
@@ -122,14 +125,15 @@ impl Lane {
         }
     }
 
-    /// For a connection that is not open: whether the driver is to see its frames all the same.
+    /// Returns true if the driver receives the frames of this connection, which is not open.
     #[cold]
     fn may_receive(&mut self, index: u32, events: &mut Events) -> bool {
         let Some((_, connection)) = self.connections.at(index) else {
             return false;
         };
         match &connection.phase {
-            // A frame proves that the client is ready, whatever its TCP connection has said so far.
+            // A frame proves that the client is ready, even if `Ready` has not arrived over TCP
+            // yet.
             Phase::Prepared(_) => {
                 self.accept(index, events);
                 true
@@ -148,7 +152,8 @@ impl Lane {
             .get(qp_num)
             .and_then(|index| Some((index, self.connections.at(index)?.1)));
         let Some((index, connection)) = connection else {
-            // Of a queue pair that was destroyed when its time was up; its slots came back then.
+            // A completion of a queue pair that was destroyed after its time limit; its slots were
+            // freed then.
             self.tally.stale.add(1);
             return;
         };
@@ -169,7 +174,7 @@ impl Lane {
         let Some((_, connection)) = self.connections.at(index) else {
             return;
         };
-        // Flushes of a queue pair that is being closed are what was asked for.
+        // Flush completions are expected while a queue pair is being closed.
         if matches!(connection.phase, Phase::Closing(_)) {
             return;
         }
@@ -191,7 +196,7 @@ impl Lane {
                         prepared.remote_frame_len,
                         Phase::Prepared(Box::new(prepared.admitted)),
                     );
-                    // It was on its way when the lane failed.
+                    // The lane failed while the notice was in the queue.
                     if let Some(failure) = self.queue_pairs.failure() {
                         let failure = Arc::clone(failure);
                         self.fail(id.index, CloseReason::Failed(failure));
@@ -216,7 +221,7 @@ impl Lane {
         }
     }
 
-    /// Tells the driver of a prepared connection, once.
+    /// Reports a prepared connection to the driver, once.
     fn accept(&mut self, index: u32, events: &mut Events) {
         let Some((id, connection)) = self.connections.at(index) else {
             return;
@@ -232,7 +237,8 @@ impl Lane {
     }
 
     fn line_ended(&mut self, key: LineKey, end: LineEnd) {
-        // This side's own hanging up comes back here, too, when the connection is long gone.
+        // The control thread also reports the end of a TCP connection that this side shut down,
+        // after the connection is gone.
         let Some(index) = self.lines.get(&key).copied() else {
             return;
         };
@@ -257,7 +263,8 @@ impl Lane {
         }
     }
 
-    /// What all connections share has failed: they end, and there will be no others.
+    /// Handles the failure of a resource that all connections share: closes all connections and
+    /// accepts no new ones.
     #[cold]
     fn fail_all(&mut self, failure: Arc<LaneFailure>, events: &mut Events) {
         self.queue_pairs.retire(self.device(), Arc::clone(&failure));
@@ -265,7 +272,7 @@ impl Lane {
             self.fail(index, CloseReason::Failed(failure.clone()));
         }
         self.advance_closing(true, events);
-        // The same will be found in every poll, until there is nothing left to poll for.
+        // Every later poll will fail the same way: stop polling when no connection is left.
         self.is_idle = self.lines.is_empty();
     }
 }

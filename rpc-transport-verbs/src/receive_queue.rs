@@ -1,28 +1,29 @@
-//! The shared receive queue of one poller, on its own thread: claim, and post again in batches.
+//! The shared receive queue of one poller, as used on the poller's thread: claims receives and
+//! posts them again in batches.
 //!
-//! Whatever is free is posted. So an idle poller has all of its receives but the
-//! [reserve](crate::reserve) in the queue, and no frame ever finds it empty, however quick a burst is
-//! and wherever the poller stops. With `P` posted, `R` reserved and `H` held as in
-//! [`Limits`](rpc_core::limits::Limits), every receive slot is in one place,
+//! Every free slot is posted. An idle poller thus has all of its receives in the queue, except the
+//! [reserve](crate::reserve), and no frame ever finds the queue empty, however fast a burst is and
+//! wherever the poller stops. With `P` posted, `R` reserved and `H` held as in
+//! [`Limits`](rpc_core::limits::Limits), every receive slot is in one state:
 //!
 //! ```text
 //! P + R + H = in the queue + consumed, not polled + held + free + in reserve
 //! ```
 //!
-//! the core promises no more than `P + R`, and takes a promise back when a frame is released,
+//! The core promises at most `P + R` receives, and takes back a promise when a frame is released:
 //!
 //! ```text
 //! still to come + consumed, not polled + held ≤ P + R
 //! ```
 //!
-//! and so, as `free` stays below two batches and `H ≥ R + 2 batches`,
+//! Because `free` stays below two batches and `H ≥ R + 2 batches`:
 //!
 //! ```text
 //! in the queue ≥ still to come + H - free - in reserve ≥ still to come
 //! ```
 //!
-//! When the poller has lagged and the reserve was posted, it is given back from what comes free, as
-//! soon as enough is posted again.
+//! If the poller lagged and the reserve was posted, freed slots are returned to the reserve as soon
+//! as enough receives are posted again.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -37,9 +38,9 @@ use crate::verbs::{ClaimError, PostError, SharedReceiveQueue, Slot, WorkCompleti
 pub(crate) struct ReceiveQueue {
     srq: SharedReceiveQueue,
     counts: Arc<ReserveCounts>,
-    /// Receives posted by this thread, since the beginning.
+    /// Total number of receives posted by this thread.
     posted: u64,
-    /// Receives claimed, since the beginning.
+    /// Total number of receives claimed.
     claimed: u64,
     batch: usize,
     target: u64,
@@ -57,12 +58,12 @@ impl ReceiveQueue {
         }
     }
 
-    /// Posts everything that is free: the first receives of all.
+    /// Posts all free slots. Called once, to post the first receives.
     pub(crate) fn post_all(&mut self, pool: &mut BufferPool) -> Result<(), PostError> {
         self.post(pool, usize::MAX)
     }
 
-    /// The slot of a receive that has ended, and the length of its frame.
+    /// Returns the slot of a completed receive and the length of its frame.
     #[inline]
     pub(crate) fn claim(
         &mut self,
@@ -73,7 +74,8 @@ impl ReceiveQueue {
         Ok(claimed)
     }
 
-    /// Posts what is free if it has become two batches: what is free is missing in the queue.
+    /// Posts the free slots if there are at least two batches of them: free slots are missing in
+    /// the queue.
     #[inline]
     pub(crate) fn refill(
         &mut self,
@@ -86,7 +88,8 @@ impl ReceiveQueue {
         Ok(())
     }
 
-    /// The same for one batch, when the poller has nothing else to do.
+    /// Posts the free slots if there is at least one batch of them. Called when the poller has
+    /// nothing else to do.
     #[inline]
     pub(crate) fn refill_idle(
         &mut self,
@@ -99,14 +102,14 @@ impl ReceiveQueue {
         Ok(())
     }
 
-    /// Posts everything that is free, or gives it to the reserve.
+    /// Posts all free slots, or returns them to the reserve.
     fn refill_now(&mut self, pool: &mut BufferPool, reserve: &Reserve) -> Result<(), PostError> {
-        // One load of a line that changes only when the reserve was posted or given back.
+        // One load of a cache line that changes only when the reserve is posted or returned.
         let lent = self.counts.lent.load(Ordering::Relaxed);
         if lent > 0 {
             let missing = self.target.saturating_sub(self.outstanding());
             self.post(pool, missing as usize)?;
-            // What is posted is enough: the reserve comes next.
+            // Enough is posted: refill the reserve next.
             if self.outstanding() >= self.target && !pool.receives.is_empty() {
                 reserve.give_back(&mut pool.receives, lent);
             }
@@ -117,9 +120,10 @@ impl ReceiveQueue {
         self.post(pool, usize::MAX)
     }
 
-    /// Receives that the device has, as far as this thread has polled.
+    /// Returns the number of receives that the device has, according to the completions polled so
+    /// far.
     pub(crate) fn outstanding(&self) -> u64 {
-        // Saturating, as the other thread counts after it has posted.
+        // Saturating, because the other thread updates its counter only after it has posted.
         (self.posted + self.counts.posted.load(Ordering::Relaxed)).saturating_sub(self.claimed)
     }
 
@@ -127,8 +131,8 @@ impl ReceiveQueue {
         let before = pool.receives.len();
         let posted = self.srq.post_recv(&mut pool.receives, most.min(before));
         self.posted += (before - pool.receives.len()) as u64;
-        // For the async-event thread's look after arming. Only these two are read together there,
-        // as an estimate; nothing is published with them.
+        // Published for the async-event thread, which reads both after it arms the limit and uses
+        // them as an estimate. They publish no other data.
         self.counts
             .poller_posted
             .store(self.posted, Ordering::Relaxed);

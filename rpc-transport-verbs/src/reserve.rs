@@ -1,16 +1,21 @@
-//! The reserve: receives that are posted when the poller lags, by a thread that never does.
+//! The reserve: receives that the async-event thread posts when the poller lags.
 //!
 //! Peers may send as much as was promised to them, whatever the poller is doing. While a handler
-//! blocks it, or it has lost its core, nothing is posted again, and the shared receive queue runs
-//! down. Its limit is the alarm: fewer receives than the limit are left, and the device tells the
-//! [async-event thread](crate::async_events), which posts the slots that it alone holds. So every promise is kept, and
-//! no frame finds the queue empty.
+//! blocks the poller, or the poller has lost its core, nothing is posted again and the shared
+//! receive queue drains. When fewer receives are left than the queue's limit, the device raises an
+//! event. The [async-event thread](crate::async_events) then posts the slots of the reserve, which
+//! it alone holds. So every promise is kept, and no frame finds the queue empty.
 //!
-//! The order is that of the verbs: the event has disarmed the limit; *post*, then *arm* it again (a
-//! limit above the number of posted receives would fire at once on some devices), then *look*, since
-//! on others arming does not fire for what is already below. When the reserve is used up there is
-//! nothing to be warned for: the limit stays disarmed until the poller has caught up and gives slots
-//! back.
+//! The event disarms the limit, so the thread proceeds in the order that verbs require:
+//!
+//! 1. *Post* the receives.
+//! 2. *Arm* the limit again. It is armed after posting, because on some devices a limit above the
+//!    number of posted receives fires at once.
+//! 3. *Check* the number of receives that are left, because on other devices arming does not fire
+//!    if that number is already below the limit.
+//!
+//! If the limit is reached while the reserve is empty, there is nothing to post: the limit then
+//! stays disarmed until the poller has caught up and returned slots.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -19,37 +24,37 @@ use crossbeam_channel::{Receiver, Sender};
 
 use crate::verbs::{Context, SharedReceiveQueue, Slot};
 
-/// What the poller and the async-event thread know of each other. All are counts; the slots
-/// themselves move through the shared receive queue and a channel, which publish them.
+/// Counters shared by the poller and the async-event thread. The slots themselves move through the
+/// shared receive queue and a channel, which publish them.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub(crate) struct ReserveCounts {
-    /// Slots of the reserve that are among the posted ones, and are to be given back.
+    /// Slots of the reserve that are posted and that the poller has to return.
     pub(crate) lent: AtomicU32,
-    /// Slots that the thread holds.
+    /// Slots that the async-event thread holds.
     pub(crate) in_hand: AtomicU32,
-    /// Times that the limit was reached.
+    /// Number of limit events.
     pub(crate) events: AtomicU64,
-    /// Receives posted by the thread.
+    /// Receives posted by the async-event thread.
     pub(crate) posted: AtomicU64,
-    /// Receives posted by the poller, as it said last.
+    /// Receives posted by the poller, as last published.
     pub(crate) poller_posted: AtomicU64,
-    /// Receives claimed by the poller, as it said last.
+    /// Receives claimed by the poller, as last published.
     pub(crate) claimed: AtomicU64,
-    /// Times that the limit was armed.
+    /// Number of times that the limit was armed.
     pub(crate) armed: AtomicU64,
 }
 
 /// The poller's end.
 #[derive(Debug)]
 pub(crate) struct Reserve {
-    /// To wake the thread with.
+    /// Wakes the async-event thread.
     context: Context,
     counts: Arc<ReserveCounts>,
     returned: Sender<Slot>,
 }
 
-/// The end of the async-event thread, which alone has the slots.
+/// The async-event thread's end, which holds the reserve's slots.
 pub(crate) struct Stock {
     srq: SharedReceiveQueue,
     limit: u32,
@@ -59,7 +64,8 @@ pub(crate) struct Stock {
     returns: Receiver<Slot>,
 }
 
-/// Both ends of a reserve that begins with `slots`; `limit` is where the alarm is.
+/// Creates both ends of a reserve that starts with `slots`. `limit` is the shared receive queue's
+/// limit.
 pub(crate) fn reserve(
     context: Context,
     srq: SharedReceiveQueue,
@@ -67,7 +73,7 @@ pub(crate) fn reserve(
     slots: Vec<Slot>,
     counts: Arc<ReserveCounts>,
 ) -> (Reserve, Stock) {
-    // Room for all of them, so that giving back neither blocks nor allocates.
+    // With capacity for all slots, so returning a slot neither blocks nor allocates.
     let (returned, returns) = crossbeam_channel::bounded(slots.len().max(1));
     counts.in_hand.store(slots.len() as u32, Ordering::Relaxed);
     let stock = Stock {
@@ -87,18 +93,19 @@ pub(crate) fn reserve(
 }
 
 impl Reserve {
-    /// Gives up to `lent` slots back to the thread, and wakes it.
+    /// Returns up to `lent` slots to the async-event thread and wakes it.
     #[cold]
     pub(crate) fn give_back(&self, slots: &mut Vec<Slot>, lent: u32) {
         let count = lent.min(slots.len() as u32);
-        // Counted before they are sent, as the thread may post them at once and count back.
+        // Update the counts before sending, because the thread may post the slots at once and
+        // update them again.
         self.counts.in_hand.fetch_add(count, Ordering::Relaxed);
         self.counts.lent.fetch_sub(count, Ordering::Relaxed);
         for left in (1..=count).rev() {
             let Some(slot) = slots.pop() else { break };
             if let Err(error) = self.returned.try_send(slot) {
-                // The thread has ended, with its device: it will not post again, and its slots are
-                // better off here.
+                // The thread has ended together with its device and will not post again, so keep
+                // its slots here.
                 slots.push(error.into_inner());
                 self.counts.in_hand.fetch_sub(left, Ordering::Relaxed);
                 break;
@@ -109,19 +116,19 @@ impl Reserve {
 }
 
 impl Stock {
-    /// Takes what the poller has given back.
+    /// Receives the slots that the poller has returned.
     pub(crate) fn take_back(&mut self) {
         self.slots.extend(self.returns.try_iter());
     }
 
-    /// The limit was reached, and has been disarmed by that: posts what there is.
+    /// Handles a limit event, which has disarmed the limit: posts the reserve.
     pub(crate) fn limit_reached(&mut self) {
         self.armed = false;
         self.counts.events.fetch_add(1, Ordering::Relaxed);
         self.post();
     }
 
-    /// Arms the limit if it is not, and if there is something to post when it is reached.
+    /// Arms the limit if it is not armed and there are slots to post when it is reached.
     pub(crate) fn arm_if_needed(&mut self) {
         if !self.armed && !self.slots.is_empty() {
             self.arm();
@@ -146,14 +153,14 @@ impl Stock {
             posted,
             "a poller lags: receives were posted from the reserve"
         );
-        // There is nothing to be warned for any more, but the next alarm is worth counting, and
-        // the poller may have posted meanwhile.
+        // Arm the limit even though there is nothing left to post: the next event is worth
+        // counting, and the poller may have posted in the meantime.
         if posted > 0 {
             self.arm();
         }
     }
 
-    /// Arms the limit, and looks whether it is passed already.
+    /// Arms the limit and checks whether it is already reached.
     pub(crate) fn arm(&mut self) {
         if let Err(error) = self.srq.arm_limit(self.limit as usize) {
             tracing::error!(%error, "the limit of the shared receive queue cannot be armed");
@@ -162,8 +169,8 @@ impl Stock {
         self.armed = true;
         self.counts.armed.fetch_add(1, Ordering::Relaxed);
         // Receives may have been consumed between the event and the arming, and arming does not
-        // fire for what is already below. The counts lag behind the device, but by no more than the
-        // poller does; a consumption after the arming fires by itself.
+        // fire if the number is already below the limit. The counters lag behind the device, but
+        // only as far as the poller lags; a receive consumed after the arming raises the event.
         let counts = &self.counts;
         let posted =
             counts.poller_posted.load(Ordering::Relaxed) + counts.posted.load(Ordering::Relaxed);

@@ -1,15 +1,15 @@
-//! From a queue pair's number to its connection, for every completion.
+//! Looks up connections by queue pair number, for every completion.
 
 use crate::verbs::QpNum;
 
-/// A small hash table with open addressing: queue-pair numbers are given out by the device for the
-/// whole process (or host), so they are not dense in one poller, but they are not chosen by anybody
-/// who could make them collide either.
+/// A small hash table with open addressing. The device assigns queue pair numbers for the whole
+/// process (or host), so they are not dense within one poller; but nobody can choose them so that
+/// they collide.
 #[derive(Debug)]
 pub(crate) struct Routes {
-    /// At most half full; its length is a power of two.
+    /// At most half full. The length is a power of two.
     entries: Box<[Entry]>,
-    /// Of the 32 hash bits, the upper ones are used: `32 - log2(entries.len())`.
+    /// The index is taken from the upper bits of the 32-bit hash: `32 - log2(entries.len())`.
     shift: u32,
     len: usize,
 }
@@ -20,15 +20,15 @@ struct Entry {
     index: u32,
 }
 
-/// No queue pair has this number: they have 24 bits.
+/// An empty entry. No queue pair has this number, as queue pair numbers have 24 bits.
 const VACANT: u32 = u32::MAX;
 
-/// 2^32 divided by the golden ratio: neighbouring numbers, which is how devices count, land far
-/// from each other.
+/// 2^32 divided by the golden ratio. Devices assign consecutive numbers, and this spreads them over
+/// the table.
 const MULTIPLIER: u32 = 0x9e37_79b9;
 
 impl Routes {
-    /// A table that holds `capacity` routes without growing.
+    /// Creates a table for `capacity` connections that does not need to grow.
     pub(crate) fn with_capacity(capacity: usize) -> Self {
         let len = (capacity.max(8) * 2).next_power_of_two();
         let vacant = Entry {
@@ -42,7 +42,7 @@ impl Routes {
         }
     }
 
-    /// The connection's index.
+    /// Returns the index of the connection.
     #[inline]
     pub(crate) fn get(&self, qp_num: QpNum) -> Option<u32> {
         let mut place = self.home(qp_num.0);
@@ -58,7 +58,7 @@ impl Routes {
         }
     }
 
-    /// Adds a route; a number that is there already goes to the new index.
+    /// Inserts an entry, or replaces the index of an existing one.
     pub(crate) fn insert(&mut self, qp_num: QpNum, index: u32) {
         if (self.len + 1) * 2 > self.entries.len() {
             self.grow();
@@ -77,7 +77,7 @@ impl Routes {
         };
     }
 
-    /// Takes a route out.
+    /// Removes an entry.
     pub(crate) fn remove(&mut self, qp_num: QpNum) {
         let mask = self.entries.len() - 1;
         let mut hole = self.home(qp_num.0) & mask;
@@ -89,8 +89,8 @@ impl Routes {
             }
         }
         self.len -= 1;
-        // Those behind move up where that does not take them before their home, so that no search
-        // stops at a hole too early and no tombstones pile up.
+        // Move the following entries into the hole, except where that would put an entry before its
+        // home position. Thus no search stops too early at a hole, and no tombstones are needed.
         let mut next = hole;
         loop {
             next = (next + 1) & mask;
@@ -129,8 +129,8 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Against a map that is known to be right, with numbers close together so that they
-        /// collide and are used again.
+        /// Compares the table with a `HashMap`. The numbers are close together, so they collide and
+        /// are reused.
         #[test]
         fn behaves_as_a_map(operations in prop::collection::vec((0u32..48, any::<bool>()), 0..400)) {
             let mut routes = Routes::with_capacity(4);

@@ -1,46 +1,48 @@
-//! One connection's sends between the driver and its queue pair: places, signals, chains.
+//! The sends of one connection, between the driver and the queue pair: queue entries, signals and
+//! chains.
 //!
-//! **Places.** A send queue has a fixed number of places, and a place comes back only when a
-//! completion that covers it has been polled. The queue pair counts the places of what was posted;
-//! here is counted what is about to be posted, so that a frame for which a place was reserved always
-//! finds it.
+//! **Entries.** A send queue has a fixed number of entries. An entry is freed only when a
+//! completion that covers it has been polled. The queue pair counts the entries of posted requests;
+//! this module counts the entries of requests that are about to be posted, so a frame that has
+//! reserved an entry can always be posted.
 //!
-//! **Signals.** Only signaled requests complete, and a completion covers all earlier requests of its
-//! queue. A posted request cannot become signaled later, so two rules decide beforehand:
+//! **Signals.** Only signaled requests produce a completion, and a completion covers all earlier
+//! requests of its queue. A posted request cannot become signaled later, so two rules decide when
+//! it is queued:
 //!
-//! 1. one request in every interval is signaled, which bounds the places that wait for a completion
-//!    that nobody asked for;
-//! 2. the last request of a chain is signaled if any request since the last signal holds a slot of
-//!    the pool, so that no slot is stranded when the connection falls silent. Inline requests hold
-//!    none: a quiet connection with short frames needs no completions at all.
+//! 1. One request in every interval is signaled. This bounds the number of entries that wait for a
+//!    completion that no request asked for.
+//! 2. The last request of a chain is signaled if any request since the last signal holds a slot of
+//!    the pool, so no slot is stranded when the connection falls silent. Inline requests hold no
+//!    slot: a quiet connection with short frames needs no completions at all.
 //!
-//! **Chains.** Requests are collected and given to the device together, with one doorbell.
+//! **Chains.** Requests are collected and posted to the device together, with one doorbell.
 
 use crate::verbs::{SendRequest, Slot};
 
-/// Requests in one chain at most: the doorbell's cost is spread over eight, and the first of them
-/// has not waited long.
+/// Maximum number of requests in a chain. The cost of the doorbell is spread over eight requests,
+/// and the first of them has not waited long.
 pub(crate) const CHAIN_LEN: usize = 8;
 
-/// What of a connection's send queue is this side's to keep.
+/// The part of a connection's send queue that is tracked outside the queue pair.
 #[derive(Debug)]
 pub(crate) struct SendQueue {
-    /// Places that are spoken for: reserved by the driver, or in the chain.
+    /// Entries in use that are not posted yet: reserved by the driver, or in the chain.
     pending: usize,
-    /// Rule 1.
+    /// The interval of rule 1.
     interval: u32,
-    /// Requests since the last signaled one, those in the chain included.
+    /// Requests since the last signaled one, including requests in the chain.
     since_signal: u32,
-    /// How many of these hold a slot.
+    /// How many of these requests hold a slot.
     tail_slots: u32,
     /// Signaled requests in the chain.
     signals: u32,
-    /// Not yet given to the device.
+    /// Requests that are not posted yet.
     chain: Vec<SendRequest>,
 }
 
 impl SendQueue {
-    /// A queue with nothing in it; one request in `interval` will be signaled.
+    /// Creates an empty queue that signals one request in `interval`.
     pub(crate) fn new(interval: u32) -> Self {
         Self {
             pending: 0,
@@ -52,8 +54,7 @@ impl SendQueue {
         }
     }
 
-    /// Takes a place, of the `free` ones that the queue pair has left; `false` if all are spoken
-    /// for.
+    /// Reserves one of the queue pair's `free` entries. Returns false if all of them are reserved.
     #[inline]
     pub(crate) fn reserve(&mut self, free: usize) -> bool {
         let fits = self.pending < free;
@@ -61,13 +62,13 @@ impl SendQueue {
         fits
     }
 
-    /// Gives a place back that nothing will be sent in.
+    /// Frees a reserved entry that will not be used.
     pub(crate) fn cancel(&mut self) {
         self.pending -= 1;
     }
 
-    /// Appends a frame to the chain, in a place that was reserved. `true`: the chain is full, and
-    /// is to be given to the device now.
+    /// Appends a frame to the chain, in an entry that was reserved. Returns true if the chain is
+    /// full and must be posted now.
     #[inline]
     pub(crate) fn push(&mut self, slot: Slot, len: usize, inline: bool) -> bool {
         self.since_signal += 1;
@@ -86,14 +87,14 @@ impl SendQueue {
         self.chain.len() >= CHAIN_LEN
     }
 
-    /// Whether there is something to give to the device.
+    /// Returns true if there is nothing to post.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.chain.is_empty()
     }
 
-    /// The chain, ready to be posted. What is posted is drained from it, and then reported to
-    /// [`posted`](Self::posted).
+    /// Returns the chain, ready to be posted. The caller drains the requests that it posts and
+    /// reports their number to [`posted`](Self::posted).
     #[inline]
     pub(crate) fn seal(&mut self) -> &mut Vec<SendRequest> {
         if self.tail_slots > 0
@@ -105,25 +106,26 @@ impl SendQueue {
         &mut self.chain
     }
 
-    /// `count` requests of the chain are the queue pair's now, which counts their places. Gives how
-    /// many of the chain were signaled.
+    /// Records that the queue pair has taken `count` requests of the chain and counts their entries
+    /// from now on. Returns the number of signaled requests in the chain.
     #[inline]
     pub(crate) fn posted(&mut self, count: usize) -> u32 {
         self.pending -= count;
         std::mem::take(&mut self.signals)
     }
 
-    /// Requests that no completion will cover unless another one follows.
+    /// Returns the number of requests that no completion covers unless another request follows.
     pub(crate) fn uncovered(&self) -> usize {
         self.since_signal as usize
     }
 
-    /// Takes back what will not be posted any more.
+    /// Removes the requests that will not be posted and returns their slots.
     pub(crate) fn abandon(&mut self) -> impl Iterator<Item = Slot> {
         let count = self.chain.len();
         self.pending -= count;
-        // If one of them was signaled, how many posted ones it would have covered is not known: none,
-        // so that their completions are waited for.
+        // If one of the removed requests was signaled, it is not known how many posted requests it
+        // would have covered. The count then becomes zero, so closing waits for all their
+        // completions.
         self.since_signal = self
             .since_signal
             .saturating_sub(u32::try_from(count).unwrap_or(u32::MAX));
@@ -147,7 +149,7 @@ mod tests {
     fn slots(count: usize) -> Vec<Slot> {
         let domain = Context::open("soft").unwrap().alloc_pd().unwrap();
         let region = domain.register(count * 64, Access::LOCAL_WRITE).unwrap();
-        // The region may be longer than was asked for.
+        // The region may be longer than requested.
         region
             .into_slots(64)
             .unwrap()
@@ -194,8 +196,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is sent, in whatever chains: no more than an interval goes by without a signal,
-        /// and after each doorbell no request that holds a slot waits for a later one's signal.
+        /// For any sequence of frames and chains: at most one interval passes without a signal, and
+        /// after each post no request that holds a slot depends on the signal of a later request.
         #[test]
         fn no_slot_is_stranded(
             interval in 1u32..40,

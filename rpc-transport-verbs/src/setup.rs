@@ -1,4 +1,4 @@
-//! Opening a poller's transport: every resource of each lane, made once, off the data path.
+//! Opens a poller's transport: creates every resource of each lane once, off the data path.
 
 use std::collections::HashMap;
 use std::error::Error;
@@ -28,7 +28,8 @@ use crate::verbs::{AddressWish, Context, DeviceAttributes, PortAddress};
 
 /// Opens devices for one poller, each as a lane, and posts their receives.
 ///
-/// The first has to be there; one of the others that cannot be used is left out, with a warning.
+/// The first device has to be usable. Any other device that cannot be used is skipped with a
+/// warning.
 pub(crate) fn open(
     names: &[Name],
     intents: &Intents,
@@ -39,14 +40,15 @@ pub(crate) fn open(
     };
     let (first, others) = first_and_others(first, others, |name| {
         let opened = Opened::new(name)?;
-        // By itself: one that is too weak is left out, and does not weaken the others.
+        // Plan for each device alone, so a device that is too weak is skipped and does not weaken
+        // the others.
         Plan::new(&opened.name, intents, sizing, &opened.attributes)?;
         Ok(opened)
     })?;
     open_lanes(first, others, intents, sizing)
 }
 
-/// A device that has been opened for a poller, and what it says of itself.
+/// A device that has been opened for a poller, with its attributes and address.
 pub(crate) struct Opened {
     name: Box<str>,
     context: Context,
@@ -73,7 +75,7 @@ impl Opened {
 
 #[cfg(feature = "test-util")]
 impl Opened {
-    /// The software device of a simulated process.
+    /// Opens the software device of a simulated process.
     pub(crate) fn simulated(context: Context) -> Result<Self, FabricError> {
         let wish = AddressWish::default();
         let address = context.choose_address(wish);
@@ -89,7 +91,7 @@ impl Opened {
 
 #[cfg(test)]
 impl Opened {
-    /// The software device under the name and kind of another, so that there can be two.
+    /// Opens the software device under another name and kind, so a test can have two devices.
     pub(crate) fn soft_as(name: &str, link_layer: LinkLayer) -> Self {
         let context = Context::open("soft").expect("the software device is everywhere");
         let wish = AddressWish::default();
@@ -107,7 +109,7 @@ impl Opened {
     }
 }
 
-/// The plan of each of so many lanes, which share the memory that the poller may register.
+/// Returns the plan of each of `lanes` lanes, which share the memory that the poller may register.
 fn plan_of_each(
     device: &str,
     lanes: usize,
@@ -137,8 +139,8 @@ fn plan_of_each(
     })
 }
 
-/// A lane for each device, all sized alike, so that one [`Limits`](rpc_core::limits::Limits) holds
-/// for every lane: what the weakest of the devices can do.
+/// Opens a lane for each device. All lanes have the same sizes, those that the weakest device can
+/// provide, so one [`Limits`](rpc_core::limits::Limits) holds for every lane.
 pub(crate) fn open_lanes(
     first: Opened,
     others: Vec<Opened>,
@@ -177,8 +179,8 @@ fn other_device(lane: &Lane) -> OtherDevice {
     }
 }
 
-/// Does something with each device. With the first it has to succeed; another one that it fails
-/// with is left out, with a warning.
+/// Applies `make` to each device. Fails if it fails for the first device; skips any other device
+/// for which it fails, with a warning.
 fn first_and_others<T, U>(
     first: T,
     others: impl IntoIterator<Item = T>,
@@ -193,7 +195,7 @@ fn first_and_others<T, U>(
     Ok((first, others.collect()))
 }
 
-/// The smaller of each number that is planned with.
+/// Returns the minimum of both devices for each attribute that the plan uses.
 fn weaker(one: DeviceAttributes, other: DeviceAttributes) -> DeviceAttributes {
     DeviceAttributes {
         max_qp: one.max_qp.min(other.max_qp),
@@ -269,8 +271,8 @@ fn open_lane(
         srq,
         plan.clone(),
     ));
-    // After the receives: the thread arms the limit first of all, and a limit above what is posted
-    // would fire at once on some devices.
+    // Start the thread after the receives are posted: it arms the limit first, and a limit above
+    // the number of posted receives would fire at once on some devices.
     let events = EventThread::start(
         context.clone(),
         Arc::clone(&queue_pairs),

@@ -1,86 +1,89 @@
-//! From what a user says of the work ([`Intents`]) to every number of a poller, each with its
-//! reason, checked against what the device can do.
+//! Derives every number of a poller from the user's [`Intents`], and checks it against the device.
 
 use rpc_core::limits::{FRAME_OVERHEAD, Intents, Keepalive, Limits};
 use rpc_core::transport::FabricError;
 
 use crate::verbs::DeviceAttributes;
 
-/// What remains for experts and tests: numbers that are otherwise derived from [`Intents`].
+/// Settings for experts and tests: numbers that are otherwise derived from [`Intents`].
 ///
-/// `None` leaves a number to the derivation. What was made of all of them is printed by the
-/// transport's [`Limits`].
+/// `None` means that the number is derived. The transport's [`Limits`] print the resulting numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sizing {
-    /// Receives kept posted in the shared receive queue of a poller.
+    /// Number of receives kept posted in a poller's shared receive queue.
     pub receives_posted: Option<u32>,
-    /// Receives in the hands of the async-event thread.
+    /// Number of receives held by the async-event thread.
     pub receives_reserved: Option<u32>,
-    /// Receive slots beyond those that are promised: for frames between their arrival and their
-    /// release, for those that wait to be posted again, and for a burst that is quicker than the
-    /// reserve. With fewer than `receives_reserved` of them, a poller that stops in the middle of a
-    /// burst may let a frame find no receive.
+    /// Number of receive slots in addition to the promised ones: for frames between their arrival
+    /// and their release, for slots that wait to be posted again, and for a burst that is faster
+    /// than the reserve. With fewer of them than `receives_reserved`, a frame may find no receive
+    /// if the poller stops in the middle of a burst.
     pub receives_held: Option<u32>,
-    /// Send slots of a poller, for all of its connections.
+    /// Number of send slots of a poller, for all its connections.
     pub send_slots: Option<u32>,
-    /// Work requests that one connection may have in its send queue.
+    /// Maximum number of work requests in a connection's send queue.
     pub send_queue_depth: Option<u32>,
-    /// One send in this many asks for a completion: at most half of the send queue's depth.
+    /// One send in this many is signaled. At most half of the send queue's depth.
     pub signal_interval: Option<u32>,
-    /// Bytes up to which a frame travels inside its work request: 0 for never.
+    /// Maximum length in bytes of a frame that is sent inline in its work request. 0: never inline.
     pub max_inline_len: Option<usize>,
 }
 
-/// What one poller is made of: [`Limits`] and the numbers that nobody outside needs to know.
+/// The numbers of one poller: [`Limits`], and numbers that are not published.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) limits: Limits,
-    /// Entries of the shared receive queue: every receive slot may be posted at a time.
+    /// Entries of the shared receive queue. All receive slots may be posted at the same time.
     pub(crate) srq_depth: u32,
-    /// The shared receive queue's alarm: fewer receives than this are left.
+    /// The limit of the shared receive queue: the device raises an event when fewer receives are
+    /// left.
     pub(crate) srq_limit: u32,
-    /// Receives posted with one doorbell.
+    /// Number of receives posted with one doorbell.
     pub(crate) refill_batch: u32,
-    /// Completions taken in one poll.
+    /// Maximum number of completions per poll.
     pub(crate) poll_batch: u32,
 }
 
-/// A frame's slot begins on a cache line of its own.
+/// Slots are aligned to cache lines.
 const SLOT_ALIGN: usize = 64;
 
-/// Receives that are kept posted for one poller at most, unless there are so many connections that
-/// each could not have its few. With 4 KiB messages: 4.25 MiB.
+/// Maximum number of receives posted for one poller, unless there are so many connections that they
+/// need more for their minimum. With 4 KiB messages: 4.25 MiB.
 const MAX_RECEIVES_POSTED: u32 = 1024;
 
-/// Receives for each connection at least: one for a credit frame of the peer, one for a call (the
-/// core promises these two), and two to grow.
+/// Minimum number of receives for each connection: one for the peer's credit frame and one for a
+/// call (the core promises these two), and two so that the window can grow.
 const MIN_RECEIVES_PER_CONNECTION: u32 = 4;
 
-/// Send slots of one poller at most: frames above the inline size wait in them for their
-/// completion, which is a network round trip, and small ones only while they are written.
+/// Maximum number of send slots of a poller. A frame above the inline size occupies a slot until
+/// its completion, which takes a network round trip; a smaller frame only while it is written.
 const MAX_SEND_SLOTS: u32 = 1024;
 
-/// The fewest send slots: a batch of received requests can be answered in one turn.
+/// Minimum number of send slots, so a batch of received requests can be answered in one turn.
 const MIN_SEND_SLOTS: u32 = 64;
 
-/// One completion for this many sends: its cost is then lost beside theirs, and the send queue is
-/// still short.
+/// One completion for this many sends. The cost of the completion is then negligible, and the send
+/// queue can still be short.
 const SIGNAL_INTERVAL: u32 = 32;
 
-/// Receives posted with one doorbell: enough that the doorbell is cheap for each, few enough to
-/// fit between two frames.
+/// Number of receives posted with one doorbell: large enough to make the doorbell's cost per
+/// receive small, small enough to post them between two frames.
 const REFILL_BATCH: u32 = 16;
 
-/// Completions taken in one poll: enough to share the poll's cost, few enough that the first
-/// frame's answer does not wait long for the last frame's arrival.
+/// Maximum number of completions per poll: large enough to share the cost of the poll, small enough
+/// that the response to the first frame does not wait long for the last one.
 const POLL_BATCH: u32 = 32;
 
-/// Bytes up to which a frame is copied into its work request, where the device can: what costs less
-/// to copy than to keep a slot and to signal for it.
+/// Maximum length in bytes of a frame that is copied into its work request, if the device supports
+/// it. Up to this length, copying is cheaper than keeping a slot until a signaled completion.
 const MAX_INLINE_LEN: usize = 256;
 
 impl Plan {
-    /// Derives all numbers, and refuses what the device cannot do, naming the setting to change.
+    /// Derives all numbers.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error that names the setting to change if the device cannot provide them.
     pub(crate) fn new(
         device: &str,
         intents: &Intents,
@@ -100,16 +103,16 @@ impl Plan {
             .ok_or_else(|| does_not_fit("max_message_len", usize::MAX as u64, "it is too long"))?;
 
         let interval = sizing.signal_interval.unwrap_or(SIGNAL_INTERVAL).max(1);
-        // Every call in flight may have a frame queued, beside one credit frame and a cancellation.
-        // Places come back an interval at a time, and while one interval's completion is under way
-        // the next one fills: twice the interval on top.
+        // Every call in flight may have a frame queued, in addition to one credit frame and one
+        // cancellation. Entries are freed one interval at a time, and the next interval fills while
+        // the completion of the previous one is in flight: add twice the interval.
         let queue_depth = sizing.send_queue_depth.unwrap_or_else(|| {
             max_in_flight
                 .saturating_add(2 * interval + 2)
                 .checked_next_power_of_two()
                 .unwrap_or(u32::MAX)
         });
-        // A queue whose places are all taken by unsignaled sends would be stuck for ever.
+        // If unsignaled sends took all entries of the queue, it would be stuck forever.
         if interval > queue_depth / 2 {
             return Err(does_not_fit(
                 "signal_interval",
@@ -126,14 +129,14 @@ impl Plan {
             });
         }
         let deepest_srq = (attributes.max_srq_wr as u64).min(u32::MAX.into());
-        // Half of it: the device's queues may have to be locked, too.
+        // Half of it, because the device's queues may have to be locked too.
         let lockable = (attributes.max_locked_len / 2) as u64;
         let send_slots = |receives: &Receives| match sizing.send_slots {
             Some(slots) => slots.max(1),
             None => {
                 let wanted = frames_under_way(connections, max_in_flight)
                     .clamp(MIN_SEND_SLOTS, MAX_SEND_SLOTS);
-                // Where receives had to give way, these do so with them.
+                // If the number of receives was reduced, reduce the send slots too.
                 match receives.posted < receives.wanted {
                     true => wanted.min(receives.posted.max(MIN_SEND_SLOTS)),
                     false => wanted,
@@ -184,7 +187,8 @@ impl Plan {
             let refused = does_not_fit("max_memory", max_memory, reason);
             return Err(with_advice(refused, most, "max_message_len"));
         }
-        // A flush completes unsignaled sends too, so every place of every queue may need an entry.
+        // A flush also completes unsignaled sends, so every entry of every queue may need a
+        // completion entry.
         let completions = |connections: u32| {
             u64::from(connections) * u64::from(queue_depth) + receives_for(connections).srq_depth()
         };
@@ -207,13 +211,14 @@ impl Plan {
         let slack = held.saturating_sub(reserved);
         let refill_batch = REFILL_BATCH.min(slack / 4).max(1);
         let poll_batch = POLL_BATCH.min(slack / 2).max(1);
-        // An idle poller has `posted + held` in the queue. The alarm comes when three quarters of
-        // `posted`, and as many as the reserve, have been used and not posted again.
+        // An idle poller has `posted + held` receives in the queue. The limit is reached when three
+        // quarters of `posted` and a number equal to the reserve have been used and not posted
+        // again.
         let srq_limit = slack.saturating_add(posted / 4).max(1);
         let slots = sum([posted, reserved, held, send_slots], "send_slots")?;
 
         let registered = u64::from(slots).saturating_mul(slot_len as u64);
-        // Setting, its value, what that needs, what there is, of what.
+        // Setting, its value, the amount it needs, the available amount, and the unit of both.
         let checks: [(&'static str, u64, u64, u64, &str); 3] = [
             (
                 "connections",
@@ -278,7 +283,7 @@ impl Plan {
                 send_slots,
                 send_queue_depth: queue_depth,
                 signal_interval: interval,
-                // Within `deepest_cq`, and so is `srq_depth`: 32 bits.
+                // Fits in 32 bits: at most `deepest_cq`. The same holds for `srq_depth`.
                 completion_queue_depth: completions(connections) as u32,
                 max_connections: connections,
                 max_in_flight,
@@ -293,8 +298,8 @@ impl Plan {
         })
     }
 
-    /// The plan for the lane of one device: its name and address, and what may differ between
-    /// lanes since it is nobody's concern outside of the lane.
+    /// Returns the plan for the lane of one device: sets its name and address, and the numbers that
+    /// may differ between lanes because they do not matter outside the lane.
     pub(crate) fn on(&self, device: &str, address: String, attributes: &DeviceAttributes) -> Self {
         let mut plan = self.clone();
         let limits = &mut plan.limits;
@@ -311,18 +316,18 @@ impl Plan {
     }
 }
 
-/// Receive slots of one poller, by their purpose.
+/// Receive slots of one poller, by purpose.
 struct Receives {
     posted: u32,
     reserved: u32,
     held: u32,
-    /// What `posted` would be on a device without limits.
+    /// The number `posted` would have on a device without limits.
     wanted: u32,
 }
 
 impl Receives {
-    /// What is derived gives way until it fits, as far as each connection still has its few; what an
-    /// expert says does not.
+    /// Determines the number of receives. A derived number is reduced until it fits, but not below
+    /// the minimum of each connection. A number set by an expert is not reduced.
     fn of(
         connections: u32,
         max_in_flight: u32,
@@ -332,8 +337,8 @@ impl Receives {
         if let Some(posted) = sizing.receives_posted {
             return Self::around(posted.max(1), sizing);
         }
-        // All that the clients may have under way, as far as that is a sensible amount of memory:
-        // the credits are made to fit what is posted.
+        // All frames that the clients may have in flight, up to a reasonable amount of memory. The
+        // credits are limited to what is posted.
         let least = connections
             .saturating_mul(MIN_RECEIVES_PER_CONNECTION)
             .max(1);
@@ -348,11 +353,11 @@ impl Receives {
     }
 
     fn around(posted: u32, sizing: &Sizing) -> Self {
-        // A quarter, as it is posted when three quarters have been used up: the peers may then use
-        // as much again as they had just used before the alarm comes a second time.
+        // A quarter, because the reserve is posted when three quarters have been used: before the
+        // next event, the peers may then use as many receives as they used before this one.
         let reserved = sizing.receives_reserved.unwrap_or((posted / 4).max(1));
-        // One batch in the driver's hands, two batches that wait to be posted again, and as many as
-        // the reserve: see `receive_queue` for why no frame then finds the queue empty.
+        // One batch owned by the driver, two batches that wait to be posted again, and as many as
+        // the reserve. `receive_queue` explains why no frame then finds the queue empty.
         let held = sizing
             .receives_held
             .unwrap_or_else(|| reserved.saturating_add(POLL_BATCH + 2 * REFILL_BATCH))
@@ -365,23 +370,25 @@ impl Receives {
         }
     }
 
-    /// Every receive slot may be posted at a time.
+    /// Returns the depth of the shared receive queue, in which all receive slots may be posted at
+    /// once.
     fn srq_depth(&self) -> u64 {
         u64::from(self.posted) + u64::from(self.reserved) + u64::from(self.held)
     }
 }
 
-/// All calls that the connections may have under way, and a credit frame of each.
+/// Returns the number of calls that the connections may have in flight, plus a credit frame for
+/// each connection.
 fn frames_under_way(connections: u32, max_in_flight: u32) -> u32 {
     connections.saturating_mul(max_in_flight.saturating_add(1))
 }
 
-/// The largest of the numbers from 1 to `most` that fit, of which there is none above one that does
-/// not; 0 if none does.
+/// Returns the largest number from 1 to `most` for which `fits` is true, or 0 if there is none.
+/// `fits` must be monotonic: once false, it is false for all larger numbers.
 fn largest(most: u32, fits: impl Fn(u32) -> bool) -> u32 {
     let (mut fitting, mut end) = (0, most);
     while fitting < end {
-        // Rounded up, so that it is above what is known to fit.
+        // Rounded up, so `middle` is larger than the largest number that is known to fit.
         let middle = fitting + (end - fitting).div_ceil(2);
         if fits(middle) {
             fitting = middle;
@@ -431,7 +438,8 @@ fn too_much(
     does_not_fit(setting, value.into(), reason)
 }
 
-/// Says with how many connections it would fit; with none, what else to lower.
+/// Adds the number of connections that would fit or, if not even one fits, another setting to
+/// lower.
 fn with_advice(mut refused: FabricError, most: u32, instead: &str) -> FabricError {
     if let FabricError::Intent { reason, .. } = &mut refused {
         reason.push_str(&match most {
@@ -456,7 +464,7 @@ mod tests {
 
     use super::*;
 
-    /// A device that can do more than anybody asks for here.
+    /// Returns the attributes of a device that exceeds all requirements of these tests.
     fn device() -> DeviceAttributes {
         DeviceAttributes {
             max_qp: 1 << 16,
@@ -543,7 +551,7 @@ mod tests {
         assert!(said.contains("'soft'"), "{said}");
     }
 
-    /// The number of connections that a refusal says would fit.
+    /// Returns the number of connections that would fit according to the error.
     fn would_fit(error: &FabricError) -> u32 {
         let FabricError::Intent {
             setting: "connections",
@@ -656,7 +664,7 @@ mod tests {
                 Plan::new("mlx5_0", &Intents::default(), &Sizing::default(), &device).unwrap();
             let limits = &plan.limits;
             assert!(limits.registered_len() <= lockable / 2, "{limits}");
-            // As much as fits: a few slots more would not.
+            // The limit is used up: a few more slots would not fit.
             assert!(
                 limits.registered_len() + 8 * limits.slot_len > lockable / 2,
                 "{limits}"
@@ -667,7 +675,7 @@ mod tests {
             );
             assert!(limits.clamped[0].contains("may be locked"), "{limits}");
         }
-        // What each connection needs is kept: the device will say that it is too much.
+        // The minimum for each connection is kept: registering the memory will fail on the device.
         let device = DeviceAttributes {
             max_locked_len: 64 << 10,
             ..device()
@@ -696,7 +704,7 @@ mod tests {
             let limits = with(max_memory).unwrap();
             let registered = limits.registered_len() as u64;
             assert!(registered <= max_memory, "{limits}");
-            // As much as fits.
+            // The limit is used up: a few more slots would not fit.
             assert!(
                 registered + 8 * limits.slot_len as u64 > max_memory,
                 "{limits}"
@@ -719,14 +727,14 @@ mod tests {
             reason.contains("64 connections, with messages of up to 4096 bytes"),
             "{reason}"
         );
-        // What it says is enough, and no less is.
+        // The amount in the message is sufficient, and one byte less is not.
         let needed: u64 = reason
             .split(' ')
             .find_map(|word| word.parse().ok().filter(|&number| number > 1_000_000))
             .unwrap();
         assert_eq!(with(needed).unwrap().registered_len() as u64, needed);
         assert!(with(needed - 1).is_err());
-        // The number of connections that would fit does.
+        // The number of connections in the message fits.
         let fewer: Vec<u32> = reason
             .split(' ')
             .filter_map(|word| word.parse().ok())
@@ -742,8 +750,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is asked for: it is refused, or every relation holds that the rest of the crate
-        /// relies on.
+        /// For any intents and sizing: either an error is returned, or all relations hold that the
+        /// rest of the crate relies on.
         #[test]
         fn every_plan_keeps_its_relations(
             max_message_len in 0usize..1 << 20,
@@ -770,13 +778,13 @@ mod tests {
                 prop_assert!(limits.max_message_len() >= max_message_len);
                 prop_assert!(plan.poll_batch >= 1 && plan.refill_batch >= 1);
                 prop_assert!(limits.registered_len() as u64 <= max_memory.unwrap_or(u64::MAX));
-                // What no burst can outrun: see `receive_queue`.
+                // Required so that no burst empties the queue; see `receive_queue`.
                 prop_assert!(
                     receives_held.is_some()
                         || limits.receives_held
                             >= limits.receives_reserved + 2 * plan.refill_batch
                 );
-                // An idle queue is above its alarm.
+                // An idle queue is above its limit.
                 prop_assert!(plan.srq_limit <= limits.receives_posted + limits.receives_held);
                 prop_assert!(
                     plan.srq_depth

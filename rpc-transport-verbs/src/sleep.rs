@@ -1,14 +1,15 @@
-//! A poller's sleep: one set of files, of its lanes' completion channels and of its alarm.
+//! How a poller sleeps: on one epoll set with the completion channels of its lanes and its alarm.
 //!
 //! ```text
-//!   arm:   each lane's completion queue      ── what the device completes from now on raises an event
-//!   poll:  finds what came before, or nothing
+//!   arm:   each lane's completion queue      ── from now on, a completion raises an event
+//!   poll:  finds earlier completions, or nothing
 //!   wait:  ┌ completion channel of each lane ◄─ the device, a peer of the software device, its engine
 //!          └ alarm ◄─────────────────────────── wakers; notices of the control and event threads
 //! ```
 //!
-//! Nothing here is on the way of a call while the poller is awake: it arms when it has looked for long
-//! enough, as its [`Waiting`](rpc_core::limits::Waiting) says.
+//! None of this is on the path of a call while the poller is awake. The poller arms the queues only
+//! after it has polled without result for as long as its [`Waiting`](rpc_core::limits::Waiting)
+//! mode says.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -23,18 +24,18 @@ use crate::alarm::Alarm;
 use crate::lane::Lane;
 use crate::transport::VerbsTransport;
 
-/// How long a poller sleeps at most while a connection is being closed: its steps are taken by polls
-/// and have time limits, the shortest of 20 ms.
+/// Maximum sleep while a connection is being closed: polls drive the steps of closing, and the
+/// shortest time limit of a step is 20 ms.
 const NAP: Duration = Duration::from_millis(1);
 
-/// Names the alarm among the files; lanes have their numbers.
+/// The alarm's key in the epoll set. The key of a completion channel is its lane's number.
 const ALARM: u64 = u64::MAX;
 
-/// Files that are seen readable at a time. Those of more lanes than this are seen the next time.
+/// Maximum number of events per wait. If more files are readable, the next wait returns the others.
 const AT_A_TIME: usize = 8;
 type Space = [MaybeUninit<epoll::Event>; AT_A_TIME];
 
-/// What a poller waits for.
+/// The files on which a poller sleeps.
 pub(crate) struct Sleep {
     pub(crate) alarm: Arc<Alarm>,
     files: OwnedFd,
@@ -57,15 +58,16 @@ impl Sleep {
         Ok(Self { alarm, files })
     }
 
-    /// What is readable, as soon as anything is, or nothing after `timeout`.
+    /// Returns the readable files as soon as there are any, or nothing after `timeout`.
     fn wait<'a>(&self, space: &'a mut Space, timeout: Option<Duration>) -> &'a [epoll::Event] {
-        // More time than fits is for ever.
+        // A timeout that is too long to convert means no timeout.
         let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
         match epoll::wait(&self.files, space, timeout.as_ref()) {
             Ok((ready, _)) => ready,
             Err(Errno::INTR) => &[],
             Err(error) => {
-                // Nothing that this process does makes a wait fail; but it must not spin.
+                // This process does nothing that makes a wait fail, but in case it does, do not
+                // spin.
                 tracing::error!(%error, "a poller cannot sleep as it should");
                 std::thread::sleep(NAP);
                 &[]
@@ -81,13 +83,13 @@ impl VerbsTransport {
             is_armed &= lane.arm();
         }
         if !is_armed {
-            // It has to go on polling, which is how it will hear why.
+            // Stay awake and poll: polling reports the error.
             self.sleep.alarm.ring();
         }
     }
 
     pub(crate) fn sleep(&mut self, timeout: Option<Duration>) {
-        // The poll after arming may have brought a lane its first connection.
+        // The poll after arming may have added the first connection of a lane.
         if self.lanes().any(|lane| !lane.is_armed && !lane.is_idle) {
             return;
         }
@@ -108,7 +110,8 @@ impl VerbsTransport {
         }
     }
 
-    /// One wait, and what was readable is taken: whether that is something to wake up for.
+    /// Waits once and drains the files that were readable. Returns true if the poller has to wake
+    /// up.
     fn is_woken_within(&mut self, timeout: Option<Duration>) -> bool {
         let mut is_woken = false;
         let mut space: Space = [const { MaybeUninit::uninit() }; AT_A_TIME];
@@ -118,7 +121,7 @@ impl VerbsTransport {
                     self.sleep.alarm.turn_off();
                     is_woken = true;
                 }
-                // Lanes are numbered in 32 bits.
+                // A lane's number has 32 bits.
                 number => {
                     let lane = self.lane(number as u32);
                     is_woken |= lane.is_some_and(|lane| lane.take_completion_events());
@@ -128,7 +131,7 @@ impl VerbsTransport {
         is_woken
     }
 
-    /// Whether a sleep would end now, for a simulation.
+    /// Returns true if a sleep would end now. For simulations.
     #[cfg(feature = "test-util")]
     pub(crate) fn is_woken(&mut self) -> bool {
         let is_kept_awake =
@@ -138,10 +141,10 @@ impl VerbsTransport {
 }
 
 impl Lane {
-    /// Whether what comes from now on, if anything may come at all, will end a sleep.
+    /// Arms the completion queue. Returns true if every later completion will end a sleep.
     fn arm(&mut self) -> bool {
         if self.is_idle {
-            // A notice brings its next connection.
+            // Nothing to arm: a notice will add the lane's next connection.
             self.is_armed = false;
             return true;
         }
@@ -153,7 +156,7 @@ impl Lane {
         self.is_armed
     }
 
-    /// Takes all events of the lane's completion queue: whether there was one.
+    /// Drains the events of the lane's completion queue. Returns true if there was one.
     fn take_completion_events(&mut self) -> bool {
         let Some(channel) = &self.channel else {
             return false;
@@ -164,7 +167,7 @@ impl Lane {
                 Ok(Some(_)) => is_any = true,
                 Ok(None) => return is_any,
                 Err(error) => {
-                    // The poll that follows finds out what has become of the device.
+                    // The next poll determines whether the device has failed.
                     tracing::debug!(%error, lane = self.number, "a completion channel has failed");
                     return true;
                 }

@@ -1,4 +1,5 @@
-//! What this machine's devices can do, and which of them [`Device::best`](crate::Device::best) takes.
+//! Lists this machine's devices with their attributes, and determines which one
+//! [`Device::best`](crate::Device::best) opens.
 
 use std::fmt;
 
@@ -8,47 +9,50 @@ use crate::verbs::{
     AddressWish, Context, DeviceAttributes, GidEntry, OpenError, PortAddress, PortAttributes,
 };
 
-/// The software device, which is there everywhere.
+/// The name of the software device, which exists on every machine.
 pub(crate) const SOFT: &str = "soft";
 
-/// The devices of this machine: RDMA devices in the order of the system, then `soft`. Prints itself.
+/// The devices of this machine: RDMA devices in the order of the system, then `soft`. Its `Display`
+/// output is a readable report.
 #[derive(Debug)]
 pub struct Survey {
-    /// Each device, looked at as it would be when it is used.
+    /// The devices, each examined as it would be when it is opened for use.
     pub devices: Vec<SurveyedDevice>,
-    /// What the environment variable `VERBLINE_DEVICE` names, which `Device::best` then opens.
+    /// The value of the environment variable `VERBLINE_DEVICE`, if set. `Device::best` then opens
+    /// the devices it names.
     pub named: Option<String>,
 }
 
-/// One device, and whether it can be used.
+/// A device, and whether it can be used.
 #[derive(Debug)]
 pub struct SurveyedDevice {
-    /// Its name.
+    /// The device's name.
     pub name: String,
-    /// What it can do, if it could be opened.
+    /// The device's attributes, if it could be opened.
     pub attributes: Option<DeviceAttributes>,
-    /// Its ports, from 1, if it could be opened.
+    /// The device's ports, counted from 1, if it could be opened.
     pub ports: Vec<SurveyedPort>,
-    /// Where it would send from; or why it cannot be used, in one sentence.
+    /// The address it would send from, or a sentence that says why it cannot be used.
     pub verdict: Result<PortAddress, String>,
 }
 
-/// One port of a device.
+/// A port of a device.
 #[derive(Debug)]
 pub struct SurveyedPort {
-    /// From 1.
+    /// The port's number, counted from 1.
     pub number: u8,
-    /// What it says of itself.
+    /// The port's attributes.
     pub attributes: PortAttributes,
-    /// The addresses that it can send from.
+    /// The addresses that the port can send from.
     pub gids: Vec<GidEntry>,
 }
 
 impl Survey {
-    /// Looks at every device, by opening it. Takes some milliseconds for each.
+    /// Examines every device by opening it. Takes some milliseconds for each device.
     pub(crate) fn take() -> Self {
-        // The library's order is the one that users see elsewhere (ibv_devices). Without the library
-        // there are the kernel's, each of which says that the library is missing.
+        // Use the library's order, which users also see elsewhere (ibv_devices). Without the
+        // library, list the kernel's devices; opening one of them then fails with an error that
+        // says that the library is missing.
         let mut names = provider::rdma_device_names().unwrap_or_default();
         for name in provider::kernel_device_names() {
             if !names.contains(&name) {
@@ -65,8 +69,8 @@ impl Survey {
         }
     }
 
-    /// The one that `Device::best` takes first, unless the environment names another: the first that
-    /// can be used.
+    /// Returns the first usable device, which `Device::best` opens first unless the environment
+    /// variable names another.
     #[must_use]
     pub fn best(&self) -> Option<&SurveyedDevice> {
         self.devices.iter().find(|device| device.verdict.is_ok())
@@ -92,7 +96,7 @@ impl SurveyedDevice {
         let attributes = context.query_device();
         self.attributes = Some(attributes);
         for number in 1..=attributes.port_count {
-            // A port that does not answer shows in the verdict.
+            // The verdict reports a port that cannot be queried.
             if let Ok(port) = context.query_port(number) {
                 self.ports.push(SurveyedPort {
                     number,
@@ -110,7 +114,7 @@ impl SurveyedDevice {
         };
     }
 
-    /// Whether it is the software device.
+    /// Returns true if this is the software device.
     #[must_use]
     pub fn is_soft(&self) -> bool {
         self.name == SOFT
@@ -182,12 +186,12 @@ impl fmt::Display for SurveyedDevice {
     }
 }
 
-/// The most bytes of something. Some devices say the largest number that there is.
+/// A maximum length in bytes. Some devices report the largest possible number.
 struct Gibibytes(usize);
 
 impl fmt::Display for Gibibytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        /// More than any machine has: 1 PiB.
+        /// 1 PiB, more than any machine has.
         const ENDLESS: usize = 1 << 50;
         if self.0 >= ENDLESS {
             return f.write_str("any length");
@@ -228,22 +232,22 @@ impl SurveyedPort {
     }
 }
 
-/// What the environment names, if it names anything.
+/// Returns the value of the environment variable, if it is set and not empty.
 pub(crate) fn named_by_environment() -> Option<String> {
     std::env::var(DEVICE_VARIABLE)
         .ok()
         .filter(|names| !names.is_empty())
 }
 
-/// Whether an RDMA device is meant: one that the kernel lists, or that drivers name so, and which may
-/// well be there on another host.
+/// Returns true if the name is the name of an RDMA device: the kernel lists it, or a driver would
+/// name a device so, possibly on another host.
 pub(crate) fn is_rdma_name(name: &str) -> bool {
-    /// The drivers of rdma-core, by how they name their devices.
+    /// The prefixes with which the drivers of rdma-core name their devices.
     const DRIVERS: [&str; 14] = [
         "mlx4_", "mlx5_", "rxe", "siw", "irdma", "bnxt_re", "efa", "hns_", "hfi1_", "qedr",
         "cxgb4_", "erdma", "mana_", "ionic_",
     ];
-    /// The persistent names that udev gives, by what they are made from.
+    /// The prefixes of the persistent names that udev assigns.
     const UDEV: [&str; 3] = ["rocep", "ibp", "iwp"];
     let is_named_so = |prefix: &&str| {
         name.strip_prefix(*prefix)
@@ -255,14 +259,14 @@ pub(crate) fn is_rdma_name(name: &str) -> bool {
         || DRIVERS.iter().chain(&UDEV).any(is_named_so)
 }
 
-/// What this build and this machine have, for a sentence.
+/// Returns the device names available in this build on this machine, for an error message.
 pub(crate) fn known_names() -> String {
     let mut names = provider::rdma_device_names().unwrap_or_default();
     names.push(SOFT.to_owned());
     names.join(", ")
 }
 
-/// Whether an error means that this build lacks kernel verbs.
+/// Returns true if an error means that this build lacks the feature `rdma`.
 pub(crate) fn lacks_feature(name: &str, error: &OpenError) -> bool {
     cfg!(not(feature = "rdma"))
         && is_rdma_name(name)

@@ -1,4 +1,4 @@
-//! The data path outwards: reserve, send, flush.
+//! The send path: reserve, send, flush.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ impl Lane {
         if len > limit {
             return Err(ReserveError::TooLong { len, limit });
         }
-        // The place first: a slot taken for a full queue would have to go back.
+        // Reserve the entry first: if the queue is full, no slot has to be put back.
         let free = connection.queue_pair.send_slots_free();
         if !connection.sends.reserve(free) {
             return Err(ReserveError::NoSlot);
@@ -31,7 +31,7 @@ impl Lane {
         match self.pool.take_send() {
             Some(slot) => Ok(SendBuf {
                 slot,
-                // At most a slot's length, which has 32 bits.
+                // Fits in 32 bits, as a slot's length does.
                 len: len as u32,
                 connection: id,
             }),
@@ -74,7 +74,7 @@ impl Lane {
         }
     }
 
-    /// One doorbell for each connection with a chain.
+    /// Posts the chain of each connection that has one, with one doorbell per connection.
     #[inline]
     pub(crate) fn flush_chains(&mut self) {
         while let Some(index) = self.dirty.pop() {
@@ -85,12 +85,12 @@ impl Lane {
         }
     }
 
-    /// Gives a connection's chain to the device.
+    /// Posts a connection's chain to the device.
     pub(crate) fn ring(&mut self, index: u32) {
         let Some((_, connection)) = self.connections.at(index) else {
             return;
         };
-        // A chain that was full has been rung before the turn's flush.
+        // A full chain has already been posted, before this flush.
         if connection.sends.is_empty() {
             return;
         }
@@ -106,8 +106,8 @@ impl Lane {
         self.tally.sends.add(count as u64);
         self.tally.doorbells.add(1);
         if let Err(error) = posted {
-            // Frames behind the refused one would leave a gap that the peer cannot see, so the
-            // connection ends; what was not posted goes back to the pool.
+            // Frames after the rejected one would leave a gap that the peer cannot detect, so close
+            // the connection. The requests that were not posted go back to the pool.
             let failure = PostFailure {
                 qp_num: connection.queue_pair.qp_num(),
                 source: error,

@@ -1,7 +1,7 @@
-//! [`VerbsTransport`]: a poller's lanes, and the face that the driver sees.
+//! [`VerbsTransport`]: a poller's lanes, and the interface that the driver uses.
 //!
-//! Whatever it is asked goes to one [`Lane`]: that of the connection, or of the buffer. Only what
-//! concerns all of them, polling and flushing, goes to each in turn.
+//! Most operations go to one [`Lane`]: the lane of the connection or the buffer. Only polling and
+//! flushing go to each lane in turn.
 
 use std::fmt;
 use std::sync::Arc;
@@ -21,23 +21,23 @@ use crate::meter::TransportMeter;
 use crate::sleep::Sleep;
 use crate::verbs::Slot;
 
-/// A poller's way to its peers: one lane for each device, with its own context, registration,
+/// A poller's transport: one lane for each device, each with its own context, memory region,
 /// completion queue and shared receive queue, and a queue pair for each connection.
 ///
-/// Opened by [`Device`](crate::Device) through [`Fabric::open`](rpc_core::transport::Fabric::open);
-/// used by one thread. See [`Transport`] for the order of the calls.
+/// Opened by [`Device`](crate::Device) through [`Fabric::open`](rpc_core::transport::Fabric::open),
+/// and used by one thread. See [`Transport`] for the order of the calls.
 pub struct VerbsTransport {
-    /// Apart from the others, so that with one device nothing is looked up.
+    /// The first lane, in its own field so that no lookup is needed with one device.
     first: Lane,
     others: Box<[Lane]>,
-    /// The bits of a connection's index that name its lane.
+    /// The bits of a connection's index that contain the lane's number.
     lane_mask: u32,
-    /// What holds for every lane.
+    /// Limits that hold for every lane.
     limits: Limits,
     pub(crate) sleep: Sleep,
 }
 
-/// A send slot in hand: exactly as long as was reserved.
+/// A send slot owned by the driver. Its length is exactly the reserved length.
 #[derive(Debug)]
 pub struct SendBuf {
     pub(crate) slot: Slot,
@@ -52,12 +52,12 @@ impl AsMut<[u8]> for SendBuf {
     }
 }
 
-/// A receive slot in hand: its bytes are the frame.
+/// A receive slot owned by the driver. Its bytes are the frame.
 #[derive(Debug)]
 pub struct RecvBuf {
     pub(crate) slot: Slot,
     pub(crate) len: u32,
-    /// Whose shared receive queue the slot goes back to.
+    /// The number of the lane to whose shared receive queue the slot returns.
     pub(crate) lane: u32,
 }
 
@@ -69,7 +69,7 @@ impl AsRef<[u8]> for RecvBuf {
 }
 
 impl VerbsTransport {
-    /// Puts lanes together whose numbers are their order.
+    /// Combines lanes, whose numbers are their indexes.
     pub(crate) fn new(first: Lane, others: Vec<Lane>, limits: Limits, sleep: Sleep) -> Self {
         let lane_mask = first.connections.lane_mask();
         Self {
@@ -81,21 +81,23 @@ impl VerbsTransport {
         }
     }
 
-    /// Where every slot is at this moment, of all lanes together. Their sum is
-    /// [`Limits::slots`] for each device. Off the data path.
+    /// Returns how many slots are in each state now, summed over all lanes. The total is
+    /// [`Limits::slots`] for each device. Not for the data path.
     #[must_use]
     pub fn slots_by_place(&self) -> SlotsByPlace {
         self.lanes().map(Lane::slots_by_place).sum()
     }
 
-    /// How often a shared receive queue's limit was armed: once for each device at the beginning,
-    /// and again after each event that had a reserve to post, or after the reserve was given back.
+    /// Returns how often the limit of a shared receive queue was armed: once for each device at
+    /// startup, and again after each event for which there was a reserve to post, or after slots
+    /// were returned to the reserve.
     #[must_use]
     pub fn limit_armings(&self) -> u64 {
         self.lanes().map(Lane::limit_armings).sum()
     }
 
-    /// Completions that named nothing any more and were ignored.
+    /// Returns the number of ignored completions, which matched no outstanding request or
+    /// connection.
     #[must_use]
     pub fn stale_completions(&self) -> u64 {
         self.lanes().map(|lane| lane.tally.stale.get()).sum()
@@ -105,7 +107,7 @@ impl VerbsTransport {
         Port::new(self.lanes().map(Lane::port).collect())
     }
 
-    /// All lanes, in the order of their devices.
+    /// Returns all lanes, in the order of their devices.
     pub(crate) fn lanes(&self) -> impl Iterator<Item = &Lane> {
         std::iter::once(&self.first).chain(&self.others)
     }
@@ -114,7 +116,7 @@ impl VerbsTransport {
         std::iter::once(&mut self.first).chain(&mut self.others)
     }
 
-    // Out of line, so that with one device there is one comparison.
+    // Out of line: with one device, the caller only makes one comparison.
     #[inline(never)]
     fn flush_others(&mut self) {
         for lane in &mut self.others {
@@ -129,8 +131,8 @@ impl VerbsTransport {
         }
     }
 
-    /// The lane with this number; what is above the lane's bits is ignored, so that the index of a
-    /// connection will do.
+    /// Returns the lane with this number. Ignores the bits above the lane's number, so the index of
+    /// a connection can be passed.
     #[inline]
     pub(crate) fn lane(&mut self, number: u32) -> Option<&mut Lane> {
         match number & self.lane_mask {
@@ -205,7 +207,7 @@ impl Transport for VerbsTransport {
 
     #[inline]
     fn poll(&mut self, events: &mut Vec<Event<RecvBuf>>) {
-        // Each lane has its batch in every poll, so that a busy one cannot starve the others.
+        // Each lane polls one batch each time, so a busy lane cannot starve the others.
         self.first.poll_completions(events);
         if self.lane_mask != 0 {
             self.poll_others(events);

@@ -1,5 +1,5 @@
-//! A handler that awaits allocates nothing either: counted over all threads of a client and a server
-//! in one process, once both are warm.
+//! A handler that awaits does not allocate. The test counts allocations on all threads of a client
+//! and a server in one process, once both are warm.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::future::{Future, poll_fn};
@@ -15,22 +15,24 @@ use rpc_core::{
 };
 use rpc_transport_verbs::Device;
 
-/// The system's allocator, which counts what the process asks it for.
+/// The system's allocator, with a count of the process's allocations.
 struct Counting;
 
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 
-// SAFETY: every call is passed on to the system's allocator unchanged, so its guarantees are ours;
-// counting touches an atomic, and so neither allocates nor panics.
+// SAFETY: every call is passed on to the system's allocator unchanged, so its guarantees apply.
+// Counting only updates an atomic, so it neither allocates nor panics.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller's promise for `layout` is passed on.
+        // SAFETY: the caller upholds the contract of `GlobalAlloc::alloc` for `layout`, and
+        // `System.alloc` has the same contract.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: `memory` came from `alloc` above with this `layout`, as the caller promises.
+        // SAFETY: the caller passes `memory` from `alloc` above with the same `layout`, and
+        // `System` allocated it.
         unsafe { System.dealloc(memory, layout) }
     }
 }
@@ -51,7 +53,7 @@ const fn method(path: &'static str) -> MethodSpec {
 const HERE: MethodSpec = method("test.Await/WokenHere");
 const ELSEWHERE: MethodSpec = method("test.Await/WokenElsewhere");
 
-/// Wakes whoever leaves a waker here, from a thread of its own.
+/// Wakes the waker that a handler stores here, from a thread of its own.
 #[derive(Clone, Default)]
 struct Alarm(Arc<AlarmState>);
 
@@ -73,7 +75,7 @@ impl Alarm {
     }
 }
 
-/// Pending once, and woken as `arrange` arranges.
+/// Returns a future that is pending once and is woken as `arrange` arranges.
 fn once(arrange: impl Fn(&Waker)) -> impl Future<Output = ()> {
     let mut is_first = true;
     poll_fn(move |cx| {
@@ -131,7 +133,7 @@ fn a_handler_that_awaits_allocates_nothing_whoever_wakes_it() {
             }
         };
         call(500);
-        // A first sleep, of both pollers, makes room for its events.
+        // Both pollers sleep for the first time, which allocates room for their events.
         thread::sleep(Duration::from_millis(50));
         call(500);
         let before = ALLOCATIONS.load(Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! A method whose handler blocks its poller is found out, counted and named.
+//! A method whose handler blocks its poller is detected, counted and named.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -22,7 +22,7 @@ const fn method(path: &'static str) -> MethodSpec {
 const QUICK: MethodSpec = method("test.Sleepy/Quick");
 const SLEEPS: MethodSpec = method("test.Sleepy/Sleeps");
 
-/// Sleeps for as many milliseconds as it is asked to, on the poller's thread.
+/// Sleeps for the requested number of milliseconds, on the poller's thread.
 struct Sleepy;
 
 impl Service for Sleepy {
@@ -58,7 +58,8 @@ fn a_handler_that_sleeps_on_its_poller_is_counted_and_named() {
     for n in 0..1000 {
         call(&QUICK, n);
     }
-    // The watchdog may get no processor for long on a busy machine: it sees one of these.
+    // On a busy machine the watchdog may not run for a long time: it has to see one of these
+    // sleeps.
     let patience = Instant::now() + Duration::from_secs(60);
     let sleeps_seen = || {
         let blocked = server.blocked_methods();

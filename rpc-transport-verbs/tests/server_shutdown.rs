@@ -1,4 +1,4 @@
-//! A server that shuts down while calls are under way, with its own threads and over a device.
+//! Shuts down a server while calls are in flight, with its own threads and over a device.
 
 use std::future::pending;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,7 +21,7 @@ const WAIT: MethodSpec = MethodSpec::new(
     "uint64",
 );
 
-/// Waits for as many milliseconds as it is asked to, without blocking its poller; 0 is for ever.
+/// Waits for the requested number of milliseconds without blocking its poller. 0 means forever.
 struct Patient(mpsc::Sender<()>);
 
 impl Service for Patient {
@@ -57,8 +57,8 @@ impl Service for Patient {
     }
 }
 
-/// Shuts a server down while a call is at work that waits for so long; what becomes of that call, and
-/// of the next on the same connection.
+/// Shuts a server down while a call that waits `ms` milliseconds is in its handler. Returns the
+/// result of that call and of the next call on the same connection.
 fn shut_down(ms: u64, within: Shutdown) -> [Result<u64, CallError>; 2] {
     let (entered, enters) = mpsc::channel();
     let device = Device::open("soft").unwrap();
@@ -115,8 +115,8 @@ fn a_call_that_never_ends_is_answered_when_its_time_is_up() {
     assert!(error.to_string().contains("may have run"), "{error}");
 }
 
-/// A server is shut down and started again at the same address, over and over, while two threads call
-/// it through a shared channel: its clients are told in time, and every call finds a server.
+/// A server is shut down and restarted at the same address repeatedly, while two threads call it
+/// through a shared channel: clients are notified in time, and every call finds a server.
 #[test]
 fn restarts_fail_no_call_of_a_channel_that_waits_for_its_server() {
     let (entered, enters) = mpsc::channel();
@@ -143,7 +143,7 @@ fn restarts_fail_no_call_of_a_channel_that_waits_for_its_server() {
         })
     });
     for _ in 0..5 {
-        // Some calls have reached this server.
+        // Wait until some calls have reached this server.
         for _ in 0..20 {
             enters.recv().unwrap();
         }
@@ -152,7 +152,7 @@ fn restarts_fail_no_call_of_a_channel_that_waits_for_its_server() {
             close: Duration::from_secs(60),
         };
         server.shutdown_within(within).unwrap();
-        // What the server before has entered.
+        // Drop the entries that the previous server has left.
         while enters.try_recv().is_ok() {}
         server = start(&address);
     }

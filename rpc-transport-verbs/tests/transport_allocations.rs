@@ -1,4 +1,4 @@
-//! Nothing on the data path allocates: counted, once both sides are warm.
+//! Nothing on the data path allocates, once both sides are warm.
 
 mod transport_harness;
 
@@ -10,24 +10,26 @@ use rpc_core::transport::{ConnectionId, Event, Transport};
 use rpc_transport_verbs::{RecvBuf, Sizing, VerbsTransport};
 use transport_harness::Rig;
 
-/// The system's allocator, which counts what this thread asks it for.
+/// The system's allocator, with a count of this thread's allocations.
 struct Counting;
 
 thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
 }
 
-// SAFETY: every call is passed on to the system's allocator unchanged, so its guarantees are ours;
-// counting touches a thread-local without a destructor, and so neither allocates nor panics.
+// SAFETY: every call is passed on to the system's allocator unchanged, so its guarantees apply.
+// Counting only updates a thread-local without a destructor, so it neither allocates nor panics.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: the caller's promise for `layout` is passed on.
+        // SAFETY: the caller upholds the contract of `GlobalAlloc::alloc` for `layout`, and
+        // `System.alloc` has the same contract.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: `memory` came from `alloc` above with this `layout`, as the caller promises.
+        // SAFETY: the caller passes `memory` from `alloc` above with the same `layout`, and
+        // `System` allocated it.
         unsafe { System.dealloc(memory, layout) }
     }
 }
@@ -35,7 +37,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-/// Sends a window of frames, and receives all of them at the other side.
+/// Sends a window of frames and receives all of them on the other side.
 fn exchange(
     from: &mut VerbsTransport,
     connection: ConnectionId,
@@ -59,7 +61,7 @@ fn exchange(
                 to.release(buf);
             }
         }
-        // Its completions, for its slots.
+        // Poll the sender's completions to free its slots.
         from.poll(events);
         assert!(events.is_empty(), "nobody sends the other way");
     }

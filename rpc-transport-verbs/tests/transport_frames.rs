@@ -1,4 +1,4 @@
-//! Frames between two transports of one process: order, lengths, slots, signals, ends.
+//! Frames between two transports of one process: order, lengths, slots, signals, and closing.
 
 mod transport_harness;
 
@@ -49,8 +49,8 @@ fn each_core_is_given_the_others_session() {
     assert_eq!(rig.server.accepted[0].1.client_session, b"hello");
 }
 
-/// Lengths from 1 byte to a whole slot, inline and not, in windows of 32: all arrive, in order, and
-/// every slot is back when they have.
+/// Lengths from 1 byte to a whole slot, inline and not, in windows of 32: all frames arrive in
+/// order, and afterwards every slot is free again.
 #[test]
 fn a_thousand_frames_of_mixed_lengths_arrive_in_order() {
     let mut rig = Rig::new(&intents(4), &Sizing::default());
@@ -109,8 +109,9 @@ fn short_frames_need_few_signals_and_few_doorbells() {
     assert_eq!(counters.doorbells, 128, "chains of 8");
 }
 
-/// 64 connections share 128 slots. Each sends frames that are not inline, fewer than an interval,
-/// and falls silent: nothing but the end of its chain can bring its slots back.
+/// 64 connections share 128 slots. Each connection sends fewer frames than a signal interval, none
+/// of them inline, and then nothing more: only the signal at the end of its chain can free its
+/// slots.
 #[test]
 fn after_silence_every_slot_of_a_small_pool_is_back() {
     let sizing = Sizing {
@@ -149,7 +150,7 @@ fn after_silence_every_slot_of_a_small_pool_is_back() {
     assert_eq!(rig.server.transport.counters().rnr, 0);
 }
 
-/// A send queue with all places taken refuses, and takes again once completions have been polled.
+/// A full send queue rejects frames, and accepts them again once completions have been polled.
 #[test]
 fn a_full_send_queue_refuses_and_recovers() {
     let sizing = Sizing {
@@ -242,8 +243,8 @@ fn a_frame_is_limited_by_the_smaller_slot_of_both_sides() {
     assert_eq!(server.received[0].1, frame(3, limit));
 }
 
-/// Sends are under way, inline and not, when this side closes: they arrive, all slots come back,
-/// both sides are told, and the other connections live on.
+/// This side closes while sends are in flight, inline and not: they arrive, all slots are freed,
+/// both sides are notified, and the other connections stay open.
 #[test]
 fn closing_with_sends_in_flight_gives_every_slot_back() {
     let mut rig = Rig::new(&intents(4), &Sizing::default());
@@ -277,7 +278,7 @@ fn closing_with_sends_in_flight_gives_every_slot_back() {
     rig.client.assert_quiet_pool();
     rig.server.assert_quiet_pool();
 
-    // Its id names nothing any more, and nobody else lost anything.
+    // The id refers to no connection any more, and the other connections have lost nothing.
     assert_eq!(
         rig.client.transport.reserve(client, 1).unwrap_err(),
         ReserveError::Closed
@@ -291,7 +292,7 @@ fn closing_with_sends_in_flight_gives_every_slot_back() {
     });
 }
 
-/// A buffer that was reserved before the end of its connection is not lost after it.
+/// A buffer that was reserved before its connection closed is not lost afterwards.
 #[test]
 fn a_buffer_outlives_its_connection_without_loss() {
     let mut rig = Rig::new(&intents(4), &Sizing::default());
@@ -308,7 +309,7 @@ fn a_buffer_outlives_its_connection_without_loss() {
     rig.client.assert_quiet_pool();
 }
 
-/// Connections come and go, and indexes are used again under new ids.
+/// Connections are opened and closed, and indexes are reused under new ids.
 #[test]
 fn a_hundred_connections_one_after_another_lose_nothing() {
     let mut rig = Rig::new(&intents(2), &Sizing::default());
@@ -382,7 +383,7 @@ fn a_server_with_two_pollers_has_clients_on_both() {
     );
 }
 
-/// Dropping a transport is an end like any other for its peers.
+/// Dropping a transport closes its connections for their peers, like any other end.
 #[test]
 fn peers_of_a_dropped_transport_are_told() {
     let mut rig = Rig::new(&intents(4), &Sizing::default());

@@ -1,5 +1,5 @@
-//! What comes to a handshake port, and what a client meets at a port that is not one: each ends
-//! with a reason, and harms nobody.
+//! Invalid input at a handshake port, and clients that connect to something other than a server:
+//! each case ends with a reason and affects no other connection.
 
 mod transport_harness;
 
@@ -23,7 +23,7 @@ fn rig() -> Rig {
     Rig::new(&intents, &Sizing::default())
 }
 
-/// What a server says to these bytes, until it ends the socket.
+/// Sends these bytes to the server and returns what it sends until it closes the socket.
 fn answer_to(rig: &Rig, bytes: &[u8]) -> Vec<u8> {
     let mut stream = TcpStream::connect(rig.address()).unwrap();
     stream.write_all(bytes).unwrap();
@@ -37,7 +37,7 @@ fn read_to_end(stream: &mut TcpStream) -> Vec<u8> {
     answer
 }
 
-/// A frame of the handshake, whatever is in it.
+/// Encodes a handshake frame with any contents.
 fn handshake_frame(version: u16, message: &[u8]) -> Vec<u8> {
     let mut frame = b"VBLN".to_vec();
     frame.extend(version.to_be_bytes());
@@ -52,7 +52,7 @@ fn assert_says(answer: &[u8], words: &str) {
     assert!(text.contains(words), "{text:?} does not say {words:?}");
 }
 
-/// The server serves on, and has kept nothing of those who went wrong.
+/// Checks that the server still serves and has kept no state of the failed clients.
 fn assert_unharmed(mut rig: Rig) {
     let (client, server) = rig.connect(1)[0];
     rig.client.send(client, b"unharmed").unwrap();
@@ -104,7 +104,7 @@ fn a_message_that_does_not_decode_is_refused() {
 #[test]
 fn ready_before_a_hello_is_refused() {
     let rig = rig();
-    // Field 3, of length 0: `Ready`.
+    // Field 3, with length 0: `Ready`.
     let answer = answer_to(&rig, &handshake_frame(1, &[0x1a, 0]));
     assert_says(&answer, "sent ready where a hello was expected");
     assert_unharmed(rig);
@@ -113,7 +113,7 @@ fn ready_before_a_hello_is_refused() {
 #[test]
 fn a_hello_without_a_device_is_told_what_each_side_has() {
     let rig = rig();
-    // Field 1, a hello, with field 2, max_frame_len, 4096.
+    // Field 1, a hello, with field 2, max_frame_len, set to 4096.
     let answer = answer_to(&rig, &handshake_frame(1, &[0x0a, 3, 0x10, 0x80, 0x20]));
     let server = format!("the server has {}", device().name());
     assert_says(&answer, &server);
@@ -130,7 +130,7 @@ fn a_hello_with_an_impossible_field_is_told_which() {
     assert_unharmed(rig);
 }
 
-/// A hello whose queue pair is at this GID of the software device.
+/// Encodes a hello whose queue pair is at this GID of the software device.
 fn hello_from(gid: [u8; 16]) -> Vec<u8> {
     let mut endpoint = vec![0x0a, 4];
     endpoint.extend(b"soft");
@@ -161,7 +161,7 @@ fn a_hello_from_another_place_is_told_that_there_is_no_way() {
     assert_unharmed(rig);
 }
 
-/// From a process that might be there, and is not.
+/// The GID is valid, but no process has it.
 #[test]
 fn a_hello_from_nowhere_is_refused_by_the_device() {
     let rig = rig();
@@ -181,7 +181,7 @@ fn half_closed_and_silent_sockets_end_by_themselves() {
     half_closed.shutdown(Shutdown::Write).unwrap();
     read_to_end(&mut half_closed);
 
-    // Both at a time: one says nothing, one stops in the middle.
+    // Two clients at the same time: one sends nothing, one stops in the middle of a frame.
     let mut silent = TcpStream::connect(rig.address()).unwrap();
     let mut stuck = TcpStream::connect(rig.address()).unwrap();
     stuck.write_all(b"VBLN\x00\x01\x00\x00\x00").unwrap();
@@ -190,7 +190,7 @@ fn half_closed_and_silent_sockets_end_by_themselves() {
     assert_unharmed(rig);
 }
 
-/// Those who are slow hold up nobody.
+/// Slow clients do not delay others.
 #[test]
 fn a_client_comes_in_while_a_hundred_others_dawdle() {
     let rig = rig();
@@ -208,12 +208,13 @@ fn a_client_comes_in_while_a_hundred_others_dawdle() {
 
 #[test]
 fn bytes_after_the_handshake_end_the_connection_with_a_reason() {
-    // The client's socket is its own affair, so a server that speaks out of turn is made up here.
+    // A client does not expose its socket, so this test puts a server in between that sends a byte
+    // too many.
     let mut rig = rig();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let upstream = rig.address();
-    // Passes the handshake on to the real server, and then says something.
+    // Forwards the handshake to the real server, and then sends a byte.
     let meddler = thread::spawn(move || {
         let (mut client, _) = listener.accept().unwrap();
         let mut server = TcpStream::connect(upstream).unwrap();
@@ -225,7 +226,7 @@ fn bytes_after_the_handshake_end_the_connection_with_a_reason() {
         let len = client.read(&mut bytes).unwrap();
         server.write_all(&bytes[..len]).unwrap();
         client.write_all(b"!").unwrap();
-        // Until the client has ended it.
+        // Read until the client closes the connection.
         while client.read(&mut bytes).is_ok_and(|len| len > 0) {}
     });
     let id = rig.client.connect(&address).connection;
@@ -241,7 +242,7 @@ fn bytes_after_the_handshake_end_the_connection_with_a_reason() {
     rig.server.assert_quiet_pool();
 }
 
-/// A client that goes away between the welcome and its `Ready` leaves nothing behind.
+/// A client that disconnects between the welcome and its `Ready` leaves nothing behind.
 #[test]
 fn a_client_that_vanishes_in_the_middle_leaves_nothing_behind() {
     let mut rig = rig();
@@ -256,7 +257,7 @@ fn a_client_that_vanishes_in_the_middle_leaves_nothing_behind() {
         server.write_all(&bytes[..len]).unwrap();
         let len = server.read(&mut bytes).unwrap();
         assert!(len > 10, "the server had let it in");
-        // Neither side hears from the other again.
+        // Neither side receives anything from the other any more.
     });
     let error = rig
         .client
@@ -274,8 +275,8 @@ fn a_client_that_vanishes_in_the_middle_leaves_nothing_behind() {
     assert_unharmed(rig);
 }
 
-/// A client may send as soon as it has said `Ready`, and the server's poller takes what it sends. That
-/// the listener is closed before it has read the `Ready` ends nothing.
+/// A client may send as soon as it has sent `Ready`, and the server's poller receives the frames.
+/// Closing the listener before the `Ready` is read does not end the connection.
 #[test]
 fn a_client_that_was_welcomed_comes_in_though_the_listener_is_closed() {
     let Rig {
@@ -299,7 +300,7 @@ fn a_client_that_was_welcomed_comes_in_though_the_listener_is_closed() {
         let len = client.read(&mut bytes).unwrap();
         closes.recv().unwrap();
         server.write_all(&bytes[..len]).unwrap();
-        // Until the end.
+        // Forward until the end.
         while server.read(&mut bytes).is_ok_and(|len| len > 0) {}
     });
     let id = client.connect(&address).connection;
@@ -311,12 +312,12 @@ fn a_client_that_was_welcomed_comes_in_though_the_listener_is_closed() {
         sides[0].received.len() == 1
     });
     assert!(server.closed.is_empty() && client.closed.is_empty());
-    // A socket that nobody holds any more is closed.
+    // The last reference to the socket is gone, so it is closed.
     drop((server, client));
     middle.join().unwrap();
 }
 
-/// Clients that are gone, or do not wait, while their queue pairs are made.
+/// Clients that disconnect, or that do not wait, while their queue pairs are created.
 #[test]
 fn clients_that_do_not_wait_for_the_welcome_leave_nothing_behind() {
     let mut rig = rig();
@@ -335,7 +336,7 @@ fn clients_that_do_not_wait_for_the_welcome_leave_nothing_behind() {
         .unwrap_err();
     let hello = listening.join().unwrap();
     let ready = handshake_frame(1, &[0x1a, 0]);
-    // More than there is room for at a time.
+    // More clients than the server has room for.
     for number in 0..100 {
         let mut stream = TcpStream::connect(rig.address()).unwrap();
         stream.write_all(&hello).unwrap();
@@ -345,7 +346,7 @@ fn clients_that_do_not_wait_for_the_welcome_leave_nothing_behind() {
         drop(stream);
         rig.server.turn();
     }
-    // Refused for as long as they are being cleared away.
+    // The client is rejected while the server cleans up after the others.
     let address = rig.address();
     let started = Instant::now();
     let client = loop {
@@ -363,7 +364,7 @@ fn clients_that_do_not_wait_for_the_welcome_leave_nothing_behind() {
     rig.client.transport.flush();
     let house = rig.house.clone();
     rig.step_until("nobody else is there", |server, _| {
-        // Some had sent `Ready` late enough to be let in; with each comes its permit.
+        // Some clients had sent `Ready` late enough to be admitted; each of them has a permit.
         server
             .accepted
             .retain(|(id, _)| server.closed.iter().all(|(closed, _)| closed != id));
@@ -404,7 +405,7 @@ fn a_session_that_is_too_long_is_refused_here() {
     assert_unharmed(rig);
 }
 
-/// A port where something else answers.
+/// Returns the address of a port that responds with something else.
 fn served_by(answer: impl FnOnce(TcpStream) + Send + 'static) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -427,7 +428,7 @@ fn a_client_says_what_it_met() {
     let error = error_from("no port here", PATIENCE);
     assert!(matches!(error, ConnectError::Address { .. }), "{error}");
 
-    // Bound, and closed again: nobody is there.
+    // Bound and closed again: nothing listens there.
     let vacant = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = vacant.local_addr().unwrap().to_string();
     drop(vacant);

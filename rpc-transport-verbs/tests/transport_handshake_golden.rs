@@ -1,8 +1,8 @@
-//! The handshake's message structs are generated code that is committed, so that building this
-//! crate needs no build script. This test generates them again from `proto/handshake.proto`.
+//! The handshake's message structs are generated code that is committed, so building this crate
+//! needs no build script. This test generates them again from `proto/handshake.proto` and compares.
 //!
-//! After a change of the `.proto`:
-//! `UPDATE_GOLDEN=1 cargo test -p rpc-transport-verbs --test transport_handshake_golden`.
+//! After a change of the `.proto` file, run `UPDATE_GOLDEN=1 cargo test -p rpc-transport-verbs
+//! --test transport_handshake_golden`.
 
 use std::error::Error;
 use std::path::Path;

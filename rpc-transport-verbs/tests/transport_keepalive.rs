@@ -1,5 +1,5 @@
-//! The keepalive: who stands still is found out, who is only busy is not, and who does not keep its
-//! rules ends its own connection.
+//! The keepalive detects a stopped peer, does not mistake a busy peer for a stopped one, and closes
+//! the connection of a peer that violates the protocol.
 
 mod transport_harness;
 
@@ -23,7 +23,7 @@ const KEEPALIVE: Keepalive = Keepalive {
     gone_after: Duration::from_millis(300),
 };
 
-/// Longer than a keepalive waits, by far.
+/// Much longer than the keepalive waits.
 const LONG: Duration = Duration::from_millis(1500);
 
 fn intents(keepalive: Option<Keepalive>) -> Intents {
@@ -34,8 +34,7 @@ fn intents(keepalive: Option<Keepalive>) -> Intents {
     }
 }
 
-/// The other process: a server that sends every frame back, and sleeps before it sends back
-/// "sleep".
+/// The other process: a server that echoes every frame, and sleeps before it echoes "sleep".
 #[test]
 #[ignore = "run by the other tests, as another process"]
 fn other_echoes_and_sleeps() {
@@ -46,7 +45,7 @@ fn other_echoes_and_sleeps() {
     let listener = device.listen("127.0.0.1:0", ports, house).unwrap();
     say("ADDRESS", &listener.local_addr().to_string());
     let started = Instant::now();
-    // Ends by being killed, or by itself if its parent was.
+    // Killed by the test; ends by itself if its parent was killed.
     while started.elapsed() < 3 * PATIENCE {
         side.turn();
         for (connection, frame) in std::mem::take(&mut side.received) {
@@ -108,7 +107,7 @@ fn a_stopped_peer_is_found_silent_and_its_slots_come_back() {
     other.signal(Signal::CONT);
 }
 
-/// The other way round: the server asks.
+/// The reverse: the server asks.
 #[test]
 fn a_stopped_client_is_found_silent_by_its_server() {
     let mut rig = Rig::new(&intents(Some(KEEPALIVE)), &Sizing::default());
@@ -116,7 +115,8 @@ fn a_stopped_client_is_found_silent_by_its_server() {
     let mut other = Other::start("other_connects_and_floods", &environment);
     other.hear("CONNECTED");
     rig.step_until("its frames", |server, _| server.received.len() >= 32);
-    // A client is asked once it has shown that it can answer: its other thread gets the time to.
+    // A client is asked once it has shown that it can answer: give its control thread time to do
+    // so.
     let spoken = Instant::now() + Duration::from_secs(1);
     rig.step_until("its first byte", |_, _| Instant::now() >= spoken);
     other.stop();
@@ -135,15 +135,16 @@ fn other_connects_and_floods() {
     transport_harness::connect_and_flood(&intents(None));
 }
 
-/// Where a byte of a message that says `keepalive` is to say that it is not known.
+/// Which messages announce keepalive support. With `ClientOnly`, the server's hello is changed to
+/// deny it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Knows {
     Both,
     ClientOnly,
 }
 
-/// Stands between a client and the rig's server, passes their handshake on, and then gives both
-/// lines to `then`: the client's and the server's.
+/// Forwards the handshake between a client and the rig's server, and then passes both sockets to
+/// `then`: the client's and the server's.
 fn between(
     rig: &Rig,
     knows: Knows,
@@ -161,7 +162,7 @@ fn between(
         }
         let mut bytes = [0; 4096];
         let len = client.read(&mut bytes).unwrap();
-        // The hello's last field.
+        // The last field of the hello.
         assert_eq!(bytes[len - 2..len], [0x20, 1], "the client knows it");
         server.write_all(&bytes[..len]).unwrap();
         let len = server.read(&mut bytes).unwrap();
@@ -177,7 +178,8 @@ fn between(
         if knows == Knows::ClientOnly {
             server.write_all(&ready).unwrap();
         } else {
-            // Together with the client's first question, as a server meets them that was busy.
+            // Forward `Ready` together with the client's first ENQ, as a busy server would read
+            // them.
             let mut first = [0];
             client.read_exact(&mut first).unwrap();
             assert_eq!(first, [ENQ]);
@@ -192,7 +194,7 @@ fn between(
     (address, thread)
 }
 
-/// Reads until the other side has ended it.
+/// Reads until the other side closes the connection.
 fn read_to_end(mut stream: TcpStream) -> Vec<u8> {
     let mut bytes = Vec::new();
     match stream.read_to_end(&mut bytes) {
@@ -202,7 +204,7 @@ fn read_to_end(mut stream: TcpStream) -> Vec<u8> {
     bytes
 }
 
-/// Connects through `address`, and gives how that ends on the client's side.
+/// Connects through `address` and returns how the connection ends on the client's side.
 fn end_of_a_client(rig: &mut Rig, address: &str, thread: JoinHandle<()>) -> String {
     let id = rig.client.connect(address).connection;
     rig.step_until("the end of the client", |_, client| {
@@ -265,7 +267,8 @@ fn bytes_that_are_no_keepalive_and_answers_to_no_question_end_the_connection() {
     }
 }
 
-/// Without the intent a side answers, asks once so that it can be asked, and is silent.
+/// Without the intent, a side answers keepalives, sends one ENQ so that it can be asked, and
+/// nothing else.
 #[test]
 fn who_does_not_want_to_know_answers_all_the_same() {
     let mut rig = Rig::new(&intents(None), &Sizing::default());

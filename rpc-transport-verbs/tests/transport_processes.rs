@@ -1,4 +1,5 @@
-//! Two processes: frames between them, and what one sees when the other is killed or stopped.
+//! Two processes: frames between them, and what one process observes when the other is killed or
+//! stopped.
 
 mod transport_harness;
 
@@ -20,7 +21,7 @@ fn intents() -> Intents {
     }
 }
 
-/// The other process: a server that sends every frame back, for as long as it lives.
+/// The other process: a server that echoes every frame until it is killed.
 #[test]
 #[ignore = "run by the other tests, as another process"]
 fn other_echoes() {
@@ -33,7 +34,7 @@ fn other_echoes() {
     say("ADDRESS", &listener.local_addr().to_string());
     let mut back = Vec::new();
     let started = Instant::now();
-    // Ends by being killed, or by itself if its parent was.
+    // Killed by the test; ends by itself if its parent was killed.
     while started.elapsed() < 3 * PATIENCE {
         if side.turn() == 0 {
             std::thread::yield_now();
@@ -91,7 +92,7 @@ fn a_killed_peer_is_reported_and_its_slots_come_back() {
     step_until(&mut [&mut side], "an echo", |sides| {
         !sides[0].received.is_empty()
     });
-    // In the middle of a conversation, with frames that hold slots.
+    // In the middle of an exchange, with frames that hold slots.
     for number in 0..32 {
         side.send(id, &frame(number, 3000)).unwrap();
     }
@@ -107,8 +108,8 @@ fn a_killed_peer_is_reported_and_its_slots_come_back() {
     side.assert_quiet_pool();
 }
 
-/// Sends without a signal that the peer had taken before its end leave nothing to be flushed: the end
-/// does not wait for its time limit, of a second.
+/// If the peer had received the unsignaled sends before its end, there is nothing to flush: closing
+/// does not wait for its time limit of one second.
 #[test]
 fn sends_that_were_taken_and_ask_for_no_completion_delay_no_end() {
     let fastest = (0..5).map(|_| {
@@ -133,11 +134,12 @@ fn sends_that_were_taken_and_ask_for_no_completion_delay_no_end() {
         client.assert_quiet_pool();
         gone.elapsed()
     });
-    // Of several, so that a machine that stalls for a second is not taken for the limit.
+    // The fastest of several runs, because a machine that stalls for a second would look like the
+    // time limit.
     assert!(fastest.min() < Some(Duration::from_secs(1)));
 }
 
-/// A server outlives its clients: one is killed, and another goes on.
+/// A server keeps serving after its clients end: one client is killed, and another continues.
 #[test]
 fn a_killed_client_costs_the_server_nothing() {
     let mut rig = Rig::new(&intents(), &Sizing::default());
@@ -167,8 +169,8 @@ fn other_connects_and_floods() {
     transport_harness::connect_and_flood(&intents());
 }
 
-/// A stopped peer is not a dead one: nothing is reported, and when it goes on, everything that was
-/// sent to it meanwhile has arrived.
+/// A stopped peer is not dead: nothing is reported, and when it continues, everything that was sent
+/// in the meantime has arrived.
 #[test]
 fn a_peer_that_is_stopped_for_two_seconds_loses_nothing() {
     let (other, address) = start();
@@ -202,8 +204,8 @@ fn a_peer_that_is_stopped_for_two_seconds_loses_nothing() {
     side.assert_quiet_pool();
 }
 
-/// The environment decides which device is the best one: in a process of its own, since a process's
-/// environment is not changed while its threads run.
+/// The environment variable determines the best device. Each case runs in its own process, because
+/// a process's environment cannot be changed while its threads run.
 #[test]
 fn the_environment_names_the_best_device() {
     let mut cases = vec![
@@ -216,7 +218,7 @@ fn the_environment_names_the_best_device() {
         ("nothing", "there is no device named 'nothing'"),
     ];
     if !cfg!(feature = "rdma") {
-        // With kernel verbs it depends on the machine.
+        // With kernel verbs, the result depends on the machine.
         cases.push(("", "soft"));
         cases.push((
             "mlx5_0",

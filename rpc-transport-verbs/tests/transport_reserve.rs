@@ -1,4 +1,5 @@
-//! The shared receive queue's alarm: a poller stops for a while, and no promise is broken.
+//! The limit of the shared receive queue: a poller stops for a while, and every promised receive is
+//! available.
 
 mod transport_harness;
 
@@ -9,9 +10,9 @@ use rpc_core::transport::Transport;
 use rpc_transport_verbs::Sizing;
 use transport_harness::{Rig, frame};
 
-/// A poller is blocked for 200 ms while four peers send as many frames as were promised to them all
-/// together, twice: the alarm comes each time, the reserve is posted and comes home, the limit is
-/// armed again, and no frame finds the queue empty.
+/// A poller is blocked for 200 ms while four peers send as many frames as were promised to all of
+/// them together. This happens twice. Each time the limit event is raised, the reserve is posted
+/// and returned, the limit is armed again, and no frame finds the queue empty.
 #[test]
 fn a_blocked_poller_keeps_its_promises() {
     let sizing = Sizing {
@@ -31,7 +32,7 @@ fn a_blocked_poller_keeps_its_promises() {
     let promised = rig.server.transport.limits().promisable_receives() as usize;
     assert_eq!(promised, 80);
     assert_eq!(rig.server.transport.counters().srq_limit_events, 0);
-    // The thread of events arms it as soon as it runs.
+    // The async-event thread arms the limit as soon as it runs.
     rig.step_until("the limit is armed", |server, _| {
         server.transport.limit_armings() > 0
     });
@@ -41,13 +42,13 @@ fn a_blocked_poller_keeps_its_promises() {
     for round in 1..=2 {
         for number in 0..promised {
             let (client, _) = pairs[number % pairs.len()];
-            // Inline and not.
+            // Both inline and not.
             let len = if number % 3 == 0 { 900 } else { 64 };
             rig.client.send(client, &frame(sent, len)).unwrap();
             sent += 1;
         }
         rig.client.transport.flush();
-        // The server's poller does nothing at all for this long; the client goes on.
+        // The server's poller does nothing at all for this long; the client continues.
         let blocked = Instant::now();
         while blocked.elapsed() < Duration::from_millis(200) {
             rig.client.turn();

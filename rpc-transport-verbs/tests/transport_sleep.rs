@@ -1,4 +1,4 @@
-//! A transport that sleeps: who wakes it, whenever that happens, and what it costs meanwhile.
+//! A transport that sleeps: what wakes it, at any time, and what sleeping costs.
 
 mod transport_harness;
 
@@ -23,8 +23,8 @@ fn intents() -> Intents {
     }
 }
 
-/// Does what a driver does that sleeps whenever it has nothing: until `done`. Whatever it waits for,
-/// only a lost wake-up makes a wait as long as the patience.
+/// Runs like a driver that sleeps whenever there is nothing to do, until `done` returns true. Only
+/// a lost wakeup makes a wait last as long as the time limit.
 fn sleep_until(side: &mut Side, what: &str, mut done: impl FnMut(&mut Side) -> bool) {
     while !done(side) {
         side.transport.arm();
@@ -40,8 +40,8 @@ fn wait(side: &mut Side, what: &str) {
     assert!(start.elapsed() < PATIENCE, "asleep for ever: {what}");
 }
 
-/// Arms, and finds nothing: from here on only what is new ends a wait. What earlier events have left is
-/// used up.
+/// Arms and polls until nothing is found: from then on, only new events end a wait. Earlier events
+/// have been consumed.
 fn make_ready_to_sleep(side: &mut Side) {
     loop {
         side.transport.arm();
@@ -77,7 +77,7 @@ fn frames_wake_sleepers() {
     let mut side = Side::open(&device(), &intents());
     let id = side.connect(&address).connection;
     for number in 0..FRAMES {
-        // Short and inline, and long.
+        // Both short inline frames and long ones.
         let sent = frame(number, 1 + number * 13 % 4000);
         side.send(id, &sent).unwrap();
         side.transport.flush();
@@ -86,7 +86,7 @@ fn frames_wake_sleepers() {
     }
 }
 
-/// The other process: a server that sends every frame back, and sleeps whenever there is none.
+/// The other process: a server that echoes every frame, and sleeps when there is none.
 #[test]
 #[ignore = "run by the other tests, as another process"]
 fn other_echoes_asleep() {
@@ -135,7 +135,7 @@ fn a_frame_that_came_before_arming_is_found_by_the_poll_before_the_wait() {
 #[test]
 fn a_waker_ends_the_wait_under_way_or_the_next() {
     let mut rig = Rig::new(&intents(), &Sizing::default());
-    // With a connection, so that the device is armed, too.
+    // With a connection, so that the device is armed too.
     rig.connect(1);
     make_ready_to_sleep(&mut rig.server);
     const ROUNDS: u32 = 2000;
@@ -145,7 +145,7 @@ fn a_waker_ends_the_wait_under_way_or_the_next() {
         scope.spawn(|| {
             for round in 0..ROUNDS {
                 barrier.wait();
-                // Now before the wait, now in it.
+                // Notify sometimes before the wait, sometimes during it.
                 for _ in 0..round * 7919 % 5000 {
                     std::hint::spin_loop();
                 }
@@ -162,7 +162,7 @@ fn a_waker_ends_the_wait_under_way_or_the_next() {
             wait(&mut rig.server, "a waker");
         }
     });
-    // One wait for each: nothing is left for another.
+    // Each wakeup ended one wait: none is left over for another wait.
     let start = Instant::now();
     rig.server.transport.arm();
     rig.server.turn();
@@ -178,7 +178,7 @@ fn a_waker_outlives_its_transport() {
     waker.wake();
 }
 
-/// Nothing is armed yet: the control thread's notice is what wakes.
+/// Nothing is armed yet: the notice from the control thread wakes the poller.
 #[test]
 fn a_new_connection_wakes_a_server_that_has_none() {
     let Rig {
@@ -214,7 +214,7 @@ fn the_end_of_a_killed_peer_wakes_a_sleeper() {
     assert!(matches!(reason, CloseReason::PeerGone), "{reason}");
 }
 
-/// Its steps are taken by polls, which a sleeper goes on with.
+/// Polls drive the steps of closing, and a sleeping poller continues to make them.
 #[test]
 fn a_connection_is_closed_while_its_poller_sleeps() {
     let mut rig = Rig::new(&intents(), &Sizing::default());
@@ -236,8 +236,8 @@ fn a_sleeper_gets_its_send_slots_back() {
     let mut rig = Rig::new(&intents(), &Sizing::default());
     let (client, _) = rig.connect(1)[0];
     let mut sent = 0;
-    // Far more than it has slots: each time that none is left, it sleeps until some are back. The server
-    // takes what comes by what its device does without it, and by being looked at now and then.
+    // Far more frames than slots: each time no slot is left, the client sleeps until some are free.
+    // The server receives the frames through its device's own progress, and is polled now and then.
     while sent < 500 {
         match rig.client.send(client, &frame(sent, 3000)) {
             Ok(()) => sent += 1,
@@ -270,8 +270,8 @@ fn a_transport_for_busy_polling_does_not_sleep() {
     wait(&mut rig.server, "it was not armed");
 }
 
-/// Not a check, a measurement: `cargo test --release --test transport_sleep -- --ignored --nocapture
-/// what_an_idle_process_costs`, with `SECONDS` if ten are not enough.
+/// A measurement, not a check: `cargo test --release --test transport_sleep -- --ignored
+/// --nocapture what_an_idle_process_costs`, with `SECONDS` if ten are not enough.
 #[test]
 #[ignore = "measures, and checks nothing"]
 fn what_an_idle_process_costs() {

@@ -1,6 +1,6 @@
-//! `docs/verbs-errors.md` is what the code says.
+//! Checks that `docs/verbs-errors.md` matches the explanations in the code.
 //!
-//! `UPDATE_GOLDEN=1 cargo test -p rpc-transport-verbs --test verbs_explanations` writes it anew.
+//! `UPDATE_GOLDEN=1 cargo test -p rpc-transport-verbs --test verbs_explanations` updates the file.
 
 use std::fmt::Write;
 use std::fs;
@@ -8,7 +8,7 @@ use std::path::Path;
 
 use rpc_transport_verbs::verbs::{AsyncEvent, CompletionStatus, Explanation};
 
-/// The page, made from the explanations.
+/// Renders the page from the explanations.
 fn page() -> String {
     let mut page = String::from(
         "# What verbs report, and what to do

@@ -1,9 +1,10 @@
-//! What only the kernel's RDMA devices have: limits of locked memory, device files, ports that go down,
-//! GIDs with network devices, objects in the kernel.
+//! Features that only the kernel's RDMA devices have: limits on locked memory, device files, ports
+//! that go down, GIDs with network devices, and objects in the kernel.
 //!
-//! They need the device that `VERBLINE_DEVICE` names (`make test-rdma`). Elsewhere they count as ignored,
-//! not as passed, and run with `--include-ignored` they fail. Some change the system, as root: these are
-//! for the guest, which is thrown away (`not-on-kernel-verbs.txt` says which).
+//! These tests need the device that `VERBLINE_DEVICE` names (`make test-rdma`). Without it they
+//! count as ignored, not as passed; run with `--include-ignored`, they fail. Some of them change
+//! the system as root: run these only in the guest, which is discarded afterwards
+//! (`not-on-kernel-verbs.txt` lists them).
 
 mod verbs_side;
 
@@ -21,7 +22,7 @@ use rpc_transport_verbs::verbs::{
 };
 use verbs_side::{HANG, Plan, Side, address, connected, create_qp, device, endpoint, rtr, rts};
 
-/// The device, which must be one of the kernel's.
+/// Returns the device, which must be one of the kernel's.
 fn kernel_device() -> &'static str {
     let listed = Path::new("/sys/class/infiniband").join(device());
     assert!(
@@ -41,7 +42,7 @@ fn run(program: &str, arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Puts a file's words back when it is dropped.
+/// Restores a file's contents when it is dropped.
 struct Restored {
     path: PathBuf,
     words: String,
@@ -86,7 +87,7 @@ fn registering_beyond_the_limit_of_locked_memory_names_it_and_says_how_to_raise_
     const LIMITED: &str = "VERBS_KERNEL_LIMITED";
     kernel_device();
     if std::env::var_os(LIMITED).is_none() {
-        // This test again, with 64 KiB.
+        // Runs this test again, with 64 KiB.
         let output = Command::new("../.ci/with-memlock")
             .arg("64")
             .arg(std::env::current_exe().unwrap())
@@ -113,7 +114,7 @@ fn registering_beyond_the_limit_of_locked_memory_names_it_and_says_how_to_raise_
     for word in ["1024 KiB", "64 KiB", "in use", "ulimit -l", "LimitMEMLOCK="] {
         assert!(said.contains(word), "{word}: {said}");
     }
-    // What was refused is not kept.
+    // A failed registration leaves nothing behind.
     let _again = domain.register(16 << 10, Access::LOCAL_WRITE).unwrap();
 }
 
@@ -145,7 +146,7 @@ fn the_chosen_gid_is_of_an_active_port_and_says_why() {
         chosen.gid
     );
     assert!(chosen.reason.contains("port"), "{}", chosen.reason);
-    // The guest's, whose address is known.
+    // The guest's device, whose address is known.
     let Ok(known) = std::env::var("RXE0_ADDRESS") else {
         return;
     };
@@ -172,7 +173,7 @@ fn the_device_says_what_sysfs_says_of_it() {
         attributes.sys_image_guid.to_string(),
         file("sys_image_guid")
     );
-    // The driver of Soft-RoCE leaves it empty.
+    // The Soft-RoCE driver leaves this file empty.
     let fw_ver = file("fw_ver");
     assert!(fw_ver.is_empty() || attributes.fw_ver.as_str() == fw_ver);
     let listed = devices();
@@ -182,7 +183,7 @@ fn the_device_says_what_sysfs_says_of_it() {
     let (code, _) = node_type.split_once(':').unwrap();
     assert_eq!(listed.node_type, NodeType::from_code(code.parse().unwrap()));
     assert_eq!(listed.transport, TransportType::InfiniBand);
-    // More than enough for anybody, and no nonsense.
+    // Enough for any use, and a plausible number.
     for (name, count) in attributes.counts() {
         assert!(count < 1 << 31, "{name} = {count}");
     }
@@ -221,7 +222,7 @@ fn the_port_says_what_sysfs_says_of_it() {
         assert_eq!(port.sm_sl.to_string(), file("sm_sl"));
         assert_eq!(port.capabilities.bits(), hex("cap_mask"));
         assert_eq!(port.link_layer.to_string(), file("link_layer"));
-        // "100 Gb/sec (4X EDR)"; older kernels leave SDR out.
+        // "100 Gb/sec (4X EDR)"; older kernels omit SDR.
         let rate = port.rate.expect("a port of a device has a rate");
         let said = file("rate");
         let total = said.split(' ').next().unwrap().parse::<f64>().unwrap();
@@ -250,7 +251,7 @@ fn the_port_says_what_sysfs_says_of_it() {
 #[ignore = "needs an RDMA device, in VERBLINE_DEVICE"]
 fn a_neighbour_that_does_not_answer_is_named() {
     kernel_device();
-    // The guest's second device, whose network has addresses to be asked for.
+    // The guest's second device, in whose network ARP resolves addresses.
     let context = Context::open("rxe1").unwrap();
     let from = context.choose_address(AddressWish::default()).unwrap();
     let mut gid = from.gid;
@@ -291,7 +292,7 @@ fn the_limit_event_names_the_shared_receive_queue_that_fell_below() {
         srq_wr: 16,
         ..Plan::default()
     };
-    // Two queues in each of two contexts: the number is of one of them.
+    // Two queues in each of two contexts: the event's number refers to one of them.
     let (mut left, mut right) = connected(plan);
     let other = right.domain.create_srq(16, 1).unwrap();
     let srq = right.srq.clone().unwrap();
@@ -318,7 +319,7 @@ fn a_port_that_goes_down_and_up_raises_both_events() {
     let wait_for = |wanted: AsyncEvent| loop {
         let event = context.get_async_event(Some(HANG)).unwrap();
         match event.expect("an event") {
-            // What belongs to the address goes and comes with the link.
+            // The GID is removed and added together with the link.
             AsyncEvent::GidChange { .. } => {}
             event => break assert_eq!(event, wanted),
         }
@@ -337,7 +338,7 @@ fn a_port_that_goes_down_and_up_raises_both_events() {
         context.query_port(chosen.port).unwrap().state,
         PortState::Active
     );
-    // The GID comes back a moment after the port.
+    // The GID reappears a moment after the port.
     let start = std::time::Instant::now();
     while context.choose_address(AddressWish::default()).unwrap().gid != chosen.gid {
         assert!(start.elapsed() < HANG);
@@ -349,7 +350,7 @@ fn a_port_that_goes_down_and_up_raises_both_events() {
 #[ignore = "needs an RDMA device, in VERBLINE_DEVICE"]
 fn a_user_without_rights_to_the_device_file_is_told_so() {
     let device = kernel_device();
-    // A driver may open it once per process: this makes sure that it could.
+    // A driver may allow only one open per process; check first that the device can be opened.
     drop(Context::open(device).unwrap());
     let files = fs::read_dir("/sys/class/infiniband_verbs").unwrap();
     let file = files
@@ -361,7 +362,7 @@ fn a_user_without_rights_to_the_device_file_is_told_so() {
     let file = Path::new("/dev/infiniband").join(file.file_name());
     let before = fs::metadata(&file).unwrap().permissions();
     fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
-    // The rights of one thread alone, which ends with them.
+    // Change the user of this one thread only. The change ends with the thread.
     let opened = std::thread::spawn(move || {
         let nobody = rustix::thread::Uid::from_raw(65534);
         rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
@@ -398,7 +399,7 @@ fn huge_pages_that_are_set_aside_are_used_and_others_do_without() {
     assert_eq!(page_of(16 << 20), 4, "more than are set aside");
 }
 
-/// The kernel's page size of the mapping with this address.
+/// Returns the kernel's page size of the mapping that contains this address.
 fn page_kib(address: usize) -> usize {
     let smaps = fs::read_to_string("/proc/self/smaps").unwrap();
     let mut is_it = false;
@@ -465,8 +466,8 @@ fn dropped_in_any_order_nothing_stays_in_the_kernel() {
     }
 }
 
-/// Of memory windows, address handles and multicast groups the kernel does not tell; but a protection domain that
-/// has any of them cannot go, and stays.
+/// The kernel does not report memory windows, address handles and multicast groups. But a
+/// protection domain that still has any of them cannot be deallocated, and remains.
 #[test]
 #[ignore = "needs an RDMA device, in VERBLINE_DEVICE"]
 fn windows_address_handles_and_groups_dropped_in_any_order_keep_nothing_in_the_kernel() {
@@ -486,7 +487,7 @@ fn windows_address_handles_and_groups_dropped_in_any_order_keep_nothing_in_the_k
             let mut cq = context.create_cq(16).unwrap();
             let region = domain.expose(4096, access).unwrap();
             let zero_based = domain.expose(4096, access | Access::ZERO_BASED).unwrap();
-            // Connected to itself, to bind with.
+            // Connected to itself, to bind the window.
             let mut bound_by = create_qp(&domain, &cq, None, Plan::default());
             let own = endpoint(&bound_by);
             bound_by.to_init(address().port, Access::NONE).unwrap();

@@ -10,7 +10,7 @@ use rpc_transport_verbs::verbs::{Access, QpNum, QueuePair, WorkCompletion};
 
 use verbs_side::{HANG, Plan, Side, address, connected, create_qp, device, endpoint, rtr, rts};
 
-/// Two contexts with `count` connected queue pairs each, besides their first ones.
+/// Creates two contexts with `count` connected queue pairs each, in addition to their first ones.
 fn crowd(count: usize) -> (Side, Side, Vec<(QueuePair, QueuePair)>) {
     let plan = Plan {
         srq_wr: 128,
@@ -43,7 +43,7 @@ fn every_ring_of_a_crowd_is_heard_after_it_has_gone_cold() {
     let (mut left, mut right, mut pairs) = crowd(100);
     right.post_recv(128);
     let mut completions = Vec::new();
-    // Enough empty polls for all but a few rings to go cold.
+    // Enough empty polls for all but a few rings to become cold.
     for _ in 0..50_000 {
         poll_some(&mut right, &mut completions);
     }
@@ -80,7 +80,8 @@ fn every_ring_of_a_crowd_is_heard_after_it_has_gone_cold() {
         );
         right.post_recv(100);
     }
-    // Cold rings were told of: that is what this test is about. Other devices have no rings.
+    // The receiver was notified of messages in cold rings, which is the subject of this test. Other
+    // devices have no rings.
     if device() == "soft" {
         assert!(left.context.counters().unwrap().wakes > 0);
     }

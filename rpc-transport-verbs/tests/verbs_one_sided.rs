@@ -1,6 +1,6 @@
-//! That the bytes of one-sided operations and lists are right at every length where the software device does
-//! something else: in a slot of the ring, as descriptors, in staging memory, in pieces. What operations mean,
-//! and what is refused, is the conformance suite's.
+//! The data of one-sided operations and scatter/gather lists is correct at every length at which
+//! the software device switches methods: in a ring slot, as descriptors, in staging memory, in
+//! pieces. The conformance suite covers what the operations mean and which requests are rejected.
 
 mod verbs_side;
 
@@ -16,7 +16,7 @@ fn all_remote() -> Access {
     Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC
 }
 
-/// Two sides that permit each other everything, with four elements to a request.
+/// Creates two sides that grant each other all access rights, with four elements per request.
 fn pair() -> (Side, Side) {
     let (mut left, mut right) = (Side::new(Plan::default()), Side::new(Plan::default()));
     for side in [&mut left, &mut right] {
@@ -54,7 +54,7 @@ fn exposed(side: &Side, len: usize) -> ExposedMemory {
     side.domain.expose(len, access).unwrap()
 }
 
-/// The next completion of a side, which has to be a success.
+/// Waits for the next completion of a side, which has to be a success.
 fn completion(side: &mut Side) -> WorkCompletion {
     let start = Instant::now();
     let mut completions = Vec::new();
@@ -69,7 +69,7 @@ fn completion(side: &mut Side) -> WorkCompletion {
     }
 }
 
-/// Posts a request that is to succeed, and waits until it has.
+/// Posts a request, and waits until it succeeds.
 fn carry_out(side: &mut Side, request: WorkRequest) -> WorkCompletion {
     let wr_id = side.qp.post_one(request.signaled()).unwrap();
     let completion = completion(side);

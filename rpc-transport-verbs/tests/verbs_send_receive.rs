@@ -1,5 +1,6 @@
-//! What the layer adds to sends and receives: slots that come back, completions that are claimed once, and
-//! lists with one doorbell. What is sent and received is for the conformance suite.
+//! What the verbs layer adds to sends and receives: slots that are returned, completions that are
+//! claimed once, and lists posted with one doorbell. The conformance suite covers the sends and
+//! receives themselves.
 
 mod verbs_side;
 
@@ -101,7 +102,8 @@ fn destroying_a_queue_pair_hands_everything_back() {
     assert_eq!(back.len(), slots);
 }
 
-/// Whoever takes slots back may panic: no slot is given twice, and what is in flight stays recorded.
+/// The callback that takes slots back may panic: no slot is returned twice, and requests in flight
+/// remain recorded.
 #[test]
 fn a_panic_of_who_takes_slots_back_leaves_everything_owned_once() {
     let (mut left, mut right) = connected(Plan::default());
@@ -120,7 +122,7 @@ fn a_panic_of_who_takes_slots_back_leaves_everything_owned_once() {
     assert_eq!(left.wait_one(), sent());
     assert_eq!(left.qp.send_slots_free(), 16);
     assert_eq!(right.wait(3).len(), 3);
-    // The end of a queue pair gives back what was posted, each once.
+    // Destroying a queue pair returns the posted slots, each once.
     let mut slots: Vec<_> = right.slots.drain(..4).collect();
     let kept = slots.split_off(2);
     right.qp.post_recv(&mut slots, 2).unwrap();

@@ -1,4 +1,4 @@
-//! [`ChannelCore`]: what the clones of a channel share.
+//! [`ChannelCore`]: the state shared by the clones of a channel.
 
 use std::cell::{Ref, RefCell};
 use std::collections::HashMap;
@@ -12,22 +12,22 @@ use crate::method::MethodSpec;
 use crate::protocol::session::ServerSession;
 use crate::stats::MethodTally;
 
-/// One connection, as its channels see it: its poller, and the server's numbers for methods.
+/// One connection as seen by its channels: its poller, and the server's method numbers.
 pub(crate) struct ChannelCore {
     pub(crate) poller: Rc<dyn Poller>,
     pub(crate) link: LinkKey,
     address: String,
     methods: RefCell<MethodNumbers>,
-    /// Where calls are counted, in the order of the methods that are resolved.
+    /// The counters of each resolved method, in the order of resolution.
     tallies: RefCell<Vec<Arc<MethodTally>>>,
 }
 
-/// A server's numbers for methods, on one connection.
+/// A server's method numbers on one connection.
 #[derive(Debug)]
 pub(crate) struct MethodNumbers {
     numbers: HashMap<String, u16>,
-    /// Numbers by the address of the method's constant, so that a call compares a few pointers
-    /// instead of hashing a path. Filled as methods are first called.
+    /// Numbers keyed by the address of the method's constant, so that a call compares a few
+    /// pointers instead of hashing a path. Filled as methods are first called.
     resolved: Vec<(*const MethodSpec, Option<u16>)>,
 }
 
@@ -47,8 +47,8 @@ impl ChannelCore {
         &self.address
     }
 
-    /// The place of a method among those that were called, and the server's number for it; `None` if
-    /// it has no such method.
+    /// Returns a method's index among the methods called so far, and the server's number for it, or
+    /// `None` if the server has no such method.
     pub(crate) fn resolve(&self, method: &'static MethodSpec) -> (usize, Option<u16>) {
         let resolved = self.methods.borrow_mut().resolve(method);
         let mut tallies = self.tallies.borrow_mut();
@@ -58,7 +58,7 @@ impl ChannelCore {
         resolved
     }
 
-    /// Where calls of the method at this place are counted.
+    /// Returns the counters of the method at this index.
     pub(crate) fn tally(&self, place: usize) -> Ref<'_, MethodTally> {
         Ref::map(self.tallies.borrow(), |tallies| &*tallies[place])
     }
@@ -72,12 +72,13 @@ impl MethodNumbers {
         }
     }
 
-    /// The server's number for a method; `None` if it has no such method.
+    /// Returns the server's number for a method, or `None` if the server has no such method.
     pub(crate) fn number_of(&mut self, method: &'static MethodSpec) -> Option<u16> {
         self.resolve(method).1
     }
 
-    /// The same, with the method's place among those that were resolved.
+    /// Like [`number_of`](Self::number_of), and also returns the method's index among those
+    /// resolved.
     fn resolve(&mut self, method: &'static MethodSpec) -> (usize, Option<u16>) {
         let known = self
             .resolved

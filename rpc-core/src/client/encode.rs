@@ -9,7 +9,7 @@ use crate::method::MethodSpec;
 use crate::protocol::frame::{FrameHeader, StatusBody};
 use crate::status::{Code, Status};
 
-/// Bytes of a request, behind the frame's header.
+/// Lengths in bytes of the parts of a request that follow the frame's header.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RequestLens {
     pub(crate) metadata: usize,
@@ -25,12 +25,12 @@ impl RequestLens {
     }
 }
 
-/// Writes metadata and message to a buffer that is as long as both.
+/// Encodes metadata and message into a buffer of exactly their total length.
 pub(crate) fn write_request(request: &Request<impl Message>, method: &MethodSpec, out: &mut [u8]) {
     let (metadata, mut message) = out.split_at_mut(request.metadata().encoded_len());
     request.metadata().encode(metadata);
-    // It was reserved to fit; a message whose length changes is zero-filled, and refused by the
-    // server's decoder.
+    // The buffer was reserved to fit. A message whose encoded length has changed is zero-filled,
+    // and the server's decoder rejects it.
     if request.get_ref().encode(&mut message).is_err() || !message.is_empty() {
         tracing::error!(method = method.path, "the message's encoded length changed");
         message.fill(0);

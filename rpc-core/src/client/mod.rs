@@ -1,4 +1,4 @@
-//! The client: [`Caller`], which generated clients call through, and [`LocalChannel`], the one
+//! The client side: [`Caller`], through which generated clients make calls, and [`LocalChannel`],
 //! whose poller is the application's own thread.
 
 pub(crate) mod channel;
@@ -23,10 +23,14 @@ use crate::method::MethodSpec;
 use crate::protocol::frame::CallId;
 use crate::status::Code;
 
-/// What a generated client calls through. Implemented by channels; mock a client by serving its
-/// trait in process instead.
+/// The interface through which a generated client makes calls. Channels implement it. To mock a
+/// client, implement its service trait and serve it in process.
 pub trait Caller {
     /// Makes one call of a unary method.
+    ///
+    /// # Errors
+    ///
+    /// The future returns [`CallError`] if the call returned no response.
     fn unary<Req, Res>(
         &self,
         method: &'static MethodSpec,
@@ -37,8 +41,8 @@ pub trait Caller {
         Res: Message + Default;
 }
 
-/// A connection to a server, used from the thread of its poller only. Cheap to clone; the
-/// connection ends when the last clone, and the last call on it, is gone.
+/// A connection to a server, used only from its poller's thread. Cheap to clone. The connection
+/// closes when the last clone and the last call on it are dropped.
 #[derive(Clone)]
 pub struct LocalChannel(pub(crate) Rc<ChannelCore>);
 
@@ -72,17 +76,17 @@ impl fmt::Debug for LocalChannel {
     }
 }
 
-/// One call, as a future. It holds no device memory: the driver's call table does, so it may be
-/// dropped or forgotten in every state.
+/// The future of one call. It may be dropped or leaked in any state, because it owns no device
+/// memory: the driver's call table does.
 struct LocalCall<'a, Req, Res> {
     channel: &'a ChannelCore,
     method: &'static MethodSpec,
     request: Request<Req>,
     deadline: Option<Instant>,
     state: CallState,
-    /// Where the channel counts it, from when it has begun.
+    /// Index of the call's counters in the channel, valid once the call has begun.
     place: usize,
-    /// When it has, if it is one of the calls that are timed.
+    /// Start time, if this call is sampled for latency.
     began: Option<Instant>,
     response: PhantomData<fn() -> Res>,
 }
@@ -95,7 +99,7 @@ enum CallState {
     Done,
 }
 
-// Nothing in it is ever pinned: its request is only borrowed.
+// No field is structurally pinned: the request is only borrowed.
 impl<Req, Res> Unpin for LocalCall<'_, Req, Res> {}
 
 impl<Req: Message, Res: Message + Default> Future for LocalCall<'_, Req, Res> {
@@ -110,8 +114,8 @@ impl<Req: Message, Res: Message + Default> Future for LocalCall<'_, Req, Res> {
         if poller.is_turning() {
             return Poll::Pending;
         }
-        // Nobody else takes this poller's turns: this future has been polled by an executor that
-        // does not know of it. Take one, and ask to be polled again.
+        // No one else runs this poller: an executor that does not know it has polled this future.
+        // Take a turn here and ask to be polled again.
         poller.turn();
         let polled = this.step(cx);
         if polled.is_pending() {
@@ -133,7 +137,7 @@ impl<Req: Message, Res: Message + Default> LocalCall<'_, Req, Res> {
                 self.end(&outcome);
                 return Poll::Ready(outcome);
             }
-            // Polled again after it was ready, which the contract of futures leaves open.
+            // The future was polled after completion. The contract of `Future` permits any result.
             CallState::Done => return Poll::Pending,
         };
         let mut received = None;
@@ -167,7 +171,7 @@ impl<Req: Message, Res: Message + Default> LocalCall<'_, Req, Res> {
         }
     }
 
-    /// Sends the call, or lets it wait; it is woken either way.
+    /// Sends the call, or queues it. Either way the waker is registered.
     fn begin(&mut self, cx: &mut Context<'_>) -> Result<(), CallError> {
         let channel = self.channel;
         let (place, method) = channel.resolve(self.method);
@@ -211,7 +215,7 @@ impl<Req: Message, Res: Message + Default> LocalCall<'_, Req, Res> {
                 self.state = CallState::Waiting(waiter);
                 Ok(())
             }
-            // For tickets only.
+            // Only returned for permits.
             Begun::NoRoom => Ok(()),
             Begun::Failed(error) => Err(error),
         }

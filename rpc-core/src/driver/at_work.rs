@@ -2,8 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Which handler a poller is polling at the moment. Written by the poller alone, read by the
-/// watchdog; nothing else is published through it, so every access is relaxed.
+/// The handler that a poller is currently polling. Written only by the poller and read by the
+/// watchdog. Every access is relaxed, because it publishes no other data.
 ///
 /// ```text
 ///  63                     17    16    15        0
@@ -14,24 +14,24 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[derive(Debug, Default)]
 pub(crate) struct AtWork(pub(crate) AtomicU64);
 
-/// What [`AtWork::enter`] has written.
+/// The value that [`AtWork::enter`] has written.
 pub(crate) struct Inside(u64);
 
 impl AtWork {
     pub(crate) const INSIDE: u64 = 1 << 16;
     const ONE_POLL: u64 = 1 << 17;
 
-    /// A poll of a handler of this method begins.
+    /// Records that a poll of a handler of this method begins.
     #[inline]
     pub(crate) fn enter(&self, method: u16) -> Inside {
-        // A load and a store, and no locked instruction: nobody else writes.
+        // A load and a store rather than a locked instruction: there is no other writer.
         let before = self.0.load(Ordering::Relaxed);
         let now = before.wrapping_add(Self::ONE_POLL) | Self::INSIDE | u64::from(method);
         self.0.store(now, Ordering::Relaxed);
         Inside(now)
     }
 
-    /// It has ended.
+    /// Records that the poll has ended.
     #[inline]
     pub(crate) fn leave(&self, Inside(entered): Inside) {
         let outside = entered & !(Self::ONE_POLL - 1);

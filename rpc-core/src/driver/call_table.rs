@@ -1,4 +1,4 @@
-//! [`CallTable`]: the calls of one connection that have been sent, from there to their end.
+//! [`CallTable`]: the calls of one connection, from sending to completion.
 //!
 //! ```text
 //!   begin ──▶ InFlight ──answer──▶ Answered ──take──▶ (free)
@@ -7,10 +7,10 @@
 //!                └──future dropped, or deadline passed──▶ Abandoned ──answer, or end──▶ (free)
 //! ```
 //!
-//! The table owns what arrives, not the future that waits for it: a future may be dropped or
-//! forgotten at any moment and no receive slot goes with it. An abandoned call keeps its place
-//! until its one answer has come, so that the answer finds the receive that was promised for it
-//! and is never taken for the answer to another call.
+//! The table owns the response, not the future that waits for it: a future may be dropped or leaked
+//! at any moment without losing a receive slot. An abandoned call keeps its entry until its only
+//! response has arrived. The response thus finds the receive that was promised for it, and is never
+//! mistaken for the response to another call.
 
 use std::mem;
 use std::task::Waker;
@@ -44,44 +44,45 @@ enum State<B> {
     Abandoned,
 }
 
-/// Who is to be woken when a call ends.
+/// The target to wake when a call ends.
 #[derive(Debug, Default)]
 pub(crate) enum WhoWaits {
-    /// Nobody: it was told already.
+    /// Nothing: the target was already notified.
     #[default]
     Nobody,
-    /// This poller's own `block_on`, which takes no atomic count.
+    /// The poller's own `block_on`, which needs no atomic reference count.
     BlockOn,
-    /// A task of some executor.
+    /// A task on some executor.
     Task(Waker),
-    /// The caller of a shared channel that holds this ticket.
+    /// The caller of a shared channel that holds this permit.
     Ticket(u32),
 }
 
-/// The frame that answered a call.
+/// The frame that holds the response to a call.
 #[derive(Debug)]
 pub(crate) enum Answer<B> {
-    /// Still in its receive slot.
+    /// The frame is still in its receive slot.
     Slot(B),
-    /// Copied out, because the slot was needed and nobody had come for the answer yet.
+    /// The frame was copied out, because the slot was needed and the response had not been taken
+    /// yet.
     Copied(Vec<u8>),
 }
 
-/// What became of a frame that answers a call.
+/// The effect of a response frame on its call.
 #[derive(Debug)]
 pub(crate) enum Arrival<B> {
-    /// The call waits no longer: wake it, and cancel its timer.
+    /// The call is complete. The caller must wake `waiting` and cancel the timer.
     Kept {
         waiting: WhoWaits,
         timer: Option<TimerKey>,
     },
-    /// Nobody waits for it any more: the slot goes straight back.
+    /// The call was abandoned: the caller must release the slot at once.
     NotWanted(B),
-    /// No such call is under way: the peer invented it.
+    /// No such call is in flight: the peer made up the id.
     Unknown(B),
 }
 
-/// What there is for a call's future.
+/// The result of polling a call.
 #[derive(Debug)]
 pub(crate) enum Taken<B> {
     Pending,
@@ -99,8 +100,9 @@ impl<B> Default for CallTable<B> {
 }
 
 impl<B> CallTable<B> {
-    /// A place for a call that is about to be sent, and for which `waiting` waits; `None` if ids can tell no more calls apart:
-    /// answers to futures that were forgotten take places, too.
+    /// Allocates an entry for a call that is about to be sent and that `waiting` waits for. Returns
+    /// `None` if call ids can distinguish no more calls. Responses that leaked futures never took
+    /// also occupy entries.
     pub(crate) fn begin(&mut self, waiting: WhoWaits) -> Option<CallId> {
         let index = match self.free.pop() {
             Some(index) => index,
@@ -124,14 +126,14 @@ impl<B> CallTable<B> {
         Some(entry.id)
     }
 
-    /// The call in flight has a deadline.
+    /// Stores the timer of a call in flight that has a deadline.
     pub(crate) fn set_timer(&mut self, id: CallId, key: TimerKey) {
         if let State::InFlight { timer, .. } = &mut self.entries[id.index()].state {
             *timer = Some(key);
         }
     }
 
-    /// A frame has come that answers `id`, an id from a peer.
+    /// Handles a response frame. `id` comes from the peer and is not trusted.
     pub(crate) fn answer(&mut self, id: CallId, frame: B) -> Arrival<B> {
         let Some(entry) = self
             .entries
@@ -150,12 +152,13 @@ impl<B> CallTable<B> {
                 self.release(id);
                 Arrival::NotWanted(frame)
             }
-            // A second answer to the same call, or one that was never begun.
+            // A second response to the same call, or a response to a call that was never started.
             State::Free | State::Answered(_) | State::Failed(_) => Arrival::Unknown(frame),
         }
     }
 
-    /// What has come for a call; if nothing yet, the one that `waiting` makes is woken when it does.
+    /// Takes the response or error of a call. If there is none yet, registers the target that
+    /// `waiting` returns, to be woken when there is.
     pub(crate) fn take(&mut self, id: CallId, waiting: impl FnOnce() -> WhoWaits) -> Taken<B> {
         let Some(entry) = self
             .entries
@@ -185,8 +188,8 @@ impl<B> CallTable<B> {
         }
     }
 
-    /// The call's future goes away, or gives up. What it left is handed out: an answer to
-    /// release, a timer to cancel.
+    /// Abandons a call whose future is dropped or gives up. Returns the response to release and the
+    /// timer to cancel, if any.
     pub(crate) fn abandon(&mut self, id: CallId) -> (Option<Answer<B>>, Option<TimerKey>) {
         let Some(entry) = self
             .entries
@@ -209,7 +212,8 @@ impl<B> CallTable<B> {
         }
     }
 
-    /// Who waits for a call whose deadline has passed; its timer has fired.
+    /// Returns the target that waits for a call whose deadline has passed. The call's timer has
+    /// fired.
     pub(crate) fn expire(&mut self, id: CallId) -> WhoWaits {
         match self
             .entries
@@ -225,8 +229,9 @@ impl<B> CallTable<B> {
         }
     }
 
-    /// The connection has ended: every call that waits fails. Hands out what each leaves, and
-    /// returns how many promised receives no answer will use any more.
+    /// Fails every call in flight, because the connection has ended. Passes the waiting target and
+    /// the timer of each to `left`. Returns the number of promised receives that no response will
+    /// use any more.
     pub(crate) fn fail_all(
         &mut self,
         error: &CallError,
@@ -250,7 +255,8 @@ impl<B> CallTable<B> {
         unanswered
     }
 
-    /// Copies every answer out of its slot that nobody has come for yet, and hands the slots out.
+    /// Copies every response that has not been taken yet out of its slot, and passes the slots to
+    /// `slots`.
     pub(crate) fn copy_answers_out(&mut self, mut slots: impl FnMut(B))
     where
         B: AsRef<[u8]>,
@@ -267,7 +273,8 @@ impl<B> CallTable<B> {
         }
     }
 
-    /// Calls that are not at their end yet, for their peers or for their futures.
+    /// Returns the number of entries in use: calls whose response has not arrived, or whose future
+    /// has not taken it.
     pub(crate) fn len(&self) -> usize {
         self.entries.len() - self.free.len()
     }
@@ -275,7 +282,8 @@ impl<B> CallTable<B> {
     fn release(&mut self, id: CallId) {
         let entry = &mut self.entries[id.index()];
         entry.state = State::Free;
-        // The next call here has another id: a late answer to this one finds nothing.
+        // The next call in this entry gets another id, so that a late response to this call matches
+        // nothing.
         let index = id.index() as u32;
         entry.id = CallId::new(index, (id.0 >> 20).wrapping_add(1));
         self.free.push(index);

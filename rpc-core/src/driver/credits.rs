@@ -7,13 +7,13 @@ use crate::protocol::frame::{CallId, FrameKind, HEADER_LEN};
 use crate::transport::{ReserveError, Transport};
 
 impl<T: Transport> State<T> {
-    /// Receives that windows may grow by: what is not set aside for connections yet to come.
+    /// Returns the receives by which windows may grow: those not set aside for future connections.
     pub(crate) fn free_for_growth(&self) -> u32 {
         let set_aside = self.expected.saturating_mul(self.initial_window + 1);
         self.budget.left().saturating_sub(set_aside)
     }
 
-    /// A request's credit is owed, and no response carries it now.
+    /// Records that the credit of a request is owed and that no response carries it now.
     pub(crate) fn owe(&mut self, key: LinkKey) {
         if let Some(link) = self.links.get_mut(key.index())
             && !std::mem::replace(&mut link.owes, true)
@@ -22,7 +22,7 @@ impl<T: Transport> State<T> {
         }
     }
 
-    /// Gives the slot of an answer back, with the promise that was made for it.
+    /// Releases the slot of a response, and the promise made for it.
     pub(crate) fn release_answer(&mut self, buf: T::RecvBuf) {
         self.transport.release(buf);
         self.budget.give_back(1);
@@ -34,8 +34,8 @@ impl<T: Transport> State<T> {
         }
     }
 
-    /// Takes the promise of a receive for an answer. When none is left, answers that nobody has
-    /// come for yet are copied out of their slots first.
+    /// Promises a receive for a response. If none is left, first copies responses that have not
+    /// been taken yet out of their slots.
     pub(crate) fn promise_receive(&mut self) -> bool {
         if self.budget.take(1) {
             return true;
@@ -52,7 +52,7 @@ impl<T: Transport> State<T> {
 
     pub(crate) fn send_owed_credits(&mut self) {
         let (links, transport) = (&mut self.links, &mut self.transport);
-        // Each is tried once: one whose peer takes nothing must not hold up the others.
+        // Each is tried once: a link whose peer receives nothing must not hold up the others.
         self.owing.retain(|key| {
             let Some(link) = links.get_mut(key.index()) else {
                 return false;
@@ -62,7 +62,8 @@ impl<T: Transport> State<T> {
                 return false;
             }
             if !link.connection.wants_credit_frame() {
-                // A client that is to be told of the server's end, and cannot be yet, is not forgotten.
+                // If a client has yet to be notified of the shutdown and cannot be now, keep the
+                // link.
                 link.owes = link.connection.has_to_tell();
                 return link.owes;
             }
@@ -71,7 +72,7 @@ impl<T: Transport> State<T> {
                     let header = link.connection.poll_header(FrameKind::Credit, CallId(0), 0);
                     header.emit(buf.as_mut());
                     self.tally.credits.frames_sent.add(1);
-                    // If the connection has ended, so have its credits.
+                    // If the connection has ended, its credits no longer matter.
                     let _ = transport.send(link.id, buf);
                 }
                 Err(ReserveError::NoSlot) => link.owes = true,

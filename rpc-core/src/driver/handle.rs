@@ -15,63 +15,63 @@ use crate::protocol::session::ServerSession;
 use crate::stats::PollerTally;
 use crate::transport::{ConnectError, Counters};
 
-/// A call that is to be sent.
+/// A call to send.
 pub(crate) struct Outgoing<'a> {
     /// The method's number on this connection.
     pub(crate) method: u16,
     pub(crate) deadline: Option<Instant>,
     pub(crate) metadata_len: usize,
     pub(crate) message_len: usize,
-    /// Writes metadata and message, one behind the other, to a buffer of both lengths.
+    /// Writes metadata and message, in this order, to a buffer of their total length.
     pub(crate) write: &'a mut dyn FnMut(&mut [u8]),
 }
 
-/// Who makes a call, and is told of its end.
+/// The origin of a call, which is notified when the call ends.
 #[derive(Clone, Copy)]
 pub(crate) enum Asker<'a> {
-    /// A future, polled with this waker; with its place in the queue if it has waited.
+    /// A future, polled with this waker. The key identifies its queue entry if it has waited.
     Future(&'a Waker, Option<WaiterKey>),
-    /// The holder of a ticket of the shared channel.
+    /// The holder of a permit of the shared channel.
     Ticket(u32),
 }
 
-/// What became of an attempt to send a call.
+/// The outcome of an attempt to send a call.
 #[derive(Debug)]
 pub(crate) enum Begun {
-    /// It is on its way, and is woken when its answer has come.
+    /// The call was sent. Its origin is notified when the response arrives.
     Sent(CallId),
-    /// It has to wait, under this key, and is woken.
+    /// The call has to wait, under this key, and is woken.
     Waiting(WaiterKey),
-    /// It has no room yet: the shared channel's own queue keeps it.
+    /// There is no capacity yet: the shared channel's own queue keeps the call.
     NoRoom,
-    /// It will never be sent.
+    /// The call will never be sent.
     Failed(CallError),
 }
 
-/// What there is for a call on its way.
+/// The result of polling a call in flight.
 #[derive(Debug)]
 pub(crate) enum Polled {
-    /// Nothing yet; it is woken.
+    /// There is no response yet. The origin is notified when there is.
     Pending,
-    /// Its answer was handed to `receive`.
+    /// The response was passed to `receive`.
     Received,
-    /// It has ended without one.
+    /// The call has ended without a response.
     Failed(CallError),
 }
 
-/// What a connected channel is made of.
+/// A new connection, from which a channel is built.
 #[derive(Debug)]
 pub(crate) struct Joined {
     pub(crate) link: LinkKey,
     pub(crate) session: ServerSession,
 }
 
-/// A driver, with the type of its transport erased.
+/// A driver with the type of its transport erased.
 pub(crate) trait Poller {
     fn connect(&self, address: &str, timeout: Duration) -> Result<Joined, ConnectError>;
     /// Sends a call, or queues it.
     fn begin(&self, link: LinkKey, call: Outgoing<'_>, asker: Asker<'_>) -> Begun;
-    /// Takes the answer of a call, if it has come, and hands the frame to `receive`.
+    /// Takes the response of a call, if it has arrived, and passes the frame to `receive`.
     fn poll_answer(
         &self,
         link: LinkKey,
@@ -80,25 +80,25 @@ pub(crate) trait Poller {
         asker: Asker<'_>,
         receive: &mut dyn FnMut(&[u8]),
     ) -> Polled;
-    /// A call's future goes away.
+    /// Abandons a call whose future is dropped.
     fn abandon(&self, link: LinkKey, call: CallId);
-    /// A waiting call's future goes away.
+    /// Removes a waiting call whose future is dropped.
     fn leave(&self, link: LinkKey, waiter: WaiterKey);
     fn hold(&self, link: LinkKey);
     fn let_go(&self, link: LinkKey);
     fn deadline_after(&self, timeout: Duration) -> Option<Instant>;
-    /// Takes a turn; whether it found anything to do.
+    /// Takes a turn. Returns true if any event arrived.
     fn turn(&self) -> bool;
     /// Sleeps until something comes; see [`Driver::sleep`](super::Driver::sleep).
     fn sleep(&self, how_long: &dyn Fn() -> Option<Duration>);
     fn is_turning(&self) -> bool;
-    /// What `block_on` waits with.
+    /// Returns the waker of `block_on`.
     fn own_waker(&self) -> &OwnWaker;
     /// Runs `work` as a part of a turn.
     fn inside_turn(&self, work: &mut dyn FnMut());
     fn limits(&self) -> Limits;
     fn counters(&self) -> Counters;
-    /// What it counts.
+    /// Returns the poller's counters.
     fn tally(&self) -> &Arc<PollerTally>;
     /// See [`Driver::publish`](super::Driver::publish).
     fn publish(&self);

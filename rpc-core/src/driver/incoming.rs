@@ -1,8 +1,8 @@
-//! The server's half of a turn: from a request to its response.
+//! The server's part of a turn: from a request to its response.
 //!
-//! A request's slot is given back, and its credit owed, as soon as the message is decoded and
-//! before the handler runs: however long a handler takes, it holds no receive, so that calls which
-//! call back cannot starve each other of them.
+//! The slot of a request is released and its credit recorded as owed as soon as the message is
+//! decoded, before the handler runs. A handler thus holds no receive, however long it takes, so
+//! that nested calls cannot starve each other of receives.
 
 use std::collections::VecDeque;
 use std::task::{Context, Poll, Waker};
@@ -22,7 +22,7 @@ use crate::stats::Served;
 use crate::status::{Code, Status};
 use crate::transport::{ReserveError, Transport};
 
-/// A response that found no send slot.
+/// A response that found no free send slot.
 #[derive(Debug)]
 pub(crate) struct Blocked {
     link: LinkKey,
@@ -38,7 +38,7 @@ enum BlockedResponse {
 }
 
 impl<T: Transport> Driver<T> {
-    /// Serves the request in `buf`, whose header is checked and accounted.
+    /// Serves the request in `buf`. Its header has been validated and accounted.
     pub(crate) fn serve(&self, link: LinkKey, header: &FrameHeader, buf: T::RecvBuf) {
         let deadline = self.deadline_of(header);
         let served = self.tally.received(header.selector, || self.arrival());
@@ -53,7 +53,7 @@ impl<T: Transport> Driver<T> {
                 Err(self.expired())
             }
             Some(handler) => {
-                // Its lengths were checked when it was parsed.
+                // The lengths were validated when the header was parsed.
                 let (metadata, message) =
                     buf.as_ref()[HEADER_LEN..].split_at(header.metadata_len.into());
                 handler.start(message, metadata, deadline)
@@ -80,7 +80,8 @@ impl<T: Transport> Driver<T> {
                     Poll::Pending => {
                         let state = &mut *self.state.borrow_mut();
                         self.tally.handlers.awaited.add(1);
-                        // No response carries this request's credit now.
+                        // The response comes later, so the credit of this request needs another
+                        // frame.
                         state.owe(link);
                         let timer = deadline
                             .map(|deadline| state.timers.insert(deadline, TimerTarget::Task(key)));
@@ -95,7 +96,7 @@ impl<T: Transport> Driver<T> {
         }
     }
 
-    /// Polls a handler, and lets the watchdog see which.
+    /// Polls a handler and marks it as running, for the watchdog.
     fn poll_handler(
         &self,
         method: u16,
@@ -109,7 +110,7 @@ impl<T: Transport> Driver<T> {
         polled
     }
 
-    /// Why a request is not even decoded.
+    /// Builds the status of a request that is rejected without decoding.
     #[cold]
     fn shed(&self) -> Status {
         let shed = self.tally.handlers.shed.add(1) + 1;
@@ -117,7 +118,7 @@ impl<T: Transport> Driver<T> {
             return Status::unavailable("the server is shutting down; the call did not run");
         }
         let limit = self.tasks.borrow().max_parked();
-        // Seldom enough that an overload is not made worse by what is said of it.
+        // Logged at powers of two, so that logging does not worsen an overload.
         if shed.is_power_of_two() {
             tracing::warn!(shed, limit, "calls are shed: all that may be are at work");
         }
@@ -127,7 +128,7 @@ impl<T: Transport> Driver<T> {
         ))
     }
 
-    /// The same, for a request that comes too late.
+    /// Builds the status of a request whose deadline has already passed.
     #[cold]
     fn expired(&self) -> Status {
         self.tally.handlers.expired.add(1);
@@ -170,7 +171,7 @@ impl<T: Transport> Driver<T> {
         self.tasks.borrow_mut().put_back(ready);
     }
 
-    /// A parked handler's deadline has passed: it is dropped, and its client is told.
+    /// Drops a parked handler whose deadline has passed, and responds with `DEADLINE_EXCEEDED`.
     pub(crate) fn expire_task(&self, key: TaskKey) {
         let Some(task) = self.tasks.borrow_mut().expire(key) else {
             return;
@@ -180,7 +181,7 @@ impl<T: Transport> Driver<T> {
         self.respond_status(task.link, task.call, task.served, status);
     }
 
-    /// The connection has ended: nobody waits for these any more.
+    /// Drops the handlers and the blocked responses of a connection that has ended.
     pub(crate) fn discard_tasks_of(&self, link: LinkKey) {
         let tasks = self
             .tasks
@@ -208,8 +209,9 @@ impl<T: Transport> Driver<T> {
         }
     }
 
-    /// The time is up for handlers at work: they are dropped, and their clients told. Calls that come
-    /// from now on are answered in the same way, and not even decoded.
+    /// Drops all parked handlers and responds with `UNAVAILABLE`, because the time limit of the
+    /// shutdown has passed. From now on, requests are rejected with the same code, without
+    /// decoding.
     pub(crate) fn refuse_calls(&self) {
         self.tasks.borrow_mut().begin_no_more();
         let tasks = self.tasks.borrow_mut().remove_where(|_| true);
@@ -229,7 +231,7 @@ impl<T: Transport> Driver<T> {
         }
     }
 
-    /// Drops every handler at work, and the methods: for a poller that stops.
+    /// Drops all parked handlers, and the methods, when a poller stops.
     pub(crate) fn discard_all_tasks(&self) {
         let tasks = self.tasks.borrow_mut().remove_where(|_| true);
         for task in tasks {
@@ -252,7 +254,7 @@ impl<T: Transport> Driver<T> {
     }
 
     pub(crate) fn retry_blocked_responses(&self) {
-        // Each is tried once: those that find no slot again queue up behind the others.
+        // Each is tried once: a response that finds no slot again is queued behind the others.
         let count = self.state.borrow().blocked.len();
         for _ in 0..count {
             let Some(Blocked {
@@ -340,7 +342,7 @@ impl<T: Transport> Driver<T> {
                 });
             }
             Err(ReserveError::TooLong { limit, .. }) => {
-                // The code always fits; what it says is cut to what does.
+                // The code always fits; the message is truncated to the remaining length.
                 let cut = shorten(&status, limit.saturating_sub(HEADER_LEN));
                 match state.respond_status(link, call, served, &cut) {
                     Ok(()) => {}
@@ -358,7 +360,8 @@ impl<T: Transport> Driver<T> {
 }
 
 impl<T: Transport> State<T> {
-    /// A request is decoded: its slot and its credit go back before its handler runs.
+    /// Releases the slot of a decoded request and records its credit as owed, before its handler
+    /// runs.
     fn release_request(&mut self, link: LinkKey, buf: T::RecvBuf) {
         self.transport.release(buf);
         let free = self.free_for_growth();
@@ -387,17 +390,18 @@ impl<T: Transport> State<T> {
         metadata_len: usize,
         mut buf: T::SendBuf,
     ) {
-        // The handler may have taken a turn of time, but not of the driver: the link is there.
+        // The handler may have run for long, but it took no turn of the driver, so the link still
+        // exists.
         let Some(link) = self.links.get_mut(link.index()) else {
             self.tally.dropped(served.method);
             return self.transport.cancel(buf);
         };
         self.tally.answered(served, code);
         let mut header = link.connection.poll_header(FrameKind::Response, call, code);
-        // Longer metadata was refused when its length was known.
+        // Longer metadata was rejected when its length was computed.
         header.metadata_len = metadata_len as u16;
         header.emit(buf.as_mut());
-        // If the connection has ended, its end is the next event.
+        // If the connection has ended, the next event reports it.
         let _ = self.transport.send(link.id, buf);
     }
 
@@ -423,10 +427,10 @@ impl<T: Transport> State<T> {
         let mut buf = self.reserve_response(link, HEADER_LEN + metadata_len + body_len)?;
         let (metadata, mut message) = buf.as_mut()[HEADER_LEN..].split_at_mut(metadata_len);
         status.metadata().encode(metadata);
-        // It was reserved to fit.
+        // The buffer was reserved to fit.
         let _ = body.encode(&mut message);
-        // The number of OK is what tells a client that a response follows: a handler that returned
-        // it as its error did not say what went wrong.
+        // `OK` tells the client that a response follows, so it cannot be used here: a handler that
+        // returned it as its error did not say what went wrong.
         let code = match status.code() {
             Code::Ok => Code::Unknown,
             code => code,
@@ -439,7 +443,7 @@ impl<T: Transport> State<T> {
         if !std::mem::replace(&mut blocked.served.has_waited, true) {
             self.tally.stalls.responses.add(1);
         }
-        // Its credit travels with it: a credit frame would find no slot, either.
+        // The response will carry its credit: a credit frame would find no slot either.
         self.blocked.push_back(blocked);
     }
 }
@@ -453,9 +457,10 @@ fn too_long(len: ResponseLen, limit: usize) -> Status {
     ))
 }
 
-/// The same status with as much of its message as fits `len` bytes, and nothing else.
+/// Returns the status with as much of its message as fits in `len` bytes, without details and
+/// metadata.
 fn shorten(status: &Status, len: usize) -> Status {
-    // The field's tag and length.
+    // Reserves space for the field's tag and length.
     let room = len.saturating_sub(8);
     let message = status.message();
     let mut end = room.min(message.len());

@@ -7,18 +7,18 @@ use super::waiters::Waiters;
 use crate::protocol::connection::Connection;
 use crate::transport::{CloseReason, ConnectionId, Permit};
 
-/// Names a connection in the driver, for as long as anybody holds a channel to it.
+/// Identifies a connection in the driver for as long as a channel to it exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LinkKey(pub(crate) u32);
 
-/// What may be done with a link.
+/// The state of a link, which determines the operations it permits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LinkStanding {
-    /// It takes calls.
+    /// It accepts calls.
     Up,
-    /// Calls under way finish; it takes no new ones.
+    /// Calls in flight continue; it accepts no new ones.
     GoingAway,
-    /// It has ended, and its calls have or are about to.
+    /// It has ended, and its calls have ended or are about to.
     Ended,
 }
 
@@ -28,23 +28,23 @@ pub(crate) struct Link<B> {
     pub(crate) connection: Connection,
     pub(crate) calls: CallTable<B>,
     pub(crate) waiters: Waiters,
-    /// Channels that name this link; the server's side has none.
+    /// Number of channels that use this link. Zero on the server's side.
     pub(crate) handles: u32,
-    /// The client's side: the server has said that it shuts down. No call is begun any more.
+    /// Client: the server has announced its shutdown, so no more calls are started.
     pub(crate) going_away: bool,
     /// Since when no call was begun, as far as [`Driver::on_idle`](super::Driver::on_idle) has
     /// noticed.
     pub(crate) idle_since: Option<Instant>,
-    /// Set when this side has decided to end it, and for good when the transport has.
+    /// Set when this side has decided to close the connection, or when the transport has closed it.
     pub(crate) ended: Option<CloseReason>,
     pub(super) closed: bool,
-    /// It is among those that owe credits.
+    /// True if the link is in `State::owing`.
     pub(crate) owes: bool,
     pub(super) permit: Option<Permit>,
 }
 
 impl<B> Link<B> {
-    /// Only the server's side holds a place that the admission gave.
+    /// Returns true if this is the server's side. Only that side holds a permit of the admission.
     pub(crate) fn is_server(&self) -> bool {
         self.permit.is_some()
     }
@@ -52,7 +52,7 @@ impl<B> Link<B> {
 
 #[cfg(feature = "test-util")]
 impl<B> Link<B> {
-    /// Receives promised to the peer while no call is under way.
+    /// Returns the number of receives promised to the peer while no call is in flight.
     pub(super) fn promised(&self) -> u32 {
         if self.closed {
             0

@@ -12,7 +12,8 @@ use crate::protocol::connection::{Connection, ProtocolError};
 use crate::transport::{Admitted, CloseReason, ConnectionId, Permit, Transport};
 
 impl<T: Transport> Driver<T> {
-    /// The last channel to a link has gone: it ends when its calls have.
+    /// Closes a link, because its last channel was dropped. It is removed when its calls have
+    /// ended.
     pub(crate) fn close_link(&self, key: LinkKey) {
         let mut borrowed = self.state.borrow_mut();
         let state = &mut *borrowed;
@@ -27,7 +28,7 @@ impl<T: Transport> Driver<T> {
         drop(reaped);
     }
 
-    /// What may be done with a link.
+    /// Returns the state of a link.
     pub(crate) fn standing_of(&self, key: LinkKey) -> LinkStanding {
         match self.state.borrow().links.get(key.index()) {
             Some(link) if link.ended.is_none() && link.going_away => LinkStanding::GoingAway,
@@ -36,13 +37,13 @@ impl<T: Transport> Driver<T> {
         }
     }
 
-    /// Why a link has ended, if it has.
+    /// Returns the reason that a link has ended, if it has.
     pub(crate) fn end_of(&self, key: LinkKey) -> Option<CloseReason> {
         let state = self.state.borrow();
         state.links.get(key.index())?.ended.clone()
     }
 
-    /// Calls of a link that have not ended, for their peers or for who made them.
+    /// Returns the number of a link's calls whose response has not arrived or has not been taken.
     pub(crate) fn calls_under_way(&self, key: LinkKey) -> usize {
         let state = self.state.borrow();
         state
@@ -51,7 +52,7 @@ impl<T: Transport> Driver<T> {
             .map_or(0, |link| link.calls.len())
     }
 
-    /// The server shuts down: its clients are told, those to come as well.
+    /// Begins the server's shutdown: announces it to current clients and to any accepted later.
     pub(crate) fn go_away(&self) {
         let state = &mut *self.state.borrow_mut();
         state.going_away = true;
@@ -72,7 +73,7 @@ impl<T: Transport> Driver<T> {
         state.transport.flush();
     }
 
-    /// Whether no client has anything to send any more, or to be answered.
+    /// Returns true if no client can send further requests or still expects a response.
     pub(crate) fn are_clients_finished(&self) -> bool {
         let state = self.state.borrow();
         let mut links = state.links.iter();
@@ -81,7 +82,7 @@ impl<T: Transport> Driver<T> {
         })
     }
 
-    /// Ends every connection, for a poller that stops.
+    /// Closes all connections, for a poller that stops.
     pub(crate) fn close_all(&self) {
         let state = &mut *self.state.borrow_mut();
         for (_, link) in &mut state.links {
@@ -92,7 +93,7 @@ impl<T: Transport> Driver<T> {
         }
     }
 
-    /// Whether nothing is under way: no connection is left.
+    /// Returns true if no connection is open.
     pub(crate) fn is_closed(&self) -> bool {
         self.state
             .borrow()
@@ -130,14 +131,14 @@ impl<T: Transport> State<T> {
         key
     }
 
-    /// Adds the client's side of a connection that the transport has made.
+    /// Adds the client's side of a connection that the transport has established.
     pub(crate) fn add_client(&mut self, id: ConnectionId, connection: Connection) -> LinkKey {
         self.tally.connections.connected.add(1);
         self.add(id, connection, None)
     }
 
     pub(super) fn accept(&mut self, id: ConnectionId, admitted: Admitted) {
-        // Both are this side's own bytes, or checked by the admission: they decode.
+        // These are this side's own bytes, so they decode.
         let Ok(session) = crate::protocol::session::ServerSession::accept(&admitted.server_session)
         else {
             return self.transport.close(id);
@@ -151,7 +152,7 @@ impl<T: Transport> State<T> {
         let key = self.add(id, connection, Some(admitted.permit));
         self.tally.connections.accepted.add(1);
         if self.going_away {
-            // Admitted just before the listener was closed.
+            // The client was admitted just before the listener was closed.
             self.links[key.index()].connection.go_away();
             self.owe(key);
         }
@@ -159,7 +160,8 @@ impl<T: Transport> State<T> {
         tracing::debug!(connection = %id, window = session.initial_credits, "accepted a client");
     }
 
-    /// The peer broke a rule: its connection ends, and nothing else does.
+    /// Closes the connection of a peer that violated the protocol. Other connections are
+    /// unaffected.
     pub(super) fn violate(&mut self, key: LinkKey, buf: T::RecvBuf, error: ProtocolError) {
         self.transport.release(buf);
         let link = &mut self.links[key.index()];
@@ -168,7 +170,7 @@ impl<T: Transport> State<T> {
         self.transport.close(link.id);
     }
 
-    /// The transport has ended the connection: every call on it ends. Wakers are collected.
+    /// Ends all calls of a connection that the transport has closed. Collects the wakers to call.
     pub(super) fn close(
         &mut self,
         id: ConnectionId,
@@ -200,8 +202,8 @@ impl<T: Transport> State<T> {
         Some(key)
     }
 
-    /// Forgets a link that has ended on both ends: in the transport and for its channels. It is to
-    /// be dropped when nothing is borrowed, for the wakers in it.
+    /// Removes a link that has ended in the transport and that no channel uses. The caller must
+    /// drop the returned link while nothing is borrowed, because it contains wakers.
     #[must_use]
     pub(super) fn reap(&mut self, key: LinkKey) -> Option<Link<T::RecvBuf>> {
         let link = self.links.get(key.index())?;
@@ -209,8 +211,8 @@ impl<T: Transport> State<T> {
             return None;
         }
         let mut link = self.links.remove(key.index());
-        // Nobody can come for what is left any more: a call's future holds its channel, so these
-        // were forgotten.
+        // The remaining entries belong to leaked futures: a call's future holds its channel, so no
+        // future can poll them any more.
         for timer in link.waiters.timers() {
             self.timers.cancel(timer);
         }

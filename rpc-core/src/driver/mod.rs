@@ -55,72 +55,73 @@ use crate::service::dispatch::Methods;
 use crate::stats::{PollerTally, TURNS_PER_PUBLICATION};
 use crate::transport::{CloseReason, ConnectionId, Event, Transport};
 
-/// Turns between two looks at the clock while deadlines are pending: a look costs about as much as
-/// an empty poll, and a busy poller takes 64 turns in a few microseconds.
+/// Turns between two clock reads while deadlines are pending. A read costs about as much as an
+/// empty poll, and a busy poller takes 64 turns in a few microseconds.
 const TURNS_PER_CLOCK: u32 = 64;
 
-/// One poller's connections, calls and tasks, over its transport.
+/// The connections, calls and tasks of one poller, over its transport.
 pub(crate) struct Driver<T: Transport> {
     pub(crate) state: RefCell<State<T>>,
     pub(crate) methods: RefCell<Methods>,
     pub(crate) tasks: RefCell<Tasks>,
     pub(crate) clock: Clock,
-    /// What `block_on` waits with.
+    /// The waker of `block_on`.
     pub(crate) own: OwnWaker,
-    /// Rung by who brings this poller something from another thread.
+    /// Notified by other threads that have work for this poller.
     pub(crate) bell: Arc<Doorbell>,
     /// Read by the server's watchdog.
     pub(crate) at_work: Arc<AtWork>,
-    /// What this poller counts, for any thread to read.
+    /// This poller's counters, readable from any thread.
     pub(crate) tally: Arc<PollerTally>,
-    /// The same as in the tasks: looked at by every turn.
+    /// The same queue as in `tasks`, because every turn checks it.
     pub(crate) ready: Arc<ReadyQueue>,
     turning: Cell<bool>,
     turns: Cell<u32>,
-    /// When the present batch was polled, if a frame of it or of the one before has a deadline.
+    /// When the current batch was polled, if a frame of this batch or the previous one has a
+    /// deadline.
     polled_at: Cell<Option<Instant>>,
     saw_deadline: Cell<bool>,
 }
 
-/// What is borrowed between the user's code.
+/// The state that is borrowed between calls of application code.
 pub(crate) struct State<T: Transport> {
     pub(crate) transport: T,
-    /// The driver's.
+    /// Shared with the driver.
     pub(crate) tally: Arc<PollerTally>,
-    /// What the latest poll brought; kept for its memory.
+    /// The events of the latest poll; kept to reuse the allocation.
     events: Vec<Event<T::RecvBuf>>,
     pub(crate) links: Slab<Link<T::RecvBuf>>,
-    /// From the transport's index of a connection to its link.
+    /// Maps the transport's connection index to the link.
     routes: Vec<Option<(ConnectionId, LinkKey)>>,
     pub(crate) budget: ReceiveBudget,
     pub(crate) timers: Timers<TimerTarget>,
-    /// Responses that found no send slot, oldest first.
+    /// Responses that found no free send slot, oldest first.
     pub(crate) blocked: VecDeque<Blocked>,
-    /// Links that owe credits which no response carried, each once.
+    /// Links that owe credits that no response carried, each at most once.
     pub(crate) owing: Vec<LinkKey>,
-    /// Connections that the admission may still let in, and what each is granted at first: growing
-    /// windows leave that much of the budget alone.
+    /// Connections that the admission may still accept, and the initial window of each. Growing
+    /// windows leave this part of the budget free.
     expected: u32,
     initial_window: u32,
-    /// Links on which calls wait.
+    /// Links with waiting calls.
     pub(crate) waiting: Vec<LinkKey>,
-    /// When [`Driver::on_idle`] last looked.
+    /// Time of the latest check by [`Driver::on_idle`].
     pub(crate) idle_looked_at: Option<Instant>,
     /// The server has begun to shut down.
     pub(crate) going_away: bool,
-    /// Wakers to wake as soon as the state is no longer borrowed.
+    /// Wakers to call as soon as the state is no longer borrowed.
     wakers: Vec<Waker>,
-    /// Tickets of a shared channel whose calls have something to look at.
+    /// Permits of a shared channel whose calls have to be polled.
     pub(crate) settled: Vec<u32>,
 }
 
-/// What a deadline ends.
+/// The object of a deadline.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum TimerTarget {
     Call(LinkKey, CallId),
     Waiter(LinkKey, WaiterKey),
     Task(TaskKey),
-    /// Of a shared channel, not sent yet.
+    /// A call of a shared channel that has not been sent yet.
     Ticket(u32),
 }
 
@@ -170,7 +171,8 @@ impl<T: Transport> Driver<T> {
         }
     }
 
-    /// Whether this thread is inside a turn, or inside `block_on`, which takes the turns itself.
+    /// Returns true if this thread is inside a turn, or inside `block_on`, which takes the turns
+    /// itself.
     pub(crate) fn is_turning(&self) -> bool {
         self.turning.get()
     }
@@ -181,33 +183,35 @@ impl<T: Transport> Driver<T> {
         work()
     }
 
-    /// One turn; whether it found anything to do. Returns at once if this thread is inside one.
+    /// Takes one turn. Returns true if the poll returned any events; woken handlers alone do not
+    /// count. Returns false at once if this thread is already inside a turn.
     pub(crate) fn turn(&self) -> bool {
         !self.turning.get() && self.as_part_of_a_turn(|| self.take_turn())
     }
 
-    // Into each of its callers: the turn that finds nothing is most of what a busy poller does.
+    // Inlined into each caller, because a busy poller mostly takes turns that find nothing.
     #[inline(always)]
     fn take_turn(&self) -> bool {
         let turns = self.tally.turns.taken.add(1);
         if turns.is_multiple_of(TURNS_PER_PUBLICATION) {
             self.publish();
-            // Before a sleep it is done too, but a busy poller never sleeps.
+            // Also done before a sleep, but a busy poller never sleeps.
             self.on_idle(self.clock.now());
         }
         let (mut events, any_blocked) = {
             let state = &mut *self.state.borrow_mut();
             state.transport.flush();
             state.transport.poll(&mut state.events);
-            // Most turns of a busy poller end here, and how soon they do is a part of every answer's
-            // latency: what has arrived just after a look waits for the next one.
+            // Most turns of a busy poller end here. Their duration is a part of every response's
+            // latency, because a frame that arrives just after a poll waits for the next one.
             if state.has_nothing_to_do() && !self.ready.is_any() {
                 return false;
             }
             (std::mem::take(&mut state.events), !state.blocked.is_empty())
         };
         if any_blocked {
-            // Before those to come: the slots that this poll brought back are for the oldest.
+            // Before the new requests: the slots that this poll freed belong to the oldest
+            // responses.
             self.retry_blocked_responses();
         }
         let found_any = !events.is_empty();
@@ -215,7 +219,7 @@ impl<T: Transport> Driver<T> {
             self.tally.turns.busy.add(1);
         }
         if found_any {
-            // Asked for in the batch before: it will be asked for in this one.
+            // The previous batch needed the time, so this one probably does too: read it now.
             let timed = self.polled_at.get().is_some();
             self.polled_at.set(None);
             if timed && self.saw_deadline.take() {
@@ -241,7 +245,7 @@ impl<T: Transport> Driver<T> {
         found_any
     }
 
-    /// When the frame with a deadline that is being handled arrived, as nearly as is known.
+    /// Returns the approximate arrival time of the current frame, which has a deadline.
     pub(crate) fn arrival_of_timed(&self) -> Instant {
         self.saw_deadline.set(true);
         self.arrival()
@@ -262,7 +266,7 @@ impl<T: Transport> Driver<T> {
             .route(id)
             .filter(|key| state.links[key.index()].ended.is_none())
         else {
-            // Ended by this side, and the peer does not know it yet.
+            // This side has closed the connection, and the peer does not know yet.
             state.transport.release(buf);
             return;
         };
@@ -275,7 +279,7 @@ impl<T: Transport> Driver<T> {
             return state.violate(key, buf, error);
         }
         if header.going_away && !std::mem::replace(&mut link.going_away, true) {
-            // Calls that wait are called up to find that, and the credits given back.
+            // Waiting calls are woken so that they fail, and the credits are returned.
             tracing::debug!(connection = %id, "the server is shutting down");
             if !std::mem::replace(&mut link.owes, true) {
                 state.owing.push(key);
@@ -352,7 +356,7 @@ impl<T: Transport> Driver<T> {
         }
     }
 
-    /// Ends what has taken longer than it was allowed to.
+    /// Ends everything whose deadline has passed.
     pub(crate) fn expire_deadlines(&self) {
         let now = self.clock.now();
         loop {
@@ -389,7 +393,7 @@ impl<T: Transport> Driver<T> {
         }
     }
 
-    /// What is under way, in words: nothing when all calls have ended.
+    /// Describes everything that is in flight: empty when all calls have ended.
     #[cfg(feature = "test-util")]
     pub(crate) fn leftovers(&self) -> Vec<String> {
         let state = self.state.borrow();
@@ -422,14 +426,15 @@ impl<T: Transport> Driver<T> {
         left
     }
 
-    /// Whether a response is still owed to some client.
+    /// Returns true if a client is still owed a response.
     pub(crate) fn is_serving(&self) -> bool {
         self.tasks.borrow().parked() > 0 || !self.state.borrow().blocked.is_empty()
     }
 }
 
 impl<T: Transport> State<T> {
-    /// Whether a turn that has polled may end: nothing has come, and nothing waits.
+    /// Returns true if a turn may end after its poll, because nothing has arrived and nothing
+    /// waits.
     #[inline]
     fn has_nothing_to_do(&self) -> bool {
         self.events.is_empty()
@@ -446,7 +451,8 @@ impl<T: Transport> State<T> {
             let Some(link) = links.get_mut(key.index()) else {
                 return false;
             };
-            // On a link that has ended or is about to, all: they find that they were never sent.
+            // On a link that has ended or is about to, wake all waiters, so that they fail as never
+            // sent.
             let room = if link.ended.is_some() || link.going_away {
                 u32::MAX
             } else {
@@ -458,7 +464,7 @@ impl<T: Transport> State<T> {
     }
 }
 
-/// Notes down who is to be told that a call has ended, for when nothing is borrowed.
+/// Records the target to notify of the end of a call, for when nothing is borrowed.
 fn collect(waiting: WhoWaits, own: &Waker, wakers: &mut Vec<Waker>, settled: &mut Vec<u32>) {
     match waiting {
         WhoWaits::Nobody => {}
@@ -468,7 +474,7 @@ fn collect(waiting: WhoWaits, own: &Waker, wakers: &mut Vec<Waker>, settled: &mu
     }
 }
 
-/// Marks this thread as inside a turn until it is dropped, also by a panic.
+/// Marks this thread as inside a turn until dropped, even by a panic.
 struct TurnMark<'a> {
     turning: &'a Cell<bool>,
     before: bool,

@@ -1,7 +1,7 @@
-//! The client's half of the driver: from a call to its answer.
+//! The client's part of the driver: from a call to its response.
 //!
-//! The types of messages are erased here as those of the transport are above: a call's future
-//! ([`crate::client`]) speaks to its poller through [`Poller`] alone.
+//! The types of messages are erased here, and the types of the transport are erased for the
+//! callers: a call's future ([`crate::client`]) only uses its poller through [`Poller`].
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use crate::stats::{Counter, PollerTally};
 use crate::transport::{CloseReason, ConnectError, Connected, Counters, ReserveError, Transport};
 
 impl<T: Transport> Driver<T> {
-    /// What this side says of itself in a handshake.
+    /// Encodes this side's session parameters for a handshake.
     pub(crate) fn hello(&self) -> Vec<u8> {
         let max_in_flight = self.state.borrow().transport.limits().max_in_flight;
         ClientSession {
@@ -34,14 +34,14 @@ impl<T: Transport> Driver<T> {
         .encode_to_vec()
     }
 
-    /// Takes in a connection whose handshake `connect` carries out, or has carried out.
+    /// Adds a connection. `connect` performs its handshake, or has already performed it.
     pub(crate) fn join(
         &self,
         address: &str,
         connect: impl FnOnce(&mut T) -> Result<Connected, ConnectError>,
     ) -> Result<Joined, ConnectError> {
         let state = &mut *self.state.borrow_mut();
-        // For the server's credit frame.
+        // The receive for the server's credit frame.
         if !state.promise_receive() {
             return Err(no_receive_left(address));
         }
@@ -55,7 +55,8 @@ impl<T: Transport> Driver<T> {
         let session = match ServerSession::accept(&connected.session) {
             Ok(session) => session,
             Err(reason) => {
-                // Its end is reported for a connection that has no link; the promise ends here.
+                // The close event will find no link for this connection, so the promise is released
+                // here.
                 state.budget.give_back(1);
                 state.transport.close(connected.connection);
                 return Err(ConnectError::NotVerbline {
@@ -114,11 +115,11 @@ impl<T: Transport> Poller for Driver<T> {
             state.leave(link, asker.waiter());
             return Begun::Failed(never_sent(cause));
         }
-        // First come, first served: nobody overtakes those that wait.
+        // First come, first served: a new call must not overtake waiting ones.
         let is_turn = match asker {
             Asker::Future(waker, Some(waiter)) => entry.waiters.is_called_up(waiter, waker),
             Asker::Future(_, None) => entry.waiters.is_empty(),
-            // Its channel keeps the order.
+            // The shared channel keeps the order.
             Asker::Ticket(_) => true,
         };
         let stalls = &self.tally.stalls;
@@ -154,13 +155,14 @@ impl<T: Transport> Poller for Driver<T> {
         };
         drop(borrowed);
 
-        // The message's own code: nothing is borrowed, and if it panics, nothing is lost.
+        // The message's own code runs here: nothing is borrowed, and if it panics, nothing is lost.
         let body = &mut buf.as_mut()[HEADER_LEN..];
         let written = catch_unwind(AssertUnwindSafe(|| (call.write)(body)));
 
         let mut borrowed = self.state.borrow_mut();
         let state = &mut *borrowed;
-        // The call's future holds its channel, so the link is there, if it may have ended.
+        // The call's future holds its channel, so the link still exists, although it may have
+        // ended.
         let entry = &mut state.links[link.index()];
         let begun = (written.is_ok() && entry.ended.is_none())
             .then(|| entry.calls.begin(asker.waits(&self.own)))
@@ -187,7 +189,7 @@ impl<T: Transport> Poller for Driver<T> {
             entry.calls.set_timer(call_id, timer);
         }
         header.emit(buf.as_mut());
-        // If the connection has ended, that is the next event, and fails this call.
+        // If the connection has ended, the next event reports it and fails this call.
         let _ = state.transport.send(entry.id, buf);
         state.leave(link, asker.waiter());
         Begun::Sent(call_id)
@@ -203,7 +205,7 @@ impl<T: Transport> Poller for Driver<T> {
     ) -> Polled {
         let mut state = self.state.borrow_mut();
         let Some(entry) = state.links.get_mut(link.index()) else {
-            // It was sent, once.
+            // The link is gone, but the call had been sent.
             let cause = Cause::Disconnected(CloseReason::Local);
             return Polled::Failed(CallError::new(cause, Execution::MayHaveRun));
         };
@@ -222,7 +224,7 @@ impl<T: Transport> Poller for Driver<T> {
                 drop(state);
                 match answer {
                     Answer::Slot(buf) => {
-                        // Decoding is the message's own code: a panic must not take the slot along.
+                        // Decoding runs the message's own code: a panic must not leak the slot.
                         let received = catch_unwind(AssertUnwindSafe(|| receive(buf.as_ref())));
                         self.state.borrow_mut().release_answer(buf);
                         if let Err(panic) = received {
@@ -315,7 +317,7 @@ impl<T: Transport> Poller for Driver<T> {
 }
 
 impl<T: Transport> State<T> {
-    /// `stall` counts why.
+    /// Queues a call. `stall` counts the reason.
     fn wait(
         &mut self,
         link: LinkKey,

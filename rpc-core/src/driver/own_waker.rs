@@ -8,18 +8,18 @@ use std::task::{Wake, Waker};
 use super::call_table::WhoWaits;
 use super::wakeup::Doorbell;
 
-/// What a poller's `block_on` waits with, whichever future it runs: a wake that is left over from
-/// the one before costs a poll for nothing.
+/// The waker of a poller's `block_on`, shared by all futures that it runs. A wake left over from an
+/// earlier future only causes a spurious poll.
 pub(crate) struct OwnWaker {
-    /// Woken by this poller's own turns, which is what nearly every call waits for.
+    /// Woken by the poller's own turns. This is what nearly every call waits for.
     here: Cell<bool>,
-    /// Woken through the waker, by any thread.
+    /// Woken through the waker, from any thread.
     anywhere: Arc<Woken>,
     waker: Waker,
 }
 
 impl OwnWaker {
-    /// `bell` is rung when it is woken from anywhere.
+    /// Creates the waker. `bell` is notified when it is woken from any thread.
     pub(crate) fn new(bell: Arc<Doorbell>) -> Self {
         let anywhere = Arc::new(Woken {
             flag: AtomicBool::new(false),
@@ -36,7 +36,7 @@ impl OwnWaker {
         &self.waker
     }
 
-    /// What a call notes down that is polled with this waker.
+    /// Returns the target to wake for a call that is polled with this waker.
     pub(crate) fn waiting(&self, waker: &Waker) -> WhoWaits {
         if waker.will_wake(&self.waker) {
             WhoWaits::BlockOn
@@ -49,22 +49,23 @@ impl OwnWaker {
         self.here.set(true);
     }
 
-    /// Whether the future should be polled (again).
+    /// Returns true if the future should be polled, and clears the flags.
     pub(crate) fn take(&self) -> bool {
-        // The look before the swap keeps a locked instruction out of empty turns.
+        // The load before the swap keeps the locked instruction out of empty turns.
         self.here.take()
             || (self.anywhere.flag.load(Ordering::Relaxed)
                 && self.anywhere.flag.swap(false, Ordering::Acquire))
     }
 
-    /// Whether [`take`](Self::take) would say so: for a last look before sleeping.
+    /// Returns what [`take`](Self::take) would, without clearing the flags: for the last check
+    /// before sleeping.
     pub(crate) fn is_woken(&self) -> bool {
         self.here.get() || self.anywhere.flag.load(Ordering::Relaxed)
     }
 }
 
-/// Whether the future that `block_on` runs was woken. The flag may be set by any thread; the release
-/// of `wake` makes what it did before visible to the poll that follows.
+/// Whether the future that `block_on` runs was woken. Any thread may set the flag; the release
+/// store in `wake` makes its earlier writes visible to the poll that follows.
 struct Woken {
     flag: AtomicBool,
     bell: Arc<Doorbell>,

@@ -1,4 +1,4 @@
-//! When there is nothing to do: what a poller looks after in between, and how it sleeps.
+//! Idle time: the periodic maintenance of connections, and how a poller sleeps.
 
 use std::time::{Duration, Instant};
 
@@ -6,23 +6,25 @@ use super::link::LinkKey;
 use super::{Driver, State};
 use crate::transport::Transport;
 
-/// The longest sleep of a poller on which calls or responses wait for room.
+/// Longest sleep of a poller on which calls or responses wait for capacity.
 const SHORT_SLEEP: Duration = Duration::from_millis(1);
 
-/// The longest sleep of any: connections that are idle are looked after in between.
+/// Longest sleep of any poller, so that idle connections are maintained periodically.
 const LONG_SLEEP: Duration = Duration::from_secs(1);
 
-/// How long no call has to be begun on a connection before its credits are given back: long enough
-/// that a client with a rhythm of its own does not lose its window between two beats.
+/// Time without new calls after which a connection's credits are returned: long enough that a
+/// client that calls periodically does not lose its window between two calls.
 const IDLE_TIME: Duration = Duration::from_secs(1);
 
 impl<T: Transport> Driver<T> {
-    /// Looks after the client's connections on which no call was begun for a while: what they hold of
-    /// credits above their first window is given back, for others. To be called while there is nothing
-    /// to do, and now and then besides, as often as that may be.
+    /// Gives the surplus credits of idle connections back to their servers: a client connection on
+    /// which no call has started for a while returns its credits above the initial window, so that
+    /// other clients can use them. Called before a sleep, and periodically otherwise; extra calls
+    /// are cheap.
     pub(crate) fn on_idle(&self, now: Instant) {
         let state = &mut *self.state.borrow_mut();
-        // There may be thousands of links, and thousands of sleeps a second.
+        // Limits the rate, because there may be thousands of links and thousands of sleeps a
+        // second.
         let is_soon = |before: Instant| now.duration_since(before) < IDLE_TIME / 2;
         if state.idle_looked_at.is_some_and(is_soon) {
             return;
@@ -50,17 +52,18 @@ impl<T: Transport> Driver<T> {
         }
     }
 
-    /// Sleeps until something comes from the device, a deadline passes, or the bell is rung; not at all
-    /// if there is something already. `how_long` says how long the caller has nothing to do, `None` if it
-    /// has. Whether the look before it found something to do.
+    /// Sleeps until the device has an event, a deadline passes, or another thread notifies the
+    /// poller. Does not sleep if there is something to do already. `how_long` returns the caller's
+    /// limit, or `None` if the caller has work. Returns true if it did not sleep.
     pub(crate) fn sleep(&self, how_long: &dyn Fn() -> Option<Duration>) -> bool {
         self.on_idle(self.clock.now());
         self.bell.lie_down();
         self.state.borrow_mut().transport.arm();
-        // What came before the device was armed, and what was brought before this poller lay down.
+        // Finds what arrived before the device was armed, and what other threads queued before they
+        // could see that this poller sleeps.
         let found_any =
             self.turn() || self.ready.is_any() || !self.state.borrow().settled.is_empty();
-        // Asked after lying down: whoever brings something from now on rings.
+        // Called after `lie_down`: a thread that queues something from now on notifies the poller.
         let at_most = how_long().filter(|_| !found_any);
         if let Some(at_most) = at_most {
             self.publish();
@@ -81,7 +84,7 @@ impl<T: Transport> Driver<T> {
         at_most.is_none()
     }
 
-    /// Says how things stand, for other threads: what is not counted call by call.
+    /// Updates the gauges for other threads: the values that are not counted per call.
     pub(crate) fn publish(&self) {
         let state = &*self.state.borrow();
         let (mut windows, mut available, mut waiting) = (0, 0, 0);
@@ -108,10 +111,10 @@ impl<T: Transport> Driver<T> {
 }
 
 impl<T: Transport> State<T> {
-    /// How long nothing needs to be looked at, if nothing comes.
+    /// Returns how long the poller may sleep if nothing arrives.
     fn longest_sleep(&self, now: Instant) -> Duration {
-        // Waiters that do not come are passed over after some turns, and what found no slot is tried
-        // again, also when the device has nothing to say about it.
+        // Woken waiters that do not retry are skipped after some turns, and whatever found no slot
+        // is retried, even if the device reports no event.
         let is_waiting =
             !(self.waiting.is_empty() && self.blocked.is_empty() && self.owing.is_empty());
         let longest = if is_waiting { SHORT_SLEEP } else { LONG_SLEEP };

@@ -1,8 +1,9 @@
-//! [`Tasks`]: handlers' futures that have been started, each with a waker that is made once.
+//! [`Tasks`]: the futures of handlers that have been started, each with a waker that is created
+//! once.
 //!
-//! A handler that finishes when it is first polled only borrows a place here, for its waker. One
-//! that awaits is parked in its place until the waker, from whichever thread, puts the place's
-//! index into the ready queue; the poller takes the queue once per turn.
+//! A handler that completes in its first poll only borrows an entry here, for its waker. A handler
+//! that awaits is parked in its entry until its waker, on any thread, pushes the entry's index to
+//! the ready queue. The poller drains the queue once per turn.
 
 use std::mem;
 use std::sync::Arc;
@@ -17,19 +18,19 @@ use crate::protocol::frame::CallId;
 use crate::service::dispatch::HandlerSlot;
 use crate::stats::Served;
 
-/// A handler at work on a call.
+/// A handler that processes a call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Task {
     pub(crate) link: LinkKey,
     pub(crate) call: CallId,
-    /// Its method, and how it is counted.
+    /// The handler's method, and how the call is counted.
     pub(crate) served: Served,
-    /// Where its future is.
+    /// The slot that holds the handler's future.
     pub(crate) slot: HandlerSlot,
     pub(crate) timer: Option<TimerKey>,
 }
 
-/// Names a place among the tasks.
+/// Index of an entry in [`Tasks`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TaskKey(u32);
 
@@ -39,23 +40,24 @@ pub(crate) struct Tasks {
     places: Vec<Place>,
     free: Vec<u32>,
     ready: Arc<ReadyQueue>,
-    /// Swapped with the ready queue, so that neither allocates once warm.
+    /// Swapped with the ready queue, so that neither allocates after warm-up.
     running: Vec<u32>,
     parked: u32,
-    /// How many may be parked when another one is begun.
+    /// Number of parked tasks at which no further handler is started.
     max_parked: u32,
 }
 
 #[derive(Debug)]
 struct Place {
-    /// `None` while its task is being polled with it.
+    /// `None` while the task is being polled with the waker.
     waker: Option<Waker>,
     signal: Arc<Signal>,
     parked: Option<Task>,
 }
 
 impl Tasks {
-    /// None yet, and no more than `max_parked` at a time; `bell` is rung when one is woken.
+    /// Creates an empty table for at most `max_parked` parked tasks. `bell` is notified when a task
+    /// is woken.
     pub(crate) fn new(bell: Arc<Doorbell>, max_parked: u32) -> Self {
         Self {
             places: Vec::new(),
@@ -71,12 +73,12 @@ impl Tasks {
         }
     }
 
-    /// Where wakers put their tasks.
+    /// Returns the queue to which wakers push their tasks.
     pub(crate) fn ready(&self) -> Arc<ReadyQueue> {
         Arc::clone(&self.ready)
     }
 
-    /// A place with its waker, to poll a future with.
+    /// Borrows an entry with its waker, to poll a future with.
     pub(crate) fn borrow_place(&mut self) -> (TaskKey, Waker) {
         let index = self.free.pop().unwrap_or_else(|| {
             let index = self.places.len() as u32;
@@ -101,13 +103,13 @@ impl Tasks {
         (TaskKey(index), waker)
     }
 
-    /// The future is done: the place is free again.
+    /// Frees the entry of a future that has completed.
     pub(crate) fn return_place(&mut self, key: TaskKey, waker: Waker) {
         self.places[key.0 as usize].waker = Some(waker);
         self.free.push(key.0);
     }
 
-    /// The future is not done: it waits here for its waker.
+    /// Parks a future that is pending, until its waker is called.
     pub(crate) fn park(&mut self, key: TaskKey, waker: Waker, task: Task) {
         let place = &mut self.places[key.0 as usize];
         place.waker = Some(waker);
@@ -115,8 +117,8 @@ impl Tasks {
         self.parked += 1;
     }
 
-    /// Takes the indices of the tasks that were woken since the last time; empty for most turns.
-    /// To be returned by [`put_back`](Self::put_back).
+    /// Takes the indices of the tasks that were woken since the last call; `None` in most turns.
+    /// The caller must return the vector with [`put_back`](Self::put_back).
     pub(crate) fn take_ready(&mut self) -> Option<Vec<u32>> {
         if !self.ready.is_any() {
             return None;
@@ -131,12 +133,13 @@ impl Tasks {
         self.running = running;
     }
 
-    /// Takes a woken task up again; `None` if it has ended in the meantime.
+    /// Resumes a woken task. Returns `None` if the task has ended in the meantime.
     pub(crate) fn unpark(&mut self, index: u32) -> Option<(TaskKey, Task, Waker)> {
         let place = &mut self.places[index as usize];
-        // Cleared before the future is polled: a wake from now on queues it once more. One that came
-        // before, and found it queued already, is read here: what its thread did is seen by the poll.
-        // A plain store would let that poll read older values, and the wake would be lost.
+        // Cleared before the future is polled, so that a wake from now on queues the task again. An
+        // earlier wake that found the task already queued is read by this swap, so that the poll
+        // sees the writes of the waking thread. A plain store would let that poll read older
+        // values, and the wake would be lost.
         place.signal.queued.swap(false, Ordering::AcqRel);
         let task = place.parked.take()?;
         self.parked -= 1;
@@ -144,7 +147,7 @@ impl Tasks {
         Some((TaskKey(index), task, waker))
     }
 
-    /// The task parked here, if it is still there: its deadline has passed.
+    /// Takes the parked task whose deadline has passed, if it is still parked.
     pub(crate) fn expire(&mut self, key: TaskKey) -> Option<Task> {
         let task = self.places[key.0 as usize].parked.take()?;
         self.free.push(key.0);
@@ -152,7 +155,7 @@ impl Tasks {
         Some(task)
     }
 
-    /// Takes every parked task out that `select` names.
+    /// Takes every parked task for which `select` returns true.
     pub(crate) fn remove_where(&mut self, select: impl Fn(&Task) -> bool) -> Vec<Task> {
         let mut removed = Vec::new();
         for (index, place) in (0..).zip(&mut self.places) {
@@ -165,29 +168,29 @@ impl Tasks {
         removed
     }
 
-    /// Places that are in use.
+    /// Returns the number of entries in use.
     #[cfg(feature = "test-util")]
     pub(crate) fn in_use(&self) -> usize {
         self.places.len() - self.free.len()
     }
 
-    /// How many futures are parked.
+    /// Returns the number of parked futures.
     pub(crate) fn parked(&self) -> u32 {
         self.parked
     }
 
-    /// Whether another handler may be begun.
+    /// Returns true if another handler may be started.
     #[inline]
     pub(crate) fn has_room(&self) -> bool {
         self.parked < self.max_parked
     }
 
-    /// From now on no handler is begun.
+    /// Prevents any further handler from being started.
     pub(crate) fn begin_no_more(&mut self) {
         self.max_parked = 0;
     }
 
-    /// How many futures may be parked when another handler is begun.
+    /// Returns the number of parked futures at which no further handler is started.
     pub(crate) fn max_parked(&self) -> u32 {
         self.max_parked
     }
@@ -195,14 +198,15 @@ impl Tasks {
 
 #[derive(Debug)]
 pub(crate) struct ReadyQueue {
-    /// Whether there is anything: what a turn looks at. Set after the push, inside the lock.
+    /// True if the queue is not empty, which a turn checks without the lock. Set after the push,
+    /// under the lock.
     any: AtomicBool,
     queue: Mutex<Vec<u32>>,
     bell: Arc<Doorbell>,
 }
 
 impl ReadyQueue {
-    /// Whether a task was woken that has not been taken yet.
+    /// Returns true if a woken task has not been taken yet.
     #[inline]
     pub(crate) fn is_any(&self) -> bool {
         self.any.load(Ordering::Relaxed)
@@ -223,7 +227,7 @@ impl ReadyQueue {
     }
 }
 
-/// What a task's wakers share.
+/// The state shared by a task's wakers.
 #[derive(Debug)]
 struct Signal {
     index: u32,
@@ -237,8 +241,8 @@ impl Wake for Signal {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        // Acquire and release: what the waker's thread did before is seen by the poll that
-        // follows, also when an earlier wake has queued it already.
+        // Acquire and release: the poll that follows sees the writes of the waking thread, even if
+        // an earlier wake has already queued the task.
         if !self.queued.swap(true, Ordering::AcqRel) {
             self.ready.push(self.index);
         }
@@ -281,8 +285,8 @@ mod tests {
         assert_eq!(tasks.parked(), 0);
     }
 
-    /// Another thread writes, and wakes; the poll that sees an old value is followed by another. An
-    /// optimised build (`cargo test --release`) reorders what a plain store would let it.
+    /// Another thread writes and wakes; a poll that sees an old value must be followed by another.
+    /// An optimized build (`cargo test --release`) reorders whatever a plain store would permit.
     #[test]
     fn a_wake_that_finds_its_task_queued_is_not_lost() {
         use std::sync::atomic::AtomicU32;
@@ -303,7 +307,7 @@ mod tests {
         tasks.park(key, waker, task);
         let writer = std::thread::spawn(move || {
             for round in 1..=ROUNDS {
-                // The first wake queues the task; the second may find it queued, or being polled.
+                // The first wake queues the task. The second may find it queued or being polled.
                 remote.wake_by_ref();
                 for _ in 0..round % 64 {
                     std::hint::spin_loop();

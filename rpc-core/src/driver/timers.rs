@@ -1,21 +1,21 @@
-//! [`Timers`]: deadlines that are mostly taken back before they pass.
+//! [`Timers`]: deadlines, most of which are cancelled before they pass.
 //!
-//! A binary heap whose entries know where they are, so that one can be taken out again in
-//! logarithmic time without a search, and without allocating once warm: a deadline per call costs
-//! a few comparisons, not a growing list of deadlines that no longer matter.
+//! A binary heap whose entries know their position, so that a timer can be removed in logarithmic
+//! time, without a search, and without allocating after warm-up. A deadline per call costs a few
+//! comparisons; cancelled deadlines do not accumulate.
 
 use std::time::Instant;
 
-/// Names a timer until it fires or is cancelled.
+/// Identifies a timer until it fires or is cancelled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TimerKey(u32);
 
-/// Deadlines, each with what it is for.
+/// Deadlines, each with a target that is returned when it passes.
 #[derive(Debug)]
 pub(crate) struct Timers<T> {
     /// Ordered as a binary heap by deadline: `heap[i] ≤ heap[2i + 1], heap[2i + 2]`.
     heap: Vec<Entry<T>>,
-    /// Where in the heap the entry of each key is.
+    /// The heap index of each key's entry.
     positions: Vec<u32>,
     free: Vec<u32>,
 }
@@ -63,17 +63,17 @@ impl<T> Timers<T> {
         TimerKey(key)
     }
 
-    /// Takes a timer out that has not fired.
+    /// Removes a timer that has not fired.
     pub(crate) fn cancel(&mut self, key: TimerKey) {
         self.remove_at(self.positions[key.0 as usize] as usize);
     }
 
-    /// The earliest deadline.
+    /// Returns the earliest deadline.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         Some(self.heap.first()?.deadline)
     }
 
-    /// The next target whose deadline has passed.
+    /// Removes and returns the next target whose deadline has passed.
     pub(crate) fn pop_expired(&mut self, now: Instant) -> Option<T> {
         (self.heap.first()?.deadline <= now).then(|| self.remove_at(0))
     }
@@ -133,7 +133,8 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Against a plain list: what fires is what was inserted, not cancelled and due, in order.
+        /// Compares with a plain list: the timers that fire are those inserted, not cancelled and
+        /// due, in order.
         #[test]
         fn timers_fire_in_order_and_cancelled_ones_do_not(
             steps in proptest::collection::vec((0u64..50, any::<bool>()), 1..100),

@@ -1,4 +1,4 @@
-//! [`Waiters`]: calls that may not be sent yet, in the order in which they came.
+//! [`Waiters`]: calls that may not be sent yet, in order of arrival.
 
 use std::collections::VecDeque;
 use std::task::Waker;
@@ -7,34 +7,35 @@ use slab::Slab;
 
 use super::timers::TimerKey;
 
-/// Turns that a waiter which is called up has for coming; then others are called up in its place,
-/// though it may still come. A future that is polled comes before the next turn, mostly; one that
-/// was forgotten never does, and must not keep the others waiting.
+/// Number of turns within which a woken waiter must retry; after that, the next one is woken in its
+/// place. The first may still retry later. A future is usually polled before the next turn. A
+/// leaked future never is, and must not block the others.
 const PATIENCE: u32 = 16;
 
-/// Names a waiting call until it is sent or gives up.
+/// Identifies a waiting call until it is sent or gives up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct WaiterKey(usize);
 
-/// What is left of one that has left.
+/// What remains of a waiter that has left the queue.
 #[derive(Debug)]
 pub(crate) struct Left {
-    /// To cancel.
+    /// The timer to cancel.
     pub(crate) timer: Option<TimerKey>,
-    /// To be dropped where that may run somebody's code.
+    /// Dropping the waker may run application code, so the caller must drop this where that is
+    /// safe.
     _waker: Waker,
 }
 
-/// Waiting calls of one connection.
+/// The waiting calls of one connection.
 #[derive(Debug, Default)]
 pub(crate) struct Waiters {
     waiting: Slab<Waiter>,
-    /// Those that have not been called up, oldest first. May name some that have left since.
+    /// The waiters that have not been woken, oldest first. May contain some that have left since.
     queue: VecDeque<(usize, u64)>,
-    /// How many were called up in this round and have not come yet.
+    /// Number of waiters woken in this round that have not retried yet.
     expected: u32,
     round: u32,
-    /// Turns since one of them was called up or came.
+    /// Turns since a waiter was last woken or last retried.
     turns: u32,
     arrivals: u64,
 }
@@ -43,18 +44,18 @@ pub(crate) struct Waiters {
 struct Waiter {
     arrival: u64,
     waker: Waker,
-    /// The round in which it was called up.
+    /// The round in which the waiter was woken, if it was.
     called_up: Option<u32>,
     timer: Option<TimerKey>,
 }
 
 impl Waiters {
-    /// Whether nobody waits whom a call that comes now would overtake.
+    /// Returns true if a new call would overtake no waiter.
     pub(crate) fn is_empty(&self) -> bool {
         self.queue.is_empty() && self.expected == 0
     }
 
-    /// Whether nobody waits, called up or not.
+    /// Returns true if there are no waiters, woken or not.
     pub(crate) fn is_deserted(&self) -> bool {
         self.waiting.is_empty()
     }
@@ -63,7 +64,7 @@ impl Waiters {
         self.waiting.len()
     }
 
-    /// Joins the end of the queue.
+    /// Appends a waiter to the queue.
     pub(crate) fn join(&mut self, waker: Waker) -> WaiterKey {
         self.arrivals += 1;
         let arrival = self.arrivals;
@@ -81,26 +82,29 @@ impl Waiters {
         self.waiting[key.0].timer = Some(timer);
     }
 
-    /// The timers of all that wait, for when they are forgotten.
+    /// Returns the timers of all waiters, to cancel them before the waiters are discarded.
     pub(crate) fn timers(&self) -> impl Iterator<Item = TimerKey> {
         self.waiting.iter().filter_map(|(_, waiter)| waiter.timer)
     }
 
-    /// The waiter's deadline has passed and its timer is gone: it is to look for itself.
+    /// Returns the waker of a waiter whose deadline has passed and whose timer has fired. The
+    /// waiter checks its deadline itself.
     pub(crate) fn expire(&mut self, key: WaiterKey) -> Option<Waker> {
         let waiter = self.waiting.get_mut(key.0)?;
         waiter.timer = None;
         Some(waiter.waker.clone())
     }
 
-    /// Whether it is this waiter's turn; if not, `waker` is woken when it is.
+    /// Returns true if it is this waiter's turn. Otherwise registers `waker` to be woken when it
+    /// is.
     pub(crate) fn is_called_up(&mut self, key: WaiterKey, waker: &Waker) -> bool {
         let waiter = &mut self.waiting[key.0];
         waiter.waker.clone_from(waker);
         waiter.called_up.is_some()
     }
 
-    /// It was this waiter's turn, and there was nothing for it after all: it waits where it did.
+    /// Requeues a waiter whose turn it was but that could not be sent after all. It keeps its
+    /// position.
     pub(crate) fn call_back(&mut self, key: WaiterKey) {
         let waiter = &mut self.waiting[key.0];
         let arrival = waiter.arrival;
@@ -111,13 +115,14 @@ impl Waiters {
         }
     }
 
-    /// Leaves, because it is sent or gives up.
+    /// Removes a waiter that is sent or gives up.
     pub(crate) fn leave(&mut self, key: WaiterKey) -> Left {
         let waiter = self.waiting.remove(key.0);
         if let Some(round) = waiter.called_up {
             self.came(round);
         }
-        // Calls may come and give up for as long as there is room for none.
+        // While there is no capacity at all, calls may keep arriving and giving up, so the queue is
+        // compacted here.
         if self.queue.len() > 2 * self.waiting.len() + 8 {
             let waiting = &self.waiting;
             self.queue
@@ -134,8 +139,8 @@ impl Waiters {
         self.expected -= u32::from(round == self.round);
     }
 
-    /// There is room for `room` calls: calls up the next ones, and hands out their wakers. To be
-    /// called once per turn.
+    /// Wakes the next waiters, given capacity for `room` calls, by passing their wakers to `wake`.
+    /// Called once per turn.
     pub(crate) fn call_up(&mut self, room: u32, wake: impl FnMut(Waker)) {
         self.turns += 1;
         if self.turns > PATIENCE {
@@ -146,7 +151,8 @@ impl Waiters {
         self.call_up_within_a_turn(room, wake);
     }
 
-    /// The same, as often as there is room: those that were called up before have no less time to come.
+    /// Like [`call_up`](Self::call_up), but may be called any number of times per turn, because it
+    /// does not count as a turn for the waiters woken before.
     pub(crate) fn call_up_within_a_turn(&mut self, room: u32, mut wake: impl FnMut(Waker)) {
         while self.expected < room
             && let Some((key, arrival)) = self.queue.pop_front()
@@ -183,7 +189,7 @@ mod tests {
         assert_eq!(woken, 2);
         assert!(waiters.is_called_up(a, waker) && waiters.is_called_up(c, waker));
         assert!(!waiters.is_called_up(d, waker));
-        // One that was called up and leaves makes room for the next.
+        // A woken waiter that leaves makes room for the next one.
         waiters.leave(c);
         waiters.call_back(a);
         waiters.call_up(2, |_| ());
@@ -219,7 +225,7 @@ mod tests {
         waiters.call_up(1, |_| ());
         assert!(waiters.is_called_up(next, waker) && waiters.is_called_up(forgotten, waker));
         waiters.leave(next);
-        // Whoever comes now overtakes nobody but the one that does not come.
+        // From now on, new calls overtake no waiter except the one that does not retry.
         assert!(waiters.is_empty());
         waiters.call_back(forgotten);
         assert!(!waiters.is_empty());

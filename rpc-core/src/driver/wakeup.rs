@@ -1,16 +1,17 @@
-//! [`Doorbell`]: how a thread that has something for a poller wakes it, for the price of a fence and a
-//! load while the poller is awake.
+//! [`Doorbell`]: wakes a poller from another thread. It costs a fence and a load while the poller
+//! is awake.
 //!
 //! ```text
-//!  poller                               whoever has something for it
-//!  P1 asleep = true                     W1 put it where the poller looks
-//!  P2 fence                             W2 fence
-//!  P3 look; there is nothing: wait      W3 look at asleep; true: end the wait
+//!  poller                                    another thread with work for it
+//!  P1 store asleep = true                    W1 store the work
+//!  P2 fence                                  W2 fence
+//!  P3 load the work; none: wait              W3 load asleep; true: end the wait
 //! ```
 //!
-//! Without the fences both looks could miss: the store of P1 and that of W1 may each wait in a store
-//! buffer while P3 and W3 read the old values, and the poller would sleep on what it was brought. With
-//! both fences sequentially consistent, whichever comes second sees the other side's store.
+//! Without the fences both loads could miss the other side's store: the stores of P1 and W1 may
+//! each stay in a store buffer while P3 and W3 read the old values, and the poller would sleep
+//! although there is work. Both fences are sequentially consistent, so the load after the later
+//! fence sees the other side's store.
 
 use std::fmt;
 use std::task::Waker;
@@ -20,7 +21,7 @@ use loom::sync::atomic::{AtomicBool, Ordering, fence};
 #[cfg(not(loom))]
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 
-/// A poller's bell. Shared by all who bring it something.
+/// A poller's wakeup. Shared by all threads that give the poller work.
 pub(crate) struct Doorbell {
     slumber: Slumber,
     /// Ends the transport's wait.
@@ -35,15 +36,15 @@ impl Doorbell {
         }
     }
 
-    /// W2 and W3: to be called after something was put where the poller looks.
+    /// Steps W2 and W3. Must be called after the work was stored where the poller finds it.
     pub(crate) fn ring(&self) {
         if self.slumber.is_to_be_ended() {
             self.waker.wake_by_ref();
         }
     }
 
-    /// P1 and P2: the poller has to look once more after this, and to call [`get_up`](Self::get_up)
-    /// when it has slept, or when it has found something.
+    /// Steps P1 and P2. Afterwards the poller must check for work once more, and must call
+    /// [`get_up`](Self::get_up) when it has slept or found work.
     pub(crate) fn lie_down(&self) {
         self.slumber.begin();
     }
@@ -59,7 +60,7 @@ impl fmt::Debug for Doorbell {
     }
 }
 
-/// Whether a poller sleeps, or is about to.
+/// Whether a poller sleeps or is about to.
 struct Slumber(AtomicBool);
 
 impl Slumber {
@@ -73,15 +74,15 @@ impl Slumber {
     }
 
     fn end(&self) {
-        // Whoever still sees it asleep ends a wait that is not under way: the next one returns early,
-        // once.
+        // A thread that still sees `true` ends a wait that is not in progress: the next wait then
+        // returns early, once.
         self.0.store(false, Ordering::Relaxed);
     }
 
-    /// Whether the caller is the one to end the wait: of many who come at once, the first.
+    /// Returns true if the caller must end the wait: of several concurrent callers, only the first.
     fn is_to_be_ended(&self) -> bool {
         fence(Ordering::SeqCst);
-        // The load keeps the line shared while the poller is awake.
+        // The load keeps the cache line shared while the poller is awake.
         self.0.load(Ordering::Relaxed) && self.0.swap(false, Ordering::Relaxed)
     }
 }
@@ -94,8 +95,8 @@ mod loom_models {
 
     use super::Slumber;
 
-    /// Two threads bring something each. A poller that sleeps after its look has missed nothing that
-    /// nobody wakes it for; and no more than one of them makes the system call.
+    /// Two threads store work each. If the poller sleeps after its check although it missed work,
+    /// one of them wakes it, and no more than one makes the system call.
     #[test]
     fn loom_nothing_is_slept_through() {
         loom::model(|| {
@@ -126,7 +127,7 @@ mod loom_models {
         });
     }
 
-    /// A poller that gets up by itself is not left asleep for those who come later.
+    /// A poller that resumes by itself is not seen as asleep by threads that come later.
     #[test]
     fn loom_the_next_sleep_is_ended_too() {
         loom::model(|| {

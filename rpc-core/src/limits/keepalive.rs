@@ -1,40 +1,41 @@
-//! [`Keepalive`]: how long a peer may stand still.
+//! [`Keepalive`]: detection of peers whose process has stopped making progress.
 
 use std::fmt;
 use std::time::Duration;
 
-/// Finds peers that are there and do nothing.
+/// Detects peers whose host is alive but whose process does not run.
 ///
-/// Without it, two ends of a peer are noticed. That of its process, killed or not, shows at once, as the
-/// kernel closes its sockets. That of its host shows after about four seconds, as the kernel asks
-/// across the network. What does not show is a process that stands still on a host that lives: stopped
-/// by a debugger or by `SIGSTOP`, frozen by a container's runtime, hung in the kernel.
+/// Two failures are detected without keepalive. The end of the peer's process, killed or not, shows
+/// at once, because the kernel closes its sockets. The failure of the peer's host shows after about
+/// four seconds, because the kernel probes the host over the network. What remains undetected is a
+/// process that has stopped on a live host: stopped by a debugger or by `SIGSTOP`, frozen by a
+/// container runtime, or hung in the kernel.
 ///
-/// By default that is how it is to be: such a process loses nothing, and when it goes on, so do its
-/// calls; meanwhile their deadlines bound them. Who would rather know sets this, and takes into the
-/// bargain that a connection ends when its peer stood still for too long, at a breakpoint for
-/// instance. (A virtual machine that is paused is a host that is gone to those outside of it, with and
-/// without this; peers that are paused together lose nothing.)
+/// By default such a process is tolerated: it loses nothing, and its calls continue when it does;
+/// meanwhile their deadlines bound them. With keepalive, a connection closes when its peer has been
+/// stopped for too long, for instance at a breakpoint. (With and without keepalive, peers outside a
+/// paused virtual machine see it as a failed host; peers that are paused together lose nothing.)
 ///
-/// The question goes to a thread of the peer that does nothing else, so that a poller which is busy
-/// in a handler counts as alive, for as long as it may take. A peer of a version without
-/// keepalive is not asked. Each side asks for itself, as its own intents say.
+/// A dedicated thread of the peer answers the probes, so a poller that is busy in a handler counts
+/// as alive, however long the handler takes. A peer whose version lacks keepalive is not probed.
+/// Each side probes according to its own intents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Keepalive {
-    /// How long a peer may be silent until it is asked; less than 10 ms counts as 10 ms. Question and answer
-    /// are a byte each, and cost the pollers nothing.
+    /// Interval at which a silent peer is probed; less than 10 ms counts as 10 ms. Probe and reply
+    /// are one byte each and take no poller time.
     pub every: Duration,
-    /// How long after a question that is not answered the peer counts as gone: rounded up to a
-    /// multiple of `every`, at least two. Time for which this process stood still itself counts as
-    /// one `every`, so that it does not give its peers up for its own fault.
+    /// How long after an unanswered probe the peer counts as failed: rounded up to a multiple of
+    /// `every`, at least two. Time during which this process itself was stopped counts as one
+    /// `every`, so that it does not blame its peers for its own pause.
     pub gone_after: Duration,
 }
 
 impl Keepalive {
-    /// The least that [`every`](Self::every) may be: a hundred questions per second and connection.
+    /// The minimum of [`every`](Self::every), which limits probes to a hundred per second and
+    /// connection.
     const MIN_EVERY: Duration = Duration::from_millis(10);
 
-    /// As it is carried out, where that is not what was said.
+    /// Returns the values that take effect, after the minimum and the rounding.
     #[must_use]
     pub fn effective(self) -> Self {
         let every = self.every.max(Self::MIN_EVERY);
@@ -46,7 +47,7 @@ impl Keepalive {
         }
     }
 
-    /// Intervals in [`gone_after`](Self::gone_after).
+    /// Returns the number of probe intervals in [`gone_after`](Self::gone_after).
     #[must_use]
     pub fn intervals(self) -> u32 {
         let Self { every, gone_after } = self.effective();

@@ -1,4 +1,4 @@
-//! [`block_on`]: a future, run to its end by a thread that has no executor.
+//! [`block_on`]: runs a future to completion on a thread without an executor.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 
-/// Runs a future on this thread, which sleeps while the future waits.
+/// Runs a future to completion on this thread. The thread sleeps while the future is pending.
 ///
-/// For calls through a [`Channel`](crate::Channel) from threads that are nobody's executor; whose
-/// thread is a poller uses [`LocalPoller::block_on`](crate::LocalPoller::block_on). A handler of a
-/// service that uses this blocks its poller: it is to await instead.
+/// Use it for calls through a [`Channel`](crate::Channel) from a thread that runs no executor. On a
+/// thread that is a poller, use [`LocalPoller::block_on`](crate::LocalPoller::block_on). Do not use
+/// it in a service's handler, where it blocks the poller: await the call instead.
 pub fn block_on<F: Future>(future: F) -> F::Output {
     let sleeper = Arc::new(Sleeper {
         thread: thread::current(),
@@ -23,15 +23,15 @@ pub fn block_on<F: Future>(future: F) -> F::Output {
         if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
             return output;
         }
-        // Acquire: what was done before the wake is seen by the poll.
+        // Acquire: the poll sees the writes that precede the wake.
         while !sleeper.is_woken.swap(false, Ordering::Acquire) {
             thread::park();
         }
     }
 }
 
-/// Told apart from other uses of the thread's one token: a park that ends for another reason, or for
-/// none, is not a wake.
+/// The flag distinguishes a wake from other uses of the thread's only park token: a park may also
+/// return for another reason or spuriously.
 struct Sleeper {
     thread: Thread,
     is_woken: AtomicBool,
@@ -63,7 +63,7 @@ mod tests {
             if polls == 3 {
                 return Poll::Ready(7);
             }
-            // A token for the thread that is no wake for the future.
+            // A park token that is not a wake of the future.
             thread::current().unpark();
             let waker = cx.waker().clone();
             thread::spawn(move || waker.wake());

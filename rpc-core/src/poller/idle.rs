@@ -1,9 +1,9 @@
 //! [`Idle`]: what a poller does when there is nothing to do.
 //!
-//! It spins, and in time it sleeps, as its [`Waiting`] says. But a poller that shares its core with
-//! whom it waits for would spin away the very time slice that the other needs, so it yields now and
-//! then: rarely where every poller of this process has a core, often where there are more pollers than
-//! cores.
+//! It spins, and eventually sleeps, as its [`Waiting`] mode specifies. A poller that shares its
+//! core with the thread it waits for would spin away the time slice that the other thread needs, so
+//! it also yields: rarely if it is busy and every spinning poller of this process has a core, often
+//! if it is adaptive or if there are more pollers than cores.
 
 use std::hint;
 use std::sync::LazyLock;
@@ -13,42 +13,44 @@ use std::time::{Duration, Instant};
 
 use crate::limits::Waiting;
 
-/// Empty turns after which a poller counts as spinning: some five microseconds, longer than any
-/// answer that is worth waiting for takes, so that a quick call costs no shared counter.
+/// Empty turns after which a poller counts as spinning: about five microseconds. Responses worth
+/// spinning for arrive sooner, so a quick call touches no shared counter.
 const SPINNING: u32 = 256;
 
-/// Empty turns between two yields where pollers have cores: some 200 microseconds. Longer than any
-/// answer takes that another core is working on, over an emulated processor and the kernel's software
-/// RDMA too, so that a call costs no system call but its doorbells; and far shorter than the time
-/// slice that a poller of another process on the same core would otherwise have to wait for.
+/// Empty turns between two yields of a busy poller that has a core: about 200 microseconds. This is
+/// longer than any response takes that another core is working on, even over an emulated processor
+/// and the kernel's software RDMA, so that a call costs no system call other than its doorbells. It
+/// is also far shorter than the time slice that a poller of another process on the same core would
+/// otherwise wait for.
 const PATIENT: u32 = 4096;
 
-/// The same where they have not.
+/// Empty turns between two yields of an adaptive poller, or of one that may not have its own core.
 const CROWDED: u32 = 32;
 
-/// How long an adaptive poller spins before it sleeps: many times what an answer takes on one host or in
-/// one rack, and longer than a peer that sleeps takes to wake up, so that a first call after a rest pays
-/// for one waking up and not for two.
+/// Time that an adaptive poller spins before it sleeps: many times the latency of a response on one
+/// host or in one rack, and longer than a sleeping peer takes to wake up. The first call after an
+/// idle period thus pays for one wakeup rather than two.
 const SPIN_TIME: Duration = Duration::from_micros(200);
 
-/// Pollers of this process that spin at the moment.
+/// Number of pollers of this process that currently spin.
 static SPINNERS: AtomicUsize = AtomicUsize::new(0);
 
-/// Cores that this process may use: its affinity mask and its control group's quota, whichever is
-/// less. Asked once, since the answer takes system calls, and before any thread is pinned, since a
-/// pinned thread's own mask has one core.
+/// Number of cores that this process may use: the smaller of its affinity mask and its control
+/// group's quota. Computed once, because it takes system calls, and before any thread is pinned,
+/// because a pinned thread's own mask has one core.
 static CORES: LazyLock<usize> =
     LazyLock::new(|| thread::available_parallelism().map_or(1, usize::from));
 
-/// Pollers of this process that never sleep.
+/// Number of pollers of this process that never sleep.
 static BUSY: AtomicUsize = AtomicUsize::new(0);
 
-/// A poller that never sleeps, for as long as it is held.
+/// A registration of a poller that never sleeps. Dropping it removes the registration.
 #[derive(Debug)]
 pub(crate) struct BusyPoller(());
 
 impl BusyPoller {
-    /// Counts one, if it is one; a sentence in the log says when there are more than cores.
+    /// Registers the poller if its mode is busy, and logs a warning if there are more busy pollers
+    /// than cores.
     pub(crate) fn announce(waiting: Waiting) -> Option<Self> {
         if waiting != Waiting::Busy {
             return None;
@@ -73,23 +75,24 @@ impl Drop for BusyPoller {
     }
 }
 
-/// Whether pollers that spin keep each other from their cores. With one core there is nobody to wait for
-/// who does not need it.
+/// Returns true if spinning pollers compete for cores. With a single core they always do, because
+/// the thread that a poller waits for needs that core too.
 fn is_too_many(pollers: usize, cores: usize) -> bool {
     cores == 1 || pollers > cores
 }
 
-/// How many cores this process may use. First called on a thread that is not pinned.
+/// Returns the number of cores that this process may use. The first call must be on a thread that
+/// is not pinned.
 pub(crate) fn cores() -> usize {
     *CORES
 }
 
-/// Counts empty turns of one poller.
+/// Counts the empty turns of one poller.
 #[derive(Debug)]
 pub(crate) struct Idle {
     waiting: Waiting,
     empty_turns: u32,
-    /// Of an adaptive poller that spins.
+    /// Start of the spinning phase of an adaptive poller.
     spinning_since: Option<Instant>,
 }
 
@@ -102,8 +105,8 @@ impl Idle {
         }
     }
 
-    /// To be called after each turn, with whether it found anything. Whether the poller should sleep
-    /// now.
+    /// Records a turn and whether it found anything to do. Called after each turn. Returns true if
+    /// the poller should sleep now.
     #[inline]
     pub(crate) fn after_turn(&mut self, found_any: bool) -> bool {
         if found_any {
@@ -114,8 +117,8 @@ impl Idle {
             return true;
         }
         self.empty_turns = self.empty_turns.saturating_add(1);
-        // Not before: the hint costs some 20 to 40 ns, by which an answer that is about to come would
-        // be seen later.
+        // Not earlier: the hint takes about 20 to 40 ns, by which an imminent response would be
+        // delayed.
         if self.empty_turns >= SPINNING {
             hint::spin_loop();
             if self.empty_turns.is_multiple_of(CROWDED) {
@@ -134,8 +137,8 @@ impl Idle {
             self.stop_spinning();
             return true;
         }
-        // Whoever is ready to sleep is ready to stand aside: what an adaptive poller waits for may need
-        // this very core, in another process too, which no count of this one's pollers shows.
+        // An adaptive poller always yields: the thread that it waits for may need this very core,
+        // and if that thread belongs to another process, this process's counter does not show it.
         let stands_aside = self.waiting == Waiting::Adaptive
             || is_too_many(SPINNERS.load(Ordering::Relaxed), cores());
         if stands_aside || self.empty_turns.is_multiple_of(PATIENT) {
@@ -147,7 +150,7 @@ impl Idle {
         false
     }
 
-    /// Whether an adaptive poller has spun for long enough.
+    /// Returns true if an adaptive poller has spun long enough.
     fn is_enough(&mut self) -> bool {
         let now = Instant::now();
         let since = *self.spinning_since.get_or_insert(now);
@@ -172,7 +175,7 @@ impl Drop for Idle {
 mod tests {
     use super::*;
 
-    /// Takes empty turns until the poller is to sleep, or `most` have been taken.
+    /// Takes up to `most` empty turns, until the poller should sleep.
     fn turns_until_sleep(idle: &mut Idle, most: u32) -> Option<u32> {
         (0..most).find(|_| idle.after_turn(false))
     }
@@ -191,7 +194,7 @@ mod tests {
         let started = Instant::now();
         let spun = turns_until_sleep(&mut adaptive, u32::MAX).unwrap();
         assert!(spun >= SPINNING && started.elapsed() >= SPIN_TIME, "{spun}");
-        // What comes begins the spinning anew.
+        // Work resets the spinning phase.
         adaptive.after_turn(true);
         assert!(turns_until_sleep(&mut adaptive, u32::MAX).unwrap() >= SPINNING);
     }

@@ -1,4 +1,4 @@
-//! [`LocalPoller`]: the application's thread as a poller.
+//! [`LocalPoller`]: a poller that runs on the application's thread.
 
 mod block_on;
 pub(crate) mod idle;
@@ -23,14 +23,14 @@ use crate::service::dispatch::Methods;
 use crate::stats::{Observer, Stats};
 use crate::transport::{ConnectError, Counters, Fabric, FabricError, Transport};
 
-/// How long [`LocalPoller::connect`] waits for a handshake: generous for a loaded server, short
-/// for a person.
+/// Time limit of [`LocalPoller::connect`] for a handshake: generous for a loaded server, short for
+/// a person who waits.
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A poller that runs on the thread which owns it: whoever waits for a call polls the device.
+/// A poller that runs on the thread that owns it: waiting for a call polls the device.
 ///
-/// One poller serves all connections of its thread, and is `!Send` as they are. Its clones are the
-/// same poller.
+/// One poller serves all connections of its thread. It is `!Send`, as are its connections. Clones
+/// refer to the same poller.
 #[derive(Clone)]
 pub struct LocalPoller {
     driver: Rc<dyn Poller>,
@@ -38,8 +38,8 @@ pub struct LocalPoller {
     _busy: Option<Rc<BusyPoller>>,
 }
 
-/// [`LocalPoller::block_on`] was called inside a turn of the same poller, from a handler or from a
-/// future that `block_on` runs: it would wait for the very thread that it blocks.
+/// The error of calling [`LocalPoller::block_on`] inside a turn of the same poller, from a handler
+/// or from a future that `block_on` runs. It would wait for the thread that it blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "block_on was called inside a turn of its own poller, which would wait for itself: await the call instead"
@@ -47,33 +47,33 @@ pub struct LocalPoller {
 pub struct BlockOnInTurn;
 
 thread_local! {
-    /// The poller whose thread this is, on the threads of a server.
+    /// The poller that runs this thread. Set on the threads of a server.
     static CURRENT: RefCell<Option<LocalPoller>> = const { RefCell::new(None) };
 }
 
 impl LocalPoller {
-    /// A poller on this thread with the default [`Intents`].
+    /// Creates a poller on this thread with the default [`Intents`].
     ///
     /// # Errors
     ///
-    /// [`FabricError`] if the device cannot provide what the intents need.
+    /// Returns [`FabricError`] if the device cannot provide what the intents need.
     pub fn new<F: Fabric>(fabric: &F) -> Result<Self, FabricError> {
         Self::with_intents(fabric, &Intents::default())
     }
 
-    /// A poller on this thread.
+    /// Creates a poller on this thread.
     ///
     /// # Errors
     ///
-    /// [`FabricError`] if the device cannot provide what the intents need.
+    /// Returns [`FabricError`] if the device cannot provide what the intents need.
     pub fn with_intents<F: Fabric>(fabric: &F, intents: &Intents) -> Result<Self, FabricError> {
-        // Before anything is pinned.
+        // Count the cores before any thread is pinned.
         idle::cores();
         let driver = Driver::new(fabric.open(intents)?, Methods::new(), Clock::system());
         Ok(Self::from_driver(Rc::new(driver), intents.waiting))
     }
 
-    /// A poller over any transport, with any clock: what tests use. It never sleeps.
+    /// Creates a poller over any transport and clock, for tests. It never sleeps.
     pub fn over<T: Transport>(transport: T, clock: Clock) -> Self {
         let driver = Driver::new(transport, Methods::new(), clock);
         Self::stepped(Rc::new(driver))
@@ -87,7 +87,7 @@ impl LocalPoller {
         }
     }
 
-    /// A poller whose turns somebody else takes.
+    /// Creates a poller whose turns the caller takes.
     pub(crate) fn stepped(driver: Rc<dyn Poller>) -> Self {
         Self {
             driver,
@@ -96,8 +96,8 @@ impl LocalPoller {
         }
     }
 
-    /// The poller whose thread this is, for handlers that make calls: on a server's thread they
-    /// connect through it, and await. `None` on other threads.
+    /// Returns the poller that runs the current thread. On a server's thread, a handler connects
+    /// through it and awaits its calls. Returns `None` on other threads.
     #[must_use]
     pub fn current() -> Option<Self> {
         CURRENT.with_borrow(Clone::clone)
@@ -108,20 +108,21 @@ impl LocalPoller {
         drop(previous);
     }
 
-    /// Connects to a server at `host:port`. Blocks for the length of a handshake.
+    /// Connects to a server at `host:port`. Blocks until the handshake completes, which may take at
+    /// most five seconds, excluding the resolution of the host name.
     ///
     /// # Errors
     ///
-    /// [`ConnectError`]; nothing has been sent.
+    /// Returns [`ConnectError`] if the handshake fails or times out. No request has been sent.
     pub fn connect(&self, address: &str) -> Result<LocalChannel, ConnectError> {
         self.connect_within(address, CONNECT_TIMEOUT)
     }
 
-    /// The same, with another limit to the handshake's time.
+    /// Like [`connect`](Self::connect), with a different time limit for the handshake.
     ///
     /// # Errors
     ///
-    /// [`ConnectError`]; nothing has been sent.
+    /// Returns [`ConnectError`] if the handshake fails or times out. No request has been sent.
     pub fn connect_within(
         &self,
         address: &str,
@@ -135,12 +136,12 @@ impl LocalPoller {
         ))))
     }
 
-    /// Runs a future on this thread to its end, polling the device as long as it waits.
+    /// Runs a future to completion on this thread. Polls the device while the future is pending.
     ///
     /// # Panics
     ///
-    /// Inside a turn of this poller, where it would wait for itself: see [`BlockOnInTurn`], which
-    /// [`try_block_on`](Self::try_block_on) returns instead.
+    /// Panics inside a turn of this poller, where it would deadlock.
+    /// [`try_block_on`](Self::try_block_on) returns [`BlockOnInTurn`] instead.
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
         match self.try_block_on(future) {
             Ok(output) => output,
@@ -148,11 +149,11 @@ impl LocalPoller {
         }
     }
 
-    /// The same, with an error inside a turn.
+    /// Like [`block_on`](Self::block_on), but returns an error instead of panicking.
     ///
     /// # Errors
     ///
-    /// [`BlockOnInTurn`]; the future has not been polled.
+    /// Returns [`BlockOnInTurn`] inside a turn of this poller. The future has not been polled.
     pub fn try_block_on<F: Future>(&self, future: F) -> Result<F::Output, BlockOnInTurn> {
         if self.driver.is_turning() {
             return Err(BlockOnInTurn);
@@ -165,8 +166,8 @@ impl LocalPoller {
         loop {
             if own.take() {
                 let mut polled = Poll::Pending;
-                // Calls that are polled here only register, so that many started together share
-                // a doorbell.
+                // Calls polled here only register, so that many calls started together share a
+                // doorbell.
                 self.driver
                     .inside_turn(&mut || polled = future.as_mut().poll(&mut cx));
                 if let Poll::Ready(output) = polled {
@@ -180,34 +181,34 @@ impl LocalPoller {
         }
     }
 
-    /// Takes one turn: what has arrived is handled, what was sent leaves. For a thread that has
-    /// other things to do; `block_on` and awaited calls take their own. Returns whether there was
-    /// anything to do.
+    /// Takes one turn: processes what has arrived and sends what is queued. For a thread that has
+    /// other work; `block_on` and awaited calls take their own turns. Returns true if anything had
+    /// arrived.
     pub fn turn(&self) -> bool {
         self.driver.turn()
     }
 
-    /// What this poller was sized to.
+    /// Returns the sizes of this poller.
     #[must_use]
     pub fn limits(&self) -> Limits {
         self.driver.limits()
     }
 
-    /// What its transport has counted.
+    /// Returns the transport's counters.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.driver.counters()
     }
 
-    /// What this poller has counted.
+    /// Updates this poller's gauges and returns a snapshot of its statistics.
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.driver.publish();
         self.observer().stats()
     }
 
-    /// What takes snapshots of this poller's counters on other threads. Its levels are as the poller has
-    /// last said them: see [`crate::stats`].
+    /// Returns a handle that reads the counters from any thread. Its gauges have the values of the
+    /// poller's last update: see [`crate::stats`].
     #[must_use]
     pub fn observer(&self) -> Observer {
         Observer::of(vec![Arc::clone(self.driver.tally())])

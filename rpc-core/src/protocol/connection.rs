@@ -1,15 +1,15 @@
-//! [`Connection`]: the rules of one connection, without its bytes.
+//! [`Connection`]: the protocol state of one connection, without its bytes.
 //!
-//! It is told of every header that arrives ([`handle_header`](Connection::handle_header)) and asked
-//! for every header that leaves ([`poll_header`](Connection::poll_header)); it keeps the credits in
-//! both directions and the counts that both sides agreed on, and names the rule that a peer breaks.
-//! It does no I/O, has no clock, and knows neither messages nor buffers, so that every order of
-//! events can be tried in a test.
+//! The caller reports every header that arrives ([`handle_header`](Connection::handle_header)) and
+//! requests every header to send ([`poll_header`](Connection::poll_header)). The connection tracks
+//! the credits in both directions and the limits that both sides agreed on, and reports the rule
+//! that a peer violates. It does no I/O, has no clock, and knows neither messages nor buffers, so
+//! tests can try every order of events.
 
 use super::credit::{CreditError, ReceiveWindow, SendCredits};
 use super::frame::{CallId, FrameError, FrameHeader, FrameKind};
 
-/// Which side of a connection this is. Requests go from the client to the server only.
+/// The side of a connection. Requests only go from the client to the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// The side that connected.
@@ -18,75 +18,77 @@ pub enum Role {
     Server,
 }
 
-/// The peer broke a rule. The connection ends with this reason; nothing else does.
+/// A rule that the peer violated. Every violation closes the connection, with this error as the
+/// reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProtocolError {
-    /// Not a frame.
+    /// The bytes are not a valid frame.
     #[error("the peer sent {0}")]
     Frame(#[from] FrameError),
-    /// The rules of credits.
+    /// The peer violated the credit rules.
     #[error("the peer broke the rules of credits: {0}")]
     Credit(#[from] CreditError),
-    /// A request to a client, or a response to a server.
+    /// The peer sent a request to a client, or a response to a server.
     #[error("the peer sent a {kind:?} to a {role:?}")]
     WrongWay {
-        /// What came.
+        /// The kind of frame received.
         kind: FrameKind,
-        /// What this side is.
+        /// The role of this side.
         role: Role,
     },
-    /// More calls under way than were agreed on.
+    /// The peer has more calls in flight than agreed.
     #[error("the peer has more than the {limit} calls under way that were agreed on")]
     TooManyCalls {
-        /// The number agreed on.
+        /// The agreed limit.
         limit: u32,
     },
-    /// What only a server says, to a server; or what only a client says, to a client or in another
-    /// frame than a credit frame.
+    /// The peer set a flag that it must not set: a client set a server's flag, a server set a
+    /// client's flag, or a client set its flag in a frame other than a credit frame.
     #[error("the peer set the flag '{flag}' in a {kind:?} to a {role:?}")]
     WrongFlag {
-        /// What the flag means.
+        /// The meaning of the flag.
         flag: &'static str,
-        /// What came.
+        /// The kind of frame received.
         kind: FrameKind,
-        /// What this side is.
+        /// The role of this side.
         role: Role,
     },
-    /// An answer to no call.
+    /// The peer responded to a call that is not in flight.
     #[error("the peer answered a call that is not under way (id {:#010x})", call.0)]
     UnknownCall {
-        /// The id that came.
+        /// The id received.
         call: CallId,
     },
 }
 
-/// The state of one connection that both sides agree on.
+/// The state of one connection that both sides share.
 #[derive(Debug)]
 pub struct Connection {
     role: Role,
     credits: SendCredits,
     window: ReceiveWindow,
-    /// Client: requests sent and not answered. Server: requests received and not answered.
+    /// Client: requests sent and not yet responded to. Server: requests received and not yet
+    /// responded to.
     calls_under_way: u32,
     max_in_flight: u32,
-    /// What the handshake granted; a client keeps that much, however long it is idle.
+    /// Credits granted in the handshake. A client always keeps this many, however long it is idle.
     initial_credits: u32,
-    /// The server is shutting down: decided by this side, or heard from the other.
+    /// The server is shutting down, as decided by this side or announced by the peer.
     going_away: bool,
-    /// Server: receives that the window was made smaller by.
+    /// Server: receives freed by shrinking the window, not yet returned to the budget.
     freed: u32,
-    /// Server: some frame has told the client so.
+    /// Server: a frame has announced the shutdown to the client.
     has_told: bool,
-    /// Client: a request was sent since this was asked for.
+    /// Client: a request was sent since the flag was last read.
     was_used: bool,
-    /// Server: the client's latest request took the last credit it had. Only the client can know:
-    /// what this side has granted may still be on its way.
+    /// Server: the client's latest request took its last credit. Only the client can know this,
+    /// because credits that this side granted may still be in flight.
     client_is_out: bool,
 }
 
 impl Connection {
-    /// The client's side, after a handshake in which the server granted `initial_credits`.
+    /// Creates the client's state after a handshake in which the server granted `initial_credits`.
     #[must_use]
     pub fn client(initial_credits: u32, max_in_flight: u32) -> Self {
         Self {
@@ -104,7 +106,7 @@ impl Connection {
         }
     }
 
-    /// The server's side, after a handshake in which it granted `initial_credits`.
+    /// Creates the server's state after a handshake in which it granted `initial_credits`.
     #[must_use]
     pub fn server(initial_credits: u32, max_in_flight: u32) -> Self {
         Self {
@@ -122,11 +124,11 @@ impl Connection {
         }
     }
 
-    /// Takes note of a frame that arrived.
+    /// Applies the header of a frame that arrived.
     ///
     /// # Errors
     ///
-    /// [`ProtocolError`] if the peer may not send it now.
+    /// Returns [`ProtocolError`] if the peer must not send this frame now.
     #[inline]
     pub fn handle_header(&mut self, header: &FrameHeader) -> Result<(), ProtocolError> {
         if header.going_away | header.credits_returned {
@@ -160,7 +162,7 @@ impl Connection {
         Ok(())
     }
 
-    /// The flags that most frames do not have, with the credits that come along.
+    /// Handles the flags that few frames have, and the credits in such a frame.
     #[cold]
     fn handle_rare_flags(&mut self, header: &FrameHeader) -> Result<(), ProtocolError> {
         let wrong = |flag| ProtocolError::WrongFlag {
@@ -184,14 +186,15 @@ impl Connection {
         Ok(())
     }
 
-    /// Server: receives that the client's latest credit frame has freed, to be given back to the budget.
+    /// Server: takes the receives freed by the client's latest credit frame. The caller returns
+    /// them to the budget.
     pub fn take_freed(&mut self) -> u32 {
         std::mem::take(&mut self.freed)
     }
 
-    /// What a client keeps when it gives credits back.
+    /// Returns the number of credits that a client keeps when it returns the others.
     fn kept_credits(&self) -> u32 {
-        // One that knows that it may begin no more calls keeps none.
+        // A client that knows of the shutdown will start no more calls, so it keeps none.
         if self.going_away {
             0
         } else {
@@ -199,8 +202,8 @@ impl Connection {
         }
     }
 
-    /// The header of a frame that is sent now, with the credits that it carries. The frame must be
-    /// sent: what it carries is no longer owed.
+    /// Builds the header of a frame to send, with the credits that it carries. The caller must send
+    /// the frame, because these credits are no longer recorded as owed.
     #[inline]
     pub fn poll_header(&mut self, kind: FrameKind, call: CallId, selector: u16) -> FrameHeader {
         let (credits, credit_ack) = self.window.take_owed();
@@ -233,7 +236,8 @@ impl Connection {
         header
     }
 
-    /// Server: tells the client that it shuts down, and grants it nothing that it could not use.
+    /// Server: announces the shutdown, and removes the credits, which the client could no longer
+    /// use.
     #[cold]
     fn tell(&mut self, header: &mut FrameHeader) {
         header.going_away = true;
@@ -241,7 +245,7 @@ impl Connection {
         self.window.keep(std::mem::take(&mut header.credits));
     }
 
-    /// How many more requests may be sent now.
+    /// Returns the number of further requests that may be sent now.
     #[must_use]
     pub fn requests_allowed(&self) -> u32 {
         self.credits
@@ -249,8 +253,8 @@ impl Connection {
             .min(self.max_in_flight - self.calls_under_way)
     }
 
-    /// Takes the credit and the place among the calls under way that a request needs; `false` if
-    /// there is none.
+    /// Takes the credit and the in-flight capacity that a request needs. Returns false if either is
+    /// exhausted.
     pub fn take_request(&mut self) -> bool {
         let allowed = self.requests_allowed() > 0 && self.credits.take();
         self.calls_under_way += u32::from(allowed);
@@ -258,20 +262,22 @@ impl Connection {
         allowed
     }
 
-    /// Gives back what [`take_request`](Self::take_request) took, for a request that was not sent.
+    /// Reverts [`take_request`](Self::take_request) for a request that was not sent.
     pub fn untake_request(&mut self) {
         self.credits.untake();
-        // A peer may have answered it, unsent as it is; it is found out by the call's id.
+        // A malicious peer may already have responded to the unsent request. The check of the
+        // call's id detects this.
         self.calls_under_way = self.calls_under_way.saturating_sub(1);
     }
 
-    /// The receive of a request is free again.
+    /// Records that the receive of a request is free again.
     pub fn release_request(&mut self) {
         self.window.release();
     }
 
-    /// How many receives the window should grow by, given how many are free: the client has used
-    /// up what it was granted, so double it, but leave most of what is free to others.
+    /// Returns how many receives to grow the window by, given the number of free receives. If the
+    /// client has used up its credits, the window doubles, but most of the free receives are left
+    /// to other connections.
     #[must_use]
     pub fn wants_growth(&self, free: u32) -> u32 {
         if !self.client_is_out || self.going_away {
@@ -283,14 +289,15 @@ impl Connection {
             .min(free / 4)
     }
 
-    /// Grows the window by receives that were taken from the budget.
+    /// Grows the window by receives that the caller took from the budget.
     pub fn grow(&mut self, receives: u32) {
         self.window.grow(receives);
     }
 
-    /// Whether a frame should be sent for its credits alone: on the server, because much is owed or
-    /// because the client does not know yet that it shuts down; on the client, which is only asked when
-    /// it has been idle or may begin no more calls, because it has something to give back.
+    /// Returns true if a frame should be sent only for its credits. On the server: if many credits
+    /// are owed, or if the client has not been notified of the shutdown. On the client: if it has
+    /// credits to return or an acknowledgement to send. The client must only ask when it has been
+    /// idle or may start no more calls.
     #[must_use]
     pub fn wants_credit_frame(&self) -> bool {
         match self.role {
@@ -299,7 +306,8 @@ impl Connection {
             }
             Role::Server => self.window.wants_credit_frame(),
             Role::Client => {
-                // An acknowledgement, too: without it the server could not say anything more.
+                // An acknowledgement counts too: without it the server could send no further credit
+                // frame.
                 let has_any =
                     self.credits.available() > self.kept_credits() || self.window.owes_ack();
                 has_any && self.window.may_send_credit_frame()
@@ -307,36 +315,37 @@ impl Connection {
         }
     }
 
-    /// Server: it shuts down. Every frame tells the client from now on, and grants nothing.
+    /// Server: begins the shutdown. From now on every frame announces it and grants no credits.
     pub fn go_away(&mut self) {
         self.going_away = true;
     }
 
-    /// Whether the server shuts down: decided by this side, or heard from the other.
+    /// Returns true if the server is shutting down, as decided by this side or announced by the
+    /// peer.
     #[must_use]
     pub fn is_going_away(&self) -> bool {
         self.going_away
     }
 
-    /// Server: the client is yet to be told that it shuts down.
+    /// Server: returns true if the shutdown has not been announced to the client yet.
     #[must_use]
     pub fn has_to_tell(&self) -> bool {
         self.role == Role::Server && self.going_away && !self.has_told
     }
 
-    /// Server: nothing is to come from this client any more, and nothing is owed to it: it has given
-    /// all its credits back, and every call is answered.
+    /// Server: returns true if the client can send no more requests and all of them have been
+    /// responded to. The client has then returned all of its credits.
     #[must_use]
     pub fn is_finished(&self) -> bool {
         self.window.is_spent() && self.calls_under_way == 0
     }
 
-    /// Client: whether a request was sent since the last time that this was asked.
+    /// Client: returns true if a request was sent since the last call of this method.
     pub fn take_was_used(&mut self) -> bool {
         std::mem::take(&mut self.was_used)
     }
 
-    /// Receives promised to the peer's requests.
+    /// Returns the number of receives promised to the peer's requests.
     #[must_use]
     pub fn window_len(&self) -> u32 {
         self.window.size()
@@ -407,8 +416,8 @@ mod tests {
     }
 
     proptest! {
-        /// A client and a server that keep the rules never accuse each other, whatever the order
-        /// in which frames are sent, received, released and answered.
+        /// A client and a server that follow the rules never report violations, whatever the order
+        /// in which frames are sent, received, released and responded to.
         #[test]
         fn two_honest_sides_agree(
             initial in 1u32..8, max_in_flight in 1u32..12,
@@ -456,7 +465,7 @@ mod tests {
                 }
                 prop_assert!(client.requests_allowed() <= server.window_len());
                 prop_assert!(server.going_away || server.window_len() >= initial);
-                // What the server takes for the end is one.
+                // When the server considers the connection finished, no request is left anywhere.
                 if server.going_away && server.is_finished() {
                     let requests = to_server.iter().filter(|frame| frame.kind == FrameKind::Request);
                     prop_assert_eq!((requests.count(), held, running), (0, 0, 0));

@@ -1,23 +1,24 @@
-//! Credits: receives that a peer has promised, so that no frame ever finds none posted.
+//! Credits: receives that a side has promised to its peer, so that every frame finds a posted
+//! receive.
 //!
-//! Who needs a credit: a request. A response needs none, since its request brought the receive for
-//! it along; a credit frame needs none, since each side keeps one receive for it per connection and
-//! has at most one under way. So on every poller
+//! Only a request needs a credit. A response needs none, because the client reserved a receive for
+//! it before it sent the request. A credit frame needs none, because each side keeps one receive
+//! per connection for it and has at most one such frame in flight. On every poller, therefore,
 //!
 //! ```text
 //! Σ windows granted + Σ calls in flight + 2 per connection ≤ receives posted + in reserve
 //! ```
 //!
-//! (one of the two for the peer's credit frame, one so that a connection can always have one call),
-//! and [`ReceiveBudget`] is where that sum is kept.
+//! (one of the two is for the peer's credit frame, the other guarantees that a connection can
+//! always have one call). [`ReceiveBudget`] keeps this sum.
 //!
 //! | type | side | keeps |
 //! | --- | --- | --- |
-//! | [`SendCredits`] | sender of requests | how many it may still send |
-//! | [`ReceiveWindow`] | receiver of requests | how many the peer may send, how many are owed to it |
+//! | [`SendCredits`] | sender of requests | how many requests it may still send |
+//! | [`ReceiveWindow`] | receiver of requests | how many requests the peer may send, how many credits are owed to it |
 //! | [`ReceiveBudget`] | one per poller | how many receives are promised to all peers together |
 
-/// Receives of one poller that are promised to peers.
+/// The receives of one poller that are promised to peers.
 #[derive(Debug)]
 pub struct ReceiveBudget {
     capacity: u32,
@@ -25,7 +26,7 @@ pub struct ReceiveBudget {
 }
 
 impl ReceiveBudget {
-    /// A budget of as many receives as are posted or in reserve.
+    /// Creates a budget of `capacity` receives: those posted plus those in reserve.
     #[must_use]
     pub fn new(capacity: u32) -> Self {
         Self {
@@ -34,7 +35,7 @@ impl ReceiveBudget {
         }
     }
 
-    /// Promises `count` receives, or none and `false` if there are not as many left.
+    /// Promises `count` receives. Returns false, and promises none, if fewer are left.
     pub fn take(&mut self, count: u32) -> bool {
         let fits = count <= self.left();
         if fits {
@@ -43,7 +44,7 @@ impl ReceiveBudget {
         fits
     }
 
-    /// Takes promises back that were kept, or that nobody can claim any more.
+    /// Releases `count` promises that were kept or can no longer be claimed.
     pub fn give_back(&mut self, count: u32) {
         debug_assert!(
             count <= self.promised,
@@ -52,54 +53,55 @@ impl ReceiveBudget {
         self.promised = self.promised.saturating_sub(count);
     }
 
-    /// Receives that are not promised to anybody.
+    /// Returns the number of receives that are not promised.
     #[must_use]
     pub fn left(&self) -> u32 {
         self.capacity - self.promised
     }
 
-    /// Receives that are promised.
+    /// Returns the number of promised receives.
     #[must_use]
     pub fn promised(&self) -> u32 {
         self.promised
     }
 }
 
-/// The peer broke the rules of credits; the connection ends.
+/// A violation of the credit rules by the peer. The connection is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CreditError {
-    /// More credits than the peer said it would ever grant.
+    /// The peer granted more credits than the agreed limit.
     #[error("{credits} credits on top of {available} exceed the {limit} that were agreed on")]
     Overflow {
-        /// What came.
+        /// Credits received.
         credits: u32,
-        /// What was left before.
+        /// Credits available before.
         available: u32,
-        /// What the handshake allows.
+        /// The limit agreed in the handshake.
         limit: u32,
     },
-    /// A request for which no credit was granted.
+    /// A request arrived for which no credit was granted.
     #[error("a request came without a credit")]
     NotGranted,
-    /// A credit frame while the one before was not acknowledged yet: there is one receive for them.
+    /// A credit frame arrived before the previous one was acknowledged. There is only one receive
+    /// for them.
     #[error("a second credit frame came before the first was acknowledged")]
     TwoCreditFrames,
-    /// More credits given back than the peer can hold, or so many that less would be left than it
-    /// began with.
+    /// The peer returned more credits than it can hold, or so many that fewer than its initial
+    /// credits would remain.
     #[error("{returned} credits were given back, of which at most {limit} can be")]
     NotHeld {
-        /// What came.
+        /// Credits returned.
         returned: u32,
-        /// What could have come.
+        /// The most that the peer could return.
         limit: u32,
     },
-    /// An acknowledgement of a credit frame that is not under way.
+    /// The peer acknowledged a credit frame although none was in flight.
     #[error("a credit frame was acknowledged that was not sent")]
     AckOfNothing,
 }
 
-/// Requests that this side may still send.
+/// The requests that this side may still send.
 #[derive(Debug)]
 pub struct SendCredits {
     available: u32,
@@ -107,7 +109,7 @@ pub struct SendCredits {
 }
 
 impl SendCredits {
-    /// What the handshake granted, and the most that may ever be held.
+    /// Creates the credits granted in the handshake, with the agreed limit.
     #[must_use]
     pub fn new(initial: u32, limit: u32) -> Self {
         Self {
@@ -116,26 +118,27 @@ impl SendCredits {
         }
     }
 
-    /// Credits in hand.
+    /// Returns the available credits.
     #[must_use]
     pub fn available(&self) -> u32 {
         self.available
     }
 
-    /// Uses one up; `false` if there is none.
+    /// Takes a credit. Returns false if there is none.
     pub fn take(&mut self) -> bool {
         let some = self.available > 0;
         self.available -= u32::from(some);
         some
     }
 
-    /// Gives one back that was taken for a request that was then not sent.
+    /// Returns a credit that was taken for a request that was not sent.
     pub fn untake(&mut self) {
-        // A peer that grants too much in the meantime is found out by the next grant.
+        // If a peer grants too much in the meantime, the next grant detects it.
         self.available = self.limit.min(self.available + 1);
     }
 
-    /// Gives up as many as are in hand above `kept`, and as a frame can carry: to be given back.
+    /// Removes the credits above `kept`, up to the number that one frame can carry, so that the
+    /// caller can return them to the server.
     pub fn give_up(&mut self, kept: u32) -> u16 {
         let surplus = self.available.saturating_sub(kept);
         let given_up = u16::try_from(surplus).unwrap_or(u16::MAX);
@@ -143,11 +146,11 @@ impl SendCredits {
         given_up
     }
 
-    /// Adds what a frame brought.
+    /// Adds the credits that a frame carried.
     ///
     /// # Errors
     ///
-    /// [`CreditError::Overflow`] if the peer brings more than it agreed to.
+    /// Returns [`CreditError::Overflow`] if the sum exceeds the agreed limit.
     pub fn add(&mut self, credits: u16) -> Result<(), CreditError> {
         let credits = u32::from(credits);
         if credits > self.limit - self.available {
@@ -162,23 +165,24 @@ impl SendCredits {
     }
 }
 
-/// Requests that the peer may send, and what it is to be told next.
+/// The requests that the peer may send, and the credits and acknowledgements to send to it.
 #[derive(Debug)]
 pub struct ReceiveWindow {
-    /// Promised receives of this connection: `granted + owed + held` at all times.
+    /// Receives promised to this connection: always `granted + owed + held`, where `held` are
+    /// occupied by requests.
     size: u32,
-    /// Credits that the peer holds, or that are on their way to it.
+    /// Credits that the peer holds or that are in flight to it.
     granted: u32,
-    /// Receives that are free again, which the peer does not know yet.
+    /// Receives that are free again and have not been granted to the peer yet.
     owed: u32,
-    /// A credit frame is under way that the peer has not acknowledged.
+    /// A credit frame is in flight that the peer has not acknowledged.
     credit_frame_under_way: bool,
-    /// The peer's credit frame is consumed, which it does not know yet.
+    /// The peer's credit frame has been consumed, and the acknowledgement has not been sent yet.
     ack_owed: bool,
 }
 
 impl ReceiveWindow {
-    /// A window of `size` receives that the handshake has granted.
+    /// Creates a window of `size` receives, all granted in the handshake.
     #[must_use]
     pub fn new(size: u32) -> Self {
         Self {
@@ -190,43 +194,45 @@ impl ReceiveWindow {
         }
     }
 
-    /// Receives promised through this window.
+    /// Returns the number of receives promised through this window.
     #[must_use]
     pub fn size(&self) -> u32 {
         self.size
     }
 
-    /// A request has arrived in a promised receive.
+    /// Records that a request has arrived in a promised receive.
     ///
     /// # Errors
     ///
-    /// [`CreditError::NotGranted`] if the peer had no credit for it.
+    /// Returns [`CreditError::NotGranted`] if the peer had no credit for it.
     pub fn consume(&mut self) -> Result<(), CreditError> {
         self.granted = self.granted.checked_sub(1).ok_or(CreditError::NotGranted)?;
         Ok(())
     }
 
-    /// The receive of a request is free again, and owed to the peer.
+    /// Records that the receive of a request is free again, so that a credit for it is owed to the
+    /// peer.
     pub fn release(&mut self) {
         self.owed += 1;
     }
 
-    /// Makes the window larger by receives that were taken from the budget.
+    /// Grows the window by receives that the caller took from the budget.
     pub fn grow(&mut self, receives: u32) {
         self.size += receives;
         self.owed += receives;
     }
 
-    /// The peer gives back credits that it holds, since it is idle: the window becomes smaller by them,
-    /// and by those that are owed to it and that it does not need either, but no smaller than `least`.
-    /// Returns how many receives are free for others.
+    /// Handles credits that an idle peer returns. The window shrinks by these and by any owed
+    /// credits, which an idle peer does not need either, but never below `least`. Returns the
+    /// number of receives that are free for other connections.
     ///
     /// # Errors
     ///
-    /// [`CreditError::NotHeld`] if it cannot hold as many, or has to keep some of them.
+    /// Returns [`CreditError::NotHeld`] if the peer cannot hold as many credits, or must keep some
+    /// of them.
     pub fn take_back(&mut self, returned: u16, least: u32) -> Result<u32, CreditError> {
         let returned = u32::from(returned);
-        // What is on its way to the peer counts as granted, so an honest one never holds more.
+        // Credits in flight to the peer count as granted, so an honest peer never holds more.
         let limit = self.granted.min(self.size.saturating_sub(least));
         if returned > limit {
             return Err(CreditError::NotHeld { returned, limit });
@@ -239,32 +245,33 @@ impl ReceiveWindow {
         Ok(returned + unneeded)
     }
 
-    /// Whether the peer holds no credit, and none is on its way to it.
+    /// Returns true if the peer holds no credits and none are in flight to it.
     #[must_use]
     pub fn is_spent(&self) -> bool {
         self.granted == 0
     }
 
-    /// Whether a credit frame may be sent: the one before has been acknowledged.
+    /// Returns true if a credit frame may be sent, because the previous one has been acknowledged.
     #[must_use]
     pub fn may_send_credit_frame(&self) -> bool {
         !self.credit_frame_under_way
     }
 
-    /// Whether the peer does not know yet that its credit frame is consumed.
+    /// Returns true if an acknowledgement of the peer's credit frame is still to be sent.
     #[must_use]
     pub fn owes_ack(&self) -> bool {
         self.ack_owed
     }
 
-    /// Keeps credits that [`take_owed`](Self::take_owed) returned: the frame does not carry them.
+    /// Takes back credits that [`take_owed`](Self::take_owed) returned, because the frame does not
+    /// carry them.
     pub fn keep(&mut self, credits: u16) {
         self.granted -= u32::from(credits);
         self.owed += u32::from(credits);
     }
 
-    /// What the next frame to the peer carries: credits, and whether its credit frame is consumed.
-    /// The frame must be sent.
+    /// Returns the contents of the next frame to the peer: the owed credits, and whether the frame
+    /// acknowledges the peer's credit frame. The caller must send the frame.
     pub fn take_owed(&mut self) -> (u16, bool) {
         let credits = u16::try_from(self.owed).unwrap_or(u16::MAX);
         self.owed -= u32::from(credits);
@@ -272,23 +279,24 @@ impl ReceiveWindow {
         (credits, std::mem::take(&mut self.ack_owed))
     }
 
-    /// Whether so much is owed that a frame should be sent for it alone: half the window, so that
-    /// a peer which sends without being answered does not run dry, and no more often than that.
+    /// Returns true if enough credits are owed to send a frame for them alone. The threshold is
+    /// half the window: a peer that sends without receiving responses then never runs out of
+    /// credits, and such frames are no more frequent than necessary.
     #[must_use]
     pub fn wants_credit_frame(&self) -> bool {
         !self.credit_frame_under_way && self.owed > 0 && self.owed >= self.size.div_ceil(2)
     }
 
-    /// A credit frame has been sent.
+    /// Records that a credit frame has been sent.
     pub fn credit_frame_sent(&mut self) {
         self.credit_frame_under_way = true;
     }
 
-    /// The peer's credit frame has been consumed; the next frame tells it.
+    /// Records that the peer's credit frame has been consumed. The next frame acknowledges it.
     ///
     /// # Errors
     ///
-    /// [`CreditError::TwoCreditFrames`] if it has not been told of the one before yet.
+    /// Returns [`CreditError::TwoCreditFrames`] if the previous one has not been acknowledged yet.
     pub fn credit_frame_received(&mut self) -> Result<(), CreditError> {
         if std::mem::replace(&mut self.ack_owed, true) {
             return Err(CreditError::TwoCreditFrames);
@@ -296,11 +304,11 @@ impl ReceiveWindow {
         Ok(())
     }
 
-    /// The peer has consumed this side's credit frame.
+    /// Records that the peer has consumed this side's credit frame.
     ///
     /// # Errors
     ///
-    /// [`CreditError::AckOfNothing`] if none was under way.
+    /// Returns [`CreditError::AckOfNothing`] if no credit frame was in flight.
     pub fn credit_frame_acknowledged(&mut self) -> Result<(), CreditError> {
         if std::mem::take(&mut self.credit_frame_under_way) {
             Ok(())
@@ -365,7 +373,7 @@ mod tests {
 
     proptest! {
         /// Whatever the order of requests, releases, frames, growth and returns, the client never
-        /// holds more credits than there are receives for it, and none is lost.
+        /// holds more credits than there are receives for it, and no receive is lost.
         #[test]
         fn credits_are_conserved(initial in 1u32..20, steps in proptest::collection::vec(0u8..6, 0..400)) {
             let mut window = ReceiveWindow::new(initial);

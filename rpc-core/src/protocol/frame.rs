@@ -1,4 +1,4 @@
-//! The header in front of every frame: sixteen bytes, little-endian.
+//! The frame header: the first sixteen bytes of every frame, little-endian.
 //!
 //! ```text
 //!  0      1      2      4          8        10           12         16
@@ -10,40 +10,41 @@
 //!
 //! | kind | selector | timeout_us | message |
 //! | --- | --- | --- | --- |
-//! | request | number of the method on this connection | time left, 0 for no limit | encoded request |
-//! | response | code of the status | 0 | encoded response, or [`StatusBody`] if the code is not 0 |
+//! | request | number of the method on this connection | remaining time, 0 for no limit | encoded request |
+//! | response | status code | 0 | encoded response, or [`StatusBody`] if the code is not 0 |
 //! | credit | 0 | 0 | none |
 //!
 //! | flag | meaning |
 //! | --- | --- |
-//! | 1 | the sender has consumed this side's credit frame |
-//! | 2 | (request) it took the last credit that the client had |
-//! | 4 | (response, credit) the server is shutting down: the client begins no more calls |
-//! | 8 | (credit, from a client) the credits are not granted but given back |
+//! | 1 | the sender has consumed the receiver's credit frame |
+//! | 2 | (request) the request took the client's last credit |
+//! | 4 | (response, credit) the server is shutting down: the client must start no more calls |
+//! | 8 | (credit, from a client) the credits are returned rather than granted |
 //!
-//! Kinds and flags that are not drawn here are refused: both sides agreed on the version of this
-//! layout in the handshake, so an unknown one is a fault and not the future.
+//! A frame with a kind or flag that is not listed here is rejected: the handshake agrees on the
+//! version of this layout, so an unknown value is an error rather than a future extension.
 
 use std::time::Duration;
 
 use prost::Message;
 
-/// Bytes of a header.
+/// Length of a header in bytes.
 pub const HEADER_LEN: usize = 16;
 
-/// What a frame is.
+/// The kind of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrameKind {
     /// A call.
     Request,
-    /// The one answer to a call.
+    /// The only response to a call.
     Response,
-    /// Credits alone, when no other frame is there to carry them.
+    /// Credits alone, sent when no other frame can carry them.
     Credit,
 }
 
-/// Names a call between the two sides of a connection: an index into the client's table, and a
-/// generation that tells an answer to this call from a late one to an earlier call there.
+/// Identifies a call between the two sides of a connection: an index into the client's call table
+/// and a generation. The generation tells a response to this call from a late response to an
+/// earlier call with the same index.
 ///
 /// ```text
 ///  31          20 19                     0
@@ -57,76 +58,78 @@ pub struct CallId(pub u32);
 impl CallId {
     const INDEX_BITS: u32 = 20;
 
-    /// Calls that one connection can tell apart, and so may have under way.
+    /// The highest index, which bounds the calls that one connection can have in flight.
     pub const MAX_INDEX: u32 = (1 << Self::INDEX_BITS) - 1;
 
-    /// Packs an id. The generation is taken modulo its twelve bits.
+    /// Packs an id. Only the low twelve bits of the generation are used.
     #[must_use]
     pub fn new(index: u32, generation: u32) -> Self {
         debug_assert!(index <= Self::MAX_INDEX);
         Self(generation << Self::INDEX_BITS | index)
     }
 
-    /// The index in the client's call table.
+    /// Returns the index into the client's call table.
     #[must_use]
     pub fn index(self) -> usize {
         (self.0 & Self::MAX_INDEX) as usize
     }
 }
 
-/// A header, checked.
+/// A validated header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameHeader {
-    /// What the frame is.
+    /// The kind of the frame.
     pub kind: FrameKind,
-    /// The sender has consumed the credit frame that this side had under way.
+    /// The sender has consumed the credit frame that the receiver had in flight.
     pub credit_ack: bool,
-    /// The sender has used its last credit for this request: a larger window would serve it.
+    /// The sender used its last credit for this request: it would benefit from a larger window.
     pub credits_spent: bool,
-    /// The sender, a server, is shutting down: the client begins no more calls on this connection.
+    /// The sender, a server, is shutting down: the client must start no more calls on this
+    /// connection.
     pub going_away: bool,
-    /// The credits of this credit frame are those that the sender, a client, gives back.
+    /// The credits of this credit frame are returned by the sender, a client.
     pub credits_returned: bool,
     /// Receives that the sender promises in addition to those promised before.
     pub credits: u16,
-    /// The call, for a request or response.
+    /// The call that a request or response belongs to.
     pub call: CallId,
     /// The method's number (request) or the status code (response).
     pub selector: u16,
-    /// Bytes of metadata behind the header.
+    /// Bytes of metadata after the header.
     pub metadata_len: u16,
-    /// Microseconds that a request may still take; 0 for no limit.
+    /// Remaining time of a request in microseconds; 0 for no limit.
     pub timeout_us: u32,
 }
 
-/// Why bytes from a peer are not a frame. The connection that sent them ends.
+/// The reason that bytes from a peer are not a valid frame. The connection that sent them is
+/// closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FrameError {
-    /// Shorter than a header.
+    /// The frame is shorter than a header.
     #[error("a frame of {len} bytes is shorter than its header of {HEADER_LEN}")]
     Truncated {
-        /// Bytes that came.
+        /// Bytes received.
         len: usize,
     },
-    /// A kind that this version does not have.
+    /// This version has no such kind.
     #[error("a frame of unknown kind {kind}")]
     Kind {
-        /// The byte that came.
+        /// The byte received.
         kind: u8,
     },
-    /// A flag that this version does not have.
+    /// This version has no such flag.
     #[error("a frame with unknown flags {flags:#04x}")]
     Flags {
-        /// The byte that came.
+        /// The byte received.
         flags: u8,
     },
-    /// The metadata would end behind the frame.
+    /// The metadata would extend past the end of the frame.
     #[error("a frame whose metadata of {metadata_len} bytes ends behind its {len} bytes")]
     MetadataLen {
-        /// Length given in the header.
+        /// Length according to the header.
         metadata_len: usize,
-        /// Bytes that came.
+        /// Bytes received.
         len: usize,
     },
 }
@@ -148,7 +151,7 @@ impl FrameHeader {
     ///
     /// # Panics
     ///
-    /// If `frame` is shorter: the caller reserved it for this header.
+    /// Panics if `frame` is shorter than [`HEADER_LEN`].
     pub fn emit(&self, frame: &mut [u8]) {
         let kind = match self.kind {
             FrameKind::Request => Self::KIND_REQUEST,
@@ -168,7 +171,8 @@ impl FrameHeader {
         if self.credits_returned {
             flags |= Self::FLAG_CREDITS_RETURNED;
         }
-        // Two stores instead of seven: the compiler does not join byte-array pieces by itself.
+        // Two stores instead of seven: the compiler does not merge stores into parts of a byte
+        // array.
         let low = u64::from(kind)
             | u64::from(flags) << 8
             | u64::from(self.credits) << 16
@@ -180,11 +184,11 @@ impl FrameHeader {
         frame[8..16].copy_from_slice(&high.to_le_bytes());
     }
 
-    /// Reads a header that a peer wrote, and splits what is behind it into metadata and message.
+    /// Parses a header that a peer sent and splits the rest of the frame into metadata and message.
     ///
     /// # Errors
     ///
-    /// [`FrameError`] if the bytes are not a frame of this version.
+    /// Returns [`FrameError`] if the bytes are not a frame of this version.
     pub fn parse(frame: &[u8]) -> Result<(Self, &[u8], &[u8]), FrameError> {
         let Some((header, rest)) = frame.split_first_chunk::<HEADER_LEN>() else {
             return Err(FrameError::Truncated { len: frame.len() });
@@ -224,8 +228,9 @@ impl FrameHeader {
     }
 }
 
-/// A time allowed, as the header carries it: at least one microsecond, and 0 (no limit) for more
-/// than the 71 minutes that 32 bits of microseconds hold; the client's own timer still ends those.
+/// Converts the remaining time to the header's `timeout_us`: at least one microsecond, or 0 (no
+/// limit) for more than the 71 minutes that 32 bits of microseconds can hold. The client's own
+/// timer still enforces longer limits.
 #[must_use]
 pub fn timeout_us(left: Option<Duration>) -> u32 {
     left.map_or(0, |left| {
@@ -235,10 +240,10 @@ pub fn timeout_us(left: Option<Duration>) -> u32 {
     })
 }
 
-/// What a response carries in place of its message when its code is not 0.
+/// The body of a response whose code is not 0, in place of a message.
 #[derive(Clone, PartialEq, Message)]
 pub struct StatusBody {
-    /// For the person who reads the log.
+    /// A message for the person who reads the log.
     #[prost(string, tag = "1")]
     pub message: String,
     /// [`Status::details`](crate::Status::details).

@@ -1,7 +1,8 @@
-//! What the cores of both sides tell each other in the handshake, inside the transport's own.
+//! The session parameters that both sides exchange in the handshake, carried inside the transport's
+//! own handshake messages.
 //!
-//! Source: `proto/session.proto`; these are its messages. Fields are only ever added, so that old
-//! and new sides live together; [`VERSION`] changes when an old side could misread a frame.
+//! These types are the messages of `proto/session.proto`. Fields are only ever added, so that old
+//! and new peers can interoperate; [`VERSION`] changes when an old peer could misread a frame.
 
 use std::collections::HashMap;
 
@@ -11,39 +12,39 @@ use super::frame::CallId;
 use crate::method::MethodSpec;
 use crate::transport::Refusal;
 
-/// Version of the frames ([`crate::frame`]) and of the rules of credits.
+/// Version of the frame layout ([`crate::frame`]) and of the credit rules.
 pub const VERSION: u32 = 1;
 
-/// How many calls a connection may have under way, given the wish for so many: at least one, and no
-/// more than ids can tell apart.
+/// Clamps the wanted number of calls in flight on a connection: at least one, and no more than call
+/// ids can distinguish.
 pub(crate) fn calls_told_apart(wanted: u32) -> u32 {
     wanted.clamp(1, CallId::MAX_INDEX)
 }
 
-/// From the client.
+/// The client's session parameters.
 #[derive(Clone, PartialEq, Message)]
 pub struct ClientSession {
-    /// Version of the frames that the client speaks.
+    /// Version of the frame layout that the client uses.
     #[prost(uint32, tag = "1")]
     pub version: u32,
-    /// Calls that the client would like to have under way at a time.
+    /// Calls that the client wants to have in flight at a time.
     #[prost(uint32, tag = "2")]
     pub max_in_flight: u32,
 }
 
-/// From the server.
+/// The server's session parameters.
 #[derive(Clone, PartialEq, Message)]
 pub struct ServerSession {
-    /// Version of the frames that the server speaks.
+    /// Version of the frame layout that the server uses.
     #[prost(uint32, tag = "1")]
     pub version: u32,
-    /// Calls that may be under way at a time: the smaller of both sides' wishes.
+    /// Calls that may be in flight at a time: the smaller of both sides' values.
     #[prost(uint32, tag = "2")]
     pub max_in_flight: u32,
-    /// Requests that the client may send before it hears of further credits.
+    /// Requests that the client may send before it receives further credits.
     #[prost(uint32, tag = "3")]
     pub initial_credits: u32,
-    /// What the server can be asked to do, and by which numbers on this connection.
+    /// The methods that the server implements, each with its number on this connection.
     #[prost(message, repeated, tag = "4")]
     pub methods: Vec<NumberedMethod>,
 }
@@ -51,20 +52,21 @@ pub struct ServerSession {
 /// A method with its number.
 #[derive(Clone, PartialEq, Message)]
 pub struct NumberedMethod {
-    /// `package.Service/Method`.
+    /// `package.Service/Method`: the method's name between peers.
     #[prost(string, tag = "1")]
     pub path: String,
-    /// Its number on this connection.
+    /// The method's number on this connection.
     #[prost(uint32, tag = "2")]
     pub number: u32,
 }
 
 impl ClientSession {
-    /// Reads and checks what a client sent.
+    /// Decodes and validates a client's parameters.
     ///
     /// # Errors
     ///
-    /// [`Refusal`] with the sentence that the client is told.
+    /// Returns a [`Refusal`] with the sentence to send to the client, if the parameters do not
+    /// decode or the version differs.
     pub fn accept(bytes: &[u8]) -> Result<Self, Refusal> {
         let session = Self::decode(bytes).map_err(|error| Refusal {
             reason: format!("the client's session cannot be decoded: {error}"),
@@ -82,7 +84,7 @@ impl ClientSession {
 }
 
 impl ServerSession {
-    /// What a server that serves `methods`, each with its number, offers.
+    /// Creates the parameters of a server that implements `methods`, each with its number.
     #[must_use]
     pub fn offer(
         methods: &[(u16, &'static MethodSpec)],
@@ -101,11 +103,12 @@ impl ServerSession {
         }
     }
 
-    /// Reads and checks what a server sent.
+    /// Decodes and validates a server's parameters.
     ///
     /// # Errors
     ///
-    /// One sentence on what is wrong with it.
+    /// Returns a sentence that describes the problem, if the parameters do not decode, the version
+    /// differs, or the server permits no calls.
     pub fn accept(bytes: &[u8]) -> Result<Self, String> {
         let session = Self::decode(bytes)
             .map_err(|error| format!("its session cannot be decoded: {error}"))?;
@@ -121,8 +124,8 @@ impl ServerSession {
         Ok(session)
     }
 
-    /// The numbers by name. A number that no header could carry is left out: its method is one
-    /// that this side cannot call.
+    /// Returns the method numbers by path. A number that does not fit in a frame header is left
+    /// out, so this side cannot call its method.
     #[must_use]
     pub fn numbers(&self) -> HashMap<String, u16> {
         let number = |method: &NumberedMethod| u16::try_from(method.number).ok();

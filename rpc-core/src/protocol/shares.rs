@@ -2,24 +2,25 @@
 
 use crate::limits::Limits;
 
-/// Receives that a new connection is granted at first: enough for a client that makes a few calls
-/// at a time; the window doubles as it is used.
+/// Initial window of a new connection: enough for a client with a few calls at a time. The window
+/// doubles as it is used up.
 const INITIAL_WINDOW: u32 = 8;
 
-/// How a poller's receives are shared out between the clients that it lets in.
+/// The distribution of a poller's receives among the clients that it accepts.
 pub(crate) struct Shares {
-    /// How many are let in.
+    /// Number of clients accepted.
     pub(crate) connections: u32,
-    /// What each is granted when it comes, beside one receive for its credit frame.
+    /// Initial window of each client, in addition to one receive for its credit frame.
     pub(crate) initial_window: u32,
 }
 
 impl Shares {
     pub(crate) fn of(limits: &Limits) -> Self {
         let receives = limits.promisable_receives();
-        // Each needs one receive for a call and one for its credit frame.
+        // Each connection needs one receive for a call and one for its credit frame.
         let connections = limits.max_connections.min(receives / 2).max(1);
-        // Half of all to start with; the other half is for the windows of those that are busy.
+        // Half of all receives are for initial windows; the other half is for the windows of busy
+        // clients.
         let initial_window = (receives / 2 / connections)
             .saturating_sub(1)
             .clamp(1, INITIAL_WINDOW);

@@ -12,16 +12,17 @@ use crate::protocol::shares::Shares;
 use crate::stats::Counter;
 use crate::transport::{Admission, Admitted, Permit, Refusal};
 
-/// Lets clients in as long as some poller has receives for them, the emptiest poller first.
+/// Accepts clients as long as a poller has receives for them, on the poller with the fewest
+/// connections.
 pub(crate) struct ServerAdmission {
     methods: Vec<(u16, &'static MethodSpec)>,
     max_in_flight: u32,
     window: u32,
     max_connections: usize,
-    /// Over all pollers.
+    /// Limit over all pollers.
     max_total: Option<usize>,
     connections: Vec<Arc<AtomicUsize>>,
-    /// Clients that were refused. Written by the one listener's thread.
+    /// Number of clients rejected. Written only by the listener's thread.
     pub(super) refused: Arc<Counter>,
 }
 
@@ -79,7 +80,8 @@ impl ServerAdmission {
                 reason: "the server has no pollers".to_owned(),
             });
         };
-        // One listener's thread admits, so nothing is added between the look and the sum.
+        // Only the listener's thread admits, so the count does not grow between this check and the
+        // increment.
         if count.load(Ordering::Relaxed) >= self.max_connections {
             return Err(Refusal {
                 reason: format!(

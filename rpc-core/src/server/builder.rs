@@ -7,7 +7,7 @@ use crate::limits::{Intents, Keepalive, Waiting};
 use crate::service::dispatch::Service;
 use crate::transport::Fabric;
 
-/// What a server is made of.
+/// The configuration of a server.
 pub struct ServerBuilder<F> {
     pub(super) fabric: F,
     pub(super) services: Vec<Arc<dyn Service>>,
@@ -26,78 +26,80 @@ impl<F: Fabric> ServerBuilder<F> {
         self
     }
 
-    /// The longest encoded message, in bytes: see [`Intents::max_message_len`].
+    /// Sets the length in bytes of the longest encoded message: see [`Intents::max_message_len`].
     #[must_use]
     pub fn max_message_len(mut self, bytes: usize) -> Self {
         self.intents.max_message_len = bytes;
         self
     }
 
-    /// Calls that a connection may have under way: see [`Intents::max_in_flight`].
+    /// Sets the number of calls that a connection may have in flight: see
+    /// [`Intents::max_in_flight`].
     #[must_use]
     pub fn max_in_flight(mut self, calls: u32) -> Self {
         self.intents.max_in_flight = calls;
         self
     }
 
-    /// Connections that each poller should hold: see [`Intents::connections`].
+    /// Sets the number of connections that each poller supports: see [`Intents::connections`].
     #[must_use]
     pub fn connections(mut self, connections: u32) -> Self {
         self.intents.connections = connections;
         self
     }
 
-    /// Connections that the whole server holds at most. The next client is refused, by a sentence that
-    /// names this setting. Default: as many as its pollers were sized for; this does not raise that.
+    /// Limits the connections of the whole server. Further clients are rejected, with a reason that
+    /// names this setting. Default: the number that its pollers were sized for, which this setting
+    /// cannot raise.
     #[must_use]
     pub fn max_connections(mut self, connections: usize) -> Self {
         self.max_connections = Some(connections);
         self
     }
 
-    /// Bytes that each poller may register: see [`Intents::max_memory`].
+    /// Limits the bytes that each poller may register: see [`Intents::max_memory`].
     #[must_use]
     pub fn max_memory(mut self, bytes: u64) -> Self {
         self.intents.max_memory = Some(bytes);
         self
     }
 
-    /// Calls whose handlers are at work at a time on each poller, awaiting something. The next is
-    /// answered `RESOURCE_EXHAUSTED` before its message is decoded, and its client may try elsewhere; it
-    /// is not made to wait, since calls that call back would wait for each other. Default: no limit but
-    /// that of [`max_in_flight`](Self::max_in_flight) for each connection.
+    /// Limits the calls whose handlers are pending at a time on each poller. A call beyond the
+    /// limit fails with `RESOURCE_EXHAUSTED` before its message is decoded, and its client may try
+    /// another server. It is rejected rather than queued: queueing nested calls could deadlock.
+    /// Default: no limit other than [`max_in_flight`](Self::max_in_flight) per connection.
     #[must_use]
     pub fn max_concurrent_calls(mut self, calls: u32) -> Self {
         self.max_concurrent_calls = Some(calls);
         self
     }
 
-    /// What the pollers do while there is nothing to do: see [`Waiting`].
+    /// Sets how idle pollers wait: see [`Waiting`].
     #[must_use]
     pub fn waiting(mut self, waiting: Waiting) -> Self {
         self.intents.waiting = waiting;
         self
     }
 
-    /// Asks silent clients whether they still run, and gives up those that do not answer: see
-    /// [`Intents::keepalive`].
+    /// Probes silent clients to check that they still run, and closes the connections of those that
+    /// do not answer: see [`Intents::keepalive`].
     #[must_use]
     pub fn keepalive(mut self, keepalive: Keepalive) -> Self {
         self.intents.keepalive = Some(keepalive);
         self
     }
 
-    /// How many pollers serve, each on a thread of its own: no more than there are cores
-    /// for. Default: 1, and the least.
+    /// Sets the number of pollers, each on a thread of its own. It should not exceed the number of
+    /// available cores. Default and minimum: 1.
     #[must_use]
     pub fn pollers(mut self, pollers: usize) -> Self {
         self.pollers = pollers.max(1);
         self
     }
 
-    /// The cores that the pollers are pinned to, one each, over and over. Without this, pollers are
-    /// pinned to the highest of the cores that the process may use, if it may use more cores than
-    /// there are pollers. An empty list pins none.
+    /// Sets the cores to which the pollers are pinned, one each, cyclically. Without this setting,
+    /// pollers are pinned to the highest cores that the process may use, if it may use more cores
+    /// than there are pollers. An empty list disables pinning.
     #[must_use]
     pub fn cores(mut self, cores: impl IntoIterator<Item = usize>) -> Self {
         self.cores = Some(cores.into_iter().collect());

@@ -1,8 +1,8 @@
 //! [`Server`]: services, pollers and a listener.
 //!
 //! [`ServerBuilder::bind`] starts the pollers' threads, lets each open its transport, and opens the
-//! listener; [`Server::run`] (or [`spawn`](Server::spawn)) lets the pollers go. From then on the
-//! threads share nothing but a flag to stop.
+//! listener. [`Server::run`] (or [`spawn`](Server::spawn)) then starts the pollers. From there on
+//! the threads only share a stop flag.
 
 pub(crate) mod admission;
 mod builder;
@@ -28,11 +28,11 @@ use crate::limits::{Intents, Limits};
 use crate::stats::{BlockedMethods, Observer, Stats};
 use crate::transport::{Fabric, FabricError, Listener};
 
-/// Why a server could not be started, or ended.
+/// The reason that a server could not be started, or that it ended.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum ServerError {
-    /// The device or the listening socket.
+    /// The device or the listening socket failed.
     #[error(transparent)]
     Fabric(#[from] FabricError),
     /// A poller's thread could not be started.
@@ -41,30 +41,31 @@ pub enum ServerError {
     /// Two services have the same name.
     #[error("two services with the name {name} were added: a method could be either's")]
     DuplicateService {
-        /// `package.Service`.
+        /// Returns the service's name, `package.Service`.
         name: &'static str,
     },
-    /// A poller could not be pinned.
+    /// A poller could not be pinned to its core.
     #[error(
         "cannot pin a poller to core {core}: {source}. Give `cores` some that this process may use, or an empty list"
     )]
     Pin {
         /// The core.
         core: usize,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// A poller's thread panicked, which is a bug of this library or of the device's.
+    /// A poller's thread panicked, because of a bug in this library or in the device's.
     #[error("poller {poller} panicked: {message}")]
     PollerPanicked {
-        /// Its index.
+        /// The poller's index.
         poller: usize,
-        /// What it said.
+        /// The panic's message.
         message: String,
     },
 }
 
-/// The sentence: a `main` that returns an error prints it with `Debug`.
+/// Prints the same sentence as `Display`, because a `main` that returns an error prints it with
+/// `Debug`.
 impl fmt::Debug for ServerError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
@@ -76,7 +77,7 @@ pub struct Server {
     running: Running,
 }
 
-/// A server that runs on its own threads. It stops when this is dropped.
+/// A server that runs on its own threads. Dropping the handle stops it.
 pub struct ServerHandle {
     running: Running,
 }
@@ -84,11 +85,11 @@ pub struct ServerHandle {
 struct Running {
     local_addr: SocketAddr,
     limits: Limits,
-    /// Lets the pollers go, one message each. Those that still wait end when it is dropped, so it is
-    /// before they are joined.
+    /// Starts the pollers, one message each. Dropping it ends pollers that still wait, so it must
+    /// be dropped before they are joined.
     start: Option<Sender<()>>,
     stopping: Arc<Stopping>,
-    /// The pollers', to ring when there is something about stopping.
+    /// The pollers' wakeups, notified when the server stops.
     bells: Vec<Arc<Doorbell>>,
     listener: Option<Box<dyn Listener>>,
     watchdog: Option<Watchdog>,
@@ -97,7 +98,7 @@ struct Running {
 }
 
 impl Server {
-    /// A server on this device, with no services yet.
+    /// Creates a builder for a server on this device, without services.
     pub fn builder<F: Fabric>(fabric: &F) -> ServerBuilder<F> {
         ServerBuilder {
             fabric: fabric.clone(),
@@ -110,36 +111,36 @@ impl Server {
         }
     }
 
-    /// The address that it listens at.
+    /// Returns the address that the server listens at.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
         self.running.local_addr
     }
 
-    /// What each of its pollers was sized to.
+    /// Returns the sizes of each poller.
     #[must_use]
     pub fn limits(&self) -> &Limits {
         &self.running.limits
     }
 
-    /// What has been counted: see [`ServerHandle::stats`].
+    /// Returns a snapshot of the statistics: see [`ServerHandle::stats`].
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.running.stats()
     }
 
-    /// What takes snapshots of this server's counters, on any thread: for a thread of yours that is
-    /// started before [`run`](Self::run).
+    /// Returns a handle that takes snapshots of this server's statistics on any thread, for example
+    /// on a thread that is started before [`run`](Self::run).
     #[must_use]
     pub fn observer(&self) -> Observer {
         self.running.observer()
     }
 
-    /// Serves until the process ends.
+    /// Serves until the process ends. Blocks the calling thread.
     ///
     /// # Errors
     ///
-    /// [`ServerError::PollerPanicked`] if a poller did.
+    /// Returns [`ServerError::PollerPanicked`] if a poller panicked.
     pub fn run(self) -> Result<(), ServerError> {
         self.spawn().running.join()
     }
@@ -153,7 +154,7 @@ impl Server {
             .iter()
             .zip(self.running.start.iter().cycle())
         {
-            // A poller that is gone already is found by joining it.
+            // Joining a poller that has already ended reports it.
             let _ = start.send(());
         }
         ServerHandle {
@@ -163,59 +164,60 @@ impl Server {
 }
 
 impl ServerHandle {
-    /// What the pollers have counted, each by itself; [`Stats::total`] is their sum. Stops none of them.
+    /// Returns a snapshot of each poller's statistics; [`Stats::total`] is their sum. Does not stop
+    /// the pollers.
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.running.stats()
     }
 
-    /// What takes snapshots of this server's counters, on any thread.
+    /// Returns a handle that takes snapshots of this server's statistics on any thread.
     #[must_use]
     pub fn observer(&self) -> Observer {
         self.running.observer()
     }
 
-    /// Methods whose handlers have kept a poller's thread for long, which every other call of that
-    /// poller waits for.
+    /// Returns the methods whose handlers have blocked a poller's thread for long. Every other call
+    /// of that poller waits for such a handler.
     #[must_use]
     pub fn blocked_methods(&self) -> BlockedMethods {
         let watchdog = self.running.watchdog.as_ref();
         watchdog.map_or_else(BlockedMethods::default, Watchdog::blocked_methods)
     }
 
-    /// The address that it listens at.
+    /// Returns the address that the server listens at.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
         self.running.local_addr
     }
 
-    /// What each of its pollers was sized to.
+    /// Returns the sizes of each poller.
     #[must_use]
     pub fn limits(&self) -> &Limits {
         &self.running.limits
     }
 
-    /// [`shutdown_within`](Self::shutdown_within) the times that [`Shutdown`] has by default, which is
-    /// also what happens when this is dropped.
+    /// Shuts down like [`shutdown_within`](Self::shutdown_within), with the default times of
+    /// [`Shutdown`]. Dropping the handle does the same.
     ///
     /// # Errors
     ///
-    /// [`ServerError::PollerPanicked`] if a poller did.
+    /// Returns [`ServerError::PollerPanicked`] if a poller panicked.
     pub fn shutdown(self) -> Result<(), ServerError> {
         self.shutdown_within(Shutdown::default())
     }
 
-    /// Stops, and blocks until it has. At once nobody is let in any more, and clients are told to begin
-    /// no more calls on their connections. Handlers at work, and calls that were on their way, have
-    /// until `finish` to be done; those that are not are answered `UNAVAILABLE`. Answers may take until
-    /// `close` to leave; then connections are closed. Each step ends sooner if there is nothing to wait
-    /// for.
+    /// Shuts the server down and blocks until it has stopped. From now on the server accepts no
+    /// clients, and notifies connected clients to start no more calls. Running handlers and
+    /// requests in flight have the time [`finish`](Shutdown::finish) to complete; the others fail
+    /// with `UNAVAILABLE`. Responses then have the time [`close`](Shutdown::close) to be sent,
+    /// before the connections are closed. Each step ends early if there is nothing to wait for.
     ///
     /// # Errors
     ///
-    /// [`ServerError::PollerPanicked`] if a poller did.
+    /// Returns [`ServerError::PollerPanicked`] if a poller panicked.
     pub fn shutdown_within(mut self, shutdown: Shutdown) -> Result<(), ServerError> {
-        // Nobody else sets it: it is there once, and this handle goes.
+        // Only set here, once, because this call consumes the handle.
         let _ = self.running.stopping.shutdown.set(shutdown);
         self.running.stop();
         self.running.join()
@@ -228,7 +230,7 @@ impl Running {
     }
 
     fn observer(&self) -> Observer {
-        // It is there as soon as the server is bound.
+        // The observer exists once the server is bound.
         let none = || Observer::of(Vec::new());
         self.observer.clone().unwrap_or_else(none)
     }

@@ -1,31 +1,32 @@
-//! How a server ends: [`Shutdown`], and what its pollers do about it.
+//! Server shutdown: [`Shutdown`], and the steps that each poller takes.
 //!
 //! ```text
-//!  told to ──▶ Finishing ──▶ Refusing ──▶ Closing ──▶ over
-//!              clients are   handlers are  connections
-//!              told; calls   dropped;      end
-//!              are served    answers leave
+//!  stop ──▶ Finishing ──────▶ Refusing ──────▶ Closing ──▶ Over
+//!           clients are       handlers are     connections
+//!           notified; calls   dropped;         are closed
+//!           are served        responses leave
 //! ```
 //!
-//! Clients are told by a flag that every frame has from then on. One that has nothing under way is
-//! sent a credit frame for it. A client that knows begins no more calls, and gives back the credits
-//! that it holds: so the server knows when nothing is to come any more, and need not wait for its
-//! deadlines. One that does not run, or cannot be told, is waited for as long as handlers may take,
-//! unless it has been silent for a while.
+//! Clients are notified by a flag in every further frame; a client without calls in flight is sent
+//! a credit frame that carries it. A notified client starts no more calls and returns its credits.
+//! The server thus knows when no more requests will arrive, and need not wait for its deadlines.
+//! For a client that does not run or cannot be notified, the server waits as long as handlers may
+//! take, unless nothing has arrived for a while.
 
 use std::time::{Duration, Instant};
 
 use crate::driver::Driver;
 use crate::transport::Transport;
 
-/// How much time a server that shuts down gives to what is under way.
+/// The time limits of a server's shutdown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shutdown {
-    /// How long handlers at work may go on, and requests that were on their way are still served. Then
-    /// handlers are dropped, and their calls answered `UNAVAILABLE`. Default: 1 second.
-    pub finish: Duration,
-    /// How long, after that, answers may take to leave before the connections are closed. Default: 1
+    /// How long running handlers may continue, and how long requests that were in flight are still
+    /// served. Afterwards handlers are dropped, and their calls fail with `UNAVAILABLE`. Default: 1
     /// second.
+    pub finish: Duration,
+    /// How long, after `finish`, responses may take to be sent before the connections are closed.
+    /// Default: 1 second.
     pub close: Duration,
 }
 
@@ -38,22 +39,22 @@ impl Default for Shutdown {
     }
 }
 
-/// How long nothing has to come before it is taken that nothing is on its way: far longer than a
-/// request travels, short enough for whoever waits for the server to end.
+/// Quiet period after which we assume that no request is in flight: far longer than a request
+/// travels, short enough for a caller that waits for the server to end.
 const SILENCE: Duration = Duration::from_millis(50);
 
-/// How long connections may take to end when nothing is sent over them any more: what a transport
-/// gives each, and a little.
+/// How long connections may take to close once nothing more is sent: the limit that a transport
+/// applies to each connection, plus a margin.
 const CLOSING_TIME: Duration = Duration::from_secs(2);
 
-/// A poller that shuts down.
+/// The shutdown state of a poller.
 #[derive(Debug)]
 pub(crate) struct ShuttingDown {
     phase: Phase,
-    /// When the phase ends, whatever was reached.
+    /// Time at which the phase ends in any case.
     deadline: Option<Instant>,
     close: Duration,
-    /// When something last came.
+    /// Time at which something last arrived.
     latest: Instant,
 }
 
@@ -66,7 +67,7 @@ enum Phase {
 }
 
 impl ShuttingDown {
-    /// Tells every client.
+    /// Begins the shutdown and notifies every client.
     pub(crate) fn begin<T: Transport>(driver: &Driver<T>, shutdown: Shutdown) -> Self {
         driver.go_away();
         let now = driver.clock.now();
@@ -78,7 +79,8 @@ impl ShuttingDown {
         }
     }
 
-    /// To be called after each turn, with whether it found anything. Whether all is over.
+    /// Advances the shutdown. Called after each turn, with whether the turn found anything to do.
+    /// Returns true if the shutdown is complete.
     pub(crate) fn after_turn<T: Transport>(&mut self, driver: &Driver<T>, found_any: bool) -> bool {
         let now = driver.clock.now();
         if found_any {

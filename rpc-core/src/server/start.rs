@@ -17,13 +17,14 @@ use crate::stats::{Observer, ServerCounts};
 use crate::transport::Fabric;
 
 impl<F: Fabric> ServerBuilder<F> {
-    /// Starts the pollers' threads and listens at `host:port`; port 0 lets the system choose.
+    /// Starts the pollers' threads and listens at `host:port`. With port 0 the system chooses the
+    /// port.
     ///
     /// # Errors
     ///
-    /// [`ServerError`], with nothing left running.
+    /// Returns [`ServerError`] if any part cannot be started. Nothing is left running.
     pub fn bind(self, address: &str) -> Result<Server, ServerError> {
-        // Before any thread is pinned.
+        // Count the cores before any thread is pinned.
         idle::cores();
         for (index, service) in self.services.iter().enumerate() {
             if self.services[..index]
@@ -38,7 +39,7 @@ impl<F: Fabric> ServerBuilder<F> {
         let stopping = Arc::<Stopping>::default();
         let (start, started) = bounded(self.pollers);
         let mut running = Running {
-            // Replaced below by what the listener says.
+            // Replaced below by the listener's address.
             local_addr: SocketAddr::from(([0, 0, 0, 0], 0)),
             limits: Limits::default(),
             start: Some(start),
@@ -85,7 +86,7 @@ impl<F: Fabric> ServerBuilder<F> {
         }
         let ports: Vec<F::Port> = ports.into_iter().flatten().collect();
         if ports.len() < self.pollers {
-            // A thread ended without a word: it panicked.
+            // A thread ended without a report: it panicked.
             running.stop();
             running.join()?;
         }

@@ -22,7 +22,7 @@ use crate::service::dispatch::{Methods, Service};
 use crate::stats::PollerTally;
 use crate::transport::{Fabric, Transport};
 
-/// All that a poller's thread is given.
+/// The input of a poller's thread.
 pub(super) struct PollerSetup<F: Fabric> {
     pub(super) index: usize,
     pub(super) core: Option<usize>,
@@ -35,7 +35,7 @@ pub(super) struct PollerSetup<F: Fabric> {
     pub(super) stopping: Arc<Stopping>,
 }
 
-/// What a poller's thread reports when its transport is open.
+/// The report of a poller's thread when its transport is open.
 pub(super) struct Opened<P> {
     pub(super) index: usize,
     pub(super) port: P,
@@ -66,7 +66,7 @@ impl<F: Fabric> PollerSetup<F> {
 
     #[allow(clippy::type_complexity)]
     fn open(&self) -> Result<(Rc<Driver<F::Transport>>, Opened<F::Port>), ServerError> {
-        // Before any memory is touched, so that it comes from the core's own node.
+        // Before any memory is touched, so that it is allocated on the core's own NUMA node.
         if let Some(core) = self.core {
             self.fabric
                 .pin_current_thread(core)
@@ -101,8 +101,8 @@ impl<F: Fabric> PollerSetup<F> {
     }
 }
 
-/// A poller that panics takes the others along: a server that lets clients in whom nobody serves
-/// is worse than one that ends and says why.
+/// Stops all pollers if one panics. A server that accepts clients that no poller serves is worse
+/// than one that ends and reports the error.
 struct StopAllOnPanic(Arc<Stopping>);
 
 impl Drop for StopAllOnPanic {
@@ -113,11 +113,11 @@ impl Drop for StopAllOnPanic {
     }
 }
 
-/// What tells the pollers to stop.
+/// The signal for the pollers to stop.
 #[derive(Debug, Default)]
 pub(super) struct Stopping {
     is_told: AtomicBool,
-    /// Within which times; set before they are told.
+    /// The time limits of the shutdown. Set before `is_told`.
     pub(super) shutdown: OnceLock<Shutdown>,
 }
 
@@ -135,7 +135,8 @@ impl Stopping {
     }
 }
 
-/// How long a poller that shuts down sleeps when it finds nothing to do: it has deadlines to keep.
+/// How long a poller that shuts down sleeps when it finds nothing to do. Short, because the
+/// shutdown has deadlines.
 const SHORT_REST: Duration = Duration::from_millis(5);
 
 fn serve<T: Transport>(driver: Rc<Driver<T>>, waiting: Waiting, stopping: &Stopping) {

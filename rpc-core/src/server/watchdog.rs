@@ -1,10 +1,10 @@
-//! [`Watchdog`]: finds out which method blocks its poller.
+//! [`Watchdog`]: detects methods that block their poller.
 //!
-//! A handler that does not await keeps its poller's thread: no other call of that poller goes on
-//! meanwhile. A poller says through its [`AtWork`] which handler it is polling, for a few
-//! instructions a call; one thread per server looks at it some fifty times a second. A poll that it
-//! finds again after 40 ms is counted for its method, and the first of each method is said in a
-//! warning.
+//! A handler that does not await occupies its poller's thread, and no other call of that poller
+//! makes progress meanwhile. Through its [`AtWork`], a poller shows which handler it is polling, at
+//! a cost of a few instructions per call. One thread per server checks it about fifty times a
+//! second. A poll that is still running after 40 ms is counted for its method; the first one of
+//! each method is logged as a warning.
 
 use std::fmt;
 use std::io;
@@ -17,18 +17,18 @@ use crate::driver::at_work::AtWork;
 use crate::method::MethodSpec;
 use crate::stats::{BlockedMethods, Counts};
 
-/// Between two looks: seldom enough to cost an idle server less than a thousandth of a core, often
-/// enough to notice what a person would call a hitch.
+/// Interval between two checks: long enough to cost an idle server less than a thousandth of a
+/// core, short enough to detect noticeable delays.
 const TICK: Duration = Duration::from_millis(20);
 
-/// How long after it was first seen a poll counts as one that blocks: two ticks.
+/// Time since it was first seen after which a poll counts as blocking: two ticks.
 const TOO_LONG: Duration = Duration::from_millis(40);
 
 /// The watchdog's view of one poller.
 #[derive(Debug)]
 struct Watched {
     at_work: Arc<AtWork>,
-    /// What the latest look found, and when a look first found it.
+    /// The value of the latest check, and the time of the first check that found it.
     latest: u64,
     since: Instant,
     is_noticed: bool,
@@ -44,7 +44,8 @@ impl Watched {
         }
     }
 
-    /// The method whose poll has lasted for too long, and for how long at least; once for each poll.
+    /// Returns the method whose poll has lasted too long, and its minimum duration. Returns it once
+    /// per poll.
     fn look(&mut self, now: Instant) -> Option<(u16, Duration)> {
         let found = self.at_work.0.load(Ordering::Relaxed);
         if found != self.latest {
@@ -60,7 +61,7 @@ impl Watched {
     }
 }
 
-/// What the watchdog's thread does at each tick.
+/// The state of the watchdog's thread, which checks all pollers at each tick.
 struct Rounds {
     pollers: Vec<Watched>,
     counts: Arc<Counts>,
@@ -88,7 +89,7 @@ impl Rounds {
     }
 }
 
-/// The thread that looks after a server's pollers. It ends when this is dropped.
+/// Owns the thread that watches a server's pollers. Dropping it ends the thread.
 pub(crate) struct Watchdog {
     counts: Arc<Counts>,
     ends: Arc<AtomicBool>,
@@ -96,7 +97,7 @@ pub(crate) struct Watchdog {
 }
 
 impl Watchdog {
-    /// Watches pollers that serve `methods`, in the order of their numbers.
+    /// Starts to watch pollers that serve `methods`, in the order of their numbers.
     pub(crate) fn start(
         pollers: Vec<Arc<AtWork>>,
         methods: &[(u16, &'static MethodSpec)],
@@ -130,7 +131,7 @@ impl Watchdog {
         })
     }
 
-    /// What is counted, for as long as anybody reads it.
+    /// Returns the counts, which remain readable after the watchdog is dropped.
     pub(crate) fn counts(&self) -> Arc<Counts> {
         Arc::clone(&self.counts)
     }
@@ -144,9 +145,9 @@ impl Drop for Watchdog {
     fn drop(&mut self) {
         self.ends.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // What was stored before is seen by who is unparked.
+            // `unpark` synchronizes with `park`, so the thread sees the store.
             thread.thread().unpark();
-            // It has no code of anybody's that could panic.
+            // The thread runs no application code that could panic.
             let _ = thread.join();
         }
     }

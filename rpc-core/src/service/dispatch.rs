@@ -1,11 +1,13 @@
-//! From a method's number to its handler's future, and from that to a response.
+//! Dispatch: from a method's number to its handler's future, and from there to a response.
 //!
-//! A [`Service`] registers its methods on every poller; their position in the poller's table is
-//! their number. The future of a call is built in a slot of its method, where it stays until it is
-//! done: slots are boxed once and refilled by [`Pin::set`], so a warm method allocates nothing.
+//! A [`Service`] registers its methods on every poller; a method's index in the poller's table is
+//! its number. The future of a call is built in a slot of its method and stays there until it
+//! completes. Slots are boxed once and refilled with [`Pin::set`], so a method allocates nothing
+//! after warm-up.
 //!
-//! All that is the user's (decoding into their types, the handler, its destructors) runs here, and
-//! nothing of it can take the poller down: a panic becomes `INTERNAL` for that call alone.
+//! All application code runs here: decoding into the application's types, the handler, and its
+//! destructors. None of it can bring the poller down, because a panic becomes `INTERNAL` for that
+//! call alone.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -27,12 +29,12 @@ use crate::metadata::Metadata;
 use crate::method::MethodSpec;
 use crate::status::Status;
 
-/// A service to be served: what generated `…Server` types are.
+/// A service that a server can serve. Generated `…Server` types implement it.
 pub trait Service: Send + Sync + 'static {
-    /// `package.Service`.
+    /// Returns the service's name, `package.Service`.
     fn name(&self) -> &'static str;
 
-    /// Registers each method on one poller. Called once per poller, on its thread.
+    /// Registers the service's methods on one poller. Called once per poller, on its thread.
     fn register(&self, methods: &mut Methods);
 }
 
@@ -44,13 +46,13 @@ pub struct Methods {
 }
 
 impl Methods {
-    /// None yet.
+    /// Creates an empty table.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds a unary method, with what makes the future of one call.
+    /// Adds a unary method. `handler` creates the future of one call.
     pub fn unary<Req, Res, F>(
         &mut self,
         spec: &'static MethodSpec,
@@ -68,7 +70,7 @@ impl Methods {
         self.entries.push((spec, Rc::new(handler)));
     }
 
-    /// Limits how many of their handlers may be at work at a time, all methods together: see
+    /// Limits how many handlers may run concurrently, over all methods: see
     /// [`ServerBuilder::max_concurrent_calls`](crate::server::ServerBuilder::max_concurrent_calls).
     pub fn limit_concurrent_calls(&mut self, calls: u32) {
         self.max_concurrent_calls = Some(calls);
@@ -78,24 +80,24 @@ impl Methods {
         self.max_concurrent_calls.unwrap_or(u32::MAX)
     }
 
-    /// How many there are.
+    /// Returns the number of methods.
     #[must_use]
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether there are none.
+    /// Returns true if there are no methods.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// Each with its number.
+    /// Iterates over the methods with their numbers.
     pub(crate) fn numbered(&self) -> impl Iterator<Item = (u16, &'static MethodSpec)> {
         (0..).zip(self.entries.iter().map(|(spec, _)| *spec))
     }
 
-    /// Slots in use, of all methods.
+    /// Returns the number of slots in use, over all methods.
     #[cfg(feature = "test-util")]
     pub(crate) fn in_use(&self) -> usize {
         self.entries
@@ -119,11 +121,11 @@ impl fmt::Debug for Methods {
     }
 }
 
-/// Names a call's future among those of its method.
+/// The index of a call's slot in its method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct HandlerSlot(u32);
 
-/// Bytes of a response, behind the frame's header.
+/// Lengths in bytes of the parts of a response that follow the frame's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ResponseLen {
     pub(crate) metadata: usize,
@@ -155,12 +157,12 @@ impl ResponseLen {
     }
 }
 
-/// A method as the driver sees it: the types of its messages and futures are erased here.
+/// A method as seen by the driver, with the types of its messages and futures erased.
 ///
-/// For each call: `start`, then `poll` until it is ready, then exactly one of `emit` (if it was
-/// `Ok`) or `discard`. A `poll` that returned `Err` has freed the slot.
+/// For each call, the driver calls `start`, then `poll` until it is ready, then exactly one of
+/// `emit` (if the result was `Ok`) or `discard`. A `poll` that returns `Err` has freed the slot.
 pub(crate) trait Handler {
-    /// Decodes the request and builds the future; no code of the handler has run yet.
+    /// Decodes the request and builds the future. Does not poll the future yet.
     fn start(
         &self,
         message: &[u8],
@@ -168,16 +170,16 @@ pub(crate) trait Handler {
         deadline: Option<Instant>,
     ) -> Result<HandlerSlot, Status>;
 
-    /// Polls the future. When it is done, the response stays in the slot, to be emitted.
+    /// Polls the future. When it completes, the response stays in the slot until `emit`.
     fn poll(&self, slot: HandlerSlot, cx: &mut Context<'_>) -> Poll<Result<ResponseLen, Status>>;
 
-    /// Writes the response to `out`, exactly as long as `poll` said, and frees the slot.
+    /// Encodes the response into `out`, whose length `poll` has returned, and frees the slot.
     fn emit(&self, slot: HandlerSlot, out: &mut [u8]) -> Result<(), Status>;
 
-    /// Drops what is in the slot, the future or the response, and frees it.
+    /// Drops the contents of the slot, a future or a response, and frees the slot.
     fn discard(&self, slot: HandlerSlot);
 
-    /// How many slots are in use.
+    /// Returns the number of slots in use.
     #[cfg(feature = "test-util")]
     fn in_use(&self) -> usize;
 }
@@ -194,7 +196,7 @@ struct Slots<F, Res> {
 }
 
 struct Slot<F, Res> {
-    /// `None` while it is being polled: the handler may come back to this method.
+    /// `None` while the future is being polled, because the handler may call the same method.
     future: Option<Pin<Box<Option<F>>>>,
     response: Option<Response<Res>>,
 }
@@ -215,7 +217,7 @@ impl<F, Res> Slots<F, Res> {
                 future: Some(Box::pin(None)),
                 response: None,
             });
-            // One slot per call under way: 20 bits of call ids bound them.
+            // There is one slot per call in flight, which the 20 index bits of call ids bound.
             (self.slots.len() - 1) as u32
         })
     }
@@ -274,7 +276,7 @@ where
         let Some(mut place) = self.take_future(slot) else {
             return Poll::Pending;
         };
-        // All of this is the user's code: the future, its destructor, and the message's length.
+        // All of this is application code: the future, its destructor, and the message's length.
         let polled = guard(|| {
             let Some(future) = place.as_mut().as_pin_mut() else {
                 return Poll::Pending;
@@ -292,7 +294,7 @@ where
             }
             Ok(Poll::Ready(outcome)) => outcome,
             Err(panicked) => {
-                // It may have panicked before it was dropped, or while it was; not twice.
+                // The future may have panicked before or during its drop. It is not dropped twice.
                 let _ = guard(|| place.as_mut().set(None));
                 Err(panicked)
             }
@@ -341,7 +343,7 @@ where
                 place.as_mut().set(None);
             }
         });
-        // Nobody is left to tell of a panic in a destructor but the log.
+        // The call has ended, so a panic in a destructor can only be logged.
         if let Err(panicked) = dropped {
             tracing::error!(%panicked, "a handler's future or response panicked while it was dropped");
         }
@@ -358,12 +360,13 @@ where
     }
 }
 
-/// Runs the user's code; a panic becomes a status.
+/// Runs application code and converts a panic to a status.
 pub(crate) fn guard<R>(run: impl FnOnce() -> R) -> Result<R, Status> {
     catch_unwind(AssertUnwindSafe(run)).map_err(|payload| {
         let message = panic_message(&*payload);
         let status = Status::internal(format!("the handler panicked: {message}"));
-        // What it panicked with may panic in its destructor; what that panics with is let be.
+        // The panic's payload may panic in its destructor. The payload of that second panic is
+        // leaked.
         if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
             mem::forget(again);
         }
@@ -379,12 +382,12 @@ fn panic_message(payload: &(dyn Any + Send)) -> &str {
         .unwrap_or("(no message)")
 }
 
-/// Where a generated server takes the instance of the user's service from: one for all pollers,
-/// or one for each.
+/// The source of a generated server's service instances: one instance for all pollers, or one per
+/// poller.
 pub struct Instances<T>(Arc<dyn Fn() -> Held<T> + Send + Sync>);
 
 impl<T: Send + Sync + 'static> Instances<T> {
-    /// One instance for all pollers.
+    /// Shares one instance between all pollers.
     #[must_use]
     pub fn shared(instance: Arc<T>) -> Self {
         Self(Arc::new(move || Held::Shared(Arc::clone(&instance))))
@@ -392,12 +395,12 @@ impl<T: Send + Sync + 'static> Instances<T> {
 }
 
 impl<T: 'static> Instances<T> {
-    /// One instance for each poller, made on its thread; it need not be `Send`.
+    /// Creates one instance per poller, on the poller's thread. The instance need not be `Send`.
     pub fn per_poller(make: impl Fn() -> T + Send + Sync + 'static) -> Self {
         Self(Arc::new(move || Held::Own(make())))
     }
 
-    /// The instance for the poller of the calling thread.
+    /// Returns the instance for the poller that runs on the calling thread.
     #[must_use]
     pub fn instance(&self) -> Instance<T> {
         Instance(Rc::new((self.0)()))
@@ -416,7 +419,7 @@ impl<T> fmt::Debug for Instances<T> {
     }
 }
 
-/// One poller's instance of a service. Cloned for each call, and so without an atomic count.
+/// One poller's instance of a service. It is cloned for each call, so the count is not atomic.
 pub struct Instance<T>(Rc<Held<T>>);
 
 enum Held<T> {

@@ -1,21 +1,21 @@
-//! Services on an executor of the user's: [`Executor`], [`OnExecutor`] and what lies between them
-//! and a poller.
+//! Services whose handlers run on the application's executor: [`Executor`], [`OnExecutor`] and the
+//! link between them and a poller.
 //!
-//! A poller has no reactor: a handler that waits for a socket, a file or a timer of some runtime
-//! has to run there. For each call the handler's future is given to the executor, and the poller
-//! keeps an [`Offloaded`], which waits for the outcome as any handler does: the poller's thread does
-//! nothing for the call meanwhile.
+//! A poller has no reactor, so a handler that waits for a socket, file or timer of a runtime has to
+//! run on that runtime. For each call, the poller passes the handler's future to the executor and
+//! keeps an [`Offloaded`], which waits for the outcome like any handler. Meanwhile the call takes
+//! no time on the poller's thread.
 //!
 //! ```text
 //!  poller's thread                         executor's threads
 //!  request ─▶ Offloaded ── spawn ────────▶ handler's future
 //!                │  ▲                          │
-//!                │  └── outcome, and a wake ───┘
-//!                └── dropped: no longer wanted, and a wake ─▶ drops the handler's future
+//!                │  └── outcome and wake ──────┘
+//!                └── dropped: cancel and wake ─▶ drops the handler's future
 //! ```
 //!
-//! Each call has one outcome, whatever the executor does: a future that it drops unfinished answers
-//! `UNAVAILABLE`, one that panics `INTERNAL`.
+//! Each call has exactly one outcome, whatever the executor does: if it drops a future unfinished,
+//! the response is `UNAVAILABLE`; if the future panics, `INTERNAL`.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -27,22 +27,22 @@ use super::dispatch::guard;
 use crate::message::Response;
 use crate::status::Status;
 
-/// A future as an [`Executor`] is given it.
+/// A boxed future, as passed to an [`Executor`].
 pub type Spawned = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Where the handlers of a service run that are not to run on a poller: the user's own runtime.
+/// Runs the handlers of a service that must not run on a poller: the application's own runtime.
 ///
-/// Every closure that takes a future is one. With tokio:
+/// Every closure that takes a future is an executor. With tokio:
 ///
 /// ```ignore
 /// let handle = tokio::runtime::Handle::current();
 /// GreeterServer::on_executor(MyGreeter, move |future| drop(handle.spawn(future)))
 /// ```
 ///
-/// `spawn` is called on the poller's thread, once for each call, and must not block. An executor may
-/// drop a future whenever it likes: its call is answered `UNAVAILABLE`.
+/// `spawn` is called on the poller's thread, once per call, and must not block. An executor may
+/// drop a future at any time: the response to its call is then `UNAVAILABLE`.
 pub trait Executor: Send + Sync + 'static {
-    /// Runs a future to its end, on whichever thread.
+    /// Runs a future to completion, on any thread.
     fn spawn(&self, future: Spawned);
 }
 
@@ -52,14 +52,14 @@ impl<F: Fn(Spawned) + Send + Sync + 'static> Executor for F {
     }
 }
 
-/// A service whose handlers run on an executor: what a generated `…Server::on_executor` serves.
+/// A service whose handlers run on an executor: what a generated `…Server::on_executor` registers.
 pub struct OnExecutor<T> {
     service: Arc<T>,
     executor: Arc<dyn Executor>,
 }
 
 impl<T> OnExecutor<T> {
-    /// `service`, whose handlers are to run on `executor`.
+    /// Combines a service with the executor that runs its handlers.
     pub fn new(service: Arc<T>, executor: impl Executor) -> Self {
         Self {
             service,
@@ -67,15 +67,15 @@ impl<T> OnExecutor<T> {
         }
     }
 
-    /// The service, for a handler's future to hold.
+    /// Returns the service, to be owned by a handler's future.
     #[must_use]
     pub fn service(&self) -> Arc<T> {
         Arc::clone(&self.service)
     }
 
-    /// Gives a handler's future to the executor; the returned one waits for its outcome. Dropping
-    /// that drops the handler's future, too, as soon as the executor polls it again, for which it
-    /// is woken.
+    /// Passes a handler's future to the executor and returns a future that waits for its outcome.
+    /// Dropping the returned future wakes the handler's future, which is dropped when the executor
+    /// next polls it.
     pub fn run<Res: Send + 'static>(
         &self,
         handler: impl Future<Output = Result<Response<Res>, Status>> + Send + 'static,
@@ -93,12 +93,12 @@ impl<T> fmt::Debug for OnExecutor<T> {
     }
 }
 
-/// What the executor runs for one call.
+/// Wraps a handler's future into the future that the executor runs for one call.
 fn run_handler<Res: Send + 'static>(
     shared: Arc<Shared<Res>>,
     handler: impl Future<Output = Result<Response<Res>, Status>> + Send + 'static,
 ) -> impl Future<Output = ()> + Send {
-    // Made before the first poll: an executor may drop the future without one.
+    // Created before the first poll, because an executor may drop the future without polling it.
     let outcome = Outcome(shared);
     async move {
         let outcome = outcome;
@@ -118,7 +118,8 @@ fn run_handler<Res: Send + 'static>(
             }
         })
         .await;
-        // Before the answer goes out: what the handler held is free when its client goes on.
+        // Dropped before the response is sent, so that the handler's resources are free when its
+        // client continues.
         let dropped = guard(|| handler.set(None));
         if let Some(finished) = finished {
             outcome.0.finish(dropped.and(finished));
@@ -126,7 +127,7 @@ fn run_handler<Res: Send + 'static>(
     }
 }
 
-/// The poller's end of a call on an executor: waits for its outcome.
+/// The poller's side of a call on an executor: waits for the outcome.
 pub struct Offloaded<Res> {
     shared: Arc<Shared<Res>>,
 }
@@ -166,7 +167,7 @@ impl<Res> fmt::Debug for Offloaded<Res> {
     }
 }
 
-/// The executor's end: if it goes away before there is an outcome, that is one.
+/// The executor's side. If it is dropped before there is an outcome, it reports `UNAVAILABLE`.
 struct Outcome<Res>(Arc<Shared<Res>>);
 
 impl<Res> Drop for Outcome<Res> {
@@ -179,15 +180,15 @@ impl<Res> Drop for Outcome<Res> {
     }
 }
 
-/// What both ends of a call have in common. The lock is held for a few moves, never across code of the
-/// user's: messages' destructors, and wakers of their executor, which may come back here.
+/// The state shared by both sides of a call. The lock is only held for a few moves and never across
+/// application code (destructors of messages, wakers of the executor), which may reenter.
 struct Shared<Res>(Mutex<State<Res>>);
 
 struct State<Res> {
     outcome: Option<Result<Response<Res>, Status>>,
-    /// There is an outcome, or was.
+    /// There is an outcome, or it has been taken.
     is_finished: bool,
-    /// The poller's end is gone.
+    /// The poller's side has been dropped.
     is_unwanted: bool,
     poller: Option<Waker>,
     executor: Option<Waker>,
@@ -210,7 +211,8 @@ impl<Res> Shared<Res> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether anybody waits for the outcome; if so, `waker` is woken when nobody does any more.
+    /// Returns true if the poller's side still waits for the outcome. If so, registers `waker` to
+    /// be woken when it stops waiting.
     fn is_wanted(&self, waker: &Waker) -> bool {
         let waker = waker.clone();
         let mut state = self.lock();

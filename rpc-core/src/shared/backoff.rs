@@ -1,17 +1,17 @@
-//! [`Backoff`]: how long to wait before a server is tried again.
+//! [`Backoff`]: the delays between attempts to connect to a server.
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
-/// Each wait is longer than the one before by this factor, up to the longest (gRPC's "Connection
-/// Backoff Protocol" has the same).
+/// Factor by which the limit grows with each failure, up to the maximum. Taken from gRPC's
+/// "Connection Backoff Protocol".
 const MULTIPLIER: f64 = 1.6;
 
-/// No wait is longer: sums of times stay what a clock can say.
+/// Maximum of any delay, so that sums of times stay within a clock's range.
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Waits between attempts to connect: longer and longer, and never the same for two clients, so that
-/// those of a server that comes back do not all come at once.
+/// Exponential backoff with jitter: the delays grow and differ between clients, so that the clients
+/// of a restarted server don't all connect at once.
 #[derive(Clone, Debug)]
 pub(crate) struct Backoff {
     first: Duration,
@@ -21,10 +21,10 @@ pub(crate) struct Backoff {
 }
 
 impl Backoff {
-    /// With an upper limit of `first` for the wait before the first attempt, and of `longest` for
-    /// those after many failures.
+    /// Creates a backoff. `first` is the upper limit of the delay before the first attempt,
+    /// `longest` the upper limit after many failures.
     pub(crate) fn new(first: Duration, longest: Duration) -> Self {
-        // The standard library's hasher has keys of its own for each process and each use.
+        // The standard library's hasher uses different keys for each process and each use.
         Self::seeded(first, longest, RandomState::new().hash_one(()))
     }
 
@@ -37,8 +37,8 @@ impl Backoff {
         }
     }
 
-    /// The wait before the next attempt: somewhere between half of the present limit and all of it;
-    /// before the first attempt after a connection that worked, anywhere up to the limit.
+    /// Returns the delay before the next attempt: between half of the current limit and the limit,
+    /// or, for the first attempt after a working connection, between zero and the limit.
     pub(crate) fn next(&mut self) -> Duration {
         let factor = MULTIPLIER.powi(self.failures.min(1000) as i32);
         let limit = (self.first.as_secs_f64() * factor).min(self.longest.as_secs_f64());
@@ -47,13 +47,13 @@ impl Backoff {
         Duration::from_secs_f64(limit * (least + (1.0 - least) * self.uniform()))
     }
 
-    /// A connection was made: the next wait is short again.
+    /// Resets the delays, because a connection was established.
     pub(crate) fn succeed(&mut self) {
         self.failures = 0;
     }
 
-    /// From 0 to 1 (xorshift64*, Vigna, "An experimental exploration of Marsaglia's xorshift
-    /// generators, scrambled").
+    /// Returns a number between 0 and 1 (xorshift64*, Vigna, "An experimental exploration of
+    /// Marsaglia's xorshift generators, scrambled").
     fn uniform(&mut self) -> f64 {
         self.random ^= self.random >> 12;
         self.random ^= self.random << 25;

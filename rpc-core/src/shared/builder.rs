@@ -28,15 +28,15 @@ use crate::protocol::session::calls_told_apart;
 use crate::service::dispatch::Methods;
 use crate::transport::{Fabric, Transport};
 
-/// Connections of a poller: the one that takes calls, and one to a server that shuts down while calls on
-/// it finish.
+/// Connections of a poller: one that accepts calls, and one to a server that is shutting down,
+/// while its last calls finish.
 const CONNECTIONS: u32 = 2;
 
-/// The upper limit of the wait before the first attempt to connect again: a server that restarts is
-/// found soon, and a thousand clients do not all come in one millisecond.
+/// Upper limit of the delay before the first reconnect attempt: short enough to find a restarted
+/// server soon, long enough to spread a thousand clients over time.
 const FIRST_BACKOFF: Duration = Duration::from_millis(50);
 
-/// The upper limit of every wait: what a person is ready to wait for after a repair.
+/// Upper limit of every delay: the time that a person is willing to wait after a repair.
 const LONGEST_BACKOFF: Duration = Duration::from_secs(5);
 
 impl Channel {
@@ -44,13 +44,14 @@ impl Channel {
     ///
     /// # Errors
     ///
-    /// [`ChannelError`], with nothing left running.
+    /// Returns [`ChannelError`] if the device cannot be used or the first attempt to connect fails.
+    /// Nothing is left running.
     pub async fn connect<F: Fabric>(fabric: &F, address: &str) -> Result<Self, ChannelError> {
         let builder = Self::builder(fabric, address);
         builder.connect().await
     }
 
-    /// A channel to a server at `host:port`, with settings.
+    /// Creates a builder for a channel to a server at `host:port`.
     pub fn builder<F: Fabric>(fabric: &F, address: &str) -> ChannelBuilder<F> {
         ChannelBuilder {
             fabric: fabric.clone(),
@@ -67,7 +68,7 @@ impl Channel {
     }
 }
 
-/// What a channel is made of.
+/// The configuration of a channel.
 #[must_use = "a builder does nothing until it connects"]
 pub struct ChannelBuilder<F> {
     fabric: F,
@@ -90,47 +91,47 @@ impl<F> fmt::Debug for ChannelBuilder<F> {
 }
 
 impl<F: Fabric> ChannelBuilder<F> {
-    /// The longest encoded message, in bytes: see [`Intents::max_message_len`].
+    /// Sets the length in bytes of the longest encoded message: see [`Intents::max_message_len`].
     pub fn max_message_len(mut self, bytes: usize) -> Self {
         self.intents.max_message_len = bytes;
         self
     }
 
-    /// Calls that may be under way at a time over each poller: see [`Intents::max_in_flight`]. Those
-    /// beyond it wait.
+    /// Sets the number of calls that each poller may have in flight at a time: see
+    /// [`Intents::max_in_flight`]. Further calls wait.
     pub fn max_in_flight(mut self, calls: u32) -> Self {
         self.intents.max_in_flight = calls;
         self
     }
 
-    /// What the pollers do while there is nothing to do: see [`Waiting`].
+    /// Sets how idle pollers wait: see [`Waiting`].
     pub fn waiting(mut self, waiting: Waiting) -> Self {
         self.intents.waiting = waiting;
         self
     }
 
-    /// Bytes that each poller may register: see [`Intents::max_memory`].
+    /// Limits the bytes that each poller may register: see [`Intents::max_memory`].
     pub fn max_memory(mut self, bytes: u64) -> Self {
         self.intents.max_memory = Some(bytes);
         self
     }
 
-    /// Asks a silent server whether it still runs, and gives it up when it does not answer: see
-    /// [`Intents::keepalive`].
+    /// Probes a silent server to check that it still runs, and closes the connection if it does not
+    /// answer: see [`Intents::keepalive`].
     pub fn keepalive(mut self, keepalive: Keepalive) -> Self {
         self.intents.keepalive = Some(keepalive);
         self
     }
 
-    /// How many pollers, each with a connection of its own, the calls are spread over. Default: 1, and
-    /// the least.
+    /// Sets the number of pollers over which calls are spread, each with its own connection.
+    /// Default and minimum: 1.
     pub fn pollers(mut self, pollers: usize) -> Self {
         self.pollers = pollers.max(1);
         self
     }
 
-    /// How long an attempt to connect may take, but for the time that the name of a host takes to be
-    /// resolved. Default: 5 seconds.
+    /// Limits the time of an attempt to connect, excluding the resolution of the host name.
+    /// Default: 5 seconds.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout;
         self
@@ -143,18 +144,18 @@ impl<F: Fabric> ChannelBuilder<F> {
         self
     }
 
-    /// The upper limits of the waits between attempts to connect: that of the first, and that of all.
-    /// Default: 50 ms and 5 s.
+    /// Sets the upper limits of the delays between attempts to connect: the limit of the first
+    /// delay, and the limit of all. Default: 50 ms and 5 s.
     pub fn reconnect_backoff(mut self, first: Duration, longest: Duration) -> Self {
         self.backoff = (first, longest.max(first));
         self
     }
 
-    /// Starts the pollers, and connects each.
+    /// Starts the pollers and connects each of them.
     ///
     /// # Errors
     ///
-    /// [`ChannelError`] of the first attempt that fails, with nothing left running.
+    /// Returns the [`ChannelError`] of the first attempt that fails. Nothing is left running.
     pub async fn connect(self) -> Result<Channel, ChannelError> {
         let start = Start::new(self.pollers);
         let channel = self.spawn(Some(Arc::clone(&start)))?;
@@ -173,7 +174,7 @@ impl<F: Fabric> ChannelBuilder<F> {
     }
 
     fn spawn(self, start: Option<Arc<Start>>) -> Result<Channel, ChannelError> {
-        // Before any thread is pinned.
+        // Count the cores before any thread is pinned.
         idle::cores();
         let state = match start {
             Some(_) => ConnectivityState::Connecting,
@@ -211,7 +212,7 @@ impl<F: Fabric> ChannelBuilder<F> {
 
 #[cfg(feature = "test-util")]
 impl Channel {
-    /// A channel with one poller whose turns somebody else takes, connected by the first call.
+    /// Creates a channel with one poller whose turns the caller takes. The first call connects.
     pub(crate) fn stepped<T: Transport>(
         transport: T,
         clock: &Clock,
@@ -282,7 +283,7 @@ impl Lane {
     }
 }
 
-/// A poller's thread.
+/// Runs a poller's thread.
 fn run<F: Fabric>(
     fabric: &F,
     intents: &Intents,
@@ -296,7 +297,7 @@ fn run<F: Fabric>(
             tracing::error!(%error, "a channel's poller cannot open its device");
             return match start {
                 Some(_) => report.tell(Err(error.into())),
-                // A lazy channel's calls find out.
+                // The calls of a lazy channel report the error.
                 None => poller::refuse_all(&settings, error),
             };
         }

@@ -1,4 +1,4 @@
-//! [`SharedCall`]: one call through a shared channel, as the caller's future.
+//! [`SharedCall`]: the caller's future of one call through a shared channel.
 
 use std::marker::PhantomData;
 use std::mem;
@@ -19,14 +19,14 @@ use crate::method::MethodSpec;
 use crate::protocol::frame::HEADER_LEN;
 use crate::stats::is_timed_here;
 
-/// A call. It holds no device memory: what is on its way belongs to its poller and to its ticket, so it
-/// may be dropped or forgotten in every state.
+/// The future of a call. It may be dropped or leaked in any state, because it owns no device
+/// memory: the poller and the call permit own everything in flight.
 pub(super) struct SharedCall<'a, Req, Res> {
     shared: &'a Shared,
     method: &'static MethodSpec,
     request: Request<Req>,
     deadline: Option<Instant>,
-    /// When it began, if it is one of the calls that are timed.
+    /// Start time, if this call is sampled for latency.
     began: Option<Instant>,
     state: State<'a>,
     response: PhantomData<fn() -> Res>,
@@ -35,14 +35,14 @@ pub(super) struct SharedCall<'a, Req, Res> {
 #[derive(Clone, Copy)]
 enum State<'a> {
     New,
-    /// For a ticket.
+    /// Waiting for a permit.
     Waiting(&'a Lane, WaiterKey),
-    /// With the poller, under this ticket.
+    /// Submitted to the poller, with this permit.
     Submitted(&'a Lane, u32),
     Done,
 }
 
-// Nothing in it is ever pinned: its request is only borrowed.
+// No field is structurally pinned: the request is only borrowed.
 impl<Req, Res> Unpin for SharedCall<'_, Req, Res> {}
 
 impl<'a, Req, Res> SharedCall<'a, Req, Res> {
@@ -87,14 +87,14 @@ impl<Req: Message, Res: Message + Default> Future for SharedCall<'_, Req, Res> {
                     Poll::Ready(finish(lane, number, settled))
                 }
             },
-            // Polled again after it was ready, which the contract of futures leaves open.
+            // The future was polled after completion. The contract of `Future` permits any result.
             State::Done => Poll::Pending,
         }
     }
 }
 
 impl<'a, Req: Message, Res: Message + Default> SharedCall<'a, Req, Res> {
-    /// Gives the request to the poller, or waits for a ticket.
+    /// Submits the request to the poller, or waits for a permit.
     fn begin(
         &mut self,
         lane: &'a Lane,
@@ -114,13 +114,13 @@ impl<'a, Req: Message, Res: Message + Default> SharedCall<'a, Req, Res> {
                 let joined = matches!(self.state, State::New);
                 self.state = State::Waiting(lane, waiter);
                 if joined && self.deadline.is_some() {
-                    // The poller is to sleep no longer than until then.
+                    // Wakes the poller, so that it recomputes its sleep to end by this deadline.
                     lane.ring();
                 }
                 Poll::Pending
             }
             Wanted::Ticket(ticket) => {
-                // It is out of the queue, whatever the message's own code does now.
+                // The call has left the queue, whatever the message's own code does from here on.
                 self.state = State::Done;
                 self.submit(lane, ticket, lens, cx);
                 Poll::Pending
@@ -139,7 +139,7 @@ impl<'a, Req: Message, Res: Message + Default> SharedCall<'a, Req, Res> {
                 limit: usize::from(u16::MAX),
             });
         }
-        // Before a buffer is made for it. What the server's slots are too short for, the poller finds.
+        // Checked before a buffer is allocated. The poller checks the limit of the server's slots.
         let room = lane.limits.get()?.slot_len - HEADER_LEN;
         if lens.metadata + lens.message > room {
             return Some(Cause::RequestTooLong {
@@ -150,7 +150,7 @@ impl<'a, Req: Message, Res: Message + Default> SharedCall<'a, Req, Res> {
         None
     }
 
-    /// Encodes on this thread, and hands the bytes over.
+    /// Encodes the request on this thread and passes the bytes to the poller.
     fn submit(&mut self, lane: &'a Lane, ticket: Ticket, lens: RequestLens, cx: &mut Context<'_>) {
         let number = ticket.number;
         let mut guard = GiveBack {
@@ -188,14 +188,14 @@ impl<Req, Res> Drop for SharedCall<'_, Req, Res> {
             State::Waiting(lane, waiter) => lane.tickets.leave_queue(waiter),
             State::Submitted(lane, number) => {
                 lane.tickets.leave(number);
-                // It may lie in the backlog, for a poller that sleeps.
+                // The request may be in the backlog of a sleeping poller.
                 lane.ring();
             }
         }
     }
 }
 
-/// Decodes the answer on the caller's thread; the ticket is free for the next call.
+/// Decodes the response on the caller's thread and releases the permit for the next call.
 fn finish<Res: Message + Default>(
     lane: &Lane,
     number: u32,
@@ -210,7 +210,7 @@ fn finish<Res: Message + Default>(
     decode(guard.ticket.as_ref().map_or(&[], |ticket| &ticket.buf))
 }
 
-/// Gives a ticket back when it is dropped, also by a panic of the message's own code.
+/// Releases a permit when dropped, even if the message's own code panics.
 struct GiveBack<'a> {
     lane: &'a Lane,
     ticket: Option<Ticket>,

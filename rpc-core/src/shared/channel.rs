@@ -28,35 +28,36 @@ use crate::transport::ConnectError;
 pub struct Channel(pub(super) Arc<Shared>);
 
 impl Channel {
-    /// How it stands with its server.
+    /// Returns the state of the connection.
     #[must_use]
     pub fn state(&self) -> ConnectivityState {
         self.0.connectivity.state()
     }
 
-    /// Why the latest attempt to connect failed, if one has.
+    /// Returns the error of the latest failed attempt to connect, if any attempt has failed.
     #[must_use]
     pub fn latest_error(&self) -> Option<Arc<ConnectError>> {
         self.0.connectivity.latest_error()
     }
 
-    /// Tells of changes of [`state`](Self::state) from now on.
+    /// Returns a watch that reports changes of [`state`](Self::state) from now on.
     #[must_use]
     pub fn watch(&self) -> Watch {
         Watch::of(&self.0.connectivity)
     }
 
-    /// What each of its pollers was sized to; `None` until the first of them has opened its device.
+    /// Returns the sizes of each poller, or `None` until a poller has opened its device.
     #[must_use]
     pub fn limits(&self) -> Option<&Limits> {
         self.0.lanes.iter().find_map(|lane| lane.limits.get())
     }
 
-    /// What its pollers have counted, those that have opened their device.
+    /// Returns a snapshot of the pollers' statistics. A poller that has not opened its device yet
+    /// has zeros.
     #[must_use]
     pub fn stats(&self) -> Stats {
         let pollers = self.0.lanes.iter().map(|lane| {
-            // One that has not begun has counted nothing, and has its place all the same.
+            // A poller that has not started has zeros, and keeps its index in the list.
             let mut poller = lane
                 .tally
                 .get()
@@ -72,7 +73,7 @@ impl Channel {
         }
     }
 
-    /// Of the server, as it was given.
+    /// Returns the server's address, as the application specified it.
     #[must_use]
     pub fn address(&self) -> &str {
         &self.0.address

@@ -1,4 +1,5 @@
-//! [`ConnectivityState`]: how a channel stands with its server, and [`Watch`], to be told of it.
+//! [`ConnectivityState`], the state of a channel's connection, and [`Watch`], which reports its
+//! changes.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,21 +9,21 @@ use slab::Slab;
 
 use crate::transport::ConnectError;
 
-/// How a channel stands with its server. Names and meanings are gRPC's ("gRPC Connectivity Semantics
-/// and API").
+/// The state of a channel's connection to its server. Names and meanings are gRPC's ("gRPC
+/// Connectivity Semantics and API").
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ConnectivityState {
-    /// Not connected, and not about to be: the first call connects.
+    /// Not connected, and no attempt is planned: the first call connects.
     Idle,
-    /// A connection is being made. Calls wait for it.
+    /// A connection attempt is in progress. Calls wait for it.
     Connecting,
-    /// Calls go out.
+    /// Connected: calls are sent.
     Ready,
-    /// The latest attempt has failed, and the next one waits. Calls fail at once, unless they
-    /// [wait for ready](crate::Request::wait_for_ready).
+    /// The latest attempt has failed, and the channel waits before the next one. Calls fail at
+    /// once, unless they [wait for ready](crate::Request::wait_for_ready).
     TransientFailure,
-    /// It will not connect any more.
+    /// The channel will not connect any more.
     Shutdown,
 }
 
@@ -38,19 +39,20 @@ impl fmt::Display for ConnectivityState {
     }
 }
 
-/// The state of each poller's connection, and of the channel that is made of them. Off the data path.
+/// The state of each poller's connection, and the channel's overall state. Not used on the data
+/// path.
 #[derive(Debug)]
 pub(crate) struct Connectivity(Mutex<Inner>);
 
 #[derive(Debug)]
 struct Inner {
     states: Vec<ConnectivityState>,
-    /// Of the channel: what is told to watchers.
+    /// The channel's state, as reported to watchers.
     overall: ConnectivityState,
-    /// Counts changes of the overall state.
+    /// Number of changes of the overall state.
     version: u64,
     latest_error: Option<Arc<ConnectError>>,
-    /// Of each watch, while it waits.
+    /// The waker of each watch that waits.
     watches: Slab<Option<Waker>>,
 }
 
@@ -65,12 +67,12 @@ impl Connectivity {
         }))
     }
 
-    /// One poller's connection has changed.
+    /// Records the state of one poller's connection.
     pub(crate) fn set(&self, poller: usize, state: ConnectivityState) {
         self.change(poller, state, None);
     }
 
-    /// One poller's attempt has failed.
+    /// Records a failed connection attempt of one poller.
     pub(crate) fn fail(&self, poller: usize, error: Arc<ConnectError>) {
         self.change(poller, ConnectivityState::TransientFailure, Some(error));
     }
@@ -79,7 +81,7 @@ impl Connectivity {
         let mut inner = self.lock();
         inner.states[poller] = state;
         let any = |wanted| inner.states.contains(&wanted);
-        // As gRPC sums up the connections of one channel: the best of them counts.
+        // Like gRPC, use the best state of all connections of the channel.
         let overall = [
             ConnectivityState::Ready,
             ConnectivityState::Connecting,
@@ -113,7 +115,7 @@ impl Connectivity {
         self.lock().latest_error.clone()
     }
 
-    /// The state, once it is another than that of `seen`.
+    /// Returns the state as soon as its version differs from `seen`.
     fn poll_changed(
         &self,
         watch: usize,
@@ -132,16 +134,16 @@ impl Connectivity {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        // Nothing under the lock panics.
+        // No code under the lock panics.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Tells of changes of a channel's [`ConnectivityState`].
+/// Reports changes of a channel's [`ConnectivityState`].
 #[derive(Debug)]
 pub struct Watch {
     connectivity: Arc<Connectivity>,
-    /// Its place among the watches.
+    /// Index among the watches.
     place: usize,
     seen: u64,
 }
@@ -154,7 +156,7 @@ impl Drop for Watch {
 }
 
 impl Watch {
-    /// Of changes from now on.
+    /// Watches for changes from now on.
     pub(super) fn of(connectivity: &Arc<Connectivity>) -> Self {
         let mut inner = connectivity.lock();
         Self {
@@ -164,8 +166,8 @@ impl Watch {
         }
     }
 
-    /// The next state that is another than the one before. States that lasted while nobody asked
-    /// are passed over: what comes is the present one.
+    /// Waits for the next state change and returns the current state. Intermediate states that
+    /// occurred between two calls are skipped.
     pub async fn changed(&mut self) -> ConnectivityState {
         std::future::poll_fn(|cx| self.poll_changed(cx)).await
     }
@@ -175,7 +177,7 @@ impl Watch {
             .poll_changed(self.place, &mut self.seen, cx)
     }
 
-    /// The present state.
+    /// Returns the current state.
     #[must_use]
     pub fn state(&self) -> ConnectivityState {
         self.connectivity.state()

@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use crate::transport::{ConnectError, FabricError};
 
-/// Why a channel could not be made.
+/// The reason that a channel could not be created.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum ChannelError {
-    /// The device.
+    /// The device failed.
     #[error(transparent)]
     Fabric(#[from] FabricError),
     /// A poller's thread could not be started.
@@ -19,12 +19,13 @@ pub enum ChannelError {
     /// The first attempt to connect failed.
     #[error("{0}")]
     Connect(#[source] Arc<ConnectError>),
-    /// A poller's thread panicked, which is a bug of this library or of the device's.
+    /// A poller's thread panicked, because of a bug in this library or in the device's.
     #[error("a poller's thread panicked while it was started")]
     PollerPanicked,
 }
 
-/// The sentence: a `main` that returns an error prints it with `Debug`.
+/// Prints the same sentence as `Display`, because a `main` that returns an error prints it with
+/// `Debug`.
 impl fmt::Debug for ChannelError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)

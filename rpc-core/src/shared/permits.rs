@@ -1,8 +1,9 @@
-//! [`Tickets`]: where a call through a shared channel and its poller meet.
+//! [`Tickets`]: the call permits of a shared channel, through which callers and a poller exchange
+//! requests and responses.
 //!
-//! A call takes a ticket before it gives anything to the poller, and there are as many tickets as there
-//! is room in the queue between them: the queue is never full. With the ticket comes a buffer, which
-//! carries the request to the poller and the answer back, and is used again by the next call.
+//! A call takes a permit before it submits anything to the poller. There are as many permits as the
+//! queue between them has entries, so the queue is never full. Each permit owns a buffer, which
+//! carries the request to the poller and the response back, and which the next call reuses.
 //!
 //! ```text
 //!                 caller: submit          poller: settle            caller: take
@@ -21,31 +22,32 @@ use crate::driver::timers::Timers;
 use crate::driver::waiters::{Left, WaiterKey, Waiters};
 use crate::stats::Counter;
 
-/// A ticket in hand: the right to one call, with its buffer.
+/// A call permit: the right to have one call in flight, with its buffer.
 #[derive(Debug)]
 pub(crate) struct Ticket {
     pub(crate) number: u32,
     pub(crate) buf: Vec<u8>,
 }
 
-/// The tickets of one poller, shared between it and all callers.
+/// The permits of one poller, shared between the poller and all callers.
 #[derive(Debug)]
 pub(crate) struct Tickets {
     desks: Box<[Mutex<Desk>]>,
     office: Mutex<Office>,
-    /// Calls that had to wait for a ticket, and those that gave up. Written under the office's lock.
+    /// Calls that had to wait for a permit, and calls that gave up waiting. Written under the lock
+    /// of `office`.
     pub(crate) waited: Counter,
     pub(crate) gave_up: Counter,
 }
 
-/// What became of a call: its answer's frame is in the buffer, if there is one.
+/// The outcome of a call. If it is `Ok`, the buffer contains the response frame.
 #[derive(Debug)]
 pub(crate) struct Settled {
     pub(crate) buf: Vec<u8>,
     pub(crate) outcome: Result<(), CallError>,
 }
 
-/// One ticket's place, while its call is under way.
+/// The state of one permit while its call is in flight.
 #[derive(Debug, Default)]
 enum Desk {
     #[default]
@@ -55,20 +57,20 @@ enum Desk {
     Settled(Settled),
 }
 
-/// The tickets that nobody has, and the calls that wait for one.
+/// The free permits, and the calls that wait for one.
 #[derive(Debug, Default)]
 struct Office {
-    /// The latest that came back is the next to go: its buffer is still in the cache.
+    /// A stack: the permit released last is reused first, because its buffer is still in the cache.
     free: Vec<Ticket>,
     waiters: Waiters,
     deadlines: Timers<WaiterKey>,
 }
 
-/// What there is for a caller that wants a ticket.
+/// The result of requesting a permit.
 #[derive(Debug)]
 pub(crate) enum Wanted {
     Ticket(Ticket),
-    /// None is free; the waker is woken when one is, or at the deadline.
+    /// No permit is free. The waker is woken when one is, or at the deadline.
     Waiting(WaiterKey),
 }
 
@@ -93,7 +95,7 @@ impl Tickets {
         self.desks.len()
     }
 
-    /// A ticket, or a place in the queue for one: `waiter` is what an earlier attempt returned.
+    /// Takes a permit, or queues for one. `waiter` is the key that an earlier attempt returned.
     pub(crate) fn want(
         &self,
         waiter: Option<WaiterKey>,
@@ -130,17 +132,17 @@ impl Tickets {
         Wanted::Waiting(waiter)
     }
 
-    /// A call that waits for a ticket gives up.
+    /// Removes a call that gives up waiting for a permit.
     pub(crate) fn leave_queue(&self, waiter: WaiterKey) {
         let mut office = self.office();
         let left = office.leave(waiter);
         self.gave_up.add(1);
-        // It may have been its turn.
+        // It may have been this waiter's turn, so wake the next one.
         self.call_up(office);
         drop(left);
     }
 
-    /// A ticket that is not needed any more; the next in the queue is woken.
+    /// Releases a permit and wakes the next waiter.
     pub(crate) fn give_back(&self, ticket: Ticket) {
         let mut office = self.office();
         office.free.push(ticket);
@@ -156,14 +158,14 @@ impl Tickets {
             .waiters
             .call_up_within_a_turn(room, |waker| woken.push(waker));
         drop(office);
-        // Wakers are the callers' code: not under the lock.
+        // Wakers are the callers' code, so they are called without the lock.
         for waker in woken {
             waker.wake();
         }
     }
 
-    /// Wakes those whose deadline has passed while they waited for a ticket, and passes over those
-    /// that were called and do not come. The next deadline, if anybody waits.
+    /// Wakes the waiters whose deadline has passed, and skips woken waiters that do not retry.
+    /// Returns the state of the queue, with its next deadline.
     pub(crate) fn look_after_queue(&self, now: Instant) -> QueueState {
         let mut office = self.office();
         if office.waiters.is_deserted() {
@@ -176,7 +178,7 @@ impl Tickets {
         let room = office.free.len() as u32;
         office.waiters.call_up(room, |waker| woken.push(waker));
         let state = QueueState {
-            // Those that were called up and passed over are not waited for.
+            // Waiters that were woken and then skipped do not count.
             is_waiting: !office.waiters.is_empty(),
             next_deadline: office.deadlines.next_deadline(),
         };
@@ -187,12 +189,13 @@ impl Tickets {
         state
     }
 
-    /// The caller has given its request to the poller, and waits.
+    /// Records that the caller has submitted its request and waits.
     pub(crate) fn submit(&self, number: u32, waker: &Waker) {
         *self.desk(number) = Desk::Waiting(waker.clone());
     }
 
-    /// What has become of a call; if nothing yet, `waker` is woken when it has.
+    /// Takes the outcome of a call. If there is none yet, registers `waker` to be woken when there
+    /// is.
     pub(crate) fn take(&self, number: u32, waker: &Waker) -> Option<Settled> {
         let mut desk = self.desk(number);
         match &mut *desk {
@@ -212,7 +215,7 @@ impl Tickets {
         }
     }
 
-    /// The caller does not wait any longer. Its ticket comes back when the poller is done with it.
+    /// Abandons a call. Its permit is released when the poller is done with it.
     pub(crate) fn leave(&self, number: u32) {
         let mut desk = self.desk(number);
         match mem::replace(&mut *desk, Desk::Abandoned) {
@@ -229,12 +232,13 @@ impl Tickets {
         }
     }
 
-    /// Whether nobody waits for a call any more.
+    /// Returns true if the call has been abandoned.
     pub(crate) fn is_abandoned(&self, number: u32) -> bool {
         matches!(*self.desk(number), Desk::Abandoned)
     }
 
-    /// The poller is done with a call. Its caller's waker, to be woken, if the caller still waits.
+    /// Stores the outcome of a call that the poller is done with. Returns the waker of its caller,
+    /// which must be woken, if the caller still waits.
     #[must_use]
     pub(crate) fn settle(&self, number: u32, settled: Settled) -> Option<Waker> {
         let mut desk = self.desk(number);
@@ -249,7 +253,7 @@ impl Tickets {
                 self.give_back(Ticket { number, buf });
                 None
             }
-            // Settled already, by a caller that found its poller ended.
+            // Already settled, by a caller that found that its poller had ended.
             other @ (Desk::Idle | Desk::Settled(_)) => {
                 *desk = other;
                 None
@@ -257,14 +261,14 @@ impl Tickets {
         }
     }
 
-    /// Tickets in somebody's hand.
+    /// Returns the number of permits in use.
     #[cfg(any(test, feature = "test-util"))]
     pub(crate) fn in_use(&self) -> usize {
         self.count() - self.office().free.len()
     }
 
     fn desk(&self, number: u32) -> MutexGuard<'_, Desk> {
-        // Nothing panics under these locks but what the allocator does.
+        // Under these locks only the allocator can panic.
         self.desks[number as usize]
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -275,16 +279,17 @@ impl Tickets {
     }
 }
 
-/// What [`Tickets::look_after_queue`] found.
+/// The result of [`Tickets::look_after_queue`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct QueueState {
-    /// Whether anybody waits for a ticket, and may yet come.
+    /// True if a call waits for a permit and may still take one. Excludes woken waiters that were
+    /// skipped.
     pub(crate) is_waiting: bool,
     pub(crate) next_deadline: Option<Instant>,
 }
 
 impl Office {
-    /// What is left is to be dropped when the office is not locked.
+    /// Removes a waiter. The returned value must be dropped without holding the lock.
     fn leave(&mut self, waiter: WaiterKey) -> Left {
         let left = self.waiters.leave(waiter);
         if let Some(timer) = left.timer {

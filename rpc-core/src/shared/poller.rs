@@ -1,5 +1,5 @@
-//! [`SharedPoller`]: the poller behind a shared channel: it sends what callers hand over, settles what
-//! has ended, and keeps the connection.
+//! [`SharedPoller`]: the poller of a shared channel. It sends submitted requests, settles calls
+//! that have ended, and maintains the connection.
 
 use std::collections::VecDeque;
 use std::io;
@@ -34,21 +34,21 @@ use crate::stats::{PollerTally, TicketTally};
 use crate::status::Code;
 use crate::transport::{CloseReason, ConnectError, Dialer, FabricError, Transport};
 
-/// Submissions taken in one turn: as many as a few doorbells carry, so that answers are not kept
-/// waiting behind a crowd of callers.
+/// Submissions accepted in one turn: as many as a few doorbells carry, so that responses are not
+/// delayed by a burst of callers.
 const BATCH: usize = 64;
 
-/// Turns between two looks at those that wait for a ticket.
+/// Turns between two checks of the permit queue.
 const TURNS_PER_LOOK: u32 = 64;
 
-/// The longest sleep while calls wait for tickets: those that are woken and do not come are passed over
-/// after some looks.
+/// Longest sleep while calls wait for permits. Short, because woken waiters that do not retry are
+/// skipped only after some checks.
 const SHORT_SLEEP: Duration = Duration::from_millis(1);
 
 /// How long a poller that ends waits for its connection to close.
 const CLOSE_TIME: Duration = Duration::from_secs(1);
 
-/// What a poller is given.
+/// The input of a poller.
 pub(super) struct Settings {
     pub(super) index: usize,
     pub(super) address: String,
@@ -63,16 +63,16 @@ pub(super) struct Settings {
     pub(super) backoff: Backoff,
     pub(super) connect_timeout: Duration,
     pub(super) waiting: Waiting,
-    /// Whether the first call connects.
+    /// Whether to connect only for the first call.
     pub(super) is_lazy: bool,
 }
 
-/// Where handshakes are carried out: they block.
+/// Runs handshakes, which block, outside the poller's thread.
 pub(crate) trait Elsewhere {
     fn run(&self, job: Box<dyn FnOnce() + Send>) -> io::Result<()>;
 }
 
-/// Each on a thread that ends with it: they are few and far between.
+/// Runs each job on a new thread that ends with it. Handshakes are rare enough for this.
 pub(super) struct OnThreads;
 
 impl Elsewhere for OnThreads {
@@ -91,32 +91,34 @@ pub(crate) struct SharedPoller<T: Transport> {
     dialer: Arc<dyn Dialer<T::Dialed>>,
     dialed: (Sender<DialOutcome<T>>, Receiver<DialOutcome<T>>),
     standing: Standing,
-    /// Links that take no more calls, and still have some under way.
+    /// Links that accept no more calls and still have calls in flight.
     retiring: Vec<LinkKey>,
-    /// What is known of each ticket that is with this poller, by its number.
+    /// The poller's record of each permit, by number.
     records: Vec<Record>,
-    /// Counts the calls that are with this poller.
+    /// The accounting of the calls that are with this poller.
     tally: TicketTally,
     /// Requests that cannot be sent yet, oldest first.
     backlog: VecDeque<Submission>,
-    /// Of callers whose calls have ended in this turn. Woken at its end, all together: a caller that is
-    /// woken may take this thread's core at once, and then finds as many answers as there are.
+    /// Wakers of the callers whose calls have ended in this turn. All are woken at the end of the
+    /// turn: a woken caller may preempt this thread at once, and then finds all responses that are
+    /// available.
     wakers: Vec<Waker>,
     turns: u32,
 }
 
 type DialOutcome<T> = Result<<T as Transport>::Dialed, ConnectError>;
 
-/// How this poller stands with the server.
+/// The state of the connection to the server.
 enum Standing {
-    /// Nobody has called yet.
+    /// No call has been made yet.
     Idle,
     Dialing,
     Connected {
         link: LinkKey,
         methods: MethodNumbers,
     },
-    /// The next attempt is made then. With the error of the one before, if that failed.
+    /// Waiting until the time of the next attempt. `latest` is the error of the previous attempt,
+    /// if it failed.
     Resting {
         until: Instant,
         latest: Option<Arc<ConnectError>>,
@@ -132,7 +134,7 @@ enum Record {
         link: LinkKey,
         call: CallId,
         deadline: Option<Instant>,
-        /// The ticket's, for the answer.
+        /// The permit's buffer, for the response.
         buf: Vec<u8>,
     },
 }
@@ -169,7 +171,7 @@ impl<T: Transport> SharedPoller<T> {
         poller
     }
 
-    /// Until the channel is gone.
+    /// Runs until the channel is dropped.
     pub(super) fn run(mut self) {
         let _busy = BusyPoller::announce(self.settings.waiting);
         let mut idle = Idle::new(self.settings.waiting);
@@ -186,7 +188,7 @@ impl<T: Transport> SharedPoller<T> {
         }
     }
 
-    /// One turn; whether it found anything to do.
+    /// Takes one turn. Returns true if it found anything to do.
     pub(crate) fn turn(&mut self) -> bool {
         let any_submitted = self.take_submissions();
         let found_any = self.driver.turn() | any_submitted;
@@ -208,14 +210,14 @@ impl<T: Transport> SharedPoller<T> {
 
     fn wake_callers(&mut self) {
         for waker in self.wakers.drain(..) {
-            // An executor's code: if it panics, the other callers are woken all the same.
+            // This is an executor's code: if it panics, the other callers must still be woken.
             if catch_unwind(AssertUnwindSafe(|| waker.wake())).is_err() {
                 tracing::error!("a caller's waker panicked");
             }
         }
     }
 
-    /// Gives back the tickets of those that have gone while their requests lay behind others that wait.
+    /// Frees the permits of cancelled calls that are stuck in the backlog.
     fn drop_abandoned(&mut self) {
         let mut index = 0;
         while let Some(submission) = self.backlog.get(index) {
@@ -235,7 +237,8 @@ impl<T: Transport> SharedPoller<T> {
         !self.settings.submissions.is_empty() || !self.dialed.1.is_empty() || self.is_over()
     }
 
-    /// How long there is nothing to do but what the device and others say; `None` if there is something.
+    /// Returns how long the poller may sleep if no event occurs, or `None` if there is something to
+    /// do.
     fn rests(&self) -> Option<Duration> {
         if self.has_more() {
             return None;
@@ -253,7 +256,7 @@ impl<T: Transport> SharedPoller<T> {
             .map_or(longest, |at| longest.min(until(at)));
         Some(match self.standing {
             Standing::Resting { until: at, .. } => longest.min(until(at)),
-            // A send slot that comes back is no event.
+            // A freed send slot causes no event.
             Standing::Connected { .. } if !self.backlog.is_empty() => longest.min(SHORT_SLEEP),
             _ => longest,
         })
@@ -284,7 +287,7 @@ impl<T: Transport> SharedPoller<T> {
         true
     }
 
-    /// Sends a request; hands it back if that has to wait.
+    /// Sends a request. Returns it if it has to wait.
     fn begin(&mut self, mut submission: Submission) -> Option<Submission> {
         let Standing::Connected { link, methods } = &mut self.standing else {
             return Some(submission);
@@ -316,7 +319,7 @@ impl<T: Transport> SharedPoller<T> {
                 None
             }
             Begun::NoRoom | Begun::Waiting(_) => Some(submission),
-            // The next connection will do.
+            // The next connection will send it.
             Begun::Failed(error) if matches!(error.cause(), Cause::Disconnected(_)) => {
                 Some(submission)
             }
@@ -327,7 +330,8 @@ impl<T: Transport> SharedPoller<T> {
         }
     }
 
-    /// Keeps a request for later, unless there is nothing to wait for.
+    /// Adds a request to the backlog, or fails it if the latest attempt to connect failed and the
+    /// request does not wait for ready.
     fn keep(&mut self, submission: Submission) {
         match &self.standing {
             Standing::Resting {
@@ -354,7 +358,7 @@ impl<T: Transport> SharedPoller<T> {
         while let Some(submission) = self.backlog.pop_front() {
             let number = submission.ticket.number;
             let unsent = if self.settings.tickets.is_abandoned(number) {
-                // Its ticket comes back when it is settled.
+                // Settling the call releases its permit.
                 self.refuse(submission.ticket, Cause::DeadlineExceeded);
                 None
             } else {
@@ -374,7 +378,7 @@ impl<T: Transport> SharedPoller<T> {
         }
     }
 
-    /// Ends the calls that have something to look at: an answer, a deadline, the end of their
+    /// Settles the calls that have ended: by a response, a deadline, or the end of their
     /// connection.
     fn settle(&mut self) -> bool {
         let mut settled = mem::take(&mut self.driver.state.borrow_mut().settled);
@@ -388,7 +392,7 @@ impl<T: Transport> SharedPoller<T> {
                         .iter()
                         .position(|submission| submission.ticket.number == number);
                     if let Some(submission) = place.and_then(|place| self.backlog.remove(place)) {
-                        // Its timer has fired.
+                        // The timer has fired.
                         self.refuse(submission.ticket, Cause::DeadlineExceeded);
                     }
                 }
@@ -441,7 +445,7 @@ impl<T: Transport> SharedPoller<T> {
         self.wakers.extend(waker);
     }
 
-    /// Ends a call that was never sent.
+    /// Fails a call that was never sent.
     fn refuse(&mut self, ticket: Ticket, cause: Cause) {
         let record = mem::replace(&mut self.records[ticket.number as usize], Record::Free);
         self.cancel(record);
@@ -471,14 +475,16 @@ impl<T: Transport> SharedPoller<T> {
                     LinkStanding::Up => {}
                     LinkStanding::GoingAway => {
                         self.say_disconnected(&CloseReason::GoingAway);
-                        // Calls under way finish there, while new ones go elsewhere.
+                        // Calls in flight finish on this link, while new ones use the next
+                        // connection.
                         self.retiring.push(link);
                         self.rest(None);
                     }
                     LinkStanding::Ended => {
                         let reason = self.driver.end_of(link);
                         self.say_disconnected(&reason.unwrap_or(CloseReason::Local));
-                        // Held until its calls have been told, which may be some turns later.
+                        // The reference is kept until all of its calls have been settled, which may
+                        // take some turns.
                         self.retiring.push(link);
                         self.rest(None);
                     }
@@ -521,7 +527,7 @@ impl<T: Transport> SharedPoller<T> {
                     source: "the thread of its handshake panicked".into(),
                 })
             });
-            // If the poller has ended meanwhile, so does the connection, here.
+            // If the poller has ended in the meantime, the connection is closed here.
             let _ = answers.send(outcome);
             bell.ring();
         });
@@ -618,7 +624,7 @@ impl<T: Transport> SharedPoller<T> {
 
 #[cfg(feature = "test-util")]
 impl<T: Transport> SharedPoller<T> {
-    /// Ends what is overdue, and looks whether its connection is idle.
+    /// Expires deadlines, and detects whether the connection is idle.
     pub(crate) fn look_at_the_clock(&mut self) {
         let now = self.driver.clock.now();
         self.driver
@@ -630,7 +636,7 @@ impl<T: Transport> SharedPoller<T> {
         self.wake_callers();
     }
 
-    /// What is under way, in words: nothing when all calls have ended.
+    /// Describes everything that is in flight: empty when all calls have ended.
     pub(crate) fn leftovers(&self) -> Vec<String> {
         let mut left = self.driver.leftovers();
         let records = self.records.iter();
@@ -654,11 +660,11 @@ impl<T: Transport> SharedPoller<T> {
 }
 
 impl<T: Transport> Drop for SharedPoller<T> {
-    /// Whatever ends this thread: nobody waits for it any longer.
+    /// Settles all calls, so that no caller waits for this thread, however it ends.
     fn drop(&mut self) {
         self.settings.prospect.set(Prospect::POOR);
         self.settings.is_over.store(true, Ordering::Relaxed);
-        // Before the queue is looked at below: see `Lane::submit`.
+        // Before the queue is drained below: see `Lane::submit`.
         fence(Ordering::SeqCst);
         let index = self.settings.index;
         self.settings
@@ -682,12 +688,12 @@ impl<T: Transport> Drop for SharedPoller<T> {
     }
 }
 
-/// The code in the header of an answer that has been checked.
+/// Returns the code in the header of a response that has been validated.
 fn code_of_answer(frame: &[u8]) -> u16 {
     FrameHeader::parse(frame).map_or(Code::Unknown.number(), |(header, ..)| header.selector)
 }
 
-/// For a poller that has no device: every call fails, until the channel is gone.
+/// Fails every call of a poller whose device cannot be opened, until the channel is dropped.
 pub(super) fn refuse_all(settings: &Settings, error: FabricError) {
     let error = Arc::new(ConnectError::Device {
         address: settings.address.clone(),

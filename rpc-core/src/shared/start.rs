@@ -5,7 +5,7 @@ use std::task::{Poll, Waker};
 
 use super::error::ChannelError;
 
-/// Whether the pollers of a channel that is being connected have connected.
+/// The progress of a channel's initial connection, over all pollers.
 #[derive(Debug)]
 pub(super) struct Start(Mutex<StartState>);
 
@@ -51,7 +51,7 @@ impl Start {
     }
 }
 
-/// One poller's word to [`Start`], given once: also by a thread that panics.
+/// Reports one poller's outcome to [`Start`] exactly once, even if the poller's thread panics.
 #[derive(Debug)]
 pub(super) struct Report(pub(super) Option<Arc<Start>>);
 

@@ -15,52 +15,52 @@ use crate::limits::Limits;
 use crate::method::MethodSpec;
 use crate::stats::PollerTally;
 
-/// What all clones share.
+/// The state shared by all clones.
 pub(super) struct Shared {
     pub(super) address: String,
     pub(super) lanes: Box<[Lane]>,
-    /// Of the lane that the next call tries first.
+    /// Counter that selects the lane that the next call tries first.
     pub(super) turn: AtomicUsize,
     pub(super) connectivity: Arc<Connectivity>,
     pub(super) waits_for_ready: bool,
     pub(super) clock: Clock,
 }
 
-/// One poller, as callers see it.
+/// One poller, as seen by callers.
 pub(super) struct Lane {
     pub(super) address: String,
     pub(super) tickets: Arc<Tickets>,
     pub(super) submissions: Sender<Submission>,
     pub(super) bell: Arc<OnceLock<Arc<Doorbell>>>,
-    /// Set when the channel is gone, for the poller to end.
+    /// Set when the channel is dropped, so that the poller ends.
     pub(super) is_over: Arc<AtomicBool>,
     pub(super) prospect: Arc<Prospect>,
     pub(super) limits: Arc<OnceLock<Limits>>,
-    /// What the poller counts, when it has opened its device.
+    /// The poller's counters, once it has opened its device.
     pub(super) tally: Arc<OnceLock<Arc<PollerTally>>>,
 }
 
-/// A request on its way to the poller.
+/// A request submitted to the poller.
 #[derive(Debug)]
 pub(super) struct Submission {
     pub(super) ticket: Ticket,
     pub(super) method: &'static MethodSpec,
     pub(super) deadline: Option<Instant>,
-    /// The first bytes of the ticket's buffer; the rest is the message.
+    /// Length of the metadata at the start of the permit's buffer. The rest is the message.
     pub(super) metadata_len: usize,
     pub(super) waits_for_ready: bool,
-    /// When its call began, if that is one of those that are timed.
+    /// Start time, if this call is sampled for latency.
     pub(super) began: Option<Instant>,
 }
 
 impl Shared {
-    /// The lane for a new call: each in turn, of those with the best prospect.
+    /// Returns the lane for a new call: round robin among the lanes with the best health.
     pub(super) fn next_lane(&self) -> &Lane {
         let [only] = &*self.lanes else {
             let first = self.turn.fetch_add(1, Ordering::Relaxed);
             let count = self.lanes.len();
             let in_turn = (0..count).map(|next| &self.lanes[first.wrapping_add(next) % count]);
-            // The first of those that are alike.
+            // `min_by_key` returns the first of equal lanes.
             return in_turn
                 .min_by_key(|lane| lane.prospect.get())
                 .unwrap_or(&self.lanes[first % count]);
@@ -76,16 +76,16 @@ impl Drop for Lane {
     }
 }
 
-/// What a call may hope for from a poller: a hint for the choice of a lane. Less is better.
+/// The health of a poller: a hint for the choice of a lane. Lower is better.
 #[derive(Debug, Default)]
 pub(super) struct Prospect(AtomicU8);
 
 impl Prospect {
-    /// It is connected, or connects for the first call.
+    /// The poller is connected, or connects for the first call.
     pub(super) const GOOD: u8 = 0;
-    /// It is connecting.
+    /// The poller is connecting.
     pub(super) const FAIR: u8 = 1;
-    /// Its latest attempt has failed.
+    /// The poller's latest attempt has failed.
     pub(super) const POOR: u8 = 2;
 
     pub(super) fn get(&self) -> u8 {
@@ -98,18 +98,19 @@ impl Prospect {
 }
 
 impl Lane {
-    /// Hands a request to the poller. The queue has room: there are as many places as tickets.
+    /// Submits a request to the poller. The queue has capacity, because it has one entry per
+    /// permit.
     pub(super) fn submit(&self, submission: Submission) {
         let number = submission.ticket.number;
         if self.submissions.try_send(submission).is_ok() {
             self.ring();
-            // After the fence in there. A poller that ends sets the flag, and then takes what is in the
-            // queue: either it finds this submission, or this look finds the flag.
+            // This load follows the fence in `ring`. A poller that ends sets the flag and then
+            // drains the queue: either the drain finds this submission, or this load sees the flag.
             if !self.is_over.load(Ordering::Relaxed) {
                 return;
             }
         }
-        // The poller's thread has ended, which only a panic of this library's brings about.
+        // The poller's thread has ended, which only a panic in this library can cause.
         let cause = Cause::NotConnected {
             address: self.address.clone(),
             latest: None,
@@ -123,13 +124,13 @@ impl Lane {
         }
     }
 
-    /// Wakes the poller, should it sleep.
+    /// Wakes the poller if it sleeps.
     pub(super) fn ring(&self) {
         match self.bell.get() {
             Some(bell) => bell.ring(),
-            // It has not begun. What it is to find was put before this fence, and it looks after one
-            // of its own that comes after its bell is there: if this look misses the bell, that look
-            // finds what was put.
+            // The poller has not started. The work was stored before this fence. After it stores
+            // `bell`, the poller issues a fence of its own and checks for work: if this load misses
+            // `bell`, the poller's check finds the work.
             None => {
                 fence(Ordering::SeqCst);
                 if let Some(bell) = self.bell.get() {

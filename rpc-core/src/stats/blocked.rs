@@ -2,21 +2,21 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Methods whose handlers have kept a poller's thread for long, and how often.
+/// Methods whose handlers have blocked a poller's thread for long, and how often.
 ///
-/// A poll of a handler is counted once when it has lasted for 40 to 60 ms, whatever kept it: a lock, a
-/// system call that waits, a long computation, or that the poller's thread was given no processor.
+/// A handler's poll is counted once when it has lasted for 40 to 60 ms, whatever the cause: a lock,
+/// a blocking system call, a long computation, or a poller's thread that was not scheduled.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BlockedMethods {
-    /// Of all methods.
+    /// Sum over all methods.
     pub total: u64,
-    /// Those that were seen to block, in the order of registration.
+    /// The methods that were seen to block, in the order of registration.
     pub methods: Vec<BlockedMethod>,
 }
 
 impl BlockedMethods {
-    /// What was noticed since an earlier look at the same server.
+    /// Returns the difference to an earlier snapshot of the same server.
     pub(crate) fn since(&self, earlier: &Self) -> Self {
         let before = |path| {
             let earlier = earlier.methods.iter().find(|method| method.path == path);
@@ -38,17 +38,17 @@ impl BlockedMethods {
     }
 }
 
-/// A method whose handler has kept its poller's thread.
+/// A method whose handler has blocked its poller's thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BlockedMethod {
-    /// `package.Service/Method`.
+    /// `package.Service/Method`: the method's name between peers.
     pub path: &'static str,
-    /// How many polls of it were seen to block.
+    /// Number of polls that were seen to block.
     pub count: u64,
 }
 
-/// How often each method was seen to block.
+/// Number of times that each method was seen to block.
 pub(crate) struct Counts(pub(crate) Vec<(&'static str, AtomicU64)>);
 
 impl Counts {

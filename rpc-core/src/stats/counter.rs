@@ -1,18 +1,18 @@
-//! [`Counter`] and [`Level`]: numbers that one thread writes and any thread reads.
+//! [`Counter`] and [`Level`]: numbers that one thread writes and any thread may read.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A count that only grows, written by one thread and read by any.
+/// A monotonic counter, written by one thread and readable from any thread.
 ///
-/// Adding is a load and a store, and no locked instruction: on a processor it costs what it costs to
-/// add to a field. A second writer would not be unsound, but additions would be lost. Every access is
-/// relaxed, as nothing else is published through it: a reader may find two counters a few
-/// instructions apart.
+/// An addition is a load and a store rather than a locked instruction, so it costs no more than
+/// adding to a plain field. A second writer would be sound but additions would be lost. Every
+/// access is relaxed, because the counter publishes no other data: a reader may see two counters
+/// whose values are a few instructions apart.
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
 
 impl Counter {
-    /// Adds `count`, and returns what it was before. By the one thread that writes.
+    /// Adds `count` and returns the previous value. Only the writing thread may call this.
     #[inline]
     pub fn add(&self, count: u64) -> u64 {
         let before = self.0.load(Ordering::Relaxed);
@@ -20,7 +20,7 @@ impl Counter {
         before
     }
 
-    /// What has been added so far. By any thread.
+    /// Returns the current value. May be called from any thread.
     #[inline]
     #[must_use]
     pub fn get(&self) -> u64 {
@@ -28,30 +28,30 @@ impl Counter {
     }
 }
 
-/// A number that goes up and down, written by one thread and read by any: see [`Counter`].
+/// A gauge, written by one thread and readable from any thread. See [`Counter`].
 #[derive(Debug, Default)]
 pub struct Level(AtomicU64);
 
 impl Level {
-    /// By the one thread that writes.
+    /// Sets the value. Only the writing thread may call this.
     #[inline]
     pub fn set(&self, value: u64) {
         self.0.store(value, Ordering::Relaxed);
     }
 
-    /// By the one thread that writes.
+    /// Adds `by`. Only the writing thread may call this.
     #[inline]
     pub fn raise(&self, by: u64) {
         self.set(self.get().wrapping_add(by));
     }
 
-    /// By the one thread that writes.
+    /// Subtracts `by`. Only the writing thread may call this.
     #[inline]
     pub fn lower(&self, by: u64) {
         self.set(self.get().wrapping_sub(by));
     }
 
-    /// How it stands. By any thread.
+    /// Returns the current value. May be called from any thread.
     #[inline]
     #[must_use]
     pub fn get(&self) -> u64 {

@@ -1,9 +1,9 @@
-//! What is counted of a poller's machinery: each group as a poller counts it, and as it is read.
+//! The statistics of a poller's internals: each group both as a poller counts it and as a snapshot.
 
 use super::counter::{Counter, Level};
 
-/// A group of numbers, once as atomics that a poller writes, and once as plain data that is read,
-/// subtracted, added up and listed.
+/// Declares a group of counters and gauges in two forms: atomics that a poller writes, and a
+/// snapshot of plain data that can be subtracted, added and listed.
 macro_rules! group {
     (
         $(#[$about:meta])*
@@ -49,13 +49,13 @@ macro_rules! group {
                 }
             }
 
-            /// What only grows, by name.
+            /// Returns the counters with their names.
             #[must_use = "it is a list"]
             pub fn counts(self) -> impl Iterator<Item = (&'static str, u64)> {
                 [$((stringify!($count), self.$count),)*].into_iter()
             }
 
-            /// What goes up and down, by name.
+            /// Returns the gauges with their names.
             #[must_use = "it is a list"]
             pub fn levels(self) -> impl Iterator<Item = (&'static str, u64)> {
                 [$((stringify!($level), self.$level),)*].into_iter()
@@ -68,113 +68,118 @@ group! {
     /// How a poller spends its time.
     Turns read from TurnsTally
     counts {
-        /// Turns taken: looks at the device, and what followed from them.
+        /// Turns taken. A turn polls the device and processes what it finds.
         taken,
-        /// Of these, those that found something to do.
+        /// Of these, turns that found something to do.
         busy,
-        /// Times that the poller went to sleep, as nothing came.
+        /// Times that the poller went to sleep because nothing arrived.
         slept,
-        /// Times that it woke up again: one less than `slept` while it sleeps.
+        /// Times that the poller woke up: one less than `slept` while it sleeps.
         woken,
-        /// Nanoseconds that it has slept, those of the present sleep left out.
+        /// Nanoseconds that the poller has slept, excluding a current sleep.
         asleep_ns,
     }
     levels {}
 }
 
 group! {
-    /// What had to wait, and for what. Each call and each response is counted once in a line.
+    /// What had to wait, and for which resource. Each counter counts a call or response at most
+    /// once.
     Stalls read from StallsTally
     counts {
-        /// Calls that were begun when as many were under way as the server lets this client have:
-        /// credits, or the most calls in flight on a connection, were used up.
+        /// Calls that started while the server's limit for this client was reached: either the
+        /// credits or the calls in flight per connection were exhausted.
         no_credit,
-        /// Calls for whose answers no receive could be promised: the poller's own are used up.
+        /// Calls for whose response no receive could be promised, because the poller's own receives
+        /// were exhausted.
         no_receive,
-        /// Calls that found no send slot.
+        /// Calls that found no free send slot.
         no_send_slot,
-        /// Calls that queued up behind others that waited.
+        /// Calls that queued behind other waiting calls.
         in_line,
-        /// Requests of a shared channel that its poller could not send at once, for want of a
-        /// connection or for one of the reasons above.
+        /// Requests of a shared channel that its poller could not send at once, because it was not
+        /// connected or for one of the reasons above.
         backlogged,
-        /// Calls of a shared channel that waited for a ticket: as many were under way as
-        /// `max_in_flight` allows.
+        /// Calls of a shared channel that waited for a call permit, because `max_in_flight` calls
+        /// were in flight.
         no_ticket,
-        /// Of these, those that gave up before they got one. They are in no method's line.
+        /// Of these, calls that gave up before they got a permit. No method's statistics include
+        /// them.
         gave_up,
-        /// Responses that found no send slot.
+        /// Responses that found no free send slot.
         responses,
     }
     levels {
-        /// Calls that wait at present, on all connections of the poller.
+        /// Calls that currently wait, on all connections of the poller.
         calls_waiting,
-        /// Responses that wait at present.
+        /// Responses that currently wait.
         responses_waiting,
     }
 }
 
 group! {
-    /// Receives, and who they are promised to.
+    /// Receives, and how many of them are promised.
     Credits read from CreditsTally
     counts {
-        /// Frames that were sent for their credits alone.
+        /// Frames sent only for their credits.
         frames_sent,
     }
     levels {
-        /// Receives that may be promised: what is posted, and what is in reserve.
+        /// Receives that may be promised: those posted plus those in reserve.
         budget,
-        /// Of these, those that are promised: to clients, and to answers that are to come.
+        /// Of these, receives that are promised: to clients, and to responses that have not arrived
+        /// yet.
         promised,
-        /// The windows that clients were granted, together.
+        /// Sum of the windows granted to clients.
         windows,
-        /// Requests that this side may send at once, to all its servers together.
+        /// Requests that this side may send at once, summed over all its servers.
         available,
     }
 }
 
 group! {
-    /// Handlers of a server.
+    /// The handlers of a server.
     Handlers read from HandlersTally
     counts {
-        /// Calls that awaited something, once each: the others were done when they were first polled.
+        /// Calls whose handler awaited something, counted once each. All other handlers completed
+        /// in their first poll.
         awaited,
-        /// Calls that were shed, not decoded, since as many were at work as may be.
+        /// Calls rejected without decoding, because the limit of concurrent calls was reached.
         shed,
-        /// Calls whose deadline had passed before they were begun.
+        /// Calls whose deadline had passed before their handler was started.
         expired,
     }
     levels {
-        /// Calls that are at work at present, awaiting something.
+        /// Calls whose handlers are currently parked, awaiting something.
         parked,
     }
 }
 
 group! {
-    /// Connections of a poller.
+    /// The connections of a poller.
     Connections read from ConnectionsTally
     counts {
-        /// Clients that were taken in.
+        /// Clients accepted.
         accepted,
-        /// Servers that were connected to.
+        /// Servers connected to.
         connected,
-        /// Attempts to connect to a server that failed.
+        /// Failed attempts to connect to a server.
         not_connected,
-        /// Ended by this side: its channel is gone, or it stopped.
+        /// Connections closed by this side, because the channel was dropped or this side stopped.
         closed_locally,
-        /// Ended by the peer, or with its process.
+        /// Connections closed by the peer or by the end of its process.
         closed_by_peer,
-        /// Ended by the device, or since the peer was silent for too long: see the log, which has the
-        /// error.
+        /// Connections that failed because of the device or because the peer was silent for too
+        /// long. The log has the error.
         failed,
-        /// Ended by this side since the peer broke a rule of the protocol.
+        /// Connections closed by this side because the peer violated the protocol.
         violated,
     }
     levels {}
 }
 
 impl Turns {
-    /// Turns that found nothing to do.
+    /// Returns the number of turns that found nothing to do.
     #[must_use]
     pub fn empty(&self) -> u64 {
         self.taken.saturating_sub(self.busy)
@@ -182,13 +187,13 @@ impl Turns {
 }
 
 impl Connections {
-    /// Connections that are up.
+    /// Returns the number of open connections.
     #[must_use]
     pub fn open(&self) -> u64 {
         (self.accepted + self.connected).saturating_sub(self.closed())
     }
 
-    /// Connections that have ended, for whatever reason.
+    /// Returns the number of connections that have ended, for any reason.
     #[must_use]
     pub fn closed(&self) -> u64 {
         self.closed_locally + self.closed_by_peer + self.failed + self.violated

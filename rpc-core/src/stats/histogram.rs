@@ -1,43 +1,43 @@
-//! [`Histogram`], which one thread records into, and [`Latencies`], what is read from it.
+//! [`Histogram`], into which one thread records, and [`Latencies`], its snapshot.
 //!
-//! Buckets are log-linear: a time below 16 ns has a bucket of its own, and each power of two above is
-//! cut into 16 buckets of the same width. A bucket is at most 1/16 as wide as its least time, and what
-//! is said of it is its middle, so that a percentile is off by at most **1/32, or 3.2 %**, and by
-//! nothing below 32 ns. Times beyond [`LONGEST`] are recorded as that long.
+//! Buckets are log-linear: each time below 16 ns has its own bucket, and each power of two above is
+//! divided into 16 buckets of equal width. A bucket is at most 1/16 as wide as its lower bound and
+//! is reported as its middle, so a percentile is off by at most **1/32, or 3.2 %**, and is exact
+//! below 32 ns. Times beyond [`LONGEST`] are recorded as [`LONGEST`].
 
 use std::fmt;
 use std::time::Duration;
 
 use super::counter::{Counter, Level};
 
-/// Sixteen buckets for each power of two.
+/// Sixteen buckets per power of two.
 const BITS: u32 = 4;
 
-/// The longest time that is told apart from longer ones: some 18 minutes. Who waits for longer than
-/// that does not look into a histogram.
+/// The longest time that is distinguished from longer ones, about 18 minutes. Times beyond it are
+/// not the subject of a latency histogram.
 pub const LONGEST: Duration = Duration::from_nanos((1 << MAX_BITS) - 1);
 
 const MAX_BITS: u32 = 40;
 const BUCKETS: usize = ((MAX_BITS - BITS + 1) << BITS) as usize;
 
-/// The bucket of a time in nanoseconds.
+/// Returns the bucket index of a time in nanoseconds.
 #[inline]
 fn bucket_of(ns: u64) -> usize {
     let ns = ns.min(LONGEST.as_nanos() as u64);
     let width_bits = (u64::BITS - ns.leading_zeros()).saturating_sub(BITS + 1);
-    // With its leading bit, what is left of the time has `BITS + 1` bits, so the power of two counts
-    // once more: times of the second 16 ns follow on those of the first.
+    // The shifted time still has its leading bit, so it has `BITS + 1` bits and contributes one
+    // more power of two: the buckets from 16 ns on follow those below 16 ns.
     ((width_bits as usize) << BITS) + (ns >> width_bits) as usize
 }
 
-/// The least time of a bucket, and how many nanoseconds it spans.
+/// Returns a bucket's lower bound and its width, in nanoseconds.
 fn bucket(index: usize) -> (u64, u64) {
     let width_bits = (index >> BITS).saturating_sub(1);
     let least = (index - (width_bits << BITS)) as u64;
     (least << width_bits, 1 << width_bits)
 }
 
-/// Times, as a poller records them. 4.7 KiB.
+/// A histogram of times, recorded by a poller. Takes 4.7 KiB.
 pub(crate) struct Histogram {
     buckets: Box<[Counter]>,
     sum_ns: Counter,
@@ -55,7 +55,7 @@ impl Default for Histogram {
 }
 
 impl Histogram {
-    /// By the one thread that writes.
+    /// Records a time. Only the writing thread may call this.
     pub(crate) fn record(&self, time: Duration) {
         let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         self.buckets[bucket_of(ns)].add(1);
@@ -65,10 +65,10 @@ impl Histogram {
         }
     }
 
-    /// By any thread.
+    /// Returns a snapshot. May be called from any thread.
     pub(crate) fn read(&self) -> Latencies {
         Latencies {
-            // Before the buckets, so that the longest of them is at least this.
+            // Read before the buckets, so that the highest bucket is at least this value.
             max_ns: self.max_ns.get(),
             sum_ns: self.sum_ns.get(),
             buckets: trimmed(self.buckets.iter().map(Counter::get).collect()),
@@ -82,33 +82,33 @@ impl fmt::Debug for Histogram {
     }
 }
 
-/// How long calls took, as far as they were timed: one call in [`SAMPLED`](super::SAMPLED) is.
+/// The latencies of the sampled calls: one call in [`SAMPLED`](super::SAMPLED).
 ///
 /// Percentiles are off by at most 1/32 of their value.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Latencies {
-    /// Up to the last one that is not empty.
+    /// Counts per bucket, up to the last nonempty bucket.
     buckets: Vec<u64>,
     sum_ns: u64,
     max_ns: u64,
 }
 
 impl Latencies {
-    /// How many calls were timed.
+    /// Returns the number of sampled calls.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.buckets.iter().sum()
     }
 
-    /// The time that a share of the calls did not exceed: `0.5` for the median. `None` if none was
-    /// timed.
+    /// Returns the time that the given share of the calls did not exceed: `0.5` for the median.
+    /// Returns `None` if there are no samples.
     #[must_use]
     pub fn percentile(&self, share: f64) -> Option<Duration> {
         let count = self.count();
         if count == 0 {
             return None;
         }
-        // Cast back: at most `count`, as shares end at 1.
+        // The cast back is lossless: the rank is at most `count`, because shares end at 1.
         let rank = ((share.clamp(0.0, 1.0) * count as f64).ceil() as u64).clamp(1, count);
         let mut seen = 0;
         let index = self.buckets.iter().position(|&in_bucket| {
@@ -118,26 +118,27 @@ impl Latencies {
         Some(Duration::from_nanos(self.middle(index)))
     }
 
-    /// The longest. Of a [difference](super::Stats::since), to within the error of the buckets.
+    /// Returns the longest time. In a [difference](super::Stats::since) it is subject to the error
+    /// of the buckets.
     #[must_use]
     pub fn max(&self) -> Option<Duration> {
         (self.count() > 0).then_some(Duration::from_nanos(self.max_ns))
     }
 
-    /// The mean.
+    /// Returns the mean.
     #[must_use]
     pub fn mean(&self) -> Option<Duration> {
         let mean = self.sum_ns.checked_div(self.count())?;
         Some(Duration::from_nanos(mean))
     }
 
-    /// The sum of all that were timed.
+    /// Returns the sum of all sampled times.
     #[must_use]
     pub fn sum(&self) -> Duration {
         Duration::from_nanos(self.sum_ns)
     }
 
-    /// Each time that occurred, and how often: the middles of the buckets that are not empty.
+    /// Iterates over the nonempty buckets: the middle of each and its count.
     pub fn iter(&self) -> impl Iterator<Item = (Duration, u64)> + '_ {
         (0..)
             .zip(&self.buckets)
@@ -160,7 +161,7 @@ impl Latencies {
         );
         let max_ns = match buckets.len().checked_sub(1) {
             None => 0,
-            // The longest of all is among them.
+            // The overall maximum occurred after the earlier snapshot.
             Some(_) if self.max_ns > earlier.max_ns => self.max_ns,
             Some(last) => self.middle(last),
         };
@@ -201,7 +202,7 @@ mod tests {
 
     use super::*;
 
-    /// Of all magnitudes alike.
+    /// Covers all magnitudes equally.
     fn times() -> impl Strategy<Value = u64> {
         (0u32..MAX_BITS, any::<u64>()).prop_map(|(bits, ns)| ns & ((1 << (bits + 1)) - 1))
     }

@@ -1,11 +1,11 @@
-//! [`Stats`]: what pollers count of their calls and of their machinery, read from any thread.
+//! [`Stats`]: statistics of pollers and their calls, readable from any thread.
 //!
-//! Each poller has a tally of its own, which its thread alone writes, by plain loads and
-//! stores: a call costs its poller some twenty instructions for all of this, and a snapshot stops
-//! nobody. [`Server::stats`](crate::Server::stats),
-//! [`ServerHandle::stats`](crate::ServerHandle::stats), [`Channel::stats`](crate::Channel::stats) and
-//! [`LocalPoller::stats`](crate::LocalPoller::stats) take one; an [`Observer`] takes them on another
-//! thread.
+//! Each poller has its own counters. Only its thread writes them, with plain loads and stores: a
+//! call costs its poller about twenty instructions for all counters, and taking a snapshot stops no
+//! thread. [`Server::stats`](crate::Server::stats),
+//! [`ServerHandle::stats`](crate::ServerHandle::stats), [`Channel::stats`](crate::Channel::stats)
+//! and [`LocalPoller::stats`](crate::LocalPoller::stats) take a snapshot; an [`Observer`] takes
+//! snapshots on another thread.
 //!
 //! ```text
 //! let before = handle.stats();
@@ -13,15 +13,16 @@
 //! println!("{}", handle.stats().since(&before));
 //! ```
 //!
-//! # What is exact, and what is not
+//! # Accuracy
 //!
-//! - Counts of calls are exact, and live. Two counters of a snapshot may be some instructions apart.
-//! - Times are taken of one call in [`SAMPLED`] for each method, so that most calls read no clock.
-//!   Percentiles are off by at most 1/32 of their value ([`Latencies`]).
-//! - Levels (calls that wait, credits, slots by place) are said by the poller before it sleeps and
-//!   every [`TURNS_PER_PUBLICATION`] turns, which is every few milliseconds while it is busy.
+//! - Counts of calls are exact and current. Two counters of a snapshot may be a few instructions
+//!   apart.
+//! - Latencies are sampled: one call in [`SAMPLED`] of each method is timed, so that most calls
+//!   read no clock. Percentiles are off by at most 1/32 of their value ([`Latencies`]).
+//! - The poller updates gauges (waiting calls, credits, slots by state) before it sleeps and every
+//!   [`TURNS_PER_PUBLICATION`] turns, which is every few milliseconds while it is busy.
 //!
-//! What each number tells, and what to look at when it grows, is in `docs/observability.md`.
+//! `docs/observability.md` explains each number, and what to check when it grows.
 
 mod blocked;
 mod counter;
@@ -45,26 +46,27 @@ pub(crate) use self::tally::{MethodTally, PollerTally, Served};
 pub(crate) use self::tickets::TicketTally;
 use crate::transport::SlotsByPlace;
 
-/// One call in this many is timed, of each method and on each side; the first one is. Two looks at a
-/// clock cost some 50 ns, and so less than 2 ns of a call.
+/// One call in this many is timed, per method and side, starting with the first. Two clock reads
+/// cost about 50 ns, which is less than 2 ns per call.
 pub const SAMPLED: u64 = 32;
 
-/// Turns between two publications of levels, which look at every connection: at most some tens of
-/// microseconds for a thousand of them, in the time of ten thousand empty turns.
+/// Turns between two updates of the gauges. An update visits every connection: it takes at most
+/// some tens of microseconds for a thousand connections, once in the time of more than ten thousand
+/// empty turns.
 pub const TURNS_PER_PUBLICATION: u64 = 16_384;
 
-/// Takes snapshots of a server's, a channel's or a local poller's counters, on any thread. Cheap to
-/// clone. It keeps none of them alive: what has ended says what it had counted.
+/// Takes snapshots of the counters of a server, channel or local poller, on any thread. Cheap to
+/// clone. An observer keeps none of them alive; their final counts remain readable after they end.
 #[derive(Clone)]
 pub struct Observer {
     pollers: Vec<Arc<PollerTally>>,
     server: Option<ServerCounts>,
 }
 
-/// What a server counts outside its pollers.
+/// Statistics that a server keeps outside its pollers.
 #[derive(Clone)]
 pub(crate) struct ServerCounts {
-    /// Written by the listener's thread.
+    /// Written by the listener's thread only.
     pub(crate) refused: Arc<Counter>,
     pub(crate) blocked: Arc<Counts>,
 }
@@ -84,7 +86,7 @@ impl Observer {
         }
     }
 
-    /// What has been counted so far.
+    /// Takes a snapshot.
     #[must_use]
     pub fn stats(&self) -> Stats {
         Stats {
@@ -103,7 +105,7 @@ impl std::fmt::Debug for Observer {
     }
 }
 
-/// Where a transport's slots were when the poller last said so.
+/// The state of a transport's slots, as of the poller's last update.
 #[derive(Debug, Default)]
 pub(crate) struct Published([Level; 7]);
 
@@ -115,7 +117,7 @@ impl Published {
     }
 
     fn slots(&self) -> SlotsByPlace {
-        // Each was set from 32 bits.
+        // Each value was set from 32 bits, so the cast is lossless.
         let [
             receives_free,
             receives_posted,
@@ -141,8 +143,8 @@ thread_local! {
     static CALLS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Whether a call that this thread makes through a shared channel is one of those that are timed: the
-/// threads share no count, so each has its own.
+/// Returns true if this call through a shared channel is to be timed. Each thread counts its own
+/// calls, because the threads share no counter.
 #[inline]
 pub(crate) fn is_timed_here() -> bool {
     CALLS.with(|calls| {

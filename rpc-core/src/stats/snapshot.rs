@@ -1,4 +1,4 @@
-//! [`Stats`]: what was counted, as plain data.
+//! [`Stats`]: a snapshot of the statistics, as plain data.
 
 use super::blocked::BlockedMethods;
 use super::groups::{Connections, Credits, Handlers, Stalls, Turns};
@@ -6,27 +6,27 @@ use super::histogram::Latencies;
 use crate::status::Code;
 use crate::transport::{Counters, SlotsByPlace};
 
-/// What pollers have counted up to a moment. Its `Display` is a table.
+/// The statistics of pollers at one moment. `Display` formats them as a table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
-    /// Each poller by itself.
+    /// The statistics of each poller.
     pub pollers: Vec<PollerStats>,
-    /// Of a server: what its other threads have counted.
+    /// Statistics of a server's other threads. `None` for a channel or a local poller.
     pub server: Option<ServerStats>,
 }
 
-/// What one poller has counted, or several together.
+/// The statistics of one poller, or the sum of several.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PollerStats {
-    /// The device that its transport is on; of several, the first.
+    /// The device of the poller's transport. If it has several, the first one.
     pub device: String,
-    /// The server's side of calls, by method: those that have been called.
+    /// Server-side statistics per method, for methods that have been called.
     pub served: Vec<MethodStats>,
-    /// The client's side of calls, by method: those that have been called.
+    /// Client-side statistics per method, for methods that have been called.
     pub called: Vec<MethodStats>,
-    /// How it spends its time.
+    /// How the poller spends its time.
     pub turns: Turns,
     /// What had to wait.
     pub stalls: Stalls,
@@ -36,50 +36,52 @@ pub struct PollerStats {
     pub handlers: Handlers,
     /// Connections.
     pub connections: Connections,
-    /// What its transport has counted.
+    /// The transport's counters.
     pub transport: Counters,
-    /// Where its transport's slots are.
+    /// The state of the transport's slots.
     pub slots: SlotsByPlace,
 }
 
-/// What a server counts outside its pollers.
+/// Statistics that a server keeps outside its pollers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ServerStats {
-    /// Clients that were refused, since all places are taken or they speak another version.
+    /// Clients rejected because the server's connection limit was reached or their version is
+    /// incompatible.
     pub refused: u64,
-    /// Methods whose handlers have kept a poller's thread for long.
+    /// Methods whose handlers have blocked a poller's thread for long.
     pub blocked: BlockedMethods,
 }
 
-/// Calls of one method, on one side.
+/// The calls of one method, on one side.
 ///
-/// Every call that began has ended in one way, or is in flight:
-/// `begun` = Σ [`ended`](Self::ended) + `dropped` + `in_flight`.
+/// Every call that began has either ended in one of these ways or is in flight: `begun` = Σ
+/// [`ended`](Self::ended) + `dropped` + `in_flight`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MethodStats {
-    /// `package.Service/Method`.
+    /// `package.Service/Method`: the method's name between peers.
     pub path: &'static str,
-    /// The server's side: requests that arrived. The client's: calls that were made, whether or not
-    /// they could be sent; through a shared channel, those that got a ticket.
+    /// Server: requests that arrived. Client: calls made, whether or not they could be sent;
+    /// through a shared channel, calls that got a permit.
     pub begun: u64,
-    /// The server's side: handlers that were started. The client's: requests that were sent.
+    /// Server: handlers started. Client: requests sent.
     pub started: u64,
-    /// The server's side: calls whose connection ended, or the server, before they were answered. The
-    /// client's: calls whose futures were dropped before they were ready.
+    /// Server: calls whose connection or server ended before the response. Client: calls whose
+    /// futures were dropped before they completed.
     pub dropped: u64,
-    /// Calls that have begun and not ended. A level: in a [difference](Stats::since) it is as it is now.
+    /// Calls that have begun and not ended. A gauge: in a [difference](Stats::since) it has its
+    /// current value.
     pub in_flight: u64,
-    /// How long calls took; one in [`SAMPLED`](super::SAMPLED) is timed. The server's side: from the
-    /// request's arrival to its response. The client's: from the first poll of the call's future to
-    /// its end.
+    /// Latencies of the sampled calls, one in [`SAMPLED`](super::SAMPLED). Server: from the arrival
+    /// of the request to its response. Client: from the first poll of the call's future to its
+    /// completion.
     pub latency: Latencies,
     pub(super) by_code: [u64; Code::ALL.len()],
 }
 
 impl Stats {
-    /// All pollers together.
+    /// Returns the sum over all pollers.
     #[must_use]
     pub fn total(&self) -> PollerStats {
         let mut pollers = self.pollers.iter();
@@ -87,8 +89,8 @@ impl Stats {
         pollers.fold(first, |sum, poller| sum.plus(poller))
     }
 
-    /// What has been counted since an earlier snapshot of the same pollers. Levels, such as calls that
-    /// wait at present, are as they are now.
+    /// Returns the difference to an earlier snapshot of the same pollers. Gauges, such as the
+    /// number of waiting calls, keep their current values.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let nothing = PollerStats::default();
@@ -111,7 +113,7 @@ impl Stats {
 }
 
 impl PollerStats {
-    /// Calls in flight, on both sides.
+    /// Returns the number of calls in flight, on both sides.
     #[must_use]
     pub fn in_flight(&self) -> u64 {
         let methods = self.served.iter().chain(&self.called);
@@ -149,7 +151,8 @@ impl PollerStats {
     }
 }
 
-/// A method stays in the list although nothing was added: its calls in flight are still there.
+/// Subtracts per method. A method without new calls stays in the list, because it may still have
+/// calls in flight.
 fn since_by_method(now: &[MethodStats], before: &[MethodStats]) -> Vec<MethodStats> {
     let earlier = |path| before.iter().find(|method| method.path == path);
     now.iter()
@@ -179,33 +182,34 @@ impl ServerStats {
 }
 
 impl MethodStats {
-    /// Calls that ended with this code.
+    /// Returns the number of calls that ended with this code.
     #[must_use]
     pub fn ended(&self, code: Code) -> u64 {
         self.by_code[code as usize]
     }
 
-    /// The codes that calls ended with, and how many did.
+    /// Iterates over the codes with which calls ended, each with its count. Codes without calls are
+    /// skipped.
     pub fn codes(&self) -> impl Iterator<Item = (Code, u64)> + '_ {
         let counts = Code::ALL.into_iter().zip(self.by_code);
         counts.filter(|&(_, count)| count > 0)
     }
 
-    /// Calls that ended with any code but `OK`.
+    /// Returns the number of calls that ended with a code other than `OK`.
     #[must_use]
     pub fn errors(&self) -> u64 {
         self.all_ended() - self.ended(Code::Ok)
     }
 
-    /// Calls that ended, with whatever code.
+    /// Returns the number of calls that ended, with any code.
     fn all_ended(&self) -> u64 {
         self.by_code.iter().sum()
     }
 
-    /// For a snapshot whose other numbers are read.
+    /// Computes `in_flight` from the other numbers of this snapshot.
     pub(super) fn with_in_flight(self) -> Self {
-        // What has ended was read first, so this is no less than nothing, as far as the processor reads
-        // in order.
+        // The ended calls were read before `begun`, so the difference cannot be negative if the
+        // processor performs the loads in order.
         let in_flight = self.begun.saturating_sub(self.all_ended() + self.dropped);
         Self { in_flight, ..self }
     }

@@ -1,4 +1,4 @@
-//! How [`Stats`] are printed: a line for each method, and a line for each group of the machinery.
+//! The printed form of [`Stats`]: a row per method and a row per group of internals.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,8 +6,8 @@ use std::time::Duration;
 use super::snapshot::{MethodStats, PollerStats, Stats};
 use crate::status::Code;
 
-/// All pollers together; then, if there are several, a line for each, so that a lazy or a lonely one is
-/// seen.
+/// Prints the sum of all pollers. If there are several, a row for each follows, which reveals an
+/// uneven load.
 impl fmt::Display for Stats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(&self.total(), f)?;
@@ -156,7 +156,7 @@ fn write_methods(f: &mut fmt::Formatter<'_>, side: &str, methods: &[MethodStats]
     Ok(())
 }
 
-/// A time with three digits and the unit that fits.
+/// Formats a duration with three digits and a suitable unit.
 struct Time(Duration);
 
 impl fmt::Display for Time {

@@ -1,4 +1,4 @@
-//! [`PollerTally`]: what one poller counts, as its own thread writes it.
+//! [`PollerTally`]: the counters of one poller, written by its own thread.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
@@ -14,11 +14,11 @@ use crate::protocol::connection::ProtocolError;
 use crate::status::Code;
 use crate::transport::{CloseReason, Meter};
 
-/// What calls are counted under whose method has no name here.
+/// The name under which calls to method numbers that don't exist are counted.
 const UNKNOWN_METHOD: &str = "(unknown method)";
 
-/// All that a poller counts. Aligned so that no two pollers write to one cache line, nor to two that a
-/// processor fetches together.
+/// All counters of a poller. The alignment keeps two pollers from writing to the same cache line or
+/// to two adjacent lines that a processor prefetches together.
 #[repr(align(128))]
 pub(crate) struct PollerTally {
     pub(crate) turns: TurnsTally,
@@ -26,19 +26,19 @@ pub(crate) struct PollerTally {
     pub(crate) credits: CreditsTally,
     pub(crate) handlers: HandlersTally,
     pub(crate) connections: ConnectionsTally,
-    /// By the methods' numbers; the last is for numbers that no method has.
+    /// Indexed by method number. The last entry counts numbers without a method.
     served: Box<[MethodTally]>,
-    /// In the order in which they were first called. Locked for the first call of a method on a channel
-    /// and for a snapshot, never for a call.
+    /// In the order of the first calls. Locked for the first call of a method on a channel and for
+    /// a snapshot, but not for every call.
     called: Mutex<Vec<Arc<MethodTally>>>,
     clock: Clock,
     device: String,
     meter: Arc<dyn Meter>,
-    /// What the poller says of itself now and then.
+    /// The gauges that the poller updates periodically.
     pub(crate) published: Published,
 }
 
-/// What is counted of one method, on one side.
+/// The counters of one method, on one side.
 pub(crate) struct MethodTally {
     path: &'static str,
     begun: Counter,
@@ -48,13 +48,13 @@ pub(crate) struct MethodTally {
     latency: Histogram,
 }
 
-/// A call that is being served, as it is counted: its method's number, and when it came if it is one
-/// of those that are timed.
+/// The accounting data of a call in service: its method number, and its arrival time if it is
+/// sampled.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Served {
     pub(crate) method: u16,
     pub(crate) arrived: Option<Instant>,
-    /// Its response has waited for a send slot.
+    /// Whether the response has waited for a send slot.
     pub(crate) has_waited: bool,
 }
 
@@ -94,9 +94,9 @@ impl PollerTally {
         }
     }
 
-    // ---- the server's side ----
+    // ---- server side ----
 
-    /// A request has arrived; `arrival` is asked for the time if it is to be timed.
+    /// Counts a request that arrived. Calls `arrival` for the time if the call is sampled.
     #[inline]
     pub(crate) fn received(&self, method: u16, arrival: impl FnOnce() -> Instant) -> Served {
         let is_timed = self.method(method).begin();
@@ -107,13 +107,13 @@ impl PollerTally {
         }
     }
 
-    /// Its handler has been started.
+    /// Counts a started handler.
     #[inline]
     pub(crate) fn started(&self, method: u16) {
         self.method(method).start();
     }
 
-    /// It has been answered with the code of this number.
+    /// Counts a response with the code of this number.
     #[inline]
     pub(crate) fn answered(&self, served: Served, code: u16) {
         let tally = self.method(served.method);
@@ -123,7 +123,8 @@ impl PollerTally {
         }
     }
 
-    /// It will never be answered: its connection has ended, or the server.
+    /// Counts a call that will never be responded to, because its connection or the server has
+    /// ended.
     pub(crate) fn dropped(&self, method: u16) {
         self.method(method).drop_one();
     }
@@ -134,9 +135,9 @@ impl PollerTally {
         &self.served[usize::from(number).min(last)]
     }
 
-    // ---- the client's side ----
+    // ---- client side ----
 
-    /// Where calls of a method are counted, whichever server they go to.
+    /// Returns the counters of a method's calls, which are shared by all servers.
     pub(crate) fn called(&self, method: &'static MethodSpec) -> Arc<MethodTally> {
         let mut called = self.called.lock().unwrap_or_else(PoisonError::into_inner);
         let known = called.iter().find(|tally| tally.path == method.path);
@@ -152,14 +153,14 @@ impl PollerTally {
         self.clock.now()
     }
 
-    /// Notes the time that a call took which began then, and ends now.
+    /// Records the latency of a call that began at `began` and ends now.
     #[cold]
     pub(crate) fn time(&self, tally: &MethodTally, began: Instant) {
         let took = self.clock.now().saturating_duration_since(began);
         tally.latency.record(took);
     }
 
-    /// A connection has ended.
+    /// Counts a connection that has ended.
     pub(crate) fn closed(&self, reason: &CloseReason) {
         let connections = &self.connections;
         let counter = match reason {
@@ -205,19 +206,19 @@ impl MethodTally {
         }
     }
 
-    /// A call begins. Whether it is one of those that are timed.
+    /// Counts a call that begins. Returns true if it is to be timed.
     #[inline]
     pub(crate) fn begin(&self) -> bool {
         self.begun.add(1).is_multiple_of(SAMPLED)
     }
 
-    /// The server's side: its handler has been started. The client's: it has been sent.
+    /// Counts a handler started (server) or a request sent (client).
     #[inline]
     pub(crate) fn start(&self) {
         self.started.add(1);
     }
 
-    /// A call has ended with the code of this number.
+    /// Counts a call that ended with the code of this number.
     #[inline]
     pub(crate) fn end(&self, code: u16) {
         let counter = self.by_code.get(usize::from(code));
@@ -226,14 +227,14 @@ impl MethodTally {
             .add(1);
     }
 
-    /// A call has ended that nobody is told of.
+    /// Counts a call that ended without a response (server) or without a completed future (client).
     #[inline]
     pub(crate) fn drop_one(&self) {
         self.dropped.add(1);
     }
 
     fn read(&self) -> MethodStats {
-        // What has ended is read first, so that nothing is found to have ended and not to have begun.
+        // The ended calls are read before `begun`, so that no call appears as ended but not begun.
         let by_code = self.by_code.each_ref().map(Counter::get);
         MethodStats {
             path: self.path,

@@ -1,4 +1,4 @@
-//! [`TicketTally`]: the calls of a shared channel that its poller has, as they are counted.
+//! [`TicketTally`]: the accounting of the calls that a shared channel has handed to its poller.
 
 use std::ptr;
 use std::sync::Arc;
@@ -7,19 +7,19 @@ use std::time::Instant;
 use super::tally::{MethodTally, PollerTally};
 use crate::method::MethodSpec;
 
-/// By the numbers of their tickets.
+/// The calls of one poller by permit number.
 pub(crate) struct TicketTally {
     poller: Arc<PollerTally>,
-    /// By the address of the method's constant, so that a call compares a few pointers.
+    /// Keyed by the address of the method's constant, so that a call compares a few pointers.
     called: Vec<(*const MethodSpec, Arc<MethodTally>)>,
     under_way: Box<[Option<UnderWay>]>,
 }
 
 #[derive(Clone, Copy)]
 struct UnderWay {
-    /// Among those that were called.
+    /// Index into `called`.
     method: usize,
-    /// When the caller began, if it is one of those that are timed.
+    /// Start time, if this call is sampled for latency.
     began: Option<Instant>,
 }
 
@@ -32,7 +32,7 @@ impl TicketTally {
         }
     }
 
-    /// The poller has taken a call.
+    /// Counts a call that the poller has received.
     pub(crate) fn begin(
         &mut self,
         ticket: u32,
@@ -47,19 +47,20 @@ impl TicketTally {
             self.called.push((method, self.poller.called(method)));
             self.called.len() - 1
         });
-        // Which calls are timed was decided by their callers.
+        // The return value is ignored: the caller has already decided whether this call is timed.
         self.called[method].1.begin();
         self.under_way[ticket as usize] = Some(UnderWay { method, began });
     }
 
-    /// It has been sent.
+    /// Counts a request that has been sent.
     pub(crate) fn sent(&self, ticket: u32) {
         if let Some(call) = self.under_way[ticket as usize] {
             self.called[call.method].1.start();
         }
     }
 
-    /// It has ended with the code of this number, or nobody waits for it any more.
+    /// Counts a call that has ended with the code of this number, or as dropped if its caller no
+    /// longer waits.
     pub(crate) fn end(&mut self, ticket: u32, code: u16, is_wanted: bool) {
         let Some(call) = self.under_way[ticket as usize].take() else {
             return;

@@ -1,23 +1,23 @@
-//! [`Faults`]: what goes wrong, from a seed.
+//! [`Faults`]: fault injection, reproducible from a seed.
 
 use std::cell::Cell;
 use std::rc::Rc;
 
-/// Probabilities of what can go wrong on a [`Loopback`](super::Loopback), in thousandths.
+/// Probabilities of the faults on a [`Loopback`](super::Loopback), in thousandths.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
-    /// A reservation finds no slot.
+    /// A reservation finds no free slot.
     pub no_slot: u16,
-    /// A poll finds nothing, though something has come.
+    /// A poll returns nothing although events are pending.
     pub late: u16,
-    /// A poll finds less than has come.
+    /// A poll returns only some of the pending events.
     pub short_batch: u16,
-    /// A connection fails, on both sides, in a poll.
+    /// A connection fails on both sides during a poll.
     pub disconnect: u16,
 }
 
 impl Faults {
-    /// Nothing goes wrong.
+    /// Returns probabilities of zero.
     #[must_use]
     pub const fn none() -> Self {
         Self {
@@ -28,7 +28,7 @@ impl Faults {
         }
     }
 
-    /// Everything goes wrong often, but nothing for good.
+    /// Returns high probabilities for all recoverable faults.
     #[must_use]
     pub const fn rough() -> Self {
         Self {
@@ -40,19 +40,19 @@ impl Faults {
     }
 }
 
-/// Numbers that look random and are the same for the same seed (SplitMix64, Steele and others,
-/// "Fast splittable pseudorandom number generators"). Clones draw from the same sequence.
+/// A pseudorandom sequence that is reproducible from its seed (SplitMix64, Steele and others, "Fast
+/// splittable pseudorandom number generators"). Clones draw from the same sequence.
 #[derive(Clone, Debug)]
 pub struct Random(Rc<Cell<u64>>);
 
 impl Random {
-    /// The sequence of a seed.
+    /// Creates the sequence of a seed.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self(Rc::new(Cell::new(seed)))
     }
 
-    /// The next number.
+    /// Returns the next number.
     pub fn next_u64(&self) -> u64 {
         let state = self.0.get().wrapping_add(0x9e37_79b9_7f4a_7c15);
         self.0.set(state);
@@ -62,12 +62,12 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `bound`, which is not zero.
+    /// Returns a number below `bound`, which must not be zero.
     pub fn below(&self, bound: u64) -> u64 {
         self.next_u64() % bound
     }
 
-    /// Whether something happens that happens so many times in a thousand.
+    /// Returns true with the given probability, in thousandths.
     pub fn happens(&self, thousandths: u16) -> bool {
         thousandths > 0 && self.below(1000) < u64::from(thousandths)
     }

@@ -1,9 +1,9 @@
-//! What a hostile peer can do to this crate, each as a function of bytes.
+//! The inputs that a hostile peer can send to this crate, each as a function of bytes.
 //!
-//! The bytes are a script: what arrives, and in between what this side does of its own accord. Each
-//! function panics if something that holds whatever arrives does not hold. The fuzz targets of `fuzz/` and
-//! the tests of `tests/hostile_bytes.rs` call the same functions, so that what a fuzzer finds is replayed by
-//! `cargo test` for good.
+//! The bytes are a script: the frames that arrive, and in between the actions of this side. Each
+//! function panics if an invariant that must hold for every input does not. The fuzz targets in
+//! `fuzz/` and the tests in `tests/hostile_bytes.rs` call the same functions, so that `cargo test`
+//! replays everything that a fuzzer has found.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -28,35 +28,35 @@ use crate::{
 pub struct Script<'a>(&'a [u8]);
 
 impl<'a> Script<'a> {
-    /// A script of these bytes.
+    /// Creates a script from bytes.
     #[must_use]
     pub fn new(bytes: &'a [u8]) -> Self {
         Self(bytes)
     }
 
-    /// The next byte; `None` at the end of the script.
+    /// Returns the next byte, or `None` at the end of the script.
     pub fn step(&mut self) -> Option<u8> {
         let (&byte, rest) = self.0.split_first()?;
         self.0 = rest;
         Some(byte)
     }
 
-    /// The next byte as an argument: 0 behind the end.
+    /// Returns the next byte as an argument; 0 past the end.
     pub fn byte(&mut self) -> u8 {
         self.step().unwrap_or(0)
     }
 
-    /// Two bytes as an argument, little-endian.
+    /// Returns two bytes as an argument, little-endian.
     pub fn short(&mut self) -> u16 {
         u16::from_le_bytes([self.byte(), self.byte()])
     }
 
-    /// Eight bytes as an argument, little-endian.
+    /// Returns eight bytes as an argument, little-endian.
     pub fn long(&mut self) -> u64 {
         u64::from_le_bytes(std::array::from_fn(|_| self.byte()))
     }
 
-    /// A length byte, and as many bytes as it says and are there.
+    /// Reads a length byte and returns that many bytes, or as many as are left.
     pub fn piece(&mut self) -> &'a [u8] {
         let len = usize::from(self.byte()).min(self.0.len());
         let (piece, rest) = self.0.split_at(len);
@@ -64,14 +64,14 @@ impl<'a> Script<'a> {
         piece
     }
 
-    /// All that is left.
+    /// Returns all remaining bytes.
     #[must_use]
     pub fn rest(self) -> &'a [u8] {
         self.0
     }
 }
 
-/// A frame: its header, and what may lie behind it.
+/// Tests a frame: its header, and the data that may follow it.
 pub fn frame(bytes: &[u8]) {
     let (header, metadata, message) = match FrameHeader::parse(bytes) {
         Ok(parsed) => parsed,
@@ -92,7 +92,7 @@ pub fn frame(bytes: &[u8]) {
     }
 }
 
-/// Either side's session, as the handshake brings it.
+/// Tests the session parameters of either side, as received in the handshake.
 pub fn session(bytes: &[u8]) {
     if let Err(refusal) = ClientSession::accept(bytes) {
         assert!(!refusal.reason.is_empty());
@@ -103,20 +103,20 @@ pub fn session(bytes: &[u8]) {
     }
 }
 
-/// The rules of one connection, in either role, against headers in any order.
+/// Tests the protocol state of one connection, in either role, with headers in any order.
 pub fn connection(bytes: &[u8]) {
     let mut script = Script::new(bytes);
     let is_client = script.byte().is_multiple_of(2);
     let (granted, limit) = (u32::from(script.byte()), u32::from(script.byte()) + 1);
-    // A driver grants no more than it lets be under way.
+    // A driver never grants more credits than the in-flight limit.
     let granted = granted.min(limit);
     let mut connection = if is_client {
         Connection::client(granted, limit)
     } else {
         Connection::server(granted, limit)
     };
-    // Client: taken, and neither sent nor given back. Server: received, and neither released nor
-    // answered.
+    // Client: requests taken, and neither sent nor reverted. Server: requests received, and neither
+    // released nor responded to.
     let (mut taken, mut received, mut unanswered) = (0_u32, 0_u32, 0_u32);
     while let Some(step) = script.step() {
         match step % 8 {
@@ -125,7 +125,7 @@ pub fn connection(bytes: &[u8]) {
                     continue;
                 };
                 if let Err(error) = connection.handle_header(&header) {
-                    // The connection ends; what was taken for a call on its way out is given back.
+                    // The connection ends; capacity taken for unsent calls is returned.
                     assert!(!error.to_string().is_empty());
                     (0..taken).for_each(|_| connection.untake_request());
                     return;
@@ -168,7 +168,7 @@ pub fn connection(bytes: &[u8]) {
     }
 }
 
-/// A header that is mostly one: a kind that there is, and small numbers.
+/// Generates a header that is mostly valid: an existing kind and small numbers.
 fn header_of(script: &mut Script<'_>) -> [u8; HEADER_LEN] {
     let mut header = [0; HEADER_LEN];
     let shape = script.byte();
@@ -176,7 +176,7 @@ fn header_of(script: &mut Script<'_>) -> [u8; HEADER_LEN] {
     header[1] = shape >> 4;
     header[2] = script.byte();
     header[4] = script.byte();
-    // The generation of a call.
+    // The generation in the call's id.
     header[6] = script.byte() << 4;
     header[8] = script.byte();
     if shape & 4 != 0 {
@@ -196,13 +196,13 @@ const HELD: MethodSpec = method("hostile.Test/Held");
 
 type Call = Pin<Box<dyn Future<Output = Result<Vec<u8>, CallError>>>>;
 
-/// Connections, and calls under way, that a script may have.
+/// Maximum numbers of connections and calls in flight in a script.
 const MAX_CHANNELS: usize = 4;
 const MAX_CALLS: usize = 32;
 
-/// A whole client and a whole server, at work over connections on which frames arrive that neither has
-/// sent. Then one call on a connection of its own is answered; and when all is let go, every slot is
-/// where it was.
+/// Tests a whole client and a whole server that process calls, while frames arrive on their
+/// connections that neither has sent. Afterwards one call on a new connection must succeed, and
+/// after everything is dropped, every slot must be free again.
 pub fn driver(bytes: &[u8]) {
     let mut script = Script::new(bytes);
     let pair = Pair::new(|methods| {
@@ -274,7 +274,7 @@ fn call(
         let answer = channel.unary::<Vec<u8>, Vec<u8>>(spec, request).await;
         answer.map(Response::into_inner)
     });
-    // Begun, as the application's own task would.
+    // Polled once, as the application's own task would.
     let mut cx = Context::from_waker(Waker::noop());
     match call.as_mut().poll(&mut cx) {
         Poll::Ready(answer) => Box::pin(std::future::ready(answer)),

@@ -1,4 +1,4 @@
-//! [`Loopback`]: a transport within one thread that keeps the accounts a device would.
+//! [`Loopback`]: a transport within one thread that does a device's accounting.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
@@ -16,7 +16,7 @@ use crate::transport::{
     ReserveError, SendError, SlotsByPlace, Transport,
 };
 
-/// Frames that one poll hands out at most.
+/// Maximum number of events that one poll returns.
 const BATCH: usize = 16;
 
 /// All endpoints of one network.
@@ -28,7 +28,7 @@ pub(super) struct Wires {
 
 #[derive(Default)]
 struct Endpoint {
-    /// By the index of their id.
+    /// Indexed by the `index` of the connection's id.
     connections: Vec<Wire>,
     incoming: VecDeque<Event<Vec<u8>>>,
     posted: u32,
@@ -57,22 +57,22 @@ impl Meter for Counts {
     }
 }
 
-/// One side's view of a connection.
+/// One side's state of a connection.
 struct Wire {
     peer: Option<(usize, ConnectionId)>,
     unflushed: Vec<Vec<u8>>,
-    /// Sent, and not polled by the peer yet: they fill the send queue.
+    /// Frames sent and not yet polled by the peer. They occupy the send queue.
     in_queue: u32,
 }
 
-/// Where the slots of an endpoint are.
+/// The state of an endpoint's slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Places {
     /// Receives posted.
     pub posted: u32,
-    /// Receives with a frame that is not released yet.
+    /// Receives with a frame that has not been released yet.
     pub held: u32,
-    /// Send slots reserved, or sent and not yet received.
+    /// Send slots reserved, or sent and not yet flushed.
     pub sending: u32,
     /// Frames that found no receive posted.
     pub rnr: u64,
@@ -148,7 +148,7 @@ impl Wires {
         }
     }
 
-    /// Whether anything is still on its way to anybody.
+    /// Returns true if no event or frame is in flight to any endpoint.
     pub(super) fn is_quiet(&self) -> bool {
         self.endpoints.iter().all(|endpoint| {
             endpoint.incoming.is_empty()
@@ -159,7 +159,7 @@ impl Wires {
         })
     }
 
-    /// Puts a frame into a node's receives as if its peer on this connection had sent it.
+    /// Delivers a frame to a node as if its peer on this connection had sent it.
     pub(super) fn inject(&mut self, endpoint: usize, connection: ConnectionId, frame: Vec<u8>) {
         self.endpoints[endpoint].arrive(Event::Received {
             connection,
@@ -167,7 +167,7 @@ impl Wires {
         });
     }
 
-    /// The connections of a node that are up.
+    /// Returns the open connections of a node.
     pub(super) fn connections(&self, endpoint: usize) -> Vec<ConnectionId> {
         (0..)
             .zip(&self.endpoints[endpoint].connections)
@@ -218,8 +218,8 @@ impl Wires {
             .push_back(closed(peer_connection, peer_reason));
     }
 
-    /// A frame has been polled: its sender's queue has a place again. (A frame that was injected
-    /// came from no queue.)
+    /// Frees an entry in the sender's queue, because a frame has been polled. (An injected frame
+    /// occupied no entry.)
     fn acknowledge(&mut self, endpoint: usize, connection: ConnectionId) {
         let peer = self.endpoints[endpoint].connections[connection.index as usize].peer;
         if let Some((peer, connection)) = peer {
@@ -421,11 +421,11 @@ impl Transport for Loopback {
 
     fn arm(&mut self) {}
 
-    /// Nodes are stepped by hand: none of them sleeps.
+    /// Does nothing: nodes are stepped by hand and never sleep.
     fn wait(&mut self, _: Option<Duration>) {}
 }
 
-/// A connection that is wished for: it is made when it is adopted, on the one thread of the network.
+/// A requested connection. It is established when it is adopted, on the only thread of the network.
 pub struct Dialed {
     address: String,
     session: Vec<u8>,

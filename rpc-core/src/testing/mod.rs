@@ -1,14 +1,15 @@
-//! For tests of this and other crates: a poller's world on one thread, where time, the network and
-//! its faults are values. Behind the feature `test-util`.
+//! Test support for this and other crates: pollers on one thread, with a simulated clock, network
+//! and faults. Requires the feature `test-util`.
 //!
-//! - [`Clock::manual`](crate::clock::Clock::manual): the time stands still until it is moved;
+//! - [`Clock::manual`](crate::clock::Clock::manual): a clock that stands still until it is
+//!   advanced;
 //! - [`Node`]: a poller over any transport, stepped by hand;
 //! - [`SharedNode`]: a shared channel whose poller is stepped by hand;
-//! - [`Loopback`]: a transport between the nodes of a [`Network`], which keeps count of every slot and
-//!   of every frame that finds no receive;
-//! - [`Faults`]: what goes wrong on it, and how often, from a seed;
-//! - [`Pair`]: a client and a server, stepped until quiet.
-//! - [`hostile`]: what peers may send that break the rules, as functions of bytes.
+//! - [`Loopback`]: a transport between the nodes of a [`Network`], which counts every slot and
+//!   every frame that finds no receive;
+//! - [`Faults`]: the kinds and rates of its faults, generated from a seed;
+//! - [`Pair`]: a client and a server, stepped until quiet;
+//! - [`hostile`]: the inputs of peers that violate the protocol, as functions of bytes.
 //!
 //! ```
 //! # use rpc_core::testing::Pair;

@@ -1,4 +1,4 @@
-//! [`Network`] and [`Pair`]: nodes that reach each other over a loopback.
+//! [`Network`] and [`Pair`]: nodes that communicate over a loopback.
 
 use std::cell::RefCell;
 use std::pin::pin;
@@ -17,14 +17,14 @@ use crate::limits::{FRAME_OVERHEAD, Intents, Limits};
 use crate::service::dispatch::Methods;
 use crate::transport::Transport;
 
-/// Rounds in which nothing happens before a network counts as quiet: more than a run of late polls
-/// is long, at the rates that [`Faults`] has.
+/// Rounds without events after which a network counts as quiet: more than a run of late polls is
+/// long, at the rates of [`Faults`].
 const QUIET_ROUNDS: u32 = 64;
 
-/// Rounds after which a network that does not come to rest has a bug.
+/// Rounds after which a network that is not quiet must have a bug.
 const MAX_ROUNDS: u32 = 1_000_000;
 
-/// Nodes that reach each other by name, on one thread.
+/// Nodes on one thread that connect to each other by name.
 pub struct Network {
     wires: Rc<RefCell<Wires>>,
     clock: Clock,
@@ -35,7 +35,7 @@ pub struct Network {
 }
 
 impl Network {
-    /// A network without nodes, whose faults come from `seed`.
+    /// Creates a network without nodes. Its faults are generated from `seed`.
     #[must_use]
     pub fn new(faults: Faults, seed: u64) -> Self {
         Self {
@@ -48,7 +48,7 @@ impl Network {
         }
     }
 
-    /// Adds a node that serves what `register` adds, at the address `name`.
+    /// Adds a node with the address `name` that serves the methods that `register` adds.
     pub fn add(
         &mut self,
         name: &str,
@@ -58,7 +58,7 @@ impl Network {
         self.add_sized(name, limits_of(intents), register)
     }
 
-    /// The same with limits that do not follow from intents.
+    /// Like [`add`](Self::add), with explicit limits instead of intents.
     pub fn add_sized(
         &mut self,
         name: &str,
@@ -74,7 +74,7 @@ impl Network {
         node
     }
 
-    /// Adds a shared channel to the node at the address `server`.
+    /// Adds a shared channel to the node with the address `server`.
     pub fn share(&mut self, server: &str, intents: &Intents) -> Rc<SharedNode<Loopback>> {
         let (limits, random) = (limits_of(intents), self.random.clone());
         let seed = random.next_u64();
@@ -84,13 +84,13 @@ impl Network {
         node
     }
 
-    /// The clock of all nodes.
+    /// Returns the clock of all nodes.
     #[must_use]
     pub fn clock(&self) -> &Clock {
         &self.clock
     }
 
-    /// Moves the clock, and lets every node see what is due, and which connections are idle.
+    /// Advances the clock, and lets every node expire deadlines and detect idle connections.
     pub fn advance(&self, by: Duration) {
         self.clock.advance(by);
         for node in &self.nodes {
@@ -101,7 +101,7 @@ impl Network {
         }
     }
 
-    /// One turn of each node; whether any found anything.
+    /// Takes one turn of each node. Returns true if any event arrived at any of them.
     pub fn step(&self) -> bool {
         let mut found_any = false;
         for node in &self.nodes {
@@ -113,11 +113,11 @@ impl Network {
         found_any
     }
 
-    /// Steps until nothing is on its way any more.
+    /// Steps all nodes until nothing is in flight any more.
     ///
     /// # Panics
     ///
-    /// If that takes for ever.
+    /// Panics if the network does not become quiet.
     pub fn settle(&self) {
         let mut quiet = 0;
         for _ in 0..MAX_ROUNDS {
@@ -130,8 +130,8 @@ impl Network {
         panic!("the network did not come to rest in {MAX_ROUNDS} rounds");
     }
 
-    /// Runs a future to its end, stepping all nodes; `None` if it waits for something that does
-    /// not come although all is quiet.
+    /// Runs a future to completion while stepping all nodes. Returns `None` if the future is still
+    /// pending when the network is quiet.
     pub fn try_run<F: Future>(&self, future: F) -> Option<F::Output> {
         let mut future = pin!(future);
         let mut cx = Context::from_waker(Waker::noop());
@@ -145,12 +145,12 @@ impl Network {
         None
     }
 
-    /// Checks that every slot of every node is where it was at the start, that nothing is under
-    /// way, and that no frame ever found no receive.
+    /// Asserts that every slot of every node is free again, that nothing is in flight, and that
+    /// every frame found a receive.
     ///
     /// # Panics
     ///
-    /// If not, with the node and its places.
+    /// Panics otherwise, naming the node and its slots.
     pub fn assert_nothing_left(&self) {
         self.settle();
         let at_rest = |limits: Limits| Places {
@@ -178,14 +178,14 @@ impl Network {
 
 impl Drop for Network {
     fn drop(&mut self) {
-        // A handler may hold a channel of its own node, and so the node itself.
+        // A handler may hold a channel of its own node, and thereby the node itself.
         for node in &self.nodes {
             node.discard_services();
         }
     }
 }
 
-/// Limits as a device without limits of its own would derive them.
+/// Returns the limits that a device without limits of its own would derive.
 fn limits_of(intents: &Intents) -> Limits {
     Limits {
         device: "loopback".to_owned(),
@@ -212,13 +212,13 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// A pair without faults, whose server serves what `register` adds.
+    /// Creates a pair without faults. The server serves the methods that `register` adds.
     #[must_use]
     pub fn new(register: impl FnOnce(&mut Methods)) -> Self {
         Self::with(&Intents::default(), Faults::none(), 0, register)
     }
 
-    /// A pair with intents for both sides, and with faults from a seed.
+    /// Creates a pair with intents for both sides, and with faults generated from a seed.
     #[must_use]
     pub fn with(
         intents: &Intents,
@@ -236,11 +236,11 @@ impl Pair {
         }
     }
 
-    /// A new connection of the client to the server.
+    /// Connects the client to the server.
     ///
     /// # Panics
     ///
-    /// If the server refuses it.
+    /// Panics if the server rejects the connection.
     #[must_use]
     pub fn connect(&self) -> LocalChannel {
         self.client
@@ -249,40 +249,40 @@ impl Pair {
             .expect("the server admits the client")
     }
 
-    /// Runs a future of the client to its end.
+    /// Runs a future of the client to completion.
     ///
     /// # Panics
     ///
-    /// If it waits for something that does not come.
+    /// Panics if the future is still pending when the network is quiet.
     pub fn run<F: Future>(&self, future: F) -> F::Output {
         self.network
             .try_run(future)
             .expect("the future waits, and all is quiet")
     }
 
-    /// The network, to step it and to move its clock.
+    /// Returns the network, to step it and to advance its clock.
     #[must_use]
     pub fn network(&self) -> &Network {
         &self.network
     }
 
-    /// The client's node.
+    /// Returns the client's node.
     #[must_use]
     pub fn client(&self) -> &Node {
         &self.client
     }
 
-    /// The server's node.
+    /// Returns the server's node.
     #[must_use]
     pub fn server(&self) -> &Node {
         &self.server
     }
 
-    /// See [`Network::assert_nothing_left`].
+    /// Calls [`Network::assert_nothing_left`].
     ///
     /// # Panics
     ///
-    /// If something is.
+    /// Panics if anything is left.
     pub fn assert_nothing_left(&self) {
         self.network.assert_nothing_left();
     }

@@ -1,4 +1,4 @@
-//! [`Node`]: a poller that is stepped by hand, over any transport.
+//! [`Node`]: a poller over any transport that is stepped by hand.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -14,7 +14,7 @@ use crate::server::shutdown::{Shutdown, ShuttingDown};
 use crate::service::dispatch::Methods;
 use crate::transport::{Admission, ConnectionId, Transport};
 
-/// A poller that serves and calls, and that takes a turn when it is told to.
+/// A poller that serves and makes calls, and that takes a turn on request.
 pub struct Node<T: Transport = Loopback> {
     driver: Rc<Driver<T>>,
     poller: LocalPoller,
@@ -24,7 +24,8 @@ pub struct Node<T: Transport = Loopback> {
 }
 
 impl<T: Transport> Node<T> {
-    /// A node over `transport` that serves what `register` adds, with the time of `clock`.
+    /// Creates a node over `transport` that serves the methods that `register` adds and uses
+    /// `clock`.
     pub fn over(transport: T, clock: &Clock, register: impl FnOnce(&mut Methods)) -> Self {
         let mut methods = Methods::new();
         register(&mut methods);
@@ -41,25 +42,25 @@ impl<T: Transport> Node<T> {
         }
     }
 
-    /// Its poller, for `connect`.
+    /// Returns the node's poller, for `connect`.
     #[must_use]
     pub fn poller(&self) -> &LocalPoller {
         &self.poller
     }
 
-    /// Whom it lets in: its half of a handshake.
+    /// Returns the node's admission, its side of a handshake.
     #[must_use]
     pub fn admission(&self) -> &Arc<dyn Admission> {
         &self.admission
     }
 
-    /// What it was sized to.
+    /// Returns the node's sizes.
     #[must_use]
     pub fn limits(&self) -> Limits {
         self.poller.limits()
     }
 
-    /// One turn; whether it found anything.
+    /// Takes one turn. Returns true if any event arrived.
     pub fn step(&self) -> bool {
         self.step_with(|driver| {
             let found_any = driver.turn();
@@ -73,26 +74,26 @@ impl<T: Transport> Node<T> {
         })
     }
 
-    /// Begins to shut its server down, as a server's handle does; its steps carry that on.
+    /// Begins to shut the node's server down, as a server's handle does. Further steps continue it.
     pub fn shut_down(&self, shutdown: Shutdown) {
         let shutting_down = ShuttingDown::begin(&self.driver, shutdown);
         *self.shutting_down.borrow_mut() = Some(shutting_down);
         self.is_shutting_down.set(true);
     }
 
-    /// Whether that is over.
+    /// Returns true if the shutdown is complete.
     #[must_use]
     pub fn is_shut_down(&self) -> bool {
         self.shutting_down.borrow().is_some() && !self.is_shutting_down.get()
     }
 
-    /// Receives that it has promised to its peers.
+    /// Returns the number of receives that the node has promised to its peers.
     #[must_use]
     pub fn promised_receives(&self) -> u32 {
         self.driver.state.borrow().budget.promised()
     }
 
-    /// Ends what is overdue, and looks which connections are idle, as a poller does now and then.
+    /// Expires deadlines and detects idle connections, as a poller does periodically.
     pub fn look_at_the_clock(&self) {
         self.step_with(|driver| {
             driver.as_part_of_a_turn(|| driver.expire_deadlines());
@@ -101,22 +102,23 @@ impl<T: Transport> Node<T> {
         });
     }
 
-    /// What is under way, in words: nothing when all calls have ended.
+    /// Describes everything that is in flight: empty when all calls have ended.
     #[must_use]
     pub fn leftovers(&self) -> Vec<String> {
         self.driver.leftovers()
     }
 
-    /// Looks at its transport, between two turns.
+    /// Accesses the node's transport, between two turns.
     pub fn with_transport<R>(&self, act: impl FnOnce(&mut T) -> R) -> R {
         act(&mut self.driver.state.borrow_mut().transport)
     }
 
-    /// Drops its services, with the handlers under way: one of them may hold a channel of its own node,
-    /// and so the node itself.
+    /// Drops the node's services and their running handlers. A handler may hold a channel of its
+    /// own node, and thereby the node itself.
     pub fn discard_services(&self) {
         self.driver.discard_all_tasks();
-        // With the methods also the handlers that no task knows of, after a turn that was unwound.
+        // Dropping the methods also drops the handlers that have no task, after a turn that
+        // panicked.
         let services = self.driver.methods.replace(Methods::new());
         drop(services);
     }
@@ -127,7 +129,7 @@ impl<T: Transport> Node<T> {
     }
 }
 
-/// Marks a poller as this thread's until it is dropped, also by a panic.
+/// Marks a poller as the current thread's until dropped, even by a panic.
 struct Current;
 
 impl Current {
@@ -144,19 +146,19 @@ impl Drop for Current {
 }
 
 impl Node {
-    /// Where its slots are.
+    /// Returns the state of the node's slots.
     #[must_use]
     pub fn places(&self) -> Places {
         self.with_transport(|loopback| loopback.places())
     }
 
-    /// Its connections that are up, oldest first.
+    /// Returns the node's open connections, oldest first.
     #[must_use]
     pub fn connections(&self) -> Vec<ConnectionId> {
         self.with_transport(|loopback| loopback.connections())
     }
 
-    /// Lets a frame arrive that no honest peer has sent.
+    /// Delivers a frame that no peer has sent.
     pub fn inject(&self, connection: ConnectionId, frame: Vec<u8>) {
         self.with_transport(|loopback| loopback.inject(connection, frame));
     }

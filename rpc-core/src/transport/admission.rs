@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The core's part of a handshake, on the server's side. Called by the listener's thread.
+/// The core's part of a handshake on the server's side. Called by the listener's thread.
 pub trait Admission: Send + Sync {
     /// Decides whether a client may connect, and to which poller it goes.
     ///
@@ -12,25 +12,25 @@ pub trait Admission: Send + Sync {
     fn admit(&self, session: &[u8]) -> Result<Admitted, Refusal>;
 }
 
-/// A client that was let in.
+/// A client that was accepted.
 #[derive(Debug)]
 pub struct Admitted {
     /// Index of the port, among those given to [`Fabric::listen`](super::Fabric::listen).
     pub poller: usize,
-    /// What the client's core had sent.
+    /// The session parameters that the client's core sent.
     pub client_session: Vec<u8>,
-    /// What the client's core is told.
+    /// The session parameters to send to the client's core.
     pub server_session: Vec<u8>,
-    /// Held for as long as the connection, or its attempt, lives.
+    /// Held for as long as the connection, or the attempt to establish it, lives.
     pub permit: Permit,
 }
 
-/// A place among the connections that a poller admits; dropping it frees the place.
+/// One unit of a poller's connection limit. Dropping it returns the unit.
 #[derive(Debug)]
 pub struct Permit(Arc<AtomicUsize>);
 
 impl Permit {
-    /// Takes a place: adds one to the count.
+    /// Takes a unit: increments the count.
     #[must_use]
     pub fn of(count: &Arc<AtomicUsize>) -> Self {
         count.fetch_add(1, Ordering::Relaxed);
@@ -40,15 +40,15 @@ impl Permit {
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        // A count and nothing else: no memory is published through it.
+        // Relaxed, because the count publishes no other memory.
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-/// Why a client was not let in, in one sentence that it will show to its user.
+/// The reason that a client was rejected, in one sentence to display to its user.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}")]
 pub struct Refusal {
-    /// One sentence: what was wrong and what to change.
+    /// One sentence: what is wrong and how to fix it.
     pub reason: String,
 }

@@ -3,39 +3,40 @@
 use std::fmt;
 use std::iter::Sum;
 
-/// Reads what a transport counts, for as long as anybody asks, from any thread.
+/// Reads a transport's counters from any thread. It remains usable after the transport ends.
 pub trait Meter: Send + Sync {
-    /// What it has counted since it was opened. May make system calls.
+    /// Returns the counters, all since the transport was opened. May make system calls.
     fn counters(&self) -> Counters;
 }
 
-/// What a transport counts, all since it was opened.
+/// A transport's counters, all since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Frames given to the device.
+    /// Frames posted to the device.
     pub sends: u64,
-    /// Of these, those that asked for a completion.
+    /// Of these, frames that requested a completion.
     pub signaled: u64,
-    /// Chains given to the device: one doorbell each.
+    /// Chains posted to the device: one doorbell each.
     pub doorbells: u64,
     /// Frames received.
     pub receives: u64,
-    /// Times that the shared receive queue fell below its limit because this poller lagged.
+    /// Times that the shared receive queue fell below its limit because the poller fell behind.
     pub srq_limit_events: u64,
-    /// Receives that were posted from the reserve because of that.
+    /// Receives posted from the reserve for that reason.
     pub reserve_posted: u64,
     /// Frames that found no receive posted: a bug in flow control, or a hostile peer.
     pub rnr: u64,
-    /// Completions that named nothing any more and were ignored: of connections that were given up.
+    /// Completions ignored because they match nothing any more, such as those of a queue pair that
+    /// was destroyed after its time limit.
     pub stale: u64,
-    /// Peers that were given up since they did not answer the keepalive.
+    /// Peers whose connections were closed because they did not answer keepalive probes.
     pub silent_peers: u64,
 }
 
 impl Counters {
     const LEN: usize = 9;
 
-    /// Each with its name.
+    /// Returns all counters with their names.
     #[must_use]
     pub fn named(&self) -> [(&'static str, u64); Self::LEN] {
         [
@@ -81,13 +82,13 @@ impl Counters {
         Self::from_array(std::array::from_fn(|n| join(mine[n].1, others[n].1)))
     }
 
-    /// What was counted since an earlier look.
+    /// Returns the difference to an earlier snapshot.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         self.with(earlier, u64::saturating_sub)
     }
 
-    /// Both together.
+    /// Returns the sum of both.
     #[must_use]
     pub fn plus(&self, other: &Self) -> Self {
         self.with(other, u64::saturating_add)
@@ -105,26 +106,26 @@ pub struct SlotsByPlace {
     pub receives_free: u32,
     /// In the shared receive queue, or consumed by the device and not polled yet.
     pub receives_posted: u32,
-    /// In reserve, for when the poller lags.
+    /// In the reserve, for a poller that falls behind.
     pub receives_reserved: u32,
-    /// In the driver's hands.
+    /// Held by the driver.
     pub receives_held: u32,
     /// Waiting to be reserved.
     pub sends_free: u32,
-    /// In the driver's hands.
+    /// Reserved by the driver.
     pub sends_in_hand: u32,
     /// Queued for the device, or in flight.
     pub sends_in_flight: u32,
 }
 
 impl SlotsByPlace {
-    /// The sum of all places.
+    /// Returns the sum over all states.
     #[must_use]
     pub fn total(&self) -> u32 {
         self.named().iter().map(|(_, count)| count).sum()
     }
 
-    /// Each place with its name.
+    /// Returns the count of each state with its name.
     #[must_use]
     pub fn named(&self) -> [(&'static str, u32); 7] {
         [
@@ -139,7 +140,7 @@ impl SlotsByPlace {
     }
 }
 
-/// Place by place.
+/// Adds up each state separately.
 impl Sum for SlotsByPlace {
     fn sum<I: Iterator<Item = Self>>(pools: I) -> Self {
         pools.fold(Self::default(), |sum, pool| Self {

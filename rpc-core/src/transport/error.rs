@@ -6,7 +6,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Why a connection ended.
+/// The reason that a connection ended.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum CloseReason {
@@ -14,10 +14,11 @@ pub enum CloseReason {
     Local,
     /// The peer closed it, or its process ended.
     PeerGone,
-    /// The peer, a server, shuts down: no more calls are begun on the connection. Those under way may
-    /// still be answered before it ends.
+    /// The peer, a server, is shutting down. No more calls are started on the connection. Calls in
+    /// flight may still receive responses before it ends.
     GoingAway,
-    /// The device failed the connection.
+    /// The connection failed. The error comes from the device, or reports a silent peer or a
+    /// protocol violation.
     Failed(Arc<dyn Error + Send + Sync>),
 }
 
@@ -32,107 +33,109 @@ impl fmt::Display for CloseReason {
     }
 }
 
-/// Why no buffer could be reserved.
+/// The reason that no buffer could be reserved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReserveError {
-    /// Every send slot, or every slot of this connection's send queue, is in flight. Some come
-    /// back as the device completes sends: poll, then try again.
+    /// All send slots, or all slots of this connection's send queue, are in flight. Slots become
+    /// free as the device completes sends: poll, then try again.
     #[error("no send slot is free at the moment")]
     NoSlot,
-    /// The frame is longer than a slot. Never worth another try.
+    /// The frame is longer than a slot. A retry cannot succeed.
     #[error("a frame of {len} bytes is longer than the {limit} bytes of a slot")]
     TooLong {
-        /// Bytes asked for.
+        /// Bytes requested.
         len: usize,
-        /// The most that this connection takes: the smaller of both sides' slots.
+        /// The longest frame on this connection: the smaller of both sides' slots.
         limit: usize,
     },
-    /// The connection has ended, or is about to be reported as such.
+    /// The connection has ended, even if the event has not been reported yet.
     #[error("the connection has ended")]
     Closed,
 }
 
-/// The connection ended before the frame could be given to the device: it was not sent.
+/// The connection ended before the frame was posted to the device. The frame was not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the connection has ended; the frame was not sent")]
 pub struct SendError;
 
-/// Why a connection could not be made. Nothing was sent, so every such call is safe to repeat.
+/// The reason that no connection could be established. No request was sent, so every affected call
+/// is safe to retry.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
-    /// The address could not be read or resolved.
+    /// The address could not be parsed or resolved.
     #[error("'{address}' is not an address to connect to (wanted host:port): {source}")]
     Address {
-        /// As it was given.
+        /// The address as the application specified it.
         address: String,
-        /// What the resolver said.
+        /// The resolver's error.
         source: io::Error,
     },
-    /// Nobody listens there, or it cannot be reached.
+    /// Nothing listens at the address, or it is unreachable.
     #[error("no server answers at {address}: {source}. Is it running, and is this its port?")]
     Unreachable {
-        /// As it was given.
+        /// The address as the application specified it.
         address: String,
-        /// What the socket said.
+        /// The socket's error.
         source: io::Error,
     },
-    /// Something answered, but not as a Verbline server does.
+    /// The peer is not a Verbline server.
     #[error("{address} does not answer as a Verbline server: {reason}")]
     NotVerbline {
-        /// As it was given.
+        /// The address as the application specified it.
         address: String,
-        /// What was wrong with its answer.
+        /// What is wrong with the peer's reply.
         reason: String,
     },
-    /// The two sides speak different protocol versions.
+    /// The two sides use different protocol versions.
     #[error(
         "{address} speaks version {remote} of the protocol, this side speaks {local}: upgrade the older one"
     )]
     Version {
-        /// As it was given.
+        /// The address as the application specified it.
         address: String,
-        /// This side's.
+        /// This side's version.
         local: u32,
-        /// The server's.
+        /// The server's version.
         remote: u32,
     },
-    /// The server answered and said no.
+    /// The server rejected the connection.
     #[error("{address} refused the connection: {reason}")]
     Refused {
-        /// As it was given.
+        /// The address as the application specified it.
         address: String,
-        /// The server's sentence.
+        /// The server's reason, in one sentence.
         reason: String,
     },
-    /// The server did not answer in time.
+    /// The server did not complete the handshake in time.
     #[error(
         "{address} accepted the connection but did not finish the handshake within {timeout:?}"
     )]
     TimedOut {
-        /// As it was given.
+        /// The address as the application specified it.
         address: String,
-        /// How long was waited.
+        /// The time limit.
         timeout: Duration,
     },
-    /// This side's device could not set the connection up.
+    /// This side's device could not set up the connection.
     #[error("the device could not connect to {address}: {source}")]
     Device {
-        /// As it was given.
+        /// The address as the application specified it.
         address: String,
-        /// What the device said.
+        /// The device's error.
         source: Box<dyn Error + Send + Sync>,
     },
 }
 
-/// The sentence: a `main` that returns an error prints it with `Debug`.
+/// Prints the same sentence as `Display`, because a `main` that returns an error prints it with
+/// `Debug`.
 impl fmt::Debug for ConnectError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
 }
 
-/// Why a device could not do what was asked at set-up.
+/// The reason that a device could not be set up.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum FabricError {
@@ -141,34 +144,35 @@ pub enum FabricError {
         "cannot listen at {address}: {source} (wanted host:port of this machine, with a port that no other server has; 0 lets the system choose)"
     )]
     Listen {
-        /// As it was given.
+        /// The address as the application specified it.
         address: String,
-        /// What the socket said.
+        /// The socket's error.
         source: io::Error,
     },
-    /// The device refused.
+    /// An operation of the device failed.
     #[error("the device '{device}' {action}: {source}")]
     Device {
         /// The device's name.
         device: String,
-        /// What could not be done: "cannot register 4 MiB".
+        /// The operation that failed: "cannot register 4 MiB".
         action: String,
-        /// What it said.
+        /// The device's error.
         source: Box<dyn Error + Send + Sync>,
     },
-    /// The intents do not fit the device, or each other.
+    /// The intents exceed the device's limits or contradict each other.
     #[error("{setting} = {value} does not fit: {reason}")]
     Intent {
         /// The name of the setter.
         setting: &'static str,
-        /// What it was set to.
+        /// The value it was set to.
         value: u64,
-        /// Why not, with the limit.
+        /// The reason, with the limit.
         reason: String,
     },
 }
 
-/// The sentence: a `main` that returns an error prints it with `Debug`.
+/// Prints the same sentence as `Display`, because a `main` that returns an error prints it with
+/// `Debug`.
 impl fmt::Debug for FabricError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)

@@ -1,24 +1,23 @@
-//! The two seams that point down: [`Transport`], which one poller drives, and [`Fabric`], which
+//! The interface to the layer below: [`Transport`], which one poller drives, and [`Fabric`], which
 //! opens transports and connects them.
 //!
 //! A transport moves whole frames between two connected peers, in order, each frame into one
-//! receive slot of the peer. It knows nothing of calls. The driver (the only caller) uses it in
-//! this order, over and over:
+//! receive slot of the peer. It knows nothing of calls. The driver is its only caller and repeats
+//! these steps:
 //!
 //! 1. [`Transport::poll`] fills a batch of [`Event`]s;
-//! 2. for each received frame, the driver reads it and gives the slot back with
-//!    [`Transport::release`];
-//! 3. to send, [`Transport::reserve`] gives a buffer of exactly the wanted length,
+//! 2. the driver reads each received frame and releases its slot with [`Transport::release`];
+//! 3. to send, [`Transport::reserve`] returns a buffer of exactly the requested length, and
 //!    [`Transport::send`] consumes it;
-//! 4. [`Transport::flush`] rings the doorbell for what was sent since the last time.
+//! 4. [`Transport::flush`] rings the doorbell for everything sent since the last flush.
 //!
-//! Buffers are tokens: they are moved, never copied or cloned, and every one of them goes back
-//! through exactly one of `send`, `cancel` or `release`. A transport and its buffers belong to one
-//! thread; a [`Fabric`] and its [`Fabric::Port`]s may be used from any.
+//! Buffers are tokens: they are moved, never copied or cloned, and each of them is returned through
+//! exactly one of `send`, `cancel` or `release`. A transport and its buffers belong to one thread;
+//! a [`Fabric`] and its [`Fabric::Port`]s may be used from any thread.
 //!
-//! Flow control is the core's: it never has more frames under way to a peer than the peer has
-//! promised receives for ([`crate::credit`]). A transport may therefore treat a receiver that is
-//! not ready as a bug to be counted, not as a state to be waited in.
+//! The core does the flow control: it never has more frames in flight to a peer than the peer has
+//! promised receives ([`crate::credit`]). A transport may therefore treat a receiver that is not
+//! ready as a bug to count rather than as a state to wait in.
 
 mod admission;
 mod counters;
@@ -36,14 +35,15 @@ pub use self::counters::{Counters, Meter, SlotsByPlace};
 pub use self::error::{CloseReason, ConnectError, FabricError, ReserveError, SendError};
 use crate::limits::{Intents, Limits};
 
-/// Names one connection of one transport for as long as the transport lives.
+/// Identifies one connection of one transport for as long as the transport lives.
 ///
-/// The index is reused, the generation is not: an id that outlives its connection names nothing.
+/// The index is reused, the generation is not: the id of a connection that has ended never matches
+/// another connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ConnectionId {
-    /// Dense, for tables.
+    /// A dense index, for tables.
     pub index: u32,
-    /// Differs between two connections that had the same index.
+    /// Distinguishes connections that had the same index.
     pub generation: u32,
 }
 
@@ -53,86 +53,87 @@ impl fmt::Display for ConnectionId {
     }
 }
 
-/// What [`Transport::poll`] reports.
+/// An event that [`Transport::poll`] reports.
 #[derive(Debug)]
 pub enum Event<R> {
-    /// A peer connected to a listener and was given to this poller.
+    /// A peer connected to a listener and was assigned to this poller.
     ///
-    /// It may already have sent: its frames come in later events.
+    /// The peer may already have sent frames, which arrive in later events.
     Accepted {
         /// The new connection.
         connection: ConnectionId,
-        /// What [`Admission::admit`] let in, with the bytes that the peer's core had sent. Boxed, so
-        /// that the events of the data path stay small.
+        /// The client that [`Admission::admit`] accepted, with the bytes that the peer's core sent.
+        /// Boxed, so that the events of the data path stay small.
         admitted: Box<Admitted>,
     },
-    /// A frame arrived. Frames of one connection arrive in the order in which they were sent.
+    /// A frame arrived. The frames of one connection arrive in the order in which they were sent.
     Received {
-        /// Where it came from.
+        /// The connection it arrived on.
         connection: ConnectionId,
-        /// The frame, in its receive slot, until it is given to [`Transport::release`].
+        /// The frame in its receive slot, which must be returned with [`Transport::release`].
         buf: R,
     },
-    /// The connection has ended; this is the last event that names it. Everything that had been
-    /// received before was reported before.
+    /// The connection has ended. This is the last event for the connection. All frames received
+    /// before its end have already been reported.
     Closed {
         /// The connection that ended.
         connection: ConnectionId,
-        /// Why, in words for a person and with what the device said.
+        /// The reason, with the device's error if there is one.
         reason: CloseReason,
     },
 }
 
-/// One poller's way to its peers.
+/// A poller's interface to its peers.
 ///
-/// Used by one thread. Nothing here blocks, but [`connect`](Self::connect) and
-/// [`wait`](Self::wait).
+/// Used by one thread. No method blocks except [`connect`](Self::connect) and [`wait`](Self::wait).
 ///
 /// # Sleeping
 ///
-/// A poller that has nothing to do may sleep. It does so in three steps, so that nothing that comes
-/// at any moment is slept through: [`arm`](Self::arm), then a last [`poll`](Self::poll) that has to
-/// find nothing, then [`wait`](Self::wait). What the device gets after `arm`, and whoever uses
-/// [`waker`](Self::waker) after `arm`, ends the wait.
+/// A poller that has nothing to do may sleep. It does so in three steps, so that it misses no
+/// event: [`arm`](Self::arm), then a last [`poll`](Self::poll) that must find nothing, then
+/// [`wait`](Self::wait). Events on the device after `arm`, and uses of the [`waker`](Self::waker)
+/// after `arm`, end the wait.
 pub trait Transport: 'static {
-    /// A send slot in hand, exactly as long as was reserved.
+    /// A reserved send slot, of exactly the requested length.
     type SendBuf: AsMut<[u8]>;
-    /// A receive slot in hand; its bytes are the frame.
+    /// An occupied receive slot. Its bytes are the frame.
     type RecvBuf: AsRef<[u8]>;
-    /// A connection whose handshake was carried out on another thread, until
-    /// [`adopt`](Self::adopt) takes it in. Dropping it ends it.
+    /// A connection whose handshake was performed on another thread, until [`adopt`](Self::adopt)
+    /// takes it over. Dropping it closes the connection.
     type Dialed: Send + 'static;
 
-    /// What this transport was sized to, from the intents it was opened with.
+    /// Returns the sizes of this transport, as derived from the intents.
     fn limits(&self) -> &Limits;
 
-    /// What reads its counters, on any thread and without stopping this one.
+    /// Returns a handle that reads the counters from any thread, without stopping this one.
     fn meter(&self) -> Arc<dyn Meter>;
 
-    /// What it has counted since it was opened.
+    /// Returns the counters, all since the transport was opened.
     fn counters(&self) -> Counters {
         self.meter().counters()
     }
 
-    /// Where its slots are at this moment.
+    /// Returns the current state of the transport's slots.
     fn slots_by_place(&self) -> SlotsByPlace;
 
-    /// What carries out handshakes for this transport, on any thread.
+    /// Returns the dialer, which performs handshakes for this transport on any thread.
     fn dialer(&self) -> Arc<dyn Dialer<Self::Dialed>>;
 
-    /// Takes in a connection that [`dialer`](Self::dialer) made.
+    /// Takes over a connection that the [`dialer`](Self::dialer) established.
     ///
     /// # Errors
     ///
-    /// [`ConnectError`] if it has ended in the meantime, or does not belong to this transport.
+    /// Returns [`ConnectError`] if the connection has ended in the meantime or belongs to another
+    /// transport.
     fn adopt(&mut self, dialed: Self::Dialed) -> Result<Connected, ConnectError>;
 
-    /// Connects to a server's listener and carries out the handshake, blocking the thread: what
-    /// [`Dialer::dial`] and [`adopt`](Self::adopt) do, one after the other.
+    /// Connects to a server's listener and performs the handshake, like [`Dialer::dial`] followed
+    /// by [`adopt`](Self::adopt). Blocks the thread.
     ///
     /// # Errors
     ///
-    /// [`ConnectError`]; nothing has been sent.
+    /// Returns [`ConnectError`] if the connection could not be established. No request has been
+    /// sent.
     fn connect(
         &mut self,
         address: &str,
@@ -143,77 +144,96 @@ pub trait Transport: 'static {
         self.adopt(dialed)
     }
 
-    /// Takes a send slot for a frame of `len` bytes to `connection`.
+    /// Reserves a send slot for a frame of `len` bytes to `connection`.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`ReserveError`] if no slot is free at the moment, the frame is too long, or the
+    /// connection has ended.
     fn reserve(
         &mut self,
         connection: ConnectionId,
         len: usize,
     ) -> Result<Self::SendBuf, ReserveError>;
 
-    /// Gives a written frame to the connection's send queue. It leaves at the next
-    /// [`flush`](Self::flush) at the latest, earlier when the chain is long.
-    fn send(&mut self, connection: ConnectionId, buf: Self::SendBuf) -> Result<(), SendError>;
-
-    /// Gives a reserved slot back unsent.
-    fn cancel(&mut self, buf: Self::SendBuf);
-
-    /// Hands everything that was sent to the device.
-    fn flush(&mut self);
-
-    /// Takes completions from the device, refills receives, and appends what the driver should
-    /// know to `events`: a bounded batch, nothing if there is nothing. Never blocks.
-    fn poll(&mut self, events: &mut Vec<Event<Self::RecvBuf>>);
-
-    /// Gives a receive slot back, so that it can be posted again.
-    fn release(&mut self, buf: Self::RecvBuf);
-
-    /// Ends a connection; [`Event::Closed`] follows when its buffers are back.
-    fn close(&mut self, connection: ConnectionId);
-
-    /// Ends a [`wait`](Self::wait) of this transport, from any thread: the one under way, or else the
-    /// next. Used while the poller sleeps or is about to, since it may cost a system call.
-    fn waker(&self) -> Waker;
-
-    /// Asks the device to end the next [`wait`](Self::wait) when something comes from now on. What
-    /// came before is found by the [`poll`](Self::poll) that has to follow.
-    fn arm(&mut self);
-
-    /// Sleeps until the device has something, the [`waker`](Self::waker) is used, or `timeout` has
-    /// passed (`None`: however long it takes). May return early. Only after [`arm`](Self::arm) and a
-    /// [`poll`](Self::poll) that brought nothing.
-    fn wait(&mut self, timeout: Option<Duration>);
-}
-
-/// Carries out handshakes, blocking the thread that it is used on.
-pub trait Dialer<D>: Send + Sync {
-    /// Connects to a server's listener and carries out the handshake.
-    ///
-    /// `session` is what the server's [`Admission::admit`] is given; the
-    /// [`Connected::session`] that [`Transport::adopt`] returns is what that answered.
+    /// Queues a written frame on the connection's send queue. It is posted at the next
+    /// [`flush`](Self::flush) at the latest, and earlier if the chain is long.
     ///
     /// # Errors
     ///
-    /// [`ConnectError`]; nothing has been sent.
+    /// Returns [`SendError`] if the connection has ended. The frame was not sent.
+    fn send(&mut self, connection: ConnectionId, buf: Self::SendBuf) -> Result<(), SendError>;
+
+    /// Returns a reserved slot unsent.
+    fn cancel(&mut self, buf: Self::SendBuf);
+
+    /// Posts all queued frames to the device.
+    fn flush(&mut self);
+
+    /// Takes completions from the device, refills receives, and appends a bounded batch of events
+    /// for the driver to `events`. Appends nothing if there are no events. Never blocks.
+    fn poll(&mut self, events: &mut Vec<Event<Self::RecvBuf>>);
+
+    /// Returns a receive slot, so that it can be posted again.
+    fn release(&mut self, buf: Self::RecvBuf);
+
+    /// Closes a connection. [`Event::Closed`] follows when its buffers have been returned.
+    fn close(&mut self, connection: ConnectionId);
+
+    /// Returns a waker that ends a [`wait`](Self::wait) of this transport from any thread: the
+    /// current one, or else the next. It may cost a system call, so it is only used while the
+    /// poller sleeps or is about to.
+    fn waker(&self) -> Waker;
+
+    /// Requests that events on the device from now on end the next [`wait`](Self::wait). A
+    /// [`poll`](Self::poll) must follow, which finds the events that came before.
+    fn arm(&mut self);
+
+    /// Sleeps until the device has an event, the [`waker`](Self::waker) is used, or `timeout` has
+    /// passed (`None`: no limit). May return early. Must only be called after [`arm`](Self::arm)
+    /// and a [`poll`](Self::poll) that found nothing.
+    fn wait(&mut self, timeout: Option<Duration>);
+}
+
+/// Performs handshakes. Blocks the calling thread.
+pub trait Dialer<D>: Send + Sync {
+    /// Connects to a server's listener and performs the handshake, within `timeout`.
+    ///
+    /// `session` is passed to the server's [`Admission::admit`]; its reply becomes the
+    /// [`Connected::session`] that [`Transport::adopt`] returns.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`ConnectError`] if the connection could not be established. No request has been
+    /// sent.
     fn dial(&self, address: &str, session: &[u8], timeout: Duration) -> Result<D, ConnectError>;
 }
 
-/// A device, as far as the core needs one: where transports come from.
+/// A device, as the core sees it: it opens transports.
 ///
-/// Cheap to clone; used from any thread, off the data path.
+/// Cheap to clone. May be used from any thread, off the data path.
 pub trait Fabric: Clone + Send + Sync + 'static {
-    /// What it opens.
+    /// The type of its transports.
     type Transport: Transport;
-    /// How a listener hands accepted connections to a poller's transport.
+    /// The handle through which a listener passes accepted connections to a poller's transport.
     type Port: Send + 'static;
 
     /// Opens a transport for the poller that runs on the calling thread.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`FabricError`] if the device cannot provide what the intents need.
     fn open(&self, intents: &Intents) -> Result<Self::Transport, FabricError>;
 
-    /// The port of a transport that [`open`](Self::open) returned.
+    /// Returns the port of a transport that [`open`](Self::open) returned.
     fn port(&self, transport: &Self::Transport) -> Self::Port;
 
-    /// Listens for handshakes on a thread of its own. Whom `admission` lets in goes to the port
-    /// with the index that it named.
+    /// Listens for handshakes at `host:port`, on a thread of its own. Clients accepted by
+    /// `admission` go to the port whose index it returned.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`FabricError`] if the listener cannot be started.
     fn listen(
         &self,
         address: &str,
@@ -221,26 +241,30 @@ pub trait Fabric: Clone + Send + Sync + 'static {
         admission: Arc<dyn Admission>,
     ) -> Result<Box<dyn Listener>, FabricError>;
 
-    /// The cores this process may run on, in ascending order.
+    /// Returns the cores that this process may run on, in ascending order.
     fn allowed_cores(&self) -> Vec<usize>;
 
     /// Pins the calling thread to a core.
+    ///
+    /// # Errors
+    ///
+    /// Returns the error of the system call.
     fn pin_current_thread(&self, core: usize) -> Result<(), io::Error>;
 }
 
-/// A socket that takes handshakes until it is dropped.
+/// A socket that accepts handshakes until it is dropped.
 pub trait Listener: Send {
-    /// The address it is bound to, with the port that the system chose if 0 was asked for.
+    /// Returns the bound address, with the port that the system chose if port 0 was requested.
     fn local_addr(&self) -> SocketAddr;
 }
 
-/// What [`Transport::connect`] achieved.
+/// The result of [`Transport::connect`].
 #[derive(Debug)]
 pub struct Connected {
-    /// The new connection; both sides are ready to send.
+    /// The new connection. Both sides are ready to send.
     pub connection: ConnectionId,
-    /// What the server's [`Admission::admit`] answered: bytes from a peer.
+    /// The reply of the server's [`Admission::admit`]. It comes from a peer and is not trusted.
     pub session: Vec<u8>,
-    /// Where the server is.
+    /// The server's address.
     pub remote: SocketAddr,
 }

@@ -1,4 +1,4 @@
-//! Services and futures that the tests of calls share.
+//! Services and futures shared by the tests of calls.
 #![allow(dead_code)]
 
 use std::cell::{Cell, RefCell};
@@ -28,7 +28,7 @@ pub(crate) const FAIL: MethodSpec = method("test.Test/Fail");
 pub(crate) const GROW: MethodSpec = method("test.Test/Grow");
 pub(crate) const ABSENT: MethodSpec = method("test.Test/Absent");
 
-/// A door that handlers wait at until the test opens it.
+/// A gate at which handlers wait until the test opens it.
 #[derive(Clone, Default)]
 pub(crate) struct Gate(Rc<GateState>);
 
@@ -52,7 +52,7 @@ impl Gate {
         self.0.entered.get()
     }
 
-    /// Handlers that were dropped before they had passed.
+    /// Returns the number of handlers that were dropped before they passed the gate.
     pub(crate) fn dropped(&self) -> u32 {
         self.0.dropped.get()
     }
@@ -80,7 +80,8 @@ impl Gate {
     }
 }
 
-/// Echo; echo behind a gate; a panic; a failure with all that a status has; a response of a length.
+/// Registers an echo, an echo behind a gate, a panic, a failure with a complete status, and a
+/// response of a given length.
 pub(crate) fn register(methods: &mut Methods, gate: &Gate) {
     methods.unary(&ECHO, |request: Request<Vec<u8>>| async {
         Ok(Response::new(request.into_inner()))

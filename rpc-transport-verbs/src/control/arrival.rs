@@ -1,5 +1,5 @@
-//! A client on its way in: one socket from its first byte until it is a connection, or has been told
-//! why not.
+//! A client's handshake: one socket from its first byte until it is a connection or has been sent
+//! the reason why it was rejected.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -17,36 +17,36 @@ use crate::handshake::Offer;
 use crate::handshake::server::{self, Request, ServerHandshake};
 use crate::mailbox::{LineEnd, LineKey, Mailbox, Notice};
 
-/// A client on its way in.
+/// A client in its handshake.
 pub(super) struct Arrival {
     pub(super) stream: Arc<TcpStream>,
     peer: SocketAddr,
     pub(super) listener: Token,
     door: Arc<Door>,
     machine: ServerHandshake,
-    /// Written, but not yet taken by the socket.
+    /// Bytes that the socket has not accepted yet.
     outgoing: Vec<u8>,
     stage: Stage,
 }
 
 enum Stage {
-    /// Its hello has not come.
+    /// Waits for the client's hello.
     Arriving,
-    /// Its queue pair is being made, on another thread.
+    /// Another thread creates the queue pair.
     Preparing,
-    /// Its queue pair is prepared, and the poller knows of it.
+    /// The queue pair is connected, and the poller knows the connection.
     Prepared(LineKey, Mailbox, Box<Pulse>),
-    /// It was refused; the socket stays until it has read why.
+    /// The client was rejected. The socket stays open until the client has read the reason.
     Leaving,
 }
 
-/// What is to become of a source after it has been looked at.
+/// What to do with an arrival after handling an event.
 pub(super) enum Next {
     Stay,
     Close,
-    /// Its queue pair is to be made: for this port, towards what the client offers.
+    /// Create the queue pair: through this port, for the endpoints that the client offers.
     Prepare(Port, Offer, Admitted),
-    /// The handshake is complete. What the client sent behind it is the line's.
+    /// The handshake is complete. The bytes that the client sent after it belong to the line.
     Line(Line, Vec<u8>),
 }
 
@@ -68,17 +68,17 @@ impl Arrival {
         }
     }
 
-    /// Whether the socket is to be looked at when it can be written to.
+    /// Returns true if the socket has to be watched for writability.
     pub(super) fn is_writing(&self) -> bool {
         !self.outgoing.is_empty()
     }
 
-    /// Whether it was let in, and has only to say that it is ready.
+    /// Returns true if the client was welcomed and only has to send `Ready`.
     pub(super) fn is_welcomed(&self) -> bool {
         matches!(self.stage, Stage::Prepared(..))
     }
 
-    /// Whether it has been told why not already.
+    /// Returns true if the client was already rejected.
     pub(super) fn is_leaving(&self) -> bool {
         matches!(self.stage, Stage::Leaving)
     }
@@ -94,8 +94,8 @@ impl Arrival {
                 self.refuse("the socket was closed in the middle of the handshake");
                 Next::Close
             }
-            // Read on, so that its last bytes do not turn our closing into a reset, which would
-            // take the refusal away from it.
+            // Continue to read: if bytes were left unread, closing the socket would send a reset,
+            // and the client would lose the reason.
             Ok(_) if matches!(self.stage, Stage::Leaving) => Next::Stay,
             Ok(len) => match self.machine.handle(&bytes[..len]) {
                 Ok(None) => Next::Stay,
@@ -124,10 +124,10 @@ impl Arrival {
         Next::Prepare(port.clone(), offer, admitted)
     }
 
-    /// Its queue pair has been made, or why not.
+    /// Handles the result of creating the queue pair.
     pub(super) fn prepared(&mut self, prepared: Prepared) -> Next {
         if !matches!(self.stage, Stage::Preparing) {
-            // It was refused meanwhile.
+            // The client was rejected in the meantime.
             prepared.forget();
             return Next::Stay;
         }
@@ -151,7 +151,7 @@ impl Arrival {
                 }
             }
             Err(error) => {
-                // The poller has been told of it.
+                // The poller already knows the connection.
                 let _ = mailbox.put(Notice::Ended(key, LineEnd::Gone));
                 self.refuse(&format!("the server's welcome: {error}"))
             }
@@ -167,12 +167,12 @@ impl Arrival {
                 Next::Line(Line::new(stream, key, mailbox, *pulse), rest)
             }
             Stage::Preparing => self.refuse("it did not wait for the answer to its hello"),
-            // The machine lets no `Ready` through before the hello.
+            // The state machine accepts no `Ready` before the hello.
             Stage::Arriving | Stage::Leaving => Next::Close,
         }
     }
 
-    /// Says why, and lets the socket end by itself so that the client can read it.
+    /// Sends the reason and keeps the socket open, so the client can read the reason.
     pub(super) fn refuse(&mut self, reason: &str) -> Next {
         tracing::info!(peer = %self.peer, reason, "a client was not let in");
         if let Stage::Prepared(key, mailbox, _) = std::mem::replace(&mut self.stage, Stage::Leaving)
@@ -186,7 +186,8 @@ impl Arrival {
         }
     }
 
-    /// Writes what the socket takes. When a refusal is out, the writing half is closed.
+    /// Writes as much as the socket accepts. Shuts down the write half once a rejection is sent
+    /// completely.
     fn write(&mut self) -> io::Result<()> {
         while !self.outgoing.is_empty() {
             match (&*self.stream).write(&self.outgoing) {

@@ -1,5 +1,5 @@
-//! A TCP connection after its handshake: its end says that the peer's process has ended, and a
-//! keepalive that it stands still.
+//! A TCP connection after its handshake. Its end means that the peer's process has ended; an
+//! unanswered keepalive means that the process is stopped.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -10,13 +10,13 @@ use super::is_transient;
 use super::pulse::{ACK, Beat, ENQ, Pulse};
 use crate::mailbox::{LineEnd, LineKey, Mailbox, Notice};
 
-/// Bytes that are read at a time: a peer that keeps the rules has two under way at most.
+/// Maximum number of bytes read at a time. A peer that follows the rules has at most two in flight.
 const READ_LEN: usize = 16;
 
 /// A TCP connection after its handshake.
 #[derive(Debug)]
 pub(crate) struct Line {
-    /// Shared with the poller, which ends it by shutting it down.
+    /// Shared with the poller, which shuts it down to end the connection.
     pub(super) stream: Arc<TcpStream>,
     key: LineKey,
     mailbox: Mailbox,
@@ -24,7 +24,8 @@ pub(crate) struct Line {
 }
 
 impl Line {
-    /// `key` is its name in notices; `mailbox` is that of who is told of its end.
+    /// Creates a line. `key` identifies it in notices. `mailbox` is the mailbox to notify of its
+    /// end.
     pub(crate) fn new(
         stream: Arc<TcpStream>,
         key: LineKey,
@@ -39,36 +40,36 @@ impl Line {
         }
     }
 
-    /// It is watched from now on.
+    /// Called when the control thread starts watching the line.
     pub(super) fn begin(&mut self) {
         if self.pulse.begins() {
             self.ask();
         }
     }
 
-    /// The time until its next [`beat`](Self::beat), if there is one.
+    /// Returns the time until the next [`beat`](Self::beat), if there is one.
     pub(super) fn interval(&self) -> Option<Duration> {
         self.pulse.interval()
     }
 
-    /// Reads what has come; how the line has ended, if it has.
+    /// Reads from the socket. Returns how the line ended, if it has ended.
     pub(super) fn look(&mut self) -> Option<LineEnd> {
         let mut bytes = [0; READ_LEN];
         match (&*self.stream).read(&mut bytes) {
             Ok(0) => Some(LineEnd::Gone),
             Ok(len) => self.hear(&bytes[..len]),
             Err(error) if is_transient(&error) => None,
-            // A reset, or the end of the kernel's patience.
+            // The connection was reset, or the kernel gave it up.
             Err(_) => Some(LineEnd::Gone),
         }
     }
 
-    /// Takes bytes that have been read.
+    /// Handles bytes that were read from the socket.
     pub(super) fn hear(&mut self, bytes: &[u8]) -> Option<LineEnd> {
         match self.pulse.hear(bytes, Instant::now()) {
             Ok(true) => {
-                // A peer that asks and does not read has no answer to expect: what it leaves no
-                // room for is not kept for it.
+                // Ignore a full socket: a peer that sends ENQs without reading cannot expect an
+                // ACK, so no ACK is buffered for it.
                 let _ = self.write(ACK);
                 None
             }
@@ -77,9 +78,9 @@ impl Line {
         }
     }
 
-    /// An interval has passed; how the line has ended, if it has.
+    /// Handles the end of an interval. Returns how the line ended, if it has ended.
     pub(super) fn beat(&mut self) -> Option<LineEnd> {
-        // What came while this thread was busy, or the whole process stood still.
+        // Read what arrived while this thread was busy or the whole process was stopped.
         if let Some(end) = self.look() {
             return Some(end);
         }
@@ -93,12 +94,12 @@ impl Line {
         }
     }
 
-    /// Tells the poller that the handshake is complete; `false` if there is no poller any more.
+    /// Tells the poller that the handshake is complete. Returns false if the poller is gone.
     pub(super) fn report_ready(&self) -> bool {
         self.mailbox.put(Notice::Ready(self.key)).is_ok()
     }
 
-    /// Tells the poller how it has ended.
+    /// Tells the poller how the line ended.
     pub(super) fn report(&self, end: LineEnd) {
         let _ = self.mailbox.put(Notice::Ended(self.key, end));
     }
@@ -109,7 +110,8 @@ impl Line {
         }
     }
 
-    /// One byte, now or not at all. An error that is the line's end shows when it is read, too.
+    /// Writes one byte if the socket accepts it. If the line has ended, the next read reports the
+    /// error.
     fn write(&self, byte: u8) -> io::Result<()> {
         (&*self.stream).write(&[byte]).map(drop)
     }
@@ -122,10 +124,10 @@ mod tests {
     use super::*;
     use crate::mailbox::mailbox;
 
-    /// However much it asks: nothing blocks, and nothing is kept for it.
+    /// However many ENQs a peer sends, nothing blocks and nothing is buffered for it.
     #[test]
     fn a_peer_that_asks_and_never_reads_holds_up_nobody() {
-        // Little room, so that it is soon full: each byte is a system call.
+        // Small buffers fill quickly; each byte takes a system call.
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         rustix::net::sockopt::set_socket_recv_buffer_size(&listener, 4096).unwrap();
         let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -135,7 +137,7 @@ mod tests {
         let pulse = Pulse::of_client(true, None, Instant::now());
         let (mailbox, _inbox) = mailbox(crate::alarm::Alarm::new().unwrap());
         let mut line = Line::new(Arc::new(stream), LineKey::next(), mailbox, pulse);
-        // Until the socket takes no more, and well beyond.
+        // Fill the socket, then send many more ENQs.
         while line.write(ACK).is_ok() {}
         for _ in 0..1000 {
             assert_eq!(line.hear(&[ENQ]), None);

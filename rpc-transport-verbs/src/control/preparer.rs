@@ -1,8 +1,7 @@
-//! The threads that make queue pairs for clients.
+//! The threads that create queue pairs for clients.
 //!
-//! A device may take its time over it: towards an address that nobody answers, a kernel takes about a
-//! second. On the control thread, nobody's handshake would go on meanwhile, and no keepalive be
-//! answered.
+//! A device may be slow to connect one: for an address that does not answer, a kernel takes about a
+//! second. On the control thread, that would stop all other handshakes and keepalives.
 
 use std::io;
 use std::net::TcpStream;
@@ -17,10 +16,11 @@ use crate::accept::{Invited, Port};
 use crate::handshake::Offer;
 use crate::mailbox::{LineEnd, LineKey, Notice};
 
-/// So many clients may be waited for at a time before the others have to wait, too.
+/// Number of threads: this many slow clients can be handled at a time before other clients have to
+/// wait.
 const PREPARERS: usize = 4;
 
-/// A client whose queue pair is to be made.
+/// A client that needs a queue pair.
 pub(super) struct Job {
     pub(super) token: Token,
     pub(super) port: Port,
@@ -29,15 +29,16 @@ pub(super) struct Job {
     pub(super) stream: Arc<TcpStream>,
 }
 
-/// What became of it.
+/// The result of a job.
 pub(super) struct Prepared {
     pub(super) key: LineKey,
-    /// Or what the client is to be told.
+    /// The prepared connection, or the reason to send to the client.
     pub(super) outcome: Result<Invited, String>,
 }
 
 impl Prepared {
-    /// Nobody waits for it any more: the poller, which has been told of it, is told that.
+    /// Discards the result because its arrival is gone. The poller already knows the connection, so
+    /// it is notified of the end.
     pub(super) fn forget(self) {
         if let Ok(invited) = self.outcome {
             let _ = invited.mailbox.put(Notice::Ended(self.key, LineEnd::Gone));
@@ -45,9 +46,9 @@ impl Prepared {
     }
 }
 
-/// Starts the threads; what they have prepared goes to `control` as a command.
+/// Starts the threads, which send their results to `control` as commands.
 pub(super) fn start(control: &Control) -> io::Result<Sender<Job>> {
-    // Each of the arrivals has one at most.
+    // Never full: each arrival has at most one job.
     let (sender, jobs) = bounded(MAX_HANDSHAKES);
     for _ in 0..PREPARERS {
         let (jobs, control) = (jobs.clone(), control.clone());
@@ -60,7 +61,7 @@ pub(super) fn start(control: &Control) -> io::Result<Sender<Job>> {
 
 fn run(jobs: &Receiver<Job>, control: &Control) {
     for job in jobs {
-        // The arrival is gone, and with it all other owners of its socket.
+        // Skip a job whose arrival is gone: this is the only reference to its socket.
         if Arc::strong_count(&job.stream) == 1 {
             continue;
         }
@@ -69,7 +70,7 @@ fn run(jobs: &Receiver<Job>, control: &Control) {
             .port
             .prepare(&job.offer, job.admitted, job.stream, key)
             .map_err(|error| error.to_string());
-        // If the control thread is gone, so is everything that could be told.
+        // Without the control thread there is nothing to notify.
         let _ = control.command(Command::Prepared(token, Prepared { key, outcome }));
     }
 }

@@ -1,52 +1,52 @@
-//! The keepalive of one line, without its socket and its clock: what may come, and when to ask.
+//! The keepalive state machine of one line, without its socket and clock: which bytes may arrive,
+//! and when to send an ENQ.
 //!
-//! The bytes, and who may send which when, are drawn in `proto/handshake.proto`. Each is a frame by
-//! itself, which a socket takes whole or not at all, so that nothing is ever kept to be written
-//! later.
+//! `proto/handshake.proto` draws the bytes and says which side may send which byte when. A byte is
+//! a frame by itself, which a socket accepts whole or not at all, so no byte has to be buffered.
 
 use std::time::{Duration, Instant};
 
 use rpc_core::limits::Keepalive;
 
-/// ASCII's enquiry: "are you there?"
+/// ASCII enquiry: "are you there?"
 pub(crate) const ENQ: u8 = 0x05;
-/// ASCII's acknowledge: the answer.
+/// ASCII acknowledge: the response to an ENQ.
 pub(crate) const ACK: u8 = 0x06;
 
-/// What is known of a peer from its line.
+/// The keepalive state of a line.
 #[derive(Debug)]
 pub(crate) struct Pulse {
-    /// Both sides have said that they know the keepalive.
+    /// True if both sides support keepalives.
     is_agreed: bool,
-    /// What this side's intents say.
+    /// The keepalive settings in this side's intents.
     keepalive: Option<Keepalive>,
-    /// An ENQ is under way, and its ACK may come.
+    /// True if an ENQ is in flight, so an ACK may arrive.
     is_asked: bool,
-    /// The peer can answer: it has sent something, or is a server, which can as soon as it has let
-    /// a client in.
+    /// True if the peer can answer: it has sent something, or it is a server, which can answer as
+    /// soon as it has admitted a client.
     can_answer: bool,
-    /// Intervals that have passed since an ENQ, without a byte.
+    /// Number of intervals since the ENQ in which no byte arrived.
     missed: u32,
     heard: Instant,
 }
 
-/// A byte came that is no keepalive, or not at its time.
+/// A byte arrived that is not a keepalive, or not a valid one in this state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OutOfPlace;
 
-/// What an interval's end asks for.
+/// What to do at the end of an interval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Beat {
-    /// Nothing.
+    /// Do nothing.
     Wait,
-    /// An ENQ; [`Pulse::asked`] is told when it is under way.
+    /// Send an ENQ, and call [`Pulse::asked`] when it is sent.
     Ask,
-    /// To give the peer up, which has said nothing for this long.
+    /// Close the connection: the peer has been silent for this long.
     Silent(Duration),
 }
 
 impl Pulse {
-    /// Of a line to a server, which can answer already.
+    /// Creates the state of a line to a server, which can already answer.
     pub(crate) fn of_server(is_agreed: bool, keepalive: Option<Keepalive>, now: Instant) -> Self {
         Self {
             is_agreed,
@@ -58,7 +58,7 @@ impl Pulse {
         }
     }
 
-    /// Of a line to a client, whose poller may take it in only later.
+    /// Creates the state of a line to a client, which may not be able to answer yet.
     pub(crate) fn of_client(is_agreed: bool, keepalive: Option<Keepalive>, now: Instant) -> Self {
         Self {
             can_answer: false,
@@ -66,21 +66,22 @@ impl Pulse {
         }
     }
 
-    /// Whether to ask at once, whatever the intents say: a server waits for that.
+    /// Returns true if an ENQ has to be sent at once, even without a keepalive in the intents: the
+    /// server waits for it.
     pub(crate) fn begins(&self) -> bool {
         self.is_agreed && self.can_answer
     }
 
-    /// The time between two calls of [`beat`](Self::beat), if there are to be any.
+    /// Returns the time between two calls of [`beat`](Self::beat), if it is to be called.
     pub(crate) fn interval(&self) -> Option<Duration> {
         let keepalive = self.keepalive.filter(|_| self.is_agreed)?;
         Some(keepalive.every)
     }
 
-    /// Takes what the socket gave; whether to answer with an ACK.
+    /// Handles bytes read from the socket. Returns true if an ACK has to be sent.
     ///
-    /// A peer has one ENQ under way at most, so that whatever it does, little lies unread in either
-    /// direction.
+    /// A peer may have at most one ENQ in flight. Thus, whatever it sends, few bytes are unread in
+    /// either direction.
     pub(crate) fn hear(&mut self, bytes: &[u8], now: Instant) -> Result<bool, OutOfPlace> {
         let mut answer = false;
         for &byte in bytes {
@@ -96,15 +97,16 @@ impl Pulse {
         Ok(answer)
     }
 
-    /// An ENQ is under way.
+    /// Records that an ENQ was sent.
     pub(crate) fn asked(&mut self) {
         self.is_asked = true;
     }
 
-    /// An interval has ended, and what had come until then was heard.
+    /// Handles the end of an interval, after all bytes that arrived in the interval were handled.
     ///
-    /// Intervals are counted, however long they were: if this process stood still, that was one, and
-    /// an answer that came meanwhile has been heard before it is counted.
+    /// Intervals are counted regardless of their length: if this process was stopped, that counts
+    /// as one interval, and a response that arrived in the meantime is handled before the interval
+    /// is counted.
     pub(crate) fn beat(&mut self, now: Instant) -> Beat {
         let Some(keepalive) = self.keepalive.filter(|_| self.is_agreed && self.can_answer) else {
             return Beat::Wait;
@@ -164,7 +166,7 @@ mod tests {
         assert_eq!(pulse.beat(now), Beat::Ask);
     }
 
-    /// An hour in which this process was stopped is one interval.
+    /// An hour in which this process was stopped counts as one interval.
     #[test]
     fn a_process_that_was_stopped_itself_gives_nobody_up() {
         let start = Instant::now();
@@ -214,8 +216,8 @@ mod tests {
     }
 
     proptest! {
-        /// Two sides with any intents, whose bytes take their time: neither finds the other out of
-        /// place, and none is given up that answers within an interval.
+        /// Two sides with any intents and with delayed bytes: neither side rejects a byte of the
+        /// other, and neither gives up a peer that answers within an interval.
         #[test]
         fn two_sides_that_keep_the_rules_never_end_the_line(
             intents in any::<[bool; 2]>(),
@@ -232,7 +234,7 @@ mod tests {
             for (side, action) in steps {
                 let (me, other) = (usize::from(side), usize::from(!side));
                 if action == 0 {
-                    // Its interval ends, and the peer has read and answered all by then.
+                    // The interval ends, and the peer has read and answered everything by then.
                     for (at, from) in [(other, me), (me, other), (other, me)] {
                         let bytes: Vec<_> = to[at].drain(..).collect();
                         for byte in bytes {

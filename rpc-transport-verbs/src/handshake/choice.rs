@@ -1,36 +1,37 @@
-//! Which device a connection goes over: the first in the server's order that the client has too, and
-//! that reaches it.
+//! Chooses the device of a connection: the first in the server's order that the client also has and
+//! that reaches the client.
 
 use super::Endpoint;
 use super::endpoint::{INFINIBAND, ROCE, SOFT};
 
-/// One way to reach a side, as far as choosing needs it.
+/// A device of one side, with the properties that the choice depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Way<'a> {
     /// The kind of device.
     pub(crate) kind: &'a str,
-    /// Its name on its host, for sentences.
+    /// Its name on its host, for messages.
     pub(crate) device: &'a str,
     /// The port's address.
     pub(crate) gid: [u8; 16],
 }
 
-/// Why a device of this side is of no use to a client.
+/// Why a device of this side cannot serve a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Unfit {
-    /// The client has none of its kind.
+    /// The client has no device of this kind.
     #[error("the client has none of its kind")]
     NotOffered,
-    /// The client has one that it cannot reach.
+    /// The client has a device of this kind, but the two cannot reach each other.
     #[error("{obstacle}")]
     Unreachable {
-        /// What is between the two.
+        /// Why they cannot.
         obstacle: &'static str,
     },
 }
 
-/// Which of a client's endpoints a device of this side may meet: those, in the client's order, that are
-/// of its kind and whose addresses do not rule it out. At least one, or why there is none.
+/// Returns the indexes of the client's endpoints that a device of this side may connect to: those
+/// of its kind that their addresses do not rule out, in the client's order. There is at least one;
+/// otherwise the error says why there is none.
 pub(crate) fn meet(local: Way<'_>, client: &[Endpoint]) -> Result<Vec<usize>, Unfit> {
     let mut unfit = Unfit::NotOffered;
     let mut fit = Vec::new();
@@ -46,8 +47,8 @@ pub(crate) fn meet(local: Way<'_>, client: &[Endpoint]) -> Result<Vec<usize>, Un
     if fit.is_empty() { Err(unfit) } else { Ok(fit) }
 }
 
-/// What keeps two devices of one kind from reaching each other, as far as their addresses say it.
-/// What they do not say is found out when the queue pairs are connected.
+/// Returns why two devices of one kind cannot reach each other, if their addresses show it. Other
+/// obstacles are detected when the queue pairs are connected.
 fn obstacle(local: Way<'_>, remote: Way<'_>) -> Option<&'static str> {
     match local.kind {
         SOFT if soft_place(&local.gid) != soft_place(&remote.gid) => Some(
@@ -63,23 +64,24 @@ fn obstacle(local: Way<'_>, remote: Way<'_>) -> Option<&'static str> {
     }
 }
 
-/// The bytes of a GID that name an InfiniBand subnet.
+/// Length of the subnet prefix of an InfiniBand GID.
 const SUBNET_LEN: usize = 8;
 
-/// The first bytes of a soft GID, which name the host and the namespaces: two processes that can
-/// reach each other have them in common. The process's own follow.
+/// Length of the prefix of a soft GID that identifies the host and the namespaces. Two processes
+/// that can reach each other have the same prefix. The bytes that identify the process follow.
 const SOFT_PLACE_LEN: usize = 6;
 
 fn soft_place(gid: &[u8; 16]) -> &[u8] {
     &gid[..SOFT_PLACE_LEN]
 }
 
-/// Whether a GID is an IPv4 address: RoCE has these in IPv6's notation, `::ffff:192.0.2.1`.
+/// Returns true if a GID contains an IPv4 address. RoCE represents it as an IPv4-mapped IPv6
+/// address, `::ffff:192.0.2.1`.
 fn is_ipv4(gid: &[u8; 16]) -> bool {
     std::net::Ipv6Addr::from(*gid).to_ipv4_mapped().is_some()
 }
 
-/// The devices of one side, for a sentence: "rxe0 (roce), soft".
+/// Formats the devices of one side for a message: "rxe0 (roce), soft".
 pub(crate) fn list<'a>(ways: impl Iterator<Item = Way<'a>>) -> String {
     let names: Vec<_> = ways
         .map(|way| match way.kind == way.device {
@@ -110,7 +112,7 @@ mod tests {
 
     const V4: &str = "::ffff:192.0.2.1";
     const V6: &str = "2001:db8::1";
-    /// Soft GIDs of two processes of one host.
+    /// Soft GIDs of two processes on one host.
     const HERE: [&str; 2] = ["fe80:7662:6c6e:1::17", "fe80:7662:6c6e:2::18"];
 
     #[test]

@@ -1,10 +1,10 @@
-//! The client's side: its messages, and what may come back.
+//! The client's side of the handshake: its messages, and the server's possible responses.
 
 use super::frame::{self, Inbound};
 use super::messages::{self, handshake::Body};
 use super::{HandshakeError, Offer, Welcome};
 
-/// The client's first message.
+/// Encodes the client's first message.
 pub(crate) fn hello(offer: Offer) -> Result<Vec<u8>, HandshakeError> {
     frame::emit(Body::ClientHello(messages::ClientHello {
         endpoints: offer.endpoints.into_iter().map(Into::into).collect(),
@@ -14,28 +14,28 @@ pub(crate) fn hello(offer: Offer) -> Result<Vec<u8>, HandshakeError> {
     }))
 }
 
-/// The client's last message.
+/// Encodes the client's last message.
 pub(crate) fn ready() -> Result<Vec<u8>, HandshakeError> {
     frame::emit(Body::Ready(messages::Ready {}))
 }
 
-/// What the server said.
+/// The server's response.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
-    /// Come in.
+    /// The client is admitted.
     Welcome(Welcome),
-    /// Stay out, with the server's sentence.
+    /// The client is rejected, with the server's reason.
     Refused(String),
 }
 
-/// The wait for the server's answer.
+/// Parses the server's response.
 #[derive(Debug, Default)]
 pub(crate) struct ClientHandshake {
     inbound: Inbound,
 }
 
 impl ClientHandshake {
-    /// Takes what the socket gave; says what the server answered, once it is whole.
+    /// Handles bytes read from the socket. Returns the server's response once it is complete.
     pub(crate) fn handle(&mut self, bytes: &[u8]) -> Result<Option<Answer>, HandshakeError> {
         self.inbound.feed(bytes);
         let answer = match self.inbound.next()? {

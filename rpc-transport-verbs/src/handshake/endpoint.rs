@@ -1,55 +1,55 @@
-//! Where a side can be reached, checked.
+//! Endpoints and hellos, validated.
 
 use super::choice::Way;
 use super::{HandshakeError, messages};
 
-/// The software device: two of one host reach each other.
+/// The software device. It reaches processes on the same host.
 pub(crate) const SOFT: &str = "soft";
 
 /// RDMA over Ethernet.
 pub(crate) const ROCE: &str = "roce";
 
-/// RDMA over Ethernet, in packets of the first version, which those of the second do not understand.
+/// RDMA over Ethernet, version 1. Its packets are incompatible with version 2.
 pub(crate) const ROCE_V1: &str = "roce-v1";
 
 /// RDMA over an InfiniBand subnet.
 pub(crate) const INFINIBAND: &str = "infiniband";
 
-/// The most an [`Endpoint`] number may be: queue-pair numbers and packet sequence numbers have 24
-/// bits.
+/// The largest queue pair number and packet sequence number, which have 24 bits.
 const MAX_24_BITS: u32 = 0x00ff_ffff;
 
-/// The shortest frame that is worth a connection: the core's header and a little beside it. A peer
-/// that takes less is refused rather than served with calls that all fail.
+/// The shortest frame limit that a peer may have: the core's header and a few bytes. A peer with a
+/// lower limit is rejected, because all its calls would fail.
 const MIN_FRAME_LEN: u32 = 64;
 
-/// Devices that a side may offer: each may be tried, which takes time.
+/// Maximum number of devices that a side may offer. Each of them may be tried, which takes time.
 const MAX_ENDPOINTS: usize = 8;
 
-/// The longest name of a device that is repeated in messages.
+/// Maximum length of a device's name or kind, which messages repeat.
 const MAX_NAME_LEN: usize = 64;
 
-/// One way to reach a side: a device, and the queue pair that waits on it.
+/// An endpoint of one side: a device, and the queue pair on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Endpoint {
-    /// [`SOFT`], [`ROCE`] or [`INFINIBAND`]; another one is no error, but met by nobody.
+    /// [`SOFT`], [`ROCE`], [`ROCE_V1`] or [`INFINIBAND`]. Another kind is valid, but no device can
+    /// connect to it.
     pub(crate) kind: String,
     /// The device's name on its host.
     pub(crate) device: String,
     /// The port's address.
     pub(crate) gid: [u8; 16],
-    /// In bytes, a power of two from 256 to 4096.
+    /// In bytes: a power of two from 256 to 4096.
     pub(crate) mtu: u32,
-    /// 24 bits.
+    /// The queue pair's number. 24 bits.
     pub(crate) qp_number: u32,
-    /// 24 bits.
+    /// The queue pair's initial packet sequence number. 24 bits.
     pub(crate) psn: u32,
-    /// The port's local identifier on an InfiniBand subnet; 0 where there is none.
+    /// The port's LID on an InfiniBand subnet; 0 otherwise.
     pub(crate) lid: u16,
 }
 
 impl Endpoint {
-    /// What a choice among endpoints looks at.
+    /// Returns the properties that the choice of a device depends on.
     pub(crate) fn way(&self) -> Way<'_> {
         Way {
             kind: &self.kind,
@@ -98,13 +98,13 @@ impl TryFrom<messages::Endpoint> for Endpoint {
                 let len = format!("{} bytes long", value.len());
                 return field(name, len, "1 to 64 bytes are taken");
             }
-            // It is repeated in logs and sentences.
+            // The value appears in logs and messages.
             if !value.bytes().all(|byte| byte.is_ascii_graphic()) {
                 let value = value.escape_default().to_string();
                 return field(name, value, "letters, digits and signs of ASCII are taken");
             }
         }
-        // A local identifier is how a port of an InfiniBand subnet is reached, and no other.
+        // Only ports of an InfiniBand subnet are addressed by LID.
         if sent.kind != INFINIBAND && lid != 0 {
             return field("lid", lid.to_string(), "only InfiniBand ports have one");
         }
@@ -120,21 +120,21 @@ impl TryFrom<messages::Endpoint> for Endpoint {
     }
 }
 
-/// What a client says of itself: how it is reached, what it can take, and its core's part.
+/// A client's hello: its endpoints, its limits and the core's session data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Offer {
-    /// One for each of its devices, in its order.
+    /// One endpoint for each of the client's devices, in the client's order.
     pub(crate) endpoints: Vec<Endpoint>,
-    /// The longest frame it can receive, in bytes.
+    /// The longest frame that the client can receive, in bytes.
     pub(crate) max_frame_len: u32,
     /// Opaque to the transport.
     pub(crate) session: Vec<u8>,
-    /// Whether it answers keepalives, and may send some.
+    /// True if the client answers keepalives and may send them.
     pub(crate) keepalive: bool,
 }
 
 impl Offer {
-    /// Checks what a peer sent.
+    /// Validates a client's message.
     pub(crate) fn check(sent: messages::ClientHello) -> Result<Self, HandshakeError> {
         let messages::ClientHello {
             endpoints,
@@ -162,23 +162,23 @@ impl Offer {
     }
 }
 
-/// What a server answers with: the endpoint that it chose, what it can take, and its core's part.
+/// A server's response: the endpoint that it chose, its limits and the core's session data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Welcome {
-    /// Where its queue pair waits.
+    /// The endpoint of the server's queue pair.
     pub(crate) endpoint: Endpoint,
-    /// For which of the client's endpoints, from 0.
+    /// The index, from 0, of the client's endpoint that the queue pair is connected to.
     pub(crate) client_endpoint: usize,
-    /// The longest frame it can receive, in bytes.
+    /// The longest frame that the server can receive, in bytes.
     pub(crate) max_frame_len: u32,
     /// Opaque to the transport.
     pub(crate) session: Vec<u8>,
-    /// Whether it answers keepalives, and may send some.
+    /// True if the server answers keepalives and may send them.
     pub(crate) keepalive: bool,
 }
 
 impl Welcome {
-    /// Checks what a server sent.
+    /// Validates a server's message.
     pub(crate) fn check(sent: messages::ServerHello) -> Result<Self, HandshakeError> {
         let Some(endpoint) = sent.endpoint else {
             return Err(HandshakeError::Field {
@@ -213,7 +213,7 @@ fn check_frame_len(max_frame_len: u32) -> Result<(), HandshakeError> {
 pub(crate) mod tests {
     use super::*;
 
-    /// A good endpoint, for tests that spoil one field.
+    /// Returns a valid endpoint, for tests that invalidate one field.
     pub(crate) fn sample() -> Endpoint {
         Endpoint {
             kind: "soft".to_owned(),

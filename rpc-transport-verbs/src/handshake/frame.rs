@@ -1,16 +1,16 @@
-//! Frames of the handshake: emitted to, and parsed from, bytes.
+//! Encodes and parses the frames of the handshake.
 
 use prost::Message;
 
 use super::messages::{Handshake, handshake::Body};
 use super::{HandshakeError, MAGIC, MAX_MESSAGE_LEN, VERSION};
 
-/// Magic, version, length. Stays as it is in every version.
+/// Length of the magic, the version and the length field. It is the same in every version.
 const PROLOGUE_LEN: usize = 10;
 
-/// A message as a frame, ready for the socket.
+/// Encodes a message as a frame.
 ///
-/// Fails only where this side's own message is too long.
+/// Fails only if the message is too long.
 pub(crate) fn emit(body: Body) -> Result<Vec<u8>, HandshakeError> {
     let message = Handshake { body: Some(body) };
     let len = message.encoded_len();
@@ -25,35 +25,35 @@ pub(crate) fn emit(body: Body) -> Result<Vec<u8>, HandshakeError> {
     Ok(bytes)
 }
 
-/// What the socket gave and no message was made of yet.
+/// Received bytes that have not been parsed yet.
 ///
-/// Holds at most one frame and what a single read brought behind it: a caller that feeds only when
-/// [`next`](Self::next) had nothing keeps it bounded.
+/// Holds at most one frame and the bytes of a single read after it, provided that the caller calls
+/// `feed` only after [`next`](Self::next) has returned `None`.
 #[derive(Debug, Default)]
 pub(crate) struct Inbound {
     bytes: Vec<u8>,
 }
 
 impl Inbound {
-    /// Appends what was read.
+    /// Appends received bytes.
     pub(crate) fn feed(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// Whether every byte has become part of a message.
+    /// Returns true if all bytes have been parsed.
     pub(crate) fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
 
-    /// The bytes of which no message was made.
+    /// Returns the bytes that have not been parsed.
     pub(crate) fn into_rest(self) -> Vec<u8> {
         self.bytes
     }
 
-    /// The next message, or `None` until more bytes have come.
+    /// Parses the next message. Returns `None` if more bytes are needed.
     ///
-    /// Refuses at the first byte that cannot belong to a frame, so that a peer of another kind is
-    /// told at once rather than waited for.
+    /// Fails at the first byte that cannot be part of a frame, so a peer that speaks another
+    /// protocol is rejected at once instead of timing out.
     pub(crate) fn next(&mut self) -> Result<Option<Body>, HandshakeError> {
         let seen = self.bytes.len().min(MAGIC.len());
         if self.bytes[..seen] != MAGIC[..seen] {
@@ -90,7 +90,7 @@ impl Inbound {
     }
 }
 
-/// The message's name, for errors.
+/// Returns the message's name, for errors.
 pub(crate) fn name(body: &Body) -> &'static str {
     match body {
         Body::ClientHello(_) => "a client's hello",
@@ -208,8 +208,8 @@ mod tests {
             }
         }
 
-        /// One byte of a good frame changed, its length word above all: a message, more bytes
-        /// wanted, or an error with a reason, but never a panic.
+        /// Changes one byte of a valid frame, for example in its length field: the result is a
+        /// message, a wait for more bytes, or an error with a message, but never a panic.
         #[test]
         fn a_frame_with_one_byte_changed_never_panics(
             session in prop::collection::vec(any::<u8>(), 0..256),

@@ -1,16 +1,17 @@
 //! The handshake as values and bytes, without sockets, clocks or devices.
 //!
-//! `proto/handshake.proto` draws the frames and the order of the messages; [`messages`] is what it
-//! generates. From the bytes up:
+//! `proto/handshake.proto` draws the frames and the order of the messages; [`messages`] is
+//! generated from it. From the bytes up:
 //!
-//! - [`frame`] cuts what a socket gave into frames, and refuses early what cannot become one;
-//! - [`Endpoint`] is the checked form of the message of that name: nothing a peer sent reaches a
-//!   queue pair unchecked;
-//! - [`choice`] says which device of both sides meet;
-//! - [`server::ServerHandshake`] and [`client::ClientHandshake`] say which message may come next,
-//!   and what it asked for.
+//! - [`frame`] splits the bytes of a socket into frames and rejects invalid ones as early as
+//!   possible;
+//! - [`Endpoint`] is the validated form of the message with that name: no value from a peer reaches
+//!   a queue pair without a check;
+//! - [`choice`] determines which devices of the two sides can connect;
+//! - [`server::ServerHandshake`] and [`client::ClientHandshake`] determine which message may come
+//!   next, and what it requests.
 //!
-//! Who reads the sockets: `control` for all servers of the process, `connect` for a client.
+//! The sockets are read by `control` for all servers of the process, and by `connect` for a client.
 
 pub(crate) mod choice;
 pub(crate) mod client;
@@ -22,67 +23,67 @@ pub(crate) use endpoint::{Endpoint, Offer, Welcome};
 
 use std::time::Duration;
 
-/// The message structs, generated from `proto/handshake.proto` and committed: building needs no
-/// build script, and a test compares.
+/// The message structs, generated from `proto/handshake.proto`. They are committed so that no build
+/// script is needed; a test checks that they are up to date.
 #[allow(unreachable_pub)]
 pub(crate) mod messages {
     include!("verbline.handshake.v1.rs");
 }
 
-/// The first bytes of every frame. Not the name of a version: that follows.
+/// The first bytes of every frame. They are the same in every version; the version follows them.
 pub(crate) const MAGIC: [u8; 4] = *b"VBLN";
 
-/// The version of the protocol, handshake and frames together, that this build speaks.
+/// The protocol version of this build. It covers both the handshake and the frames.
 pub(crate) const VERSION: u16 = 1;
 
-/// The most that one message may measure, in bytes. A hello holds a few endpoints of about 50 bytes
-/// and the core's table of methods, for which this leaves room for about a thousand names.
+/// Maximum length of a message in bytes. A hello contains a few endpoints of about 50 bytes and the
+/// core's method table; this leaves room for about a thousand method names.
 pub(crate) const MAX_MESSAGE_LEN: usize = 64 * 1024;
 
-/// How long a server waits for the whole handshake. Between two live processes it takes a few
-/// network round trips and two queue-pair set-ups, of about a millisecond each.
+/// Time limit of the whole handshake on the server. Between two running processes it takes a few
+/// network round trips and two queue pair setups of about a millisecond each.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Why a handshake ended: what came, in terms of what was wanted.
+/// Why a handshake failed: what was received, compared with what was expected.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum HandshakeError {
-    /// The first bytes are not ours.
+    /// The first bytes are not Verbline's magic.
     #[error("it began with {}, not with a Verbline handshake", .got.escape_ascii())]
     Magic {
-        /// What came in the magic's place, as far as it had come.
+        /// The received bytes at the position of the magic, possibly incomplete.
         got: Vec<u8>,
     },
     /// The other side speaks another version.
     #[error("it speaks version {remote} of the protocol, this side speaks {VERSION}")]
     Version {
-        /// The other side's.
+        /// The other side's version.
         remote: u16,
     },
-    /// The length word promises more than is taken.
+    /// The message is longer than allowed.
     #[error("it announced a message of {len} bytes; at most {MAX_MESSAGE_LEN} are taken")]
     TooLong {
-        /// As announced, or as it would have to be.
+        /// The announced length, or the length of this side's own message.
         len: usize,
     },
-    /// The bytes are no message.
+    /// The bytes cannot be decoded as a message.
     #[error("its message cannot be decoded: {0}")]
     Undecodable(#[from] prost::DecodeError),
-    /// A message came that has no place here.
+    /// A message arrived that is not allowed in this state.
     #[error("it sent {got} where {wanted} was expected")]
     Unexpected {
-        /// What would have been right.
+        /// The expected message.
         wanted: &'static str,
-        /// What came.
+        /// The received message.
         got: &'static str,
     },
-    /// A field's value cannot be.
+    /// A field has an invalid value.
     #[error("its {field} is {value}, which cannot be: {why}")]
     Field {
-        /// Its name in the `.proto`.
+        /// The field's name in the `.proto` file.
         field: &'static str,
-        /// What was sent.
+        /// The received value.
         value: String,
-        /// What it should have been.
+        /// The constraint that it violates.
         why: &'static str,
     },
 }

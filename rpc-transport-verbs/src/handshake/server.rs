@@ -1,19 +1,19 @@
-//! The server's side: which message may come next.
+//! The server's side of the handshake: which message may come next.
 
 use super::frame::{self, Inbound};
 use super::messages::{self, handshake::Body};
 use super::{HandshakeError, Offer, Welcome};
 
-/// What a client asked for.
+/// A client's request.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Request {
-    /// To be let in. Answered by [`welcome`] or [`refuse`].
+    /// To be admitted. Answered with [`welcome`] or [`refuse`].
     Hello(Offer),
-    /// To be given to its poller: its queue pair can receive and send.
+    /// To be handed to its poller: the client's queue pair can receive and send.
     Ready,
 }
 
-/// One client, from its first byte until it is ready.
+/// The handshake of one client, from its first byte until it is ready.
 #[derive(Debug, Default)]
 pub(crate) struct ServerHandshake {
     inbound: Inbound,
@@ -22,7 +22,7 @@ pub(crate) struct ServerHandshake {
 }
 
 impl ServerHandshake {
-    /// Takes what the socket gave; says what it asks for, once it is whole.
+    /// Handles bytes read from the socket. Returns the request once it is complete.
     pub(crate) fn handle(&mut self, bytes: &[u8]) -> Result<Option<Request>, HandshakeError> {
         self.inbound.feed(bytes);
         let Some(body) = self.inbound.next()? else {
@@ -44,8 +44,8 @@ impl ServerHandshake {
                 });
             }
         };
-        // A client waits for the answer to its hello, so nothing comes behind it. What comes behind
-        // `Ready` is the line's.
+        // A client waits for the response to its hello, so nothing may follow the hello. Bytes
+        // after `Ready` belong to the line.
         if !self.ready && !self.inbound.is_empty() {
             return Err(HandshakeError::Unexpected {
                 wanted: "silence until the answer",
@@ -55,27 +55,27 @@ impl ServerHandshake {
         Ok(Some(request))
     }
 
-    /// The bytes that came behind the last message.
+    /// Returns the bytes that followed the last message.
     pub(crate) fn into_rest(self) -> Vec<u8> {
         self.inbound.into_rest()
     }
 }
 
-/// The answer that lets a client in.
+/// Encodes the response that admits a client.
 pub(crate) fn welcome(welcome: Welcome) -> Result<Vec<u8>, HandshakeError> {
     frame::emit(Body::ServerHello(messages::ServerHello {
         endpoint: Some(welcome.endpoint.into()),
         max_frame_len: welcome.max_frame_len,
         session: welcome.session,
-        // A place among a handful.
+        // Fits: the index is one of a few.
         client_endpoint: welcome.client_endpoint as u32,
         keepalive: welcome.keepalive,
     }))
 }
 
-/// The answer that does not; `reason` is one sentence for the client's user.
+/// Encodes the response that rejects a client. `reason` is one sentence for the client's user.
 pub(crate) fn refuse(reason: &str) -> Vec<u8> {
-    // Cut so that the frame always fits, whatever made the sentence long.
+    // Truncate the sentence so that the frame always fits.
     let mut end = reason.len().min(4096);
     while !reason.is_char_boundary(end) {
         end -= 1;
@@ -194,7 +194,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever bytes come in whatever pieces: a request, patience or a reason.
+        /// For any bytes in any pieces, the result is a request, a wait for more bytes or an error
+        /// with a message.
         #[test]
         fn a_server_survives_any_bytes(
             prefix in any::<bool>(),
@@ -202,7 +203,7 @@ mod tests {
         ) {
             let mut server = ServerHandshake::default();
             if prefix {
-                // Past the magic and the version, where the interesting code is.
+                // Start after the magic and the version, in the interesting part of the parser.
                 prop_assert!(server.handle(b"VBLN\x00\x01\x00\x00").unwrap().is_none());
             }
             for piece in &pieces {

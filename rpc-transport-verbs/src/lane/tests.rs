@@ -1,5 +1,5 @@
-//! Several lanes in one transport. Two of the software device cannot be told apart, so one of them
-//! passes for a device of another kind.
+//! Several lanes in one transport. Two software devices cannot be told apart, so one of them is
+//! opened as a device of another kind.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Barrier};
@@ -30,7 +30,7 @@ fn intents() -> Intents {
     }
 }
 
-/// A transport with a lane for each of these kinds, in this order.
+/// Opens a transport with a lane for each of these kinds, in this order.
 fn side_with(kinds: &[&'static str]) -> Side {
     let mut devices = kinds.iter().map(|&kind| {
         let link_layer = match kind {
@@ -66,7 +66,7 @@ impl Server {
         self.listener.local_addr().to_string()
     }
 
-    /// Connects a client; gives the client's id of the connection, and the server's.
+    /// Connects a client. Returns the client's id of the connection and the server's id.
     fn accept(&mut self, client: &mut Side) -> (ConnectionId, ConnectionId) {
         let before = self.side.accepted.len();
         let id = client.connect(&self.address()).connection;
@@ -77,7 +77,7 @@ impl Server {
     }
 }
 
-/// The kind of device that a connection goes over.
+/// Returns the kind of device that a connection uses.
 fn kind_of(side: &mut Side, connection: ConnectionId) -> &'static str {
     let lane = side.transport.lane(connection.index).expect("it has one");
     [SOFT, ROCE, INFINIBAND]
@@ -86,7 +86,7 @@ fn kind_of(side: &mut Side, connection: ConnectionId) -> &'static str {
         .expect("a lane is called as its kind")
 }
 
-/// Frames of all lengths to the other side and back, with a window under way.
+/// Sends frames of various lengths to the other side and back, with many frames in flight.
 fn exchange(
     server: &mut Side,
     at_server: ConnectionId,
@@ -149,7 +149,7 @@ fn the_first_device_in_the_servers_order_that_both_have_wins() {
         assert_eq!(kind_of(&mut server.side, at_server), taken, "{offered:?}");
         assert_eq!(kind_of(&mut client, at_client), taken, "{offered:?}");
         exchange(&mut server.side, at_server, &mut client, at_client);
-        // What was offered and not taken is given back.
+        // Queue pairs that were offered but not chosen are destroyed.
         for lane in client.transport.lanes() {
             let taken = usize::from(lane.device() == taken);
             assert_eq!(lane.queue_pairs.count(), taken as u32);
@@ -188,7 +188,7 @@ fn connections_of_all_lanes_live_side_by_side_under_dense_ids() {
         .collect();
     let indexes: HashSet<_> = clients.iter().map(|(_, (_, id))| id.index).collect();
     assert_eq!(indexes.len(), clients.len(), "two have one index");
-    // Three lanes take two bits, and no lane has more than two connections.
+    // Three lanes take two bits of the index, and no lane has more than two connections.
     assert!(indexes.iter().all(|&index| index < 8), "{indexes:?}");
     for _ in 0..3 {
         for (client, (at_client, at_server)) in &mut clients {
@@ -196,7 +196,7 @@ fn connections_of_all_lanes_live_side_by_side_under_dense_ids() {
         }
     }
     assert_eq!(server.side.transport.counters().receives, 3 * 5 * 24);
-    // An id of a lane that there is not names nothing.
+    // The id of a lane that does not exist refers to no connection.
     let nobody = ConnectionId {
         index: 3,
         generation: 0,
@@ -240,7 +240,7 @@ fn the_death_of_one_client_costs_the_other_lane_nothing() {
     let (at_client, at_server) = server.accept(&mut client);
     let environment = HashMap::from([
         ("SERVER", server.address()),
-        // Whatever device the tests are run on: this one is about lanes of soft.
+        // Always soft, whatever device the tests run on: this test is about lanes of soft.
         ("VERBLINE_DEVICE", SOFT.to_owned()),
     ]);
     let mut other = Other::start("lane::tests::other_connects_and_floods", &environment);
@@ -250,7 +250,7 @@ fn the_death_of_one_client_costs_the_other_lane_nothing() {
     });
     let dying = server.side.accepted[1].0;
     assert_eq!(kind_of(&mut server.side, dying), SOFT);
-    // With frames to it under way that hold slots.
+    // Frames in flight to the client hold slots.
     for number in 0..8 {
         server.side.send(dying, &frame(number, 3000)).unwrap();
     }
@@ -333,7 +333,8 @@ fn a_queue_pair_that_the_device_gives_up_loses_its_connection_and_no_other() {
     let (closed, reason) = &server.side.closed[0];
     assert_eq!(*closed, at_server);
     let said = reason.to_string();
-    // What the event means, and what the queue pair and the port said at that moment.
+    // The message contains what the event means and the state of the queue pair and the port at
+    // that time.
     assert!(said.contains("failed outside of any request"), "{said}");
     assert!(said.contains("now in RTS"), "{said}");
     assert!(said.contains("port active"), "{said}");
@@ -359,7 +360,7 @@ fn one_limits_holds_for_all_lanes_and_names_them() {
     );
 }
 
-/// A poller with two lanes goes into its own ports.
+/// A connection to a poller with two lanes goes to that poller's own port.
 #[test]
 fn the_ports_of_two_pollers_are_told_apart() {
     let (mut one, mut two) = (side_with(&[ROCE, SOFT]), side_with(&[ROCE, SOFT]));
@@ -403,7 +404,7 @@ fn lanes_share_the_memory_that_their_poller_may_register() {
     );
 }
 
-/// Arms until only something new can end a wait.
+/// Arms and polls until no earlier event is left that would end a wait.
 fn make_ready_to_sleep(side: &mut Side) {
     let nap = Duration::from_millis(20);
     loop {
@@ -420,7 +421,7 @@ fn make_ready_to_sleep(side: &mut Side) {
     assert_eq!(side.turn(), 0);
 }
 
-/// Only a lost wake-up makes it as long as the patience.
+/// Waits for a wakeup. Only a lost wakeup makes the wait reach the time limit.
 fn wait(side: &mut Side, what: &str) {
     let start = Instant::now();
     side.transport.wait(Some(PATIENCE));
@@ -466,7 +467,7 @@ fn a_notice_wakes_a_sleeper_whenever_it_comes() {
                 for _ in 0..round * 7919 % 3000 {
                     std::hint::spin_loop();
                 }
-                // Of a queue pair that is not there: it is heard, and nothing follows.
+                // A notice for a queue pair that does not exist: it is received and ignored.
                 let notice = Notice::LastReceiveTaken(QpNum(1));
                 mailboxes[round % 2].put(notice).unwrap();
             }

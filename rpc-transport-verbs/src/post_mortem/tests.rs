@@ -1,4 +1,4 @@
-//! What is known of a queue pair's end reaches every call that was in flight on it.
+//! The details of a queue pair's failure are reported to every call that was in flight on it.
 
 use std::cell::Cell;
 use std::error::Error;
@@ -48,7 +48,7 @@ impl Service for Silent {
     }
 }
 
-/// A transport whose device says, when it is told to, that the queue pair has failed.
+/// A transport whose device reports, on request, that the queue pair has failed.
 struct Breakable {
     transport: VerbsTransport,
     breaks: Rc<Cell<bool>>,
@@ -148,7 +148,7 @@ fn the_end_of_a_queue_pair_is_told_to_every_call_in_flight_with_all_that_is_know
         assert!(matches!(error.cause(), Cause::Disconnected(_)), "{error}");
         assert_eq!(error.code(), Code::Unavailable);
         if error.execution() == Execution::NeverSent {
-            // It had waited for a credit. What it is told is the same.
+            // The call was waiting for a credit. It gets the same details.
             assert!(error.to_string().ends_with("was never sent"), "{error}");
         } else {
             assert!(error.to_string().ends_with("may have run"), "{error}");

@@ -1,9 +1,10 @@
-//! What is outside a device's limits, refused by name before the device is asked: devices have one error
-//! number for all of it, and some take what they should refuse.
+//! Checks values against a device's limits before the device is called, so that the error names the
+//! wrong value: devices report all such errors with one error number, and some accept values that
+//! they should reject.
 
 use crate::verbs::{AddressVector, Attribute, ModifyError, QpAttributes, QpState, VerbsError};
 
-/// Refuses a parameter outside `min..=max`.
+/// Rejects a parameter outside `min..=max`.
 pub(super) fn in_range(
     call: &'static str,
     parameter: &'static str,
@@ -24,17 +25,17 @@ pub(super) fn in_range(
     })
 }
 
-/// An attribute that has a value which the device does not take.
+/// An attribute with a value that the device does not accept.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WrongValue {
     pub(super) attribute: Attribute,
     pub(super) value: u64,
-    /// The rule that it breaks.
+    /// The rule that the value violates.
     pub(super) reason: &'static str,
 }
 
 impl WrongValue {
-    /// The error of a call that it was given to as an argument.
+    /// Converts this into the error of a call that received the value as an argument.
     pub(super) fn of(self, call: &'static str, argument: &'static str) -> VerbsError {
         VerbsError::InvalidArgument {
             call,
@@ -44,7 +45,7 @@ impl WrongValue {
         }
     }
 
-    /// The error of the transition that it was given for.
+    /// Converts this into the error of the transition that the value was given for.
     pub(super) fn at(self, from: QpState, to: QpState) -> ModifyError {
         let Self {
             attribute,
@@ -71,7 +72,8 @@ pub(super) struct AttributeLimits {
 }
 
 impl AttributeLimits {
-    /// Checks the values of what is present; presence itself was checked.
+    /// Checks the values of the attributes that are present. The caller has checked which are
+    /// present.
     pub(super) fn check(&self, attributes: &QpAttributes) -> Result<(), WrongValue> {
         let refuse_if = |is_wrong: bool, attribute, value: u64, reason| {
             let error = WrongValue {
@@ -111,7 +113,7 @@ impl AttributeLimits {
         }
         Ok(())
     }
-    /// The same for an address by itself.
+    /// Checks the values of an address alone.
     pub(super) fn check_address(&self, address: &AddressVector) -> Result<(), WrongValue> {
         let refuse_if = |is_wrong: bool, value: u64, reason| {
             let error = WrongValue {

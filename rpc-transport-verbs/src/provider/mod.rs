@@ -1,10 +1,10 @@
-//! The seam to devices: one enum per verbs object, with a variant for each provider.
+//! The provider interface: one enum per verbs object, with a variant for each provider.
 //!
-//! Above this line nobody knows which device it is; below it nobody knows of slots and their
-//! owners. The promise that makes raw addresses sound here is made once, by the layer above: the
-//! memory of a work request belongs to the device from the moment it is posted until its completion
-//! (or a later one of the same send queue) has been polled, or the queue pair has been reset or
-//! destroyed.
+//! Code above this module does not depend on which device it uses; code below it knows nothing of
+//! slots and their owners. The layer above guarantees, in one place, the invariant that makes raw
+//! addresses sound here: the memory of a work request belongs to the device from the moment it is
+//! posted until its completion (or a later one of the same send queue) has been polled, or the
+//! queue pair has been reset or destroyed.
 
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
@@ -29,13 +29,14 @@ pub(crate) use soft::{Killer, SimulatedProcess};
 #[cfg(all(any(test, fuzzing), not(loom)))]
 pub(crate) use soft::hostile as soft_hostile;
 
-/// Where the kernel lists its RDMA devices.
+/// Directory in which the kernel lists its RDMA devices.
 const KERNEL_DEVICES: &str = "/sys/class/infiniband";
 
-/// The kernel's RDMA devices, by name and in order, whether this build can drive them or not.
+/// Returns the names of the kernel's RDMA devices, sorted, whether or not this build can drive
+/// them.
 pub(crate) fn kernel_device_names() -> Vec<String> {
     let Ok(entries) = std::fs::read_dir(KERNEL_DEVICES) else {
-        // No RDMA in this kernel.
+        // The kernel has no RDMA support.
         return Vec::new();
     };
     let mut names: Vec<_> = entries
@@ -50,7 +51,7 @@ fn is_listed_by_kernel(name: &str) -> bool {
     kernel_device_names().iter().any(|listed| listed == name)
 }
 
-/// The RDMA devices that this build can drive, in the order of libibverbs.
+/// Returns the names of the RDMA devices that this build can drive, in libibverbs' order.
 pub(crate) fn rdma_device_names() -> Result<Vec<String>, OpenError> {
     #[cfg(feature = "rdma")]
     return rdma::device_names();
@@ -58,7 +59,7 @@ pub(crate) fn rdma_device_names() -> Result<Vec<String>, OpenError> {
     Ok(Vec::new())
 }
 
-/// The devices that can be opened.
+/// Returns the devices that can be opened.
 pub(crate) fn devices() -> Vec<DeviceInfo> {
     #[cfg(feature = "rdma")]
     let rdma = rdma::devices();
@@ -67,7 +68,7 @@ pub(crate) fn devices() -> Vec<DeviceInfo> {
     rdma.into_iter().chain([soft::device_info()]).collect()
 }
 
-/// Has registered memory kept out of children, where that takes anything.
+/// Keeps registered memory out of forked children, on devices where that needs a call.
 pub(crate) fn fork_init() -> Result<(), VerbsError> {
     #[cfg(feature = "rdma")]
     return rdma::fork_init();
@@ -75,7 +76,7 @@ pub(crate) fn fork_init() -> Result<(), VerbsError> {
     Ok(())
 }
 
-/// Whether the process may fork.
+/// Returns whether the process may fork.
 pub(crate) fn is_fork_initialized() -> ForkStatus {
     #[cfg(feature = "rdma")]
     return rdma::is_fork_initialized();
@@ -83,7 +84,7 @@ pub(crate) fn is_fork_initialized() -> ForkStatus {
     ForkStatus::Unneeded
 }
 
-/// Does the same with whichever provider's object it is.
+/// Evaluates the same expression on the object of either provider.
 macro_rules! forward {
     ($self:expr, $object:ident => $call:expr) => {
         match $self {
@@ -94,7 +95,7 @@ macro_rules! forward {
     };
 }
 
-/// One send, as the device gets it.
+/// One send, as passed to the device.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SendWork {
     pub(crate) wr_id: WrId,
@@ -104,12 +105,14 @@ pub(crate) struct SendWork {
     pub(crate) signaled: bool,
     pub(crate) inline: bool,
     pub(crate) solicited: bool,
-    /// Of no use to whoever posts: the software device's note that there is more to it than this.
+    /// Internal to the software device; posters set it to `false`. The software device sets it on
+    /// an entry whose request has further details, which it stores elsewhere.
     pub(crate) general: bool,
 }
 
 impl SendWork {
-    /// The same as a request of any kind, whose one element has this index in its list.
+    /// Converts this into a request of any kind, whose only element has index `element` in the
+    /// list.
     pub(crate) fn general(&self, element: usize) -> Work {
         Work {
             wr_id: self.wr_id,
@@ -125,7 +128,7 @@ impl SendWork {
     }
 }
 
-/// One receive, as the device gets it.
+/// One receive, as passed to the device.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReceiveWork {
     pub(crate) wr_id: WrId,
@@ -142,16 +145,16 @@ pub(crate) struct Sge {
     pub(crate) local_key: LocalKey,
 }
 
-/// One request of any kind. Which kinds a type of queue pair takes was checked, and so were counts and
-/// lengths that it was made with.
+/// One request of any kind. The layer above has checked that the queue pair's type supports the
+/// operation, and that counts and lengths are within the queue pair's limits.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Work {
     pub(crate) wr_id: WrId,
     pub(crate) operation: Operation,
-    /// Its elements are these of the list that comes with the requests.
+    /// Index of its first element in the list that is passed with the requests.
     pub(crate) first_element: usize,
     pub(crate) element_count: usize,
-    /// Of a datagram, and of nothing else.
+    /// Present for a datagram only.
     pub(crate) destination: Option<Destination>,
     pub(crate) signaled: bool,
     pub(crate) fenced: bool,
@@ -160,13 +163,13 @@ pub(crate) struct Work {
 }
 
 impl Work {
-    /// Its own among the elements of the list.
+    /// Returns the request's own elements, out of the list of all requests.
     pub(crate) fn elements<'a>(&self, all: &'a [Sge]) -> &'a [Sge] {
         &all[self.first_element..][..self.element_count]
     }
 }
 
-/// What a request asks for.
+/// The operation of a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Operation {
     Send,
@@ -188,8 +191,8 @@ pub(crate) enum Operation {
     BindWindow(WindowBinding),
 }
 
-/// What a window is to be bound to. Window and region live until the request has completed, and the region
-/// for as long as the window.
+/// Parameters of a window binding. Window and region live until the request has completed, and the
+/// region as long as the window.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WindowBinding {
     pub(crate) window: WindowName,
@@ -197,11 +200,11 @@ pub(crate) struct WindowBinding {
     pub(crate) addr: u64,
     pub(crate) len: u64,
     pub(crate) access: Access,
-    /// The key that it is to have; of a type 1 window, a proposal.
+    /// The window's new key; for a type 1 window it is only a proposal.
     pub(crate) key: RemoteKey,
 }
 
-/// Where a datagram goes. The address handle lives until the request has completed.
+/// Destination of a datagram. The address handle lives until the request has completed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Destination {
     pub(crate) address: AddressName,
@@ -209,7 +212,8 @@ pub(crate) struct Destination {
     pub(crate) qkey: u32,
 }
 
-/// One receive of any number of elements: `count` of the list that comes with the receives.
+/// One receive of any number of elements: `count` elements from index `first` of the list that is
+/// passed with the receives.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReceiveList {
     pub(crate) wr_id: WrId,
@@ -218,13 +222,13 @@ pub(crate) struct ReceiveList {
 }
 
 impl ReceiveList {
-    /// Its own among the elements of the list.
+    /// Returns the receive's own elements, out of the list of all receives.
     pub(crate) fn elements<'a>(&self, all: &'a [Sge]) -> &'a [Sge] {
         &all[self.first..][..self.count]
     }
 }
 
-/// Names a memory window in a request.
+/// Identifies a memory window in a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum WindowName {
     Soft(soft::WindowName),
@@ -232,7 +236,7 @@ pub(crate) enum WindowName {
     Rdma(rdma::WindowName),
 }
 
-/// Names a region in a request that binds a window to it.
+/// Identifies a region in a request that binds a window to it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum RegionName {
     Soft(LocalKey),
@@ -240,7 +244,7 @@ pub(crate) enum RegionName {
     Rdma(rdma::RegionName),
 }
 
-/// Names an address handle in a datagram.
+/// Identifies an address handle in a datagram.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum AddressName {
     Soft(soft::AddressName),
@@ -248,7 +252,8 @@ pub(crate) enum AddressName {
     Rdma(rdma::AddressName),
 }
 
-/// What `soft` calls the object, if it is one of its own.
+/// Defines `of_soft`, which returns the software device's own identifier, or `None` for an object
+/// of another provider.
 macro_rules! of_soft {
     ($($name:ident => $own:ty;)*) => {
         $(impl $name {
@@ -269,18 +274,22 @@ of_soft! {
     AddressName => soft::AddressName;
 }
 
-// SAFETY: as for `SendWork`.
+// SAFETY: the address is only passed to the device, and its memory belongs to the holder of the
+// request, as for `SendWork` below.
 unsafe impl Send for Sge {}
-// SAFETY: the address is a number for the device.
+// SAFETY: a shared `Sge` only exposes the address as a number for the device and dereferences
+// nothing.
 unsafe impl Sync for Sge {}
 
-// SAFETY: the addresses are handed to the device, never dereferenced as references, and the memory
-// behind them is owned by whoever holds the work request (see the module's promise), on any thread.
+// SAFETY: the addresses are passed to the device and never dereferenced as references. The memory
+// behind them belongs to the holder of the work request, on any thread (see the module's
+// invariant).
 unsafe impl Send for SendWork {}
-// SAFETY: as for `SendWork`.
+// SAFETY: the address is only passed to the device, and its memory belongs to the holder of the
+// request, as for `SendWork`.
 unsafe impl Send for ReceiveWork {}
 
-/// What a queue pair is made with, in the provider's own objects.
+/// The parameters of a new queue pair, with the provider's own objects.
 pub(crate) struct QueuePairConfig<'a> {
     pub(crate) qp_type: QpType,
     pub(crate) send_cq: &'a CompletionQueue,
@@ -295,7 +304,7 @@ pub(crate) struct QueuePairConfig<'a> {
     pub(crate) extended: ExtendedConfig,
 }
 
-/// Two objects of different devices cannot be used together.
+/// Returns the error for combining objects of different devices.
 #[cfg(feature = "rdma")]
 fn foreign(call: &'static str, object: &'static str) -> VerbsError {
     VerbsError::ForeignObject { call, object }
@@ -528,7 +537,7 @@ pub(crate) enum MemoryRegion {
 }
 
 impl MemoryRegion {
-    /// The first byte of `len` zeroed bytes that stay mapped until this is dropped.
+    /// Returns the first of `len` zeroed bytes, which stay mapped until the region is dropped.
     pub(crate) fn start(&self) -> NonNull<u8> {
         forward!(self, region => region.start())
     }
@@ -562,7 +571,7 @@ pub(crate) enum MemoryWindow {
 }
 
 impl MemoryWindow {
-    /// The key that it was allocated with, which permits nothing yet.
+    /// Returns the key that the window was allocated with. It grants no access yet.
     pub(crate) fn first_key(&self) -> RemoteKey {
         forward!(self, window => window.first_key())
     }
@@ -706,8 +715,8 @@ impl QueuePair {
         forward!(self, qp => qp.query())
     }
 
-    /// `from` and `to` were checked against the table of transitions, and so was which attributes
-    /// are present; their values were not.
+    /// Modifies the queue pair. The layer above has checked the transition from `from` to `to` and
+    /// which attributes are present, but not their values.
     pub(crate) fn modify(
         &mut self,
         from: QpState,
@@ -722,12 +731,12 @@ impl QueuePair {
         forward!(self, qp => qp.post_send(work))
     }
 
-    /// Requests of any kind, with the elements of all of them.
+    /// Posts requests of any kind; `elements` holds the elements of all of them.
     pub(crate) fn post(&mut self, work: &[Work], elements: &[Sge]) -> Result<(), PostError> {
         forward!(self, qp => qp.post(work, elements))
     }
 
-    /// Binds a type 1 window: the key that it will have.
+    /// Binds a type 1 window and returns its new key.
     pub(crate) fn bind_mw(
         &mut self,
         wr_id: WrId,
@@ -750,17 +759,19 @@ impl QueuePair {
         forward!(self, qp => qp.post_recv_lists(work, elements))
     }
 
-    /// `gid` was checked to be a group's, and the queue pair to be of datagrams.
+    /// Joins a multicast group. The layer above has checked that `gid` is a group's GID and that
+    /// the queue pair is of type UD.
     pub(crate) fn attach_multicast(&mut self, gid: Gid, lid: u16) -> Result<(), VerbsError> {
         forward!(self, qp => qp.attach_multicast(gid, lid))
     }
 
-    /// `false` if it was not in the group.
+    /// Leaves a multicast group. Returns `false` if the queue pair was not in it.
     pub(crate) fn detach_multicast(&mut self, gid: Gid, lid: u16) -> Result<bool, VerbsError> {
         forward!(self, qp => qp.detach_multicast(gid, lid))
     }
 
-    /// Gives its queues up: the device touches none of their memory after this, unless it says `false`.
+    /// Destroys the queues. The device does not access their memory afterwards, unless this returns
+    /// `false`.
     pub(crate) fn destroy(&mut self) -> bool {
         match self {
             Self::Soft(qp) => {

@@ -1,4 +1,4 @@
-//! What can go wrong, by name, and how often it does.
+//! The faults that a simulation can inject, and their rates.
 
 macro_rules! named {
     ($(#[$doc:meta])* $name:ident { $($(#[$case_doc:meta])* $case:ident,)* }) => {
@@ -7,42 +7,42 @@ macro_rules! named {
         pub enum $name { $($(#[$case_doc])* $case,)* }
 
         impl $name {
-            /// All of them, in order.
+            /// All variants, in order.
             pub const ALL: &[Self] = &[$(Self::$case,)*];
         }
     };
 }
 
 named! {
-    /// What can go wrong.
+    /// A fault.
     Fault {
-        /// A message that is committed is seen later.
+        /// A committed message becomes visible late.
         LateMessage,
-        /// A ready bit that is set is seen later.
+        /// A ready bit that was set becomes visible late.
         LateBell,
-        /// An acknowledgement is seen later, and so a send completes later.
+        /// An acknowledgement becomes visible late, so a send completes late.
         LateCompletion,
-        /// A poll gives fewer completions than there are.
+        /// A poll returns fewer completions than are available.
         ShortPoll,
-        /// A ring seems full.
+        /// A ring appears full.
         NoRoom,
-        /// A hot ring goes cold long before its time.
+        /// A hot ring goes cold long before its patience ends.
         GoesCold,
-        /// No receive is to be seen, a few times on end.
+        /// No receive appears available, several times in a row.
         ReceiverNotReady,
-        /// An asynchronous event is not heard.
+        /// An asynchronous event is lost.
         LostEvent,
-        /// An asynchronous event is heard twice.
+        /// An asynchronous event is delivered twice.
         RepeatedEvent,
-        /// A poller, an engine or a thread of events does nothing for a while.
+        /// A poller, an engine or an event thread does nothing for a while.
         Stall,
-        /// A queue pair fails by itself.
+        /// A queue pair fails on its own.
         QueuePairFails,
-        /// A lifeline is cut, or says what it should not.
+        /// A liveness socket is closed, or carries invalid bytes.
         LineCut,
-        /// The end of a lifeline is seen later.
+        /// The end of a liveness socket is noticed late.
         LateLine,
-        /// A client is ready, and the server learns of it later.
+        /// A client is ready, and the server learns of it late.
         LateReady,
         /// A process is killed between two of its steps.
         Death,
@@ -50,61 +50,61 @@ named! {
 }
 
 named! {
-    /// Where a post can be refused, or taken in part.
+    /// A post that can be rejected, or accepted only in part.
     Post {
-        /// Of sends, to a queue pair.
+        /// Posts of sends to a queue pair.
         Sends,
-        /// Of receives, to the shared receive queue.
+        /// Posts of receives to the shared receive queue.
         Receives,
     }
 }
 
 named! {
-    /// Where a process can be killed: before a store that its peers can see, or after the last of
-    /// several.
+    /// A point at which a process can be killed: before a store that its peers can see, or after
+    /// the last of several such stores.
     Point {
-        /// A ring's preamble.
+        /// Before the stores of a ring's preamble.
         MakeRing,
-        /// It has told its peer of a ring.
+        /// After announcing a ring to the peer.
         Attach,
-        /// A ring becomes ready.
+        /// Before a ring becomes ready.
         RingReady,
-        /// A ring is over.
+        /// Before a ring is marked as over.
         RingOver,
-        /// The payload of a message.
+        /// Before the payload of a message.
         Payload,
-        /// The commit word.
+        /// Before the commit word.
         Commit,
-        /// The look at the mark.
+        /// Before the load of the mark.
         Doorbell,
-        /// The ready bit.
+        /// Before the ready bit.
         ReadyBit,
-        /// The ready bit's summary.
+        /// Before the ready bit's summary.
         Summary,
-        /// The file that wakes a sleeper.
+        /// Before the write to the file that wakes a sleeper.
         Wake,
-        /// After summaries were taken, their bits.
+        /// After summaries were taken, before their bits are.
         TakeBits,
-        /// The acknowledgement.
+        /// Before the acknowledgement.
         Ack,
-        /// A message was copied, and has no completion yet.
+        /// After a message was copied, before it has a completion.
         Copied,
-        /// "Receiver not ready".
+        /// Before an RNR NAK.
         Nak,
-        /// The leave to try again.
+        /// Before the permission to retry.
         Retry,
-        /// A sender has its memory back.
+        /// Before a sender voids its descriptors to reclaim its memory.
         Close,
-        /// A mark is armed.
+        /// Before a mark is armed.
         Arm,
-        /// After it was armed, the second look.
+        /// After a mark was armed, before the second look.
         SecondLook,
-        /// A mark is disarmed.
+        /// Before a mark is disarmed.
         Disarm,
     }
 }
 
-/// How often each thing goes wrong, in thousandths of its chances.
+/// Fault rates, in thousandths of the opportunities for each fault.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Faults {
     pub(super) rates: [u16; Fault::ALL.len()],
@@ -121,18 +121,18 @@ impl Default for Faults {
 }
 
 impl Faults {
-    /// Nothing goes wrong.
+    /// Returns rates that inject no faults.
     #[must_use]
     pub fn none() -> Self {
         Self::default()
     }
 
-    /// A fault strikes so many times in a thousand.
+    /// Sets the rate of a fault, in thousandths.
     pub fn set(&mut self, fault: Fault, thousandths: u16) {
         self.rates[fault as usize] = thousandths;
     }
 
-    /// Posts are cut so many times in a thousand.
+    /// Sets the rate at which posts are rejected or cut short, in thousandths.
     pub fn set_post(&mut self, post: Post, thousandths: u16) {
         self.posts[post as usize] = thousandths;
     }

@@ -1,20 +1,22 @@
-//! [`SimulatedLine`]: a lifeline without a socket.
+//! [`SimulatedLine`]: the liveness connection of a simulation, which needs no socket.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::mailbox::{LineEnd, LineKey, Mailbox, Notice};
 
-/// One connection's lifeline. It ends at once, and either side learns of it when the world says so.
+/// The liveness connection of one connection. It ends at once for both sides, but each side learns
+/// of its end only when the world reports it.
 #[derive(Clone, Debug, Default)]
 pub struct SimulatedLine {
     has_ended: Arc<AtomicBool>,
 }
 
 impl SimulatedLine {
-    /// Ends it for both sides.
+    /// Ends the line for both sides.
     pub(crate) fn hang_up(&self) {
-        // One thread: atomic only because a lifeline may go from thread to thread elsewhere.
+        // Relaxed: a simulation has one thread. The flag is atomic only because real liveness
+        // sockets may move between threads.
         self.has_ended.store(true, Ordering::Relaxed);
     }
 
@@ -23,15 +25,15 @@ impl SimulatedLine {
     }
 }
 
-/// A lifeline as the world watches it, for the control threads of both sides.
+/// A line as the world watches it, on behalf of the control threads of both sides.
 pub(super) struct WatchedLine {
     pub(super) line: SimulatedLine,
     pub(super) ends: [End; 2],
-    /// The server has not been told yet that its client is ready.
+    /// True while the server has not been notified that its client is ready.
     pub(super) awaits_ready: bool,
 }
 
-/// One side of it.
+/// One side of a line.
 pub(super) struct End {
     pub(super) process: usize,
     pub(super) key: LineKey,
@@ -40,12 +42,12 @@ pub(super) struct End {
 }
 
 impl WatchedLine {
-    /// Whether there is nothing to be told any more.
+    /// Returns true if nothing remains to be reported.
     pub(super) fn is_over(&self) -> bool {
         self.ends.iter().all(|end| end.is_told)
     }
 
-    /// Tells what there is to be told to whoever is not late.
+    /// Reports pending notices to each side that is not delayed by a fault.
     pub(super) fn step(
         &mut self,
         is_alive: impl Fn(usize) -> bool,
@@ -57,7 +59,7 @@ impl WatchedLine {
         if self.awaits_ready && !is_late(true) {
             self.awaits_ready = false;
             let [_, server] = &self.ends;
-            // Without a transport there is nobody to tell; so below.
+            // If the transport is gone, there is nothing to notify. The same holds below.
             let _ = server.mailbox.put(Notice::Ready(server.key));
         }
         if !self.line.has_ended() {

@@ -1,18 +1,18 @@
-//! A simulation: processes over the software device on one thread, where time and what goes wrong
-//! are values. Behind the feature `test-util`.
+//! A deterministic simulation: processes over the software device on one thread, where time and
+//! faults are values. Requires the feature `test-util`.
 //!
-//! Everything is the real thing but for what would make a run unlike the next one:
+//! A simulation uses the real code, except where it would make two runs differ:
 //!
 //! | in a process | in a simulation |
 //! | --- | --- |
 //! | its memory, sockets, links, rings, contexts, transports and drivers | the same |
-//! | its threads: pollers, engine, async events | steps, which [`World`] takes in an order that the seed says |
+//! | its threads: pollers, engine, async events | steps, which [`World`] takes in an order that the seed determines |
 //! | its clock | [`World::advance`] moves it |
-//! | TCP: the handshake, and the lifeline | the two halves of the handshake meet as values; a [`SimulatedLine`] is cut by hand |
+//! | TCP: the handshake, and the liveness socket | the two halves of the handshake exchange values; a [`SimulatedLine`] is closed by hand |
 //! | its death | [`Point`]: between any two stores that a peer can see |
 //!
-//! The simulation of a thread is found through the thread: its hooks lie deep in the device, and are
-//! nothing in a build without the feature.
+//! A thread-local variable holds the simulation: its hooks are deep in the device, and a build
+//! without the feature contains none of them.
 
 mod faults;
 mod line;
@@ -37,33 +37,33 @@ thread_local! {
     static RUNNING: RefCell<Option<Rc<Simulation>>> = const { RefCell::new(None) };
 }
 
-/// What the hooks of one thread's simulation share.
+/// State shared by the hooks of one thread's simulation.
 struct Simulation {
     now: Cell<Instant>,
     random: Random,
     faults: Faults,
-    /// Nothing goes wrong any more.
+    /// True once no more faults are injected.
     is_calm: Cell<bool>,
-    /// How often each fault has struck, each post was cut, and each point was a process's last.
+    /// How often each fault was injected, each post was cut, and each point killed a process.
     struck: RefCell<Tally>,
-    /// Whose code runs at the moment.
+    /// The process whose code is running, if any.
     running: RefCell<Option<Rc<Life>>>,
     trace: Cell<u64>,
 }
 
-/// How often each thing has gone wrong.
+/// Counters of injected faults.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// By [`Fault`].
+    /// Counts by [`Fault`].
     pub faults: [u64; Fault::ALL.len()],
-    /// By [`Post`]: refused whole, and taken in part.
+    /// Counts by [`Post`]: rejected completely, and accepted in part.
     pub posts: [[u64; 2]; Post::ALL.len()],
-    /// By [`Point`].
+    /// Counts of kills by [`Point`].
     pub deaths: [u64; Point::ALL.len()],
 }
 
 impl Tally {
-    /// Adds another's counts.
+    /// Adds the counts of `other`.
     pub fn add(&mut self, other: &Self) {
         let add = |sums: &mut [u64], others: &[u64]| {
             sums.iter_mut().zip(others).for_each(|(sum, n)| *sum += n);
@@ -73,7 +73,7 @@ impl Tally {
         add(&mut self.deaths, &other.deaths);
     }
 
-    /// Each count with its name.
+    /// Returns each count with its name.
     pub fn entries(&self) -> impl Iterator<Item = (String, u64)> {
         let faults = Fault::ALL.iter().zip(self.faults);
         let posts = Post::ALL.iter().zip(self.posts);
@@ -90,39 +90,40 @@ impl Tally {
     }
 }
 
-/// One process's fate.
+/// State of one simulated process as far as faults concern it.
 struct Life {
     number: usize,
     killer: Killer,
-    /// The point that it dies at, and how often it still passes it before.
+    /// The point at which the process is to be killed, and how often it still passes that point
+    /// before.
     dies_at: Cell<Option<(Point, u64)>>,
-    /// Looks for a receive that still find none.
+    /// Number of coming looks for a receive that will find none.
     unready_left: Cell<u32>,
     /// Queue pairs that a fault may have ended.
     broken: RefCell<HashSet<u32>>,
-    /// A fault may have ended all of them.
+    /// True if a fault may have ended all of its queue pairs.
     is_broken: Cell<bool>,
 }
 
-/// The payload with which a killed process's stack is unwound.
+/// Payload of the panic that unwinds the stack of a killed process.
 struct Killed;
 
 fn running() -> Option<Rc<Simulation>> {
     RUNNING.with_borrow(Clone::clone)
 }
 
-/// Whether the calling thread is in a simulated process.
+/// Returns true if the calling thread is running a simulated process.
 pub(crate) fn is_running() -> bool {
     running().is_some_and(|simulation| simulation.running.borrow().is_some())
 }
 
-/// The simulation's time, on its thread.
+/// Returns the simulation's time, if the calling thread has a simulation.
 pub(crate) fn now() -> Option<Instant> {
     RUNNING.with_borrow(|running| running.as_ref().map(|simulation| simulation.now.get()))
 }
 
-/// A process that is to die at this point does so: its stack is unwound, and it has no device any
-/// more.
+/// Kills the running process if it is to be killed at this point: unwinds its stack and disables
+/// its device.
 #[inline]
 pub(crate) fn point(point: Point) {
     if let Some((simulation, life)) = running_life()
@@ -133,7 +134,7 @@ pub(crate) fn point(point: Point) {
         if left > 0 {
             return life.dies_at.set(Some((fatal, left - 1)));
         }
-        // What unwinds already cannot be unwound from within.
+        // A stack that is already unwinding cannot be unwound again.
         if std::thread::panicking() || life.killer.has_killed() {
             return;
         }
@@ -145,7 +146,7 @@ pub(crate) fn point(point: Point) {
     }
 }
 
-/// Whether a fault strikes now.
+/// Returns true if the fault is injected now.
 #[inline]
 pub(crate) fn strikes(fault: Fault) -> bool {
     let Some((simulation, life)) = running_life() else {
@@ -157,8 +158,8 @@ pub(crate) fn strikes(fault: Fault) -> bool {
     simulation.strikes(fault)
 }
 
-/// How many of `count` requests are taken. If that is not all, a queue pair may end for it, or with
-/// `None` everything of the process.
+/// Returns how many of `count` requests are accepted. If not all are, the fault may end the queue
+/// pair `blamed`, or with `None` all queue pairs of the process.
 pub(crate) fn taken(post: Post, count: usize, blamed: Option<u32>) -> usize {
     let Some((simulation, life)) = running_life() else {
         return count;
@@ -180,7 +181,7 @@ pub(crate) fn taken(post: Post, count: usize, blamed: Option<u32>) -> usize {
     taken
 }
 
-/// How often an asynchronous event is heard that was raised once.
+/// Returns how many times an asynchronous event that was raised once is delivered.
 pub(crate) fn times_heard() -> u32 {
     if strikes(Fault::LostEvent) {
         0
@@ -211,7 +212,7 @@ impl Simulation {
         strikes
     }
 
-    /// Receives are out of sight for a while, as a burst.
+    /// Returns true if receives are hidden now; they are hidden in bursts.
     fn is_unready(&self, life: &Life) -> bool {
         let left = life.unready_left.get();
         if self.is_calm.get() {
@@ -228,7 +229,7 @@ impl Simulation {
         strikes
     }
 
-    /// Adds to the hash of all that has happened (FNV-1a).
+    /// Adds to the hash of everything that has happened (FNV-1a).
     fn note(&self, words: &[u64]) {
         let step = |hash: u64, word: &u64| (hash ^ word).wrapping_mul(0x0100_0000_01b3);
         self.trace.set(words.iter().fold(self.trace.get(), step));

@@ -1,4 +1,4 @@
-//! [`SimulatedTransport`]: a poller's transport, which meets its peers in the world of its thread.
+//! [`SimulatedTransport`]: a poller's transport, which finds its peers in its thread's world.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -23,19 +23,20 @@ use crate::handshake::Offer;
 use crate::mailbox::LineKey;
 use crate::transport::{RecvBuf, SendBuf, VerbsTransport};
 
-/// The real transport of a simulated process.
+/// The real transport of a simulated process. Its handshake is simulated, and the world simulates
+/// its sleep.
 pub struct SimulatedTransport {
     pub(super) verbs: VerbsTransport,
     pub(super) life: Rc<Life>,
     pub(super) town: Weak<Town>,
 }
 
-/// Where processes find each other.
+/// Directory in which processes find each other.
 pub(super) struct Town {
     pub(super) simulation: Rc<Simulation>,
     pub(super) servers: RefCell<HashMap<String, Server>>,
     pub(super) lines: RefCell<Vec<WatchedLine>>,
-    /// Every connection that was ever made, in order.
+    /// Every connection ever made, in order.
     pub(super) pairings: RefCell<Vec<Pairing>>,
 }
 
@@ -47,13 +48,13 @@ pub(super) struct Server {
 }
 
 impl SimulatedTransport {
-    /// The real transport.
+    /// Returns the real transport.
     #[must_use]
     pub fn verbs(&self) -> &VerbsTransport {
         &self.verbs
     }
 
-    /// Both halves of a handshake, as far as they concern the device.
+    /// Executes both halves of a handshake, as far as they concern the device.
     fn meet(&mut self, Wish { address, session }: Wish) -> Result<Connected, ConnectError> {
         let unreachable = |address: &str| ConnectError::Unreachable {
             address: address.to_owned(),
@@ -99,7 +100,7 @@ impl SimulatedTransport {
             let line = crate::lifeline::Lifeline::Simulated(line.clone());
             server.port.prepare(&offer, admitted, line, server_key)
         };
-        // On the server's control thread: it may be killed there.
+        // This part runs on the server's control thread, so the server may be killed in it.
         let Some(invited) = town.simulation.as_life(&server.life, prepare) else {
             return Err(unreachable(&address));
         };
@@ -143,7 +144,7 @@ impl SimulatedTransport {
     }
 }
 
-/// A connection that is wished for: it is made when it is adopted, on the one thread there is.
+/// A requested connection. The only thread makes it when the transport adopts it.
 pub struct Wish {
     address: String,
     session: Vec<u8>,
@@ -225,6 +226,7 @@ impl Transport for SimulatedTransport {
         self.verbs.arm();
     }
 
-    /// Processes are stepped by hand: they sleep in so far as their world does not step them.
+    /// Returns at once: processes are stepped by hand, and sleep while their world does not step
+    /// them.
     fn wait(&mut self, _: Option<Duration>) {}
 }

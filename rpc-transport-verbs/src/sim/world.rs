@@ -1,4 +1,4 @@
-//! [`World`]: simulated processes, stepped in an order that the seed says.
+//! [`World`]: simulated processes, stepped in an order that the seed determines.
 
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -19,7 +19,7 @@ use crate::setup::{self, Opened};
 use crate::sizing::Sizing;
 use crate::verbs::{AsyncEvent, CompletionStatus, Context, QpNum};
 
-/// Processes on one thread, with what goes wrong between them.
+/// Simulated processes on one thread, with faults between them.
 ///
 /// A thread has one world at a time.
 pub struct World {
@@ -29,12 +29,12 @@ pub struct World {
     processes: Vec<Process>,
 }
 
-/// Names a process of a world.
+/// Identifies a process of a world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ProcessId(pub(super) usize);
 
 impl ProcessId {
-    /// The one that was added as number `number`, from 0.
+    /// Returns the id of the process that was added as number `number`, counted from 0.
     #[must_use]
     pub const fn of(number: usize) -> Self {
         Self(number)
@@ -51,25 +51,26 @@ pub struct Pairing {
 }
 
 struct Process {
-    /// `None` once it has died and was buried.
+    /// `None` once the process was killed and removed.
     node: Option<Rc<Node<SimulatedTransport>>>,
     device: Option<SimulatedProcess>,
     life: Rc<Life>,
-    /// Rounds for which its poller, its engine and its thread of events do nothing.
+    /// Rounds for which its poller, its engine and its event thread do nothing.
     stalled: [Cell<u32>; 3],
-    /// Since when its poller has been asleep.
+    /// Start of its poller's current sleep.
     asleep: Cell<Option<Instant>>,
-    /// Frames that its poller found after a sleep that they should have ended.
+    /// Number of times its poller found work after a sleep that this work should have ended.
     slept_through: Cell<u64>,
 }
 
-/// How long a poller sleeps at most: far shorter than in a process, where deadlines end a sleep in time.
+/// Maximum sleep of a poller: far shorter than in a real process, where deadlines end a sleep in
+/// time.
 const LONGEST_SLEEP: Duration = Duration::from_micros(300);
-/// How often a poller that has found nothing goes to sleep, in thousandths.
+/// How often a poller that has found no work goes to sleep, in thousandths.
 const SLEEPS: u16 = 50;
 
 impl World {
-    /// A world without processes, in which goes wrong what `faults` says, from a seed.
+    /// Creates a world without processes. `seed` determines the run, and `faults` the fault rates.
     #[must_use]
     pub fn new(seed: u64, faults: Faults) -> Self {
         let clock = Clock::manual();
@@ -98,12 +99,12 @@ impl World {
         }
     }
 
-    /// Adds a process that serves what `register` adds, at the address `name`; it dies at a
-    /// point that it has passed so many times.
+    /// Adds a process that serves the methods that `register` adds, at the address `name`. If
+    /// `dies_at` is given, the process is killed at that point, after passing it that many times.
     ///
     /// # Panics
     ///
-    /// If it cannot be set up: this machine lacks memory or files.
+    /// Panics if the process cannot be set up because the machine lacks memory or file descriptors.
     pub fn add(
         &mut self,
         name: &str,
@@ -121,7 +122,7 @@ impl World {
             broken: RefCell::default(),
             is_broken: Cell::default(),
         });
-        // A process that cannot be set up is none.
+        // No faults during set-up: a process that cannot be set up is of no use.
         let was_calm = self.simulation.is_calm.replace(true);
         let transport = self.simulation.as_life(&life, || {
             let context = Context::simulated(&device).expect("a context is opened");
@@ -160,30 +161,30 @@ impl World {
         ProcessId(self.processes.len() - 1)
     }
 
-    /// All processes, dead or alive.
+    /// Returns all processes, dead or alive.
     pub fn processes(&self) -> impl Iterator<Item = ProcessId> + use<> {
         (0..self.processes.len()).map(ProcessId)
     }
 
-    /// What all that is random comes from.
+    /// Returns the source of all random decisions.
     #[must_use]
     pub fn random(&self) -> &Random {
         &self.simulation.random
     }
 
-    /// The clock of all processes.
+    /// Returns the clock of all processes.
     #[must_use]
     pub fn clock(&self) -> &Clock {
         &self.clock
     }
 
-    /// Moves the clock.
+    /// Advances the clock.
     pub fn advance(&self, by: Duration) {
         self.clock.advance(by);
         self.simulation.now.set(self.clock.now());
     }
 
-    /// From now on nothing goes wrong any more.
+    /// Stops injecting faults.
     pub fn calm_down(&self) {
         self.simulation.is_calm.set(true);
         for process in &self.processes {
@@ -191,36 +192,36 @@ impl World {
         }
     }
 
-    /// How often each thing has gone wrong.
+    /// Returns the counters of injected faults.
     #[must_use]
     pub fn tally(&self) -> Tally {
         self.simulation.struck.borrow().clone()
     }
 
-    /// The hash of all that has happened.
+    /// Returns the hash of everything that has happened.
     #[must_use]
     pub fn trace(&self) -> u64 {
         self.simulation.trace.get()
     }
 
-    /// Adds to what has happened.
+    /// Adds `words` to the hash of everything that has happened.
     pub fn note(&self, words: &[u64]) {
         self.simulation.note(words);
     }
 
-    /// Whether a process has not been killed.
+    /// Returns true if the process has not been killed.
     #[must_use]
     pub fn is_alive(&self, process: ProcessId) -> bool {
         !self.processes[process.0].life.killer.has_killed()
     }
 
-    /// The node of a process, unless it has died.
+    /// Returns the node of a process; `None` once it was killed and removed.
     #[must_use]
     pub fn node(&self, process: ProcessId) -> Option<&Rc<Node<SimulatedTransport>>> {
         self.processes[process.0].node.as_ref()
     }
 
-    /// Runs code of a process; `None` if it was killed before, or has died of it.
+    /// Runs code of a process. Returns `None` if the process was killed before, or is killed in it.
     pub fn run<R>(
         &self,
         process: ProcessId,
@@ -229,13 +230,13 @@ impl World {
         let Process {
             node, life, asleep, ..
         } = &self.processes[process.0];
-        // Whoever runs code of its own on a poller's thread does not sleep.
+        // A poller thread that runs other code is not asleep.
         asleep.set(None);
         let node = node.as_deref().filter(|_| !life.killer.has_killed())?;
         self.simulation.as_life(life, || work(node))
     }
 
-    /// Connects a process to another one, by name; `None` if it died of it.
+    /// Connects a process to another one, by name. Returns `None` if the client is killed in it.
     pub fn connect(
         &self,
         client: ProcessId,
@@ -244,14 +245,14 @@ impl World {
         self.run(client, |node| node.poller().connect(server))
     }
 
-    /// Every connection that was ever begun, in order.
+    /// Returns every connection ever begun, in order.
     #[must_use]
     pub fn pairings(&self) -> Vec<Pairing> {
         self.town.pairings.borrow().clone()
     }
 
-    /// Whether something has gone wrong that may end a connection: the death of a side, or what was
-    /// held against one of its queue pairs.
+    /// Returns true if a fault may have ended the connection: the death of a side, or a fault
+    /// attributed to one of its queue pairs.
     #[must_use]
     pub fn may_have_ended(&self, pairing: &Pairing) -> bool {
         [pairing.client, pairing.server]
@@ -264,8 +265,8 @@ impl World {
             })
     }
 
-    /// One round: most threads of most processes do something, in any order. Whether any poller found
-    /// anything.
+    /// Takes one round: most threads of most processes take a step, in any order. Returns true if
+    /// any poller found work.
     pub fn step(&self) -> bool {
         let random = &self.simulation.random;
         let count = self.processes.len() as u64;
@@ -292,7 +293,7 @@ impl World {
         };
         let (simulation, random) = (&self.simulation, &self.simulation.random);
         let is_calm = simulation.is_calm.get();
-        // Pollers take most of the steps; the other two look now and then.
+        // Pollers take most of the steps; the engine and the event thread step now and then.
         let takes = |thread: usize, thousandths: u16| {
             let stalled = &process.stalled[thread];
             if stalled.get() > 0 {
@@ -327,7 +328,8 @@ impl World {
         found
     }
 
-    /// A turn, unless the poller sleeps; or it goes to sleep: arms, looks once more, and waits.
+    /// Takes a poller's turn unless the poller sleeps. A poller without work may go to sleep: it
+    /// arms, looks once more, and waits.
     fn step_poller(
         &self,
         process: &Process,
@@ -342,8 +344,8 @@ impl World {
                 if now < since + LONGEST_SLEEP {
                     return false;
                 }
-                // What the engine does for a sleeper, it may not have done yet: that is excused. Whoever
-                // is at rest needs nothing of it.
+                // A late wakeup is excused if the sleeper depends on work that the engine may not
+                // have done yet. A process at rest does not depend on the engine.
                 is_overdue = device.is_at_rest();
             }
             process.asleep.set(None);
@@ -378,7 +380,7 @@ impl World {
         });
     }
 
-    /// Lets what strikes connections and processes strike, if it does now.
+    /// Injects the faults that affect connections and processes, at their rates.
     pub fn strike(&self) {
         let (simulation, random) = (&self.simulation, &self.simulation.random);
         if simulation.strikes(Fault::Death) {
@@ -399,7 +401,8 @@ impl World {
             };
             self.fail_queue_pair(process, qp_num);
             if random.happens(500) {
-                // While it is slow to hear of it, what was sent to it is used for something else.
+                // While the peer is slow to notice, the failed side reuses the memory of the
+                // messages it sent.
                 self.processes[peer.0].stalled[0].set(random.below(60) as u32);
             }
         }
@@ -408,7 +411,7 @@ impl World {
             let index = random.below(lines.len() as u64) as usize;
             let line = &mut lines[index];
             for end in &line.ends {
-                // Both ends: the line belongs to both.
+                // Both processes: the line belongs to both.
                 self.processes[end.process].life.is_broken.set(true);
             }
             tracing::info!(index, "a lifeline is cut");
@@ -449,7 +452,8 @@ impl World {
         }
     }
 
-    /// What of a process is still in use, in words: nothing when all calls and connections have ended.
+    /// Describes the parts of a process that are still in use. Empty once all calls and connections
+    /// have ended.
     #[must_use]
     pub fn leftovers(&self, process: ProcessId) -> Vec<String> {
         let Process { node, device, .. } = &self.processes[process.0];
@@ -483,7 +487,8 @@ impl World {
         left
     }
 
-    /// Processes of which frames found no receive although nothing has gone wrong that explains it.
+    /// Returns the processes whose frames found no receive although no injected fault explains it,
+    /// with counts.
     #[must_use]
     pub fn not_ready_without_cause(&self) -> Vec<(ProcessId, u64)> {
         let tally = self.tally();
@@ -496,8 +501,8 @@ impl World {
         processes.filter(|(_, not_ready)| *not_ready > 0).collect()
     }
 
-    /// How often a poller slept on although something had come, if nothing has gone wrong that explains
-    /// it.
+    /// Returns how often a poller kept sleeping although work had arrived, if no injected fault
+    /// explains it.
     #[must_use]
     pub fn slept_through_without_cause(&self) -> u64 {
         let tally = self.tally();
@@ -509,7 +514,7 @@ impl World {
         ]
         .iter()
         .any(|fault| tally.faults[*fault as usize] > 0);
-        // Whoever is killed between the commit word and the bell wakes nobody.
+        // A process killed between the commit word and the wakeup wakes no peer.
         if is_late || tally.deaths.iter().any(|count| *count > 0) {
             return 0;
         }
@@ -517,20 +522,22 @@ impl World {
         self.processes.iter().map(of).sum()
     }
 
-    /// Drops what belonged to a process: if it was killed, as its kernel does.
+    /// Drops a value that belonged to a process; if the process was killed, this is what its kernel
+    /// does.
     pub fn drop_of<T>(&self, process: ProcessId, value: T) {
         let life = &self.processes[process.0].life;
         self.simulation.as_life(life, || drop(value));
     }
 
-    /// Whether something has gone wrong that may have ended all connections of a process.
+    /// Returns true if a fault may have ended all connections of a process.
     #[must_use]
     pub fn may_be_broken(&self, process: ProcessId) -> bool {
         let life = &self.processes[process.0].life;
         life.killer.has_killed() || life.is_broken.get()
     }
 
-    /// Takes the killed out of the world: their memory and their files go, as a kernel sees to it.
+    /// Removes killed processes from the world and releases their memory and files, as a kernel
+    /// does.
     pub fn bury_the_dead(&mut self) {
         let simulation = &self.simulation;
         for process in &mut self.processes {
@@ -563,18 +570,18 @@ impl Drop for World {
 }
 
 impl Simulation {
-    /// Runs code of a process; `None` if it dies of it.
+    /// Runs code of a process. Returns `None` if the process is killed in it.
     pub(super) fn as_life<R>(&self, life: &Rc<Life>, work: impl FnOnce() -> R) -> Option<R> {
         let before = self.running.replace(Some(Rc::clone(life)));
         let result = catch_unwind(AssertUnwindSafe(work));
         self.running.replace(before);
         match result {
-            // It may have been killed and not have noticed: a handler that is killed unwinds no
-            // further than its turn, which catches what handlers do.
+            // The process may have been killed without this result showing it: a kill inside a
+            // handler unwinds only to the handler's turn, which catches panics.
             Ok(_) if life.killer.has_killed() => None,
             Ok(result) => Some(result),
             Err(payload) if payload.is::<Killed>() => None,
-            // What comes after the death of a process is nothing that it did.
+            // A panic after a process's death is a consequence of the death, so it is ignored.
             Err(_) if life.killer.has_killed() => None,
             Err(payload) => resume_unwind(payload),
         }

@@ -1,4 +1,4 @@
-//! Which port of a device to use, and which of its GIDs to send from.
+//! Selection of the port and the GID to send from.
 
 use std::cmp::Reverse;
 use std::fmt;
@@ -10,26 +10,26 @@ use super::gid::{Gid, GidEntry, GidType};
 use super::port_attributes::{LinkLayer, PortAttributes, PortState};
 use super::queue_pair_attributes::Mtu;
 
-/// Where the queue pairs of a device send from, and why from there.
+/// The local address of a device's queue pairs, and why it was chosen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortAddress {
-    /// The port, from 1.
+    /// Port number, from 1.
     pub port: u8,
-    /// The GID's place in the port's table.
+    /// Index of the GID in the port's table.
     pub gid_index: u8,
     /// The GID.
     pub gid: Gid,
-    /// The kind of packets that leave from it.
+    /// The kind of packets sent from the GID.
     pub gid_type: GidType,
-    /// The network device that it belongs to, if any is seen from here.
+    /// The network device that the GID belongs to, if one is visible in this network namespace.
     pub netdev: Option<String>,
-    /// The port's local identifier; 0 where there is none.
+    /// The port's local identifier (LID); 0 on links without LIDs.
     pub lid: u16,
-    /// How the port's packets are carried.
+    /// The port's link layer.
     pub link_layer: LinkLayer,
-    /// The port's MTU. Two peers use the smaller one.
+    /// The port's MTU. Two peers use the smaller of theirs.
     pub mtu: Mtu,
-    /// Why this port and this GID, in words.
+    /// Why this port and this GID were chosen, in words.
     pub reason: String,
 }
 
@@ -53,12 +53,13 @@ impl fmt::Display for PortAddress {
     }
 }
 
-/// What a user insists on; the rest is chosen.
+/// The user's requirements for the address; `None` leaves the choice to
+/// [`Context::choose_address`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct AddressWish {
-    /// This port.
+    /// The port to use.
     pub port: Option<u8>,
-    /// This entry of its GID table.
+    /// The index in the port's GID table to use.
     pub gid_index: Option<u8>,
 }
 
@@ -66,27 +67,27 @@ pub struct AddressWish {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AddressError {
-    /// The device has fewer ports.
+    /// The device has no port with this number.
     #[error("'{device}' has no port {port}; it has {count}")]
     NoSuchPort {
         /// The device.
         device: String,
-        /// The port that was asked for.
+        /// The requested port.
         port: u8,
-        /// How many there are.
+        /// Number of ports.
         count: u8,
     },
-    /// No port has a link.
+    /// No port is active.
     #[error(
         "no port of '{device}' is active ({states}). Check the cable, that its network device is up (ip link set … up), and on InfiniBand that a subnet manager runs"
     )]
     PortDown {
         /// The device.
         device: String,
-        /// The state of each port that was looked at, in words.
+        /// The state of each port that was checked, in words.
         states: String,
     },
-    /// The port has no GID that packets could leave from.
+    /// The port has no usable GID.
     #[error(
         "port {port} of '{device}' has no usable GID. Give its network device an address (ip addr add … dev …), and in a container use the host's network (docker run --network=host)"
     )]
@@ -96,27 +97,33 @@ pub enum AddressError {
         /// The port.
         port: u8,
     },
-    /// The port's table has nothing at this index.
+    /// The port's GID table has no entry at this index.
     #[error("port {port} of '{device}' has no GID {index}; in use are: {known}")]
     NoSuchGid {
         /// The device.
         device: String,
         /// The port.
         port: u8,
-        /// The index that was asked for.
+        /// The requested index.
         index: u8,
-        /// The indexes in use, with commas.
+        /// The indexes in use, separated by commas.
         known: String,
     },
-    /// The device could not be asked.
+    /// A query of the device failed.
     #[error(transparent)]
     Verbs(#[from] VerbsError),
 }
 
 impl Context {
-    /// Chooses the port and the GID to send from: the first active port, and of its GIDs the one that
-    /// reaches furthest (RoCE version 2 before 1, with a network device before without, global before
-    /// link-local, then the first of the table).
+    /// Chooses the port and the GID to send from.
+    ///
+    /// It takes the first active port, and from its table the GID with the widest reach: RoCE
+    /// version 2 before 1, entries with a network device before entries without, global before
+    /// link-local addresses, then the lowest index.
+    ///
+    /// # Errors
+    ///
+    /// [`AddressError`] names what is missing: the port, a link, or a usable GID.
     pub fn choose_address(&self, wish: AddressWish) -> Result<PortAddress, AddressError> {
         let device = self.device_name().to_owned();
         let count = self.query_device().port_count;
@@ -153,7 +160,7 @@ impl Context {
     }
 }
 
-/// The GID of one port.
+/// Chooses the GID of one port.
 fn choose_gid(
     device: &str,
     port: u8,
@@ -182,7 +189,7 @@ fn choose_gid(
             (entry, "it was named".to_owned())
         }
         None => {
-            // The lowest index of those with the highest rank.
+            // The lowest index among the entries of the highest rank.
             let best = usable
                 .iter()
                 .max_by_key(|entry| (rank(entry), Reverse(entry.index)));
@@ -216,18 +223,18 @@ fn choose_gid(
     })
 }
 
-/// How far packets from a GID get: more is better.
+/// Ranks a GID by how far its packets reach: higher is better.
 fn rank(entry: &GidEntry) -> (u8, bool, bool) {
     let by_type = match entry.gid_type {
         GidType::RoceV2 | GidType::InfiniBand | GidType::Soft => 2,
-        // An older library does not say; it may be version 2.
+        // An older library does not report the type; it may be version 2.
         GidType::Unknown => 1,
         GidType::RoceV1 => 0,
     };
     (by_type, entry.netdev.is_some(), !is_link_local(entry.gid))
 }
 
-/// The rank in words.
+/// Returns the rank in words.
 fn describe(entry: &GidEntry) -> String {
     let netdev = match &entry.netdev {
         Some(netdev) => format!("on netdev {netdev}"),
@@ -278,7 +285,7 @@ mod tests {
         choose_gid("mlx5_0", 1, &port(), gids, wish, "the only one")
     }
 
-    /// The table of a network card with one IPv4 address: each GID once for each version.
+    /// The table of a network card with one IPv4 address: each GID appears once per RoCE version.
     fn usual_table() -> Vec<GidEntry> {
         let link_local = "fe80::1234:56ff:fe78:9abc";
         let global = "::ffff:192.0.2.1";

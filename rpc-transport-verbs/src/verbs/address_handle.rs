@@ -1,4 +1,4 @@
-//! Where datagrams go.
+//! Address handles: destinations of datagrams (`ibv_create_ah(3)`).
 
 use std::sync::Arc;
 
@@ -7,8 +7,8 @@ use super::protection_domain::ProtectionDomain;
 use super::queue_pair_attributes::AddressVector;
 use crate::provider;
 
-/// An address handle: the way to a remote port, for datagrams ([`WorkRequest::to`](super::WorkRequest::to)).
-/// Cheap to clone: all clones are the same handle.
+/// An address handle: the path to a remote port, for datagrams
+/// ([`WorkRequest::to`](super::WorkRequest::to)). Cloning is cheap: all clones are the same handle.
 #[derive(Clone, Debug)]
 pub struct AddressHandle {
     shared: Arc<Shared>,
@@ -35,7 +35,7 @@ impl AddressHandle {
         })
     }
 
-    /// What it was made from.
+    /// Returns the address vector that the handle was created from.
     pub fn address(&self) -> AddressVector {
         self.shared.address
     }
@@ -48,11 +48,11 @@ impl AddressHandle {
         self.shared.raw.name()
     }
 
-    /// Ends it (`ibv_destroy_ah`).
+    /// Destroys the handle (`ibv_destroy_ah(3)`).
     ///
     /// # Errors
     ///
-    /// [`Busy`], with the handle, while there are clones, or requests in flight that go there.
+    /// [`Busy`], with the handle, while there are clones of it or requests in flight that use it.
     pub fn destroy(self) -> Result<(), Busy<Self>> {
         Busy::unless_sole("destroy_ah", self.shared, |shared| Self { shared })
     }

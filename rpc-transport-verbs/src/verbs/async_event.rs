@@ -1,115 +1,117 @@
-//! What happens to an object without having been asked for.
+//! Asynchronous events: `ibv_get_async_event(3)`.
 
 use super::queue_pair_attributes::QpNum;
 
-/// Names a shared receive queue in an [`AsyncEvent`].
+/// The number of a shared receive queue in an [`AsyncEvent`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SrqNum(pub u32);
 
-/// An asynchronous event of a context (`enum ibv_event_type`). Each is given to one reader.
+/// An asynchronous event of a context (`enum ibv_event_type`). Each event is delivered to one
+/// reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AsyncEvent {
-    /// A completion queue overran; it and its queue pairs are dead.
+    /// A completion queue overran; it and its queue pairs are unusable.
     CompletionQueueError {
-        /// The number that [`CompletionQueue::number`](super::CompletionQueue::number) says.
+        /// The number that [`CompletionQueue::number`](super::CompletionQueue::number) returns.
         cq: u32,
     },
-    /// A queue pair failed in a way that no completion can tell.
+    /// A queue pair failed in a way that no completion reports.
     QpFatal {
-        /// Which.
+        /// The queue pair.
         qp_num: QpNum,
     },
-    /// A peer sent a queue pair a request that is not permitted; it is in error.
+    /// A peer sent an invalid request to a queue pair, which is now in error.
     QpRequestError {
-        /// Which.
+        /// The queue pair.
         qp_num: QpNum,
     },
-    /// A peer's request failed a protection check; the queue pair is in error.
+    /// A peer's request failed a protection check; the queue pair is now in error.
     QpAccessError {
-        /// Which.
+        /// The queue pair.
         qp_num: QpNum,
     },
-    /// A message came to a queue pair that is ready to receive but not yet to send.
+    /// A message arrived at a queue pair in RTR.
     CommunicationEstablished {
-        /// Which.
+        /// The queue pair.
         qp_num: QpNum,
     },
-    /// A queue pair in SQD with `notify_drained` has nothing under way any more.
+    /// The send queue of a queue pair in SQD with `notify_drained` has no more requests in flight.
     SqDrained {
-        /// Which.
+        /// The queue pair.
         qp_num: QpNum,
     },
-    /// A queue pair uses its alternate path now.
+    /// A queue pair has migrated to its alternate path.
     PathMigrated {
-        /// Which.
+        /// The queue pair.
         qp_num: QpNum,
     },
-    /// A queue pair could not change to its alternate path.
+    /// A queue pair could not migrate to its alternate path.
     PathMigrationError {
-        /// Which.
+        /// The queue pair.
         qp_num: QpNum,
     },
     /// A queue pair in error has taken its last receive from the shared receive queue, and has
-    /// completed all that it had taken.
+    /// completed all receives that it had taken.
     QpLastWqeReached {
-        /// Which.
+        /// The queue pair.
         qp_num: QpNum,
     },
-    /// Fewer receives than the limit are left. The limit is disarmed: arm it again after posting.
+    /// Fewer receives are left than the limit. The limit is now disarmed: arm it again after
+    /// posting.
     SrqLimitReached {
-        /// Which.
+        /// The shared receive queue.
         srq: SrqNum,
     },
-    /// A shared receive queue has failed: nothing can be received through it any more.
+    /// A shared receive queue has failed and delivers no more messages.
     SrqError {
-        /// Which.
+        /// The shared receive queue.
         srq: SrqNum,
     },
-    /// The device has failed, and everything that was made from it.
+    /// The device has failed, and so has every object created from it.
     DeviceFatal,
     /// A port's link is up.
     PortActive {
-        /// Which, from 1.
+        /// The port, from 1.
         port: u8,
     },
     /// A port's link is down.
     PortError {
-        /// Which, from 1.
+        /// The port, from 1.
         port: u8,
     },
-    /// A port has another local identifier.
+    /// A port's local identifier (LID) changed.
     LidChange {
-        /// Which, from 1.
+        /// The port, from 1.
         port: u8,
     },
-    /// A port's table of partition keys changed.
+    /// A port's partition key table changed.
     PkeyChange {
-        /// Which, from 1.
+        /// The port, from 1.
         port: u8,
     },
-    /// A port has another subnet manager.
+    /// A port's subnet manager changed.
     SmChange {
-        /// Which, from 1.
+        /// The port, from 1.
         port: u8,
     },
-    /// The subnet manager asks for a port's registrations again.
+    /// The subnet manager requests reregistration of a port's clients.
     ClientReregister {
-        /// Which, from 1.
+        /// The port, from 1.
         port: u8,
     },
-    /// A port's table of GIDs changed.
+    /// A port's GID table changed.
     GidChange {
-        /// Which, from 1.
+        /// The port, from 1.
         port: u8,
     },
-    /// A work queue of a kind that this layer does not make has failed.
+    /// A work queue of a type that this layer does not create has failed.
     WorkQueueFatal,
-    /// A port's link has another speed or width.
+    /// The speed or width of a port's link changed.
     DeviceSpeedChange {
-        /// Which, from 1.
+        /// The port, from 1.
         port: u8,
     },
-    /// An event that is newer than this layer, by its number.
+    /// An event unknown to this layer, by its number.
     Unknown(i32),
 }

@@ -1,4 +1,4 @@
-//! Where armed completion queues raise events, and threads sleep until they do.
+//! Completion channels, on which armed completion queues raise events and threads sleep.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
@@ -7,39 +7,41 @@ use super::context::Context;
 use super::error::VerbsError;
 use crate::provider;
 
-/// A completion channel, shared by any number of completion queues of its context.
+/// A completion channel (`ibv_create_comp_channel(3)`), shared by any number of completion queues
+/// of its context.
 ///
-/// Used from any thread, and by several at a time: each event goes to one of them. It is destroyed when
-/// it and all of its queues are gone.
+/// Several threads may use it at the same time: each event goes to one of them. The channel is
+/// destroyed once it and all of its queues are dropped.
 ///
 /// # Sleeping
 ///
 /// ```text
-///  1. cq.arm(…)                   what comes from now on raises an event
-///  2. cq.poll(…)                  what came before: if there is any, handle it, and do not sleep
-///  3. channel.wait(timeout)       sleeps; then poll until the queue is empty, and begin again
+///  1. cq.arm(…)                   from now on, a completion raises an event
+///  2. cq.poll(…)                  earlier completions: if any, handle them and do not sleep
+///  3. channel.wait(timeout)       sleeps; then poll until the queue is empty, and start over
 /// ```
 ///
-/// The second step is what makes it whole: a completion that came before the first raises no event, and
-/// without the second it would be slept over. Each arming is good for one event. A completion that was
-/// polled after its event had been raised leaves the event behind, so that an event may find an empty
-/// queue.
+/// Step 2 is required: a completion that arrives before step 1 raises no event, and without step 2
+/// the thread would sleep over it. Each arming is good for one event. If a completion is polled
+/// after it raised its event, the event remains, so a thread may find the queue empty after an
+/// event.
 ///
 /// # Without blocking
 ///
-/// The channel's file ([`AsFd`]) is readable while there may be an event. Put it into an event loop
-/// (level triggered), do the first two steps as above, and when it is readable call
-/// [`wait`](Self::wait) with a timeout of zero until it returns `None`. The file is for being watched:
-/// reading from it directly takes events away from the device's library. On the software device it is also
-/// readable when there is work to be done for others than the armed queues; `wait` does that work, and
-/// then says `None`.
+/// The channel's file ([`AsFd`]) is readable while there may be an event. Add it to an event loop
+/// (level triggered) and do steps 1 and 2 as above. When the file is readable, call
+/// [`wait`](Self::wait) with a timeout of zero until it returns `None`. Only watch the file:
+/// reading from it directly takes events away from the device's library. On the software device the
+/// file is also readable when there is work for queues other than the armed ones; `wait` does that
+/// work and then returns `None`.
 ///
 /// # Acknowledging
 ///
-/// Nobody has to. A device does not destroy a queue before every event of it that was taken has been
-/// acknowledged (`ibv_ack_cq_events`), and it is easy to wait for that for ever; so this layer keeps the
-/// count, acknowledges many at a time, and the rest when the queue is dropped. Dropping a queue
-/// never waits for its user. Its events that nobody has taken go with it.
+/// Users don't acknowledge events. A device does not destroy a queue before every event taken from
+/// it is acknowledged (`ibv_ack_cq_events(3)`), and waiting for a forgotten acknowledgement would
+/// never end. This layer therefore counts the events, acknowledges many at a time, and acknowledges
+/// the rest when the queue is dropped. Dropping a queue never waits for its user, and discards its
+/// pending events.
 #[derive(Debug)]
 pub struct CompletionChannel {
     pub(super) raw: provider::CompletionChannel,
@@ -52,14 +54,14 @@ impl CompletionChannel {
         })
     }
 
-    /// Sleeps until a queue raises an event, or has already, and takes the event: the queue's
-    /// [`number`](super::CompletionQueue::number). `None` after `timeout`; without one it waits as long as
-    /// it takes. Never returns early.
+    /// Sleeps until a queue has raised an event, takes the event and returns the queue's
+    /// [`number`](super::CompletionQueue::number) (`ibv_get_cq_event(3)`). Returns `None` after
+    /// `timeout`, never earlier; without a timeout it waits indefinitely.
     ///
     /// # Errors
     ///
-    /// What the system says, when it cannot wait or the device has been taken out of the machine; in the
-    /// child of a fork, [`VerbsError::Forked`].
+    /// [`VerbsError::Os`] if the system cannot wait, or if the device was removed from the machine;
+    /// [`VerbsError::Forked`] in a forked child.
     pub fn wait(&self, timeout: Option<Duration>) -> Result<Option<u32>, VerbsError> {
         self.raw.wait(timeout)
     }

@@ -1,4 +1,4 @@
-//! Where work requests are reported when they have ended.
+//! Completion queues, which report work requests that have ended.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -9,21 +9,20 @@ use super::error::{Busy, VerbsError};
 use super::work_completion::WorkCompletion;
 use crate::provider;
 
-/// A completion queue, in the hands of the one who polls it. Destroyed when it, its handles and all
-/// queue pairs that complete to it are gone.
+/// A completion queue (`ibv_create_cq(3)`), owned by the thread that polls it. It is destroyed once
+/// it, its handles and all queue pairs that complete to it are dropped.
 #[derive(Debug)]
 pub struct CompletionQueue {
     handle: CompletionQueueHandle,
 }
 
-/// Names a completion queue when a queue pair is created, also on another thread than the one that
-/// polls it.
+/// A handle with which any thread can create queue pairs that complete to this queue.
 #[derive(Clone, Debug)]
 pub struct CompletionQueueHandle {
     pub(super) raw: Arc<provider::CompletionQueue>,
 }
 
-/// A queue in hand serves wherever its handle does.
+/// Lets a queue be used wherever its handle can.
 impl Deref for CompletionQueue {
     type Target = CompletionQueueHandle;
 
@@ -45,69 +44,82 @@ impl CompletionQueue {
         })
     }
 
-    /// Appends at most `max` completions to `out`, in the order in which they came, and says how
-    /// many. Never blocks; allocates only if `out` has no room for `max` more.
+    /// Appends at most `max` completions to `out`, in order of arrival, and returns their number
+    /// (`ibv_poll_cq(3)`). Never blocks; allocates only if `out` lacks capacity for `max` more.
     ///
-    /// Completions of one queue pair's send queue come in order, and so do those of its receives;
-    /// across queues there is no order.
+    /// Completions of one send queue arrive in order, and so do those of one queue pair's receives.
+    /// Across queues there is no order.
+    ///
+    /// # Errors
+    ///
+    /// [`VerbsError::CompletionQueueOverrun`] if the software device's queue overran: it is no
+    /// longer usable, nor are its queue pairs (RDMA devices report an overrun by
+    /// [`AsyncEvent::CompletionQueueError`](super::AsyncEvent::CompletionQueueError) instead).
+    /// [`VerbsError::Os`] if the driver fails, [`VerbsError::Forked`] in a forked child.
     #[inline]
     pub fn poll(&mut self, out: &mut Vec<WorkCompletion>, max: usize) -> Result<usize, VerbsError> {
         self.raw.poll(out, max)
     }
 
-    /// Asks for one event, at the queue's [`CompletionChannel`], when the next completion comes: the
-    /// next one at all, or the next that is *solicited* (a receive whose sender asked for that with
-    /// [`SendRequest::solicited`](super::SendRequest::solicited), or anything that failed). This is
-    /// `ibv_req_notify_cq`.
+    /// Requests one event on the queue's [`CompletionChannel`] for the next completion
+    /// (`ibv_req_notify_cq(3)`): either any completion, or a *solicited* one, which is a receive
+    /// whose sender set [`SendRequest::solicited`](super::SendRequest::solicited), or any failed
+    /// request.
     ///
-    /// What came before raises none, so that the queue has to be polled once more after this and before
-    /// its channel is waited at; the completions that this poll finds may have raised the event already.
-    /// An arming is used up by its event. Arming again before that changes nothing, but that any
-    /// completion goes over solicited ones, whichever was asked for first.
+    /// Completions that arrived earlier raise no event, so poll the queue once more after arming
+    /// and before waiting on its channel. Completions that this poll finds may already have raised
+    /// the event. An event uses up the arming. Arming again before that has no effect, except that
+    /// arming for any completion overrides arming for solicited ones, in either order.
     ///
-    /// Not for the data path of a queue that is polled all the time: it may cost a system call, and the
-    /// first message after it does.
+    /// Don't arm a queue that is polled continuously: arming may cost a system call, and so does
+    /// the first message after it.
     ///
     /// # Errors
     ///
-    /// [`VerbsError::NoCompletionChannel`] if the queue was created without one; what the device's driver
-    /// says; in the child of a fork, [`VerbsError::Forked`].
+    /// [`VerbsError::NoCompletionChannel`] if the queue was created without one, [`VerbsError::Os`]
+    /// if the driver fails, [`VerbsError::Forked`] in a forked child.
     pub fn arm(&self, solicited_only: bool) -> Result<(), VerbsError> {
         self.raw.arm(solicited_only)
     }
 
-    /// Changes its depth to at least `depth` (`ibv_resize_cq`); what is in it stays.
+    /// Changes the depth to at least `depth` entries (`ibv_resize_cq(3)`). Pending completions
+    /// remain.
     ///
     /// # Errors
     ///
-    /// If it holds more completions than that, or the device cannot.
+    /// * [`VerbsError::OutOfRange`] if the device does not support this depth.
+    /// * [`VerbsError::OutOfRange`] (software device) or [`VerbsError::InvalidArgument`] (RDMA
+    ///   devices) if the queue holds more completions than `depth`.
+    /// * [`VerbsError::NotSupported`] if the device cannot resize queues.
+    /// * [`VerbsError::Os`] if the driver fails, [`VerbsError::Forked`] in a forked child.
     pub fn resize(&mut self, depth: usize) -> Result<(), VerbsError> {
         self.raw.resize(depth)
     }
 
-    /// Ends it (`ibv_destroy_cq`).
+    /// Destroys the queue (`ibv_destroy_cq(3)`).
     ///
     /// # Errors
     ///
-    /// [`Busy`], with the queue, while there are handles of it, or queue pairs that complete to it.
+    /// [`Busy`], with the queue, while there are handles of it or queue pairs that complete to it.
     pub fn destroy(self) -> Result<(), Busy<Self>> {
         Busy::unless_sole("destroy_cq", self.handle.raw, |raw| Self {
             handle: CompletionQueueHandle { raw },
         })
     }
 
-    /// A handle to give away.
+    /// Returns a handle for use by other threads.
     pub fn handle(&self) -> CompletionQueueHandle {
         self.handle.clone()
     }
 
-    /// Entries it has: at least as many as were asked for.
+    /// Returns the number of entries: at least as many as requested.
     pub fn capacity(&self) -> usize {
         self.raw.capacity()
     }
 
-    /// Names it in [`AsyncEvent::CompletionQueueError`](super::AsyncEvent::CompletionQueueError), and
-    /// in what [`CompletionChannel::wait`] returns.
+    /// Returns the number that identifies the queue in
+    /// [`AsyncEvent::CompletionQueueError`](super::AsyncEvent::CompletionQueueError) and in the
+    /// result of [`CompletionChannel::wait`].
     pub fn number(&self) -> u32 {
         self.raw.number()
     }

@@ -1,4 +1,4 @@
-//! An opened device.
+//! Device contexts: `ibv_open_device(3)` and the queries on an open device.
 
 use std::time::Duration;
 
@@ -12,24 +12,36 @@ use super::port_attributes::PortAttributes;
 use super::protection_domain::ProtectionDomain;
 use crate::provider;
 
-/// An opened device: where every other object comes from. Cheap to clone.
+/// An open device, from which every other object is created. Cloning it is cheap.
 ///
-/// Open one per poller. Its objects may be used from any thread, but one thread at a time gets
-/// into the device through one context.
+/// Open one per poller. Its objects may be used from any thread, but the device serializes access
+/// through one context: one thread at a time.
 #[derive(Clone, Debug)]
 pub struct Context {
     pub(super) raw: provider::Context,
 }
 
 impl Context {
-    /// Opens a device by its name: `"soft"`, which is there everywhere, or an RDMA device's.
+    /// Opens a device by name (`ibv_open_device(3)`): `"soft"`, which exists everywhere, or the
+    /// name of an RDMA device.
+    ///
+    /// # Errors
+    ///
+    /// [`OpenError`] names the cause: no such device, missing library, driver, device file or
+    /// permission, an iWARP device, a refusal by the operating system, or a fork after the first
+    /// device was opened.
     pub fn open(name: &str) -> Result<Self, OpenError> {
         Ok(Self {
             raw: provider::Context::open(name)?,
         })
     }
 
-    /// Opens the software device with options of its own.
+    /// Opens the software device with the given options.
+    ///
+    /// # Errors
+    ///
+    /// [`OpenError::Os`] if the operating system refuses a resource, [`OpenError::Forked`] if the
+    /// process was forked after its first device was opened.
     pub fn open_soft(options: SoftOptions) -> Result<Self, OpenError> {
         Ok(Self {
             raw: provider::Context::open_soft(options)?,
@@ -45,38 +57,62 @@ impl Context {
         })
     }
 
-    /// The name that it was opened by.
+    /// Returns the name under which the device was opened.
     pub fn device_name(&self) -> &str {
         self.raw.device_name()
     }
 
-    /// What the device is, and its limits.
+    /// Returns the device's attributes and limits (`ibv_query_device(3)`), as read when the device
+    /// was opened.
     pub fn query_device(&self) -> DeviceAttributes {
         self.raw.query_device()
     }
 
-    /// What a port says of itself. Ports are numbered from 1.
+    /// Returns the current attributes of a port (`ibv_query_port(3)`). Ports are numbered from 1.
+    ///
+    /// # Errors
+    ///
+    /// [`VerbsError::OutOfRange`] if there is no such port. On RDMA devices also
+    /// [`VerbsError::Os`] if the driver refuses, and [`VerbsError::Forked`] in a forked child.
     pub fn query_port(&self, port: u8) -> Result<PortAttributes, VerbsError> {
         self.raw.query_port(port)
     }
 
-    /// An entry of a port's GID table.
+    /// Returns one entry of a port's GID table (`ibv_query_gid(3)`).
+    ///
+    /// # Errors
+    ///
+    /// [`VerbsError::OutOfRange`] if there is no such port or index. On RDMA devices also
+    /// [`VerbsError::Os`] if the driver refuses, and [`VerbsError::Forked`] in a forked child.
     pub fn query_gid(&self, port: u8, index: u8) -> Result<Gid, VerbsError> {
         self.raw.query_gid(port, index)
     }
 
-    /// The entries of a port's GID table that are in use, in the order of their indexes. Those
-    /// beyond 255 are left out: no address vector can name them.
+    /// Returns the entries of a port's GID table that are in use, ordered by index
+    /// (`ibv_query_gid_table(3)`). Entries beyond index 255 are left out, since an address vector
+    /// cannot name them.
+    ///
+    /// # Errors
+    ///
+    /// As for [`query_gid`](Self::query_gid).
     pub fn query_gid_table(&self, port: u8) -> Result<Vec<GidEntry>, VerbsError> {
         self.raw.query_gid_table(port)
     }
 
-    /// An entry of a port's table of partition keys.
+    /// Returns one entry of a port's partition key table (`ibv_query_pkey(3)`).
+    ///
+    /// # Errors
+    ///
+    /// As for [`query_gid`](Self::query_gid).
     pub fn query_pkey(&self, port: u8, index: u16) -> Result<PartitionKey, VerbsError> {
         self.raw.query_pkey(port, index)
     }
 
-    /// The entries of a port's table of partition keys that are in use, each with its index.
+    /// Returns the entries of a port's partition key table that are in use, each with its index.
+    ///
+    /// # Errors
+    ///
+    /// As for [`query_pkey`](Self::query_pkey).
     pub fn query_pkey_table(&self, port: u8) -> Result<Vec<(u16, PartitionKey)>, VerbsError> {
         let count = self.query_port(port)?.pkey_count;
         let mut table = Vec::new();
@@ -89,27 +125,38 @@ impl Context {
         Ok(table)
     }
 
-    /// Allocates a protection domain.
+    /// Allocates a protection domain (`ibv_alloc_pd(3)`).
+    ///
+    /// # Errors
+    ///
+    /// [`VerbsError::Exhausted`], [`VerbsError::QueueMemory`] or [`VerbsError::Os`] if resources
+    /// run out, [`VerbsError::Forked`] in a forked child.
     pub fn alloc_pd(&self) -> Result<ProtectionDomain, VerbsError> {
         ProtectionDomain::new(self)
     }
 
-    /// Creates a completion queue of at least `depth` entries.
+    /// Creates a completion queue of at least `depth` entries (`ibv_create_cq(3)`).
     ///
-    /// Size it to the sum of the depths of all queues that complete to it: one completion too many
-    /// kills it, and its queue pairs with it.
+    /// Size it to the sum of the depths of all queues that complete to it. If one completion too
+    /// many arrives, the completion queue overruns and fails, and its queue pairs fail with it.
+    ///
+    /// # Errors
+    ///
+    /// [`VerbsError::OutOfRange`] if the device does not support this depth,
+    /// [`VerbsError::Exhausted`], [`VerbsError::QueueMemory`] or [`VerbsError::Os`] if resources
+    /// run out, [`VerbsError::Forked`] in a forked child.
     pub fn create_cq(&self, depth: usize) -> Result<CompletionQueue, VerbsError> {
         CompletionQueue::new(self, depth, None)
     }
 
-    /// The same, with the channel to which it raises an event each time that it was armed
-    /// ([`CompletionQueue::arm`]). Several queues may have the same channel. It costs nothing as long
-    /// as it is not armed.
+    /// Creates a completion queue that raises events on `channel`: one event each time that it was
+    /// armed ([`CompletionQueue::arm`]). Several queues may share a channel. A queue that is not
+    /// armed has no extra cost.
     ///
     /// # Errors
     ///
-    /// [`VerbsError::ForeignObject`] if the channel was made from another context, and what
-    /// [`create_cq`](Self::create_cq) may say.
+    /// [`VerbsError::ForeignObject`] if the channel belongs to another context; otherwise as for
+    /// [`create_cq`](Self::create_cq).
     pub fn create_cq_with_channel(
         &self,
         depth: usize,
@@ -118,16 +165,26 @@ impl Context {
         CompletionQueue::new(self, depth, Some(channel))
     }
 
-    /// Creates a completion channel: where completion queues raise events, and threads sleep until they
-    /// do. It takes a few file descriptors.
+    /// Creates a completion channel (`ibv_create_comp_channel(3)`), on which completion queues
+    /// raise events and threads sleep until one is raised. It uses a few file descriptors.
+    ///
+    /// # Errors
+    ///
+    /// [`VerbsError::Os`] if the operating system refuses them, [`VerbsError::Forked`] in a forked
+    /// child.
     pub fn create_comp_channel(&self) -> Result<CompletionChannel, VerbsError> {
         CompletionChannel::new(self)
     }
 
-    /// Waits for an asynchronous event; for a thread of its own.
+    /// Waits for an asynchronous event (`ibv_get_async_event(3)`). Call it on a dedicated thread.
     ///
-    /// `None` after `timeout`, or when [`interrupt_async_events`](Self::interrupt_async_events) was
-    /// called. Without a timeout it waits as long as it takes.
+    /// Returns `None` after `timeout`, or once
+    /// [`interrupt_async_events`](Self::interrupt_async_events) was called. Without a timeout it
+    /// waits indefinitely. The event is already acknowledged.
+    ///
+    /// # Errors
+    ///
+    /// [`VerbsError::Os`] if waiting or reading fails, [`VerbsError::Forked`] in a forked child.
     pub fn get_async_event(
         &self,
         timeout: Option<Duration>,
@@ -135,35 +192,41 @@ impl Context {
         self.raw.get_async_event(timeout)
     }
 
-    /// Whether this is a child of the process that opened it, where nothing of it works.
+    /// Returns true in a forked child of the process that opened the device. No object of the
+    /// context works there.
     pub fn is_forked(&self) -> bool {
         self.raw.is_forked()
     }
 
-    /// Makes one present or next [`get_async_event`](Self::get_async_event) return `None`.
+    /// Makes one current or future call of [`get_async_event`](Self::get_async_event) return
+    /// `None`.
     pub fn interrupt_async_events(&self) {
         self.raw.interrupt_async_events();
     }
 
-    /// What the device has counted for this context. Kernel verbs count by port and not by context:
-    /// there it is an error.
+    /// Returns what the device has counted for this context.
+    ///
+    /// # Errors
+    ///
+    /// [`VerbsError::NotCounted`] for RDMA devices: kernel verbs count by port, not by context.
+    /// [`VerbsError::Forked`] in a forked child.
     pub fn counters(&self) -> Result<DeviceCounters, VerbsError> {
         self.raw.counters()
     }
 
-    /// How often a receiver was not ready, since the context was opened. `None` if the device does
-    /// not count it.
+    /// Returns how often a receiver was not ready since the context was opened, or `None` if the
+    /// device does not count it.
     ///
-    /// The software device counts for this context. The kernel counts for a whole port, so there it
-    /// is all of the port's users together, as it was at most 10 ms ago (the `lifespan` of the counters
-    /// in sysfs).
+    /// The software device counts for this context. The kernel counts for a whole port, so its
+    /// numbers include all users of the port, and may be up to 10 ms old (the `lifespan` of the
+    /// counters in sysfs).
     pub fn rnr_counters(&self, port: u8) -> Option<RnrCounters> {
         self.raw.rnr_counters(port)
     }
 
-    /// Whether the device keeps its counters with the state of its data path: a look at them then waits
-    /// for whoever polls, and makes that wait, while it is of no cost to the poller's own thread. Those
-    /// of the kernel are read by system calls, which disturb nobody.
+    /// Returns true if the device keeps its counters with its data path state. Reading them from
+    /// another thread then contends with the polling thread; reading them on the polling thread is
+    /// free. Kernel counters are read by system calls and disturb no other thread.
     pub(crate) fn counts_on_data_path(&self) -> bool {
         self.raw.counts_on_data_path()
     }
@@ -172,7 +235,7 @@ impl Context {
 /// Options of the software device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SoftOptions {
-    /// Fail sends to a dead process at once, instead of after timeout × (retry_cnt + 1) as a
+    /// Fail sends to a dead process at once, rather than after timeout × (retry_cnt + 1) as a
     /// device on a network would.
     pub detect_death_at_once: bool,
 }
@@ -180,29 +243,31 @@ pub struct SoftOptions {
 /// How often a receiver was not ready.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RnrCounters {
-    /// Times that a message found no receive here.
+    /// Times that a message arrived here and found no receive.
     pub nak_sent: u64,
-    /// Times that a peer had no receive for a message from here.
+    /// Times that a peer had no receive for a message from this side.
     pub nak_received: u64,
 }
 
 /// What the device has counted for one context since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceCounters {
-    /// Lists of sends that were posted, each with one look at the receiver.
+    /// Posted chains of sends; each checks the receiver's wakeup state once.
     pub doorbells: u64,
     /// Messages sent.
     pub sends: u64,
     /// Messages received.
     pub receives: u64,
-    /// Times that a message found no receive here: a bug in the users' flow control.
+    /// Times that a message arrived here and found no receive: a flow control bug in the user's
+    /// protocol.
     pub rnr_nak_sent: u64,
-    /// Times that a peer had no receive for a message from here.
+    /// Times that a peer had no receive for a message from this side.
     pub rnr_nak_received: u64,
-    /// Times that a limit of a shared receive queue was reached.
+    /// Times that a shared receive queue reached its limit.
     pub srq_limit_events: u64,
-    /// Ready bits and wake-ups that senders here had to write for cold receivers.
+    /// Wakeups that senders on this side wrote (a ready bit) because the receiver was not polling
+    /// the ring.
     pub wakes: u64,
-    /// Of these, times that it slept, so that it had to be woken by a system call.
+    /// Those of `wakes` for which the receiver slept and needed a system call to wake up.
     pub sleepers_woken: u64,
 }

@@ -1,4 +1,4 @@
-//! What a device says of itself: `ibv_query_device`.
+//! Device attributes: `ibv_query_device(3)`.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,30 +7,31 @@ use super::device_capabilities::DeviceCapabilities;
 use super::guid::Guid;
 use super::lines::{Bytes, Lines};
 
-/// What a device is, and its limits. Of those that a driver does not know, it says 0.
+/// The attributes and limits of a device (`struct ibv_device_attr`). A limit that the driver does
+/// not know is 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceAttributes {
-    /// The version of its firmware.
+    /// Firmware version.
     pub fw_ver: FirmwareVersion,
-    /// Its own number.
+    /// GUID of the device.
     pub node_guid: Guid,
-    /// The number of the system that it is part of: the same for all devices of one card.
+    /// GUID of the system that the device belongs to: the same for all devices of one card.
     pub sys_image_guid: Guid,
-    /// Who made it: the IEEE's number of the vendor.
+    /// The vendor's IEEE number (OUI).
     pub vendor_id: u32,
-    /// The vendor's number of the kind of device.
+    /// The vendor's part number.
     pub vendor_part_id: u32,
-    /// The version of the hardware.
+    /// Hardware version.
     pub hw_ver: u32,
-    /// What it can do beyond the rest.
+    /// Optional features.
     pub capabilities: DeviceCapabilities,
-    /// What its atomic operations are atomic with.
+    /// The scope within which atomic operations are atomic.
     pub atomic_cap: AtomicCapability,
-    /// The sizes of pages that it can map memory by.
+    /// Page sizes with which the device can map memory.
     pub page_sizes: PageSizes,
-    /// How long it may take to acknowledge what it has received.
+    /// Longest time that the device takes to acknowledge a packet.
     pub local_ca_ack_delay: Duration,
-    /// Ports.
+    /// Number of ports.
     pub port_count: u8,
     /// Queue pairs per context.
     pub max_qp: usize,
@@ -38,7 +39,7 @@ pub struct DeviceAttributes {
     pub max_qp_wr: usize,
     /// Scatter/gather elements per work request.
     pub max_sge: usize,
-    /// Scatter/gather elements of an RDMA read.
+    /// Scatter/gather elements per RDMA READ.
     pub max_sge_rd: usize,
     /// Completion queues per context.
     pub max_cq: usize,
@@ -54,20 +55,21 @@ pub struct DeviceAttributes {
     pub max_mr: usize,
     /// Bytes per memory region.
     pub max_mr_len: usize,
-    /// Bytes that this process may still lock for the device, when it was opened: what the limit of
-    /// locked memory leaves. As many as there are, if there is no limit.
+    /// Bytes that this process could still lock when the device was opened, according to the locked
+    /// memory limit. `usize::MAX` if there is no limit.
     pub max_locked_len: usize,
     /// Memory windows; 0 if the device has none.
     pub max_mw: usize,
     /// Protection domains.
     pub max_pd: usize,
-    /// Bytes that a send can carry inline: as far as was tried, since kernel verbs do not say.
+    /// Bytes that a send can carry inline. Found by trying a few lengths, since kernel verbs do not
+    /// report it.
     pub max_inline_data: usize,
-    /// RDMA reads and atomics that a queue pair can answer at a time.
+    /// Incoming RDMA READs and atomics that a queue pair can serve at a time.
     pub max_qp_rd_atomic: u8,
-    /// RDMA reads and atomics that a queue pair can have outstanding.
+    /// RDMA READs and atomics that a queue pair can have outstanding.
     pub max_qp_init_rd_atomic: u8,
-    /// RDMA reads and atomics that the device can answer at a time, for all queue pairs together.
+    /// Incoming RDMA READs and atomics that the device can serve at a time, over all queue pairs.
     pub max_res_rd_atomic: usize,
     /// Partition keys per port.
     pub max_pkeys: u16,
@@ -77,27 +79,27 @@ pub struct DeviceAttributes {
     pub max_mcast_grp: usize,
     /// Queue pairs per multicast group.
     pub max_mcast_qp_attach: usize,
-    /// Queue pairs in multicast groups, in all of them together.
+    /// Attachments of queue pairs to multicast groups, over all groups.
     pub max_total_mcast_qp_attach: usize,
     /// Queue pairs for raw IPv6 datagrams.
     pub max_raw_ipv6_qp: usize,
     /// Queue pairs for raw Ethernet frames.
     pub max_raw_ethy_qp: usize,
-    /// End-to-end contexts, which belong to reliable datagrams, which no device has.
+    /// End-to-end contexts. They belong to reliable datagrams, which no device implements.
     pub max_ee: usize,
-    /// RDMA reads and atomics that an end-to-end context can answer at a time.
+    /// Incoming RDMA READs and atomics that an end-to-end context can serve at a time.
     pub max_ee_rd_atomic: usize,
-    /// RDMA reads and atomics that an end-to-end context can have outstanding.
+    /// RDMA READs and atomics that an end-to-end context can have outstanding.
     pub max_ee_init_rd_atomic: usize,
     /// Reliable datagram domains.
     pub max_rdd: usize,
-    /// Fast memory regions of the older kind, which kernels have given up.
+    /// Fast memory regions of the older kind (FMR), which kernels no longer support.
     pub max_fmr: usize,
-    /// Times that such a region can be mapped anew before it has to be given back.
+    /// Times that such a region can be remapped before it has to be unmapped.
     pub max_map_per_fmr: usize,
 }
 
-/// A line for each attribute.
+/// Writes one line per attribute.
 impl fmt::Display for DeviceAttributes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut lines = Lines::new(f, 25);
@@ -134,7 +136,7 @@ impl fmt::Display for DeviceAttributes {
 }
 
 impl DeviceAttributes {
-    /// The limits that are numbers of things, by the name of their field.
+    /// Returns the limits that are counts, each with the name of its field.
     pub fn counts(&self) -> [(&'static str, usize); 28] {
         macro_rules! fields {
             ($($name:ident),* $(,)?) => { [$((stringify!($name), usize::from(self.$name))),*] };
@@ -177,12 +179,12 @@ impl DeviceAttributes {
 pub struct FirmwareVersion([u8; 64]);
 
 impl FirmwareVersion {
-    /// The text up to the first zero, as C keeps it.
+    /// Wraps text that ends at the first zero byte, as in C.
     pub const fn from_bytes(bytes: [u8; 64]) -> Self {
         Self(bytes)
     }
 
-    /// The text: empty if there is none, and of what is no text the part before.
+    /// Returns the text, up to the first byte that is not UTF-8. Empty if the version is unknown.
     pub fn as_str(&self) -> &str {
         let text = self.0.split(|byte| *byte == 0).next().unwrap_or_default();
         match std::str::from_utf8(text) {
@@ -210,23 +212,23 @@ impl fmt::Debug for FirmwareVersion {
     }
 }
 
-/// What a device's atomic operations are atomic with (`enum ibv_atomic_cap`).
+/// The scope within which a device's atomic operations are atomic (`enum ibv_atomic_cap`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum AtomicCapability {
-    /// It has none.
+    /// The device has no atomic operations.
     #[default]
     None,
-    /// With other atomic operations that come through this device.
+    /// Atomic with other atomic operations through the same device.
     Device,
-    /// With all that is done to the memory, by processors and other devices, too.
+    /// Atomic with every access to the memory, including those by processors and other devices.
     Global,
-    /// Something else, by its number.
+    /// A scope unknown to this layer, by its number.
     Unknown(u32),
 }
 
 impl AtomicCapability {
-    /// The one with this number.
+    /// Returns the scope with this number.
     pub const fn from_code(code: u32) -> Self {
         match code {
             0 => Self::None,
@@ -248,12 +250,12 @@ impl fmt::Display for AtomicCapability {
     }
 }
 
-/// The sizes of pages that a device can map memory by: powers of two, as a mask (`page_size_cap`).
+/// The page sizes with which a device can map memory: a mask of powers of two (`page_size_cap`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct PageSizes(pub u64);
 
 impl PageSizes {
-    /// Each size, in bytes, from the smallest.
+    /// Returns each size in bytes, smallest first.
     pub fn iter(self) -> impl Iterator<Item = u64> {
         (0..u64::BITS)
             .map(|bit| 1 << bit)
@@ -262,7 +264,7 @@ impl PageSizes {
 }
 
 impl fmt::Display for PageSizes {
-    /// `4 KiB to 2 GiB`, where sizes follow each other.
+    /// Writes consecutive sizes as a range: `4 KiB to 2 GiB`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let has = |size: Option<u64>| size.is_some_and(|size| self.0 & size != 0);
         let mut separator = "";
@@ -285,7 +287,8 @@ impl fmt::Display for PageSizes {
     }
 }
 
-/// 4.096 µs × 2^code, as most times of verbs are said. Codes have 5 bits; larger ones are as long as can be told.
+/// Returns 4.096 µs × 2^code, the encoding of most times in verbs. Valid codes have 5 bits; codes
+/// above 51 count as 51.
 #[cfg(any(test, feature = "rdma"))]
 pub(crate) fn time_of_code(code: u8) -> Duration {
     Duration::from_nanos(4096 << code.min(51))

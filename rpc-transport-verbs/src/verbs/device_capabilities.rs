@@ -1,37 +1,37 @@
-//! What a device can do beyond the rest: the flags of `ibv_device_attr`.
+//! Optional features of a device: the flags of `ibv_device_attr` (`ibv_query_device(3)`).
 
 use super::flags::flags;
 
 flags! {
-    /// The flags of a device (`device_cap_flags`).
+    /// The capability flags of a device (`device_cap_flags`).
     DeviceCapabilities(u32);
-    /// One thing that a device may be able to do (`enum ibv_device_cap_flags`).
+    /// One capability flag of a device (`enum ibv_device_cap_flags`).
     DeviceCapability;
     /// The depth of a queue pair's queues can be changed.
     ResizeMaxWr = 0, "RESIZE_MAX_WR";
-    /// Packets with wrong partition keys are counted for each port.
+    /// Counts packets with wrong partition keys per port.
     BadPkeyCounter = 1, "BAD_PKEY_CNTR";
-    /// Datagrams with wrong keys are counted for each port.
+    /// Counts datagrams with wrong Q_Keys per port.
     BadQkeyCounter = 2, "BAD_QKEY_CNTR";
-    /// Raw packets can be multicast.
+    /// Raw packet multicast.
     RawMulticast = 3, "RAW_MULTI";
-    /// Connections can move to an alternate path by themselves.
+    /// Automatic path migration of connections.
     AutomaticPathMigration = 4, "AUTO_PATH_MIG";
     /// The port of a queue pair can be changed in SQD.
     ChangePort = 5, "CHANGE_PHY_PORT";
-    /// The port of an address handle has to be the queue pair's.
+    /// Requires an address handle's port to be the queue pair's.
     UdAddressPortEnforced = 6, "UD_AV_PORT_ENFORCE";
-    /// `modify` can be told the state that the caller believes in.
+    /// `modify` accepts the state that the caller assumes (`IBV_QP_CUR_STATE`).
     CurrentStateModifier = 7, "CURR_QP_STATE_MOD";
     /// Ports can be shut down.
     ShutdownPort = 8, "SHUTDOWN_PORT";
-    /// The kind of initialisation that a port wants can be set.
+    /// A port's init type can be set.
     InitType = 9, "INIT_TYPE";
-    /// An event tells that a port became active.
+    /// Raises an event when a port becomes active.
     PortActiveEvent = 10, "PORT_ACTIVE_EVENT";
-    /// It knows which system it is part of.
+    /// Reports the GUID of its system.
     SystemImageGuid = 11, "SYS_IMAGE_GUID";
-    /// A receiver that is not ready says so.
+    /// Generates RNR NAKs when a receiver is not ready.
     RcRnrNak = 12, "RC_RNR_NAK_GEN";
     /// Shared receive queues can be resized.
     SrqResize = 13, "SRQ_RESIZE";
@@ -39,20 +39,20 @@ flags! {
     NotifyAfterSeveral = 14, "N_NOTIFY_CQ";
     /// Memory windows of type 1.
     MemoryWindow = 17, "MEM_WINDOW";
-    /// Checksums of IP in datagrams.
+    /// IP checksum offload for datagrams.
     UdIpChecksum = 18, "UD_IP_CSUM";
     /// Extended reliable connections.
     Xrc = 20, "XRC";
-    /// Sends can invalidate a key, and so can local requests.
+    /// Memory management extensions: SEND with Invalidate and local invalidate.
     MemoryManagementExtensions = 21, "MEM_MGT_EXTENSIONS";
-    /// Memory windows of type 2 that belong to a queue pair's protection domain.
+    /// Memory windows of type 2A, which belong to a queue pair's protection domain.
     MemoryWindowType2A = 23, "MEM_WINDOW_TYPE_2A";
-    /// Memory windows of type 2 that belong to a queue pair.
+    /// Memory windows of type 2B, which belong to a queue pair.
     MemoryWindowType2B = 24, "MEM_WINDOW_TYPE_2B";
-    /// Checksums of IP on reliable connections.
+    /// IP checksum offload on reliable connections.
     RcIpChecksum = 25, "RC_IP_CSUM";
-    /// Checksums of IP in raw packets.
+    /// IP checksum offload for raw packets.
     RawIpChecksum = 26, "RAW_IP_CSUM";
-    /// Incoming packets can be steered to queue pairs by rules.
+    /// Flow steering: rules assign incoming packets to queue pairs.
     ManagedFlowSteering = 29, "MANAGED_FLOW_STEERING";
 }

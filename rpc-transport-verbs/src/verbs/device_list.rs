@@ -1,55 +1,56 @@
-//! The devices that can be opened: `ibv_get_device_list`, and the software device.
+//! The list of devices that can be opened: `ibv_get_device_list(3)`, plus the software device.
 
 use std::fmt;
 
 use super::guid::Guid;
 use crate::provider;
 
-/// A device that is there, before it is opened.
+/// A device in the list, not yet opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceInfo {
-    /// What [`Context::open`](super::Context::open) is told.
+    /// The name, as [`Context::open`](super::Context::open) takes it.
     pub name: String,
-    /// Its number; zero for a device that has none before it is opened.
+    /// The node GUID; zero if the device has none before it is opened.
     pub guid: Guid,
-    /// What it is in its network.
+    /// The role of the device in its network.
     pub node_type: NodeType,
-    /// What its packets are.
+    /// The transport protocol of the device.
     pub transport: TransportType,
 }
 
-/// The devices that this build can open: RDMA devices in the order of libibverbs, then `soft`.
+/// Returns the devices that this build can open: RDMA devices in the order of libibverbs, then
+/// `soft`.
 ///
-/// What the kernel has and this build cannot drive is not in it; [`Context::open`](super::Context::open) says why,
-/// given its name.
+/// A device that the kernel has but this build cannot drive is not listed. Passing its name to
+/// [`Context::open`](super::Context::open) returns the reason.
 pub fn devices() -> Vec<DeviceInfo> {
     provider::devices()
 }
 
-/// What a device is in its network (`enum ibv_node_type`).
+/// The role of a device in its network (`enum ibv_node_type`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum NodeType {
-    /// The adapter of a computer.
+    /// A host's adapter.
     ChannelAdapter,
     /// A switch.
     Switch,
     /// A router between subnets.
     Router,
-    /// The adapter of a computer, for iWARP.
+    /// A host's adapter for iWARP.
     Rnic,
     /// Cisco's usNIC.
     Usnic,
     /// Cisco's usNIC, over UDP.
     UsnicUdp,
-    /// It says that it is none of these.
+    /// The device reports "unspecified".
     Unspecified,
-    /// Another one, by its number.
+    /// A type unknown to this layer, by its number.
     Unknown(i32),
 }
 
 impl NodeType {
-    /// The one with this number.
+    /// Returns the type with this number.
     pub const fn from_code(code: i32) -> Self {
         match code {
             1 => Self::ChannelAdapter,
@@ -79,28 +80,28 @@ impl fmt::Display for NodeType {
     }
 }
 
-/// What a device's packets are (`enum ibv_transport_type`).
+/// The transport protocol of a device (`enum ibv_transport_type`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum TransportType {
-    /// InfiniBand's, over InfiniBand or Ethernet (RoCE).
+    /// InfiniBand transport, over InfiniBand or Ethernet (RoCE).
     InfiniBand,
-    /// iWARP: over TCP.
+    /// iWARP, over TCP.
     Iwarp,
     /// Cisco's usNIC.
     Usnic,
     /// Cisco's usNIC, over UDP.
     UsnicUdp,
-    /// It says that it is none of these.
+    /// The device reports "unspecified".
     Unspecified,
-    /// Memory of this host: the software device.
+    /// Memory of this host; the software device.
     Memory,
-    /// Another one, by its number.
+    /// A transport unknown to this layer, by its number.
     Unknown(i32),
 }
 
 impl TransportType {
-    /// The one with this number.
+    /// Returns the transport with this number.
     pub const fn from_code(code: i32) -> Self {
         match code {
             0 => Self::InfiniBand,

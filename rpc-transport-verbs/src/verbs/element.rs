@@ -1,4 +1,4 @@
-//! Scatter/gather elements: the pieces of memory of one work request.
+//! Scatter/gather elements: the memory of a work request.
 
 use std::fmt;
 use std::ptr::NonNull;
@@ -8,11 +8,11 @@ use super::memory_region::LocalKey;
 use super::slot::Slot;
 use crate::provider::Sge;
 
-/// One scatter/gather element (`struct ibv_sge`): a piece of registered memory, and the right to let the
-/// device use it until the work request has completed.
+/// One scatter/gather element (`struct ibv_sge`, `ibv_post_send(3)`): a piece of registered memory,
+/// and the right to let the device use it until the work request has completed.
 ///
-/// Made from a [`Slot`], whose bytes the device then has to itself, or from a range of
-/// [`ExposedMemory`], which anybody may touch at any time, so that any number of requests may name the
+/// An element is made from a [`Slot`], whose bytes the device then has exclusively, or from a range
+/// of [`ExposedMemory`], which may be accessed at any time, so any number of requests may name the
 /// same range.
 pub struct Element {
     addr: NonNull<u8>,
@@ -21,23 +21,28 @@ pub struct Element {
     owner: Owner,
 }
 
-// SAFETY: `addr` is an address for the device, inside memory that `owner` keeps registered (or whose
-// owner promised that, `from_raw`); it is never followed here. Both owners are Send.
+// SAFETY: `addr` is an address for the device, inside memory that `owner` keeps registered (or that
+// the caller of `from_raw` promised to keep registered); this type never dereferences it. Both
+// owners are Send.
 unsafe impl Send for Element {}
-// SAFETY: as for `Send`; through a shared element nothing can be touched.
+// SAFETY: a shared element gives no access to the memory, and the reasons for `Send` hold as well.
 unsafe impl Sync for Element {}
 
-/// What keeps the memory registered.
+/// The owner that keeps the memory registered.
 enum Owner {
     Slot(Slot),
-    /// Never looked at: it is there to be dropped when the device is done.
+    /// Never read: dropped once the device is done.
     #[expect(dead_code)]
     Exposed(ExposedMemory),
     Caller,
 }
 
 impl Element {
-    /// The first `len` bytes of a slot; `None` if it has fewer.
+    /// Makes an element of the first `len` bytes of a slot.
+    ///
+    /// # Errors
+    ///
+    /// Returns the slot if it has fewer bytes, or if `len` does not fit 32 bits.
     pub fn new(slot: Slot, len: usize) -> Result<Self, Slot> {
         match u32::try_from(len) {
             Ok(len) if len <= slot.len32() => Ok(Self {
@@ -50,7 +55,7 @@ impl Element {
         }
     }
 
-    /// `len` bytes of exposed memory from `offset` on.
+    /// Makes an element of `len` bytes of exposed memory, starting at `addr`.
     pub(super) fn exposed(memory: ExposedMemory, addr: NonNull<u8>, len: u32) -> Self {
         Self {
             addr,
@@ -60,15 +65,16 @@ impl Element {
         }
     }
 
-    /// Any memory, named by any key: for measurements, and for tests of what devices refuse. The device
-    /// checks the key as always.
+    /// Makes an element of arbitrary memory with an arbitrary key, for measurements and for tests
+    /// of how devices reject requests. The device checks the key as always.
     ///
     /// # Safety
     ///
-    /// Where the key does name a region that has these bytes: until the completion of the request has been
-    /// polled, or its queue pair has been reset or destroyed, the region stays registered, nothing else
-    /// writes the bytes, and where the device writes them nothing reads them. Of an inline request, whose keys
-    /// are not looked at, the bytes can be read while it is posted.
+    /// If the key names a region that contains these bytes, the following must hold until the
+    /// request's completion has been polled, or its queue pair has been reset or destroyed: the
+    /// region stays registered, nothing else writes the bytes, and if the device writes them,
+    /// nothing reads them. For an inline request, whose keys are not checked, the bytes must be
+    /// readable while it is being posted.
     pub unsafe fn from_raw(addr: NonNull<u8>, len: u32, local_key: LocalKey) -> Self {
         Self {
             addr,
@@ -78,17 +84,18 @@ impl Element {
         }
     }
 
-    /// Bytes.
+    /// Returns the length in bytes.
     pub fn len(&self) -> usize {
         self.len as usize
     }
 
-    /// Whether it has none: such an element is skipped, and its key is not checked.
+    /// Returns true if the element has no bytes. Such an element is skipped, and its key is not
+    /// checked.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The slot that it was made from, if it was.
+    /// Returns the slot that the element was made from, if any.
     pub fn into_slot(self) -> Option<Slot> {
         match self.owner {
             Owner::Slot(slot) => Some(slot),
@@ -105,7 +112,7 @@ impl Element {
     }
 }
 
-/// The whole slot.
+/// Makes an element of the whole slot.
 impl From<Slot> for Element {
     fn from(slot: Slot) -> Self {
         Self {
@@ -126,15 +133,15 @@ impl fmt::Debug for Element {
     }
 }
 
-/// The elements of a request: none, one, or a list.
+/// The elements of a request: zero, one, or several.
 #[derive(Debug, Default)]
 pub struct Elements(pub(super) Vec<Element>);
 
 impl Elements {
-    /// None: a message without bytes.
+    /// No elements: a message without bytes.
     pub const NONE: Self = Self(Vec::new());
 
-    /// Bytes of all of them together.
+    /// Returns the total length of the elements in bytes.
     pub fn total_len(&self) -> usize {
         self.0.iter().map(Element::len).sum()
     }

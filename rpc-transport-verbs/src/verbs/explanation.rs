@@ -1,6 +1,6 @@
-//! What a failure means, what usually causes it, and what to look at.
+//! Explanations of failures and events: meaning, usual causes, and what to check.
 //!
-//! `docs/verbs-errors.md` is made from here: see `tests/verbs_explanations.rs`.
+//! `docs/verbs-errors.md` is generated from them: see `tests/verbs_explanations.rs`.
 
 mod events;
 mod statuses;
@@ -10,15 +10,15 @@ use std::fmt;
 use super::async_event::AsyncEvent;
 use super::work_completion::CompletionStatus;
 
-/// What is known of one way to fail, or of one event, for whoever has to find out why.
+/// The explanation of a completion status or an event, for troubleshooting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Explanation {
-    /// What the device says by it, and in what state things are left.
+    /// What the device reports with it, and the resulting state of the objects.
     pub meaning: &'static str,
-    /// What usually causes it, the most frequent first.
+    /// Usual causes, the most frequent first.
     pub causes: &'static str,
-    /// What to look at, and what to do.
+    /// What to check, and what to do.
     pub look_at: &'static str,
 }
 
@@ -34,24 +34,24 @@ impl fmt::Display for Explanation {
 }
 
 impl CompletionStatus {
-    /// What it means, what usually causes it, and what to look at.
+    /// Returns the meaning of the status, its usual causes, and what to check.
     pub fn explanation(self) -> Explanation {
         statuses::explain(self)
     }
 }
 
 impl AsyncEvent {
-    /// What it means, what usually causes it, and what to look at.
+    /// Returns the meaning of the event, its usual causes, and what to check.
     pub fn explanation(&self) -> Explanation {
         events::of(self).explanation
     }
 
-    /// Its name in `enum ibv_event_type`, without the prefix: `QP_FATAL`.
+    /// Returns the event's name in `enum ibv_event_type`, without the prefix: `QP_FATAL`.
     pub fn verbs_name(&self) -> &'static str {
         events::of(self).verbs_name
     }
 
-    /// Its number in `enum ibv_event_type`.
+    /// Returns the event's number in `enum ibv_event_type`.
     pub fn code(&self) -> i32 {
         match self {
             Self::Unknown(code) => *code,
@@ -59,7 +59,7 @@ impl AsyncEvent {
         }
     }
 
-    /// Every event that has a name: its number, its name, and what is known of it.
+    /// Returns every event that has a name: its number, name and explanation.
     pub fn explained() -> impl Iterator<Item = (i32, &'static str, Explanation)> {
         let all = events::ALL.iter();
         all.map(|event| (event.code, event.verbs_name, event.explanation))
@@ -70,7 +70,7 @@ impl AsyncEvent {
 mod tests {
     use super::*;
 
-    /// Each of its three parts is at least a sentence, and says something that the others do not.
+    /// Each of the three parts is at least one sentence and does not repeat the others.
     fn is_whole(what: &str, explanation: Explanation) {
         let Explanation {
             meaning,

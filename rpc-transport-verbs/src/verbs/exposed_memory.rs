@@ -1,4 +1,4 @@
-//! Registered memory that peers may read and write while this process does.
+//! Exposed memory: registered memory that peers may access concurrently with this process.
 
 use std::fmt;
 use std::ops::Range;
@@ -10,39 +10,40 @@ use super::element::Element;
 use super::error::{Busy, VerbsError};
 use super::memory_region::{Access, LocalKey, RegisteredMemory, RemoteKey};
 
-/// A region whose bytes a peer may read or write at any time, by one-sided operations, as far as its
+/// A region whose bytes a peer may read or write at any time by one-sided operations, as far as its
 /// [`Access`] permits.
 ///
-/// It never hands out `&[u8]` or `&mut [u8]`: another process or a device changes the bytes under any
-/// reference, which the language does not permit. Bytes are copied in and out ([`read`](Self::read),
-/// [`write`](Self::write)), or shared as atomic cells ([`atomic`](Self::atomic)). A copy that meets a peer's
-/// write may have some bytes of before and some of after; to know when a peer is done, let it say so (a
-/// SEND or a WRITE with immediate after the WRITEs: their completion makes all before them visible).
+/// It never hands out `&[u8]` or `&mut [u8]`: a peer or a device would change the bytes behind the
+/// reference, which Rust does not permit. Bytes are copied in and out ([`read`](Self::read),
+/// [`write`](Self::write)) or shared as atomic cells ([`atomic`](Self::atomic)). A copy that
+/// overlaps in time with a peer's write may contain old and new bytes. To learn when a peer is
+/// done, have it send a message (a SEND or a WRITE with immediate) after its WRITEs: the completion
+/// of that message makes all earlier WRITEs visible.
 ///
-/// Cheap to clone: all clones are the same memory. The registration ends when the last is gone, and with
-/// it every request in flight that names it and every window that was bound to it; after that, no peer
-/// reads or writes through its keys.
+/// Cloning is cheap: all clones are the same memory. The registration ends when the last clone is
+/// dropped, and with it every request in flight that names the memory and every window that was
+/// bound to it. After that, no peer can read or write through its keys.
 ///
-/// The memory of requests on this side, too: an [`element`](Self::element) of it may be named by any
-/// number of requests at a time.
+/// Local requests may use it as well: any number of requests may name an [`element`](Self::element)
+/// of it at the same time.
 #[derive(Clone)]
 pub struct ExposedMemory {
     shared: Arc<RegisteredMemory>,
     access: Access,
 }
 
-/// Memory of a peer, as its owner told: plain numbers, to be sent by whatever means (`wr.rdma` of
-/// `struct ibv_send_wr`).
+/// Memory of a peer, as described by its owner: plain numbers that can be sent in any message
+/// (`wr.rdma` of `struct ibv_send_wr`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RemoteMemory {
-    /// The address in the owner's terms.
+    /// The address in the owner's address space, or an offset if the region is zero-based.
     pub addr: u64,
-    /// The key that permits it.
+    /// The remote key that permits access.
     pub key: RemoteKey,
 }
 
 impl RemoteMemory {
-    /// The same memory from `len` bytes further on.
+    /// Returns the same memory starting `len` bytes further on.
     pub fn offset(self, len: u64) -> Self {
         Self {
             addr: self.addr.wrapping_add(len),
@@ -59,33 +60,33 @@ impl ExposedMemory {
         }
     }
 
-    /// Bytes registered.
+    /// Returns the registered length in bytes.
     pub fn len(&self) -> usize {
         self.shared.raw.len()
     }
 
-    /// Never: an empty region cannot be registered.
+    /// Returns false: an empty region cannot be registered.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// What was granted.
+    /// Returns the access rights.
     pub fn access(&self) -> Access {
         self.access
     }
 
-    /// The key for work requests of this side.
+    /// Returns the key for local work requests.
     pub fn local_key(&self) -> LocalKey {
         self.shared.raw.local_key()
     }
 
-    /// The key for work requests of peers.
+    /// Returns the key for work requests of peers.
     pub fn remote_key(&self) -> RemoteKey {
         self.shared.raw.remote_key()
     }
 
-    /// What a peer has to be told to reach the bytes from `offset` on. Addresses of a
-    /// [`ZERO_BASED`](Access::ZERO_BASED) region begin at 0.
+    /// Returns the description that a peer needs to access the bytes from `offset` on. Addresses of
+    /// a [`ZERO_BASED`](Access::ZERO_BASED) region begin at 0.
     pub fn remote(&self, offset: usize) -> RemoteMemory {
         RemoteMemory {
             addr: self.base().wrapping_add(offset as u64),
@@ -101,7 +102,7 @@ impl ExposedMemory {
         }
     }
 
-    /// Address of its first byte in this process.
+    /// Returns the address of the first byte in this process.
     pub fn address(&self) -> u64 {
         self.start().as_ptr().addr() as u64
     }
@@ -114,11 +115,11 @@ impl ExposedMemory {
         &self.shared.raw
     }
 
-    /// The bytes of `range`, for work requests of this side.
+    /// Makes an element of the bytes of `range`, for local work requests.
     ///
     /// # Errors
     ///
-    /// [`VerbsError::OutOfRange`], as with all of what follows, if they are not inside. An element's length has
+    /// [`VerbsError::OutOfRange`] if `range` is not inside the region, or its length does not fit
     /// 32 bits.
     pub fn element(&self, range: Range<usize>) -> Result<Element, VerbsError> {
         const CALL: &str = "ExposedMemory::element";
@@ -130,23 +131,32 @@ impl ExposedMemory {
             min: 0,
             max: u32::MAX.into(),
         })?;
-        // SAFETY: `check` saw that it is inside.
+        // SAFETY: `check` has verified that the range is inside the region, which stays mapped
+        // while the clone in the element lives.
         let addr = unsafe { self.start().add(range.start) };
         Ok(Element::exposed(self.clone(), addr, len))
     }
 
-    /// Copies bytes out, from `offset` on.
+    /// Copies bytes from `offset` on into `out`.
+    ///
+    /// # Errors
+    ///
+    /// [`VerbsError::OutOfRange`] if the bytes are not all inside the region.
     pub fn read(&self, offset: usize, out: &mut [u8]) -> Result<(), VerbsError> {
         let cells = self.cells("ExposedMemory::read", offset, out.len())?;
-        // Relaxed: what orders it after a peer's write is the completion that was polled, with the
-        // ordering of whatever handed it on.
+        // Relaxed: the read is ordered after a peer's write by polling the completion, and by the
+        // synchronization with which the polling thread passed it on.
         for (byte, cell) in out.iter_mut().zip(cells) {
             *byte = cell.load(Ordering::Relaxed);
         }
         Ok(())
     }
 
-    /// The same as a vector.
+    /// Copies the bytes of `range` into a vector.
+    ///
+    /// # Errors
+    ///
+    /// [`VerbsError::OutOfRange`] if the range is not inside the region.
     pub fn to_vec(&self, range: Range<usize>) -> Result<Vec<u8>, VerbsError> {
         self.check("ExposedMemory::to_vec", &range)?;
         let mut bytes = vec![0; range.len()];
@@ -154,7 +164,11 @@ impl ExposedMemory {
         Ok(bytes)
     }
 
-    /// Copies bytes in, from `offset` on.
+    /// Copies `bytes` into the region from `offset` on.
+    ///
+    /// # Errors
+    ///
+    /// [`VerbsError::OutOfRange`] if they do not fit into the region.
     pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), VerbsError> {
         let cells = self.cells("ExposedMemory::write", offset, bytes.len())?;
         for (byte, cell) in bytes.iter().zip(cells) {
@@ -163,13 +177,15 @@ impl ExposedMemory {
         Ok(())
     }
 
-    /// The eight bytes at `offset` as an atomic number of this machine's byte order: the cell that a peer's
-    /// atomics work on. Whether they are atomic with respect to this processor's is the device's to say:
+    /// Returns the eight bytes at `offset` as an atomic integer in native byte order: the cell on
+    /// which a peer's atomics operate. The device determines whether its atomics are atomic with
+    /// respect to this processor's: see
     /// [`DeviceAttributes::atomic_cap`](super::DeviceAttributes::atomic_cap).
     ///
     /// # Errors
     ///
-    /// [`VerbsError::Misaligned`] if the offset is not a multiple of eight.
+    /// [`VerbsError::OutOfRange`] if the bytes are not inside the region,
+    /// [`VerbsError::Misaligned`] if `offset` is not a multiple of eight.
     pub fn atomic(&self, offset: usize) -> Result<&AtomicU64, VerbsError> {
         const CALL: &str = "ExposedMemory::atomic";
         self.check(CALL, &(offset..offset.saturating_add(8)))?;
@@ -181,8 +197,9 @@ impl ExposedMemory {
                 multiple_of: 8,
             });
         }
-        // SAFETY: inside (checked), aligned (a region begins at a page), and mapped and initialised for as
-        // long as `self` is borrowed. This process reaches the bytes through atomics alone.
+        // SAFETY: the bytes are inside the region (checked above), aligned (a region begins at a
+        // page, and the offset is a multiple of eight), and mapped and initialized for as long as
+        // `self` is borrowed. This process accesses them through atomics only.
         Ok(unsafe { self.start().add(offset).cast().as_ref() })
     }
 
@@ -193,7 +210,9 @@ impl ExposedMemory {
         len: usize,
     ) -> Result<&[AtomicU8], VerbsError> {
         self.check(call, &(offset..offset.saturating_add(len)))?;
-        // SAFETY: as in `atomic`; bytes need no alignment.
+        // SAFETY: the bytes are inside the region, mapped and initialized for as long as `self` is
+        // borrowed, and accessed through atomics only, as in `atomic`; single bytes need no
+        // alignment.
         Ok(unsafe { std::slice::from_raw_parts(self.start().add(offset).cast().as_ptr(), len) })
     }
 
@@ -217,13 +236,13 @@ impl ExposedMemory {
         Ok(())
     }
 
-    /// Ends the registration (`ibv_dereg_mr`): when this returns, no peer's operation reads or writes it
-    /// any more.
+    /// Deregisters the memory (`ibv_dereg_mr(3)`). Once this returns, no peer's operation reads or
+    /// writes it.
     ///
     /// # Errors
     ///
-    /// [`Busy`], with the memory, while there are clones, requests in flight that name it, or windows that
-    /// were bound to it.
+    /// [`Busy`], with the memory, while there are clones of it, requests in flight that name it, or
+    /// windows that were bound to it.
     pub fn deregister(self) -> Result<(), Busy<Self>> {
         let access = self.access;
         Busy::unless_sole("dereg_mr", self.shared, |shared| Self { shared, access })

@@ -1,4 +1,4 @@
-//! What a queue pair can be made with beyond the usual, where the device has it.
+//! Optional features of a queue pair, requested at creation (`ibv_create_qp_ex(3)`).
 
 use std::fmt;
 use std::ops::BitOr;
@@ -7,7 +7,7 @@ use super::error::VerbsError;
 use super::queue_pair_attributes::QpNum;
 use super::queue_pair_state::QpType;
 
-/// Bits of the header, by name.
+/// Defines a set of bits with the names of the C header.
 macro_rules! flags {
     ($(#[$doc:meta])* $flags:ident($bits:ty), $field:literal;
         $($(#[$flag_doc:meta])* $name:ident = $bit:literal, $verbs:literal;)*) => {
@@ -16,21 +16,21 @@ macro_rules! flags {
         pub struct $flags($bits);
 
         impl $flags {
-            /// None of them.
+            /// No flags.
             pub const NONE: Self = Self(0);
             $($(#[$flag_doc])* pub const $name: Self = Self(1 << $bit);)*
 
-            /// Each with its name in the header, and with that of the field before it.
+            /// Each flag with its name in the header, and with that name prefixed by its field.
             const NAMED: &'static [(Self, &'static str, &'static str)] = &[
                 $((Self::$name, $verbs, concat!($field, ": ", $verbs)),)*
             ];
 
-            /// The bits of the header.
+            /// Returns the bits, as in the header.
             pub fn bits(self) -> $bits {
                 self.0
             }
 
-            /// Whether all of `other` is in it.
+            /// Returns true if all flags of `other` are set.
             pub fn contains(self, other: Self) -> bool {
                 self.0 & other.0 == other.0
             }
@@ -51,7 +51,7 @@ macro_rules! flags {
             }
         }
 
-        /// The names in the header, with `|` between them.
+        /// Writes the names in the header, separated by `|`.
         impl fmt::Debug for $flags {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 let mut separator = "";
@@ -71,22 +71,23 @@ macro_rules! flags {
 }
 
 flags! {
-    /// Ways to make a queue pair (`enum ibv_qp_create_flags`).
+    /// Creation flags of a queue pair (`enum ibv_qp_create_flags`).
     CreateFlags(u32), "create_flags";
-    /// What it sends to a multicast group that it is in does not come back to it.
+    /// Does not deliver the queue pair's own multicast packets back to it.
     BLOCK_SELF_MCAST_LB = 1, "IBV_QP_CREATE_BLOCK_SELF_MCAST_LB";
-    /// The checksum of a received Ethernet frame is received with it.
+    /// Receives the checksum (FCS) of an Ethernet frame along with the frame.
     SCATTER_FCS = 8, "IBV_QP_CREATE_SCATTER_FCS";
-    /// The VLAN tag of a received Ethernet frame is taken out.
+    /// Removes the VLAN tag of a received Ethernet frame.
     CVLAN_STRIPPING = 9, "IBV_QP_CREATE_CVLAN_STRIPPING";
-    /// Its packets carry [`source_qpn`](ExtendedConfig::source_qpn), which sets this by itself.
+    /// Sends packets with the number in [`source_qpn`](ExtendedConfig::source_qpn). Setting that
+    /// field sets this flag.
     SOURCE_QPN = 10, "IBV_QP_CREATE_SOURCE_QPN";
-    /// What is received is written in whole cache lines.
+    /// Pads received data to whole cache lines.
     PCI_WRITE_END_PADDING = 11, "IBV_QP_CREATE_PCI_WRITE_END_PADDING";
 }
 
 flags! {
-    /// Operations that its send queue must be able to carry out (`enum ibv_qp_create_send_ops_flags`).
+    /// Operations that the send queue must support (`enum ibv_qp_create_send_ops_flags`).
     SendOps(u64), "send_ops_flags";
     /// RDMA WRITE.
     RDMA_WRITE = 0, "IBV_QP_EX_WITH_RDMA_WRITE";
@@ -104,16 +105,16 @@ flags! {
     ATOMIC_FETCH_AND_ADD = 6, "IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD";
     /// Local invalidate.
     LOCAL_INV = 7, "IBV_QP_EX_WITH_LOCAL_INV";
-    /// The binding of memory windows.
+    /// Binding of memory windows.
     BIND_MW = 8, "IBV_QP_EX_WITH_BIND_MW";
     /// SEND with invalidate.
     SEND_WITH_INV = 9, "IBV_QP_EX_WITH_SEND_WITH_INV";
-    /// Segmentation of TCP by the device.
+    /// TCP segmentation by the device.
     TSO = 10, "IBV_QP_EX_WITH_TSO";
 }
 
 impl SendOps {
-    /// All that queue pairs of this type carry out, wherever they do.
+    /// Returns all operations that queue pairs of this type can support.
     pub fn of_type(qp_type: QpType) -> Self {
         let datagrams = Self::SEND | Self::SEND_WITH_IMM;
         let unreliable = datagrams | Self::RDMA_WRITE | Self::RDMA_WRITE_WITH_IMM | Self::BIND_MW;
@@ -132,26 +133,28 @@ impl SendOps {
     }
 }
 
-/// What a queue pair is made with beyond [`QueuePairConfig`](super::QueuePairConfig): the fields of
-/// `struct ibv_qp_init_attr_ex` that mean something for the types of [`QpType`]. Devices lack most of them, and
-/// [`create_qp_ex`](super::ProtectionDomain::create_qp_ex) says which.
+/// Creation options of a queue pair beyond [`QueuePairConfig`](super::QueuePairConfig): the fields
+/// of `struct ibv_qp_init_attr_ex` that apply to the types in [`QpType`]. Devices lack most of
+/// them; [`create_qp_ex`](super::ProtectionDomain::create_qp_ex) returns an error that names the
+/// missing one.
 ///
-/// The other fields are for types that this layer does not make: `xrcd` is of XRC, `rwq_ind_tbl` and
-/// `rx_hash_conf` are of raw packets.
+/// The other fields belong to types that this layer does not support: `xrcd` to XRC, `rwq_ind_tbl`
+/// and `rx_hash_conf` to raw packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ExtendedConfig {
-    /// Ways to make it.
+    /// Creation flags.
     pub create_flags: CreateFlags,
-    /// Bytes of header that the device puts before each segment; `None` if it does not segment.
+    /// Bytes of header that the device puts before each TCP segment; `None` disables segmentation.
     pub max_tso_header: Option<u16>,
-    /// The number in its packets, in place of its own: of type UD.
+    /// Source queue pair number in its packets, in place of its own. Only for type UD.
     pub source_qpn: Option<QpNum>,
-    /// Operations that it must be able to carry out. Others may be posted as well, where the device has them.
+    /// Operations that the queue pair must support. You may also post others if the device supports
+    /// them.
     pub send_ops: SendOps,
 }
 
 impl ExtendedConfig {
-    /// Refuses what no device can be asked for.
+    /// Rejects combinations that are invalid on every device.
     pub(super) fn check(&self, qp_type: QpType) -> Result<(), VerbsError> {
         let wrong = |argument, value, reason| {
             Err(VerbsError::InvalidArgument {
@@ -178,13 +181,13 @@ impl ExtendedConfig {
         }
     }
 
-    /// Whether nothing is asked for.
+    /// Returns true if no option is set.
     #[cfg(feature = "rdma")]
     pub(crate) fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Everything that is asked for, one thing at a time, by the names of field and flag.
+    /// Returns one configuration per requested option, with the name of its field and flag.
     pub(crate) fn fields(&self) -> impl Iterator<Item = (Self, &'static str)> {
         let nothing = Self::default();
         let with_flag = move |(create_flags, name)| {
@@ -219,7 +222,7 @@ impl ExtendedConfig {
             };
             (alone, "source_qpn")
         });
-        // With the field: by itself it is refused for another reason.
+        // Skips SOURCE_QPN, which is invalid without its field; the field is tested below.
         let flags = self.create_flags.named();
         let flags = flags.filter(|(flag, _)| *flag != CreateFlags::SOURCE_QPN);
         flags

@@ -1,6 +1,6 @@
-//! Sets of named bits, of which a device may say more than this layer has names for.
+//! Sets of named bits that keep bits unknown to this layer.
 
-/// A set of flags: an enum with a name for each bit, and the set of them with the bits as they came.
+/// Defines a set of flags: an enum with one variant per bit, and a set type that keeps all bits.
 macro_rules! flags {
     (
         $(#[$set_doc:meta])* $set:ident($bits:ty);
@@ -15,17 +15,17 @@ macro_rules! flags {
         }
 
         impl $one {
-            /// All that have a name, in the order of their bits.
+            /// All flags that have a name, in the order of their bits.
             pub const ALL: &'static [Self] = &[$(Self::$name),*];
 
-            /// The name, as the specification writes it.
+            /// Returns the name in the specification.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$name => $text,)*
                 }
             }
 
-            /// The number of its bit.
+            /// Returns the number of the flag's bit.
             pub const fn bit(self) -> u32 {
                 self as u32
             }
@@ -42,27 +42,27 @@ macro_rules! flags {
         pub struct $set($bits);
 
         impl $set {
-            /// As a device says them: bits without a name are kept.
+            /// Wraps the bits that a device reports. Bits without a name are kept.
             pub const fn from_bits(bits: $bits) -> Self {
                 Self(bits)
             }
 
-            /// The bits.
+            /// Returns the bits.
             pub const fn bits(self) -> $bits {
                 self.0
             }
 
-            /// Whether it has this one.
+            /// Returns true if the flag is set.
             pub const fn contains(self, flag: $one) -> bool {
                 self.0 & (1 << flag as u32) != 0
             }
 
-            /// Those that have a name, in the order of their bits.
+            /// Returns the flags that have a name, in the order of their bits.
             pub fn iter(self) -> impl Iterator<Item = $one> {
                 $one::ALL.iter().copied().filter(move |flag| self.contains(*flag))
             }
 
-            /// The numbers of the bits that have no name.
+            /// Returns the numbers of the set bits that have no name.
             pub fn unknown(self) -> impl Iterator<Item = u32> {
                 let known = $one::ALL.iter().fold(0, |bits, flag| bits | 1 << *flag as u32);
                 let rest = self.0 & !known;
@@ -70,7 +70,7 @@ macro_rules! flags {
             }
         }
 
-        /// The names, then the numbers of what has none.
+        /// Writes the names, then the numbers of the unnamed bits.
         impl std::fmt::Display for $set {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 let names = self.iter().map(|flag| flag.name().to_owned());
@@ -94,17 +94,17 @@ macro_rules! flags {
 pub(super) use flags;
 
 #[cfg(test)]
-// The macro makes what users see; here nobody does.
+// The macro defines public items, which are unreachable in this test module.
 #[allow(unreachable_pub)]
 mod tests {
     flags! {
-        /// Some.
+        /// A set of flags.
         Some8(u8);
-        /// One of them.
+        /// One flag.
         One;
-        /// The lowest.
+        /// The lowest bit.
         Low = 0, "LOW";
-        /// The highest.
+        /// The highest bit.
         High = 7, "HIGH";
     }
 

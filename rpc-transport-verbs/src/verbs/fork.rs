@@ -1,8 +1,9 @@
-//! Memory that is registered, and `fork()`.
+//! Registered memory and `fork()`: `ibv_fork_init(3)`.
 //!
-//! The child of a fork shares pages with its parent until one of them writes. On kernels before 5.12 the writer,
-//! if it is the parent, gets another page, while its device keeps to the old one. [`fork_init`] has the library
-//! keep registered pages out of children. In the child no verbs object works, with it or without.
+//! After a fork, parent and child share pages until one of them writes. On kernels before 5.12, a
+//! parent that writes to a shared page gets a copy, while its device keeps using the old page.
+//! [`fork_init`] makes the library keep registered pages out of children. In the child no verbs
+//! object works in either case.
 
 use super::error::VerbsError;
 use crate::provider;
@@ -10,27 +11,27 @@ use crate::provider;
 /// Whether a process with registered memory may fork (`enum ibv_fork_status`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ForkStatus {
-    /// It may not: [`fork_init`] was not called, and this kernel needs it.
+    /// Unsafe to fork: [`fork_init`] was not called, and this kernel needs it.
     Disabled,
-    /// It may: [`fork_init`] was called.
+    /// Safe to fork: [`fork_init`] was called.
     Enabled,
-    /// It may: this kernel gives the child copies of pages that a device uses.
+    /// Safe to fork: this kernel gives the child copies of pages that a device uses.
     Unneeded,
-    /// The library says another number, or is too old to say.
+    /// The library returned another number, or is too old to report the status.
     Unknown(Option<u32>),
 }
 
-/// Has registered memory kept out of the children of forks (`ibv_fork_init`). Without RDMA devices there is
-/// nothing to do; the software device never needs it.
+/// Keeps registered memory out of the children of forks (`ibv_fork_init(3)`). Without RDMA devices
+/// it does nothing; the software device never needs it.
 ///
 /// # Errors
 ///
-/// It has to come before any memory is registered.
+/// [`VerbsError::Os`] if memory was registered before the call.
 pub fn fork_init() -> Result<(), VerbsError> {
     provider::fork_init()
 }
 
-/// Whether the process may fork (`ibv_is_fork_initialized`).
+/// Returns whether the process may fork (`ibv_is_fork_initialized(3)`).
 pub fn is_fork_initialized() -> ForkStatus {
     provider::is_fork_initialized()
 }
@@ -41,7 +42,7 @@ mod tests {
 
     #[test]
     fn a_process_may_fork_after_fork_init() {
-        // Without a library of kernel verbs, or on a kernel that copies pages, it was allowed before.
+        // Without libibverbs, or on a kernel that copies pages, forking was already safe.
         fork_init().unwrap();
         let status = is_fork_initialized();
         assert!(

@@ -1,8 +1,8 @@
-//! The addresses of a port, and the keys of the partitions that it is in.
+//! Port addresses (GIDs) and partition keys.
 
 use std::fmt;
 
-/// A global identifier: the address of a port.
+/// A global identifier (GID): the address of a port, in network byte order.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Gid(pub [u8; 16]);
 
@@ -18,19 +18,19 @@ impl fmt::Debug for Gid {
     }
 }
 
-/// What kind of packets leave from a GID.
+/// The kind of packets sent from a GID (`enum ibv_gid_type`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum GidType {
     /// InfiniBand.
     InfiniBand,
-    /// RoCE version 1: Ethernet frames, which no router forwards.
+    /// RoCE version 1: Ethernet frames, which routers do not forward.
     RoceV1,
-    /// RoCE version 2: UDP.
+    /// RoCE version 2: UDP packets.
     RoceV2,
-    /// The software device's.
+    /// The software device.
     Soft,
-    /// The system does not say, or says a number that is newer than this layer.
+    /// Not reported by the system, or a number unknown to this layer.
     Unknown,
 }
 
@@ -49,30 +49,31 @@ impl fmt::Display for GidType {
 /// An entry of a port's GID table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GidEntry {
-    /// Its place in the table.
+    /// Index in the table.
     pub index: u8,
     /// The address.
     pub gid: Gid,
-    /// The kind of packets that leave from it.
+    /// The kind of packets sent from it.
     pub gid_type: GidType,
-    /// The network device that it belongs to, if any is seen from here.
+    /// The network device that it belongs to, if one is visible in this network namespace.
     pub netdev: Option<String>,
 }
 
-/// The key of a partition (P_Key): packets are taken from members of the same partition only.
+/// A partition key (P_Key): a port accepts packets only from members of the same partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PartitionKey(pub u16);
 
 impl PartitionKey {
-    /// The partition that everybody is in at first, as a full member.
+    /// The default partition, as a full member.
     pub const DEFAULT: Self = Self(0xffff);
 
-    /// The partition: 15 bits. 0 is none, so that the entry of the table is empty.
+    /// Returns the partition number, 15 bits. 0 means that the table entry is empty.
     pub const fn partition(self) -> u16 {
         self.0 & 0x7fff
     }
 
-    /// Whether it is a full member, which may talk to all. Limited members may talk to full ones.
+    /// Returns true for a full member, which may communicate with every member. A limited member
+    /// may communicate only with full members.
     pub const fn is_full_member(self) -> bool {
         self.0 & 0x8000 != 0
     }

@@ -1,13 +1,13 @@
-//! The number of a device or a port that no other in the world has.
+//! The globally unique number of a device or port.
 
 use std::fmt;
 
-/// A globally unique identifier (EUI-64). Zero if a device has none.
+/// A globally unique identifier (EUI-64). Zero if the device has none.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Guid(pub u64);
 
 impl fmt::Display for Guid {
-    /// Four groups of four hexadecimal digits, as all tools write it: `0002:c903:00ab:cdef`.
+    /// Writes four groups of four hexadecimal digits, as the RDMA tools do: `0002:c903:00ab:cdef`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [a, b, c, d] = [48, 32, 16, 0].map(|shift| (self.0 >> shift) & 0xffff);
         write!(f, "{a:04x}:{b:04x}:{c:04x}:{d:04x}")

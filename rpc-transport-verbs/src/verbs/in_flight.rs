@@ -1,4 +1,4 @@
-//! What is in flight on one send queue, oldest first.
+//! The requests in flight on one send queue, oldest first.
 
 use std::collections::VecDeque;
 
@@ -6,20 +6,20 @@ use super::slot::Slot;
 use super::work_request::WorkRequest;
 use super::wr_id::{QueueTag, WorkKind, WrId};
 
-/// A ring with one entry per send-queue slot in use. An entry holds the memory slot of its request,
-/// or nothing if that went inline.
+/// A ring with one entry per send queue entry in use. An entry holds the memory slot of its
+/// request, or nothing if the request was inline.
 ///
-/// An entry becomes free only when a completion of its request *or a later one* has been polled
-/// and is completed here: this is the count that keeps a send queue from overrunning on devices
-/// that reclaim late, and from hiding a missing signal on devices that reclaim early.
+/// An entry becomes free only once a completion of its request *or a later one* has been polled and
+/// is completed here. This count keeps a send queue from overrunning on devices that reclaim
+/// entries late, and exposes a missing signal on devices that reclaim them early.
 #[derive(Debug)]
 pub(super) struct InFlight {
     entries: Box<[Option<Slot>]>,
-    /// Requests that are more than a slot, by number. Beside the ring, so that plain sends stay small.
+    /// Requests other than plain sends, by number. Stored beside the ring to keep entries small.
     requests: VecDeque<(u64, WorkRequest)>,
     queue: QueueTag,
     capacity: usize,
-    /// Number of the next request, counted from 0 since the queue pair was made.
+    /// Number of the next request, counted from 0 since the queue pair was created.
     head: u64,
     /// Number of the oldest request in flight.
     tail: u64,
@@ -52,32 +52,33 @@ impl InFlight {
         number as usize & (self.entries.len() - 1)
     }
 
-    /// The id that the request `ahead` places after the next one will have.
+    /// Returns the id that the request `ahead` positions after the next one will have.
     pub(super) fn id_of_next(&self, ahead: usize) -> WrId {
-        // The lower bits: enough to tell a request from every other one for a long time.
+        // The lower 32 bits, which identify a request uniquely for a long time.
         let number = (self.head + ahead as u64) as u32;
         WrId::new(WorkKind::Send, self.queue, number)
     }
 
-    /// Takes the next entry. The caller has seen that one is free.
+    /// Fills the next entry. The caller has checked that one is free.
     pub(super) fn push(&mut self, slot: Option<Slot>) {
         let place = self.place(self.head);
         self.entries[place] = slot;
         self.head += 1;
     }
 
-    /// The same for a request of any kind.
+    /// Fills the next entry with a request of any kind.
     pub(super) fn push_request(&mut self, request: WorkRequest) {
         self.requests.push_back((self.head, request));
         self.push(None);
     }
 
-    /// Frees every entry up to the one that `id` names. `false`: it names none in flight.
+    /// Frees every entry up to the one that `id` names. Returns false if `id` names no request in
+    /// flight.
     pub(super) fn complete(&mut self, id: WrId, release: &mut impl FnMut(Slot)) -> bool {
         if !id.belongs_to(WorkKind::Send, self.queue) {
             return false;
         }
-        // Both are the lower bits of numbers, which are far less than 2³² apart.
+        // Both are the lower bits of numbers that are far less than 2³² apart.
         let offset = id.number().wrapping_sub(self.tail as u32);
         if u64::from(offset) >= self.head - self.tail {
             return false;
@@ -88,7 +89,7 @@ impl InFlight {
         true
     }
 
-    /// Frees everything. The device must have given the queue up.
+    /// Frees all entries. The device must have released the queue.
     pub(super) fn drain(&mut self, release: &mut impl FnMut(Slot)) {
         while self.tail != self.head {
             self.release_oldest(release);
@@ -97,7 +98,7 @@ impl InFlight {
 
     fn release_oldest(&mut self, release: &mut impl FnMut(Slot)) {
         let (place, number) = (self.place(self.tail), self.tail);
-        // First: should `release` panic, it has been released.
+        // Advanced first: if `release` panics, the entry is already free.
         self.tail += 1;
         if let Some(slot) = self.entries[place].take() {
             release(slot);

@@ -1,12 +1,12 @@
-//! How sets of attributes are printed: a line for each, the values below each other.
+//! Formats sets of attributes: one line per attribute, with aligned values.
 
 use std::fmt;
 
-/// Lines of a name and a value.
+/// Writes lines of a name and a value.
 pub(super) struct Lines<'a, 'f> {
     f: &'a mut fmt::Formatter<'f>,
     is_first: bool,
-    /// Columns of the names.
+    /// Width of the name column in characters.
     width: usize,
 }
 
@@ -27,7 +27,7 @@ impl<'a, 'f> Lines<'a, 'f> {
         write!(self.f, "{name:<width$} {value}")
     }
 
-    /// Nothing for `None`.
+    /// Writes the line unless the value is `None`.
     pub(super) fn line_if_some(
         &mut self,
         name: &str,
@@ -37,7 +37,7 @@ impl<'a, 'f> Lines<'a, 'f> {
     }
 }
 
-/// Bytes, in the largest unit that leaves a whole number.
+/// A number of bytes, displayed in the largest unit that leaves a whole number.
 pub(super) struct Bytes(pub(super) u64);
 
 impl fmt::Display for Bytes {

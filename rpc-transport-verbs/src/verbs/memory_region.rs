@@ -1,4 +1,4 @@
-//! Registered memory, and the rights that were given on it.
+//! Memory regions and their access rights: `ibv_reg_mr(3)`.
 
 use std::fmt;
 use std::ops::BitOr;
@@ -8,34 +8,34 @@ use super::error::VerbsError;
 use super::slot::Slot;
 use crate::provider;
 
-/// What a region may be used for, with the bits of `enum ibv_access_flags`. Local read is implied.
+/// Access rights of a region, with the bits of `enum ibv_access_flags`. Local read is implied.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Access(u32);
 
 impl Access {
-    /// Local read only: fit for sends.
+    /// Local read only: sufficient for sends.
     pub const NONE: Self = Self(0);
-    /// The device may write: needed for receives.
+    /// The device may write: required for receives.
     pub const LOCAL_WRITE: Self = Self(1);
     /// Peers may write.
     pub const REMOTE_WRITE: Self = Self(2);
     /// Peers may read.
     pub const REMOTE_READ: Self = Self(4);
-    /// Peers may do atomics.
+    /// Peers may execute atomic operations.
     pub const REMOTE_ATOMIC: Self = Self(8);
     /// Memory windows may be bound to it.
     pub const MW_BIND: Self = Self(16);
-    /// Remote addresses are offsets from its first byte.
+    /// Remote addresses are offsets from the region's first byte.
     pub const ZERO_BASED: Self = Self(32);
-    /// Pages need not be there before they are touched.
+    /// On-demand paging: pages need not be present before they are accessed.
     pub const ON_DEMAND: Self = Self(64);
-    /// It lies in huge pages.
+    /// The memory consists of huge pages.
     pub const HUGETLB: Self = Self(128);
-    /// Peers may flush it to where all processors see it.
+    /// Peers may flush writes to global visibility.
     pub const FLUSH_GLOBAL: Self = Self(256);
-    /// Peers may flush it to where it outlives the power.
+    /// Peers may flush writes to persistence.
     pub const FLUSH_PERSISTENT: Self = Self(512);
-    /// The device may write it out of order, where that is quicker.
+    /// The device may reorder writes, where that is faster.
     pub const RELAXED_ORDERING: Self = Self(1 << 20);
 
     const NAMES: [(Self, &'static str); 11] = [
@@ -52,34 +52,34 @@ impl Access {
         (Self::RELAXED_ORDERING, "RELAXED_ORDERING"),
     ];
 
-    /// As a device says them; bits that this layer has no name for are kept.
+    /// Wraps the bits that a device reports. Bits unknown to this layer are kept.
     #[cfg(feature = "rdma")]
     pub(crate) const fn from_bits(bits: u32) -> Self {
         Self(bits)
     }
 
-    /// The bits.
+    /// Returns the bits.
     pub const fn bits(self) -> u32 {
         self.0
     }
 
-    /// The same without any of `other`.
+    /// Returns the rights without those of `other`.
     pub const fn without(self, other: Self) -> Self {
         Self(self.0 & !other.0)
     }
 
-    /// Whether all of `other` is in it.
+    /// Returns true if all rights of `other` are included.
     pub fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// Whether any of `other` is in it.
+    /// Returns true if any right of `other` is included.
     pub fn intersects(self, other: Self) -> bool {
         self.0 & other.0 != 0
     }
 }
 
-/// The names, with `|` between them; bits without a name as a number.
+/// Writes the names separated by `|`, and unnamed bits as a number.
 impl fmt::Display for Access {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut rest = self.0;
@@ -113,27 +113,27 @@ impl BitOr for Access {
     }
 }
 
-/// Names a region in this side's work requests (lkey).
+/// The key of a region in local work requests (lkey).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LocalKey(pub u32);
 
-/// Names a region in a peer's work requests (rkey). Unrelated to the local key.
+/// The key of a region in a peer's work requests (rkey). Unrelated to the local key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RemoteKey(pub u32);
 
-/// A registered region, whole. [`into_slots`](Self::into_slots) cuts it up.
+/// A whole registered region. [`into_slots`](Self::into_slots) divides it.
 ///
-/// It is two-sided memory: only this process's requests name it (memory for peers is
-/// [`ExposedMemory`](super::ExposedMemory)), so its slots can be plain bytes
-/// while they are in hand. The registration ends when the region and all of its slots are gone.
+/// Only this process's requests may name it (memory for peers is
+/// [`ExposedMemory`](super::ExposedMemory)), so its slots are plain bytes while they are not
+/// posted. The registration ends when the region and all of its slots are dropped.
 pub struct MemoryRegion {
     pub(super) shared: Arc<RegisteredMemory>,
 }
 
-/// The registration, owned by the region or by its slots together.
+/// The registration, owned by the region, or jointly by its slots.
 pub(super) struct RegisteredMemory {
-    // Before the domain: a field is dropped before the ones below it, and a domain with regions
-    // cannot be destroyed.
+    // Before the domain: fields are dropped in order, and a domain with regions cannot be
+    // destroyed.
     pub(super) raw: provider::MemoryRegion,
     _domain: Arc<provider::ProtectionDomain>,
 }
@@ -157,28 +157,29 @@ impl MemoryRegion {
         }
     }
 
-    /// Bytes registered: what was asked for, or a little more.
+    /// Returns the registered length in bytes: at least what was requested.
     pub fn len(&self) -> usize {
         self.shared.raw.len()
     }
 
-    /// Never: an empty region cannot be registered.
+    /// Returns false: an empty region cannot be registered.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The key for work requests of this side.
+    /// Returns the key for local work requests.
     pub fn local_key(&self) -> LocalKey {
         self.shared.raw.local_key()
     }
 
-    /// Cuts the region into as many slots of `slot_len` bytes as fit, in the order of their
-    /// addresses.
+    /// Divides the region into as many slots of `slot_len` bytes as fit, in address order.
     ///
     /// # Errors
     ///
-    /// If `slot_len` is 0, more than the region has, or does not fit 32 bits, or is not a multiple of 64 (a cache line, so that no two
-    /// slots share one).
+    /// * [`VerbsError::OutOfRange`] if `slot_len` is 0, exceeds the region, or does not fit 32
+    ///   bits.
+    /// * [`VerbsError::Misaligned`] if `slot_len` is not a multiple of 64, the size of a cache
+    ///   line: slots must not share a cache line.
     pub fn into_slots(self, slot_len: usize) -> Result<Vec<Slot>, VerbsError> {
         let (call, parameter, value) = ("into_slots", "slot_len", slot_len as u64);
         let fits = |len: &u32| (1..=self.len()).contains(&(*len as usize));

@@ -1,4 +1,4 @@
-//! Memory windows: keys for parts of a region, which come and go quicker than registrations.
+//! Memory windows: keys for parts of a region, cheaper to create and revoke than registrations.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,23 +9,25 @@ use super::memory_region::{Access, RemoteKey};
 use super::protection_domain::ProtectionDomain;
 use crate::provider;
 
-/// Which kind of memory window (`enum ibv_mw_type`).
+/// The type of a memory window (`enum ibv_mw_type`, `ibv_alloc_mw(3)`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum WindowType {
-    /// Bound by [`QueuePair::bind_mw`](super::QueuePair::bind_mw), which chooses the key; usable through
-    /// any queue pair of the protection domain; bound again at any time, to no bytes to unbind it.
+    /// Bound by [`QueuePair::bind_mw`](super::QueuePair::bind_mw), which chooses the key. Usable
+    /// through any queue pair of the protection domain. It may be bound again at any time; binding
+    /// it to zero bytes unbinds it.
     Type1 = 1,
-    /// Bound by a work request ([`WorkRequest::bind_window`](super::WorkRequest::bind_window)) whose author
-    /// chooses the key's lower eight bits; usable through the queue pair that bound it (2B); given back by
-    /// a local invalidate, or by a peer's SEND with invalidate, before it is bound again.
+    /// Bound by a work request ([`WorkRequest::bind_window`](super::WorkRequest::bind_window)), for
+    /// which the caller chooses the key's lower eight bits. Usable only through the queue pair that
+    /// bound it (type 2B). Before it is bound again, it must be released by a local invalidate or
+    /// by a peer's SEND with invalidate.
     Type2 = 2,
 }
 
-/// A memory window: a key of its own for some bytes of a region, with some of its rights.
+/// A memory window: a separate key for some bytes of a region, with a subset of its access rights.
 ///
-/// The region has to permit it ([`Access::MW_BIND`]), and what lets peers write needs a region with
-/// [`Access::LOCAL_WRITE`]. A window keeps every region that it was bound to registered, until it is
-/// dropped. Cheap to clone: all clones are the same window.
+/// The region must permit binding ([`Access::MW_BIND`]); a window that lets peers write needs a
+/// region with [`Access::LOCAL_WRITE`]. Every region that the window was bound to stays registered
+/// until the window is dropped. Cloning is cheap: all clones are the same window.
 #[derive(Clone, Debug)]
 pub struct MemoryWindow {
     shared: Arc<Shared>,
@@ -33,7 +35,7 @@ pub struct MemoryWindow {
 
 #[derive(Debug)]
 struct Shared {
-    // First: windows go before the regions that they were bound to, and before their domain.
+    // First field: dropped before the regions that the window was bound to, and before the domain.
     raw: provider::MemoryWindow,
     window_type: WindowType,
     bound: Mutex<Bound>,
@@ -42,12 +44,12 @@ struct Shared {
 
 #[derive(Debug)]
 struct Bound {
-    /// The latest key.
+    /// The most recent key.
     key: RemoteKey,
     regions: Vec<ExposedMemory>,
 }
 
-/// What a window is bound to: some bytes of a region, and what peers may do with them.
+/// What a window is bound to: a range of a region and the access rights of peers.
 #[derive(Clone, Debug)]
 pub struct Binding {
     pub(super) region: ExposedMemory,
@@ -56,8 +58,8 @@ pub struct Binding {
 }
 
 impl Binding {
-    /// The bytes of `range`, with the remote rights of `access`. Whether they are inside of the region is
-    /// the device's to check, when the request is carried out.
+    /// Describes the bytes of `range` with the remote rights of `access`. The device checks whether
+    /// they are inside the region, when it executes the request.
     pub fn new(region: &ExposedMemory, range: Range<usize>, access: Access) -> Self {
         Self {
             region: region.clone(),
@@ -66,7 +68,7 @@ impl Binding {
         }
     }
 
-    /// What a peer has to be told, once the window has this key.
+    /// Returns the description to send to a peer, once the window has this key.
     pub fn remote(&self, key: RemoteKey) -> RemoteMemory {
         RemoteMemory {
             addr: self.addr(),
@@ -74,7 +76,7 @@ impl Binding {
         }
     }
 
-    /// A range that ends before it begins is nobody's wish.
+    /// Rejects a range that ends before it begins.
     pub(super) fn check(&self) -> Result<(), PostErrorReason> {
         let Range { start, end } = self.range;
         if start <= end {
@@ -123,24 +125,25 @@ impl MemoryWindow {
         })
     }
 
-    /// Which kind it is.
+    /// Returns the window's type.
     pub fn window_type(&self) -> WindowType {
         self.shared.window_type
     }
 
-    /// Its latest key: of the binding that was posted last, whether it has been carried out or not.
+    /// Returns the most recent key: that of the last posted binding, whether or not it has been
+    /// executed.
     pub fn key(&self) -> RemoteKey {
         self.bound().key
     }
 
-    /// The key to bind it with next: the lower eight bits are one more (`ibv_inc_rkey`), so that the
-    /// last one's holders are refused.
+    /// Returns the key for the next binding: the lower eight bits are incremented
+    /// (`ibv_inc_rkey(3)`), so that requests with the previous key fail.
     pub fn next_key(&self) -> RemoteKey {
         let key = self.key().0;
         RemoteKey(key & !0xff | key.wrapping_add(1) & 0xff)
     }
 
-    /// A binding was posted: until the window is gone, its region has to stay.
+    /// Records a posted binding: its region must stay registered until the window is gone.
     pub(super) fn note_binding(&self, binding: &Binding, key: RemoteKey) {
         let mut bound = self.bound();
         bound.key = key;
@@ -151,18 +154,18 @@ impl MemoryWindow {
     }
 
     fn bound(&self) -> std::sync::MutexGuard<'_, Bound> {
-        // Two fields, each changed in one step.
+        // A poisoned lock is usable: the two fields are each changed in one step.
         self.shared
             .bound
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends it (`ibv_dealloc_mw`), bound or not: its keys are worth nothing after that.
+    /// Deallocates the window, bound or not (`ibv_dealloc_mw(3)`). Its keys become invalid.
     ///
     /// # Errors
     ///
-    /// [`Busy`], with the window, while there are clones, or requests in flight that bind it.
+    /// [`Busy`], with the window, while there are clones of it or requests in flight that bind it.
     pub fn dealloc(self) -> Result<(), Busy<Self>> {
         Busy::unless_sole("dealloc_mw", self.shared, |shared| Self { shared })
     }

@@ -1,9 +1,10 @@
-//! Misuse that does not compile, kept as tests.
+//! Tests that misuse of the API does not compile.
 //!
-//! Each pair of programs differs in the lines that are marked: the first is wrong and must not compile, the second
-//! is right and must. So the first fails for the reason that is given, and not because a name has changed.
+//! The programs of each pair differ only in the marked lines. The first one is wrong and must not
+//! compile; the second one is right and must compile. This shows that the first one fails for the
+//! stated reason, and not because a name has changed.
 
-/// A slot that was posted belongs to the device: it cannot be posted again.
+/// A posted slot belongs to the device and cannot be posted again.
 ///
 /// ```compile_fail
 /// # use rpc_transport_verbs::verbs::*;
@@ -22,7 +23,7 @@
 /// ```
 struct PostingASlotTwice;
 
-/// Nor can its bytes be looked at or changed, until its completion gives it back.
+/// The bytes of a posted slot cannot be read or written until its completion returns the slot.
 ///
 /// ```compile_fail
 /// # use rpc_transport_verbs::verbs::*;
@@ -41,7 +42,7 @@ struct PostingASlotTwice;
 /// ```
 struct TouchingASlotInFlight;
 
-/// A slot is the only token of its bytes: there is no second one.
+/// A slot is the only token for its bytes and cannot be cloned.
 ///
 /// ```compile_fail
 /// # use rpc_transport_verbs::verbs::*;
@@ -58,7 +59,7 @@ struct TouchingASlotInFlight;
 /// ```
 struct CloningASlot;
 
-/// Nor does the region that was cut up into slots name their bytes any more.
+/// A region that has been divided into slots cannot be used again.
 ///
 /// ```compile_fail
 /// # use rpc_transport_verbs::verbs::*;
@@ -75,7 +76,7 @@ struct CloningASlot;
 /// ```
 struct CuttingARegionTwice;
 
-/// A completion gives its memory back once.
+/// A completion returns its memory only once.
 ///
 /// ```compile_fail
 /// # use rpc_transport_verbs::verbs::*;
@@ -94,7 +95,7 @@ struct CuttingARegionTwice;
 /// ```
 struct ClaimingACompletionTwice;
 
-/// Nobody but the device makes completions.
+/// Only the device creates completions.
 ///
 /// ```compile_fail
 /// # use rpc_transport_verbs::verbs::*;
@@ -111,7 +112,7 @@ struct ClaimingACompletionTwice;
 /// ```
 struct CloningACompletion;
 
-/// A completion queue is polled by one thread at a time: two need a lock.
+/// Only one thread at a time may poll a completion queue; two threads need a lock.
 ///
 /// ```compile_fail
 /// # use rpc_transport_verbs::verbs::*;
@@ -137,7 +138,7 @@ struct CloningACompletion;
 /// ```
 struct PollingFromTwoThreads;
 
-/// A handle of a completion queue names it for queue pairs, and polls nothing.
+/// A handle of a completion queue serves to create queue pairs and cannot poll.
 ///
 /// ```compile_fail
 /// # use rpc_transport_verbs::verbs::*;
@@ -156,7 +157,7 @@ struct PollingFromTwoThreads;
 /// ```
 struct PollingByAHandle;
 
-/// A queue pair is posted to by one thread at a time.
+/// Only one thread at a time may post to a queue pair.
 ///
 /// ```compile_fail
 /// # use rpc_transport_verbs::verbs::*;
@@ -183,7 +184,7 @@ struct PollingByAHandle;
 /// ```
 struct PostingFromTwoThreads;
 
-/// A local key is of no use to a peer.
+/// A local key cannot be sent to a peer.
 ///
 /// ```compile_fail
 /// # use rpc_transport_verbs::verbs::*;
@@ -200,13 +201,13 @@ struct PostingFromTwoThreads;
 /// ```
 struct TellingALocalKey;
 
-/// And a remote key is of no use in a request of one's own.
+/// A remote key cannot be used for an element of a local request.
 ///
 /// ```compile_fail
 /// # use rpc_transport_verbs::verbs::*;
 /// # use std::ptr::NonNull;
 /// fn element(memory: &ExposedMemory, addr: NonNull<u8>) -> Element {
-///     // SAFETY: the caller's.
+///     // SAFETY: the caller keeps the region registered until the request has completed.
 ///     unsafe { Element::from_raw(addr, 8, memory.remote_key()) } // wrong
 /// }
 /// ```
@@ -215,13 +216,13 @@ struct TellingALocalKey;
 /// # use rpc_transport_verbs::verbs::*;
 /// # use std::ptr::NonNull;
 /// fn element(memory: &ExposedMemory, addr: NonNull<u8>) -> Element {
-///     // SAFETY: the caller's.
+///     // SAFETY: the caller keeps the region registered until the request has completed.
 ///     unsafe { Element::from_raw(addr, 8, memory.local_key()) } // right
 /// }
 /// ```
 struct UsingARemoteKeyHere;
 
-/// Memory that nobody vouches for cannot be named without saying so.
+/// Arbitrary memory can only be named in an `unsafe` block.
 ///
 /// ```compile_fail
 /// # use rpc_transport_verbs::verbs::*;
@@ -235,13 +236,14 @@ struct UsingARemoteKeyHere;
 /// # use rpc_transport_verbs::verbs::*;
 /// # use std::ptr::NonNull;
 /// fn element(addr: NonNull<u8>, key: LocalKey) -> Element {
-///     // SAFETY: the caller's.
+///     // SAFETY: the caller keeps the region registered until the request has completed.
 ///     unsafe { Element::from_raw(addr, 8, key) } // right
 /// }
 /// ```
 struct NamingAnyMemory;
 
-/// Memory that a peer may write is no slice of bytes, which would have to stay the same while it is looked at.
+/// Memory that a peer may write cannot be borrowed as a slice, whose bytes must not change while it
+/// is borrowed.
 ///
 /// ```compile_fail
 /// # use rpc_transport_verbs::verbs::*;
@@ -260,7 +262,7 @@ struct NamingAnyMemory;
 /// ```
 struct BorrowingWhatAPeerWrites;
 
-/// A queue pair that was destroyed is gone.
+/// A destroyed queue pair cannot be used.
 ///
 /// ```compile_fail
 /// # use rpc_transport_verbs::verbs::*;
@@ -279,8 +281,8 @@ struct BorrowingWhatAPeerWrites;
 /// ```
 struct UsingADestroyedQueuePair;
 
-/// Codes of verbs are no bare numbers: the one for acknowledgements is not the one for receivers that are not ready,
-/// and none is out of range.
+/// Timer codes are distinct types, not plain numbers: an acknowledgement timeout is not an RNR
+/// timer, and no code is out of range.
 ///
 /// ```compile_fail
 /// # use rpc_transport_verbs::verbs::*;
@@ -299,7 +301,7 @@ struct UsingADestroyedQueuePair;
 /// ```
 struct MixingUpTimers;
 
-/// So are the numbers of queue pairs and packets.
+/// Queue pair numbers and packet sequence numbers are distinct types as well.
 ///
 /// ```compile_fail
 /// # use rpc_transport_verbs::verbs::*;

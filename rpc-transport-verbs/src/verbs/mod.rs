@@ -1,48 +1,51 @@
 //! The safe verbs layer: one verbs object per file, usable without the rest of the crate.
 //!
-//! The names are those of `libibverbs`, spelled out, so that a man page can be looked up. What is
-//! different from C:
+//! Names are those of `libibverbs`, spelled out, so that you can find the man page. The differences
+//! from C are:
 //!
-//! * **Memory in flight is owned.** A [`Slot`] is the unique token of one piece of a
-//!   [`MemoryRegion`]. Posting consumes it; only the device's word brings it back: its completion,
-//!   a later completion of the same send queue, a flush, or the end of the queue pair. So no bytes
-//!   can be touched while the device may touch them, whatever is dropped or forgotten.
-//! * **Memory that peers may touch is another type.** [`ExposedMemory`] never hands out a slice, since
-//!   a peer's WRITE changes bytes under any reference; its bytes are copied in and out, or are atomic
-//!   cells. What a peer is told of it is a [`RemoteMemory`]; local and remote keys are different types.
-//! * **A completion is claimed once.** [`WorkCompletion`] is not `Clone`; claiming consumes it.
-//! * **Parents outlive children.** Every object shares ownership of what it was made from, so that
-//!   dropping them in any order destroys them in an order that the device accepts. Who wants to know
-//!   calls `destroy` (or `dealloc`, `deregister`), which says [`Busy`] where C says `EBUSY`.
-//! * **Events need no acknowledgement.** The layer acknowledges each itself, so that destroying an object
-//!   never waits for a reader who has forgotten to.
-//! * **Errors say what was expected**: [`ModifyError`] names the attribute and the transition,
-//!   [`PostError`] the index of the request and the rule. Every [`CompletionStatus`] and [`AsyncEvent`]
-//!   has an `explanation`.
+//! * **The queue owns memory in flight.** A [`Slot`] is the unique token for one piece of a
+//!   [`MemoryRegion`]. Posting consumes the slot. Only the device returns it: by the request's
+//!   completion, by a later completion of the same send queue, by a flush, or by the end of the
+//!   queue pair. No code can therefore touch bytes that the device may still touch, whatever is
+//!   dropped or forgotten.
+//! * **Memory that peers may access has its own type.** [`ExposedMemory`] never hands out a slice,
+//!   because a peer's WRITE would change bytes behind a reference. Its bytes are copied in and out,
+//!   or accessed as atomic cells. A [`RemoteMemory`] describes it to a peer. Local and remote keys
+//!   are different types.
+//! * **A completion is claimed once.** [`WorkCompletion`] is not `Clone`, and claiming consumes it.
+//! * **Parents outlive children.** Every object shares ownership of its parent. You may drop
+//!   objects in any order; they are destroyed in an order that the device accepts. To find out
+//!   whether an object is still in use, call `destroy` (or `dealloc`, `deregister`), which returns
+//!   [`Busy`] where C returns `EBUSY`.
+//! * **You don't acknowledge events.** The layer acknowledges each event itself, so destroying an
+//!   object never waits for a missing acknowledgement.
+//! * **Errors name the rule that was broken**: [`ModifyError`] names the attribute and the
+//!   transition, [`PostError`] the index of the request and the rule. Every [`CompletionStatus`]
+//!   and [`AsyncEvent`] has an `explanation`.
 //!
-//! The calling order, each step by the method's verbs name:
+//! The usual order of calls, under their verbs names:
 //!
 //! 1. [`Context::open`], [`Context::alloc_pd`], [`ProtectionDomain::register`],
 //!    [`MemoryRegion::into_slots`];
 //! 2. [`Context::create_cq`], [`ProtectionDomain::create_srq`], [`ProtectionDomain::create_qp`];
 //! 3. [`SharedReceiveQueue::post_recv`] *before* the peer may send;
-//! 4. [`QueuePair::to_init`], [`QueuePair::to_rtr`] with what the peer told out of band,
-//!    [`QueuePair::to_rts`]; neither side sends before both are ready to receive;
+//! 4. [`QueuePair::to_init`], [`QueuePair::to_rtr`] with the peer's address, received out of band,
+//!    then [`QueuePair::to_rts`]; neither side sends before both are ready to receive;
 //! 5. [`QueuePair::post_send`]; [`CompletionQueue::poll`]; then [`QueuePair::complete_send`] or
 //!    [`SharedReceiveQueue::claim`] for each completion.
 //!
-//! Two ways to post: [`SendRequest`] is a message of one slot, and as quick as can be; [`WorkRequest`] is
-//! everything else that a send queue does, from lists of elements and immediates to RDMA READ, atomics and
-//! memory windows ([`QueuePair::post`]).
+//! There are two ways to post. [`SendRequest`] is a message in one slot and the fastest path.
+//! [`WorkRequest`] covers the other send queue operations: lists of elements, immediates, RDMA
+//! READ, atomics and memory windows ([`QueuePair::post`]).
 //!
-//! A thread that has nothing else to do may sleep until completions come: [`CompletionChannel`].
+//! An idle thread may sleep until completions arrive: see [`CompletionChannel`].
 //!
-//! One [`Context`] belongs to one poller: everything that was made from it may be used from any
-//! thread, but the device lets one thread at a time do so.
+//! Use one [`Context`] per poller. All objects of a context may be used from any thread, but the
+//! device serializes access: one thread at a time.
 //!
 //! # A one-sided program
 //!
-//! One queue pair, connected to itself, reads its own memory as a peer's.
+//! One queue pair, connected to itself, reads its own memory as if it were a peer's.
 //!
 //! ```
 //! use std::error::Error;
@@ -104,7 +107,7 @@ mod in_flight;
 mod lines;
 mod memory_region;
 mod memory_window;
-// Tests alone, which are programs in its documentation.
+// Only doctests: programs that must not compile.
 #[cfg(doctest)]
 mod misuse;
 mod multicast;

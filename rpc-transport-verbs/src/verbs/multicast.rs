@@ -1,4 +1,4 @@
-//! Multicast groups: datagrams for whoever has joined.
+//! Multicast groups: datagrams for all members (`ibv_attach_mcast(3)`).
 
 use super::error::VerbsError;
 use super::gid::Gid;
@@ -7,7 +7,7 @@ use super::queue_pair_attributes::QpNum;
 use super::queue_pair_state::QpType;
 
 impl Gid {
-    /// Whether it names a group of ports: `ff00::/8`, and IPv4's groups on networks of that.
+    /// Returns true for a multicast GID: `ff00::/8`, or an IPv4-mapped multicast address.
     pub fn is_multicast(&self) -> bool {
         let address = std::net::Ipv6Addr::from(self.0);
         let is_ipv4_group = |address: std::net::Ipv4Addr| address.is_multicast();
@@ -16,33 +16,39 @@ impl Gid {
 }
 
 impl QpNum {
-    /// What a datagram to a group is addressed to: all queue pairs of the port that are in it.
+    /// The destination number of a multicast datagram: all queue pairs of the port that are in the
+    /// group.
     pub const MULTICAST: Self = Self(0x00ff_ffff);
 }
 
 impl QueuePair {
-    /// Joins a group (`ibv_attach_mcast`): datagrams to its GID and [`QpNum::MULTICAST`] are received here as well, if
-    /// their key is this queue pair's. Nothing happens if it is in the group already. It leaves its groups
-    /// when it ends.
+    /// Joins a group (`ibv_attach_mcast(3)`). The queue pair then also receives datagrams for the
+    /// group's GID and [`QpNum::MULTICAST`] whose Q_Key matches its own. Has no effect if it is
+    /// already a member. A queue pair leaves its groups when it is destroyed.
     ///
-    /// The network has to bring the group's packets to this port: a subnet manager on InfiniBand, which gives the
-    /// group a LID as well; on Ethernet what programs do who join IP groups, and `lid` is 0.
+    /// The network must deliver the group's packets to this port. On InfiniBand the subnet manager
+    /// does that, and assigns a LID to the group. On Ethernet join the IP group as for any IP
+    /// multicast, and pass 0 as `lid`.
     ///
     /// # Errors
     ///
-    /// [`VerbsError::InvalidArgument`] if the queue pair is not of datagrams, or the GID names no group; or what
-    /// the device says.
+    /// [`VerbsError::InvalidArgument`] if the queue pair is not of type UD, or the GID is not a
+    /// multicast GID; [`VerbsError::NotSupported`] if the device has no multicast groups;
+    /// [`VerbsError::Exhausted`] or [`VerbsError::Os`] if the device refuses;
+    /// [`VerbsError::Forked`] in a forked child.
     pub fn attach_multicast(&mut self, gid: Gid, lid: u16) -> Result<(), VerbsError> {
         const CALL: &str = "attach_mcast";
         self.check_group(CALL, gid)?;
         self.raw.attach_multicast(gid, lid)
     }
 
-    /// Leaves a group (`ibv_detach_mcast`).
+    /// Leaves a group (`ibv_detach_mcast(3)`).
     ///
     /// # Errors
     ///
-    /// [`VerbsError::InvalidArgument`] if it is not in the group.
+    /// [`VerbsError::InvalidArgument`] if the queue pair is not a member, is not of type UD, or the
+    /// GID is not a multicast GID; [`VerbsError::Os`] if the device refuses; [`VerbsError::Forked`]
+    /// in a forked child.
     pub fn detach_multicast(&mut self, gid: Gid, lid: u16) -> Result<(), VerbsError> {
         const CALL: &str = "detach_mcast";
         self.check_group(CALL, gid)?;
@@ -73,7 +79,7 @@ impl QueuePair {
     }
 }
 
-/// The error about a GID; its lower half is the value.
+/// Returns the error for a GID, with the GID's lower half as the value.
 fn wrong_group(call: &'static str, gid: Gid, reason: &'static str) -> VerbsError {
     let [.., a, b, c, d, e, f, g, h] = gid.0;
     VerbsError::InvalidArgument {

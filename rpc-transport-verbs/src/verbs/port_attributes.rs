@@ -1,4 +1,4 @@
-//! What a port says of itself: `ibv_query_port`.
+//! Port attributes: `ibv_query_port(3)`.
 
 use std::fmt;
 use std::time::Duration;
@@ -9,52 +9,54 @@ use super::port_capabilities::PortCapabilities;
 use super::queue_pair_attributes::Mtu;
 use super::rate::Rate;
 
-/// What a port says of itself at one moment.
+/// A snapshot of a port's attributes (`struct ibv_port_attr`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortAttributes {
-    /// Its state, as the subnet manager has put it.
+    /// Logical state, as set by the subnet manager.
     pub state: PortState,
-    /// The state of its link.
+    /// Physical state of the link.
     pub physical_state: PhysicalState,
-    /// How its packets are carried.
+    /// Link layer that carries the packets.
     pub link_layer: LinkLayer,
-    /// The largest MTU that it can use, in bytes.
+    /// Largest MTU that the port supports, in bytes.
     pub max_mtu: PortMtu,
-    /// The MTU in use, in bytes.
+    /// MTU in use, in bytes.
     pub active_mtu: PortMtu,
-    /// Bytes of the longest message.
+    /// Longest message, in bytes.
     pub max_msg_len: usize,
-    /// How fast its link is; `None` if it does not say.
+    /// Link rate; `None` if the port does not report it.
     pub rate: Option<Rate>,
-    /// Its local identifier; 0 where there are none.
+    /// Local identifier (LID); 0 on links without LIDs.
     pub lid: u16,
-    /// How many of the lower bits of a local identifier choose a path to this port: it has 2^lmc of them.
+    /// LID mask control: the number of low LID bits that select a path. The port has 2^lmc LIDs.
     pub lmc: u8,
-    /// The local identifier of the subnet manager; 0 before there is one.
+    /// LID of the subnet manager; 0 before there is one.
     pub sm_lid: u16,
-    /// The service level to reach the subnet manager by.
+    /// Service level for packets to the subnet manager.
     pub sm_sl: u8,
-    /// How long the subnet manager may take to answer a trap; `None` where there is no subnet.
+    /// Time that the subnet manager may take to respond to a trap; `None` on links without a
+    /// subnet.
     pub subnet_timeout: Option<Duration>,
-    /// What the subnet manager kept when it initialised the port, four bits; 0 if it does not tell.
+    /// What the subnet manager preserved when it initialized the port (four bits); 0 if not
+    /// reported.
     pub init_type_reply: u8,
-    /// Its virtual lanes.
+    /// Number of virtual lanes, encoded.
     pub virtual_lanes: VirtualLanes,
-    /// What it can do.
+    /// Optional features.
     pub capabilities: PortCapabilities,
-    /// What it requires.
+    /// Requirements on users of the port.
     pub flags: PortFlags,
-    /// Entries of its GID table.
+    /// Entries in the GID table.
     pub gid_count: u32,
-    /// Entries of its table of partition keys.
+    /// Entries in the partition key table.
     pub pkey_count: u16,
-    /// Packets that were dropped because of another partition key.
+    /// Packets dropped because of a wrong partition key.
     pub bad_pkey_count: u32,
-    /// Datagrams that were dropped because of another Q_Key.
+    /// Datagrams dropped because of a wrong Q_Key.
     pub qkey_violation_count: u32,
 }
 
-/// A line for each attribute.
+/// Writes one line per attribute.
 impl fmt::Display for PortAttributes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut lines = Lines::new(f, 20);
@@ -87,29 +89,29 @@ impl fmt::Display for PortAttributes {
     }
 }
 
-/// State of a port (`enum ibv_port_state`).
+/// Logical state of a port (`enum ibv_port_state`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum PortState {
-    /// It was not said: of a change, that there is none.
+    /// No state reported; in a request to change the state, no change.
     #[default]
     Nop,
-    /// Not connected.
+    /// No link.
     Down,
-    /// Connected, and not yet configured by a subnet manager.
+    /// Link up, not yet configured by a subnet manager.
     Init,
-    /// Configured, and not yet in use.
+    /// Configured, not yet in use.
     Armed,
-    /// Ready.
+    /// Ready for data.
     Active,
-    /// Ready, while its link is being repaired.
+    /// Ready for data, while the link recovers from an error.
     ActiveDefer,
-    /// Another state, by its number.
+    /// A state unknown to this layer, by its number.
     Unknown(u32),
 }
 
 impl PortState {
-    /// The state with this number.
+    /// Returns the state with this number.
     pub const fn from_code(code: u32) -> Self {
         match code {
             0 => Self::Nop,
@@ -137,30 +139,30 @@ impl fmt::Display for PortState {
     }
 }
 
-/// State of a port's link (`phys_state`).
+/// Physical state of a port's link (`phys_state` of `struct ibv_port_attr`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum PhysicalState {
-    /// It drives nothing, and looks for nothing, to save power.
+    /// The port drives no signal and does not detect one, to save power.
     Sleep,
-    /// It looks for somebody at the other end.
+    /// The port is looking for a device at the other end.
     Polling,
     /// Switched off.
     Disabled,
-    /// Both ends agree on width and speed.
+    /// Both ends are negotiating width and speed.
     PortConfigurationTraining,
     /// Up.
     LinkUp,
-    /// Up, and being repaired.
+    /// Up, recovering from errors.
     LinkErrorRecovery,
     /// Being tested.
     PhyTest,
-    /// Another state, by its number. 0 is what ports say that do not tell.
+    /// A state unknown to this layer, by its number. 0 if the port does not report its state.
     Unknown(u8),
 }
 
 impl PhysicalState {
-    /// The state with this number.
+    /// Returns the state with this number.
     pub const fn from_code(code: u8) -> Self {
         match code {
             1 => Self::Sleep,
@@ -196,23 +198,24 @@ impl fmt::Display for PhysicalState {
     }
 }
 
-/// How a port's packets are carried.
+/// Link layer of a port (`link_layer` of `struct ibv_port_attr`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LinkLayer {
     /// An InfiniBand subnet.
     #[default]
     InfiniBand,
-    /// Ethernet: RoCE.
+    /// Ethernet (RoCE).
     Ethernet,
-    /// Memory of this host.
+    /// Memory of this host; the software device.
     Memory,
-    /// Another one, by its number.
+    /// A link layer unknown to this layer, by its number.
     Other(u8),
 }
 
 impl LinkLayer {
-    /// The one with this number. Devices that are older than the field leave it 0; they are InfiniBand.
+    /// Returns the link layer with this number. Devices older than the field report 0; they are
+    /// InfiniBand.
     pub const fn from_code(code: u8) -> Self {
         match code {
             0 | 1 => Self::InfiniBand,
@@ -233,22 +236,22 @@ impl fmt::Display for LinkLayer {
     }
 }
 
-/// An MTU as a port says it: one that a queue pair can be given, or a code that is newer than this layer.
+/// An MTU as a port reports it: a value that a queue pair accepts, or a code unknown to this layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PortMtu {
-    /// One of the five.
+    /// One of the five MTUs.
     Known(Mtu),
-    /// Another code. A port that is down may say 0.
+    /// Another code. A port that is down may report 0.
     Unknown(u32),
 }
 
 impl PortMtu {
-    /// The MTU with this code.
+    /// Returns the MTU with this code.
     pub fn from_code(code: u32) -> Self {
         Mtu::from_code(code).map_or(Self::Unknown(code), Self::Known)
     }
 
-    /// The MTU, or the smallest of all if it is unknown: that fits any packet.
+    /// Returns the MTU, or if it is unknown the smallest one, which every link supports.
     pub fn usable(self) -> Mtu {
         match self {
             Self::Known(mtu) => mtu,
@@ -272,12 +275,13 @@ impl fmt::Display for PortMtu {
     }
 }
 
-/// The virtual lanes of a port, as a code (`max_vl_num`).
+/// The number of virtual lanes of a port, as a code (`max_vl_num`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct VirtualLanes(pub u8);
 
 impl VirtualLanes {
-    /// How many there are for data; `None` if the port does not say, or says a code that is unknown.
+    /// Returns the number of data lanes; `None` if the port does not report it or the code is
+    /// unknown.
     pub const fn count(self) -> Option<u8> {
         match self.0 {
             1 => Some(1),
@@ -301,11 +305,11 @@ impl fmt::Display for VirtualLanes {
 }
 
 flags! {
-    /// What a port requires (`flags`).
+    /// Requirements of a port (`flags` of `struct ibv_port_attr`).
     PortFlags(u8);
-    /// One thing that a port may require.
+    /// One requirement of a port.
     PortFlag;
-    /// Every address vector has a global route.
+    /// Every address vector needs a global route header.
     GrhRequired = 0, "GRH_REQUIRED";
 }
 

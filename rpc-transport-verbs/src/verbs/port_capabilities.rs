@@ -1,76 +1,78 @@
-//! What a port can do: the 32 flags of `port_cap_flags`, which the InfiniBand specification calls CapabilityMask.
+//! Optional features of a port: the 32 flags of `port_cap_flags` (`ibv_query_port(3)`), which the
+//! InfiniBand specification calls CapabilityMask.
 
 use super::flags::flags;
 
 flags! {
-    /// The flags of a port (`port_cap_flags`). Ports that are not InfiniBand say few of them.
+    /// The capability flags of a port (`port_cap_flags`). Ports other than InfiniBand ports report
+    /// few of them.
     PortCapabilities(u32);
     /// One flag of a port.
     PortCapability;
     /// Always 0.
     Reserved = 0, "Reserved";
-    /// A subnet manager runs on this port, now.
+    /// A subnet manager currently runs on this port.
     SubnetManager = 1, "IsSM";
-    /// Its management agent takes notices.
+    /// The management agent supports notices.
     Notice = 2, "IsNoticeSupported";
     /// Its management agent sends traps.
     Trap = 3, "IsTrapSupported";
-    /// Inter-packet delays. Nobody looks at it.
+    /// Inter-packet delays; unused in practice.
     OptionalIpd = 4, "IsOptionalIPDSupported";
-    /// Connections can move to an alternate path by themselves.
+    /// Automatic path migration of connections.
     AutomaticMigration = 5, "IsAutomaticMigrationSupported";
-    /// Service levels are mapped to virtual lanes by a table.
+    /// Maps service levels to virtual lanes by a table.
     SlMapping = 6, "IsSLMappingSupported";
-    /// The management key outlives a reset.
+    /// The management key survives a reset.
     MkeyNvram = 7, "IsMKeyNVRAM";
-    /// Partition keys outlive a reset.
+    /// Partition keys survive a reset.
     PkeyNvram = 8, "IsPKeyNVRAM";
-    /// Its lamp can be switched.
+    /// The port's LED can be controlled.
     LedInfo = 9, "IsLEDInfoSupported";
-    /// The subnet manager of this port cannot go on.
+    /// The subnet manager on this port is disabled.
     SmDisabled = 10, "IsSMdisabled";
-    /// It knows which system it is part of.
+    /// Reports the GUID of its system.
     SystemImageGuid = 11, "IsSystemImageGUIDSupported";
-    /// A switch traps packets with wrong partition keys at its outer ports.
+    /// The switch traps packets with wrong partition keys at its external ports.
     PkeySwitchExternalPortTrap = 12, "IsPKeySwitchExternalPortTrapSupported";
     /// The cable's memory can be read.
     CableInfo = 13, "IsCableInfoSupported";
-    /// Speeds from FDR on.
+    /// Supports link speeds from FDR upward.
     ExtendedSpeeds = 14, "IsExtendedSpeedsSupported";
-    /// There is a second mask of capabilities.
+    /// Has a second capability mask.
     CapabilityMask2 = 15, "IsCapabilityMask2Supported";
-    /// Connections by the communication manager.
+    /// Connections through the communication manager.
     CommunicationManagement = 16, "IsCommunicationManagementSupported";
     /// SNMP in management packets.
     SnmpTunneling = 17, "IsSNMPTunnelingSupported";
-    /// It can be told what to keep when it is initialised again.
+    /// Supports a request to preserve state when the port is initialized again.
     Reinit = 18, "IsReinitSupported";
-    /// A device management agent, for devices of I/O behind this port.
+    /// Has a device management agent for I/O devices behind this port.
     DeviceManagement = 19, "IsDeviceManagementSupported";
-    /// Management packets of the vendor's own.
+    /// Vendor-specific management packets.
     VendorClass = 20, "IsVendorClassSupported";
-    /// Notices by directed routes.
+    /// Notices for directed routes.
     DrNotice = 21, "IsDRNoticeSupported";
-    /// A trap tells that this mask has changed.
+    /// Sends a trap when this mask changes.
     CapabilityMaskNotice = 22, "IsCapabilityMaskNoticeSupported";
-    /// Booting over the network.
+    /// Boot management.
     BootManagement = 23, "IsBootManagementSupported";
-    /// The time that a packet is on the link can be measured.
+    /// Can measure the round-trip latency of the link.
     LinkRoundTripLatency = 24, "IsLinkRoundTripLatencySupported";
-    /// The subnet manager can ask for registrations again.
+    /// The subnet manager can request reregistration.
     ClientReregistration = 25, "IsClientReregistrationSupported";
-    /// A trap tells other changes of the port. On Ethernet, kernels say by this bit that GIDs are made of IP
-    /// addresses.
+    /// Sends a trap when other local attributes change. On Ethernet, kernels use this bit to say
+    /// that GIDs are derived from IP addresses.
     OtherLocalChangesNotice = 26, "IsOtherLocalChangesNoticeSupported";
-    /// A table says which speeds go with which widths.
+    /// Has a table of the speeds allowed for each width.
     LinkSpeedWidthPairsTable = 27, "IsLinkSpeedWidthPairsTableSupported";
-    /// A table says which management packets of vendors there are.
+    /// Has a table of the vendor-specific management packets that it supports.
     VendorSpecificMadsTable = 28, "IsVendorSpecificMadsTableSupported";
-    /// Traps for wrong partition keys of multicasts can be suppressed.
+    /// Traps for wrong partition keys of multicast packets can be suppressed.
     MulticastPkeyTrapSuppression = 29, "IsMulticastPKeyTrapSuppressionSupported";
-    /// A switch can limit its table of multicasts.
+    /// The switch can limit the size of its multicast forwarding table.
     MulticastFdbTop = 30, "IsMulticastFDBTopSupported";
-    /// It knows its place in the building.
+    /// Knows its location in the physical hierarchy of the installation.
     HierarchyInfo = 31, "IsHierarchyInfoSupported";
 }
 
@@ -91,7 +93,7 @@ mod tests {
 
     #[test]
     fn a_network_cards_mask_reads_as_its_names() {
-        // What mlx5 says on Ethernet.
+        // As reported by mlx5 on Ethernet.
         let mask = PortCapabilities::from_bits(0x0401_0000);
         let names = "IsCommunicationManagementSupported, IsOtherLocalChangesNoticeSupported";
         assert_eq!(mask.to_string(), names);

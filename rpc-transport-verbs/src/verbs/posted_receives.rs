@@ -1,4 +1,4 @@
-//! The slots that are posted to one receive queue: where each waits for its completion.
+//! The table of slots that are posted to one receive queue.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -15,45 +15,46 @@ use super::work_request::ReceiveRequest;
 use super::wr_id::{MAX_DEPTH, Numbering, QueueTag, WorkKind, WrId};
 use crate::provider::{ReceiveList, ReceiveWork, Sge};
 
-/// A table with a place for each receive that can be posted, and a few more.
+/// A table with one entry for each receive that can be posted, plus spare entries.
 ///
-/// Posting is for any thread, under a lock that is taken once per list. Claiming takes no lock: a
-/// completion names its place, and one compare-and-swap on that place decides who gets the slot.
+/// Any thread may post; posting takes a lock once per chain. Claiming takes no lock: a completion
+/// names its entry, and one compare-and-swap on that entry decides which thread gets the slot.
 #[derive(Debug)]
 pub(super) struct PostedReceives {
     places: Places,
     numbering: Numbering,
     queue: QueueTag,
     posting: Mutex<Posting>,
-    /// The elements of receives that have several, by place. Taken after `posting`, where both are.
+    /// The elements of multi-element receives, by entry index. Locked after `posting` where both
+    /// are held.
     lists: Mutex<HashMap<u32, Elements>>,
-    /// Elements that one receive may have.
+    /// Maximum elements per receive.
     max_sge: usize,
 }
 
 #[derive(Debug)]
 struct Posting {
-    /// Receives that the device takes at a time.
+    /// Capacity of the device's queue, in receives.
     capacity: usize,
-    /// Places that there are.
+    /// Number of entries.
     place_count: usize,
-    /// Where the next free place is looked for. Receives are consumed nearly in the order in which
-    /// they were posted, so the place after the last one taken is nearly always free.
+    /// Where the search for a free entry starts. Receives are consumed nearly in the order in which
+    /// they were posted, so the entry after the last one filled is nearly always free.
     cursor: usize,
-    /// The device's lists, kept for their memory.
+    /// The chains for the device, kept to reuse their allocations.
     work: Vec<ReceiveWork>,
     work_lists: Vec<ReceiveList>,
     elements: Vec<Sge>,
 }
 
-// SAFETY: `slot` is touched by the holder of `posting` while the phase is FREE, and by the one
-// thread whose compare-and-swap took the phase from POSTED to CLAIMING; the phase's Release stores
-// and Acquire loads hand it from one to the other. Slots are Send.
+// SAFETY: `slot` is accessed by the holder of the `posting` lock while the phase is FREE, and by
+// the one thread whose compare-and-swap changed the phase from POSTED to CLAIMING. The phase's
+// Release stores and Acquire loads transfer it from one to the other. Slots are Send.
 unsafe impl Sync for PostedReceives {}
 
 impl PostedReceives {
-    /// For a queue that takes `capacity` receives at a time, each of at most `max_sge` elements, and that may
-    /// become `growth` times as deep.
+    /// Creates the table of a queue with a capacity of `capacity` receives, each of at most
+    /// `max_sge` elements, which may become `growth` times as deep.
     pub(super) fn new(queue: QueueTag, capacity: usize, max_sge: usize, growth: usize) -> Self {
         let place_count = places_for(capacity);
         Self {
@@ -73,8 +74,8 @@ impl PostedReceives {
         }
     }
 
-    /// Moves up to `count` slots from the end of `slots` into the table and gives them to `post`,
-    /// which says how many the device took; the rest comes back to `slots`.
+    /// Moves up to `count` slots from the end of `slots` into the table and passes them to `post`,
+    /// which returns how many the device accepted. The others are returned to `slots`.
     pub(super) fn post(
         &self,
         slots: &mut Vec<Slot>,
@@ -87,7 +88,7 @@ impl PostedReceives {
             let reason = PostErrorReason::TooManyElements { count: 1, limit };
             return Err(PostError { taken, reason });
         }
-        // A thread that panicked under the lock left the table whole: each step below does.
+        // A poisoned lock is usable: each step below leaves the table consistent.
         let mut posting = self.posting.lock().unwrap_or_else(PoisonError::into_inner);
         let Posting {
             capacity,
@@ -110,10 +111,11 @@ impl PostedReceives {
                 len: slot.len32(),
                 local_key: slot.local_key(),
             });
-            // SAFETY: the phase is FREE and the posting lock is held: nobody else touches it.
+            // SAFETY: the phase is FREE and this thread holds the posting lock, so until the store
+            // below no other thread accesses the cell.
             unsafe { (*place.slot.get()).write(slot) };
-            // Release: whoever claims the place sees the slot. Before the device has the work
-            // request, because its completion may be claimed at once.
+            // Release: the thread that claims the entry sees the slot. Stored before the device
+            // gets the work request, because its completion may be claimed at once.
             place
                 .state
                 .store(generation << PHASE_BITS | POSTED, Ordering::Release);
@@ -128,7 +130,8 @@ impl PostedReceives {
             posted => posted,
         };
         if let Err(refused) = &posted {
-            // Back in the order in which they came: the first refused was nearest the end.
+            // Returned in reverse, to restore their order: the first rejected slot was nearest the
+            // end.
             for work in work[refused.taken.min(work.len())..].iter().rev() {
                 slots.extend(self.take(work.wr_id));
             }
@@ -136,8 +139,8 @@ impl PostedReceives {
         posted
     }
 
-    /// The same for receives of several elements each, from the front of `requests`; what was not taken
-    /// stays there.
+    /// Posts receives of several elements each, from the front of `requests`. Those that were not
+    /// accepted remain there.
     pub(super) fn post_lists(
         &self,
         requests: &mut Vec<ReceiveRequest>,
@@ -168,7 +171,8 @@ impl PostedReceives {
                 refused = Some(PostErrorReason::QueueFull { capacity });
                 break;
             };
-            // Kept from being found again in this loop, and by claims of what the device does not have yet.
+            // CLAIMING keeps later iterations from finding the entry again, and other threads from
+            // claiming a receive that the device does not have yet.
             place
                 .state
                 .store(generation << PHASE_BITS | CLAIMING, Ordering::Relaxed);
@@ -183,7 +187,7 @@ impl PostedReceives {
         let mut lists = self.lists();
         for (request, (place, index, generation)) in requests.drain(..places.len()).zip(&places) {
             lists.insert(*index, request.elements);
-            // Release: as in `post`.
+            // Release, as in `post`: the claiming thread sees the elements.
             place
                 .state
                 .store(generation << PHASE_BITS | POSTED_LIST, Ordering::Release);
@@ -208,7 +212,7 @@ impl PostedReceives {
     }
 
     fn lists(&self) -> MutexGuard<'_, HashMap<u32, Elements>> {
-        // A map is changed in one step.
+        // A poisoned lock is usable: the map is changed in one step.
         self.lists.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -218,12 +222,14 @@ impl PostedReceives {
         WrId::new(WorkKind::Receive, self.queue, number)
     }
 
-    /// Receives that it can be made to take: as many as there are numbers for, at two places for each.
+    /// Returns the largest depth that the queue can grow to: two entries per receive must be
+    /// numbered.
     fn max_depth(&self) -> usize {
         (self.numbering.max_places() / 2).min(MAX_DEPTH as usize)
     }
 
-    /// A free place with its number and generation, from the cursor on, which moves behind it.
+    /// Finds a free entry from the cursor on, and moves the cursor past it. Returns the entry with
+    /// its index and generation.
     #[inline]
     fn find_free(&self, cursor: &mut usize, place_count: usize) -> Option<(&Place, u32, u32)> {
         for _ in 0..place_count {
@@ -234,30 +240,32 @@ impl PostedReceives {
                 index + 1
             };
             let place = self.places.get(index)?;
-            // Acquire: the claimer has moved its slot out before this thread fills the place.
+            // Acquire: the claiming thread has moved its slot out before this thread fills the
+            // entry.
             let state = place.state.load(Ordering::Acquire);
             if state & PHASE_MASK == FREE {
-                // Fewer than the numbers in 32 bits.
+                // Cannot truncate: the number of entries fits 32 bits.
                 return Some((place, index as u32, state >> PHASE_BITS));
             }
         }
         None
     }
 
-    /// Another depth, which `resize` asks the device for, and which it says what it has granted of. Nothing
-    /// is posted meanwhile.
+    /// Changes the depth. `resize` asks the device, and returns the depth that it granted. Posting
+    /// is blocked meanwhile.
     ///
     /// # Errors
     ///
-    /// For fewer than are posted, or more than can be numbered: the device is not asked, since some lose the
-    /// queue over it.
+    /// [`VerbsError::OutOfRange`] for fewer receives than are posted, or more than can be numbered.
+    /// The device is not asked then, since some devices lose the queue over it.
     pub(super) fn resize(
         &self,
         max_wr: usize,
         resize: impl FnOnce() -> Result<usize, VerbsError>,
     ) -> Result<(), VerbsError> {
         let mut posting = self.posting.lock().unwrap_or_else(PoisonError::into_inner);
-        // Receives that have ended and are not claimed yet count as well: the device alone knows of them.
+        // Receives that have ended and are not claimed yet count as well: only the device can
+        // distinguish them from posted ones.
         let (min, max) = (self.places.taken().max(1), self.max_depth());
         if !(min..=max).contains(&max_wr) {
             return Err(VerbsError::OutOfRange {
@@ -276,22 +284,23 @@ impl PostedReceives {
         Ok(())
     }
 
-    /// The slot of a receive that has ended, and the bytes that came.
+    /// Returns the slot of a receive that has ended, and the number of bytes received.
     #[inline]
     pub(super) fn claim(&self, completion: WorkCompletion) -> Result<(Slot, usize), ClaimError> {
         let wr_id = completion.wr_id();
         if wr_id.belongs_to(WorkKind::Receive, self.queue)
             && let Some(slot) = self.take(wr_id)
         {
-            // A length beyond the slot would be the device's lie; it must not become an index.
+            // The device must not report more bytes than the slot has; if it does, the length must
+            // not become an index.
             let len = completion.len_in_receive().min(slot.len());
             return Ok((slot, len));
         }
         self.claim_only_slot(completion)
     }
 
-    /// The same of a receive that was posted as a list, of one slot. A list of others is not for `claim`: it is
-    /// given up, as if it had been dropped.
+    /// Claims a one-slot receive that was posted as a list. A list with other elements cannot be
+    /// returned as a slot: it is dropped, and the call fails.
     #[cold]
     fn claim_only_slot(&self, completion: WorkCompletion) -> Result<(Slot, usize), ClaimError> {
         let (wr_id, qp_num) = (completion.wr_id(), completion.qp_num());
@@ -303,7 +312,8 @@ impl PostedReceives {
         }
     }
 
-    /// The elements of a receive that has ended, whichever way it was posted, and the bytes that came.
+    /// Returns the elements of a receive that has ended, whichever way it was posted, and the
+    /// number of bytes received.
     pub(super) fn claim_elements(
         &self,
         completion: WorkCompletion,
@@ -331,7 +341,7 @@ impl PostedReceives {
         elements
     }
 
-    /// Wins the place for this thread, if it is in `phase`.
+    /// Gains exclusive access to the entry for this thread, if it is in `phase`.
     #[inline]
     fn begin_to_take(&self, wr_id: WrId, phase: u32) -> Option<&Place> {
         let place = self.places.get(self.numbering.index(wr_id) as usize)?;
@@ -341,7 +351,7 @@ impl PostedReceives {
             .compare_exchange(
                 generation << PHASE_BITS | phase,
                 generation << PHASE_BITS | CLAIMING,
-                // Acquire: pairs with the Release store of `post`.
+                // Acquire: pairs with the Release store in `post`.
                 Ordering::Acquire,
                 Ordering::Relaxed,
             )
@@ -353,7 +363,7 @@ impl PostedReceives {
     fn end_taking(&self, place: &Place, wr_id: WrId) {
         let generation = self.numbering.generation(wr_id);
         let next = generation.wrapping_add(1) & self.numbering.generation_mask();
-        // Release: what was there is out before the place can be filled again.
+        // Release: the entry's content has been moved out before the entry can be filled again.
         place
             .state
             .store(next << PHASE_BITS | FREE, Ordering::Release);
@@ -362,14 +372,15 @@ impl PostedReceives {
     #[inline]
     fn take(&self, wr_id: WrId) -> Option<Slot> {
         let place = self.begin_to_take(wr_id, POSTED)?;
-        // SAFETY: this thread's compare-and-swap took the place from POSTED, so it holds an
-        // initialised slot that nobody else can reach until the store below frees it.
+        // SAFETY: this thread's compare-and-swap changed the phase from POSTED, so the entry holds
+        // an initialized slot that no other thread can access until the store in `end_taking` frees
+        // it.
         let slot = unsafe { (*place.slot.get()).assume_init_read() };
         self.end_taking(place, wr_id);
         Some(slot)
     }
 
-    /// Takes every slot out. The device must have given up the queue.
+    /// Takes out every slot. The device must have released the queue.
     pub(super) fn drain(&mut self, mut release: impl FnMut(Slot)) {
         let lists = std::mem::take(&mut *self.lists());
         for slot in lists.into_values().flatten().filter_map(Element::into_slot) {
@@ -386,8 +397,8 @@ impl Drop for PostedReceives {
     }
 }
 
-/// Twice as many places as receives: the cursor then finds a free one within a few steps even when some receives
-/// are claimed much later than their neighbours.
+/// Returns twice as many entries as receives. The cursor then finds a free entry within a few
+/// steps, even if some receives are claimed much later than their neighbors.
 fn places_for(capacity: usize) -> usize {
     capacity.saturating_mul(2).max(2)
 }

@@ -1,4 +1,4 @@
-//! A send queue and a receive queue.
+//! Queue pairs: a send queue and a receive queue (`ibv_create_qp(3)`, `ibv_post_send(3)`).
 
 use std::mem;
 use std::sync::Arc;
@@ -25,34 +25,35 @@ use super::work_request::{Operation, ReceiveRequest, WorkRequest};
 use super::wr_id::{QueueTag, WrId, check_depth};
 use crate::provider::{self, SendWork, Sge, Work};
 
-/// What a queue pair is made with.
+/// The configuration of a new queue pair (`struct ibv_qp_init_attr`).
 #[derive(Clone, Copy, Debug)]
 pub struct QueuePairConfig<'a> {
-    /// Its type.
+    /// Queue pair type.
     pub qp_type: QpType,
-    /// Where sends complete.
+    /// Completion queue of the send queue.
     pub send_cq: &'a CompletionQueueHandle,
-    /// Where receives complete; may be the same.
+    /// Completion queue of the receive queue; may be the same.
     pub recv_cq: &'a CompletionQueueHandle,
-    /// Where receives are taken from; `None` for a receive queue of its own.
+    /// The shared receive queue to receive from; `None` creates a receive queue of its own.
     pub srq: Option<&'a SharedReceiveQueue>,
-    /// Depth of the send queue.
+    /// Depth of the send queue in work requests.
     pub max_send_wr: usize,
-    /// Depth of its own receive queue; ignored with a shared one.
+    /// Depth of its own receive queue in work requests; ignored with a shared one.
     pub max_recv_wr: usize,
-    /// Scatter/gather elements of a send.
+    /// Scatter/gather elements per send.
     pub max_send_sge: usize,
-    /// Scatter/gather elements of a receive; ignored with a shared queue.
+    /// Scatter/gather elements per receive; ignored with a shared queue.
     pub max_recv_sge: usize,
     /// Bytes that a send may carry inline.
     pub max_inline_data: usize,
-    /// Whether every send completes, asked or not.
+    /// Whether every send generates a completion, signaled or not.
     pub sq_sig_all: bool,
 }
 
 impl<'a> QueuePairConfig<'a> {
-    /// A reliable connection with a receive queue of its own, 16 requests deep each way, of one element,
-    /// nothing inline, and only what is signaled completes.
+    /// Returns the default configuration: a reliable connection with its own receive queue, 16
+    /// requests deep in each direction, one element per request, no inline data, and completions
+    /// for signaled sends only.
     pub fn new(send_cq: &'a CompletionQueueHandle, recv_cq: &'a CompletionQueueHandle) -> Self {
         Self {
             qp_type: QpType::ReliableConnection,
@@ -69,38 +70,38 @@ impl<'a> QueuePairConfig<'a> {
     }
 }
 
-/// What was granted: at least what was asked for.
+/// The capabilities that were granted: at least those requested (`struct ibv_qp_cap`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueuePairCapabilities {
-    /// Depth of the send queue.
+    /// Depth of the send queue in work requests.
     pub max_send_wr: usize,
-    /// Depth of the receive queue; 0 with a shared one.
+    /// Depth of the receive queue in work requests; 0 with a shared one.
     pub max_recv_wr: usize,
-    /// Scatter/gather elements of a send.
+    /// Scatter/gather elements per send.
     pub max_send_sge: usize,
-    /// Scatter/gather elements of a receive; 0 with a shared queue.
+    /// Scatter/gather elements per receive; 0 with a shared queue.
     pub max_recv_sge: usize,
     /// Bytes that a send may carry inline.
     pub max_inline_data: usize,
 }
 
-/// One message to send.
+/// A message to send from one slot.
 #[derive(Debug)]
 pub struct SendRequest {
     /// The memory; its first `len` bytes are the message.
     pub slot: Slot,
-    /// Bytes of the message.
+    /// Length of the message in bytes.
     pub len: usize,
-    /// Complete it even if it succeeds.
+    /// Generate a completion even on success.
     pub signaled: bool,
-    /// Copy the message while posting, so that the slot comes back at once.
+    /// Copy the message while posting, so that the slot is released at once.
     pub inline: bool,
-    /// Ask for the receiver's attention.
+    /// Request a solicited event at the receiver.
     pub solicited: bool,
 }
 
 impl SendRequest {
-    /// A message of the slot's first `len` bytes: neither signaled, nor inline, nor solicited.
+    /// Makes a message of the slot's first `len` bytes that is not signaled, inline or solicited.
     pub fn new(slot: Slot, len: usize) -> Self {
         Self {
             slot,
@@ -111,7 +112,7 @@ impl SendRequest {
         }
     }
 
-    /// The same, to be completed even if it succeeds.
+    /// Requests a completion even on success.
     pub fn signaled(self) -> Self {
         Self {
             signaled: true,
@@ -119,7 +120,7 @@ impl SendRequest {
         }
     }
 
-    /// The same, copied while posting.
+    /// Copies the message while posting.
     pub fn inline(self) -> Self {
         Self {
             inline: true,
@@ -128,8 +129,8 @@ impl SendRequest {
     }
 }
 
-/// Requests that the device has taken, on their way into the record of what is in flight. Dropped only when a
-/// caller's `release` panics: it records the rest then.
+/// Requests that the device has accepted and that are not yet recorded as in flight. It is dropped
+/// only if a caller's `release` panics; it then records the remaining ones.
 struct Unrecorded<'a, 'b> {
     rest: &'a mut vec::Drain<'b, SendRequest>,
     send_slots: &'a mut InFlight,
@@ -146,27 +147,31 @@ impl Drop for Unrecorded<'_, '_> {
 
 /// A queue pair.
 ///
-/// It owns what is in flight on it: slots come back by [`complete_send`](Self::complete_send), or
-/// all at once by [`destroy`](Self::destroy). A queue pair that fails goes to ERR by itself: every
-/// request then completes, flushed, the unsignaled ones too.
+/// It owns the slots of requests in flight. Slots are returned by
+/// [`complete_send`](Self::complete_send), or all at once by [`destroy`](Self::destroy). A queue
+/// pair that fails moves to ERR by itself: every request then completes as flushed, including
+/// unsignaled ones.
+///
+/// It may be sent to any thread, but methods that post to it or change it take `&mut self`, so one
+/// thread at a time uses it.
 #[derive(Debug)]
 pub struct QueuePair {
-    // First: the device gives up its queues before any slot in flight is dropped.
+    // First field: the device releases its queues before any slot in flight is dropped.
     pub(super) raw: provider::QueuePair,
     send_slots: InFlight,
-    /// `None` if receives come from a shared queue.
+    /// `None` if receives are taken from a shared queue.
     receives: Option<PostedReceives>,
     capabilities: QueuePairCapabilities,
     qp_num: QpNum,
     qp_type: QpType,
     sq_sig_all: bool,
     port: u8,
-    /// Why a message of one slot cannot be sent: a datagram has to say where it goes, and no element means no
-    /// bytes.
+    /// The error of a message of one slot, if the queue pair cannot send one: a datagram needs a
+    /// destination, and without elements there are no bytes to send.
     takes_no_plain_sends: Option<PostErrorReason>,
-    /// As it was told last: 0 refuses reads and atomics.
+    /// The last value that was set: 0 means that READs and atomics are rejected.
     max_rd_atomic: u8,
-    /// The device's lists, kept for their memory.
+    /// The chains for the device, kept to reuse their allocations.
     work: Vec<SendWork>,
     general_work: Vec<Work>,
     elements: Vec<Sge>,
@@ -232,39 +237,48 @@ impl QueuePair {
         })
     }
 
-    /// Its number, which the peer needs. Not used again for a long time.
+    /// Returns the queue pair number, which the peer needs. A number is not reused for a long time.
     pub fn qp_num(&self) -> QpNum {
         self.qp_num
     }
 
-    /// The type that it was made with.
+    /// Returns the type that it was created with.
     pub fn qp_type(&self) -> QpType {
         self.qp_type
     }
 
-    /// What was granted at creation.
+    /// Returns the capabilities granted at creation.
     pub fn capabilities(&self) -> QueuePairCapabilities {
         self.capabilities
     }
 
-    /// Send-queue slots that are free: what can be posted before a completion has to be polled.
+    /// Returns the number of free send queue entries: how many requests can be posted before a
+    /// completion must be polled.
     pub fn send_slots_free(&self) -> usize {
         self.send_slots.free()
     }
 
-    /// The state that the device has it in at this moment.
+    /// Returns the device's current state of the queue pair (`ibv_query_qp(3)`).
+    ///
+    /// # Errors
+    ///
+    /// [`VerbsError::Os`] if the driver fails, [`VerbsError::Forked`] in a forked child.
     pub fn state(&self) -> Result<QpState, VerbsError> {
         self.raw.state()
     }
 
-    /// Its attributes at this moment: those that mean something in its state.
+    /// Returns its current attributes: those that are valid in its state (`ibv_query_qp(3)`).
+    ///
+    /// # Errors
+    ///
+    /// As for [`state`](Self::state).
     pub fn query(&self) -> Result<QpAttributes, VerbsError> {
         let all = self.raw.query()?;
         let state = all.state.unwrap_or(QpState::Reset);
         Ok(all.valid_in(self.qp_type, state))
     }
 
-    /// What it was made with, and what was granted.
+    /// Returns the attributes of its creation and the granted capabilities.
     pub fn query_init(&self) -> QpInitAttributes {
         QpInitAttributes {
             qp_num: self.qp_num,
@@ -275,17 +289,23 @@ impl QueuePair {
         }
     }
 
-    /// All that the device has kept, whatever its state: for the report of a failure, after which verbs promise
-    /// nothing but the state.
+    /// Returns all attributes that the device has, whatever the state. For failure reports: after a
+    /// failure verbs guarantee only the state.
     pub(crate) fn query_remains(&self) -> Result<QpAttributes, VerbsError> {
         self.raw.query()
     }
 
-    /// Changes state and attributes, all or nothing, after checking that the transition exists,
-    /// needs what is given, and is given what it needs.
+    /// Changes state and attributes, all or none (`ibv_modify_qp(3)`). It first checks that the
+    /// transition exists, that all required attributes are present, and that the others are
+    /// allowed.
     ///
-    /// To RESET, everything posted is forgotten without a completion: its slots stay in flight
-    /// here until [`reclaim`](Self::reclaim) or [`destroy`](Self::destroy).
+    /// A transition to RESET discards everything posted without a completion: the slots stay in
+    /// flight here until [`reclaim`](Self::reclaim) or [`destroy`](Self::destroy).
+    ///
+    /// # Errors
+    ///
+    /// [`ModifyError`] names the transition and the attribute that is missing, not allowed or
+    /// invalid, or the cause of the device's refusal.
     pub fn modify(&mut self, attributes: &QpAttributes) -> Result<(), ModifyError> {
         let actual = self.raw.state().map_err(|error| match error {
             VerbsError::Forked(forked) => ModifyError::Forked(forked),
@@ -311,7 +331,12 @@ impl QueuePair {
         Ok(())
     }
 
-    /// RESET to INIT, on a port. Receives may be posted from now on.
+    /// Moves from RESET to INIT on `port`. Receives may be posted from now on. `access` sets the
+    /// remote operations that the peer may use.
+    ///
+    /// # Errors
+    ///
+    /// As for [`modify`](Self::modify).
     pub fn to_init(&mut self, port: u8, access: Access) -> Result<(), ModifyError> {
         self.modify(&QpAttributes {
             state: Some(QpState::Init),
@@ -322,8 +347,12 @@ impl QueuePair {
         })
     }
 
-    /// All the way up from RESET for unreliable datagrams, which know no peer: on a port, receiving what
-    /// names this key.
+    /// Moves from RESET to RTS, for unreliable datagrams, which have no peer. It uses `port`, and
+    /// receives datagrams with the Q_Key `qkey`; `psn` is its first sequence number.
+    ///
+    /// # Errors
+    ///
+    /// As for [`modify`](Self::modify). The queue pair stays in the state that it has reached.
     pub fn to_rts_for_datagrams(
         &mut self,
         port: u8,
@@ -348,8 +377,12 @@ impl QueuePair {
         })
     }
 
-    /// INIT to RTR: ready to receive from this peer. An unreliable connection has no use for RNR timers and
-    /// READs, and is not told of them.
+    /// Moves from INIT to RTR, ready to receive from the peer. For an unreliable connection, the
+    /// RNR timer and the number of READs are ignored.
+    ///
+    /// # Errors
+    ///
+    /// As for [`modify`](Self::modify).
     pub fn to_rtr(&mut self, attributes: RtrAttributes) -> Result<(), ModifyError> {
         let RtrAttributes {
             remote,
@@ -365,7 +398,7 @@ impl QueuePair {
                 gid: remote.gid,
                 lid: remote.lid,
                 sgid_index,
-                // A local identifier reaches the whole subnet by itself.
+                // A LID alone reaches every port of the subnet.
                 is_global: remote.lid == 0,
                 port: self.port,
                 ..AddressVector::default()
@@ -379,8 +412,12 @@ impl QueuePair {
         })
     }
 
-    /// RTR to RTS: ready to send. Only after the peer is in RTR may anything be sent. Unreliable connections
-    /// are told of the sequence number alone.
+    /// Moves from RTR to RTS, ready to send. Don't send before the peer is in RTR. For an
+    /// unreliable connection, only the sequence number is used.
+    ///
+    /// # Errors
+    ///
+    /// As for [`modify`](Self::modify).
     pub fn to_rts(&mut self, attributes: RtsAttributes) -> Result<(), ModifyError> {
         let RtsAttributes {
             psn,
@@ -401,7 +438,11 @@ impl QueuePair {
         })
     }
 
-    /// Any but RESET to ERR: everything posted is flushed.
+    /// Moves from any state but RESET to ERR: all posted requests are flushed.
+    ///
+    /// # Errors
+    ///
+    /// As for [`modify`](Self::modify).
     pub fn to_error(&mut self) -> Result<(), ModifyError> {
         self.modify(&QpAttributes {
             state: Some(QpState::Error),
@@ -409,11 +450,15 @@ impl QueuePair {
         })
     }
 
-    /// Posts `requests` in order, as one list with one doorbell.
+    /// Posts `requests` in order, as one chain with one doorbell (`ibv_post_send(3)`).
     ///
-    /// What was posted is drained from `requests`. The slots of inline requests are given to
-    /// `release` at once; all others stay with the queue pair until a completion covers them. On
-    /// error, those before `taken` are posted, and the list begins with the one that was refused.
+    /// Posted requests are drained from `requests`. The slots of inline requests are passed to
+    /// `release` at once; all others stay with the queue pair until a completion covers them.
+    ///
+    /// # Errors
+    ///
+    /// [`PostError`] with the number of posted requests (`taken`) and the reason. The rejected
+    /// request is now the first of `requests`.
     pub fn post_send(
         &mut self,
         requests: &mut Vec<SendRequest>,
@@ -434,7 +479,8 @@ impl QueuePair {
             self.work.push(SendWork {
                 wr_id: self.send_slots.id_of_next(index),
                 addr: request.slot.start(),
-                // `check` saw that it is at most the slot's length, which fits.
+                // Cannot truncate: `check` has verified that it is at most the slot's length, which
+                // has 32 bits.
                 len: request.len as u32,
                 local_key: request.slot.local_key(),
                 signaled: request.signaled,
@@ -470,17 +516,22 @@ impl QueuePair {
         }
     }
 
-    /// The id that the next request posted to the send queue will have, `ahead` requests later: to know
-    /// its completion by.
+    /// Returns the id of the request that will be posted to the send queue after `ahead` others.
+    /// Its completion carries this id.
     pub fn next_wr_id(&self, ahead: usize) -> WrId {
         self.send_slots.id_of_next(ahead)
     }
 
-    /// Posts requests of any kind, in order, as one list with one doorbell.
+    /// Posts requests of any kind, in order, as one chain with one doorbell (`ibv_post_send(3)`).
     ///
-    /// As [`post_send`](Self::post_send): what was posted is drained from `requests`, the slots of inline
-    /// requests are given to `release` at once, all others when a completion covers them; on error, those
-    /// before `taken` are posted, and the list begins with the one that was refused.
+    /// As with [`post_send`](Self::post_send), posted requests are drained from `requests`, the
+    /// slots of inline requests are passed to `release` at once, and all others when a completion
+    /// covers them.
+    ///
+    /// # Errors
+    ///
+    /// [`PostError`] with the number of posted requests (`taken`) and the reason. The rejected
+    /// request is now the first of `requests`.
     pub fn post(
         &mut self,
         requests: &mut Vec<WorkRequest>,
@@ -514,7 +565,8 @@ impl QueuePair {
             Ok(()) => self.general_work.len(),
             Err(error) => error.taken.min(self.general_work.len()),
         };
-        // All are recorded before anything is given back: should `release` panic, the device still has them.
+        // All requests are recorded before any slot is released: if `release` panics, the device
+        // still has them.
         let mut inline = Elements::NONE;
         for mut request in requests.drain(..taken) {
             if let Operation::BindWindow {
@@ -540,28 +592,38 @@ impl QueuePair {
         }
     }
 
-    /// Posts one request of any kind that is not inline.
+    /// Posts one request of any kind and returns its id. Don't use it for inline requests: it drops
+    /// their slots.
     ///
-    /// On error, the request comes back with the reason.
+    /// # Errors
+    ///
+    /// Returns the request with the reason.
     pub fn post_one(
         &mut self,
         request: WorkRequest,
     ) -> Result<WrId, (Box<WorkRequest>, PostErrorReason)> {
         let wr_id = self.next_wr_id(0);
         let mut list = vec![request];
-        // Inline slots would come back at once; here they go, as if they had been dropped.
+        // Inline slots would be released at once; here they are dropped.
         match self.post(&mut list, &mut drop) {
             Ok(()) => Ok(wr_id),
             Err(PostError { reason, .. }) => match list.pop() {
                 Some(request) => Err((Box::new(request), reason)),
-                // The device took it and says otherwise: it completes, or is flushed.
+                // The device accepted the request although it reports an error: the request
+                // completes or is flushed.
                 None => Ok(wr_id),
             },
         }
     }
 
-    /// Binds a type 1 window (`ibv_bind_mw`), to no bytes to unbind it: the key that it will have once the
-    /// request has been carried out. It takes a slot of the send queue.
+    /// Binds a type 1 window (`ibv_bind_mw(3)`); binding it to zero bytes unbinds it. Returns the
+    /// key that the window will have once the request has been executed. The request occupies an
+    /// entry of the send queue.
+    ///
+    /// # Errors
+    ///
+    /// [`PostErrorReason::WindowType`] for a type 2 window; otherwise the reason why the request
+    /// was rejected.
     pub fn bind_mw(
         &mut self,
         window: &MemoryWindow,
@@ -591,7 +653,7 @@ impl QueuePair {
         Ok(key)
     }
 
-    /// What every request has to keep to, and devices do not check, or not by name.
+    /// Checks rules of all requests that devices do not check, or report without naming the rule.
     fn check_common(&self, request: &WorkRequest, ahead: usize) -> Result<(), PostErrorReason> {
         if ahead >= self.send_slots.free() {
             return Err(PostErrorReason::QueueFull {
@@ -672,8 +734,12 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Gives back the slots that a completion of this send queue covers: its own request's and
-    /// those of all requests before it. An error completes each request by itself.
+    /// Releases the slots that a completion of this send queue covers: those of its own request and
+    /// of all earlier ones (`ibv_poll_cq(3)`). After an error each request has its own completion.
+    ///
+    /// # Errors
+    ///
+    /// [`ClaimError`] if the completion names no request in flight on this send queue.
     pub fn complete_send(
         &mut self,
         completion: WorkCompletion,
@@ -690,8 +756,13 @@ impl QueuePair {
         }
     }
 
-    /// Posts `count` slots, or as many as there are, from the end of `slots`, to its own receive
-    /// queue. On error those from `taken` on are still in `slots`.
+    /// Posts `count` slots, or all if there are fewer, from the end of `slots` to its own receive
+    /// queue (`ibv_post_recv(3)`).
+    ///
+    /// # Errors
+    ///
+    /// [`PostError`] with the number of posted slots (`taken`) and the reason. The others remain in
+    /// `slots`.
     pub fn post_recv(&mut self, slots: &mut Vec<Slot>, count: usize) -> Result<(), PostError> {
         match &self.receives {
             Some(receives) => receives.post(slots, count, |work| self.raw.post_recv(work)),
@@ -702,8 +773,13 @@ impl QueuePair {
         }
     }
 
-    /// Posts receives of several elements each to its own receive queue, from the front of `requests`; on
-    /// error those from `taken` on are still there.
+    /// Posts receives of several elements each to its own receive queue, from the front of
+    /// `requests` (`ibv_post_recv(3)`).
+    ///
+    /// # Errors
+    ///
+    /// [`PostError`] with the number of posted requests (`taken`) and the reason. The others remain
+    /// in `requests`.
     pub fn post_recv_elements(
         &mut self,
         requests: &mut Vec<ReceiveRequest>,
@@ -719,8 +795,12 @@ impl QueuePair {
         }
     }
 
-    /// Gives the elements of a receive of its own receive queue back, whichever way it was posted, with the
-    /// number of bytes that came: 0 if it failed.
+    /// Returns the elements of a receive of its own receive queue, whichever way it was posted, and
+    /// the number of bytes received: 0 if it failed.
+    ///
+    /// # Errors
+    ///
+    /// [`ClaimError`] if the completion names no receive in flight on this receive queue.
     pub fn claim_recv_elements(
         &mut self,
         completion: WorkCompletion,
@@ -734,8 +814,14 @@ impl QueuePair {
         }
     }
 
-    /// Gives the slot of a receive of its own receive queue back, with the number of bytes that
-    /// came: 0 if it failed.
+    /// Returns the slot of a receive of its own receive queue and the number of bytes received: 0
+    /// if it failed.
+    ///
+    /// # Errors
+    ///
+    /// [`ClaimError`] if the completion names no receive in flight on this receive queue, or a
+    /// receive of several elements, which are then lost: use
+    /// [`claim_recv_elements`](Self::claim_recv_elements) for those.
     #[inline]
     pub fn claim_recv(&mut self, completion: WorkCompletion) -> Result<(Slot, usize), ClaimError> {
         match &self.receives {
@@ -747,7 +833,11 @@ impl QueuePair {
         }
     }
 
-    /// Moves to RESET and gives back everything that was in flight.
+    /// Moves to RESET and releases the slots of all requests in flight.
+    ///
+    /// # Errors
+    ///
+    /// As for [`modify`](Self::modify); nothing is released then.
     pub fn reclaim(&mut self, release: &mut impl FnMut(Slot)) -> Result<(), ModifyError> {
         self.modify(&QpAttributes {
             state: Some(QpState::Reset),
@@ -757,13 +847,15 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Destroys it and gives back everything that was in flight. Completions that are still in the
-    /// completion queue then name nothing.
+    /// Destroys the queue pair and releases the slots of all requests in flight
+    /// (`ibv_destroy_qp(3)`). Its completions that are still in the completion queue then name no
+    /// request.
     pub fn destroy(mut self, release: &mut impl FnMut(Slot)) {
         if self.raw.destroy() {
             self.take_back(release);
         } else {
-            // The device has kept it: what is in flight stays its own, and so do the regions.
+            // The device refused: the slots in flight and their regions are leaked, because the
+            // device may still access them.
             mem::forget(self);
         }
     }

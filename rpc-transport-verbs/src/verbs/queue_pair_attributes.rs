@@ -1,4 +1,4 @@
-//! What a queue pair can be told: the attributes of `ibv_modify_qp`, each present or not.
+//! Queue pair attributes (`ibv_modify_qp(3)`), each optional.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use super::memory_region::Access;
 use super::queue_pair_state::{Attribute, AttributeMask, QpState};
 use super::timers::{AckTimeout, RetryCount, RnrRetry, RnrTimer};
 
-/// The number of a queue pair: 24 bits; 0 and 1 are special.
+/// A queue pair number: 24 bits; 0 and 1 are reserved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct QpNum(pub u32);
 
@@ -17,17 +17,17 @@ impl fmt::Display for QpNum {
     }
 }
 
-/// A packet sequence number: 24 bits, the rest is cut off as the kernel does.
+/// A packet sequence number (PSN) of 24 bits. Higher bits are cut off, as the kernel does.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Psn(u32);
 
 impl Psn {
-    /// The lower 24 bits of `number`.
+    /// Takes the lower 24 bits of `number`.
     pub fn new(number: u32) -> Self {
         Self(number & 0x00ff_ffff)
     }
 
-    /// The number.
+    /// Returns the number.
     pub fn get(self) -> u32 {
         self.0
     }
@@ -49,7 +49,7 @@ pub enum Mtu {
 }
 
 impl Mtu {
-    /// The MTU with this code; `None` if there is none.
+    /// Returns the MTU with this code, or `None` if no MTU has it.
     pub(crate) fn from_code(code: u32) -> Option<Self> {
         Some(match code {
             1 => Self::Bytes256,
@@ -61,12 +61,12 @@ impl Mtu {
         })
     }
 
-    /// Bytes of a packet's payload.
+    /// Returns the payload of a packet in bytes.
     pub const fn bytes(self) -> u32 {
         128 << self as u32
     }
 
-    /// The largest MTU of at most this many bytes; the smallest of all if there is none.
+    /// Returns the largest MTU of at most `len` bytes, or 256 bytes if none is that small.
     pub fn at_most(len: u32) -> Self {
         (1..=5)
             .rev()
@@ -82,38 +82,40 @@ impl fmt::Display for Mtu {
     }
 }
 
-/// Where a queue pair sends to.
+/// The destination of a queue pair or of a datagram (`struct ibv_ah_attr`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AddressVector {
     /// The remote port's GID.
     pub gid: Gid,
-    /// The remote port's local identifier; 0 where there are none (RoCE, `soft`).
+    /// The remote port's local identifier (LID); 0 on links without LIDs (RoCE, `soft`).
     pub lid: u16,
     /// Index of the local GID to send from.
     pub sgid_index: u8,
-    /// Whether a global route is used. Required where there are no LIDs (RoCE, `soft`).
+    /// Whether packets carry a global route header. Required on links without LIDs (RoCE, `soft`).
     pub is_global: bool,
     /// The local port; the queue pair's own.
     pub port: u8,
-    /// Service level on an InfiniBand subnet, of which its virtual lane follows: 4 bits.
+    /// Service level on an InfiniBand subnet (4 bits), which determines the virtual lane.
     pub sl: u8,
-    /// Which of the port's local identifiers to send from: added to the first.
+    /// Selects the source LID: an offset from the port's base LID.
     pub src_path_bits: u8,
-    /// The code of a rate (`enum ibv_rate`) that the receiver can take; 0 sends as fast as the port does.
+    /// Code of the highest rate that the receiver supports (`enum ibv_rate`); 0 sends at the port's
+    /// rate.
     pub static_rate: u8,
-    /// A number that routers may balance by, 20 bits; 0 leaves it to them.
+    /// Flow label by which routers may balance load (20 bits); 0 leaves the choice to the routers.
     pub flow_label: u32,
-    /// Routers that a packet may pass.
+    /// Number of routers that a packet may pass.
     pub hop_limit: u8,
-    /// The class that routers treat it by: of IP, type of service.
+    /// Traffic class for routers (type of service in IPv4).
     pub traffic_class: u8,
 }
 
-/// Routers that a packet may pass: what IP calls the time to live, at its usual value.
+/// Number of routers that a packet may pass: IP's usual time to live.
 const HOP_LIMIT: u8 = 64;
 
 impl Default for AddressVector {
-    /// To nobody, over a global route from the first GID of the first port, without any preference.
+    /// No destination yet: a global route from the first GID of the first port, all else at its
+    /// default.
     fn default() -> Self {
         Self {
             gid: Gid([0; 16]),
@@ -131,25 +133,26 @@ impl Default for AddressVector {
     }
 }
 
-/// A second way to the same peer, for automatic path migration.
+/// A second path to the same peer, for automatic path migration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AlternatePath {
-    /// The way.
+    /// Address vector of the path.
     pub address: AddressVector,
     /// Index of the partition key on the alternate port.
     pub pkey_index: u16,
-    /// The local port that it leaves from.
+    /// The local port that the path leaves from.
     pub port: u8,
-    /// How long an acknowledgement is waited for on it.
+    /// Time to wait for an acknowledgement on this path.
     pub timeout: AckTimeout,
 }
 
-/// State of automatic path migration. No device here has any; it is named to be refused by name.
+/// State of automatic path migration. No supported device implements it; the type exists so that
+/// errors can name it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PathMigration {
     /// Migrated.
     Migrated,
-    /// To be armed again.
+    /// To be rearmed.
     Rearm,
     /// Armed.
     Armed,
@@ -165,18 +168,21 @@ impl fmt::Display for PathMigration {
     }
 }
 
-/// Attributes of a queue pair. What is `None` is not part of the call.
+/// Attributes of a queue pair (`struct ibv_qp_attr`). An attribute that is `None` is not part of
+/// the call.
 ///
-/// Which may and must be given depends on the transition: see [`ModifyError`](super::ModifyError).
-/// [`QueuePair::to_init`](super::QueuePair::to_init) and its neighbours fill them in for the usual way up.
+/// The transition determines which attributes are required and which are allowed: see
+/// [`ModifyError`](super::ModifyError). [`QueuePair::to_init`](super::QueuePair::to_init) and the
+/// related methods set the attributes of the usual sequence.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs)] // the names are those of `ibv_qp_attr`; units are in the types or said below
 pub struct QpAttributes {
-    /// The state to go to; `None` stays in the current one.
+    /// The target state; `None` stays in the current one.
     pub state: Option<QpState>,
-    /// The state that the caller believes it to be in.
+    /// The state that the caller assumes the queue pair to be in.
     pub current_state: Option<QpState>,
-    /// Raise [`SqDrained`](super::AsyncEvent::SqDrained) when it is.
+    /// Whether to raise [`SqDrained`](super::AsyncEvent::SqDrained) once the send queue has
+    /// drained.
     pub notify_drained: Option<bool>,
     pub access: Option<Access>,
     pub pkey_index: Option<u16>,
@@ -195,12 +201,12 @@ pub struct QpAttributes {
     pub max_dest_rd_atomic: Option<u8>,
     pub path_migration: Option<PathMigration>,
     pub dest_qp_num: Option<QpNum>,
-    /// Whether the send queue is still draining. Told by `query` alone; no call sets it.
+    /// Whether the send queue is still draining. Only `query` returns it; no call sets it.
     pub sq_draining: Option<bool>,
 }
 
 impl QpAttributes {
-    /// Which are present. The state is always implied.
+    /// Returns the set of attributes that are present. The state is always implied.
     pub fn mask(&self) -> AttributeMask {
         let present = [
             (self.current_state.is_some(), Attribute::CurrentState),
@@ -233,16 +239,16 @@ impl QpAttributes {
     }
 }
 
-/// What one side tells the other, out of band, so that they can be connected.
+/// A queue pair's address, which each side sends to the other out of band to connect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RemoteEndpoint {
     /// GID of the port.
     pub gid: Gid,
-    /// The port's local identifier on an InfiniBand subnet; 0 where there is none.
+    /// The port's LID on an InfiniBand subnet; 0 on links without LIDs.
     pub lid: u16,
     /// Number of the queue pair.
     pub qp_num: QpNum,
-    /// The first sequence number that it will send.
+    /// The first packet sequence number that the queue pair will send.
     pub psn: Psn,
 }
 
@@ -252,23 +258,25 @@ const USUAL_RNR_TIMER: RnrTimer = RnrTimer::new(13).unwrap();
 const USUAL_TIMEOUT: AckTimeout = AckTimeout::new(14).unwrap();
 const USUAL_RETRY_COUNT: RetryCount = RetryCount::new(6).unwrap();
 
-/// What [`QueuePair::to_rtr`](super::QueuePair::to_rtr) needs.
+/// The attributes of [`QueuePair::to_rtr`](super::QueuePair::to_rtr).
 #[derive(Clone, Copy, Debug)]
 pub struct RtrAttributes {
     /// The peer's queue pair.
     pub remote: RemoteEndpoint,
     /// Index of the local GID to send from.
     pub sgid_index: u8,
-    /// The smaller of what both ports take.
+    /// Path MTU: the smaller of the two ports' MTUs.
     pub path_mtu: Mtu,
-    /// What a peer waits when this side has no receive posted. Never code 0, the longest.
+    /// Time that a peer waits after an RNR NAK from this side. Don't use code 0, which is the
+    /// longest time.
     pub min_rnr_timer: RnrTimer,
-    /// READs and atomics of the peer that are answered at a time; 0 refuses them.
+    /// Incoming READs and atomics that are served at a time; 0 rejects them.
     pub max_dest_rd_atomic: u8,
 }
 
 impl RtrAttributes {
-    /// The usual values: from the first GID, MTU 1,024, RNR timer 0.96 ms, no READs.
+    /// Returns the usual values: first GID, MTU 1,024, RNR timer 0.96 ms, no incoming READs or
+    /// atomics.
     pub fn new(remote: RemoteEndpoint) -> Self {
         Self {
             remote,
@@ -280,23 +288,25 @@ impl RtrAttributes {
     }
 }
 
-/// What [`QueuePair::to_rts`](super::QueuePair::to_rts) needs.
+/// The attributes of [`QueuePair::to_rts`](super::QueuePair::to_rts).
 #[derive(Clone, Copy, Debug)]
 pub struct RtsAttributes {
-    /// The first sequence number that this side sends: what the peer was told.
+    /// The first packet sequence number that this side sends, as announced to the peer.
     pub psn: Psn,
-    /// How long an acknowledgement is waited for.
+    /// Time to wait for an acknowledgement.
     pub timeout: AckTimeout,
-    /// How often an unanswered request is repeated: at most 6, since 7 is for ever on some devices.
+    /// How often an unacknowledged request is retried. Use at most 6: on some devices 7 means
+    /// forever.
     pub retry_cnt: RetryCount,
-    /// How often "receiver not ready" is put up with.
+    /// How often a request is retried after an RNR NAK.
     pub rnr_retry: RnrRetry,
-    /// READs and atomics that are outstanding at a time: at most what the peer answers; 0 for none.
+    /// Outstanding READs and atomics: at most as many as the peer serves; 0 for none.
     pub max_rd_atomic: u8,
 }
 
 impl RtsAttributes {
-    /// The usual values: timeout 67 ms, 6 retries, RNR retried for ever, no READs.
+    /// Returns the usual values: timeout 67 ms, 6 retries, unlimited RNR retries, no READs or
+    /// atomics.
     pub fn new(psn: Psn) -> Self {
         Self {
             psn,

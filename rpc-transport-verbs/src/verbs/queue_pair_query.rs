@@ -1,7 +1,7 @@
-//! What `query` tells of a queue pair: of its attributes those that mean something in its state.
+//! Selects the attributes returned by `query` that are valid in the queue pair's state.
 //!
-//! Devices fill in the whole struct, with what their memory holds: of an attribute that the state does not have
-//! yet, or no longer, that is noise.
+//! Devices fill in the whole struct from their memory. An attribute that the state does not have
+//! yet, or no longer has, contains garbage.
 
 use std::fmt;
 
@@ -10,12 +10,12 @@ use super::queue_pair::QueuePairCapabilities;
 use super::queue_pair_attributes::{AddressVector, QpAttributes, QpNum};
 use super::queue_pair_state::{Attribute as A, AttributeMask, QpState, QpType};
 
-/// From INIT on, in all that follow.
+/// Valid from INIT on, in all later states.
 const INIT: [A; 2] = [A::PkeyIndex, A::Port];
 const CONNECTED_INIT: [A; 1] = [A::Access];
 const DATAGRAM_INIT: [A; 1] = [A::Qkey];
 
-/// From RTR on.
+/// Valid from RTR on.
 const CONNECTED_RTR: [A; 5] = [
     A::Address,
     A::PathMtu,
@@ -25,15 +25,15 @@ const CONNECTED_RTR: [A; 5] = [
 ];
 const RELIABLE_RTR: [A; 2] = [A::MaxDestRdAtomic, A::MinRnrTimer];
 
-/// From RTS on.
+/// Valid from RTS on.
 const RTS: [A; 1] = [A::SqPsn];
 const CONNECTED_RTS: [A; 1] = [A::PathMigration];
 const RELIABLE_RTS: [A; 4] = [A::Timeout, A::RetryCnt, A::RnrRetry, A::MaxRdAtomic];
 
-/// The attributes that mean something in this state of this type. The state itself always does, and whether the
-/// send queue is draining does in SQD.
+/// Returns the attributes that are valid in this state of this type. In addition, the state itself
+/// is always valid, and `sq_draining` is valid in SQD.
 pub(super) fn valid_in(qp_type: QpType, state: QpState) -> AttributeMask {
-    // How far up it is. In ERR all is over.
+    // How far the queue pair has advanced. In ERR no attribute is valid.
     let (is_init, is_rtr, is_rts) = match state {
         QpState::Reset | QpState::Error => (false, false, false),
         QpState::Init => (true, false, false),
@@ -52,7 +52,7 @@ pub(super) fn valid_in(qp_type: QpType, state: QpState) -> AttributeMask {
         (is_rts && !is_datagram, &CONNECTED_RTS),
         (is_rts && is_reliable, &RELIABLE_RTS),
     ];
-    // A reliable connection is never in SQE, whatever its device says.
+    // A reliable connection is never in SQE, whatever the device reports.
     let exists = state != QpState::Sqe || !is_reliable;
     let groups = groups
         .into_iter()
@@ -63,14 +63,14 @@ pub(super) fn valid_in(qp_type: QpType, state: QpState) -> AttributeMask {
 }
 
 impl QpAttributes {
-    /// Of these, the attributes that mean something in this state of this type of queue pair.
+    /// Returns those of the attributes that are valid in this state of this queue pair type.
     pub fn valid_in(&self, qp_type: QpType, state: QpState) -> Self {
         let valid = valid_in(qp_type, state);
         macro_rules! keep {
             ($($field:ident: $attribute:ident),* $(,)?) => {
                 Self {
                     state: self.state,
-                    // They make sense in a call to `modify` alone.
+                    // Only meaningful in a call to `modify`.
                     current_state: None,
                     notify_drained: None,
                     sq_draining: self.sq_draining.filter(|_| state == QpState::Sqd),
@@ -100,22 +100,23 @@ impl QpAttributes {
     }
 }
 
-/// What a queue pair was made with (`ibv_qp_init_attr`): it does not change.
+/// The attributes that a queue pair was created with (`struct ibv_qp_init_attr`,
+/// `ibv_query_qp(3)`). They do not change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QpInitAttributes {
-    /// Its number.
+    /// Queue pair number.
     pub qp_num: QpNum,
-    /// Its type.
+    /// Queue pair type.
     pub qp_type: QpType,
-    /// What was granted: at least what was asked for.
+    /// Granted capabilities: at least what was requested.
     pub capabilities: QueuePairCapabilities,
-    /// Whether every send completes, asked or not.
+    /// Whether every send generates a completion, signaled or not.
     pub sq_sig_all: bool,
     /// Whether it receives from a shared receive queue.
     pub has_srq: bool,
 }
 
-/// A line for each attribute, as wide as those of [`QpAttributes`].
+/// Writes one line per attribute, aligned with those of [`QpAttributes`].
 impl fmt::Display for QpInitAttributes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut lines = Lines::new(f, 18);
@@ -141,7 +142,7 @@ impl fmt::Display for QpInitAttributes {
     }
 }
 
-/// A line for each attribute that is present: its name, its value, its unit.
+/// Writes one line per present attribute: its name, value and unit.
 impl fmt::Display for QpAttributes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut lines = Lines::new(f, 18);
@@ -190,7 +191,7 @@ fn yes(is: bool) -> &'static str {
     if is { "yes" } else { "no" }
 }
 
-/// Where it leads, then what is not the default.
+/// Writes the destination, then the fields that differ from the default.
 impl fmt::Display for AddressVector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let usual = Self::default();
@@ -210,7 +211,7 @@ impl fmt::Display for AddressVector {
             ("hop_limit", self.hop_limit.into(), usual.hop_limit.into()),
             ("traffic_class", self.traffic_class.into(), 0),
         ] {
-            // Hops and classes are of the global route.
+            // Hop limit, flow label and traffic class apply to global routes only.
             let is_of_route = matches!(name, "flow_label" | "hop_limit" | "traffic_class");
             if value != usual && (self.is_global || !is_of_route) {
                 write!(f, ", {name} {value}")?;

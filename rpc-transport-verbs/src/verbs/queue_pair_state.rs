@@ -1,4 +1,5 @@
-//! The states of a queue pair, and which attributes each transition needs and takes.
+//! Queue pair states, and the attributes that each transition requires and allows
+//! (`ibv_modify_qp(3)`).
 
 mod transitions;
 
@@ -10,24 +11,24 @@ use transitions::transition;
 /// State of a queue pair, with the numbers of `enum ibv_qp_state`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum QpState {
-    /// Just created; takes nothing.
+    /// Just created; accepts no requests.
     Reset = 0,
-    /// Takes receives.
+    /// Accepts receives.
     Init = 1,
     /// Ready to receive.
     Rtr = 2,
     /// Ready to send.
     Rts = 3,
-    /// Send queue drained: receives, but starts no new send.
+    /// Send queue drained: the queue pair receives, but starts no new send.
     Sqd = 4,
     /// Send queue error (unreliable types only).
     Sqe = 5,
-    /// In error: everything posted is flushed.
+    /// Error: all posted requests are flushed.
     Error = 6,
 }
 
 impl QpState {
-    /// All of them.
+    /// All states.
     pub const ALL: [Self; 7] = [
         Self::Reset,
         Self::Init,
@@ -59,14 +60,14 @@ impl fmt::Display for QpState {
 pub enum QpType {
     /// Reliable connection.
     ReliableConnection = 2,
-    /// Unreliable connection: what is lost is lost.
+    /// Unreliable connection: lost packets are not retransmitted.
     UnreliableConnection = 3,
-    /// Unreliable datagram: each send names its receiver, and is one packet.
+    /// Unreliable datagram: each send names its destination and is one packet.
     UnreliableDatagram = 4,
 }
 
 impl QpType {
-    /// All of them.
+    /// All types.
     pub const ALL: [Self; 3] = [
         Self::ReliableConnection,
         Self::UnreliableConnection,
@@ -111,7 +112,7 @@ pub enum Attribute {
 }
 
 impl Attribute {
-    /// All that a transition may take or refuse; the state itself is implied.
+    /// All attributes that a transition may allow or reject; the state itself is implied.
     pub const ALL: [Self; 19] = [
         Self::CurrentState,
         Self::NotifyDrained,
@@ -162,7 +163,7 @@ impl fmt::Display for Attribute {
     }
 }
 
-/// A set of attributes: `attr_mask` of `ibv_modify_qp`, without the state's own bit.
+/// A set of attributes: `attr_mask` of `ibv_modify_qp(3)`, without the bit of the state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AttributeMask(u32);
 
@@ -177,17 +178,17 @@ impl AttributeMask {
         Self(bits)
     }
 
-    /// The bits, as verbs number them.
+    /// Returns the bits as numbered by verbs.
     pub fn bits(self) -> u32 {
         self.0
     }
 
-    /// Whether it has this attribute.
+    /// Returns true if the set contains `attribute`.
     pub fn contains(self, attribute: Attribute) -> bool {
         self.0 & (1 << attribute as u32) != 0
     }
 
-    /// In the order of their bits.
+    /// Returns the attributes in the order of their bits.
     pub fn iter(self) -> impl Iterator<Item = Attribute> {
         Attribute::ALL
             .into_iter()
@@ -209,10 +210,10 @@ impl FromIterator<Attribute> for AttributeMask {
     }
 }
 
-/// Checks a call to `modify` against the table.
+/// Checks a call to `modify` against the table of transitions and returns the target state.
 ///
-/// `actual` is the state that the device says; `claimed` is the call's `current_state`, which
-/// replaces it where that makes sense. Gives the state to go to.
+/// `actual` is the state that the device reports. `claimed` is the call's `current_state`, which
+/// replaces `actual` in the states RTR to SQE.
 pub(super) fn check_transition(
     qp_type: QpType,
     actual: QpState,

@@ -1,8 +1,8 @@
-//! How fast a port's link is: some lanes, each with the same speed.
+//! Link rates: a number of lanes of equal speed.
 
 use std::fmt;
 
-/// Lanes of a link (`active_width`).
+/// Width of a link in lanes (`active_width`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LinkWidth {
@@ -16,12 +16,12 @@ pub enum LinkWidth {
     X8,
     /// Twelve lanes.
     X12,
-    /// Another width, by its code.
+    /// A width unknown to this layer, by its code.
     Unknown(u8),
 }
 
 impl LinkWidth {
-    /// The width with this code.
+    /// Returns the width with this code.
     pub const fn from_code(code: u8) -> Self {
         match code {
             1 => Self::X1,
@@ -33,7 +33,7 @@ impl LinkWidth {
         }
     }
 
-    /// How many lanes; `None` if the code is unknown.
+    /// Returns the number of lanes; `None` if the code is unknown.
     pub const fn lanes(self) -> Option<u32> {
         match self {
             Self::X1 => Some(1),
@@ -56,7 +56,7 @@ pub enum LinkSpeed {
     Ddr,
     /// Quad data rate: 10 Gb/s.
     Qdr,
-    /// Fourteen data rate's little brother: 10.3125 Gb/s.
+    /// FDR10, a variant of fourteen data rate: 10.3125 Gb/s.
     Fdr10,
     /// Fourteen data rate: 14.0625 Gb/s.
     Fdr,
@@ -68,12 +68,12 @@ pub enum LinkSpeed {
     Ndr,
     /// Extreme data rate: 200 Gb/s.
     Xdr,
-    /// Another speed, by its code.
+    /// A speed unknown to this layer, by its code.
     Unknown(u16),
 }
 
 impl LinkSpeed {
-    /// All that have a name, from the slowest.
+    /// All speeds that have a name, slowest first.
     pub const NAMED: [Self; 9] = [
         Self::Sdr,
         Self::Ddr,
@@ -86,7 +86,7 @@ impl LinkSpeed {
         Self::Xdr,
     ];
 
-    /// The speed with this code.
+    /// Returns the speed with this code.
     pub const fn from_code(code: u16) -> Self {
         match code {
             1 => Self::Sdr,
@@ -102,7 +102,7 @@ impl LinkSpeed {
         }
     }
 
-    /// Bits per second on one lane; `None` if the code is unknown.
+    /// Returns the bits per second of one lane; `None` if the code is unknown.
     pub const fn bits_per_second(self) -> Option<u64> {
         Some(match self {
             Self::Sdr => 2_500_000_000,
@@ -118,7 +118,8 @@ impl LinkSpeed {
         })
     }
 
-    /// The round number that a lane is called by: whole gigabits per second, so that EDR has 25. SDR has its half.
+    /// Returns the nominal speed of one lane: bits per second, rounded down to whole gigabits (25
+    /// Gb/s for EDR), except for SDR with its 2.5 Gb/s.
     fn nominal(self) -> Option<u64> {
         const GIGABIT: u64 = 1_000_000_000;
         match (self, self.bits_per_second()?) {
@@ -157,14 +158,14 @@ impl fmt::Display for LinkWidth {
 /// A link's width and speed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Rate {
-    /// How many lanes.
+    /// Number of lanes.
     pub width: LinkWidth,
-    /// How fast each is.
+    /// Speed of each lane.
     pub speed: LinkSpeed,
 }
 
 impl Rate {
-    /// From the codes of `ibv_port_attr`; `None` if the port says neither.
+    /// Converts the codes of `ibv_port_attr`; `None` if the port reports neither.
     pub const fn from_codes(width: u8, speed: u16) -> Option<Self> {
         if width == 0 && speed == 0 {
             return None;
@@ -175,20 +176,20 @@ impl Rate {
         })
     }
 
-    /// Bits per second on all lanes together; `None` if a code is unknown.
+    /// Returns the bits per second of all lanes together; `None` if a code is unknown.
     pub fn bits_per_second(self) -> Option<u64> {
         Some(self.speed.bits_per_second()? * u64::from(self.width.lanes()?))
     }
 
-    /// The round number that such a link is called by, in bits per second: 100 Gb/s for four lanes of EDR, which
-    /// signal 103.125 Gb/s. It is what the kernel says in `rate`.
+    /// Returns the nominal rate in bits per second: 100 Gb/s for four lanes of EDR, whose signaling
+    /// rate is 103.125 Gb/s. The kernel reports this number in `rate`.
     pub fn nominal(self) -> Option<u64> {
         Some(self.speed.nominal()? * u64::from(self.width.lanes()?))
     }
 }
 
 impl fmt::Display for Rate {
-    /// `100 Gb/s (4 × 25, EDR)`.
+    /// Writes, for example, `100 Gb/s (4 × 25, EDR)`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { width, speed } = self;
         let (Some(total), Some(lanes), Some(lane)) =
@@ -201,7 +202,7 @@ impl fmt::Display for Rate {
     }
 }
 
-/// Billions, with one digit behind the point if it is not zero.
+/// A number in billions, displayed with one decimal unless that is zero.
 struct Giga(u64);
 
 impl fmt::Display for Giga {

@@ -1,4 +1,4 @@
-//! Where slots wait for their completions: a table that can grow while it is read.
+//! The entries of a receive table, which can grow while other threads read it.
 
 use std::cell::UnsafeCell;
 use std::fmt;
@@ -8,20 +8,20 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::slot::Slot;
 
-/// One place, empty or with a slot in it.
+/// One entry, empty or with a slot in it.
 pub(super) struct Place {
     /// `generation << 2 | phase`.
     pub(super) state: AtomicU32,
     pub(super) slot: UnsafeCell<MaybeUninit<Slot>>,
 }
 
-/// The place is empty; only the holder of the posting lock may fill it.
+/// The entry is empty; only the holder of the posting lock may fill it.
 pub(super) const FREE: u32 = 0;
-/// It holds a slot that the device has.
+/// The entry holds a slot that the device owns.
 pub(super) const POSTED: u32 = 1;
-/// A claimer has won the slot and is moving it out.
+/// A thread is claiming the slot and moving it out.
 pub(super) const CLAIMING: u32 = 2;
-/// It stands for a receive of several elements, which are kept elsewhere.
+/// The entry stands for a receive of several elements, which are stored elsewhere.
 pub(super) const POSTED_LIST: u32 = 3;
 pub(super) const PHASE_BITS: u32 = 2;
 pub(super) const PHASE_MASK: u32 = (1 << PHASE_BITS) - 1;
@@ -41,7 +41,7 @@ impl fmt::Debug for Place {
     }
 }
 
-/// The places, by number. Those that a queue was made with are found at once, added ones behind them.
+/// The entries, by index: those of the initial capacity first, added ones after them.
 #[derive(Debug)]
 pub(super) struct Places {
     first: Box<[Place]>,
@@ -69,7 +69,8 @@ impl Places {
         self.added.get()?.get(index - self.first.len())
     }
 
-    /// How many there are now: at least `count`, or `max_places`, which is as many as can be numbered. For one thread at a time.
+    /// Grows to at least `count` entries, but to no more than `max_places`, the number that can be
+    /// numbered. Returns the new number of entries. Only one thread at a time may call it.
     pub(super) fn grow(&self, count: usize, max_places: usize) -> usize {
         let mut last = self;
         let mut total = last.first.len();
@@ -81,24 +82,25 @@ impl Places {
         if count <= total {
             return total;
         }
-        // At least twice as many, so that there are few pieces, however often it grows.
+        // At least doubles the size, so that the list of pieces stays short.
         let count = count.max(2 * total).min(max_places);
         match last.added.set(Box::new(Self::new(count - total))) {
             Ok(()) => count,
-            // Never, with one thread at a time: and then it has grown by another's hand.
+            // Unreachable with one thread at a time; otherwise another thread has just grown the
+            // table.
             Err(_) => total,
         }
     }
 
-    /// Places that are not free at this moment.
+    /// Returns the number of entries that are not free at the moment.
     pub(super) fn taken(&self) -> usize {
         let is_taken = |place: &&Place| place.state.load(Ordering::Relaxed) & PHASE_MASK != FREE;
         let added = self.added.get().map_or(0, |added| added.taken());
         self.first.iter().filter(is_taken).count() + added
     }
 
-    /// Empties every place, and gives what was in it to `release`. Should that panic, what it was given is its
-    /// own, and the rest is still here.
+    /// Empties every entry and passes its slot to `release`. If `release` panics, it owns the slot
+    /// that it was passed, and the others remain here.
     pub(super) fn drain(&mut self, generation_mask: u32, release: &mut impl FnMut(Slot)) {
         for place in &mut self.first {
             let state = *place.state.get_mut();
@@ -108,8 +110,9 @@ impl Places {
                 *place.state.get_mut() = next << PHASE_BITS | FREE;
             }
             if phase == POSTED {
-                // SAFETY: POSTED meant initialised, `&mut self` means that nobody is claiming, and the place is
-                // free by now, so that nobody reads it again.
+                // SAFETY: POSTED means that the slot is initialized, `&mut self` excludes a
+                // concurrent claim, and the entry was marked free above, so the slot is not read a
+                // second time.
                 release(unsafe { place.slot.get_mut().assume_init_read() });
             }
         }

@@ -1,4 +1,4 @@
-//! Receives that many queue pairs share.
+//! Shared receive queues: receives for many queue pairs.
 
 use std::sync::Arc;
 
@@ -13,13 +13,16 @@ use super::work_request::ReceiveRequest;
 use super::wr_id::{QueueTag, check_depth};
 use crate::provider;
 
-/// How much deeper a queue can be made: what it is numbered for when it is created.
+/// How many times deeper a queue may become. Its requests are numbered for that depth from the
+/// start.
 const GROWTH: usize = 16;
 
-/// A shared receive queue: whichever queue pair receives takes the oldest receive posted here.
+/// A shared receive queue (`ibv_create_srq(3)`): a message for any of its queue pairs consumes the
+/// oldest receive posted here.
 ///
-/// Cheap to clone, and usable from any thread: a second thread may post while the poller claims.
-/// Destroyed after all queue pairs that receive from it; what is still posted then is dropped.
+/// Cheap to clone, and usable from any thread: a second thread may post while the poller claims. It
+/// is destroyed after all queue pairs that receive from it; receives that are still posted are then
+/// dropped.
 #[derive(Clone, Debug)]
 pub struct SharedReceiveQueue {
     pub(super) shared: Arc<Shared>,
@@ -27,20 +30,20 @@ pub struct SharedReceiveQueue {
 
 #[derive(Debug)]
 pub(super) struct Shared {
-    // Before the slots, which are dropped after the device has given the queue up.
+    // Before the slots, which must be dropped after the device has released the queue.
     pub(super) raw: provider::SharedReceiveQueue,
     posted: PostedReceives,
     _domain: Arc<provider::ProtectionDomain>,
 }
 
-/// What a shared receive queue says of itself.
+/// Attributes of a shared receive queue (`struct ibv_srq_attr`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SrqAttributes {
-    /// Work requests that it takes.
+    /// Capacity in work requests.
     pub max_wr: usize,
-    /// Scatter/gather elements of each.
+    /// Scatter/gather elements per work request.
     pub max_sge: usize,
-    /// The armed limit; 0 if none is.
+    /// The armed limit; 0 if it is not armed.
     pub limit: usize,
 }
 
@@ -64,22 +67,32 @@ impl SharedReceiveQueue {
         })
     }
 
-    /// Names it in [`AsyncEvent::SrqLimitReached`](super::AsyncEvent::SrqLimitReached).
+    /// Returns the number that identifies the queue in
+    /// [`AsyncEvent::SrqLimitReached`](super::AsyncEvent::SrqLimitReached).
     pub fn number(&self) -> SrqNum {
         self.shared.raw.number()
     }
 
-    /// Posts `count` slots, or as many as there are, from the end of `slots`, in one list.
+    /// Posts `count` slots, or all if there are fewer, from the end of `slots` as one chain
+    /// (`ibv_post_srq_recv(3)`).
     ///
-    /// On error those from `taken` on are still in `slots`.
+    /// # Errors
+    ///
+    /// [`PostError`] with the number of slots that were posted. The others, from index `taken` on,
+    /// remain in `slots`.
     pub fn post_recv(&self, slots: &mut Vec<Slot>, count: usize) -> Result<(), PostError> {
         self.shared
             .posted
             .post(slots, count, |work| self.shared.raw.post_recv(work))
     }
 
-    /// Posts receives of several elements each, from the front of `requests`; on error those from `taken`
-    /// on are still there.
+    /// Posts receives of several elements each, from the front of `requests`
+    /// (`ibv_post_srq_recv(3)`).
+    ///
+    /// # Errors
+    ///
+    /// [`PostError`] with the number of requests that were posted. The others, from index `taken`
+    /// on, remain in `requests`.
     pub fn post_recv_elements(&self, requests: &mut Vec<ReceiveRequest>) -> Result<(), PostError> {
         let Shared { raw, posted, .. } = &*self.shared;
         posted.post_lists(requests, |work, elements| {
@@ -87,8 +100,12 @@ impl SharedReceiveQueue {
         })
     }
 
-    /// Gives the elements of a receive back, whichever way it was posted, with the number of bytes that
-    /// came: 0 if it failed.
+    /// Returns the elements of a receive, whichever way it was posted, and the number of bytes
+    /// received: 0 if it failed.
+    ///
+    /// # Errors
+    ///
+    /// [`ClaimError`] if the completion names no receive in flight on this queue.
     pub fn claim_elements(
         &self,
         completion: WorkCompletion,
@@ -96,28 +113,46 @@ impl SharedReceiveQueue {
         self.shared.posted.claim_elements(completion)
     }
 
-    /// Gives the slot of a receive back, with the number of bytes that came: 0 if it failed.
+    /// Returns the slot of a receive and the number of bytes received: 0 if it failed.
+    ///
+    /// # Errors
+    ///
+    /// [`ClaimError`] if the completion names no receive in flight on this queue, or a receive of
+    /// several elements, which are then lost: use [`claim_elements`](Self::claim_elements) for
+    /// those.
     #[inline]
     pub fn claim(&self, completion: WorkCompletion) -> Result<(Slot, usize), ClaimError> {
         self.shared.posted.claim(completion)
     }
 
-    /// Arms the limit: one [`SrqLimitReached`](super::AsyncEvent::SrqLimitReached) when a receive
-    /// is taken and fewer than `limit` are left. 0 disarms.
+    /// Arms the limit (`ibv_modify_srq(3)` with `IBV_SRQ_LIMIT`): the device raises one
+    /// [`SrqLimitReached`](super::AsyncEvent::SrqLimitReached) when a receive is consumed and fewer
+    /// than `limit` are left. 0 disarms it.
     ///
-    /// It does not fire for what is already below: check after arming. It fires once: arm again
-    /// after posting.
+    /// The event does not fire if the queue is already below the limit: check after arming. It
+    /// fires once: arm again after posting.
+    ///
+    /// # Errors
+    ///
+    /// [`VerbsError::OutOfRange`] or [`VerbsError::Os`] if the device rejects the limit,
+    /// [`VerbsError::Forked`] in a forked child.
     pub fn arm_limit(&self, limit: usize) -> Result<(), VerbsError> {
         self.shared.raw.arm_limit(limit)
     }
 
-    /// Changes its depth to at least `max_wr`, in either direction (`ibv_modify_srq` with `IBV_SRQ_MAX_WR`).
+    /// Changes the depth to at least `max_wr`, in either direction (`ibv_modify_srq(3)` with
+    /// `IBV_SRQ_MAX_WR`).
     ///
     /// # Errors
     ///
-    /// [`VerbsError::OutOfRange`] for fewer receives than are posted (or have ended, and are not claimed
-    /// yet), or more than the device takes, or sixteen times what it was made for, which it is numbered for; [`VerbsError::NotSupported`] if the device
-    /// does not do it.
+    /// * [`VerbsError::OutOfRange`] if `max_wr` is less than the number of receives that are posted
+    ///   (or have ended and are not claimed yet), more than the device supports, or more than
+    ///   sixteen times the original depth (rounded up to a power of two, at most 2¹⁹), for which
+    ///   the requests are numbered.
+    /// * [`VerbsError::OutOfRange`] (software device) or [`VerbsError::InvalidArgument`] (RDMA
+    ///   devices) if `max_wr` is less than the armed limit.
+    /// * [`VerbsError::NotSupported`] if the device cannot resize queues.
+    /// * [`VerbsError::Os`] if the driver fails, [`VerbsError::Forked`] in a forked child.
     pub fn resize(&self, max_wr: usize) -> Result<(), VerbsError> {
         let Shared { raw, posted, .. } = &*self.shared;
         posted.resize(max_wr, || {
@@ -126,16 +161,20 @@ impl SharedReceiveQueue {
         })
     }
 
-    /// Ends it (`ibv_destroy_srq`): what is still posted is dropped.
+    /// Destroys the queue (`ibv_destroy_srq(3)`). Receives that are still posted are dropped.
     ///
     /// # Errors
     ///
-    /// [`Busy`], with the queue, while there are clones, or queue pairs that receive from it.
+    /// [`Busy`], with the queue, while there are clones of it or queue pairs that receive from it.
     pub fn destroy(self) -> Result<(), Busy<Self>> {
         Busy::unless_sole("destroy_srq", self.shared, |shared| Self { shared })
     }
 
-    /// Its size and armed limit.
+    /// Returns the queue's size and armed limit (`ibv_query_srq(3)`).
+    ///
+    /// # Errors
+    ///
+    /// [`VerbsError::Os`] if the driver fails, [`VerbsError::Forked`] in a forked child.
     pub fn query(&self) -> Result<SrqAttributes, VerbsError> {
         self.shared.raw.query()
     }

@@ -1,4 +1,4 @@
-//! A fixed piece of a registered region, as a token.
+//! Slots: fixed pieces of a registered region, each an exclusive token for its bytes.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -8,16 +8,16 @@ use std::sync::Arc;
 
 use super::memory_region::{LocalKey, RegisteredMemory};
 
-/// Which piece of its region a slot is, from 0.
+/// The index of a slot in its region, from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SlotIndex(pub u32);
 
-/// A piece of a registered region, in hand: its bytes can be read and written, and nobody else,
-/// the device included, touches them.
+/// A piece of a registered region. Its owner can read and write the bytes; nothing else, including
+/// the device, touches them.
 ///
-/// It is the only token of its bytes. Posting moves it into a queue, and the device's word moves
-/// it back. Moving it costs nothing; it shares ownership of its region, so that the region outlives
-/// it. Dropping it gives its bytes up for as long as the region lives.
+/// A slot is the only token for its bytes. Posting moves it into a queue, and the request's
+/// completion moves it back. Moving it is cheap. It shares ownership of its region, so the region
+/// outlives it. If you drop a slot, its bytes stay unused for as long as the region lives.
 pub struct Slot {
     start: NonNull<u8>,
     len: u32,
@@ -25,21 +25,21 @@ pub struct Slot {
     region: Arc<RegisteredMemory>,
 }
 
-// SAFETY: a slot is the only token of its bytes (`cut` makes one for each disjoint piece, and
-// consumes the region), so sending it sends the exclusive right to them; what it shares with other
-// slots, the registration, is Sync.
+// SAFETY: a slot is the only token for its bytes (`cut` consumes the region and makes one slot for
+// each disjoint piece), so sending it transfers the exclusive right to them. The registration,
+// which it shares with other slots, is Sync.
 unsafe impl Send for Slot {}
-// SAFETY: through a shared slot its bytes can only be read.
+// SAFETY: a shared slot only permits reading its bytes.
 unsafe impl Sync for Slot {}
 
 impl Slot {
-    /// As many as fit, or as can be counted in 32 bits.
+    /// Divides a region into slots of `len` bytes: as many as fit, at most `u32::MAX`.
     pub(super) fn cut(region: &Arc<RegisteredMemory>, len: u32) -> Vec<Self> {
         let count = region.raw.len() / len as usize;
         (0..u32::try_from(count).unwrap_or(u32::MAX))
             .map(|index| Self {
-                // SAFETY: index < count, so that the piece ends inside the region's `raw.len()`
-                // bytes, which the provider keeps mapped until the registration is dropped.
+                // SAFETY: index < count, so the piece ends inside the region's `raw.len()` bytes,
+                // which the provider keeps mapped until the registration is dropped.
                 start: unsafe { region.raw.start().add(index as usize * len as usize) },
                 len,
                 index: SlotIndex(index),
@@ -48,12 +48,12 @@ impl Slot {
             .collect()
     }
 
-    /// Which piece of its region it is.
+    /// Returns the slot's index in its region.
     pub fn index(&self) -> SlotIndex {
         self.index
     }
 
-    /// Address of its first byte, for the device.
+    /// Returns the address of its first byte, for the device.
     pub(super) fn start(&self) -> NonNull<u8> {
         self.start
     }
@@ -71,7 +71,7 @@ impl Deref for Slot {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: the bytes are mapped while `region` lives, initialised (the provider hands out
+        // SAFETY: the bytes are mapped while `region` lives, initialized (the provider allocates
         // zeroed memory), and belong to this token alone: a slot that the device may touch has been
         // moved into a queue and cannot be borrowed here.
         unsafe { slice::from_raw_parts(self.start.as_ptr(), self.len as usize) }

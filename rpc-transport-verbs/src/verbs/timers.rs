@@ -1,34 +1,35 @@
-//! How long a reliable connection waits, and how often it tries: the codes of verbs, as times.
+//! Timers and retry counters of a reliable connection: the codes of verbs, converted to and from
+//! times.
 //!
-//! The device counts in codes of a few bits. A code that does not exist cannot be built here, so `modify` never
-//! sees one. Times that are between two codes become the longer one: a peer that waits too long is slow, one that
-//! waits too briefly gives up.
+//! The device encodes them in a few bits. The types here can only hold valid codes, so `modify`
+//! never sees an invalid one. A time between two codes is rounded up: a timer that is too long
+//! makes a peer slow, one that is too short makes it give up.
 
 use std::fmt;
 use std::time::Duration;
 
-/// A number that is no code of its kind.
+/// A number that is not a valid code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{attribute} = {code}: a code of at most {max}")]
 pub struct InvalidCode {
     /// The attribute that it was meant for.
     pub attribute: super::Attribute,
-    /// What was given.
+    /// The invalid code.
     pub code: u8,
-    /// The largest code that there is.
+    /// The largest valid code.
     pub max: u8,
 }
 
-/// The conversions that all four have: from a code, and back.
+/// Defines the conversions from and to codes that all four types share.
 macro_rules! code {
     ($name:ident, $attribute:ident, $max:literal) => {
         impl $name {
-            /// The one with this code; `None` if there is none.
+            /// Returns the value with this code, or `None` if the code is invalid.
             pub const fn new(code: u8) -> Option<Self> {
                 if code <= $max { Some(Self(code)) } else { None }
             }
 
-            /// Its code, as the device counts.
+            /// Returns the code, as the device encodes it.
             pub const fn code(self) -> u8 {
                 self.0
             }
@@ -54,13 +55,14 @@ macro_rules! code {
     };
 }
 
-/// The least time that a peer waits after it was told "receiver not ready" (`min_rnr_timer`): 5 bits.
+/// Minimum RNR timer (`min_rnr_timer`, 5 bits): how long a peer waits at least after an RNR NAK
+/// before it retries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RnrTimer(u8);
 
 code!(RnrTimer, MinRnrTimer, 31);
 
-/// Microseconds for each code (`enum ib_rnr_timeout` of the kernel).
+/// The time of each code in microseconds (`enum ib_rnr_timeout` of the kernel).
 const RNR_TIMER_US: [u64; 32] = [
     655_360, 10, 20, 30, 40, 60, 80, 120, 160, 240, 320, 480, 640, 960, 1_280, 1_920, 2_560, 3_840,
     5_120, 7_680, 10_240, 15_360, 20_480, 30_720, 40_960, 61_440, 81_920, 122_880, 163_840,
@@ -68,24 +70,24 @@ const RNR_TIMER_US: [u64; 32] = [
 ];
 
 impl RnrTimer {
-    /// Code 0: not the shortest, but 655.36 ms.
+    /// Code 0, which is the longest time: 655.36 ms.
     pub const LONGEST: Self = Self(0);
 
-    /// The time.
+    /// Returns the time.
     pub const fn duration(self) -> Duration {
         Duration::from_micros(RNR_TIMER_US[self.0 as usize])
     }
 
-    /// The shortest that lasts at least this long; `None` above 655.36 ms.
+    /// Returns the shortest timer of at least `time`; `None` above 655.36 ms.
     pub fn at_least(time: Duration) -> Option<Self> {
-        // Ascending, but for the longest, which is the first.
+        // The table ascends, except that its first entry is the longest.
         (1..=31)
             .chain([0])
             .map(Self)
             .find(|timer| timer.duration() >= time)
     }
 
-    /// What a peer has written, of which only the lower 5 bits count.
+    /// Decodes a timer that a peer has written; only the lower 5 bits count.
     pub(crate) fn from_wire(bits: u8) -> Self {
         Self(bits & 31)
     }
@@ -103,18 +105,18 @@ impl fmt::Display for RnrTimer {
     }
 }
 
-/// How long an acknowledgement is waited for before a request is repeated (`timeout`): 5 bits, 4.096 µs × 2^code.
-/// A device may take up to four times as long.
+/// Time to wait for an acknowledgement before a request is retried (`timeout`, 5 bits): 4.096 µs ×
+/// 2^code. A device may wait up to four times as long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AckTimeout(u8);
 
 code!(AckTimeout, Timeout, 31);
 
 impl AckTimeout {
-    /// Code 0: no timer. What is lost is never repeated, and a peer that is silent never noticed.
+    /// Code 0: no timer. Lost packets are never retransmitted, and a silent peer is never detected.
     pub const FOREVER: Self = Self(0);
 
-    /// The time; `None` is for ever.
+    /// Returns the time; `None` means forever.
     pub const fn duration(self) -> Option<Duration> {
         match self.0 {
             0 => None,
@@ -122,8 +124,8 @@ impl AckTimeout {
         }
     }
 
-    /// The shortest that lasts at least this long; `None` above 8,796 s, where only
-    /// [`FOREVER`](Self::FOREVER) does.
+    /// Returns the shortest timeout of at least `time`; `None` above 8,796 s, where only
+    /// [`FOREVER`](Self::FOREVER) is long enough.
     pub fn at_least(time: Duration) -> Option<Self> {
         (1..=31)
             .map(Self)
@@ -146,25 +148,27 @@ impl fmt::Display for AckTimeout {
     }
 }
 
-/// How often a request is repeated that nobody answers (`retry_cnt`): 3 bits.
+/// How often an unacknowledged request is retried (`retry_cnt`, 3 bits).
 ///
-/// Seven is seven by the specification, and for ever on some devices (Soft-RoCE): at most six means the same
-/// everywhere.
+/// By the specification 7 means seven retries, but on some devices (Soft-RoCE) it means forever.
+/// Values up to 6 mean the same everywhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RetryCount(u8);
 
 code!(RetryCount, RetryCnt, 7);
 
 impl RetryCount {
-    /// The first try, and no other.
+    /// The first attempt only, without retries.
     pub const NONE: Self = Self(0);
 
-    /// How long a silent peer is put up with: the first try and each retry wait once. `None` is for ever.
+    /// Returns how long a silent peer is tolerated: the first attempt and each retry wait for one
+    /// timeout. `None` means forever.
     pub fn budget(self, timeout: AckTimeout) -> Option<Duration> {
         Some(timeout.duration()? * (u32::from(self.0) + 1))
     }
 
-    /// The fewest retries that put up with a silent peer for at least this long; `None` if seven do not.
+    /// Returns the smallest count that tolerates a silent peer for at least `silence`; `None` if
+    /// seven retries are not enough.
     pub fn at_least(silence: Duration, timeout: AckTimeout) -> Option<Self> {
         (0..=7)
             .map(Self)
@@ -178,17 +182,17 @@ impl fmt::Display for RetryCount {
     }
 }
 
-/// How often "receiver not ready" is put up with (`rnr_retry`): 3 bits, of which seven is for ever.
+/// How often a request is retried after an RNR NAK (`rnr_retry`, 3 bits); 7 means forever.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RnrRetry(u8);
 
 code!(RnrRetry, RnrRetry, 7);
 
 impl RnrRetry {
-    /// Code 7: as long as it takes.
+    /// Code 7: no limit.
     pub const FOREVER: Self = Self(7);
 
-    /// How often; `None` is for ever.
+    /// Returns the number of retries; `None` means forever.
     pub const fn limit(self) -> Option<u8> {
         match self.0 {
             7 => None,
@@ -196,13 +200,14 @@ impl RnrRetry {
         }
     }
 
-    /// How long a receiver that asks for this timer is waited for at least; `None` is for ever.
+    /// Returns how long a receiver that requests this timer is retried at least; `None` means
+    /// forever.
     pub fn budget(self, timer: RnrTimer) -> Option<Duration> {
         Some(timer.duration() * u32::from(self.limit()?))
     }
 
-    /// The fewest retries that wait at least this long for a receiver with this timer: for ever, if six are not
-    /// enough.
+    /// Returns the smallest count that retries a receiver with this timer for at least `wait`, or
+    /// [`FOREVER`](Self::FOREVER) if six retries are not enough.
     pub fn at_least(wait: Duration, timer: RnrTimer) -> Self {
         (0..7)
             .map(Self)
@@ -229,7 +234,7 @@ mod tests {
         Duration::from_micros(micros)
     }
 
-    /// The table as the kernel has it, in its own unit of 10 µs, written a second time.
+    /// The kernel's table in its own unit of 10 µs, written out a second time.
     const RNR_TENS_OF_US: [(u8, u64); 32] = [
         (0, 65536),
         (1, 1),
@@ -291,7 +296,7 @@ mod tests {
                 AckTimeout::new(code + 1),
             );
         }
-        // Four of the table, as manuals round them.
+        // Four entries of the table, rounded as in manuals.
         let time = |code| AckTimeout::new(code).unwrap().to_string();
         assert_eq!(time(1), "8.192µs");
         assert_eq!(time(14), "67.109ms");
@@ -340,7 +345,7 @@ mod tests {
             );
         }
         assert_eq!(RetryCount::at_least(once * 8 + us(1), timeout), None);
-        // The longest of all is still a time: 19.5 hours.
+        // The longest budget is still finite: 19.5 hours.
         let longest = RetryCount::new(7).unwrap().budget(AckTimeout(31)).unwrap();
         assert_eq!(longest.as_secs(), 70_368);
     }

@@ -1,4 +1,4 @@
-//! What the device says of a work request that has ended.
+//! Work completions: the device's report on a work request that has ended.
 
 use std::fmt;
 
@@ -6,25 +6,26 @@ use super::memory_region::RemoteKey;
 use super::queue_pair_attributes::QpNum;
 use super::wr_id::WrId;
 
-/// One work completion (`struct ibv_wc`). Claiming its memory consumes it, so that this can happen only
-/// once.
+/// A work completion (`struct ibv_wc`, `ibv_poll_cq(3)`). Claiming the request's memory consumes
+/// it, so that memory is claimed only once.
 #[derive(Debug)]
 pub struct WorkCompletion {
-    // Small, since it is moved a few times for each message: numbers, whose types are made when asked for.
+    // Kept small, since each message moves it a few times: fields are plain numbers, converted to
+    // their types on access.
     pub(crate) wr_id: WrId,
-    /// One of `enum ibv_wc_status`.
+    /// A value of `enum ibv_wc_status`.
     pub(crate) status: u32,
     pub(crate) qp_num: QpNum,
     pub(crate) byte_len: u32,
-    /// The immediate, or the key that was invalidated: `extras` says which.
+    /// The immediate, or the invalidated key; `extras` determines which.
     pub(crate) data: u32,
-    /// Of a datagram.
+    /// The source of a datagram.
     pub(crate) src_qp: u32,
     pub(crate) opcode: CompletionOpcode,
     pub(crate) extras: Extras,
 }
 
-/// What a completion has besides the usual. The bits are this layer's own.
+/// Flags for the optional fields of a completion. The bits are private to this layer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Extras(pub(crate) u8);
 
@@ -33,7 +34,7 @@ impl Extras {
     pub(crate) const IMMEDIATE: u8 = 2;
     pub(crate) const INVALIDATED: u8 = 4;
     pub(crate) const GLOBAL_ROUTE: u8 = 8;
-    /// Of a datagram: `src_qp` is valid.
+    /// `src_qp` is valid (datagrams only).
     pub(crate) const SOURCE: u8 = 16;
 
     fn has(self, bit: u8) -> bool {
@@ -42,38 +43,40 @@ impl Extras {
 }
 
 impl WorkCompletion {
-    /// The work request that has ended.
+    /// Returns the id of the work request that has ended.
     pub fn wr_id(&self) -> WrId {
         self.wr_id
     }
 
-    /// How it ended.
+    /// Returns the request's status.
     pub fn status(&self) -> CompletionStatus {
         CompletionStatus::from_code(self.status)
     }
 
-    /// The number of how it ended, for those who may not need the rest.
+    /// Returns the status as a number, without converting it.
     pub(crate) fn status_code(&self) -> u32 {
         self.status
     }
 
-    /// Whether it ended well.
+    /// Returns true if the request succeeded.
     pub fn is_success(&self) -> bool {
         self.status == 0
     }
 
-    /// The queue pair of this side. It may have been destroyed since.
+    /// Returns the number of the local queue pair. It may have been destroyed since.
     pub fn qp_num(&self) -> QpNum {
         self.qp_num
     }
 
-    /// What it was: only a success says so ([`WrId::kind`] tells a failed send from a receive).
+    /// Returns the operation of a successful request. A failed request has none; [`WrId::kind`]
+    /// distinguishes a failed send from a failed receive.
     pub fn opcode(&self) -> Option<CompletionOpcode> {
         self.is_success().then_some(self.opcode)
     }
 
-    /// Bytes received, or read by an RDMA READ or an atomic; 0 for a send and for whatever failed. Of a
-    /// WRITE with immediate, the bytes that it wrote. Of a datagram, with the 40 bytes before the message.
+    /// Returns the number of bytes received, or read by an RDMA READ or an atomic. For a WRITE with
+    /// immediate, this is the number of bytes that it wrote. For a datagram, it includes the 40
+    /// bytes before the message. 0 for a send and for every failed request.
     pub fn byte_len(&self) -> usize {
         if self.is_success() {
             self.byte_len as usize
@@ -82,7 +85,8 @@ impl WorkCompletion {
         }
     }
 
-    /// Bytes that came into the receive itself: those of a WRITE with immediate are elsewhere.
+    /// Returns the number of bytes written into the receive itself, which is 0 for a WRITE with
+    /// immediate.
     #[inline]
     pub(super) fn len_in_receive(&self) -> usize {
         if self.opcode == CompletionOpcode::ReceiveRdmaWithImm {
@@ -92,30 +96,30 @@ impl WorkCompletion {
         }
     }
 
-    /// Whether the sender of a received message asked for the receiver's attention. Kernel verbs do not
-    /// say.
+    /// Returns true if the sender of a received message requested a solicited event. Kernel verbs
+    /// do not report it.
     pub fn solicited(&self) -> bool {
         self.has(Extras::SOLICITED)
     }
 
-    /// The 32 bits that came with a message.
+    /// Returns the immediate, 32 bits that arrived with a message.
     pub fn imm(&self) -> Option<u32> {
         self.has(Extras::IMMEDIATE).then_some(self.data)
     }
 
-    /// The key of this side that a message took away.
+    /// Returns the local key that a received message invalidated.
     pub fn invalidated(&self) -> Option<RemoteKey> {
         self.has(Extras::INVALIDATED)
             .then_some(RemoteKey(self.data))
     }
 
-    /// The queue pair that a datagram came from.
+    /// Returns the queue pair number of a datagram's sender.
     pub fn src_qp(&self) -> Option<QpNum> {
         self.has(Extras::SOURCE).then_some(QpNum(self.src_qp))
     }
 
-    /// Whether the first 40 bytes of a received datagram hold its global route header. Without one they
-    /// hold nothing.
+    /// Returns true if the first 40 bytes of a received datagram hold its global route header. If
+    /// false, their content is undefined.
     pub fn has_global_route(&self) -> bool {
         self.has(Extras::GLOBAL_ROUTE)
     }
@@ -125,19 +129,19 @@ impl WorkCompletion {
     }
 }
 
-/// What a successful work request was.
+/// The operation of a successful work request (`enum ibv_wc_opcode`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum CompletionOpcode {
     /// A message was sent.
     Send,
-    /// Bytes were written to the peer.
+    /// An RDMA WRITE to the peer.
     RdmaWrite,
-    /// Bytes of the peer were read.
+    /// An RDMA READ from the peer.
     RdmaRead,
-    /// A number of the peer was compared, and exchanged if equal.
+    /// An atomic compare-and-swap on a number of the peer.
     CompareAndSwap,
-    /// A number of the peer was added to.
+    /// An atomic fetch-and-add on a number of the peer.
     FetchAndAdd,
     /// A memory window was bound.
     BindWindow,
@@ -145,29 +149,30 @@ pub enum CompletionOpcode {
     LocalInvalidate,
     /// A message was received.
     Receive,
-    /// A WRITE with immediate was received: it has taken a receive and left its bytes alone.
+    /// A WRITE with immediate was received. It consumed a receive and left its bytes unchanged.
     ReceiveRdmaWithImm,
-    /// Another operation, by its number in `enum ibv_wc_opcode`; 255 for a number that does not fit.
-    // A byte, so that a completion stays as small as it is: it is moved a few times for each message.
+    /// An operation unknown to this layer, by its number in `enum ibv_wc_opcode`; 255 for a number
+    /// that does not fit.
+    // A byte, so that a completion stays small: each message moves it a few times.
     Other(u8),
 }
 
 macro_rules! statuses {
     ($($(#[$doc:meta])* $name:ident = $code:literal, $verbs:literal, $meaning:literal;)*) => {
-        /// How a work request ended, with the numbers of `enum ibv_wc_status`.
+        /// Status of a work request that has ended (`enum ibv_wc_status`).
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[non_exhaustive]
         pub enum CompletionStatus {
             $(#[doc = concat!("`", $verbs, "`: ", $meaning, ".")] $name,)*
-            /// A number that is newer than this layer.
+            /// A status unknown to this layer, by its number.
             Unknown(u32),
         }
 
         impl CompletionStatus {
-            /// Every status that has a name.
+            /// All statuses that have a name.
             pub const NAMED: &'static [Self] = &[$(Self::$name),*];
 
-            /// The status with this number.
+            /// Returns the status with this number.
             pub fn from_code(code: u32) -> Self {
                 match code {
                     $($code => Self::$name,)*
@@ -175,7 +180,7 @@ macro_rules! statuses {
                 }
             }
 
-            /// The number.
+            /// Returns the number.
             pub fn code(self) -> u32 {
                 match self {
                     $(Self::$name => $code,)*
@@ -183,7 +188,7 @@ macro_rules! statuses {
                 }
             }
 
-            /// What it means, for a person.
+            /// Returns a description for people.
             pub fn meaning(self) -> &'static str {
                 match self {
                     $(Self::$name => $meaning,)*
@@ -191,7 +196,7 @@ macro_rules! statuses {
                 }
             }
 
-            /// Its name in `enum ibv_wc_status`, without the prefix: `LOC_LEN_ERR`.
+            /// Returns the name in `enum ibv_wc_status`, without the prefix: `LOC_LEN_ERR`.
             pub fn verbs_name(self) -> &'static str {
                 match self {
                     $(Self::$name => $verbs,)*

@@ -1,4 +1,4 @@
-//! Everything that a send queue can be asked to do.
+//! Work requests: every operation of a send queue, and receives of several elements.
 
 use std::fmt;
 
@@ -12,12 +12,12 @@ use super::queue_pair_state::QpType;
 use super::slot::Slot;
 use crate::provider;
 
-/// A request for a send queue (`struct ibv_send_wr`), of any kind.
+/// A request of any kind for a send queue (`struct ibv_send_wr`, `ibv_post_send(3)`).
 ///
-/// It owns the memory that it names until it has completed. What is often wanted has
-/// a shorter way: [`SendRequest`](super::SendRequest), a plain message of one slot.
+/// It owns the memory that it names until it has completed. For a plain message in one slot,
+/// [`SendRequest`](super::SendRequest) is simpler and faster.
 ///
-/// Not signaled, not fenced, not solicited and not inline, unless it is told to be.
+/// By default it is not signaled, fenced, solicited or inline.
 #[derive(Debug)]
 pub struct WorkRequest {
     pub(super) operation: Operation,
@@ -29,7 +29,7 @@ pub struct WorkRequest {
     pub(super) inline: bool,
 }
 
-/// Where a datagram goes.
+/// The destination of a datagram.
 #[derive(Debug)]
 pub(super) struct Destination {
     pub(super) handle: AddressHandle,
@@ -75,40 +75,40 @@ impl WorkRequest {
         }
     }
 
-    /// SEND: the bytes of the elements, one after another, into the peer's oldest receive.
+    /// SEND: writes the bytes of the elements, in order, into the peer's oldest receive.
     pub fn send(elements: impl Into<Elements>) -> Self {
         Self::new(Operation::Send, elements.into())
     }
 
-    /// SEND with 32 bits that come with the peer's completion.
+    /// SEND with immediate: `imm` appears in the peer's completion.
     pub fn send_with_imm(elements: impl Into<Elements>, imm: u32) -> Self {
         Self::new(Operation::SendWithImm(imm), elements.into())
     }
 
-    /// SEND that takes a key of the peer's away when it arrives: of a type 2 window.
+    /// SEND with invalidate: on arrival it invalidates a key of the peer's type 2 window.
     pub fn send_with_invalidate(elements: impl Into<Elements>, key: RemoteKey) -> Self {
         Self::new(Operation::SendWithInvalidate(key), elements.into())
     }
 
-    /// RDMA WRITE: the bytes of the elements into the peer's memory. The peer is told nothing.
+    /// RDMA WRITE: writes the bytes of the elements to the peer's memory. The peer is not notified.
     pub fn write(elements: impl Into<Elements>, to: RemoteMemory) -> Self {
         Self::new(Operation::Write(to), elements.into())
     }
 
-    /// RDMA WRITE that then takes the peer's oldest receive, whose bytes stay as they are, for its
-    /// completion with these 32 bits.
+    /// RDMA WRITE with immediate: after the write, it consumes the peer's oldest receive, leaving
+    /// its bytes unchanged, and `imm` appears in that receive's completion.
     pub fn write_with_imm(elements: impl Into<Elements>, to: RemoteMemory, imm: u32) -> Self {
         Self::new(Operation::WriteWithImm(to, imm), elements.into())
     }
 
-    /// RDMA READ: bytes of the peer's memory into the elements, as many as these have. Their memory has to
-    /// be writable for the device.
+    /// RDMA READ: reads the peer's memory into the elements, as many bytes as they have. The device
+    /// needs write access to them ([`Access::LOCAL_WRITE`](super::Access::LOCAL_WRITE)).
     pub fn read(elements: impl Into<Elements>, from: RemoteMemory) -> Self {
         Self::new(Operation::Read(from), elements.into())
     }
 
-    /// Compares the peer's 64-bit number with `expected` and, where it is equal, puts `desired` there. What
-    /// was there goes into the elements, eight bytes.
+    /// Compares the peer's 64-bit number with `expected` and, if they are equal, replaces it by
+    /// `desired`. The old value is written to the elements, which must have eight bytes.
     pub fn compare_and_swap(
         result: impl Into<Elements>,
         remote: RemoteMemory,
@@ -123,19 +123,20 @@ impl WorkRequest {
         Self::new(operation, result.into())
     }
 
-    /// Adds to the peer's 64-bit number, wrapping. What was there goes into the elements, eight bytes.
+    /// Adds `addend` to the peer's 64-bit number, wrapping. The old value is written to the
+    /// elements, which must have eight bytes.
     pub fn fetch_and_add(result: impl Into<Elements>, remote: RemoteMemory, addend: u64) -> Self {
         Self::new(Operation::FetchAndAdd { remote, addend }, result.into())
     }
 
-    /// Takes away a key of this side: of a type 2 window.
+    /// Invalidates a local key of a type 2 window.
     pub fn local_invalidate(key: RemoteKey) -> Self {
         Self::new(Operation::LocalInvalidate(key), Elements::NONE)
     }
 
-    /// Binds a type 2 window that is free; `key` is the window's with other lower eight bits
-    /// ([`MemoryWindow::next_key`]). A window whose binding has failed may be of no more use: some devices lose
-    /// count of its keys.
+    /// Binds a type 2 window that is not bound. `key` is the window's key with different lower
+    /// eight bits ([`MemoryWindow::next_key`]). After a failed binding the window may be unusable:
+    /// some devices lose track of its keys.
     pub fn bind_window(window: &MemoryWindow, binding: Binding, key: RemoteKey) -> Self {
         let operation = Operation::BindWindow {
             window: window.clone(),
@@ -145,8 +146,8 @@ impl WorkRequest {
         Self::new(operation, Elements::NONE)
     }
 
-    /// For a datagram: where it goes. If the highest bit of `qkey` is set, the queue pair's own is used in
-    /// its place, as the specification has it.
+    /// Sets the destination of a datagram. If the highest bit of `qkey` is set, the queue pair's
+    /// own Q_Key is used in its place, as the InfiniBand specification requires.
     pub fn to(self, handle: &AddressHandle, qp_num: QpNum, qkey: u32) -> Self {
         let destination = Destination {
             handle: handle.clone(),
@@ -159,7 +160,7 @@ impl WorkRequest {
         }
     }
 
-    /// To be completed even if it succeeds.
+    /// Requests a completion even on success (`IBV_SEND_SIGNALED`).
     pub fn signaled(self) -> Self {
         Self {
             signaled: true,
@@ -167,7 +168,8 @@ impl WorkRequest {
         }
     }
 
-    /// Not to begin before all earlier READs and atomics of the queue have ended.
+    /// Delays the request until all earlier READs and atomics of the queue have completed
+    /// (`IBV_SEND_FENCE`).
     pub fn fenced(self) -> Self {
         Self {
             fenced: true,
@@ -175,7 +177,8 @@ impl WorkRequest {
         }
     }
 
-    /// To ask for the receiver's attention: of a SEND, or a WRITE with immediate.
+    /// Requests a solicited event at the receiver (`IBV_SEND_SOLICITED`), for a SEND or a WRITE
+    /// with immediate.
     pub fn solicited(self) -> Self {
         Self {
             solicited: true,
@@ -183,8 +186,8 @@ impl WorkRequest {
         }
     }
 
-    /// Copied while posting, so that its slots come back at once: of SENDs and WRITEs. Keys are not looked
-    /// at.
+    /// Copies the bytes while posting, so that the slots are returned at once (`IBV_SEND_INLINE`),
+    /// for SENDs and WRITEs. Keys are not checked.
     pub fn inline(self) -> Self {
         Self {
             inline: true,
@@ -192,12 +195,12 @@ impl WorkRequest {
         }
     }
 
-    /// What it asks for, by the name in the specification.
+    /// Returns the operation's name in the InfiniBand specification.
     pub fn name(&self) -> &'static str {
         self.operation.name()
     }
 
-    /// Gives the slots among its elements back.
+    /// Releases the slots among its elements.
     pub(super) fn release(self, release: &mut impl FnMut(Slot)) {
         for element in self.elements {
             if let Some(slot) = element.into_slot() {
@@ -233,7 +236,7 @@ impl Operation {
         }
     }
 
-    /// Which types of queue pairs carry it out.
+    /// Returns true if queue pairs of this type support the operation.
     pub(super) fn is_for(&self, qp_type: QpType) -> bool {
         match (self, qp_type) {
             (_, QpType::ReliableConnection) | (Self::Send | Self::SendWithImm(_), _) => true,
@@ -244,7 +247,7 @@ impl Operation {
         }
     }
 
-    /// Whether it sends bytes of this side, so that they can be inline.
+    /// Returns true if the operation sends local bytes, so that they can be inline.
     pub(super) fn sends_bytes(&self) -> bool {
         matches!(
             self,
@@ -260,7 +263,7 @@ impl Operation {
         matches!(self, Self::CompareAndSwap { .. } | Self::FetchAndAdd { .. })
     }
 
-    /// Whether it counts against `max_rd_atomic`.
+    /// Returns true if the operation counts against `max_rd_atomic`.
     pub(super) fn waits_for_response(&self) -> bool {
         matches!(self, Self::Read(_)) || self.is_atomic()
     }
@@ -301,15 +304,16 @@ impl fmt::Display for WorkRequest {
     }
 }
 
-/// A receive of several elements (`struct ibv_recv_wr`): a message fills one after another. One of a single
-/// slot has a shorter way: [`QueuePair::post_recv`](super::QueuePair::post_recv).
+/// A receive of several elements (`struct ibv_recv_wr`, `ibv_post_recv(3)`): a message fills them
+/// in order. For a single slot, [`QueuePair::post_recv`](super::QueuePair::post_recv) is simpler.
 #[derive(Debug, Default)]
 pub struct ReceiveRequest {
     pub(super) elements: Elements,
 }
 
 impl ReceiveRequest {
-    /// With these elements; with none for a message without bytes, or a WRITE with immediate.
+    /// Makes a receive of these elements. Without elements it accepts a message without bytes or a
+    /// WRITE with immediate.
     pub fn new(elements: impl Into<Elements>) -> Self {
         Self {
             elements: elements.into(),

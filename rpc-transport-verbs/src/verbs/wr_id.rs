@@ -1,11 +1,11 @@
-//! The number that the device carries from a work request to its completion.
+//! Work request ids: the number that the device copies from a work request to its completion.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::error::VerbsError;
 
-/// Names a work request in flight.
+/// The id of a work request in flight (`wr_id` in `ibv_post_send(3)` and `ibv_poll_cq(3)`).
 ///
 /// ```text
 ///  63 62 61                          32 31                              0
@@ -14,17 +14,17 @@ use super::error::VerbsError;
 /// └─────┴──────────────────────────────┴─────────────────────────────────┘
 /// ```
 ///
-/// * **kind**: send or receive; an error completion has no valid opcode, so this is what tells;
-/// * **queue**: the queue's number in this process, never used twice, so that a completion can
-///   release nothing of another queue, and nothing of a later queue pair with the same number;
-/// * **number**: which request of the queue. Of a send, how many were posted before it; of a receive, its
-///   place in the queue's table, and how often that had been used. So a completion that comes late or twice,
-///   or that was kept, is seen to be stale, until the numbers come round: after 2³² requests, 2²⁸ of a shared
-///   receive queue.
+/// * **kind**: send or receive. It is needed because a failed completion has no valid opcode;
+/// * **queue**: the queue's number in this process, never reused. A completion therefore cannot
+///   release memory of another queue, or of a later queue pair with the same number;
+/// * **number**: identifies the request in its queue. For a send, it is the number of earlier
+///   sends; for a receive, its index in the queue's table and how often that entry had been used
+///   before. A completion that is late, duplicated or was kept is thereby recognized as stale,
+///   until the numbers wrap around after 2³² requests (2²⁸ on a shared receive queue).
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct WrId(u64);
 
-/// What kind of work a [`WrId`] names.
+/// The kind of request that a [`WrId`] names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum WorkKind {
     /// A request of a send queue.
@@ -33,15 +33,15 @@ pub enum WorkKind {
     Receive,
 }
 
-/// The number of a queue pair or shared receive queue in this process.
+/// The number of a queue pair or shared receive queue, unique in this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct QueueTag(u32);
 
 impl QueueTag {
-    /// The next one; an error after 2³⁰ queues, because none may be used twice.
+    /// Returns the next number, or an error after 2³⁰ queues, because numbers are never reused.
     pub(super) fn allocate(call: &'static str) -> Result<Self, VerbsError> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        // Only the number's uniqueness counts; it orders nothing.
+        // Relaxed: only uniqueness matters; the number orders no other memory access.
         NEXT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |next| {
             (next < 1 << QUEUE_BITS).then_some(next + 1)
         })
@@ -54,7 +54,7 @@ impl QueueTag {
     }
 }
 
-/// Bits of a place's index in the largest table of receives.
+/// Bits of an entry's index in the largest receive table.
 const MAX_INDEX_BITS: u32 = 20;
 const NUMBER_BITS: u32 = 32;
 const QUEUE_BITS: u32 = 30;
@@ -62,15 +62,15 @@ const KIND_SHIFT: u32 = NUMBER_BITS + QUEUE_BITS;
 const KIND_SEND: u64 = 1;
 const KIND_RECEIVE: u64 = 2;
 
-/// Work requests that a queue can have: half as many as places can be numbered, since a receive
-/// queue's table has two places for each.
+/// Maximum work requests per queue: half of the entries that can be numbered, since a receive
+/// queue's table has two entries for each request.
 pub(super) const MAX_DEPTH: u64 = 1 << (MAX_INDEX_BITS - 1);
 
-/// Bits of a place's state that are left for its generation.
+/// Bits of an entry's state that remain for its generation.
 const GENERATION_BITS: u32 = 30;
 
-/// How the table of a receive queue splits the number of a request: the place's index in the lower bits, and
-/// its generation, how often it had been used, above them.
+/// How a receive queue's table splits a request number: the lower bits are the entry's index, the
+/// upper bits its generation, which counts how often the entry has been used.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Numbering {
     index_bits: u32,
@@ -79,7 +79,7 @@ pub(super) struct Numbering {
 }
 
 impl Numbering {
-    /// Of a table of so many places, which may become `growth` times as many.
+    /// Numbers a table of `places` entries, which may grow by the factor `growth`.
     pub(super) fn new(places: usize, growth: usize) -> Self {
         let places = places.saturating_mul(growth).max(2);
         let index_bits = (usize::BITS - (places - 1).leading_zeros()).min(MAX_INDEX_BITS);
@@ -91,7 +91,7 @@ impl Numbering {
         }
     }
 
-    /// Places that can be numbered.
+    /// Returns how many entries can be numbered.
     pub(super) fn max_places(self) -> usize {
         1 << self.index_bits
     }
@@ -117,7 +117,7 @@ impl Numbering {
     }
 }
 
-/// Refuses a queue that is deeper than its places can be numbered.
+/// Rejects a depth for which not all entries could be numbered.
 pub(super) fn check_depth(
     call: &'static str,
     parameter: &'static str,
@@ -146,18 +146,18 @@ impl WrId {
         Self(kind << KIND_SHIFT | u64::from(queue.0) << NUMBER_BITS | u64::from(number))
     }
 
-    /// The number as the device gives it back.
+    /// Wraps the number that the device returned.
     #[cfg(any(feature = "rdma", test))]
     pub(crate) fn from_raw(raw: u64) -> Self {
         Self(raw)
     }
 
-    /// The number given to the device.
+    /// Returns the number that the device carries.
     pub fn to_raw(self) -> u64 {
         self.0
     }
 
-    /// Whether it names a send or a receive; `None` if this layer did not make it.
+    /// Returns whether it names a send or a receive; `None` if this layer did not create it.
     pub fn kind(self) -> Option<WorkKind> {
         match self.0 >> KIND_SHIFT {
             KIND_SEND => Some(WorkKind::Send),
@@ -166,14 +166,14 @@ impl WrId {
         }
     }
 
-    /// Whether it is of this kind and was posted to this queue.
+    /// Returns true if it is of this kind and belongs to this queue.
     #[inline]
     pub(super) fn belongs_to(self, kind: WorkKind, queue: QueueTag) -> bool {
         let mine = Self::new(kind, queue, 0);
         self.0 >> NUMBER_BITS == mine.0 >> NUMBER_BITS
     }
 
-    /// Which request of its queue.
+    /// Returns the request's number in its queue.
     #[inline]
     pub fn number(self) -> u32 {
         self.0 as u32

@@ -1,4 +1,4 @@
-//! Asynchronous events: which are raised, for what, how often, and to whom.
+//! Asynchronous events: which events are raised, why, how often, and for which object.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -71,7 +71,7 @@ fn what_waits_for_events_can_be_woken_without_one(_: &Device) {
     });
 }
 
-/// Brings the send queue to SQD, asked or not asked to say when it is drained.
+/// Moves the queue pair to SQD, and may request an event when the send queue is drained.
 fn drain(end: &mut End, notify: Option<bool>) {
     let attributes = QpAttributes {
         notify_drained: notify,

@@ -1,4 +1,4 @@
-//! Compare-and-swap and fetch-and-add: what they do, where, and that nothing comes between.
+//! Compare-and-swap and fetch-and-add: their results, the memory they change, and their atomicity.
 
 use std::sync::atomic::Ordering;
 use std::thread;
@@ -220,7 +220,8 @@ fn a_result_of_another_length_is_refused(_: &Device) {
     assert_eq!(number(&right, 0), 1);
 }
 
-/// An atomic at an address that is no multiple of eight; where it is refused.
+/// Checks that an atomic at an address that is not a multiple of eight is rejected, at the end
+/// where the device rejects it.
 fn unaligned(device: &Device, left: &mut End, request: WorkRequest) {
     if device.deviates(&rxe::UNALIGNED_AT_POST, true, false) {
         left.expect(request, C::RemoteInvalidRequest);
@@ -309,7 +310,7 @@ fn atomics_of_one_queue_pair_are_carried_out_in_order(_: &Device) {
         let request = if index % 2 == 0 {
             WorkRequest::fetch_and_add(result, right.remote(0), 1)
         } else {
-            // What the addition before it has left.
+            // The value that the preceding addition leaves.
             let value = index as u64 / 2 * 11 + 1;
             WorkRequest::compare_and_swap(result, right.remote(0), value, value + 10)
         };
@@ -323,7 +324,7 @@ fn atomics_of_one_queue_pair_are_carried_out_in_order(_: &Device) {
     }
 }
 
-/// Ends that are all connected to one whose application does nothing.
+/// Creates ends that are all connected to one end whose application does nothing.
 fn many(count: usize) -> (Vec<End>, End) {
     let mut target = End::new(rc());
     let mut ends = Vec::new();

@@ -1,30 +1,30 @@
-//! What a case is, and what can come of it.
+//! Cases and their outcomes.
 
 use super::device::Device;
 
-/// Cases of one topic.
+/// The cases of one topic.
 pub(crate) struct Section {
     pub(crate) topic: &'static str,
     pub(crate) cases: &'static [Case],
 }
 
-/// One named situation.
+/// A case: one named situation.
 pub(crate) struct Case {
-    /// The function's name.
+    /// The name of the function.
     pub(crate) function: &'static str,
-    /// What it was taken from, with semicolons: a topic of the specification, or `rc_test: Send, SendImm` for
-    /// cases of google/rdma-unit-test.
+    /// The sources of the case, separated by semicolons: a topic of the specification, or `rc_test:
+    /// Send, SendImm` for cases of google/rdma-unit-test.
     pub(crate) source: &'static str,
     pub(crate) run: fn(&Device),
 }
 
 impl Case {
-    /// The name in reports, and of filters.
+    /// Returns the name used in reports and filters.
     pub(crate) fn name(&self) -> String {
         self.function.replace('_', "-")
     }
 
-    /// The cases of google/rdma-unit-test that it stands for, as `rc_test: Send`.
+    /// Returns the cases of google/rdma-unit-test that this case covers, as `rc_test: Send`.
     pub(crate) fn translated(&self) -> impl Iterator<Item = String> {
         self.source
             .split("; ")
@@ -37,7 +37,7 @@ impl Case {
     }
 }
 
-/// A function and what it was taken from, as a [`Case`].
+/// Makes a [`Case`] of a function and its source.
 macro_rules! case {
     ($run:ident, $source:literal) => {
         $crate::case::Case {
@@ -49,20 +49,20 @@ macro_rules! case {
 }
 pub(crate) use case;
 
-/// What came of a case on one device.
+/// The outcome of a case on one device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Pass,
-    /// With the keys of the reasons.
+    /// With the keys of the deviations.
     Deviation(Vec<String>),
     /// With the key of the reason.
     NotSupported(String),
-    /// With what was said.
+    /// With the failure's message.
     Failed(String),
 }
 
 impl Outcome {
-    /// As the report and the results have it.
+    /// Formats the outcome for the report and the results file.
     pub(crate) fn cell(&self) -> String {
         match self {
             Self::Pass => "pass".to_owned(),

@@ -1,4 +1,5 @@
-//! Completion channels: which completions raise events, how many, and that whoever sleeps is woken.
+//! Completion channels: which completions raise events, how many events, and that sleeping threads
+//! are always woken.
 
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -94,12 +95,13 @@ pub(crate) const CASES: Section = Section {
     ],
 };
 
-/// The queue that raised the next event, which must come.
+/// Waits for the next event and returns the number of the queue that raised it.
 fn event(channel: &CompletionChannel) -> u32 {
     channel.wait(Some(HANG)).unwrap().expect("an event")
 }
 
-/// Nothing comes for a while (a test that is too quick here misses a fault, and fails never).
+/// Checks that no event arrives for a while. If the wait is too short, the test misses a fault, but
+/// it never fails wrongly.
 fn assert_no_event(channel: &CompletionChannel) {
     let quiet = Some(Duration::from_millis(30));
     assert_eq!(channel.wait(quiet).unwrap(), None);
@@ -111,7 +113,7 @@ fn is_readable(channel: &CompletionChannel, patience: Duration) -> bool {
     poll(&mut files, Some(&patience)).unwrap() == 1
 }
 
-/// One message from `left`, which has arrived when this returns.
+/// Sends one message from `left`. It has arrived when this returns.
 fn deliver(left: &mut Side, len: usize, fill: u8) {
     left.send_signaled(len, fill);
     assert_eq!(left.wait_one(), sent());
@@ -170,7 +172,7 @@ fn the_completion_of_a_send_raises_an_event(_: &Device) {
     left.cq.arm(false).unwrap();
     left.send(10, 1);
     left.send_signaled(10, 2);
-    // Nobody polls on either side.
+    // No queue is polled on either side.
     assert_eq!(event(&left.channel), left.cq.number());
     assert_eq!(left.wait_one(), sent());
 }
@@ -197,16 +199,16 @@ fn a_send_that_fails_long_after_its_sender_fell_asleep_wakes_it(_: &Device) {
     assert_ne!(done.status, CompletionStatus::Success);
 }
 
-/// What completes at the right side.
+/// The kind of completion on the right side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cause {
     Sent,
     Received,
     ReceivedSolicited,
-    /// What comes is longer than its receive.
+    /// The message is longer than its receive.
     ReceiveFailed,
     ReceiveFlushed,
-    /// The peer's queue pair does not answer.
+    /// The peer's queue pair does not respond.
     SendFailed,
 }
 
@@ -226,7 +228,8 @@ fn an_arming_for_solicited_completions_does_not_downgrade_one_for_any(device: &D
     each_cause(device, &[false, true], true);
 }
 
-/// What `arm` is called with, and whether any completion will do then.
+/// Arms with each value in `arming` and checks which completions raise an event. `any`: any
+/// completion does.
 fn each_cause(device: &Device, arming: &[bool], any: bool) {
     let causes = [
         Cause::Sent,
@@ -246,7 +249,7 @@ fn each_cause(device: &Device, arming: &[bool], any: bool) {
         };
         let mut receive = region(&right.domain, 1).into_slots(len).unwrap();
         receive.truncate(1);
-        // Else what fails a send would flush it.
+        // A failing send would flush the receive.
         if cause != Cause::SendFailed {
             right.qp.post_recv(&mut receive, 1).unwrap();
         }
@@ -272,12 +275,12 @@ fn each_cause(device: &Device, arming: &[bool], any: bool) {
             || match cause {
                 Cause::Sent | Cause::Received => false,
                 Cause::ReceivedSolicited | Cause::ReceiveFlushed => true,
-                // Soft-RoCE looks at what the sender wished alone.
+                // Soft-RoCE checks only the sender's solicited flag.
                 Cause::ReceiveFailed | Cause::SendFailed => {
                     device.deviates(&rxe::SOLICITED_ERRORS, true, false)
                 }
             };
-        // What comes later than that when it should not is missed.
+        // A wrong event that arrives later than this goes unnoticed.
         let patience = if is_wanted {
             HANG
         } else {
@@ -326,7 +329,7 @@ fn queues_that_share_a_channel_are_told_apart(_: &Device) {
     assert_eq!(event(&left.channel), sends.number());
     assert_no_event(&left.channel);
 
-    // A queue that is not armed does not wake the channel that it shares.
+    // A queue that is not armed does not wake the channel, which it shares with an armed queue.
     assert_eq!(left.poll(), [received(10, 1)]);
     sends.arm(false).unwrap();
     right.send_signaled(10, 3);
@@ -355,7 +358,7 @@ fn a_channel_of_another_context_and_a_queue_without_one_are_refused(_: &Device) 
 
 fn events_are_acknowledged_by_the_time_their_queue_is_dropped(_: &Device) {
     let (mut left, mut right) = connected(Plan::default());
-    // More than are acknowledged at a time, and not a multiple.
+    // More events than are acknowledged at a time, and not a multiple of that number.
     for number in 0..150_u32 {
         right.post_recv(1);
         right.cq.arm(false).unwrap();
@@ -364,7 +367,7 @@ fn events_are_acknowledged_by_the_time_their_queue_is_dropped(_: &Device) {
         assert_eq!(event(&right.channel), right.cq.number(), "event {number}");
         assert_eq!(right.wait_one(), received(10, 1));
     }
-    // It would wait for an event that was taken and not acknowledged.
+    // If an event were taken and not acknowledged, this would wait forever.
     drop(right);
 }
 
@@ -422,7 +425,7 @@ fn queues_may_be_dropped_while_another_thread_takes_their_events(_: &Device) {
             qp.to_rtr(verbs_side::rtr(left.endpoint())).unwrap();
             qp.post_recv(&mut slots, 1).unwrap();
             cq.arm(false).unwrap();
-            // Its flush raises the event, while all of it is destroyed.
+            // The flush raises the event while everything is being destroyed.
             qp.to_error().unwrap();
             raised += 1;
         }
@@ -449,7 +452,7 @@ fn the_file_is_readable_when_there_is_an_event_and_not_before(_: &Device) {
     }
 }
 
-/// Two threads that sleep whenever they have nothing, and answer each other.
+/// Two threads that sleep whenever they have nothing to do, and answer each other.
 fn sleepers_that_answer_each_other_are_always_woken(_: &Device) {
     const ROUNDS: usize = 500;
     let (mut left, mut right) = connected(Plan::default());
@@ -483,7 +486,7 @@ fn sleepers_that_answer_each_other_are_always_woken(_: &Device) {
     });
 }
 
-/// A message may come at any moment between two armings.
+/// A message may arrive at any time between two armings.
 fn nothing_that_comes_between_arming_and_sleeping_is_slept_through(_: &Device) {
     const MESSAGES: usize = 2000;
     let (mut left, mut right) = connected(Plan::default());

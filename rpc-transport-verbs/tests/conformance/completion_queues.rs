@@ -1,4 +1,4 @@
-//! Completion queues: their size, their order, and what is too much for them.
+//! Completion queues: their size, their order, and overruns.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -106,7 +106,8 @@ fn a_completion_queue_as_deep_as_the_device_permits_is_made(_: &Device) {
     assert!(matches!(error, VerbsError::OutOfRange { .. }), "{error}");
 }
 
-/// So many completions of sends in a queue, the first of byte 0 and so on, as the receiver sees them.
+/// Connects two ends and sends `count` messages with an immediate, so that their receive
+/// completions are in the right end's queue. The immediates count up from 0.
 fn with_completions(count: usize, options: Options) -> (End, End) {
     let (mut left, mut right) = pair_of(rc(), options);
     for index in 0..count {
@@ -147,7 +148,7 @@ fn completions_come_in_the_order_in_which_they_ended(_: &Device) {
         right.recv(index * 8..index * 8 + 8);
         left.recv(index * 8..index * 8 + 8);
     }
-    // One after the other, so that there is an order.
+    // One after the other, so the order is defined.
     for index in 0..8 {
         left.succeed(WorkRequest::send_with_imm(left.at(0..8), index));
         right.post(WorkRequest::send_with_imm(right.at(0..8), index).signaled());
@@ -190,7 +191,7 @@ fn sends_and_receives_may_complete_to_different_queues(_: &Device) {
 
 const CROWD: usize = 4;
 
-/// Queue pairs of one end, each connected to an end of its own.
+/// Creates an end with several queue pairs, each connected to an end of its own.
 fn crowd() -> (End, Vec<End>) {
     let mut hub = End::new(rc());
     let mut ends = Vec::new();
@@ -251,7 +252,8 @@ fn deep(cq_depth: usize) -> Options {
     Options { cq_depth, ..rc() }
 }
 
-/// The receives that are in the queue of `with_completions`, in order.
+/// Takes the completions of `with_completions` from the queue and returns their immediates, in
+/// order.
 fn imms(end: &mut End, count: usize) -> Vec<u32> {
     end.wait(count)
         .iter()
@@ -351,11 +353,11 @@ fn a_completion_queue_that_overruns_is_dead_and_takes_its_queue_pairs_along(devi
         ..Plan::default()
     };
     let (mut left, mut right) = connected_with(Plan::default(), small);
-    // As many as were asked for, or more.
+    // The requested number or more.
     let capacity = right.cq.capacity();
     right.add_slots(capacity);
     right.post_recv(capacity + 1);
-    // Nobody polls there: the device itself takes the messages.
+    // The right queue is not polled: the device itself receives the messages.
     for fill in 0..capacity {
         left.send_signaled(10, fill as u8);
         assert_eq!(left.wait_one(), sent());
@@ -382,7 +384,7 @@ fn a_completion_queue_that_overruns_is_dead_and_takes_its_queue_pairs_along(devi
     }
     let after = right.cq.poll(&mut Vec::new(), 1);
     if device.deviates(&rxe::OVERRUN_GOES_ON, false, true) {
-        // It goes on as if nothing had been lost.
+        // Soft-RoCE continues as if no completion had been lost.
         assert!(matches!(after, Ok(0)), "{after:?}");
     } else {
         assert!(
@@ -392,7 +394,7 @@ fn a_completion_queue_that_overruns_is_dead_and_takes_its_queue_pairs_along(devi
     }
 }
 
-/// Where completions that were solicited are listened for alone.
+/// The receiving queue is armed for solicited completions only.
 fn a_write_with_immediate_is_heard_of_as_its_sender_wishes(_: &Device) {
     for len in [0, 8, 40_000] {
         let (mut left, mut right) = pair(rc());
@@ -403,10 +405,10 @@ fn a_write_with_immediate_is_heard_of_as_its_sender_wishes(_: &Device) {
         right.recv_into(vec![]);
         left.succeed(request(&left, &right));
         assert_eq!(right.expect_recv(C::Success).imm, Some(5));
-        // What comes later than that when it should not is missed.
+        // A wrong event that arrives later than this goes unnoticed.
         let patience = Duration::from_millis(30);
         assert_eq!(right.channel.wait(Some(patience)).unwrap(), None, "{len}");
-        // It is still armed.
+        // The queue is still armed.
         right.recv_into(vec![]);
         left.succeed(request(&left, &right).solicited());
         let raised = right.channel.wait(Some(HANG)).unwrap();

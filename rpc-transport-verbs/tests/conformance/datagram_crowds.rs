@@ -1,4 +1,4 @@
-//! Datagrams to and from many, and in order.
+//! Datagrams to and from many queue pairs, and their order.
 
 use rpc_transport_verbs::verbs::{CompletionStatus as C, QpState, WorkRequest};
 
@@ -33,7 +33,7 @@ pub(crate) const CASES: Section = Section {
     ],
 };
 
-/// An end that is ready to send, and connected to nobody.
+/// Creates an end whose datagram queue pair is in RTS and not connected to a peer.
 fn datagrams(options: Options) -> End {
     let mut end = End::new(options);
     init(&mut end.qp, options);
@@ -47,7 +47,7 @@ fn two() -> (End, End) {
     (datagrams(ud()), datagrams(ud()))
 }
 
-/// To the queue pair of `right`, with the usual key.
+/// Addresses a request to the queue pair of `right`, with the usual Q_Key.
 fn to(left: &End, right: &End, request: WorkRequest) -> WorkRequest {
     request.to(&left.way(), right.qp.qp_num(), QKEY)
 }
@@ -75,7 +75,7 @@ fn one_queue_pair_hears_many_and_tells_them_apart(_: &Device) {
         let seen = hub.expect_recv(C::Success);
         assert_eq!(seen.src_qp, Some(end.qp.qp_num()));
         assert!(hub.is_all(GRH..GRH + 10, index));
-        // And back to where it came from.
+        // Send a datagram back to where it came from.
         end.recv(0..200);
         let back = WorkRequest::send(hub.at(GRH..GRH + 10));
         hub.succeed(back.to(&hub.way(), seen.src_qp.unwrap(), QKEY));
@@ -141,7 +141,7 @@ fn many_completions_are_polled_at_once(_: &Device) {
     for _ in 0..20 {
         left.post(to(&left, &right, WorkRequest::send(left.at(0..10))).signaled());
     }
-    // All are there once the last is.
+    // All messages have arrived once the last one completes.
     assert_eq!(left.statuses(20), [C::Success; 20]);
     let start = std::time::Instant::now();
     let mut completions = Vec::new();

@@ -1,4 +1,4 @@
-//! Unreliable datagrams: what arrives, what is dropped without a word, and what fails here.
+//! Unreliable datagrams: which arrive, which are dropped silently, and which fail at the sender.
 
 use rpc_transport_verbs::verbs::{
     AddressVector, CompletionOpcode, CompletionStatus, Context, Gid, Mtu, PostErrorReason,
@@ -98,7 +98,7 @@ fn sent() -> Seen {
     Seen::sent(CompletionOpcode::Send)
 }
 
-/// Sends `len` bytes of `fill`, signaled, to a receive that is there for it: it arrives.
+/// Sends `len` bytes of `fill`, signaled, and checks that they arrive in the posted receive.
 fn assert_arrives(from: &mut Party, to: &mut Party, len: usize, fill: u8) {
     let handle = from.handle();
     let request = from.message(0..len, fill).signaled();
@@ -109,7 +109,7 @@ fn assert_arrives(from: &mut Party, to: &mut Party, len: usize, fill: u8) {
     assert_eq!(to.bytes(payload..payload + len), vec![fill; len]);
 }
 
-/// Sends bytes that do not arrive, for which nobody here is blamed.
+/// Sends bytes that do not arrive, and checks that the send succeeds nevertheless.
 fn assert_dropped(from: &mut Party, to: &mut Party, qp_num: QpNum, qkey: u32, len: usize) {
     let handle = from.handle();
     let request = from.message(0..len, 0xdd).signaled();
@@ -124,7 +124,7 @@ fn a_datagram_arrives_after_forty_bytes_of_header(_: &Device) {
         right.receive(INBOX..INBOX + 1000 + HEADER_LEN);
         assert_arrives(&mut left, &mut right, 1000, round);
     }
-    // And the other way, and one without bytes.
+    // The opposite direction, with an empty message.
     left.receive(INBOX..INBOX + HEADER_LEN);
     assert_arrives(&mut right, &mut left, 0, 1);
 }
@@ -150,15 +150,15 @@ fn a_datagram_header_says_where_it_came_from(device: &Device) {
         assert_eq!(header[7], hops, "hops");
         assert_eq!(header[8..24], way_home().gid.0);
         assert_eq!(header[24..], way_home().gid.0);
-        // What follows: InfiniBand's transport, or UDP with 8 bytes of header. Then 10 bytes and 2 of padding,
-        // 12 and 8 of headers, 4 of checksum.
+        // The next header: InfiniBand's transport, or UDP with a header of 8 bytes. Then 10 bytes
+        // and 2 of padding, headers of 12 and 8 bytes, and a checksum of 4.
         let (next, len) = match device.kind {
             Kind::Soft => (0x1b, 36_u16),
             _ => (17, 44),
         };
         assert_eq!((header[6], &header[4..6]), (next, &len.to_be_bytes()[..]));
     } else {
-        // A header of IP version 4 is in the last 20 bytes.
+        // The IPv4 header is in the last 20 bytes.
         assert_ne!(device.kind, Kind::Soft);
         let header = &header[20..];
         assert_eq!(header[0] >> 4, 4);
@@ -186,7 +186,7 @@ fn datagrams_are_gathered_and_scattered(_: &Device) {
     left.memory
         .write(0, b"one datagram of three pieces")
         .unwrap();
-    // The header is split, too.
+    // The header is split too.
     let pieces = [
         INBOX..INBOX + 30,
         INBOX + 100..INBOX + 115,
@@ -256,7 +256,7 @@ fn a_datagram_with_another_key_is_dropped(_: &Device) {
     right.receive(INBOX..INBOX + 100);
     let to = right.qp.qp_num();
     assert_dropped(&mut left, &mut right, to, QKEY + 1, 20);
-    // The receive is still there.
+    // The receive is still posted.
     assert_arrives(&mut left, &mut right, 20, 1);
 }
 
@@ -288,7 +288,7 @@ fn a_datagram_that_finds_no_receive_is_dropped(_: &Device) {
     let (mut left, mut right) = datagrams();
     let to = right.qp.qp_num();
     assert_dropped(&mut left, &mut right, to, QKEY, 20);
-    // Ten times the depth of the queue, most of them without a completion.
+    // Ten times the depth of the queue, and most requests are unsignaled.
     let handle = left.handle();
     for _ in 0..10 {
         for index in 0..left.making.depth {
@@ -327,7 +327,7 @@ fn a_datagram_is_dropped_in_states_that_do_not_receive(_: &Device) {
     right.init();
     right.receive(INBOX..INBOX + 100);
     assert_dropped(&mut left, &mut right, to, QKEY, 20);
-    // It receives from here on: in RTR, RTS, SQD.
+    // The queue pair receives from now on: in RTR, RTS and SQD.
     right.rtr(to);
     assert_arrives(&mut left, &mut right, 20, 1);
     right.rts();
@@ -390,7 +390,7 @@ fn a_datagram_needs_a_destination(_: &Device) {
     ];
     let refused = left.post_list(list);
     assert_eq!(refused, Err((1, PostErrorReason::NoDestination)));
-    // The one before it was taken.
+    // The request before it was posted.
     assert_eq!(left.wait_one(), sent());
     assert_eq!(right.wait_one(), Seen::datagram(20, &left));
 }
@@ -405,7 +405,7 @@ fn an_address_handle_of_another_domain_is_refused(_: &Device) {
     assert_eq!(left.try_post(request), Err(expected));
 }
 
-/// It may not be made, because of the field that the reason begins with.
+/// Checks that the address handle is rejected, because of the field with this name.
 fn refuses(domain: &ProtectionDomain, address: AddressVector, name: &str) {
     match domain.create_ah(address) {
         Err(VerbsError::InvalidArgument {

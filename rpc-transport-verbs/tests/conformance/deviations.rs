@@ -1,9 +1,9 @@
-//! What Soft-RoCE does instead of what the specification says, and what it does not do at all, each with
-//! evidence. `docs/deviations.md` says what follows from it for users.
+//! Soft-RoCE's deviations from the specification and the features it does not support, each with
+//! evidence. `docs/deviations.md` describes the consequences for users.
 
-/// Why a case does not pass as it stands.
+/// A reason why a case does not pass.
 pub(crate) struct Reason {
-    /// Names it in the report.
+    /// The key that names the reason in the report.
     pub(crate) key: &'static str,
     pub(crate) what: &'static str,
     pub(crate) evidence: &'static str,
@@ -17,7 +17,7 @@ macro_rules! reasons {
             evidence: $evidence,
         };)*
 
-        /// All of them, as the report lists them.
+        /// All reasons, in the order of the report.
         pub(crate) const ALL: &[&Reason] = &[$(&$name),*];
     };
 }
@@ -121,7 +121,7 @@ reasons! {
         "SoftOptions.";
 }
 
-/// The keys.
+/// Returns the keys of all reasons.
 pub(crate) fn keys() -> impl Iterator<Item = &'static str> {
     ALL.iter().map(|reason| reason.key)
 }

@@ -1,4 +1,4 @@
-//! The device under test, as a case sees it: what it is held to.
+//! The device under test, as the cases see it, and the standard it is held to.
 
 use std::any::Any;
 use std::collections::BTreeSet;
@@ -8,24 +8,24 @@ use std::sync::Mutex;
 use super::deviations::Reason;
 use super::verbs_side;
 
-/// What a device is held to.
+/// The standard that a device is held to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// To the specification, whole.
+    /// The whole specification.
     Soft,
-    /// To the specification, but for [`deviations`](super::deviations).
+    /// The specification, except for [`deviations`](super::deviations).
     Rxe,
-    /// To the specification: a device of which nothing is known.
+    /// The specification: a device of which no deviations are known.
     Other,
 }
 
-/// The device, and which deviations a case has seen of it.
+/// The device, and the deviations that a case has observed.
 pub(crate) struct Device {
     pub(crate) kind: Kind,
     seen: Mutex<BTreeSet<&'static str>>,
 }
 
-/// What a case that the device does not support ends with.
+/// The panic payload of a case that the device does not support.
 pub(crate) struct NotSupported(pub(crate) &'static str);
 
 impl Device {
@@ -41,8 +41,8 @@ impl Device {
         }
     }
 
-    /// What the specification says, or what Soft-RoCE is known to do instead: the case goes on to insist on
-    /// it.
+    /// Returns the specified value, or the value that Soft-RoCE is known to deviate to. The case
+    /// then requires that value.
     pub(crate) fn deviates<T>(&self, reason: &'static Reason, specified: T, rxe: T) -> T {
         if self.kind != Kind::Rxe {
             return specified;
@@ -51,21 +51,21 @@ impl Device {
         rxe
     }
 
-    /// Ends the case, unless the device can do what the case is about.
+    /// Ends the case if the device does not support its subject.
     pub(crate) fn needs(&self, is_there: bool, reason: &'static Reason) {
         if !is_there {
             let payload: Box<dyn Any + Send> = Box::new(NotSupported(reason.key));
-            // Not a panic: nobody is told but the runner.
+            // Unwind without the panic hook: only the runner handles this.
             resume_unwind(payload);
         }
     }
 
-    /// Ends the case, but on the software device: what it is about is not in the verbs.
+    /// Ends the case except on the software device: the verbs have no such feature.
     pub(crate) fn needs_soft(&self, reason: &'static Reason) {
         self.needs(self.kind == Kind::Soft, reason);
     }
 
-    /// The keys of the deviations that were seen.
+    /// Returns the keys of the observed deviations.
     pub(crate) fn into_seen(self) -> Vec<&'static str> {
         self.seen.into_inner().unwrap().into_iter().collect()
     }

@@ -1,4 +1,4 @@
-//! Devices and ports: what they say of themselves, and that it holds together.
+//! Devices and ports: their attributes, and that these are consistent.
 
 use std::collections::HashSet;
 use std::thread;
@@ -85,7 +85,7 @@ fn the_device_is_in_the_list(_: &Device) {
     let different: HashSet<_> = names.iter().collect();
     assert_eq!(different.len(), names.len());
     let this = list.iter().find(|one| one.name == device()).unwrap();
-    // Zero for one that has none before it is opened.
+    // Zero for a device that has no GUID before it is opened.
     assert!(this.guid == open().query_device().node_guid || this.guid.to_string() == NO_GUID);
 }
 
@@ -155,7 +155,7 @@ fn a_device_says_limits_that_can_be_used(tested: &Device) {
 fn a_device_says_the_same_each_time(_: &Device) {
     let (one, other) = (open(), open());
     let (mut first, mut second) = (one.query_device(), other.query_device());
-    // What may still be locked changes with what is open.
+    // The amount of memory that may still be locked depends on what is open.
     (first.max_locked_len, second.max_locked_len) = (0, 0);
     assert_eq!(first, second);
 }

@@ -1,5 +1,5 @@
-//! One end of a connection, of any type: what the cases about requests of every kind are written with. Its
-//! memory is exposed, so that both ends can name every byte of it at any time.
+//! One end of a connection of any type, with which the cases about all kinds of requests are
+//! written. Its memory is exposed, so both ends can address every byte of it at any time.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -15,20 +15,20 @@ use rpc_transport_verbs::verbs::{
 
 use super::verbs_side::{self, HANG, address};
 
-/// What peers may do with an end's memory, unless the case is about that.
+/// Returns the rights that peers have to an end's memory, unless a case is about rights.
 pub(crate) fn everything() -> Access {
     Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC
 }
-/// Bytes of an end's memory.
+/// Length of an end's memory in bytes.
 pub(crate) const LEN: usize = 64 << 10;
-/// Of datagrams.
+/// The Q_Key of datagrams.
 pub(crate) const QKEY: u32 = 0x1111_1111;
-/// What a datagram's receive begins with.
+/// Length of the GRH at the start of a received datagram.
 pub(crate) const GRH: usize = 40;
 
 const PSN: u32 = 0x00ff_fff0;
 
-/// How an end is made.
+/// The parameters of an end.
 #[derive(Clone, Copy)]
 pub(crate) struct Options {
     pub(crate) qp_type: QpType,
@@ -36,11 +36,11 @@ pub(crate) struct Options {
     pub(crate) max_recv_wr: usize,
     pub(crate) max_sge: usize,
     pub(crate) max_inline_data: usize,
-    /// 0: receives from a queue of its own.
+    /// 0: the queue pair has its own receive queue.
     pub(crate) srq_wr: usize,
     pub(crate) cq_depth: usize,
     pub(crate) sq_sig_all: bool,
-    /// Of the queue pair.
+    /// The access flags of the queue pair.
     pub(crate) access: Access,
     pub(crate) max_rd_atomic: u8,
     pub(crate) max_dest_rd_atomic: u8,
@@ -49,7 +49,8 @@ pub(crate) struct Options {
     pub(crate) min_rnr_timer: RnrTimer,
 }
 
-/// A reliable connection on which everything is permitted. Silence is noticed after 4.096 µs × 2^11 × 6, 50 ms.
+/// Returns the options of a reliable connection that permits everything. A peer that does not
+/// respond is detected after 4.096 µs × 2^11 × 6 = 50 ms.
 pub(crate) fn rc() -> Options {
     Options {
         qp_type: QpType::ReliableConnection,
@@ -76,7 +77,7 @@ pub(crate) fn ud() -> Options {
     }
 }
 
-/// What a completion said.
+/// A completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Seen {
     pub(crate) kind: WorkKind,
@@ -87,13 +88,13 @@ pub(crate) struct Seen {
     pub(crate) invalidated: Option<RemoteKey>,
     pub(crate) qp_num: QpNum,
     pub(crate) src_qp: Option<QpNum>,
-    /// As given to the device, to be compared.
+    /// As passed to the device, to be compared.
     pub(crate) wr_id: u64,
 }
 
 pub(crate) struct End {
     pub(crate) qp: QueuePair,
-    /// On the same queues.
+    /// More queue pairs on the same queues.
     pub(crate) others: Vec<QueuePair>,
     pub(crate) srq: Option<SharedReceiveQueue>,
     pub(crate) cq: CompletionQueue,
@@ -102,17 +103,17 @@ pub(crate) struct End {
     pub(crate) domain: ProtectionDomain,
     pub(crate) context: Context,
     pub(crate) options: Options,
-    /// Polled, and not yet looked at.
+    /// Completions that were polled but not yet returned.
     pending: VecDeque<Seen>,
 }
 
 impl End {
-    /// With a queue pair in RESET.
+    /// Creates an end with a queue pair in RESET.
     pub(crate) fn new(options: Options) -> Self {
         Self::of(Context::open(verbs_side::device()).unwrap(), options)
     }
 
-    /// The same, in a domain of its own of this context.
+    /// Creates an end in a new domain of this context.
     pub(crate) fn of(context: Context, options: Options) -> Self {
         let domain = context.alloc_pd().unwrap();
         let channel = context.create_comp_channel().unwrap();
@@ -137,12 +138,12 @@ impl End {
         }
     }
 
-    /// Another queue pair on the same queues, in RESET.
+    /// Creates another queue pair on the same queues, in RESET.
     pub(crate) fn another(&self) -> QueuePair {
         create(&self.domain, &self.cq, self.srq.as_ref(), self.options)
     }
 
-    /// Memory of its own, all `fill`.
+    /// Registers more memory, filled with `fill`.
     pub(crate) fn expose(&self, len: usize, access: Access, fill: u8) -> ExposedMemory {
         let memory = self.domain.expose(len, access).unwrap();
         memory.write(0, &vec![fill; len]).unwrap();
@@ -159,7 +160,7 @@ impl End {
         self.memory.element(range).unwrap()
     }
 
-    /// Its memory, as a peer names it.
+    /// Returns the end's memory as a peer addresses it.
     pub(crate) fn remote(&self, offset: usize) -> RemoteMemory {
         self.memory.remote(offset)
     }
@@ -168,7 +169,8 @@ impl End {
         self.memory.to_vec(range).unwrap()
     }
 
-    /// What a WRITE leaves is seen soon after its completion, not with it.
+    /// Waits until the bytes are all `fill`. The data of a WRITE is visible soon after its
+    /// completion, not together with it.
     pub(crate) fn becomes(&self, range: Range<usize>, fill: u8) {
         let start = Instant::now();
         while !self.is_all(range.clone(), fill) {
@@ -181,14 +183,14 @@ impl End {
         }
     }
 
-    /// Whether the bytes are all `fill`.
+    /// Returns true if the bytes are all `fill`.
     pub(crate) fn is_all(&self, range: Range<usize>, fill: u8) -> bool {
         self.bytes(range).iter().all(|byte| *byte == fill)
     }
 
     // ---- posting ----
 
-    /// Posts it; its number in completions.
+    /// Posts a request. Returns its number in completions.
     pub(crate) fn post(&mut self, request: WorkRequest) -> u64 {
         let name = request.name();
         match self.qp.post_one(request) {
@@ -197,7 +199,7 @@ impl End {
         }
     }
 
-    /// Posts it, signaled, and waits for its completion, the next that comes.
+    /// Posts a request, signaled, and waits for its completion, which must be the next one.
     pub(crate) fn run(&mut self, request: WorkRequest) -> Seen {
         let wr_id = self.post(request.signaled());
         let seen = self.one();
@@ -205,19 +207,19 @@ impl End {
         seen
     }
 
-    /// The same, which has to end so.
+    /// Runs a request that has to complete with this status.
     pub(crate) fn expect(&mut self, request: WorkRequest, status: CompletionStatus) {
         let name = request.name();
         let seen = self.run(request);
         assert_eq!(seen.status, status, "{name}");
     }
 
-    /// The same, which has to succeed.
+    /// Runs a request that has to succeed.
     pub(crate) fn succeed(&mut self, request: WorkRequest) {
         self.expect(request, CompletionStatus::Success);
     }
 
-    /// Why it is not even taken.
+    /// Posts a request that has to be rejected. Returns the reason.
     pub(crate) fn refused(&mut self, request: WorkRequest) -> PostErrorReason {
         let name = request.name();
         match self.qp.post_one(request) {
@@ -226,7 +228,7 @@ impl End {
         }
     }
 
-    /// Posts a receive into these bytes of its memory.
+    /// Posts a receive into these bytes of the end's memory.
     pub(crate) fn recv(&mut self, range: Range<usize>) {
         let element = self.at(range);
         self.recv_into(vec![element]);
@@ -243,7 +245,7 @@ impl End {
 
     // ---- completions ----
 
-    /// Polls once, and claims what came.
+    /// Polls once and claims the completions.
     fn poll(&mut self) {
         let mut completions = Vec::new();
         self.cq.poll(&mut completions, 64).unwrap();
@@ -279,7 +281,7 @@ impl End {
         seen
     }
 
-    /// The next completion.
+    /// Waits for the next completion.
     pub(crate) fn one(&mut self) -> Seen {
         let start = Instant::now();
         loop {
@@ -292,30 +294,31 @@ impl End {
         }
     }
 
-    /// The next completions.
+    /// Waits for the next completions.
     pub(crate) fn wait(&mut self, count: usize) -> Vec<Seen> {
         (0..count).map(|_| self.one()).collect()
     }
 
-    /// What has come by now.
+    /// Returns the completions that have arrived by now.
     pub(crate) fn now(&mut self) -> Vec<Seen> {
         self.poll();
         self.pending.drain(..).collect()
     }
 
-    /// The next completion, which has to be of a receive, and so.
+    /// Waits for the next completion, which has to be a receive with this status.
     pub(crate) fn expect_recv(&mut self, status: CompletionStatus) -> Seen {
         let seen = self.one();
         assert_eq!((seen.kind, seen.status), (WorkKind::Receive, status));
         seen
     }
 
-    /// The statuses of the next completions, in order.
+    /// Returns the statuses of the next completions, in order.
     pub(crate) fn statuses(&mut self, count: usize) -> Vec<CompletionStatus> {
         self.wait(count).iter().map(|seen| seen.status).collect()
     }
 
-    /// Nothing comes for a while (a case that is too quick here misses a fault, and fails never).
+    /// Checks that nothing arrives for a while. If the wait is too short, the case misses a fault,
+    /// but it never fails wrongly.
     pub(crate) fn assert_quiet(&mut self) {
         let start = Instant::now();
         while start.elapsed() < Duration::from_millis(30) {
@@ -338,12 +341,12 @@ impl End {
         }
     }
 
-    /// To another state, without attributes.
+    /// Moves the queue pair to another state, without attributes.
     pub(crate) fn go(&mut self, state: QpState) {
         self.qp.modify(&to(state)).unwrap();
     }
 
-    /// The next event, which must come.
+    /// Returns the next event, which has to arrive.
     pub(crate) fn event(&self) -> AsyncEvent {
         self.context
             .get_async_event(Some(HANG))
@@ -356,7 +359,7 @@ impl End {
         assert_eq!(self.context.get_async_event(quiet).unwrap(), None);
     }
 
-    /// The way to the port that everything here is on, for datagrams.
+    /// Returns an address handle for the port that all queue pairs here use, for datagrams.
     pub(crate) fn way(&self) -> AddressHandle {
         self.domain.create_ah(own_port()).unwrap()
     }
@@ -369,7 +372,7 @@ pub(crate) fn to(state: QpState) -> QpAttributes {
     }
 }
 
-/// The address of the port that everything here is on.
+/// Returns the address of the port that all queue pairs here use.
 pub(crate) fn own_port() -> AddressVector {
     AddressVector {
         gid: address().gid,
@@ -402,7 +405,7 @@ pub(crate) fn create(
         .unwrap()
 }
 
-// ---- the way up, by hand: with everything that a type has ----
+// ---- state transitions by hand, with all attributes of the type ----
 
 pub(crate) fn init(qp: &mut QueuePair, options: Options) {
     let is_datagram = qp.qp_type() == QpType::UnreliableDatagram;
@@ -444,7 +447,7 @@ pub(crate) fn rts(qp: &mut QueuePair, options: Options) {
     .unwrap();
 }
 
-/// Connects two queue pairs, both ready to send.
+/// Connects two queue pairs and moves both to RTS.
 pub(crate) fn connect(
     (left, left_options): (&mut QueuePair, Options),
     (right, right_options): (&mut QueuePair, Options),
@@ -458,7 +461,7 @@ pub(crate) fn connect(
     rts(right, right_options);
 }
 
-/// Two ends of one process, connected, with nothing posted.
+/// Creates two connected ends in one process, with nothing posted.
 pub(crate) fn pair(options: Options) -> (End, End) {
     pair_of(options, options)
 }

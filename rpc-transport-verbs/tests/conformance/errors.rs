@@ -1,4 +1,4 @@
-//! What goes wrong, on which side it is seen, with which status, and what else is lost by it.
+//! Errors: which side sees them, with which status, and which other requests fail with them.
 
 use rpc_transport_verbs::verbs::{
     Access, CompletionStatus as C, Context, QpState, SendRequest, Slot, WorkKind,
@@ -131,8 +131,8 @@ fn a_send_that_the_device_may_not_read_fails_after_all_before_it_have_completed(
     let mut list = vec![first, SendRequest::new(other, 10), third];
     left.post_list(&mut list).unwrap();
     let done = left.wait(3);
-    // The good one completes once the peer has taken it, whether or not anybody polls there. Soft-RoCE
-    // forgets an acknowledgement that comes after the failure.
+    // The good request completes once the peer has received it, even if the peer does not poll.
+    // Soft-RoCE drops an acknowledgement that arrives after the failure.
     assert!(
         done[0] == sent()
             || (device.deviates(&rxe::SEND_STATUS, false, true)

@@ -1,4 +1,5 @@
-//! Queue pairs with the extended fields: what the device has is given, what it lacks is named.
+//! Queue pairs with extended fields: supported features work, unsupported ones are named in the
+//! error.
 
 use rpc_transport_verbs::verbs::{
     CompletionStatus as C, CreateFlags, ExtendedConfig, QpNum, QpType, QueuePair, QueuePairConfig,
@@ -62,10 +63,10 @@ fn create(end: &End, qp_type: QpType, extended: ExtendedConfig) -> Result<QueueP
     end.domain.create_qp_ex(config, extended)
 }
 
-/// The device gives it, or names it.
+/// Checks that the device either provides the feature or names it in its error.
 fn given_or_named(device: &Device, made: Result<QueuePair, VerbsError>, name: &str) {
     match made {
-        // Neither of the software devices has any of it.
+        // Neither of the software devices supports any of these features.
         Ok(_) => assert_eq!(device.kind, Kind::Other, "{name}"),
         Err(VerbsError::NotSupported { call, what, .. }) => {
             assert_eq!((call, what), ("create_qp_ex", name));
@@ -111,7 +112,7 @@ fn a_queue_pair_that_was_asked_for_operations_carries_them_out(_: &Device) {
     right.fill(0..8, 3);
     left.succeed(WorkRequest::read(left.at(0..8), right.remote(0)));
     assert!(left.is_all(0..8, 3));
-    // What was not asked for may be posted as well.
+    // Operations that were not requested at creation can be posted as well.
     right.recv(64..128);
     left.succeed(WorkRequest::send(left.at(0..8)));
     right.expect_recv(C::Success);
@@ -183,7 +184,7 @@ fn of_several_fields_the_one_that_is_lacking_is_named(device: &Device) {
     };
     let made = create(&end, QpType::ReliableConnection, asked);
     given_or_named(device, made, "create_flags: IBV_QP_CREATE_SCATTER_FCS");
-    // Nothing of it stays behind: its queue can go.
+    // Nothing is left behind: the completion queue can be destroyed.
     let End { qp, cq, .. } = end;
     drop(qp);
     cq.destroy().unwrap();

@@ -1,4 +1,4 @@
-//! Scatter/gather lists and inline data: what a request may name, and what travels.
+//! Scatter/gather lists and inline data: what a request may reference, and which bytes are sent.
 
 use rpc_transport_verbs::verbs::{
     Access, CompletionStatus as C, Element, PostErrorReason, ReceiveRequest, WorkRequest,
@@ -141,7 +141,7 @@ fn elements_without_bytes_are_skipped_and_not_checked(_: &Device) {
     assert!(right.is_all(0..8, 7) && right.is_all(8..64, 0));
 }
 
-/// Three pieces of 10, 200 and 90 bytes, of 1, 2 and 3.
+/// Returns three pieces of 10, 200 and 90 bytes, filled with 1, 2 and 3.
 fn pieces(end: &End) -> Vec<Element> {
     end.fill(1000..1010, 1);
     end.fill(500..700, 2);
@@ -197,7 +197,7 @@ fn a_message_that_fills_the_receives_elements_exactly_fits(_: &Device) {
     assert_eq!(right.expect_recv(C::Success).len, 300);
 }
 
-/// Statuses of a receive that is too short, and of the message for it.
+/// Returns the statuses of a receive that is too short and of the message sent to it.
 fn too_short(device: &Device) -> (C, C) {
     device.deviates(
         &rxe::RECEIVE_STATUSES,
@@ -232,7 +232,7 @@ fn a_write_is_gathered_and_a_read_is_scattered(_: &Device) {
     assert_eq!(all, [vec![1; 10], vec![2; 200], vec![3; 90]].concat());
 }
 
-/// As many pieces of eight bytes.
+/// Returns `count` pieces of eight bytes.
 fn many(end: &End, count: usize) -> Vec<Element> {
     (0..count)
         .map(|index| end.at(index * 8..index * 8 + 8))

@@ -1,26 +1,26 @@
-//! The conformance suite: one list of cases, each a named situation of the verbs, run on whatever device
-//! `VERBLINE_DEVICE` names, and held to the specification.
+//! The conformance suite: a list of cases, each a named situation in the use of verbs. It runs on
+//! the device that `VERBLINE_DEVICE` names and holds it to the specification.
 //!
 //! ```sh
 //! make conformance                          # on soft here, on Soft-RoCE in the guest; writes CONFORMANCE.md
-//! cargo test --test conformance             # on soft alone
-//! cargo test --test conformance -- atomics  # the cases and topics whose names have this in them
+//! cargo test --test conformance             # on soft only
+//! cargo test --test conformance -- atomics  # the cases and topics whose names contain this
 //! SEED=17 cargo test --test conformance -- walk
 //! ```
 //!
-//! A case passes, or deviates, or is not supported, and nothing else is well:
+//! A case passes, deviates or is not supported; any other outcome is a failure:
 //!
 //! * **pass**: the device did what the specification says;
-//! * **deviation**: it did what [`deviations`] says instead, exactly; a deviation that does not occur any
-//!   more is a failure, so that none outlives its reason;
+//! * **deviation**: it did exactly what [`deviations`] says instead. A deviation that no longer
+//!   occurs is a failure, so that no deviation outlives its reason;
 //! * **not supported**: an attribute of the device says so, or [`deviations`] does, with evidence.
 //!
-//! `soft` is held to pass alone. `CONFORMANCE.md` has a row for each case and a column for each device, and CI
-//! compares it with what it sees.
+//! `soft` has to pass every case. `CONFORMANCE.md` has a row for each case and a column for each
+//! device, and CI compares it with the actual results.
 //!
-//! Many situations and the statuses expected of them are those of google/rdma-unit-test (Apache License 2.0),
-//! whose names stand beside the cases; the code is our own. [`rdma_unit_test`] has the list of all of its cases, and says
-//! of each that has no counterpart here why.
+//! Many situations and their expected statuses are taken from google/rdma-unit-test (Apache License
+//! 2.0), whose names are listed with the cases; the code is our own. [`rdma_unit_test`] lists all
+//! of its cases, with a reason for each case that has no counterpart here.
 
 #![allow(
     clippy::print_stdout,
@@ -145,7 +145,7 @@ fn main() -> ExitCode {
         arguments.remove(at);
         results = (at < arguments.len()).then(|| arguments.remove(at));
     }
-    // What other test programs are told (`--nocapture`) means nothing to this one.
+    // Options for other test programs (`--nocapture`) are ignored here.
     arguments.retain(|argument| !argument.starts_with("--"));
     run::run(&arguments, results.as_deref())
 }

@@ -1,4 +1,4 @@
-//! Memory regions: what can be registered, with which rights, and that keys do not come back.
+//! Memory regions: what can be registered, with which rights, and that keys are not reused.
 
 use std::collections::HashSet;
 
@@ -136,7 +136,7 @@ fn registered_memory_is_zeroed_and_as_long_as_asked_for(_: &Device) {
     }
 }
 
-/// What is given has to work.
+/// If the device provides the right, it has to work.
 fn rights_that_are_rare_are_given_or_named(_: &Device) {
     let (mut left, right) = pair(rc());
     for (right_asked, name) in [
@@ -159,7 +159,7 @@ fn rights_that_are_rare_are_given_or_named(_: &Device) {
     }
 }
 
-/// Addresses that begin at 0 are for peers.
+/// Peers use addresses that start at 0.
 fn a_zero_based_region_is_named_by_its_address_here(_: &Device) {
     let (mut left, right) = pair(rc());
     let region = left.expose(4096, everything() | Access::ZERO_BASED, 5);
@@ -226,10 +226,10 @@ fn a_region_of_many_megabytes_is_reached_at_its_ends(_: &Device) {
     left.expect(WorkRequest::write(left.at(0..8), beyond), C::RemoteAccess);
 }
 
-/// The range counts as a whole, before the first of its many packets.
+/// The range is checked as a whole, before the first of the request's many packets.
 fn a_long_request_past_the_end_of_a_region_moves_not_one_byte(_: &Device) {
     const LONG: usize = 200_000;
-    // As long as it was asked for: whole pages.
+    // A whole number of pages, so the region is exactly as long as requested.
     const REGION: usize = 1 << 18;
     for op in [Op::Read, Op::Write] {
         let (mut left, right) = pair(rc());
@@ -313,7 +313,7 @@ fn copies_outside_of_a_region_are_stopped_here(_: &Device) {
         len - 12
     );
     assert_eq!(error.to_string(), says);
-    // At the very end, nothing is inside.
+    // An empty range at the very end is valid.
     region.write(len, &[]).unwrap();
     assert_eq!(region.to_vec(0..len).unwrap(), vec![0; len]);
 }

@@ -1,4 +1,4 @@
-//! Memory windows of both types: how they are bound, and how they end.
+//! Memory windows of both types: how they are bound, and how bindings end.
 
 use std::ops::Range;
 use std::thread;
@@ -77,7 +77,7 @@ pub(crate) const CASES: Section = Section {
 };
 
 pub(super) const BOTH: [WindowType; 2] = [WindowType::Type1, WindowType::Type2];
-/// What a window grants, unless the case is about that.
+/// Returns the rights that a window grants, unless a case is about rights.
 pub(super) fn granted() -> Access {
     Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC
 }
@@ -86,12 +86,13 @@ pub(super) fn window(end: &End, window_type: WindowType) -> MemoryWindow {
     end.domain.alloc_mw(window_type).unwrap()
 }
 
-/// Some of an end's memory.
+/// Returns a binding to a range of an end's memory.
 pub(super) fn of_memory(end: &End, range: Range<usize>) -> Binding {
     Binding::new(&end.memory, range, granted())
 }
 
-/// Binds it in its type's way: how that ended, and what a peer has to be told.
+/// Binds a window in the way its type requires. Returns the status and the remote memory to send to
+/// a peer.
 pub(super) fn bind(end: &mut End, window: &MemoryWindow, binding: &Binding) -> (C, RemoteMemory) {
     match window.window_type() {
         WindowType::Type1 => {
@@ -112,7 +113,7 @@ pub(super) fn bound(end: &mut End, window: &MemoryWindow, binding: &Binding) -> 
     remote
 }
 
-/// Two ends, and a window over bytes 4096 to 8192 of the right one.
+/// Creates two ends, and a window over bytes 4096 to 8192 of the right one.
 pub(super) fn with_window(window_type: WindowType) -> (End, End, MemoryWindow, RemoteMemory) {
     let (left, mut right) = pair(rc());
     let window = window(&right, window_type);
@@ -125,7 +126,7 @@ pub(super) fn cannot_be_read(left: &mut End, remote: RemoteMemory) {
     left.expect(WorkRequest::read(left.at(0..8), remote), C::RemoteAccess);
 }
 
-/// A queue pair of the right end more, connected to an end of its own.
+/// Creates another queue pair on the right end, connected to an end of its own.
 pub(super) fn another(right: &mut End) -> End {
     let mut end = End::new(rc());
     let mut qp = right.another();
@@ -178,7 +179,7 @@ fn a_type_2_window_is_bound_by_a_request_that_chooses_its_key(_: &Device) {
     left.succeed(WorkRequest::read(left.at(0..8), binding.remote(key)));
 }
 
-/// A key with other upper bits is refused at once, or fails.
+/// A key with other upper bits is rejected when it is posted, or fails.
 fn a_type_2_window_keeps_the_upper_bits_of_its_key(_: &Device) {
     let (_left, mut right) = pair(rc());
     let window = window(&right, WindowType::Type2);
@@ -309,7 +310,7 @@ fn a_queue_pair_with_bound_windows_can_be_destroyed(device: &Device) {
         } = right;
         let destroyed = thread::spawn(move || qp.destroy(&mut drop));
         if window_type == WindowType::Type2 {
-            // Long enough for a device that need not wait.
+            // Long enough for a device on which the destroy does not have to wait.
             thread::sleep(Duration::from_millis(300));
             let is_over = device.deviates(&rxe::WINDOW_HOLDS_QUEUE_PAIR, true, false);
             assert_eq!(destroyed.is_finished(), is_over);

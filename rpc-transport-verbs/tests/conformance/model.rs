@@ -1,9 +1,10 @@
-//! What the random walk expects: the bytes of two ends, the receives that are posted, the windows that are bound,
-//! and so the completions that have to come, with their statuses, in order.
+//! The model of the random walk: the bytes of two ends, the posted receives and the bound windows.
+//! From them it derives the completions that have to arrive, with their statuses, in order.
 //!
-//! In a round one end posts a list of requests, and all of it has ended before the next. So the model
-//! needs to know nothing of time, but for what a list may not do: let a request send bytes that a READ before it is
-//! still fetching (it is fenced then), or have them overwritten by one after it.
+//! In each round, one end posts a list of requests, and all of them complete before the next round.
+//! So the model has no notion of time, except for two rules. A request may not send bytes that an
+//! earlier READ in the list is still fetching (it is fenced in that case). A later request may not
+//! overwrite bytes that an earlier one sends.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -16,39 +17,40 @@ use rpc_transport_verbs::verbs::{
 use super::end::{End, connect, pair, rc};
 use super::rounds::{Kind, RECEIVES, Request, Round, WINDOWS};
 
-/// What peers write, read and count in.
+/// The memory that peers write, read and count in.
 const SHARED: Range<usize> = 0..4096;
-/// What messages and WRITEs are sent from.
+/// The memory from which messages and WRITEs are sent.
 const SOURCES: Range<usize> = 4096..8192;
-/// Where READs and atomics leave what they fetch.
+/// The memory into which READs and atomics store their results.
 const RESULTS: Range<usize> = 8192..12_288;
-/// Where receives are, one after another.
+/// The start of the receives, which follow one another.
 const INBOX: usize = 12_288;
 const RECEIVE_LEN: usize = 2048;
 const MODELLED: usize = INBOX + RECEIVES * RECEIVE_LEN;
 
-/// A type 2 window, over all of what is shared.
+/// A type 2 window over all shared memory.
 struct Window {
     window: MemoryWindow,
-    /// Its key, while it is bound.
+    /// The window's key, while it is bound.
     key: Option<RemoteKey>,
-    /// The key that it had last.
+    /// The window's last key.
     last: RemoteKey,
 }
 
-/// One end, and what has to be in its memory.
+/// One end, and the expected contents of its memory.
 struct Half {
-    // First: some devices wait for the windows when they destroy the queue pair that bound them.
+    // First, so that the windows are dropped first: some devices wait for the windows when they
+    // destroy the queue pair that bound them.
     windows: Vec<Window>,
     end: End,
     bytes: Vec<u8>,
-    /// Where the receives are that are posted.
+    /// The addresses of the posted receives.
     receives: VecDeque<usize>,
-    /// Of the next receive.
+    /// The index of the next receive.
     next: usize,
 }
 
-/// What has to be seen of a request, or of a receive.
+/// The expected completion of a request or a receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Expected {
     kind: WorkKind,
@@ -91,7 +93,7 @@ impl Half {
             .collect();
     }
 
-    /// Where the next receive will be, as far as the model is concerned.
+    /// Reserves the next receive in the model and returns its address.
     fn reserve_receive(&mut self) -> usize {
         let start = INBOX + self.next * RECEIVE_LEN;
         self.next = (self.next + 1) % RECEIVES;
@@ -119,7 +121,7 @@ impl Half {
         self.bytes[offset..offset + bytes.len()].copy_from_slice(bytes);
     }
 
-    /// Bytes that are sent from are new in each round.
+    /// Fills the sources with new bytes in each round.
     fn refill(&mut self, value: u8) {
         let bytes: Vec<u8> = SOURCES
             .map(|index| (index as u8).wrapping_mul(31).wrapping_add(value))
@@ -139,7 +141,8 @@ impl Half {
 }
 
 impl Model {
-    /// Two connected ends. Messages may be posted before the receives for them if `may_be_late`.
+    /// Creates two connected ends. With `may_be_late`, messages may be posted before their
+    /// receives.
     pub(crate) fn new(may_be_late: bool) -> Self {
         let (left, right) = pair(rc());
         Self {
@@ -149,7 +152,7 @@ impl Model {
         }
     }
 
-    /// Posts a list, and compares all that comes of it.
+    /// Posts a list, and compares all its effects with the model.
     pub(crate) fn run(&mut self, round: &Round) {
         let (active, peer) = match round.is_left {
             true => (&mut self.left, &mut self.right),
@@ -203,12 +206,12 @@ impl Model {
         }
     }
 
-    /// After a failure: both up again, with windows that are bound to nothing.
+    /// Connects both ends again after a failure, with unbound windows.
     fn begin_again(&mut self) {
         let (left, right) = (&mut self.left, &mut self.right);
         for half in [&mut *left, &mut *right] {
             half.end.wait_for_state(QpState::Error);
-            // The one that was active had receives, too.
+            // The active end had posted receives too.
             half.end.wait(half.receives.len());
             half.receives.clear();
             half.windows.clear();
@@ -220,7 +223,7 @@ impl Model {
     }
 }
 
-/// What has come, as the model says it.
+/// Waits for completions, and returns them in the model's form.
 fn seen(end: &mut End, count: usize) -> Vec<Expected> {
     let seen = end.wait(count);
     seen.iter()
@@ -257,17 +260,17 @@ impl Expected {
     }
 }
 
-/// One list, as the model goes through it.
+/// The state of the model while it goes through one list.
 struct Walk<'a> {
     active: &'a mut Half,
     peer: &'a mut Half,
     list: Vec<WorkRequest>,
-    /// Completions of the list.
+    /// Expected completions of the list.
     sends: Vec<Expected>,
-    /// Completions at the peer.
+    /// Expected completions at the peer.
     receives: Vec<Expected>,
     has_failed: bool,
-    /// Whether a request sends what was fetched, so that no later one may fetch.
+    /// True if a request sends a fetched result, so that no later request may fetch.
     sends_results: bool,
 }
 
@@ -283,7 +286,7 @@ impl Walk<'_> {
         let limit = self.active.end.qp.capabilities().max_inline_data;
         let can_be_inline = usize::from(request.len) <= limit
             && matches!(opcode, O::Send | O::RdmaWrite)
-            // That would be taken while posting, before it is fetched.
+            // An inline request would copy the bytes when it is posted, before they are fetched.
             && kind != Kind::WriteFetched;
         let work = match request.inline && can_be_inline {
             true => work.inline(),
@@ -302,7 +305,8 @@ impl Walk<'_> {
         self.has_failed |= status != C::Success;
     }
 
-    /// The request, what its success is called, and how it ends; the model's bytes are changed by it.
+    /// Applies a request to the model's bytes. Returns the work request, its opcode on success, and
+    /// its status.
     fn carry_out(&mut self, kind: Kind, request: Request) -> (WorkRequest, O, C) {
         let len = usize::from(request.len);
         let source = Request::place(request.from, len, SOURCES);
@@ -394,7 +398,7 @@ impl Walk<'_> {
         let (remote, is_permitted) = self.remote(&request, place);
         let was = self.peer.number(place);
         let value = u64::from(request.value) << 30 | 1;
-        // Every other comparison is right.
+        // Every other comparison succeeds.
         let expected = was.wrapping_add(u64::from(request.value & 1));
         let is = match kind {
             Kind::FetchAndAdd => was.wrapping_add(value),
@@ -419,7 +423,7 @@ impl Walk<'_> {
         (work, opcode, status(is_permitted))
     }
 
-    /// Binds a window of this end that is free, or frees one that is bound.
+    /// Binds an unbound window of this end, or invalidates a bound one.
     fn manage(
         &mut self,
         kind: Kind,
@@ -442,7 +446,8 @@ impl Walk<'_> {
                 (work, O::RdmaRead, status(true))
             }
             (_, None) => {
-                // The layer's own choice is of what was posted; here, a list has not been yet.
+                // The layer chooses a key from what was posted before, but this list has not been
+                // posted yet.
                 let last = own.last.0;
                 let next = RemoteKey(last & !0xff | last.wrapping_add(1) & 0xff);
                 if lives {
@@ -452,7 +457,7 @@ impl Walk<'_> {
                 let work = WorkRequest::bind_window(&own.window, binding, next);
                 (work, O::BindWindow, status(true))
             }
-            // There is nothing to be done: it reads nothing.
+            // The window is already bound: do nothing, with a READ of no bytes.
             (_, Some(_)) => {
                 let work = WorkRequest::read(vec![], self.peer.end.remote(0));
                 (work, O::RdmaRead, status(true))
@@ -460,10 +465,10 @@ impl Walk<'_> {
         }
     }
 
-    /// A place of the peer's, and whether the request may reach it.
+    /// Returns a location in the peer's memory, and whether the request may access it.
     fn remote(&self, request: &Request, offset: usize) -> (RemoteMemory, bool) {
         let place = self.peer.end.remote(offset);
-        // What a refused WRITE with immediate does to the receive is not said.
+        // The specification does not say what a rejected WRITE with immediate does to the receive.
         if request.is_wrong && request.kind != Kind::WriteImm {
             let key = RemoteKey(place.key.0 ^ 0x00ff_ff00);
             return (RemoteMemory { key, ..place }, false);
@@ -477,7 +482,7 @@ impl Walk<'_> {
         }
     }
 
-    /// The peer's oldest receive takes these bytes of this end.
+    /// Receives these bytes of this end in the peer's oldest receive.
     fn receive(&mut self, source: Range<usize>, imm: Option<u32>, opcode: O) {
         let start = self.peer.receives.pop_front().expect("enough are posted");
         let bytes = self.active.bytes[source].to_vec();

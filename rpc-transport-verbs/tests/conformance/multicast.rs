@@ -1,4 +1,4 @@
-//! Multicast groups: who hears what is sent to one.
+//! Multicast groups: which queue pairs receive the messages sent to a group.
 
 use rpc_transport_verbs::verbs::{
     AddressVector, CompletionOpcode, Gid, QpAttributes, QpNum, QpType, VerbsError,
@@ -27,7 +27,7 @@ pub(crate) const CASES: Section = Section {
     ],
 };
 
-/// A group of this test run's own, on networks of IP version 4, as the addresses of the guest are.
+/// Returns a group for this test run only, on IPv4 networks, as the guest's addresses are.
 fn group(number: u8) -> Gid {
     let mut gid = [0; 16];
     gid[10..].copy_from_slice(&[0xff, 0xff, 239, 255, 77, number]);
@@ -49,7 +49,7 @@ fn up() -> Party {
     party
 }
 
-/// Sends 30 bytes to the group, whose key is everybody's.
+/// Sends 30 bytes to the group, with the Q_Key that all members have.
 fn send_to(from: &mut Party, group: Gid, to: QpNum, fill: u8) {
     let handle = from.domain.create_ah(way_to(group)).unwrap();
     let request = from.message(0..30, fill).signaled();
@@ -66,7 +66,7 @@ fn all_in_a_group_hear_what_is_sent_to_it(device: &Device) {
     let mut members = [up(), up(), up()];
     for (number, member) in members.iter_mut().enumerate() {
         member.qp.attach_multicast(group(1), 0).unwrap();
-        // Once more is nothing more.
+        // Attaching again has no effect.
         member.qp.attach_multicast(group(1), 0).unwrap();
         let start = INBOX + number;
         member.receive(start..start + 100);
@@ -81,7 +81,7 @@ fn all_in_a_group_hear_what_is_sent_to_it(device: &Device) {
         assert_eq!(member.bytes(start + 24..start + 40), group(1).0, "to whom");
         assert_eq!(member.bytes(start + 8..start + 24), way_home().gid.0);
     }
-    // A member hears itself, too.
+    // A member also receives its own messages.
     let [first, rest @ ..] = &mut members;
     send_to(first, group(1), QpNum::MULTICAST, 6);
     let mut seen = first.wait(2);
@@ -107,14 +107,14 @@ fn who_is_not_in_a_group_hears_nothing_of_it(device: &Device) {
     };
     other_key.qp.modify(&attributes).unwrap();
     {
-        // It leaves by ending.
+        // It leaves the group when it is dropped.
         let mut short_lived = up();
         short_lived.qp.attach_multicast(group(2), 0).unwrap();
     }
     for party in [&mut member, &mut other_key, &mut gone, &mut stranger] {
         party.receive(INBOX..INBOX + 100);
     }
-    // Only with the number of all is a group meant.
+    // Only the multicast queue pair number addresses the group.
     let to = member.qp.qp_num();
     send_to(&mut sender, group(2), to, 4);
     assert_eq!(sender.wait_one(), sent());

@@ -1,4 +1,4 @@
-//! What objects are made with, and of what.
+//! Objects: with which parameters, and from which other objects, they are created.
 
 use std::time::Instant;
 
@@ -56,7 +56,7 @@ fn parameters_out_of_range_are_refused_by_name(_: &Device) {
         "max_sge",
     );
     named(side.domain.register(0, Access::NONE).map(drop), "len");
-    // A device may say that it has no limit.
+    // A device may report that it has no limit.
     if let Some(len) = limits.max_mr_len.checked_add(1) {
         named(side.domain.register(len, Access::NONE).map(drop), "len");
     }
@@ -186,7 +186,8 @@ fn regions_that_go_while_others_are_in_use_take_nothing_along(_: &Device) {
         slot.fill(round);
         left.post(SendRequest::new(slot, 1000).signaled()).unwrap();
         assert_eq!(right.wait_one(), received(1000, round));
-        // Claiming pushes the slot of the short-lived region; dropping it ends the region.
+        // Claiming the completion returns the slot of the short-lived region. Dropping the slot
+        // deregisters the region.
         assert_eq!(left.wait_one(), sent());
         drop(left.slots.pop());
     }

@@ -1,4 +1,4 @@
-//! RDMA WRITE and READ: what is moved, what the peer is told, and in which order.
+//! RDMA WRITE and READ: which bytes are moved, what the peer is notified of, and in which order.
 
 use rpc_transport_verbs::verbs::{
     CompletionOpcode as O, CompletionStatus as C, PostErrorReason, RnrRetry, WorkKind, WorkRequest,
@@ -142,7 +142,7 @@ fn a_read_fetches_what_it_names_and_nothing_else(_: &Device) {
     assert!(left.is_all(0..100, 7) && left.is_all(100..LEN, 0));
 }
 
-/// Not a multiple of any packet's length.
+/// Not a multiple of any packet length.
 const LONG: usize = (1 << 20) + 12_345;
 
 fn numbered(len: usize) -> Vec<u8> {
@@ -160,7 +160,7 @@ fn a_write_of_many_packets_arrives_whole(_: &Device) {
         from.element(0..LONG).unwrap(),
         to.remote(0),
     ));
-    // A message after it says that all of it is there.
+    // A message that is sent after it proves that all of it has arrived.
     right.recv(0..8);
     left.succeed(WorkRequest::send(left.at(0..8)));
     right.expect_recv(C::Success);
@@ -320,7 +320,7 @@ fn a_write_with_immediate_waits_for_a_receive(_: &Device) {
     assert!(right.is_all(0..8, 7));
 }
 
-/// Refuses at once.
+/// Returns options without RNR retries, so a send fails at once.
 fn impatient() -> Options {
     Options {
         rnr_retry: RnrRetry::new(0).unwrap(),
@@ -483,7 +483,7 @@ fn requests_of_all_kinds_complete_in_order_with_their_opcodes(_: &Device) {
     );
 }
 
-/// Its application does nothing at all meanwhile: its device works.
+/// The peer's application does nothing meanwhile: its device does the work.
 fn the_peer_need_not_call_anything(_: &Device) {
     let (mut left, right) = pair(rc());
     for round in 1..=100 {

@@ -1,5 +1,5 @@
-//! One-sided operations between real processes: on memory whose owner does something else, whose owner is
-//! killed, and that several work on at once.
+//! One-sided operations between real processes: on memory whose owner is doing something else,
+//! whose owner is killed, and that several processes access at once.
 
 use std::collections::HashSet;
 use std::io::{BufReader, Write};
@@ -40,10 +40,10 @@ pub(crate) const CASES: Section = Section {
     ],
 };
 
-/// What roles begin with that are of this file.
+/// The prefix of this file's roles.
 pub(crate) const ROLES: &str = "one-sided-";
 const PSN: u32 = 77;
-/// Additions of each process.
+/// Number of additions of each process.
 const ADDITIONS: u64 = 200;
 
 /// Another process, killed when dropped.
@@ -60,7 +60,8 @@ impl Drop for Peer {
 }
 
 impl Peer {
-    /// Starts one, connected to `qp`, and tells it where `end`'s memory is; where its own is comes back.
+    /// Starts a peer that is connected to `qp`, and sends it the location of `end`'s memory.
+    /// Returns the location of the peer's own memory.
     fn start(of: &str, end: &End, qp: &mut QueuePair) -> (Self, RemoteMemory) {
         let mut process = Command::new(std::env::current_exe().unwrap())
             .env(role(), format!("{ROLES}{of}"))
@@ -95,7 +96,8 @@ fn endpoint(qp: &QueuePair) -> RemoteEndpoint {
     }
 }
 
-/// A silence of 4.096 µs × 2^12 × 3, 50 ms, is noticed.
+/// Brings up a queue pair. A peer that does not respond is detected after 4.096 µs × 2^12 × 3 = 50
+/// ms.
 fn bring_up(qp: &mut QueuePair, remote: RemoteEndpoint, options: Options) {
     qp.to_rtr(RtrAttributes {
         sgid_index: address().gid_index,
@@ -126,7 +128,7 @@ fn hear_memory(from: &mut impl std::io::BufRead) -> RemoteMemory {
     }
 }
 
-/// What a process runs that was started as a peer of this file.
+/// The body of a process that was started as a peer of this file.
 pub(crate) fn run_peer(role: &str) -> ExitCode {
     let mut from = std::io::stdin().lock();
     let mut end = End::new(rc());
@@ -139,12 +141,12 @@ pub(crate) fn run_peer(role: &str) -> ExitCode {
     bring_up(&mut end.qp, remote, options);
     println!("@ready");
     match role {
-        // It never looks at its device again.
+        // It never polls its device again.
         "target" => loop {
             std::thread::sleep(HANG);
         },
         "adder" => {
-            // Both sides are ready before anything is sent.
+            // Wait until both sides are ready before sending.
             assert_eq!(hear_line(&mut from), "go");
             for _ in 0..ADDITIONS {
                 end.succeed(WorkRequest::fetch_and_add(end.at(0..8), theirs, 1));
@@ -234,8 +236,8 @@ fn a_target_that_is_killed_in_mid_transfer_is_noticed(_: &Device) {
             end.post(request);
         }
         peer.kill();
-        // Some may have ended; then one is told that nobody answers, unless all were quicker, and all after it
-        // are flushed.
+        // Some requests may have completed. Then one request fails because the peer does not
+        // respond, unless all requests were faster, and the ones after it are flushed.
         let statuses = end.statuses(20);
         let ended = statuses.iter().take_while(|status| **status == C::Success);
         let ended = ended.count();
@@ -262,15 +264,15 @@ fn a_requester_that_is_killed_in_mid_transfer_harms_nobody(_: &Device) {
     let (_other, theirs) = Peer::start("target", &end, &mut qp);
     std::mem::swap(&mut end.qp, &mut qp);
     writeln!(peer.process.stdin.as_mut().unwrap(), "@go").unwrap();
-    // Until it is at it, and for a while.
+    // Wait until the peer is writing, and a while longer.
     let start = Instant::now();
     while end.bytes(0..1) == [0] {
         assert!(start.elapsed() < HANG, "nothing was written");
     }
     std::thread::sleep(Duration::from_millis(20));
     peer.kill();
-    // Nobody is told: the other side of a connection has to be asked.
-    // What it had under way may still come: not here.
+    // This side is not notified: only a request of its own would detect the dead peer. Writes that
+    // the peer had in flight may still arrive, but not in this memory.
     let own = end.expose(1024, end::everything(), 0);
     for fill in 1..50 {
         own.write(0, &[fill; 512]).unwrap();

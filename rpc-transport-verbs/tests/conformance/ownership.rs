@@ -1,5 +1,5 @@
-//! What needs what: an object that is in use is not destroyed, and says so; what is dropped goes in an order
-//! that the device accepts.
+//! Dependencies between objects: destroying an object that is in use fails with an error, and
+//! dropped objects are destroyed in an order that the device accepts.
 
 use rpc_transport_verbs::verbs::{
     Access, CompletionStatus as C, MemoryWindow, ProtectionDomain, QpState, WindowType, WorkRequest,
@@ -86,7 +86,7 @@ fn domain() -> (End, ProtectionDomain) {
     (end, domain)
 }
 
-/// The domain is in use as long as the object is there, and no longer.
+/// Checks that the domain is in use exactly as long as the object exists.
 fn keeps_its_domain<T>(make: impl FnOnce(&End, &ProtectionDomain) -> T) {
     let (end, domain) = domain();
     let object = make(&end, &domain);
@@ -171,7 +171,7 @@ fn a_region_is_free_when_its_requests_have_completed(_: &Device) {
         right.remote(0),
     ));
     let region = region.deregister().unwrap_err().object;
-    // Its completion covers the two before it.
+    // The completion of this request covers the two before it.
     left.succeed(WorkRequest::write(left.at(0..8), right.remote(0)));
     region.deregister().unwrap();
 }
@@ -222,7 +222,7 @@ fn a_queue_pair_can_be_destroyed_in_each_state(_: &Device) {
 fn a_queue_pair_that_is_destroyed_completes_nothing_more(_: &Device) {
     let (mut left, right) = pair(rc());
     left.recv(0..64);
-    // Nobody takes it: it is in flight.
+    // The peer has no receive for it, so it stays in flight.
     left.post(WorkRequest::send(left.at(0..8)).signaled());
     let End { qp, mut cq, .. } = left;
     qp.destroy(&mut drop);
@@ -231,7 +231,7 @@ fn a_queue_pair_that_is_destroyed_completes_nothing_more(_: &Device) {
     assert_eq!(right.state(), QpState::Rts);
 }
 
-/// Some devices take it out of the queue, some leave it there.
+/// Some devices remove the completion from the queue; others leave it there.
 fn a_completion_of_a_destroyed_queue_pair_can_be_polled_and_names_nothing(_: &Device) {
     let (mut left, mut right) = pair(rc());
     right.recv(0..64);
@@ -253,7 +253,7 @@ fn a_completion_of_a_destroyed_queue_pair_can_be_polled_and_names_nothing(_: &De
 }
 
 fn objects_may_be_dropped_in_any_order(_: &Device) {
-    // Each object is once the first to go, and once the last.
+    // Each object is once the first to be dropped, and once the last.
     for first in 0..8 {
         let (mut left, right) = pair(Options { srq_wr: 16, ..rc() });
         left.recv(0..64);

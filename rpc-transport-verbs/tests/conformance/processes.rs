@@ -1,8 +1,8 @@
-//! Two real processes: one of them is killed, stopped, or forked. The other must be told, or wait,
-//! and lose nothing else.
+//! Two real processes, one of which is killed, stopped or forked. The other one has to be notified,
+//! or to wait, and must lose nothing else.
 //!
-//! The program starts itself again as the peer. Both tell each other their endpoints over the
-//! peer's standard input and output, on lines that begin with `@`.
+//! The program starts itself again as the peer. The two exchange their endpoints over the peer's
+//! standard input and output, in lines that start with `@`.
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Write};
@@ -107,7 +107,7 @@ pub(crate) fn hear_line(from: &mut impl BufRead) -> String {
 /// A peer process, killed when dropped.
 struct Peer {
     process: Child,
-    /// Open as long as the peer lives: it may still say something.
+    /// Kept open as long as the peer lives, because the peer may still write.
     from: BufReader<ChildStdout>,
 }
 
@@ -135,7 +135,7 @@ impl Peer {
         kill_process(pid, signal).unwrap();
     }
 
-    /// Stops it, and waits until it has.
+    /// Stops the peer and waits until it has stopped.
     fn stop(&self) {
         self.signal(Signal::STOP);
         let pid = Some(Pid::from_child(&self.process));
@@ -156,17 +156,17 @@ impl Drop for Peer {
     }
 }
 
-/// The environment variable that makes a process a peer.
+/// Returns the name of the environment variable that makes a process a peer.
 pub(crate) fn role() -> &'static str {
     ROLE
 }
 
-/// Whether this process was started as a peer.
+/// Returns true if this process was started as a peer.
 pub(crate) fn is_peer() -> bool {
     std::env::var_os(ROLE).is_some()
 }
 
-/// What a process runs that was started as a peer.
+/// The body of a process that was started as a peer.
 pub(crate) fn run_peer() -> ExitCode {
     let role = std::env::var(ROLE).expect("it is a peer");
     if let Some(role) = role.strip_prefix(one_sided_processes::ROLES) {
@@ -206,14 +206,15 @@ pub(crate) fn run_peer() -> ExitCode {
         while side.qp.send_slots_free() > 0
             && let Some(done) = answers.pop_front()
         {
-            // As long as what came: through the arena if that was.
+            // As long as the received message, so it takes the arena if that one did.
             side.send_signaled(done.len, done.first);
         }
         std::thread::yield_now();
     }
 }
 
-/// Sleeps whenever it has nothing, and answers each message with how often it has been woken so far.
+/// Sleeps whenever there is nothing to do, and answers each message with the number of times that
+/// it has been woken.
 fn answer_asleep(side: &mut Side) -> ! {
     let thread = rustix::thread::gettid().as_raw_nonzero();
     let mut out = std::io::stdout();
@@ -228,7 +229,7 @@ fn answer_asleep(side: &mut Side) -> ! {
         }
         for _ in done {
             side.post_recv(1);
-            // Not signaled, so that no completion of it wakes anybody: there are slots enough.
+            // Not signaled, so that no send completion wakes a thread; there are enough slots.
             side.send(woken, 1);
         }
     }
@@ -242,7 +243,7 @@ fn plan() -> Plan {
     }
 }
 
-/// One message there and back.
+/// Sends one message and waits for its echo.
 fn round_trip(side: &mut Side, len: usize, fill: u8) {
     side.post_recv(1);
     side.send_signaled(len, fill);
@@ -261,7 +262,7 @@ fn messages_go_to_another_process_and_back(_: &Device) {
 
 fn a_killed_peer_is_noticed_within_the_retry_budget_and_not_before(_: &Device) {
     let mut side = Side::new(plan());
-    // 4.096 µs × 2^13 × 3: 100 ms.
+    // 4.096 µs × 2^13 × 3 = 100 ms.
     let attributes = RtsAttributes {
         timeout: AckTimeout::new(13).unwrap(),
         retry_cnt: RetryCount::new(2).unwrap(),
@@ -274,8 +275,8 @@ fn a_killed_peer_is_noticed_within_the_retry_budget_and_not_before(_: &Device) {
     let killed = Instant::now();
     peer.kill();
     let done = side.wait(2);
-    // On a network the first of the three has begun before: with the last answer. There, a kernel may
-    // count in steps of 4 ms.
+    // On a network, the first of the three timeouts started earlier, with the last response. There,
+    // a kernel may count in steps of 4 ms.
     let budget = match verbs_side::device() {
         "soft" => Duration::from_millis(100),
         _ => Duration::from_millis(2 * 32),
@@ -307,7 +308,7 @@ fn death_can_be_noticed_at_once_for_tests_above(device: &Device) {
         detect_death_at_once: true,
     };
     let mut side = Side::new(Plan { options, ..plan() });
-    // A budget far beyond the test's patience.
+    // A retry time far beyond the test's time limit.
     let attributes = RtsAttributes {
         timeout: AckTimeout::new(25).unwrap(),
         retry_cnt: RetryCount::new(7).unwrap(),
@@ -342,7 +343,7 @@ fn without_a_timeout_a_dead_peer_is_waited_for_for_ever(_: &Device) {
 
 fn a_stopped_peer_is_waited_for_and_nothing_is_lost(_: &Device) {
     let mut side = Side::new(plan());
-    // The budget is 12.6 ms, and the peer is stopped for 300.
+    // The retry time is 12.6 ms, and the peer is stopped for 300 ms.
     let peer = Peer::start("echo", &mut side, rts());
     round_trip(&mut side, 10, 1);
     peer.stop();
@@ -366,7 +367,7 @@ fn peers_killed_in_mid_transfer_leave_the_others_and_the_process_alone(_: &Devic
         let mut peer = Peer::start("echo", &mut side, rts());
         side.post_recv(60);
         let start = Instant::now();
-        // Traffic in both directions, in the ring and through the arenas, until it breaks.
+        // Traffic in both directions, through the ring and the arenas, until the connection breaks.
         let mut fill = 0_u8;
         let mut is_killed = false;
         let broke = loop {
@@ -401,10 +402,10 @@ fn peers_killed_in_mid_transfer_leave_the_others_and_the_process_alone(_: &Devic
     }
 }
 
-/// Not by a tick of an engine, which finds everything some time: the sender wakes it, and knows that it
-/// did.
+/// The peer is not woken by a periodic tick of an engine, which would find every message
+/// eventually: the sender wakes it, and counts the wakeup.
 fn a_process_that_sleeps_is_woken_by_each_message_and_by_nothing_else(_: &Device) {
-    // Fewer than there are slots, since no send completes.
+    // Fewer than the number of slots, because no send completes.
     const MESSAGES: usize = 50;
     let mut side = Side::new(plan());
     let mut peer = Peer::start("sleeper", &mut side, rts());
@@ -412,7 +413,7 @@ fn a_process_that_sleeps_is_woken_by_each_message_and_by_nothing_else(_: &Device
     let stat = format!("/proc/{}/task/{thread}/stat", peer.process.id());
     let sleeps = || {
         let line = std::fs::read_to_string(&stat).unwrap();
-        // The state comes after the name, which is in parentheses.
+        // The state follows the name, which is in parentheses.
         line.rsplit_once(") ").unwrap().1.starts_with('S')
     };
     let woken = |side: &Side| side.context.counters().ok().map(|it| it.sleepers_woken);
@@ -425,7 +426,7 @@ fn a_process_that_sleeps_is_woken_by_each_message_and_by_nothing_else(_: &Device
         side.post_recv(1);
         let before = woken(&side);
         side.send(10, 1);
-        // The first may have to wait for the peer's ring, and is not counted here.
+        // The first message may have to wait for the peer's ring, and is not counted here.
         if number > 1 {
             assert_eq!(woken(&side), before.map(|before| before + 1));
         }
@@ -433,7 +434,7 @@ fn a_process_that_sleeps_is_woken_by_each_message_and_by_nothing_else(_: &Device
     }
 }
 
-/// Nor do peers keep any of theirs: here, the process is its own peer.
+/// The peers keep no files open either: in this case, the process is its own peer.
 fn contexts_that_come_and_go_leave_no_files_open(_: &Device) {
     let status = Command::new(std::env::current_exe().unwrap())
         .env(ROLE, "alone")
@@ -441,7 +442,7 @@ fn contexts_that_come_and_go_leave_no_files_open(_: &Device) {
     assert!(status.unwrap().success());
 }
 
-/// In a process of its own, so that nobody else opens files.
+/// Runs in a process of its own, in which no other test opens files.
 fn contexts_come_and_go() {
     let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
     let come_and_go = || {
@@ -450,14 +451,14 @@ fn contexts_come_and_go() {
         left.send_signaled(10, 1);
         assert_eq!(left.wait_one(), sent());
     };
-    // What the device opens once.
+    // Opens the files that the device opens only once.
     come_and_go();
     let before = open();
     for _ in 0..20 {
         come_and_go();
     }
     let start = Instant::now();
-    // The engine may still be looking at the last.
+    // The engine may still be using the last context.
     while open() > before {
         assert!(
             start.elapsed() < HANG,
@@ -479,7 +480,8 @@ fn in_the_child_of_a_fork_every_verb_is_an_error(_: &Device) {
         left.slots.split_off(left.slots.len() - 1),
     );
     let mut list = vec![message];
-    // In the child, nothing that allocates, prints or panics: another thread may have held a lock.
+    // In the child, do nothing that allocates, prints or panics: another thread may have held a
+    // lock at the fork.
     match fork() {
         0 => {
             let refused = [

@@ -1,5 +1,5 @@
-//! Protection: what keys, ranges, rights and domains a peer's operation is checked against, and that what is
-//! refused changes nothing.
+//! Protection: the keys, ranges, rights and domains that a peer's operation is checked against, and
+//! that a rejected operation changes nothing.
 
 use rpc_transport_verbs::verbs::{
     Access, CompletionStatus as C, Elements, QpState, RemoteKey, RemoteMemory, WorkRequest,
@@ -123,7 +123,7 @@ pub(crate) const CASES: Section = Section {
     ],
 };
 
-/// What is done with a peer's eight bytes.
+/// An operation on a peer's eight bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Op {
     Write,
@@ -150,10 +150,10 @@ impl Op {
     }
 }
 
-/// Eight bytes of 2.
+/// Eight bytes equal to 2.
 const ALL_2: u64 = 0x0202_0202_0202_0202;
 
-/// Places that cannot be named: a wrong key, and addresses outside of the region.
+/// Returns invalid locations: a wrong key, and addresses outside the region.
 pub(crate) fn nowhere(end: &End) -> [RemoteMemory; 3] {
     let memory = end.remote(0);
     let wrong_key = RemoteMemory {
@@ -167,7 +167,8 @@ pub(crate) fn nowhere(end: &End) -> [RemoteMemory; 3] {
     ]
 }
 
-/// The operation on a place that is out of reach ends so, changes nothing, and both queue pairs fail.
+/// Checks that the operation on an invalid location ends with this status, changes nothing, and
+/// fails both queue pairs.
 fn refused(op: Op, status: C, (mut left, right): (End, End), place: RemoteMemory) {
     left.fill(0..8, 1);
     right.fill(0..LEN, 2);
@@ -216,7 +217,7 @@ fn unsignaled_requests_that_are_refused_complete(_: &Device) {
     }
 }
 
-/// A region in the middle of the right end's memory, as its own registration would be: a page of its own.
+/// Checks that an operation just before or just after a one-page region is rejected.
 fn exceeding(op: Op, begins_before: bool) {
     let ends = pair(rc());
     let region = ends.1.expose(4096, everything(), 2);
@@ -261,7 +262,7 @@ fn a_write_that_ends_after_the_region_is_refused_whole(_: &Device) {
     assert!(right.is_all(0..LEN, 2));
 }
 
-/// Its first packets would be inside.
+/// The first packets of the write would be inside the region.
 fn a_long_write_that_ends_after_the_region_changes_no_byte(_: &Device) {
     let (mut left, right) = pair(rc());
     right.fill(0..LEN, 2);
@@ -299,7 +300,7 @@ fn an_address_that_wraps_round_is_refused(_: &Device) {
     }
 }
 
-/// The operation on a region with these rights.
+/// Runs the operation on a region with these rights.
 fn region_with(op: Op, access: Access, status: C) {
     let ends = pair(rc());
     let region = ends.1.expose(4096, access, 2);
@@ -349,7 +350,7 @@ fn messages_do_without_remote_write(_: &Device) {
     assert_eq!(region.to_vec(0..64).unwrap(), [7; 64]);
 }
 
-/// The operation, where the peer's queue pair does not permit it.
+/// Checks the operation when the peer's queue pair does not permit it.
 fn queue_pair_with(op: Op, access: Access) {
     let options = Options { access, ..rc() };
     let ends = pair_of(rc(), options);

@@ -1,4 +1,5 @@
-//! Protection of this end's own memory: the keys, ranges, rights and domains of the elements of a request.
+//! Protection of this end's own memory: the keys, ranges, rights and domains of a request's
+//! elements.
 
 use std::ptr::NonNull;
 
@@ -94,7 +95,7 @@ pub(crate) const CASES: Section = Section {
     ],
 };
 
-/// Eight bytes that no key of this end names.
+/// Returns an element of eight bytes with a key that does not exist on this end.
 fn wrong_key(end: &End) -> Element {
     let wrong = LocalKey(end.memory.local_key().0 ^ 0x00ff_ff00);
     raw(end, 0, 8, wrong)
@@ -103,9 +104,9 @@ fn wrong_key(end: &End) -> Element {
 fn raw(end: &End, offset: usize, len: u32, key: LocalKey) -> Element {
     let addr = end.memory.address() as usize + offset;
     let addr = NonNull::new(std::ptr::with_exposed_provenance_mut(addr)).expect("an address");
-    // SAFETY: what is outside of the region that the key names, or has the key of none, the device refuses
-    // to touch; the rest is memory of `end`, which is exposed, lives as long as its queue pair, and is
-    // reached through atomics alone.
+    // SAFETY: the device rejects memory outside the key's region, and any memory if the key is
+    // invalid. All other memory belongs to `end`: it is exposed, lives as long as the end's queue
+    // pair, and is accessed only through atomics.
     unsafe { Element::from_raw(addr, len, key) }
 }
 
@@ -117,13 +118,13 @@ fn fails_here(op: Op, element: impl FnOnce(&End) -> Element, status: C) {
     left.expect(op.request(element, right.remote(0)), status);
     left.wait_for_state(QpState::Error);
     assert!(left.is_all(0..8, 1), "{op:?}");
-    // An atomic is carried out before its result finds no place.
+    // An atomic is executed at the peer before storing its result fails here.
     if matches!(op, Op::Write) {
         assert!(right.is_all(0..LEN, 2));
     }
 }
 
-/// What an element that a request reads fails with.
+/// Returns the status of a request that reads from an invalid element.
 fn unreadable(device: &Device) -> C {
     device.deviates(&rxe::SEND_STATUS, C::LocalProtection, C::LocalQpOperation)
 }
@@ -172,7 +173,7 @@ fn an_element_that_ends_after_its_region_fails_here(_: &Device) {
     fails_here(Op::Read, too_long, C::LocalProtection);
 }
 
-/// Of a region that the device may read and no more.
+/// Returns an element of a region that the device may only read.
 fn read_only(end: &End) -> Element {
     end.expose(4096, Access::NONE, 1).element(0..8).unwrap()
 }

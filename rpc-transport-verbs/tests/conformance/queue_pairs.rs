@@ -1,4 +1,4 @@
-//! Queue pairs: what they are made with, and what they tell of themselves in each state.
+//! Queue pairs: the parameters of their creation, and their attributes in each state.
 
 use rpc_transport_verbs::verbs::{
     CompletionStatus as C, Context, QpAttributes, QpState, QpType, QueuePairConfig, VerbsError,
@@ -207,7 +207,7 @@ fn the_queue_pair_that_fails_says_so_when_it_is_asked(_: &Device) {
     let (mut left, right) = pair(rc());
     let [wrong, ..] = super::protection::nowhere(&right);
     left.post(WorkRequest::write(left.at(0..8), wrong));
-    // Nobody polls.
+    // No completion is polled before this.
     left.wait_for_state(QpState::Error);
     assert_eq!(left.qp.query().unwrap(), end::to(QpState::Error));
     assert_eq!(left.one().status, C::RemoteAccess);

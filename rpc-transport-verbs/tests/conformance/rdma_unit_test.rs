@@ -1,13 +1,13 @@
-//! The cases of google/rdma-unit-test's folder `unit` (Apache License 2.0), each of which is either named as the
-//! source of a case here, or listed as left out, with the reason. Its folders `traffic` and `random_walk` are
-//! answered by the topics of the same kind here, not case by case.
+//! The cases of google/rdma-unit-test's folder `unit` (Apache License 2.0). Each of them is either
+//! named as the source of a case here, or listed as left out with a reason. The folders `traffic`
+//! and `random_walk` are covered by the topics of the same kind here, not case by case.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use super::SECTIONS;
 
-/// By file. A name that a file has more than once comes with its fixture.
+/// The names by file. A name that occurs more than once in a file is prefixed with its fixture.
 const NAMES: &[(&str, &str)] = &[
     (
         "access_test",
@@ -140,7 +140,8 @@ const NAMES: &[(&str, &str)] = &[
     ),
 ];
 
-/// What has no counterpart here, and why: names as in [`NAMES`], or a whole file as `cq_ex_test: *`.
+/// The cases without a counterpart here, with the reason: names as in [`NAMES`], or a whole file as
+/// `cq_ex_test: *`.
 const LEFT_OUT: &[(&str, &str)] = &[
     (
         "cq_ex_test: *",
@@ -211,7 +212,7 @@ const LEFT_OUT: &[(&str, &str)] = &[
     ),
 ];
 
-/// Each name in [`LEFT_OUT`].
+/// Returns each name in [`LEFT_OUT`].
 fn left_out() -> Vec<String> {
     let mut out = Vec::new();
     for (entry, _) in LEFT_OUT {
@@ -245,7 +246,7 @@ fn translated() -> BTreeSet<String> {
         .collect()
 }
 
-/// What is wrong with the two lists.
+/// Returns the inconsistencies between the two lists.
 pub(crate) fn problems() -> Vec<String> {
     let (known, translated): (BTreeSet<_>, _) = (names().collect(), translated());
     let left_out: BTreeSet<_> = left_out().into_iter().collect();
@@ -266,7 +267,7 @@ pub(crate) fn problems() -> Vec<String> {
     unknown.chain(silent).chain(both).chain(twice).collect()
 }
 
-/// The part of the report about it.
+/// Returns the section of the report about google/rdma-unit-test.
 pub(crate) fn section() -> String {
     let (all, translated) = (names().count(), translated().len());
     let mut out = format!(

@@ -1,4 +1,4 @@
-//! Messages between two queue pairs of one process: what arrives, and in which order.
+//! Messages between two queue pairs of one process: which messages arrive, and in which order.
 
 use rpc_transport_verbs::verbs::{PostErrorReason, WorkKind};
 
@@ -27,7 +27,7 @@ pub(crate) const CASES: Section = Section {
 
 fn messages_of_every_length_arrive_whole(_: &Device) {
     let (mut left, mut right) = connected(Plan::default());
-    // Around what travels in the ring (240), cache lines and the slot.
+    // Lengths around the maximum in the ring (240), cache lines and the slot length.
     for len in [
         0,
         1,
@@ -104,7 +104,7 @@ fn a_receive_queue_takes_what_it_has_room_for(device: &Device) {
     let capacity = left.receive_capacity();
     let slots = left.slots.len();
     let error = left.try_post_recv(2 * capacity + 1).unwrap_err();
-    // Soft-RoCE has room for one less than a power of two, and does not say so.
+    // Soft-RoCE's capacity is one less than a power of two, but it reports more.
     let room = device.deviates(
         &rxe::RECEIVE_DEPTH,
         capacity,

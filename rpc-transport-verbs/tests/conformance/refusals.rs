@@ -1,4 +1,5 @@
-//! What follows from a request that the peer refuses: at both ends, and for what was posted after it.
+//! The consequences of a request that the peer rejects: at both ends, and for the requests posted
+//! after it.
 
 use rpc_transport_verbs::verbs::{Access, AsyncEvent, CompletionStatus as C, QpState, WorkRequest};
 
@@ -62,7 +63,7 @@ fn a_write_with_immediate_and_a_wrong_key_is_refused_at_both_ends(device: &Devic
     let status = right.one().status;
     let flushed = C::WorkRequestFlushed;
     let expected = device.deviates(&rxe::WRITE_IMM_STATUS, flushed, C::RemoteAccess);
-    // A device that counts the receive as taken when it looks at the key says so.
+    // A device that counts the receive as consumed when it checks the key reports this status.
     let is_taken = [C::LocalAccess, C::LocalProtection].contains(&status);
     assert!(
         status == expected || (is_taken && device.kind == Kind::Other),

@@ -1,4 +1,4 @@
-//! `CONFORMANCE.md`, out of what the runs on two devices left.
+//! Generates `CONFORMANCE.md` from the results of the runs on two devices.
 //!
 //! ```text
 //! conformance --render <results on soft> <results on rxe>
@@ -50,7 +50,7 @@ pub(crate) fn render(arguments: &[String]) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// From the name of a case to what came of it.
+/// Outcomes by the name of the case.
 type Cells = HashMap<String, String>;
 
 fn results(lines: &str) -> Cells {
@@ -61,7 +61,7 @@ fn results(lines: &str) -> Cells {
         .collect()
 }
 
-/// The column of rxe in a report that there is.
+/// Returns the rxe column of an existing report.
 fn column(report: &str) -> Cells {
     report
         .lines()

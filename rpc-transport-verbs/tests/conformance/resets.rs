@@ -1,4 +1,5 @@
-//! Queue pairs that are brought to RESET and up again: what is forgotten, and what must not come back.
+//! Queue pairs that are moved to RESET and connected again: what is discarded, and what must not
+//! reappear.
 
 use rpc_transport_verbs::verbs::{
     CompletionStatus as C, QpState, QueuePair, RnrRetry, WorkRequest,
@@ -48,7 +49,7 @@ pub(crate) const CASES: Section = Section {
     ],
 };
 
-/// To RESET, with what was in flight given back.
+/// Moves the queue pair to RESET and reclaims the requests in flight.
 fn reset(qp: &mut QueuePair) {
     qp.reclaim(&mut drop).unwrap();
 }
@@ -62,7 +63,7 @@ fn up_again(left: &mut End, right: &mut End) {
 fn what_was_posted_is_discarded_without_a_completion(_: &Device) {
     let (mut left, mut right) = pair(rc());
     left.recv(0..64);
-    // The peer has no receive for it.
+    // The peer has no receive for this message.
     left.post(WorkRequest::send(left.at(0..8)).signaled());
     left.post(WorkRequest::write(left.at(0..8), right.remote(0)).signaled());
     reset(&mut left.qp);
@@ -77,7 +78,7 @@ fn completions_from_before_a_reset_can_still_be_polled(_: &Device) {
     right.recv(0..64);
     left.post(WorkRequest::send(left.at(0..8)).signaled());
     right.expect_recv(C::Success);
-    // It has come by now.
+    // Wait until the completion has arrived.
     std::thread::sleep(std::time::Duration::from_millis(20));
     left.qp.modify(&super::end::to(QpState::Reset)).unwrap();
     let mut completions = Vec::new();
@@ -156,7 +157,7 @@ fn a_reset_frees_the_receives(_: &Device) {
         }
         up_again(&mut left, &mut right);
     }
-    // None of them is left.
+    // None of the receives is left.
     left.expect(WorkRequest::send(left.at(0..8)), C::RnrRetryExceeded);
 }
 

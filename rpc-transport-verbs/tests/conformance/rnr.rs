@@ -1,4 +1,4 @@
-//! A receiver that has posted no receive: refusals, retries, and their timer.
+//! A receiver without posted receives: RNR NAKs, retries, and their timer.
 
 use std::time::Instant;
 
@@ -44,7 +44,7 @@ fn slow_to_be_ready(rnr_retry: RnrRetry, timer: RnrTimer) -> (Side, Side) {
         ..rtr(to_left)
     };
     right.qp.to_rtr(attributes).unwrap();
-    // Long enough that no acknowledgement is missed while the receiver is waited for.
+    // Long enough that the acknowledgement timeout does not expire while the receiver is not ready.
     let attributes = RtsAttributes {
         rnr_retry,
         timeout: AckTimeout::new(16).unwrap(),
@@ -121,7 +121,7 @@ fn rnr_is_retried_for_ever_and_what_waited_arrives_in_order(_: &Device) {
 }
 
 fn progress_gives_the_rnr_retries_back(_: &Device) {
-    // Code 24 is 41 ms: time to post before the one retry.
+    // Code 24 is 41 ms: enough time to post a receive before the one retry.
     let (mut left, mut right) =
         slow_to_be_ready(RnrRetry::new(1).unwrap(), RnrTimer::new(24).unwrap());
     for fill in 1..=5 {

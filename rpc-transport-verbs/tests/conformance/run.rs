@@ -1,4 +1,4 @@
-//! Runs the cases, one after another, each on a thread of its own that is watched.
+//! Runs the cases one after another, each on its own thread with a time limit.
 
 use std::any::Any;
 use std::collections::BTreeSet;
@@ -16,14 +16,15 @@ use super::deviations;
 use super::device::{Device, Kind, NotSupported};
 use super::{rdma_unit_test, verbs_side};
 
-/// After which a case is taken to hang. Whatever a case waits for by itself, it waits for 20 s at most, and few
-/// wait for several things that long.
+/// Time after which a case counts as hanging. A case waits at most 20 s for any one event, and few
+/// cases wait for several events that long.
 const LIMIT: Duration = Duration::from_secs(180);
 
-/// What the first panic of the running case said, on whatever thread.
+/// The message of the first panic in the running case, on any thread.
 static SAID: Mutex<Option<String>> = Mutex::new(None);
 
-/// Runs the cases that the filters name, or all, and writes what came of each to the file `results`.
+/// Runs the cases that the filters name, or all cases, and writes their outcomes to the file
+/// `results`.
 pub(crate) fn run(filters: &[String], results: Option<&str>) -> ExitCode {
     let problems = rdma_unit_test::problems();
     for problem in &problems {
@@ -98,7 +99,7 @@ pub(crate) fn run(filters: &[String], results: Option<&str>) -> ExitCode {
     if failed > 0 {
         return ExitCode::FAILURE;
     }
-    // As test programs end, for scripts that count.
+    // The line with which test programs end, for scripts that count.
     println!(
         "test result: ok. {} passed; 0 failed; {not_supported} ignored;",
         passed + deviations
@@ -106,7 +107,7 @@ pub(crate) fn run(filters: &[String], results: Option<&str>) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// What a panic said.
+/// Returns the message of a panic.
 fn words(payload: &(dyn Any + Send)) -> &str {
     payload
         .downcast_ref::<&str>()
@@ -115,7 +116,7 @@ fn words(payload: &(dyn Any + Send)) -> &str {
         .unwrap_or("something that is no string")
 }
 
-/// Spaces, hyphens and underscores are alike.
+/// Returns true if a filter matches. Spaces, hyphens and underscores are equivalent.
 fn is_chosen(topic: &str, name: &str, filters: &[String]) -> bool {
     let full = format!("{} {name}", topic.replace(' ', "-"));
     filters.is_empty()
@@ -151,7 +152,7 @@ fn run_one(case: &'static Case) -> Outcome {
     judge(device, ended.err(), said)
 }
 
-/// What is to be made of how a case ended.
+/// Determines the outcome from how a case ended.
 fn judge(device: Device, payload: Option<Box<dyn Any + Send>>, said: Option<String>) -> Outcome {
     let kind = device.kind;
     if let Some(payload) = &payload
@@ -162,12 +163,13 @@ fn judge(device: Device, payload: Option<Box<dyn Any + Send>>, said: Option<Stri
             _ => Outcome::NotSupported((*key).to_owned()),
         };
     }
-    // A thread of the device that panics is a failure, whatever the case says.
+    // A panic on a thread of the device is a failure, even if the case itself succeeded.
     let failure = match (payload, said) {
         (None, None) => None,
         (None, Some(said)) => Some(said),
         (Some(last), said) => {
-            // What failed first says why; what the case ended with, where that is not the same, says more.
+            // The first failure is the cause. If the case's own panic has another message, append
+            // it.
             let (first, last) = (said.unwrap_or_default(), words(&*last).to_owned());
             Some(match first.ends_with(&last) {
                 true => first,

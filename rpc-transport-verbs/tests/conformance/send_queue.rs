@@ -1,4 +1,4 @@
-//! The send queue: which slots are free when, what completes, what is inline, and lists.
+//! The send queue: when slots become free, which requests complete, inline data, and lists.
 
 use rpc_transport_verbs::verbs::PostErrorReason;
 
@@ -93,8 +93,8 @@ fn an_inline_send_gives_its_slot_back_at_once_and_sends_what_was_in_it(_: &Devic
 }
 
 fn an_inline_send_that_has_to_wait_keeps_its_own_bytes(_: &Device) {
-    // The peer is ready but has posted nothing, and the ring fills up: what follows waits in the
-    // send queue, and its slots are overwritten meanwhile.
+    // The peer is ready but has posted no receives, so the ring fills up. Further requests wait in
+    // the send queue, and their slots are overwritten in the meantime.
     let plan = Plan {
         max_send_wr: 256,
         cq_depth: 600,
@@ -209,7 +209,7 @@ fn a_slot_of_the_send_queue_is_free_when_its_completion_has_been_polled_not_befo
     right.post_recv(3);
     left.send_signaled(10, 1);
     left.send_signaled(10, 2);
-    // Both have been carried out, but nothing has been polled.
+    // Both requests have completed, but their completions have not been polled.
     right.wait(2);
     assert_eq!(left.qp.send_slots_free(), 0);
     let request = left.message(10, 3);

@@ -1,4 +1,4 @@
-//! A peer that does not answer: the acknowledgement timer and its retries.
+//! A peer that does not respond: the acknowledgement timer and its retries.
 
 use std::time::{Duration, Instant};
 

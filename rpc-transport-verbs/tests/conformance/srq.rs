@@ -1,5 +1,5 @@
-//! A shared receive queue: who gets what, the limit and its event, and the device's progress while
-//! nobody polls.
+//! A shared receive queue: which queue pair gets which receive, the limit and its event, and the
+//! device's progress while no queue is polled.
 
 use std::time::Instant;
 
@@ -180,7 +180,8 @@ fn while_nobody_polls_the_device_takes_messages_and_says_when_few_receives_are_l
     for fill in 1..=6 {
         left.send(10, fill);
     }
-    // Not one poll here: the event comes all the same, and another thread posts more.
+    // No queue is polled here: the event is raised nevertheless, and another thread posts more
+    // receives.
     assert_eq!(right.event(), limit_event(&right));
     let srq = right.srq.clone().unwrap();
     let mut reserve = right.slots.split_off(right.slots.len() - 6);
@@ -212,7 +213,7 @@ fn two_threads_post_while_the_poller_claims(_: &Device) {
     let srq = right.srq.clone().unwrap();
     const MESSAGES: usize = 5_000;
     let (give, slots) = std::sync::mpsc::channel();
-    // Fewer than the queue takes: there is always room for one in hand.
+    // Fewer than the queue's capacity, so there is always room for the slot in hand.
     for slot in right.slots.drain(..60) {
         give.send(slot).unwrap();
     }
@@ -244,7 +245,8 @@ fn two_threads_post_while_the_poller_claims(_: &Device) {
                     std::thread::yield_now();
                 }
             }
-            // A queue pair that is destroyed repeats nothing: stay until all has been taken.
+            // A destroyed queue pair does not retransmit: keep it until everything has been
+            // received.
             while left.qp.send_slots_free() < 64 {
                 left.poll();
                 std::thread::yield_now();

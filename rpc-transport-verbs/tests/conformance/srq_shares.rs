@@ -1,4 +1,5 @@
-//! Shared receive queues and those who share them: elements, many queue pairs, other depths, other domains.
+//! Shared receive queues with several users: elements, many queue pairs, other depths, other
+//! domains.
 
 use rpc_transport_verbs::verbs::{
     CompletionStatus as C, ExposedMemory, PostErrorReason, QpState, QueuePairConfig,
@@ -129,7 +130,7 @@ fn a_shared_queue_that_is_empty_is_not_ready(_: &Device) {
     assert_eq!(right.state(), QpState::Rts);
 }
 
-/// Ends that are each connected to a queue pair of one end with a shared queue.
+/// Creates ends that are each connected to a queue pair of one hub with a shared receive queue.
 fn multiplexed(count: usize) -> (Vec<End>, End) {
     let mut hub = End::new(shared());
     let ends = (0..count)
@@ -233,8 +234,8 @@ fn a_shared_queue_does_not_shrink_below_what_is_posted(_: &Device) {
     }
 }
 
-/// An end with a shared receive queue of a domain of its own, and memory of that domain. Devices may refuse
-/// that.
+/// Creates an end whose shared receive queue belongs to another domain, and memory of that domain.
+/// Returns `None` if the device rejects this.
 fn with_queue_of_another_domain() -> Option<(End, End, ExposedMemory)> {
     let (mut left, mut right) = (End::new(rc()), End::new(rc()));
     let domain = right.context.alloc_pd().unwrap();

@@ -1,5 +1,5 @@
-//! What each state of a queue pair permits: what may be posted, what is flushed by ERR, forgotten by RESET, and
-//! held back in SQD.
+//! The rules of each queue pair state: what may be posted, what ERR flushes, what RESET discards,
+//! and what SQD holds back.
 
 use rpc_transport_verbs::verbs::{
     AsyncEvent, CompletionStatus, ModifyError, PostErrorReason, QpAttributes, QpState as S,
@@ -94,7 +94,7 @@ fn what_is_posted_after_a_failure_is_flushed_at_the_latest_by_going_to_error(dev
     assert_flushed(&mut left, 0, 2);
 }
 
-/// Everything is flushed, and nothing is said of the order of sends and receives.
+/// Checks that everything is flushed. The order between sends and receives is not specified.
 fn assert_flushed(side: &mut Side, sends: usize, receives: usize) {
     let done = side.wait(sends + receives);
     for (kind, count) in [(WorkKind::Send, sends), (WorkKind::Receive, receives)] {
@@ -111,7 +111,7 @@ fn going_to_error_flushes_sends_and_receives_in_order(_: &Device) {
     left.send_signaled(10, 1);
     right.wait(1);
     assert_eq!(left.wait_one(), sent(), "acknowledged, so not flushed");
-    // Nothing is posted for these: they stay unacknowledged.
+    // The peer has no receives for these: they stay unacknowledged.
     for fill in 2..5 {
         left.send(10, fill);
     }
@@ -125,7 +125,7 @@ fn going_to_error_flushes_sends_and_receives_in_order(_: &Device) {
 fn reset_forgets_everything_without_a_completion_and_the_way_up_is_free(_: &Device) {
     let (mut left, mut right) = connected(Plan::default());
     let slots = left.slots.len();
-    // Many times: the second way up can begin before the news of the first has come.
+    // Many rounds: the second connection setup can start before the peer knows of the first.
     for round in 1..50 {
         left.post_recv(3);
         left.send(10, 1);
@@ -174,7 +174,7 @@ fn a_drained_send_queue_receives_but_starts_nothing_until_it_is_back_in_rts(devi
     right.assert_quiet();
     left.go(S::Rts);
     if device.deviates(&rxe::SQD_RESUMES_LATE, false, true) {
-        // Nobody tells its send queue to go on, but for the next that is posted.
+        // Soft-RoCE does not resume the send queue until the next request is posted.
         right.assert_quiet();
         right.post_recv(1);
         left.send(10, 3);
@@ -189,13 +189,13 @@ fn a_drained_send_queue_receives_but_starts_nothing_until_it_is_back_in_rts(devi
 fn a_send_queue_that_is_still_draining_cannot_go_back_to_rts(device: &Device) {
     let (mut left, mut right) = connected(Plan::default());
     left.send(10, 1);
-    // It has begun when the peer has said that it is not ready for it.
+    // The request has started once the peer has sent an RNR NAK for it.
     while right.rnr_naks_sent() == 0 {
         right.poll();
     }
     left.go(S::Sqd);
     if device.deviates(&rxe::RNR_IS_NOT_BEGUN, false, true) {
-        // What the peer was not ready for counts as not begun, and is begun again with the next send.
+        // A request that got an RNR NAK counts as not started, and starts again with the next send.
         let qp_num = left.qp.qp_num();
         assert_eq!(left.event(), AsyncEvent::SqDrained { qp_num });
         right.post_recv(2);

@@ -1,5 +1,5 @@
-//! The states of a queue pair: every transition with what it needs, each attribute missing and each
-//! one superfluous.
+//! The states of a queue pair: every transition with its required attributes, with each of them
+//! missing, and with each superfluous one.
 
 use std::net::Ipv6Addr;
 
@@ -49,8 +49,8 @@ pub(crate) const CASES: Section = Section {
     ],
 };
 
-/// A transition of RC: required and optional attributes, as the specification lists them.
-/// Written out here a second time, so that the table in the layer is checked against something.
+/// Returns the required and optional attributes of an RC transition according to the specification.
+/// The table is written out a second time here, to check the layer's table against it.
 pub(super) fn specified(from: S, to: S) -> Option<(&'static [A], &'static [A])> {
     Some(match (from, to) {
         (_, S::Reset) => (&[], &[]),
@@ -117,10 +117,10 @@ pub(super) fn specified(from: S, to: S) -> Option<(&'static [A], &'static [A])> 
     })
 }
 
-/// States that a reliable connection can be brought to.
+/// States to which a reliable connection can be moved.
 pub(super) const REACHABLE: [S; 6] = [S::Reset, S::Init, S::Rtr, S::Rts, S::Sqd, S::Error];
 
-/// A side in this state, connected to itself where it is connected.
+/// Creates a side in this state, connected to itself where the state requires a connection.
 pub(super) fn side_in(state: S) -> Side {
     let mut side = Side::new(Plan::default());
     if state == S::Reset {
@@ -146,7 +146,8 @@ pub(super) fn side_in(state: S) -> Side {
     side
 }
 
-/// Until it can be left to any state: Soft-RoCE lets it go to ERR alone before, not even to RESET.
+/// Waits until the queue pair can leave SQD for any state. Before that, Soft-RoCE permits only ERR,
+/// and not even RESET.
 pub(super) fn wait_until_drained(side: &mut Side) {
     let start = std::time::Instant::now();
     let stay = QpAttributes {
@@ -250,7 +251,8 @@ fn transitions_with_what_they_require_alone_and_with_all_options_are_made(_: &De
             let Some((required, optional)) = specified(from, to) else {
                 continue;
             };
-            // The one path that there is has no alternate: named in the table, refused by value.
+            // There is only one path, so there is no alternate: the table lists the attribute, but
+            // its value is rejected.
             let optional = optional
                 .iter()
                 .filter(|attribute| **attribute != A::AlternatePath);
@@ -385,7 +387,7 @@ fn the_state_that_the_caller_believes_in_is_the_one_that_counts(_: &Device) {
     let mut side = side_in(S::Rts);
     let mut attributes = attributes_of(&side, S::Rts, S::Rts, [A::CurrentState]);
     attributes.current_state = Some(S::Init);
-    // From INIT there is no way to RTS.
+    // INIT has no transition to RTS.
     let error = side.qp.modify(&attributes).unwrap_err();
     assert!(
         matches!(
@@ -419,7 +421,7 @@ fn a_process_that_is_not_there_is_named_and_the_state_stays(_: &Device) {
         .to_rtr(verbs_side::rtr(remote(elsewhere)))
         .unwrap_err();
     if Ipv6Addr::from(own.0).to_ipv4_mapped().is_some() {
-        // From an address of IPv4 to one of IPv6.
+        // From an IPv4 address to an IPv6 address.
         assert!(
             matches!(error, ModifyError::Value { attribute, .. } if attribute == A::Address),
             "{error}"
@@ -444,7 +446,7 @@ fn a_process_that_is_not_there_is_named_and_the_state_stays(_: &Device) {
     }
 }
 
-/// Whether somebody knows who is there: of the network devices, all but those without ARP.
+/// Returns true if the device resolves neighbors: all network devices do, except those without ARP.
 fn asks_neighbours() -> bool {
     const IFF_NOARP: u32 = 0x80;
     let Some(netdev) = &verbs_side::address().netdev else {

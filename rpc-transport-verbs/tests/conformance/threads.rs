@@ -1,4 +1,4 @@
-//! Many threads, one device.
+//! Many threads on one device.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -71,14 +71,15 @@ pub(crate) const CASES: Section = Section {
 
 const THREADS: usize = 4;
 
-/// What threads share: all of an end but its queue pair, which is one thread's at a time.
+/// The parts of an end that threads share: everything except the queue pair, which one thread uses
+/// at a time.
 struct Common {
     context: Context,
     domain: ProtectionDomain,
     cq: CompletionQueue,
 }
 
-/// Makes things in many threads at once, keeps some, and drops the others as it goes.
+/// Creates objects in many threads at once. Keeps some of them and drops the others.
 fn in_many_threads<T: Send>(make: impl Fn(&Common) -> T + Sync) {
     let End {
         context,
@@ -150,7 +151,8 @@ fn address_handles_come_and_go_in_many_threads(_: &Device) {
     in_many_threads(|common| common.domain.create_ah(end::own_port()).unwrap());
 }
 
-/// The types have them take turns at posting and at polling; the device sees whichever thread comes.
+/// The types make threads take turns at posting and polling. The device sees calls from different
+/// threads.
 fn threads_take_turns_at_one_queue_pair(_: &Device) {
     let (left, right) = pair(rc());
     let place = right.remote(0);
@@ -170,7 +172,7 @@ fn threads_take_turns_at_one_queue_pair(_: &Device) {
     assert_eq!(right.bytes(0..8), sum.to_ne_bytes());
 }
 
-/// Threads that each send from an end of their own, and one that receives all from one queue.
+/// Several threads send, each from its own end, and one thread receives everything from one queue.
 fn into_one_queue(threads: usize, messages: usize) {
     let shared = Options { srq_wr: 64, ..rc() };
     let mut hub = End::new(shared);
@@ -257,7 +259,8 @@ fn threads_share_a_context_by_taking_turns(_: &Device) {
         for _ in 0..THREADS {
             let (context, domain) = (context.clone(), domain.clone());
             scope.spawn(move || {
-                // One queue pair connected to itself per thread, all behind the same owner word.
+                // Each thread has a queue pair that is connected to itself. All of them share one
+                // owner word.
                 let mut cq = context.create_cq(plan.cq_depth).unwrap();
                 let mut qp = create_qp(&domain, &cq, None, plan);
                 qp.to_init(address().port, Access::NONE).unwrap();

@@ -1,4 +1,4 @@
-//! What can be done through memory windows, by whom, and how a key is taken away.
+//! Access through memory windows: which operations, by which peers, and how a key is revoked.
 
 use rpc_transport_verbs::verbs::{
     Access, Binding, CompletionOpcode as O, CompletionStatus as C, PostErrorReason, QpState,
@@ -269,7 +269,7 @@ fn the_addresses_of_a_zero_based_window_begin_at_zero(device: &Device) {
     );
 }
 
-/// Address 0 of the window is a multiple of eight, and the byte that it stands for is none.
+/// Address 0 of the window is a multiple of eight, but the memory address that it maps to is not.
 fn an_atomic_through_a_window_that_begins_anywhere_has_to_be_aligned_in_memory(_: &Device) {
     for op in [Op::CompareAndSwap, Op::FetchAndAdd] {
         for begin in [4097, 4100] {
@@ -304,7 +304,7 @@ fn a_type_2_window_is_for_the_queue_pair_that_bound_it(_: &Device) {
 fn a_window_is_for_queue_pairs_of_its_domain_alone(_: &Device) {
     for op in Op::ALL {
         let (mut left, mut right) = pair(rc());
-        // A window of the right end's context, in a domain with a queue pair of its own.
+        // A window of the right end's context, in another domain with its own queue pair.
         let mut owner = End::of(right.context.clone(), rc());
         let mut owners_peer = End::new(rc());
         connect((&mut owner.qp, rc()), (&mut owners_peer.qp, rc()));
@@ -348,19 +348,19 @@ fn a_local_invalidate_takes_a_window_away(_: &Device) {
 fn an_unsignaled_local_invalidate_takes_a_window_away(_: &Device) {
     let (mut left, mut right, _window, remote) = with_window(WindowType::Type2);
     right.post(WorkRequest::local_invalidate(remote.key));
-    // It is done when the next has been.
+    // The invalidate is complete once the next request is.
     right.succeed(WorkRequest::read(right.at(0..8), left.remote(0)));
     cannot_be_read(&mut left, remote);
 }
 
-/// While the peer is not ready for the message before it, the window is there.
+/// The window stays valid while the peer is not ready for the preceding message.
 fn a_local_invalidate_waits_for_what_was_posted_before_it(device: &Device) {
     let (mut left, mut right, _window, remote) = with_window(WindowType::Type2);
     let message = right.post(WorkRequest::send(right.at(0..8)).signaled());
     let invalidate = right.post(WorkRequest::local_invalidate(remote.key).signaled());
     right.assert_quiet();
     if !device.deviates(&rxe::INVALIDATE_AT_ONCE, true, false) {
-        // Whether it does depends on when the refusal comes.
+        // Whether the access succeeds depends on when the RNR NAK arrives.
         let seen = left.run(WorkRequest::read(left.at(0..8), remote));
         assert!(
             matches!(seen.status, C::Success | C::RemoteAccess),
@@ -378,7 +378,7 @@ fn a_local_invalidate_waits_for_what_was_posted_before_it(device: &Device) {
     cannot_be_read(&mut left, remote);
 }
 
-/// How an invalidate that the device cannot carry out ends.
+/// Returns the status of an invalidate that the device cannot execute.
 fn invalidate_failure(device: &Device) -> C {
     device.deviates(
         &rxe::INVALIDATE_STATUS,
@@ -393,7 +393,7 @@ fn a_local_invalidate_of_a_wrong_key_fails(device: &Device) {
     assert_eq!(right.one().status, invalidate_failure(device));
 }
 
-/// Never bound, invalidated here, and invalidated by the peer.
+/// A window that was never bound, one invalidated locally, and one invalidated by the peer.
 fn a_local_invalidate_of_a_window_that_is_not_bound_fails(device: &Device) {
     let is_taken = device.deviates(&rxe::INVALIDATE_OF_NOTHING, true, false);
     let fails = |right: &mut End, key| {
@@ -471,12 +471,12 @@ fn a_message_that_finds_no_receive_takes_nothing_away(_: &Device) {
     let remote = bound(&mut right, &window, &binding);
     let message = WorkRequest::send_with_invalidate(left.at(0..8), remote.key);
     left.expect(message, C::RnrRetryExceeded);
-    // It is still bound.
+    // The window is still bound.
     let (status, _) = bind(&mut right, &window, &binding);
     assert_ne!(status, C::Success);
 }
 
-/// The message fails at both ends, and the window stays.
+/// Checks that the message fails at both ends and that the window remains bound.
 fn takes_nothing_away(device: &Device, left: &mut End, right: &mut End, key: RemoteKey) {
     right.recv(0..64);
     left.post(WorkRequest::send_with_invalidate(left.at(0..8), key).signaled());
@@ -502,7 +502,7 @@ fn a_message_cannot_take_a_type_1_window_away(device: &Device) {
 fn a_message_cannot_take_a_window_of_another_queue_pair_away(device: &Device) {
     let (mut left, mut right, _window, remote) = with_window(WindowType::Type2);
     let mut other = another(&mut right);
-    // To the second, through which the window was not bound, comes the message.
+    // The message goes to the second queue pair, through which the window was not bound.
     std::mem::swap(&mut right.qp, &mut right.others[0]);
     if device.deviates(&rxe::INVALIDATE_ANYWHERE, true, false) {
         takes_nothing_away(device, &mut other, &mut right, remote.key);

@@ -1,4 +1,4 @@
-//! Unreliable connections: what arrives, and what is dropped without a word.
+//! Unreliable connections: which messages arrive, and which are dropped silently.
 
 use rpc_transport_verbs::verbs::{
     Access, AddressVector, AsyncEvent, Attribute, Binding, CompletionOpcode, Gid, ModifyError,
@@ -101,7 +101,7 @@ fn written() -> Seen {
     Seen::sent(CompletionOpcode::RdmaWrite)
 }
 
-/// Sends `len` bytes of `fill` to a receive that is there for them: they arrive.
+/// Sends `len` bytes of `fill` to a posted receive and checks that they arrive.
 fn assert_arrives(from: &mut Party, to: &mut Party, len: usize, fill: u8) {
     let request = from.message(0..len, fill).signaled();
     from.post(request);
@@ -142,7 +142,7 @@ fn an_unreliable_message_of_many_packets_arrives_whole(_: &Device) {
     assert_eq!(right.bytes(INBOX..MEMORY_LEN), bytes);
 }
 
-/// The short way of posting, which most requests on reliable connections take.
+/// The short path of posting, which most requests on reliable connections take.
 fn an_unreliable_message_of_a_slot_arrives(_: &Device) {
     let (mut left, mut right) = connection();
     let region = left.domain.register(1 << 12, Access::LOCAL_WRITE).unwrap();
@@ -182,7 +182,7 @@ fn an_unreliable_write_lands_and_tells_nobody(_: &Device) {
 
 fn an_unreliable_write_with_immediate_takes_a_receive_and_leaves_its_bytes(_: &Device) {
     let (mut left, mut right) = connection();
-    // The receive's memory is not looked at: it has none.
+    // The receive's memory is not used, so the receive has none.
     right.receive_into(ReceiveRequest::default());
     left.memory.write(0, &[9; 300]).unwrap();
     let remote = right.memory.remote(5000);
@@ -196,7 +196,7 @@ fn an_unreliable_write_with_immediate_takes_a_receive_and_leaves_its_bytes(_: &D
     assert_eq!(right.wait_one(), expected.with_imm(0x0102_0304));
     assert_eq!(right.bytes(5000..5300), [9; 300]);
 
-    // Without a receive, nothing of it happens.
+    // Without a receive, the whole operation is dropped.
     left.memory.write(0, &[8; 300]).unwrap();
     let piece = left.memory.element(0..300).unwrap();
     left.post(WorkRequest::write_with_imm(piece, remote, 5).signaled());
@@ -229,7 +229,7 @@ fn an_unreliable_write_that_is_not_permitted_is_dropped(_: &Device) {
     assert_eq!(right.bytes(0..MEMORY_LEN), vec![0; MEMORY_LEN]);
     assert_eq!(read_only.to_vec(0..4096).unwrap(), [0; 4096]);
     assert_eq!(foreign.to_vec(0..4096).unwrap(), [0; 4096]);
-    // And nobody has fallen.
+    // Neither queue pair has changed its state.
     assert_eq!((left.state(), right.state()), (QpState::Rts, QpState::Rts));
     right.assert_no_event();
     right.receive(INBOX..INBOX + 100);
@@ -251,7 +251,7 @@ fn an_unreliable_write_needs_the_right_of_the_queue_pair(_: &Device) {
     assert_eq!(left.wait_one(), written());
     right.assert_quiet();
     assert_eq!(right.bytes(0..100), [0; 100]);
-    // Given, it works.
+    // With the right, the write succeeds.
     let attributes = QpAttributes {
         access: Some(Access::REMOTE_WRITE),
         ..QpAttributes::default()
@@ -303,7 +303,8 @@ fn an_unreliable_message_longer_than_the_receive_is_dropped(device: &Device) {
     assert_arrives(&mut left, &mut right, 99, 1);
 }
 
-/// Sequence numbers find gaps inside a message; a message that begins is taken with whatever it has.
+/// Sequence numbers detect gaps within a message. A new message is accepted with any sequence
+/// number.
 fn an_unreliable_connection_begins_with_any_sequence_number(_: &Device) {
     let (mut left, mut right) = (Party::new(making()), Party::new(making()));
     left.init();
@@ -331,7 +332,7 @@ fn an_unreliable_connection_hears_its_own_peer_alone(device: &Device) {
     let request = stranger.message(0..100, 0xdd).signaled();
     stranger.post(request);
     assert_eq!(stranger.wait_one(), sent());
-    // Nor do other devices' packets name their sender.
+    // On other devices, packets do not identify their sender either.
     let is_other = device.kind == Kind::Other;
     if !device.deviates(&rxe::SENDERS_ARE_ADDRESSES, is_other, true) {
         right.assert_quiet();
@@ -341,7 +342,7 @@ fn an_unreliable_connection_hears_its_own_peer_alone(device: &Device) {
         assert_eq!(right.bytes(INBOX..INBOX + 100), [0xdd; 100]);
     }
 
-    // Nor does it hear anything in states that do not receive.
+    // Nor does it receive anything in states that do not receive.
     let request = left.message(0..100, 0xdd).signaled();
     right.go(QpState::Reset);
     left.post(request);
@@ -417,7 +418,7 @@ fn windows_are_bound_on_unreliable_connections(device: &Device) {
     right.post(request);
     assert_eq!(right.wait_one(), bound);
     left.memory.write(0, &[7; 200]).unwrap();
-    // The second is over the window's end.
+    // The second range exceeds the window.
     let beyond = device.deviates(&rxe::WINDOW_BOUNDS, 0, 7);
     for offset in [0, 900] {
         let piece = left.memory.element(0..200).unwrap();
@@ -468,7 +469,7 @@ fn unreliable_connections_of_soft_stay_within_the_process(device: &Device) {
         other => panic!("{other:?}"),
     }
     assert_eq!(left.qp.query().unwrap(), before);
-    // Connected to itself, it hears itself.
+    // Connected to itself, it receives its own messages.
     left.rtr(to);
     left.rts();
     left.receive(INBOX..INBOX + 100);

@@ -1,5 +1,5 @@
-//! What brings unreliable queue pairs, UC and UD, down: to SQE, where receives go on, and to ERR; and what becomes
-//! of what was posted.
+//! Failures of unreliable queue pairs, UC and UD: the transitions to SQE, where receives continue,
+//! and to ERR, and what happens to posted requests.
 
 use rpc_transport_verbs::verbs::{
     Access, AsyncEvent, Binding, CompletionStatus, Element, LocalKey, QpAttributes, QpState,
@@ -62,7 +62,7 @@ fn an_unreliable_send_that_fails_here_leads_to_sqe_and_flushes_what_follows(devi
         let list = vec![
             message(&left, &right, 1).signaled(),
             message(&left, &right, 2),
-            // Not signaled, as little as the two after it.
+            // Not signaled, and neither are the two after it.
             left.bad_message(&right),
             message(&left, &right, 3),
             message(&left, &right, 4),
@@ -90,11 +90,12 @@ fn each_way_to_fail_here_is_told_apart_on_unreliable_queue_pairs(device: &Device
         let key = left.memory.local_key();
         let bad = [
             foreign.element(0..10).unwrap(),
-            // SAFETY: not all of it is inside, so that the device touches nothing.
+            // SAFETY: the range is not entirely inside the region, so the device rejects it and
+            // accesses nothing.
             unsafe { Element::from_raw(start, 11, key) },
         ];
         for element in bad {
-            // Behind one that is good.
+            // After a valid element.
             let list = vec![left.memory.element(0..10).unwrap(), element];
             let request = left.aim(WorkRequest::send(list), &right);
             left.post(request);
@@ -102,8 +103,8 @@ fn each_way_to_fail_here_is_told_apart_on_unreliable_queue_pairs(device: &Device
             assert_eq!(left.wait_one(), failed);
             left.go(QpState::Rts);
         }
-        // Of an element without bytes nothing is asked, nor of inline bytes.
-        // SAFETY: no byte of it is touched.
+        // The device checks the key of neither empty elements nor inline bytes.
+        // SAFETY: the element is empty, so the device accesses no byte of it.
         let empty = unsafe { Element::from_raw(start, 0, LocalKey(1)) };
         let list = vec![left.memory.element(0..10).unwrap(), empty];
         let request = left.aim(WorkRequest::send(list).signaled(), &right);
@@ -111,7 +112,7 @@ fn each_way_to_fail_here_is_told_apart_on_unreliable_queue_pairs(device: &Device
         assert_eq!(left.wait_one(), sent());
         assert_eq!(right.wait_one(), right.arrived(10, &left));
         right.receive(INBOX..INBOX + 100);
-        // SAFETY: inside the memory, which is there until the end of this.
+        // SAFETY: the range is inside the memory, which lives until the end of this case.
         let keyless = unsafe { Element::from_raw(start, 10, LocalKey(1)) };
         let request = left.aim(WorkRequest::send(keyless).inline().signaled(), &right);
         left.post(request);
@@ -143,7 +144,8 @@ fn an_unreliable_message_longer_than_any_fails_here(device: &Device) {
     let port = verbs_side::address().port;
     let most = left.context.query_port(port).unwrap().max_msg_len;
     let len = u32::try_from(most + 1).expect("the length of an element");
-    // SAFETY: too long to be sent, and to be inside, so that nothing touches it.
+    // SAFETY: the element is longer than a message and than the region, so the device rejects it
+    // and accesses nothing.
     let element = unsafe { Element::from_raw(left.at(0), len, left.memory.local_key()) };
     left.post(WorkRequest::send(element));
     let failed = Seen::failed(WorkKind::Send, CompletionStatus::LocalLength);
@@ -161,15 +163,15 @@ fn a_queue_pair_in_sqe_receives_flushes_and_resumes(device: &Device) {
         left.post(request);
         let failed = Seen::failed(WorkKind::Send, CompletionStatus::LocalProtection);
         assert_eq!(left.wait_one(), failed);
-        // Receives go on.
+        // Receives continue.
         assert_arrives(&mut right, &mut left, 1);
-        // Sends are flushed, signaled or not.
+        // Sends are flushed, whether signaled or not.
         let list = vec![message(&left, &right, 1), message(&left, &right, 2)];
         left.post_list(list).unwrap();
         assert_eq!(left.wait(2), [Seen::flushed(WorkKind::Send); 2]);
         right.receive(INBOX..INBOX + 100);
         right.assert_quiet();
-        // No way leads to SQD from here, and one back.
+        // There is no transition from SQE to SQD, only one back to RTS.
         let to_sqd = QpAttributes {
             state: Some(QpState::Sqd),
             ..QpAttributes::default()
@@ -227,7 +229,7 @@ fn unreliable_queue_pairs_flush_in_error_and_forget_in_reset(device: &Device) {
                 .count()
         };
         assert_eq!((of(WorkKind::Send), of(WorkKind::Receive)), (2, 2));
-        // And what is posted now.
+        // Requests that are posted now are flushed too.
         let request = message(&left, &right, 3);
         left.post(request);
         assert_eq!(left.wait_one(), Seen::flushed(WorkKind::Send));
@@ -272,7 +274,7 @@ fn unreliable_messages_that_overrun_a_completion_queue_fail_its_queue_pairs(devi
         assert_eq!(right.state(), QpState::Error);
         assert_eq!(left.state(), QpState::Rts);
 
-        // The sender's own.
+        // The sender's own completion queue.
         let (mut left, right) = pair(Making {
             cq_depth: 4,
             ..Making::new(qp_type)

@@ -1,5 +1,5 @@
-//! The queues of unreliable queue pairs, UC and UD: what waits, slots, shared receives, events, threads. Nothing
-//! in here depends on which of the two it is.
+//! The queues of unreliable queue pairs, UC and UD: waiting requests, slots, shared receives,
+//! events, threads. All cases apply to both types.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -91,15 +91,15 @@ fn what_is_posted_to_unreliable_queue_pairs_in_sqd_waits(device: &Device) {
             left.aim(left.message(40..50, 3).signaled(), &right),
         ];
         left.post_list(list).unwrap();
-        // Of the inline one there is a copy; the others are read when their turn comes.
+        // The inline request was copied; the others read their bytes when it is their turn.
         left.memory.write(0, &[9; 100]).unwrap();
         left.assert_quiet();
         right.assert_quiet();
-        // Receives go on.
+        // Receives continue.
         assert_arrives(&mut right, &mut left, 7);
         left.go(QpState::Rts);
         if device.deviates(&rxe::SQD_RESUMES_LATE, false, true) {
-            // There is no receive for it.
+            // There is no receive for this message.
             let request = message(&left, &right, 9);
             left.post(request);
         }
@@ -155,7 +155,7 @@ fn unreliable_queue_pairs_take_requests_in_the_states_that_do(_: &Device) {
         side.rtr(side.qp.qp_num());
         refused(&mut side, QpState::Rtr);
         side.rts();
-        // To itself.
+        // A message to itself.
         let request = message(&side, &side, 1);
         side.post(request);
         assert_eq!(side.wait_one(), side.arrived(10, &side));
@@ -194,13 +194,13 @@ fn slots_of_an_unreliable_send_queue_are_free_when_polled(_: &Device) {
         let request = message(&left, &right, 1);
         let full = PostErrorReason::QueueFull { capacity: depth };
         assert_eq!(left.try_post(request), Err(full));
-        // Its completion is there, and does not help before it has been polled.
+        // The completion has arrived, but frees nothing before it is polled.
         assert_eq!(left.wait_one(), sent());
         for _ in 0..depth {
             let request = message(&left, &right, 1);
             left.post(request);
         }
-        // Without one signaled among them it is stuck.
+        // Without a signaled request in the queue, it is stuck.
         let request = message(&left, &right, 1);
         assert_eq!(left.try_post(request), Err(full));
         left.assert_quiet();
@@ -264,7 +264,7 @@ fn an_unreliable_queue_pair_says_when_it_has_taken_its_last_shared_receive(devic
         let qp_num = right.qp.qp_num();
         assert_eq!(right.event(), AsyncEvent::QpLastWqeReached { qp_num });
         assert_eq!(right.wait_one(), right.arrived(10, &left));
-        // The other one is not flushed.
+        // The other queue pair is not flushed.
         right.assert_quiet();
     }
 }
@@ -288,20 +288,20 @@ fn unreliable_messages_set_off_what_was_armed_for_them(_: &Device) {
         // Not armed.
         send(&mut right, true);
         assert_eq!(right.channel.wait(short).unwrap(), None);
-        // For any.
+        // Armed for any completion.
         right.cq.arm(false).unwrap();
         send(&mut right, false);
         assert_eq!(right.channel.wait(Some(HANG)).unwrap(), Some(number));
         send(&mut right, false);
         assert_eq!(right.channel.wait(short).unwrap(), None);
-        // For solicited ones.
+        // Armed for solicited completions.
         right.cq.arm(true).unwrap();
         send(&mut right, false);
         assert_eq!(right.channel.wait(short).unwrap(), None);
         send(&mut right, true);
         assert_eq!(right.channel.wait(Some(HANG)).unwrap(), Some(number));
         assert_eq!(right.wait(5).len(), 5);
-        // A send of its own sets it off as well.
+        // A completion of its own send raises the event as well.
         right.cq.arm(false).unwrap();
         let request = message(&right, &left, 1).signaled();
         right.post(request);
@@ -323,7 +323,7 @@ fn an_unreliable_message_wakes_a_sleeper(_: &Device) {
             assert_eq!(woken, Some(right.cq.number()));
             assert_eq!(right.wait_one(), expected);
         });
-        // Asleep by now, nearly always.
+        // By now the other thread is almost always asleep.
         thread::sleep(Duration::from_millis(5));
         left.post(request);
         sleeper.join().unwrap();
@@ -341,13 +341,13 @@ fn a_fence_on_unreliable_queue_pairs_waits_for_nothing(_: &Device) {
     }
 }
 
-/// How many messages each side of a flood sends.
+/// Number of messages that each side of a flood sends.
 const FLOOD: u32 = 3000;
 
-/// Sends so many numbered messages in short lists, and takes as many.
+/// Sends this many numbered messages in short lists, and receives as many.
 fn flood(side: &mut Party, to: QpNum, begin: &Barrier) {
     for _ in 0..FLOOD {
-        // All into the same bytes: it is their number that counts.
+        // All receives use the same bytes, because only the message's number counts.
         side.receive(INBOX..INBOX + 100);
     }
     begin.wait();
@@ -382,8 +382,8 @@ fn flood(side: &mut Party, to: QpNum, begin: &Barrier) {
     assert_eq!((completed, received), (FLOOD, FLOOD));
 }
 
-/// Each in its own thread, into the other's context, while the other is in there itself: nobody waits for
-/// anybody for ever, and nothing is lost or comes twice.
+/// Each side sends in its own thread into the other's context, while the other thread is using it:
+/// there is no deadlock, and no message is lost or duplicated.
 fn two_contexts_flood_each_other_with_unreliable_messages(device: &Device) {
     device.needs(device.kind == Kind::Soft, &rxe::MAY_LOSE);
     for qp_type in TYPES {
@@ -393,7 +393,7 @@ fn two_contexts_flood_each_other_with_unreliable_messages(device: &Device) {
             ..Making::new(qp_type)
         };
         flood_each_other(&mut pair(making));
-        // Or one, which the threads have to share.
+        // Or a single context, which the threads share.
         let left = Party::new(making);
         let right = Party::in_context(left.context.clone(), making);
         let mut sides = (left, right);
@@ -440,7 +440,7 @@ fn receivers_come_and_go_under_a_flood_of_unreliable_messages(_: &Device) {
                     }
                 }
                 received += came;
-                // Dropped under fire.
+                // Dropped while messages arrive.
             }
             is_over.store(true, Ordering::Release);
         });

@@ -1,5 +1,5 @@
-//! One side of unreliable queue pairs, UC or UD: a context with one of everything, and memory to send from and
-//! receive into.
+//! One side of unreliable queue pairs, UC or UD: a context with one object of each kind, and memory
+//! to send from and receive into.
 
 use std::ops::Range;
 use std::ptr::NonNull;
@@ -14,16 +14,16 @@ use rpc_transport_verbs::verbs::{
 
 use super::verbs_side::{self, HANG};
 
-/// Bytes of a side's memory: the first half to send from, the second to receive into.
+/// Length of a side's memory in bytes: the first half to send from, the second to receive into.
 pub(crate) const MEMORY_LEN: usize = 64 << 10;
-/// Where receives go, unless a test says otherwise.
+/// The start of the receives, unless a case says otherwise.
 pub(crate) const INBOX: usize = MEMORY_LEN / 2;
-/// Bytes before a received datagram.
+/// Length of the header before a received datagram.
 pub(crate) const HEADER_LEN: usize = 40;
 pub(crate) const QKEY: u32 = 0x1111_1111;
 const PSN: u32 = 0x00ff_fff0;
 
-/// What remote rights a side gives, where it is asked to give any.
+/// Returns the remote rights that a side grants if it grants any.
 pub(crate) fn all_access() -> Access {
     Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::MW_BIND
 }
@@ -35,7 +35,7 @@ pub(crate) struct Making {
     pub(crate) srq_wr: usize,
     pub(crate) cq_depth: usize,
     pub(crate) sq_sig_all: bool,
-    /// Of the queue pair.
+    /// The access flags of the queue pair.
     pub(crate) access: Access,
 }
 
@@ -52,7 +52,7 @@ impl Making {
     }
 }
 
-/// What a completion said, once what it was about has been claimed.
+/// A completion whose request has been claimed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Seen {
     pub(crate) kind: WorkKind,
@@ -64,7 +64,7 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
-    /// That a send of this kind went well.
+    /// Returns the completion of a successful send.
     pub(crate) fn sent(opcode: CompletionOpcode) -> Self {
         Self {
             kind: WorkKind::Send,
@@ -91,7 +91,7 @@ impl Seen {
         Self::failed(kind, CompletionStatus::WorkRequestFlushed)
     }
 
-    /// That a message was received on a connection.
+    /// Returns the completion of a message received on a connection.
     pub(crate) fn received(len: usize) -> Self {
         Self {
             kind: WorkKind::Receive,
@@ -101,7 +101,7 @@ impl Seen {
         }
     }
 
-    /// That a datagram of so many bytes was received.
+    /// Returns the completion of a received datagram of this length.
     pub(crate) fn datagram(len: usize, from: &Party) -> Self {
         Self {
             src_qp: Some(from.qp.qp_num()),
@@ -121,7 +121,7 @@ pub(crate) struct Party {
     pub(crate) context: Context,
     pub(crate) domain: ProtectionDomain,
     pub(crate) channel: CompletionChannel,
-    /// Of sends and receives.
+    /// For both sends and receives.
     pub(crate) cq: CompletionQueue,
     pub(crate) srq: Option<SharedReceiveQueue>,
     pub(crate) qp: QueuePair,
@@ -217,12 +217,12 @@ impl Party {
         self.qp.modify(&attributes).unwrap();
     }
 
-    /// The way to the other queue pairs of this process.
+    /// Returns an address handle for the other queue pairs of this process.
     pub(crate) fn handle(&self) -> AddressHandle {
         self.domain.create_ah(way_home()).unwrap()
     }
 
-    /// A SEND of these bytes, which are `fill`.
+    /// Returns a SEND of these bytes, filled with `fill`.
     pub(crate) fn message(&self, range: Range<usize>, fill: u8) -> WorkRequest {
         self.memory
             .write(range.start, &vec![fill; range.len()])
@@ -230,7 +230,7 @@ impl Party {
         WorkRequest::send(self.memory.element(range).unwrap())
     }
 
-    /// The request, for `to`: a datagram says so, a connection knows.
+    /// Addresses a request to `to`. Datagrams carry the address; connections do not need it.
     pub(crate) fn aim(&self, request: WorkRequest, to: &Self) -> WorkRequest {
         self.aim_at(request, to.qp.qp_num())
     }
@@ -243,21 +243,21 @@ impl Party {
         }
     }
 
-    /// A message that may not be read here: its key names nothing.
+    /// Returns a message that cannot be read locally, because its key is invalid.
     pub(crate) fn bad_message(&self, to: &Self) -> WorkRequest {
         let key = LocalKey(self.memory.local_key().0 ^ 0x0101);
-        // SAFETY: the key names nothing.
+        // SAFETY: the key is invalid, so the device rejects the element and accesses no memory.
         let bad = unsafe { Element::from_raw(self.at(0), 10, key) };
         self.aim(WorkRequest::send(bad), to)
     }
 
-    /// The address of a byte of its memory.
+    /// Returns the address of a byte in the side's memory.
     pub(crate) fn at(&self, offset: usize) -> NonNull<u8> {
         let address = self.memory.address() as usize + offset;
         NonNull::new(std::ptr::with_exposed_provenance_mut(address)).unwrap()
     }
 
-    /// What a message of `len` bytes completes with here.
+    /// Returns the expected completion of a message of `len` bytes on this side.
     pub(crate) fn arrived(&self, len: usize, from: &Self) -> Seen {
         if self.making.qp_type == QpType::UnreliableDatagram {
             Seen::datagram(len, from)
@@ -286,7 +286,7 @@ impl Party {
             .map_err(|error| (error.taken, error.reason))
     }
 
-    /// Posts a receive of these bytes.
+    /// Posts a receive into these bytes.
     pub(crate) fn receive(&mut self, range: Range<usize>) {
         let request = ReceiveRequest::new(self.memory.element(range).unwrap());
         self.receive_into(request);
@@ -354,7 +354,8 @@ impl Party {
         self.wait(1)[0]
     }
 
-    /// Nothing comes for a while (a test that is too quick here misses a fault, and fails never).
+    /// Checks that nothing arrives for a while. If the wait is too short, the test misses a fault,
+    /// but it never fails wrongly.
     pub(crate) fn assert_quiet(&mut self) {
         let start = Instant::now();
         while start.elapsed() < Duration::from_millis(30) {
@@ -363,7 +364,7 @@ impl Party {
         }
     }
 
-    /// What has come into these bytes.
+    /// Returns the contents of these bytes.
     pub(crate) fn bytes(&self, range: Range<usize>) -> Vec<u8> {
         self.memory.to_vec(range).unwrap()
     }
@@ -383,7 +384,7 @@ impl Party {
     }
 }
 
-/// From this port to itself.
+/// Returns the address of this port, to send from the port to itself.
 pub(crate) fn way_home() -> AddressVector {
     let address = verbs_side::address();
     AddressVector {
@@ -396,7 +397,8 @@ pub(crate) fn way_home() -> AddressVector {
     }
 }
 
-/// Two sides of one process in two contexts, in RTS, with nothing posted; UC connected to each other.
+/// Creates two sides in one process, in two contexts, in RTS, with nothing posted. UC sides are
+/// connected to each other.
 pub(crate) fn pair(making: Making) -> (Party, Party) {
     let (mut left, mut right) = (Party::new(making), Party::new(making));
     connect(&mut left, &mut right);
@@ -413,19 +415,19 @@ pub(crate) fn connect(left: &mut Party, right: &mut Party) {
     right.rts();
 }
 
-/// What cases do that are the same for both.
+/// The types for cases that apply to both.
 pub(crate) const TYPES: [QpType; 2] = [QpType::UnreliableConnection, QpType::UnreliableDatagram];
 
 pub(crate) fn sent() -> Seen {
     Seen::sent(CompletionOpcode::Send)
 }
 
-/// A message of ten bytes.
+/// Returns a message of ten bytes.
 pub(crate) fn message(from: &Party, to: &Party, fill: u8) -> WorkRequest {
     from.aim(from.message(0..10, fill), to)
 }
 
-/// Ten bytes arrive.
+/// Sends ten bytes and checks that they arrive.
 pub(crate) fn assert_arrives(from: &mut Party, to: &mut Party, fill: u8) {
     to.receive(INBOX..INBOX + 100);
     let request = message(from, to, fill).signaled();

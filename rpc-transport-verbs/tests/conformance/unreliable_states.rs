@@ -1,5 +1,5 @@
-//! The states of unreliable queue pairs, UC and UD: every transition with what it needs, each attribute missing
-//! and each one superfluous.
+//! The states of unreliable queue pairs, UC and UD: every transition with its required attributes,
+//! with each of them missing, and with each superfluous one.
 
 use rpc_transport_verbs::verbs::{
     Access, AckTimeout, AddressVector, AlternatePath, Attribute, CompletionStatus, ModifyError,
@@ -43,8 +43,8 @@ pub(crate) const CASES: Section = Section {
     ],
 };
 
-/// A transition: required and optional attributes, as the specification lists them. Written out here a second
-/// time, so that the table in the layer is checked against something.
+/// Returns the required and optional attributes of a transition according to the specification. The
+/// table is written out a second time here, to check the layer's table against it.
 fn specified(qp_type: QpType, from: S, to: S) -> Option<(&'static [A], &'static [A])> {
     Some(match (qp_type, from, to) {
         (_, _, S::Reset) => (&[], &[]),
@@ -98,7 +98,7 @@ fn specified(qp_type: QpType, from: S, to: S) -> Option<(&'static [A], &'static 
     })
 }
 
-/// A side in this state, connected to itself where it is connected.
+/// Creates a side in this state, connected to itself where the state requires a connection.
 fn party_in(qp_type: QpType, state: S) -> Party {
     let mut party = Party::new(Making::new(qp_type));
     if state == S::Reset {
@@ -128,7 +128,7 @@ fn party_in(qp_type: QpType, state: S) -> Party {
     party
 }
 
-/// Until it can be left to any state.
+/// Waits until the queue pair can leave SQD for any state.
 fn wait_until_drained(party: &mut Party) {
     let start = std::time::Instant::now();
     let stay = QpAttributes {
@@ -192,7 +192,7 @@ fn attributes_of(
     attributes
 }
 
-/// Each type, state that the device can be brought to, and state to go to.
+/// Returns each combination of a type, a state that the device can be moved to, and a target state.
 fn cells(device: &Device) -> Vec<(QpType, S, S)> {
     let mut states = vec![S::Reset, S::Init, S::Rtr, S::Rts, S::Sqd, S::Error];
     states.extend(device.deviates(&rxe::NO_SQE, Some(S::Sqe), None));
@@ -229,7 +229,8 @@ fn transitions_of_unreliable_queue_pairs_are_made_bare_and_with_all_options(devi
         };
         let takes_address = (qp_type, from, to) != (UC, S::Sqd, S::Sqd)
             || device.deviates(&rxe::NO_ADDRESS_IN_SQD, true, false);
-        // The one path that there is has no alternate: named in the table, refused by value.
+        // There is only one path, so there is no alternate: the table lists the attribute, but its
+        // value is rejected.
         let optional = optional.iter().filter(|attribute| match attribute {
             A::AlternatePath => false,
             A::Address => takes_address,

@@ -1,5 +1,5 @@
-//! Random walks: requests and calls that proptest makes up, on two queue pairs, against a model that says what has
-//! to come of each. `SEED` replays one.
+//! Random walks: requests and calls that proptest generates, on two queue pairs, compared with a
+//! model that predicts their results. `SEED` replays one walk.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -27,7 +27,7 @@ pub(crate) const CASES: Section = Section {
     ],
 };
 
-/// Walks: on an emulated processor, fewer.
+/// Returns the number of walks. Fewer on an emulated processor.
 fn walks(device: &Device) -> u32 {
     match device.kind {
         Kind::Soft => 150,
@@ -35,7 +35,8 @@ fn walks(device: &Device) -> u32 {
     }
 }
 
-/// Runs the property on as many inputs as the device's speed permits, from a seed that is said.
+/// Checks the property on as many inputs as the device's speed permits, from a seed that is
+/// printed.
 fn hold<S>(device: &Device, strategy: S, property: impl Fn(&S::Value))
 where
     S: Strategy<Value: std::fmt::Debug>,
@@ -52,7 +53,7 @@ where
     let config = Config {
         cases: walks(device),
         failure_persistence: None,
-        // A walk that hangs costs its patience each time.
+        // A walk that hangs takes the whole time limit each time.
         max_shrink_time: 40_000,
         ..Config::default()
     };
@@ -85,7 +86,7 @@ fn lists_of_random_requests_do_what_the_model_says(device: &Device) {
 #[derive(Clone, Copy, Debug)]
 struct Change {
     to: usize,
-    /// Which attributes are given, beside or in place of those that are needed.
+    /// The attributes that are set, in addition to or instead of the required ones.
     given: Given,
     which: usize,
 }
@@ -123,7 +124,8 @@ fn random_changes_of_state_go_as_the_table_says(device: &Device) {
     });
 }
 
-/// Makes a change, or is refused it, as the table says; the state after it.
+/// Makes a change, which succeeds or is rejected according to the table. Returns the state after
+/// it.
 fn make(side: &mut Side, from: QpState, change: Change) -> QpState {
     let to = QpState::ALL[change.to];
     let Some((required, optional)) = specified(from, to) else {
@@ -137,7 +139,7 @@ fn make(side: &mut Side, from: QpState, change: Change) -> QpState {
     let one = Attribute::ALL[change.which];
     match change.given {
         Given::Needed => {}
-        // The one path that there is has no alternate.
+        // There is only one path, so there is no alternate.
         Given::AllThatMayBe => {
             let optional = optional.iter().copied();
             present.extend(optional.filter(|one| *one != Attribute::AlternatePath));

@@ -1,4 +1,4 @@
-//! Bindings of memory windows that are refused or fail, and what regions have to permit.
+//! Bindings of memory windows that are rejected or fail, and the rights that regions have to grant.
 
 use std::ops::Range;
 
@@ -80,7 +80,7 @@ pub(crate) const CASES: Section = Section {
     ],
 };
 
-/// Binds a window with these rights to a region with those.
+/// Binds a window with `window_access` to a region with the rights `region`.
 fn binding_rights(window_type: WindowType, region: Access, window_access: Access) -> C {
     let (_left, mut right) = pair(rc());
     let window = window(&right, window_type);
@@ -119,7 +119,7 @@ fn refused_binding(range: Range<usize>) {
 }
 
 fn a_binding_that_begins_before_its_region_fails(_: &Device) {
-    // Seven bytes from eight before the region on.
+    // Seven bytes, from eight bytes before the region on.
     refused_binding(usize::MAX - 7..usize::MAX);
 }
 
@@ -162,7 +162,7 @@ fn a_window_for_reads_does_without_local_write(_: &Device) {
     }
 }
 
-/// Objects of another domain: a binding that names one is refused at once, or fails.
+/// Checks that a binding with an object of another domain is rejected when it is posted, or fails.
 fn of_other_domains(is_window: bool, is_region: bool) {
     for window_type in BOTH {
         let (_left, mut right) = pair(rc());

@@ -1,4 +1,4 @@
-//! Many seeds, on all cores.
+//! Runs many seeds on all cores.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::{Command, ExitCode, Stdio};
@@ -8,12 +8,12 @@ use rpc_transport_verbs::sim::Tally;
 
 use super::seed::{self, OUTCOMES, Report};
 
-/// Seeds, unless `SEEDS` says how many.
+/// Number of seeds, unless `SEEDS` is set.
 const SEEDS: u64 = 500;
-/// Seeds in which everything has to have happened that can.
+/// Number of seeds from which every possible event must have occurred.
 const ENOUGH: u64 = 5000;
 
-/// One seed in this many is run twice, to see that it replays exactly.
+/// One seed in this many is run twice, to check that it replays exactly.
 const REPLAYED: u64 = 50;
 
 pub(crate) fn run() -> ExitCode {
@@ -62,7 +62,8 @@ fn replay(seed: u64) -> ExitCode {
     }
 }
 
-/// One seed, with the files that it leaves open; `None` if it failed, which has been said.
+/// Runs one seed and checks for files that it leaves open. Returns `None` if it failed, after
+/// printing the failure.
 fn run_seed(seed: u64) -> Option<Report> {
     let files = open_files();
     let outcome = catch_unwind(AssertUnwindSafe(|| seed::run(seed)));
@@ -84,7 +85,7 @@ fn open_files() -> usize {
     std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count)
 }
 
-/// What many seeds came to.
+/// The totals over many seeds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Sum {
     seeds: u64,
@@ -117,11 +118,12 @@ impl Sum {
     }
 }
 
-/// The share of one process: its sum goes to the one that started it, as numbers in a row.
+/// Runs the share of one process, and prints the totals as numbers in one line for the parent
+/// process.
 fn run_share(seeds: impl Iterator<Item = u64>) -> ExitCode {
     let mut sum = Sum::default();
     for seed in seeds {
-        // For the one that started this, if the process goes down.
+        // Tells the parent process which seed ran, in case this process crashes.
         println!("{seed}");
         let Some(report) = run_seed(seed) else {
             return ExitCode::FAILURE;
@@ -162,7 +164,7 @@ fn run_all(seeds: u64) -> ExitCode {
         names.push(name);
         counts.push(0);
     }
-    // Threads only to read: a child whose pipe is full would wait.
+    // Threads that only read: a child with a full pipe would block.
     let outputs: Vec<_> = children
         .into_iter()
         .map(|child| std::thread::spawn(move || child.wait_with_output()))
@@ -202,7 +204,7 @@ fn run_all(seeds: u64) -> ExitCode {
         "{run} seeds in {seconds:.1} s on {workers} cores: {:.0} seeds a second",
         run as f64 / seconds
     );
-    // A campaign in which something never happens is none, if it is long enough for everything.
+    // A campaign that is long enough for every event, but in which one never occurs, has failed.
     let never: Vec<_> = entries.iter().filter(|(_, count)| *count == 0).collect();
     if run >= ENOUGH && !never.is_empty() {
         eprintln!("never seen: {never:?}");

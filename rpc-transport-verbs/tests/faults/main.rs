@@ -1,15 +1,15 @@
-//! The fault campaign: random calls between simulated processes, on which things go wrong, from seeds.
+//! The fault campaign: random calls between simulated processes with injected faults, from seeds.
 //!
 //! ```sh
 //! make faults                # 10,000 seeds
 //! SEEDS=200000 make faults   # more
-//! SEED=17 make faults        # one, replayed exactly; RUST_LOG=debug tells its story
+//! SEED=17 make faults        # one, replayed exactly; RUST_LOG=debug logs its events
 //! ```
 //!
-//! Every seed is a world of its own on one thread: what is simulated is in `rpc_transport_verbs::sim`,
-//! what is done in it, and what has to hold of it, in [`seed`]. Each core gets a process of its own
-//! for its share of the seeds, so that a seed that takes its process down is known by name,
-//! and files that are left open are counted exactly.
+//! Every seed is a separate world on one thread. `rpc_transport_verbs::sim` defines what is
+//! simulated; [`seed`] defines the calls and the properties that have to hold. Each core runs its
+//! share of the seeds in a process of its own, so a seed that crashes its process is known, and
+//! files that are left open are counted exactly.
 
 #![allow(
     clippy::print_stdout,

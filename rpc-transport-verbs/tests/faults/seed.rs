@@ -1,4 +1,4 @@
-//! One seed: a world, calls in it, and what has to hold of each.
+//! One seed: a world, the calls in it, and the properties that have to hold for each call.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
@@ -14,7 +14,7 @@ use rpc_transport_verbs::sim::{Fault, Faults, Pairing, Point, Post, ProcessId, T
 use super::services::{ECHO, FAIL, HELD, Order, Services, send};
 use super::topology::Topology;
 
-/// How calls end, for the summary: by index.
+/// The ways in which calls end, for the summary: by index.
 pub(crate) const OUTCOMES: [&str; 8] = [
     "answered",
     "failed as asked",
@@ -26,7 +26,7 @@ pub(crate) const OUTCOMES: [&str; 8] = [
     "disconnected, may have run",
 ];
 
-/// What a seed came to.
+/// The result of a seed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Report {
     pub(crate) trace: u64,
@@ -41,13 +41,13 @@ struct Call {
     method: &'static MethodSpec,
     client: usize,
     way: Vec<usize>,
-    /// Of the connection that it was begun on.
+    /// The connection on which the call was started.
     pairing: Pairing,
     deadline: Option<Instant>,
     future: Pin<Box<dyn Future<Output = Outcome>>>,
 }
 
-/// A call that has to be looked at again at the end.
+/// A call that is checked again at the end.
 struct NeverSent {
     id: u64,
     hops: usize,
@@ -58,30 +58,30 @@ struct Campaign {
     random: Random,
     topology: Topology,
     services: Services,
-    /// Of each edge's present channel.
+    /// For each edge, the pairing of its current channel.
     pairings: Vec<Option<Pairing>>,
-    /// Of each edge, the connections that there ever were.
+    /// For each edge, all connections that ever existed.
     history: Vec<Vec<Pairing>>,
     buried: Vec<bool>,
     calls: Vec<Call>,
     never_sent: Vec<NeverSent>,
     outcomes: [u64; OUTCOMES.len()],
-    /// Nothing goes wrong in this seed.
+    /// No faults are injected in this seed.
     is_calm: bool,
 }
 
-/// Rounds in which calls are begun.
+/// Rounds in which calls are started.
 const BUSY_ROUNDS: u64 = 120;
-/// Rounds after which a world that does not come to rest has a bug: far more than the longest waits
-/// take at `CALM_STEP` a round.
+/// If a world has not come to rest after this many rounds, there is a bug: far more than the
+/// longest waits take at `CALM_STEP` per round.
 const MOST_ROUNDS: u32 = 20_000;
-/// By how much a round moves the clock when only ends are waited for.
+/// How much a round advances the clock while only waiting for calls to end.
 const CALM_STEP: Duration = Duration::from_millis(5);
 
-/// The time allowed travels in whole microseconds, rounded down.
+/// The time limit is transmitted in whole microseconds, rounded down.
 const ROUNDED: Duration = Duration::from_micros(1);
 
-/// Runs a seed; panics with what did not hold.
+/// Runs a seed. Panics with a message if a property does not hold.
 pub(crate) fn run(seed: u64) -> Report {
     let random = Random::new(seed.wrapping_mul(0x2545_f491_4f6c_dd1d) ^ 0x5eed);
     let topology = Topology::random(&random);
@@ -93,7 +93,8 @@ pub(crate) fn run(seed: u64) -> Report {
     campaign.finish()
 }
 
-/// Each fault in a third of the seeds, each at a rate of its own; nothing in one of ten.
+/// Chooses each fault in a third of the seeds, each with its own rate; no faults in one seed of
+/// ten.
 fn random_faults(random: &Random) -> (Faults, bool) {
     let mut faults = Faults::none();
     if random.happens(100) {
@@ -103,7 +104,7 @@ fn random_faults(random: &Random) -> (Faults, bool) {
         if random.happens(333) {
             let rate = match fault {
                 Fault::Stall => [1, 5, 20][random.below(3) as usize],
-                // Of a whole round.
+                // The rate applies to a whole round.
                 Fault::QueuePairFails | Fault::LineCut | Fault::Death => {
                     [2, 5, 20][random.below(3) as usize]
                 }
@@ -120,8 +121,9 @@ fn random_faults(random: &Random) -> (Faults, bool) {
     (faults, false)
 }
 
-/// Where each process dies, and after how many times: spread over orders of magnitude, as some points
-/// are passed once, and others with every message.
+/// Chooses the point at which each process dies, and after how many passes. The number of passes is
+/// spread over orders of magnitude, because some points are passed once, and others with every
+/// message.
 fn deaths(random: &Random, processes: usize, is_calm: bool) -> Vec<Option<(Point, u64)>> {
     let is_deadly = !is_calm && random.happens(300);
     let death = |_| {
@@ -140,7 +142,7 @@ impl Campaign {
         let is_of_rnr =
             |death: &Option<(Point, u64)>| matches!(death, Some((Point::Nak | Point::Retry, _)));
         if deaths.iter().any(is_of_rnr) {
-            // Or these points are hardly ever passed.
+            // Otherwise these points are hardly ever passed.
             faults.set(Fault::ReceiverNotReady, 200);
         }
         let mut world = World::new(random.next_u64(), faults);
@@ -156,7 +158,7 @@ impl Campaign {
             let intents = Intents {
                 max_message_len: 700,
                 max_in_flight,
-                // Some that are on their way to their end beside those that take their place.
+                // Connections that are still closing exist next to the ones that replace them.
                 connections: 2 * topology.degree(process) as u32 + 4,
                 ..Intents::default()
             };
@@ -191,7 +193,7 @@ impl Campaign {
         campaign
     }
 
-    /// Makes an edge's connection, in place of the one before.
+    /// Connects an edge, replacing its previous connection.
     fn connect(&mut self, edge: usize) {
         let (client, server) = self.topology.edges[edge];
         let before = self.world.pairings().len();
@@ -272,7 +274,8 @@ impl Campaign {
         let len = || match random.below(3) {
             0 => random.below(40),
             1 => random.below(600),
-            // Alike, and not in the ring: one that takes another's place looks right at first.
+            // Messages of equal length that do not fit in the ring: if one overwrote another, it
+            // would look right at first.
             _ => 400,
         };
         let order = Order {
@@ -303,7 +306,7 @@ impl Campaign {
         });
     }
 
-    /// Polls each call, or those that `is_polled` picks, and judges those that end.
+    /// Polls each call, or the calls that `is_polled` picks, and judges the ones that end.
     fn poll_calls(&mut self, is_polled: impl Fn() -> bool) {
         let mut index = 0;
         while let Some(call) = self.calls.get_mut(index) {
@@ -322,13 +325,13 @@ impl Campaign {
                     self.judge(&call, outcome);
                     self.world.drop_of(client, call.future);
                 }
-                // It died of it, and is buried in the next round.
+                // If the process died in this poll, it is removed in the next round.
                 Some(Poll::Pending) | None => index += 1,
             }
         }
     }
 
-    /// A call has ended: rightly?
+    /// Checks that a call ended correctly.
     fn judge(&mut self, call: &Call, outcome: Outcome) {
         let id = call.order.id;
         let runs = self.services.runs(id, call.order.hops.len());
@@ -433,7 +436,7 @@ impl Campaign {
         self.world.bury_the_dead();
     }
 
-    /// Nothing goes wrong any more: every call has to end, and everything has to come back.
+    /// Stops injecting faults: every call has to end, and all resources have to be returned.
     fn come_to_rest(&mut self) {
         self.world.calm_down();
         self.services.open();
@@ -465,7 +468,7 @@ impl Campaign {
         }
     }
 
-    /// The clock is slow at first, so that calls may still be answered in time.
+    /// The clock advances slowly at first, so calls can still be answered in time.
     fn calm_round(&mut self, round: u32) {
         self.world.step();
         let step = if round < 100 {

@@ -1,4 +1,4 @@
-//! What the processes serve, and what is remembered of it.
+//! The services of the processes, and records of their calls.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -25,8 +25,8 @@ pub(crate) const ECHO: MethodSpec = method("faults.Faults/Echo");
 pub(crate) const HELD: MethodSpec = method("faults.Faults/Held");
 pub(crate) const FAIL: MethodSpec = method("faults.Faults/Fail");
 
-/// What a call asks for: the id that its handler is known by, how long the answer is to be, and how
-/// it goes on from here. The rest is filling.
+/// The request of a call: the id that identifies its handler's runs, the length of the response,
+/// and the edges over which it is forwarded. The rest is padding.
 ///
 /// ```text
 ///  0    8           10    11
@@ -38,7 +38,7 @@ pub(crate) const FAIL: MethodSpec = method("faults.Faults/Fail");
 pub(crate) struct Order {
     pub(crate) id: u64,
     pub(crate) answer_len: u16,
-    /// Edges that are still to be taken.
+    /// The remaining edges of the route.
     pub(crate) hops: Vec<u8>,
     pub(crate) filling: u16,
 }
@@ -53,7 +53,7 @@ impl Order {
         bytes
     }
 
-    /// `None` for bytes that no order is made of: those of a message that was mixed up.
+    /// Returns `None` if the bytes are not a valid order, as in a message that was mixed up.
     fn parse(bytes: &[u8]) -> Option<Self> {
         let (id, rest) = bytes.split_first_chunk()?;
         let (answer_len, rest) = rest.split_first_chunk()?;
@@ -67,7 +67,7 @@ impl Order {
         })
     }
 
-    /// The one right answer.
+    /// Returns the only correct response.
     pub(crate) fn answer(&self) -> Vec<u8> {
         let mut bytes = self.id.to_le_bytes().to_vec();
         let filling = self.id.to_le_bytes()[0];
@@ -76,13 +76,13 @@ impl Order {
     }
 }
 
-/// What all handlers of a world share.
+/// State shared by all handlers of a world.
 #[derive(Clone, Default)]
 pub(crate) struct Services(Rc<Shared>);
 
 #[derive(Default)]
 struct Shared {
-    /// How often each order's handler was begun, by how many hops were left.
+    /// How often each order's handler was started, by the number of remaining hops.
     runs: RefCell<HashMap<(u64, usize), u32>>,
     held: RefCell<Vec<Waker>>,
     is_open: Cell<bool>,
@@ -147,7 +147,7 @@ impl Services {
             .map_err(Status::from)
     }
 
-    /// Waits until it is called up once, or until the gate is open.
+    /// Waits until `call_up` is called once, or until the gate is open.
     async fn hold(&self) {
         let mut waited = false;
         poll_fn(|cx| {
@@ -161,14 +161,14 @@ impl Services {
         .await;
     }
 
-    /// Calls up all that are held.
+    /// Wakes all held calls.
     pub(crate) fn call_up(&self) {
         for waker in self.0.held.take() {
             waker.wake();
         }
     }
 
-    /// Nobody is held any more.
+    /// Opens the gate: calls are no longer held.
     pub(crate) fn open(&self) {
         self.0.is_open.set(true);
         self.call_up();
@@ -178,7 +178,7 @@ impl Services {
         self.0.channels.borrow()[edge].clone()
     }
 
-    /// What was there before.
+    /// Replaces the channel of an edge. Returns the previous one.
     pub(crate) fn set_channel(
         &self,
         edge: usize,
@@ -196,7 +196,7 @@ impl Services {
             .unwrap_or(0)
     }
 
-    /// An order whose handler was begun more than once, at the same hop.
+    /// Returns an order whose handler was started more than once at the same hop.
     pub(crate) fn repeated(&self) -> Option<(u64, u32)> {
         let runs = self.0.runs.borrow();
         let repeated = runs.iter().filter(|(_, runs)| **runs > 1);

@@ -1,18 +1,18 @@
-//! Who calls whom.
+//! The processes of a world and their connections.
 
 use rpc_core::testing::Random;
 
-/// Processes, and who connects to whom.
+/// The processes, and which of them connect to which.
 #[derive(Clone, Debug)]
 pub(crate) struct Topology {
     pub(crate) processes: usize,
-    /// Client and server.
+    /// Client and server of each connection.
     pub(crate) edges: Vec<(usize, usize)>,
 }
 
-/// Clients of the widest fan-in, and servers of the widest fan-out.
+/// Number of clients in the widest fan-in, and of servers in the widest fan-out.
 const WIDEST: u64 = 64;
-/// The same in most seeds, which should be quick.
+/// The same for most seeds, which should be fast.
 const NARROW: u64 = 6;
 
 impl Topology {
@@ -54,21 +54,21 @@ impl Topology {
         Self::of(leaves + 1, (1..=leaves).map(edge))
     }
 
-    /// Connections that a process has at a time.
+    /// Returns the number of connections that a process has at a time.
     pub(crate) fn degree(&self, process: usize) -> usize {
         let touches = |(client, server): &&(usize, usize)| *client == process || *server == process;
         self.edges.iter().filter(touches).count()
     }
 
-    /// Whether calls that go on can come back to where they were.
+    /// Returns true if a forwarded call can return to a process that it has passed.
     ///
-    /// Such calls hold places on connections while they wait for others: as many of them as there are
-    /// places would wait for each other for ever.
+    /// Forwarded calls occupy in-flight capacity on connections while they wait for other calls. As
+    /// many of them as the in-flight limit would wait for each other forever.
     pub(crate) fn is_cyclic(&self) -> bool {
         let mut left = self.edges.clone();
         loop {
             let before = left.len();
-            // Calls that end where they arrive hold nothing while they wait.
+            // Calls that are not forwarded occupy nothing while they wait.
             let goes_on: Vec<_> = left.iter().map(|(client, _)| *client).collect();
             left.retain(|(_, server)| goes_on.contains(server));
             if left.len() == before {
@@ -77,7 +77,7 @@ impl Topology {
         }
     }
 
-    /// A way that a call can take: one edge, and then, now and then, on from where that led.
+    /// Returns the route of a call: one edge, and sometimes more edges from where that one leads.
     pub(crate) fn way(&self, random: &Random) -> Vec<usize> {
         let mut way = vec![random.below(self.edges.len() as u64) as usize];
         while way.len() < MAX_HOPS && random.happens(400) {
@@ -94,5 +94,5 @@ impl Topology {
     }
 }
 
-/// Hops of the longest way.
+/// Number of hops of the longest route.
 const MAX_HOPS: usize = 5;

@@ -1,7 +1,7 @@
-//! What the tests of the transport share: a side to step, an admission that counts, and another
-//! process to talk to.
+//! Helpers shared by the transport's tests: a side that the test steps, an admission that counts,
+//! and another process to connect to.
 
-// Each test binary uses its own part of this.
+// Each test binary uses a different part of this.
 #![allow(dead_code)]
 
 use std::collections::HashMap;
@@ -18,10 +18,10 @@ use rpc_core::transport::{
 };
 use rpc_transport_verbs::{Device, RecvBuf, Sizing, VerbsTransport};
 
-/// How long a test waits for what must come; it bounds a failure, not a success.
+/// Time limit of a wait for an event that has to occur. It bounds failing tests only.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The device that the tests are about: `VERBLINE_DEVICE`, or `soft`.
+/// Returns the device under test: `VERBLINE_DEVICE`, or `soft`.
 pub(crate) fn device() -> Device {
     let name = std::env::var("VERBLINE_DEVICE").unwrap_or_else(|_| "soft".to_owned());
     Device::open(&name).unwrap()
@@ -31,7 +31,7 @@ pub(crate) fn device_with(sizing: Sizing) -> Device {
     device().with_sizing(sizing)
 }
 
-/// Lets everybody in but who says "no", to the pollers in turn.
+/// Admits every client except one that says "no", to the pollers in turn.
 #[derive(Debug, Default)]
 pub(crate) struct OpenHouse {
     pub(crate) connections: Arc<AtomicUsize>,
@@ -64,7 +64,7 @@ impl Admission for OpenHouse {
     }
 }
 
-/// A transport with what it has reported.
+/// A transport, with everything that it has reported.
 #[derive(Debug)]
 pub(crate) struct Side {
     pub(crate) transport: VerbsTransport,
@@ -89,7 +89,7 @@ impl Side {
         }
     }
 
-    /// One poll: what it reports is kept, receive slots are copied out and released.
+    /// Polls once and records the events. Copies the received frames and releases their slots.
     pub(crate) fn turn(&mut self) -> usize {
         self.transport.poll(&mut self.events);
         let count = self.events.len();
@@ -115,7 +115,7 @@ impl Side {
             .expect("the server lets it in")
     }
 
-    /// Sends one frame, without ringing for it.
+    /// Sends one frame, without flushing.
     pub(crate) fn send(
         &mut self,
         connection: ConnectionId,
@@ -130,8 +130,8 @@ impl Side {
         Ok(())
     }
 
-    /// Every slot that is not posted or in reserve is free, on each device, once what was sent has been
-    /// acknowledged.
+    /// Checks that every slot that is neither posted nor in the reserve is free, on each device,
+    /// once the sent frames have been acknowledged.
     pub(crate) fn assert_quiet_pool(&mut self) {
         let deadline = Instant::now() + PATIENCE;
         while self.transport.slots_by_place().sends_in_flight > 0 && Instant::now() < deadline {
@@ -148,7 +148,7 @@ impl Side {
     }
 }
 
-/// Steps `sides` until `done`, and panics with `what` when that takes too long.
+/// Steps `sides` until `done` returns true. Panics with `what` if that takes too long.
 pub(crate) fn step_until(
     sides: &mut [&mut Side],
     what: &str,
@@ -161,7 +161,7 @@ pub(crate) fn step_until(
             events += side.turn();
         }
         if events == 0 {
-            // The other threads and processes of the test may need this core.
+            // Other threads and processes of the test may need this core.
             std::thread::yield_now();
         }
         if Instant::now() >= deadline {
@@ -223,7 +223,7 @@ impl Rig {
         self.listener.local_addr().to_string()
     }
 
-    /// Connects `count` times; gives pairs of the client's and the server's ids.
+    /// Connects `count` times. Returns pairs of the client's and the server's ids.
     pub(crate) fn connect(&mut self, count: usize) -> Vec<(ConnectionId, ConnectionId)> {
         let address = self.address();
         let mut pairs = Vec::with_capacity(count);
@@ -254,14 +254,14 @@ impl Rig {
     }
 }
 
-/// A frame whose every byte depends on its number, so that a wrong or torn one is seen.
+/// Returns a frame in which every byte depends on the number, so a wrong or torn frame is detected.
 pub(crate) fn frame(number: usize, len: usize) -> Vec<u8> {
     (0..len)
         .map(|at| (number.wrapping_mul(31) + at * 7 + (at >> 8)) as u8)
         .collect()
 }
 
-/// Another process: this test binary again, running one ignored test.
+/// Another process: this test binary, running one ignored test.
 pub(crate) struct Other {
     pub(crate) child: Child,
     stdout: BufReader<ChildStdout>,
@@ -280,7 +280,7 @@ impl Other {
         Self { child, stdout }
     }
 
-    /// The rest of the next line that says `word`.
+    /// Waits for the next line that contains `word`, and returns the rest of it.
     pub(crate) fn hear(&mut self, word: &str) -> String {
         let mut line = String::new();
         loop {
@@ -298,7 +298,8 @@ impl Other {
         rustix::process::kill_process(pid, signal).expect("the child is there");
     }
 
-    /// Stops it, and returns when it has: a signal is only on its way when it has been sent.
+    /// Stops the process and waits until it has stopped: a signal takes effect only some time after
+    /// it was sent.
     pub(crate) fn stop(&self) {
         use rustix::process::{Pid, Signal, WaitOptions, waitpid};
         self.signal(Signal::STOP);
@@ -318,15 +319,15 @@ impl Drop for Other {
     }
 }
 
-/// Says something to the test that started this process.
+/// Sends a line to the test that started this process.
 pub(crate) fn say(word: &str, rest: &str) {
     let mut out = std::io::stdout();
     writeln!(out, "{word} {rest}").expect("the test listens");
     out.flush().expect("the test listens");
 }
 
-/// What a process does that is to be killed: connects to `SERVER` of its environment, sends 32 frames,
-/// inline and not, says that it has, and polls until it is killed.
+/// The body of a process that the test kills: connects to the address in the environment variable
+/// `SERVER`, sends 32 frames, inline and not, reports it, and polls until it is killed.
 pub(crate) fn connect_and_flood(intents: &Intents) {
     let address = std::env::var("SERVER").unwrap();
     let mut side = Side::open(&device(), intents);

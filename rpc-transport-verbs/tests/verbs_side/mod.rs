@@ -1,7 +1,7 @@
-//! One side of a connection, for the tests of the verbs layer: a context with one of everything, of the
-//! device that the environment variable `VERBLINE_DEVICE` names, or of `soft`.
+//! One side of a connection, for the tests of the verbs layer: a context with one object of each
+//! kind, on the device that the environment variable `VERBLINE_DEVICE` names, or on `soft`.
 
-// Each test program uses its own part of this.
+// Each test program uses a different part of this.
 #![allow(dead_code)]
 
 use std::path::Path;
@@ -16,25 +16,26 @@ use rpc_transport_verbs::verbs::{
     WorkCompletion, WorkKind,
 };
 
-/// Far longer than anything takes that is waited for: only a hang reaches it.
+/// Time limit of all waits. Far longer than they take: only a hang reaches it.
 pub(crate) const HANG: Duration = Duration::from_secs(20);
 pub(crate) const SLOT_LEN: usize = 1024;
 const PSN: u32 = 0x00ff_fff0;
 
-/// The device that the tests are about.
+/// Returns the device under test.
 pub(crate) fn device() -> &'static str {
     static DEVICE: OnceLock<String> = OnceLock::new();
     DEVICE.get_or_init(|| std::env::var("VERBLINE_DEVICE").unwrap_or_else(|_| "soft".to_owned()))
 }
 
-/// The kernel shows a port's counters again for 10 ms before it asks the device (their `lifespan`).
+/// Waits until a port's counters are read from the device again: the kernel caches them for 10 ms
+/// (their `lifespan`).
 fn wait_for_fresh_counters() {
     if device() != "soft" {
         std::thread::sleep(Duration::from_millis(20));
     }
 }
 
-/// Where it sends from.
+/// Returns the address that the device sends from.
 pub(crate) fn address() -> &'static PortAddress {
     static ADDRESS: OnceLock<PortAddress> = OnceLock::new();
     ADDRESS.get_or_init(|| {
@@ -43,8 +44,8 @@ pub(crate) fn address() -> &'static PortAddress {
     })
 }
 
-/// Whether it is the kernel's Soft-RoCE: of the RDMA drivers, the one with a parent among the network
-/// devices.
+/// Returns true for the kernel's Soft-RoCE: of the RDMA drivers, it is the one whose device has a
+/// network device as its parent.
 pub(crate) fn is_rxe() -> bool {
     Path::new("/sys/class/infiniband")
         .join(device())
@@ -52,17 +53,17 @@ pub(crate) fn is_rxe() -> bool {
         .exists()
 }
 
-/// What the specification says, or what Soft-RoCE does instead (docs/deviations.md).
+/// Returns the specified value, or the value that Soft-RoCE deviates to (docs/deviations.md).
 pub(crate) fn specified_or_rxe<T>(specified: T, rxe: T) -> T {
     if is_rxe() { rxe } else { specified }
 }
 
-/// How a side is made.
+/// The parameters of a side.
 #[derive(Clone, Copy)]
 pub(crate) struct Plan {
     pub(crate) max_send_wr: usize,
     pub(crate) max_recv_wr: usize,
-    /// 0: receives from a queue of its own.
+    /// 0: the queue pair has its own receive queue.
     pub(crate) srq_wr: usize,
     pub(crate) cq_depth: usize,
     pub(crate) sq_sig_all: bool,
@@ -82,7 +83,7 @@ impl Default for Plan {
     }
 }
 
-/// What a completion said, once its slot has been claimed.
+/// A completion whose slot has been claimed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Done {
     pub(crate) kind: WorkKind,
@@ -95,7 +96,7 @@ pub(crate) struct Done {
 pub(crate) struct Side {
     pub(crate) context: Context,
     pub(crate) domain: ProtectionDomain,
-    /// Of the queue below, which most tests never arm.
+    /// The channel of the queue below, which most tests never arm.
     pub(crate) channel: CompletionChannel,
     pub(crate) cq: CompletionQueue,
     pub(crate) srq: Option<SharedReceiveQueue>,
@@ -114,7 +115,7 @@ impl Side {
                 SoftOptions::default(),
                 "this test is about soft"
             );
-            // What it has counted so far is subtracted later.
+            // The current counter values are subtracted later.
             wait_for_fresh_counters();
             Context::open(device()).unwrap()
         };
@@ -154,7 +155,7 @@ impl Side {
         self.qp.to_rts(rts()).unwrap();
     }
 
-    /// Posts `count` receives to whichever queue there is.
+    /// Posts `count` receives to the queue pair's receive queue or the shared one.
     pub(crate) fn post_recv(&mut self, count: usize) {
         self.try_post_recv(count).unwrap();
     }
@@ -166,7 +167,7 @@ impl Side {
         }
     }
 
-    /// A message of `len` bytes, all `fill`.
+    /// Returns a message of `len` bytes, all equal to `fill`.
     pub(crate) fn message(&mut self, len: usize, fill: u8) -> SendRequest {
         let mut slot = self.slots.pop().expect("the test has slots enough");
         slot[..len].fill(fill);
@@ -177,7 +178,7 @@ impl Side {
         self.post_list(&mut vec![request])
     }
 
-    /// What was not posted stays in the list.
+    /// Posts a list. Requests that were not posted stay in the list.
     pub(crate) fn post_list(&mut self, list: &mut Vec<SendRequest>) -> Result<(), PostError> {
         let slots = &mut self.slots;
         self.qp.post_send(list, &mut |slot| slots.push(slot))
@@ -193,7 +194,7 @@ impl Side {
         self.post(request).unwrap();
     }
 
-    /// Polls once, and claims what came.
+    /// Polls once and claims the completions.
     pub(crate) fn poll(&mut self) -> Vec<Done> {
         let mut completions = Vec::new();
         self.cq.poll(&mut completions, 64).unwrap();
@@ -241,7 +242,7 @@ impl Side {
         }
     }
 
-    /// Polls until `count` completions have come.
+    /// Polls until `count` completions have arrived.
     pub(crate) fn wait(&mut self, count: usize) -> Vec<Done> {
         let start = Instant::now();
         let mut done = Vec::new();
@@ -258,7 +259,7 @@ impl Side {
         done
     }
 
-    /// Polls until something has come.
+    /// Polls until at least one completion has arrived.
     pub(crate) fn wait_some(&mut self) -> Vec<Done> {
         let start = Instant::now();
         loop {
@@ -275,7 +276,8 @@ impl Side {
         self.wait(1)[0]
     }
 
-    /// Nothing comes for a while (a test that is too quick here misses a fault, and fails never).
+    /// Checks that nothing arrives for a while. If the wait is too short, the test misses a fault,
+    /// but it never fails wrongly.
     pub(crate) fn assert_quiet(&mut self) {
         let start = Instant::now();
         while start.elapsed() < Duration::from_millis(30) {
@@ -284,14 +286,15 @@ impl Side {
         }
     }
 
-    /// Messages that found no receive: at this side, or at the whole port if the kernel counts.
+    /// Returns the number of messages that found no receive: on this side, or on the whole port if
+    /// the kernel counts them.
     pub(crate) fn rnr_naks_sent(&self) -> u64 {
         wait_for_fresh_counters();
         let counters = self.context.rnr_counters(address().port);
         counters.expect("the device counts them").nak_sent
     }
 
-    /// How many receives fit in its queue: as many as were asked for, or more.
+    /// Returns the capacity of the receive queue: the requested number or more.
     pub(crate) fn receive_capacity(&self) -> usize {
         match &self.srq {
             Some(srq) => srq.query().unwrap().max_wr,
@@ -299,13 +302,13 @@ impl Side {
         }
     }
 
-    /// Registers so many slots more.
+    /// Registers `count` more slots.
     pub(crate) fn add_slots(&mut self, count: usize) {
         let more = region(&self.domain, count).into_slots(SLOT_LEN).unwrap();
         self.slots.extend(more);
     }
 
-    /// The next event, which must come.
+    /// Returns the next event, which has to arrive.
     pub(crate) fn event(&self) -> AsyncEvent {
         self.context
             .get_async_event(Some(HANG))
@@ -334,7 +337,7 @@ impl Side {
         }
     }
 
-    /// To another state, without attributes.
+    /// Moves the queue pair to another state, without attributes.
     pub(crate) fn go(&mut self, state: QpState) {
         self.qp
             .modify(&QpAttributes {
@@ -386,7 +389,7 @@ pub(crate) fn rtr(remote: RemoteEndpoint) -> RtrAttributes {
     }
 }
 
-/// A short retry budget: 4.096 µs × 2^10 × 3 = 12.6 ms.
+/// Returns attributes with a short retry time: 4.096 µs × 2^10 × 3 = 12.6 ms.
 pub(crate) fn rts() -> RtsAttributes {
     RtsAttributes {
         timeout: AckTimeout::new(10).unwrap(),
@@ -395,7 +398,7 @@ pub(crate) fn rts() -> RtsAttributes {
     }
 }
 
-/// Two sides of one process, connected, with nothing posted.
+/// Creates two connected sides in one process, with nothing posted.
 pub(crate) fn connected(plan: Plan) -> (Side, Side) {
     connected_with(plan, plan)
 }

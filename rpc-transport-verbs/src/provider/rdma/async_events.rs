@@ -1,5 +1,5 @@
-//! The asynchronous events of one context: read without blocking, behind a wait that can be
-//! interrupted.
+//! Asynchronous events of one context (`ibv_get_async_event(3)`): non-blocking reads behind an
+//! interruptible wait.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -14,8 +14,8 @@ use rustix::io::Errno;
 use super::context::Handle;
 use crate::verbs::{AsyncEvent, QpNum, SrqNum, VerbsError};
 
-/// `struct ibv_async_event`, its type as a plain number: rdma-sys has an enum there, and a value that
-/// is newer than it would be undefined behaviour.
+/// `struct ibv_async_event` with the event type as a plain number. rdma-sys declares an enum there,
+/// for which a value newer than rdma-sys would be undefined behavior.
 #[repr(C)]
 pub(super) struct RawAsyncEvent {
     element: Element,
@@ -30,7 +30,7 @@ union Element {
     port_num: c_int,
 }
 
-/// What makes a wait for events end.
+/// An eventfd that interrupts a wait for events.
 #[derive(Debug)]
 pub(super) struct Interruption(OwnedFd);
 
@@ -42,24 +42,24 @@ impl Interruption {
     }
 
     pub(super) fn raise(&self) {
-        // It fails only when the counter is at its maximum: enough to end any wait.
+        // Fails only if the counter is at its maximum, which interrupts any wait as well.
         let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
     }
 
-    /// Whether there was one.
+    /// Consumes an interruption. Returns true if there was one.
     fn take(&self) -> bool {
         rustix::io::read(&self.0, &mut [0u8; 8]).is_ok()
     }
 }
 
-/// Makes reading from the context's event file return at once when there is nothing.
+/// Makes the context's event file non-blocking.
 pub(super) fn do_not_block(events: BorrowedFd<'_>) -> io::Result<()> {
     let flags = fcntl_getfl(events)?;
     Ok(fcntl_setfl(events, flags | OFlags::NONBLOCK)?)
 }
 
-/// Waits for the next event; `None` after `timeout` or an interruption. Events go before
-/// interruptions.
+/// Waits for the next event; `None` after `timeout` or an interruption. Pending events take
+/// precedence over interruptions.
 pub(super) fn next(
     handle: &Handle,
     timeout: Option<Duration>,
@@ -95,7 +95,7 @@ pub(super) fn next(
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(failed(error.into())),
         }
-        // The device has been taken out of the machine: there will be no event, and no end of this.
+        // The device was removed from the machine: no event will arrive, and waiting would not end.
         if files[0]
             .revents()
             .intersects(PollFlags::ERR | PollFlags::NVAL)
@@ -107,7 +107,7 @@ pub(super) fn next(
     }
 }
 
-/// Takes one event, if there is one.
+/// Takes and acknowledges one event, if there is one.
 fn read(handle: &Handle) -> io::Result<Option<AsyncEvent>> {
     let mut raw = RawAsyncEvent {
         element: Element {
@@ -115,7 +115,8 @@ fn read(handle: &Handle) -> io::Result<Option<AsyncEvent>> {
         },
         event_type: -1,
     };
-    // SAFETY: the context is open for as long as `handle`; the struct has the header's layout.
+    // SAFETY: the context is open for as long as `handle` lives; the struct has the header's
+    // layout.
     let returned = unsafe { (handle.library.ibv_get_async_event)(handle.raw(), &mut raw) };
     if returned != 0 {
         let error = io::Error::last_os_error();
@@ -124,22 +125,24 @@ fn read(handle: &Handle) -> io::Result<Option<AsyncEvent>> {
             _ => Err(error),
         };
     }
-    // SAFETY: the event was just taken and is not acknowledged yet.
+    // SAFETY: the event was taken just now and is not acknowledged yet.
     let event = unsafe { interpret(&raw) };
-    // SAFETY: acknowledged once. From here on, what it names may be destroyed.
+    // SAFETY: the event is acknowledged once. From here on, the object that it names may be
+    // destroyed.
     unsafe { (handle.library.ibv_ack_async_event)(&mut raw) };
     Ok(Some(event))
 }
 
-/// What an event says, with the numbers of `enum ibv_event_type`.
+/// Converts an event, with the numbers of `enum ibv_event_type`.
 ///
 /// # Safety
 ///
-/// The event must not have been acknowledged: destroying what it names waits for that, so until then
-/// the object that it points to is there.
+/// The event must not have been acknowledged. Destroying the object that it names waits for the
+/// acknowledgement, so until then the pointer to the object is valid.
 unsafe fn interpret(raw: &RawAsyncEvent) -> AsyncEvent {
-    // SAFETY: each is read only for the event types whose element is of that kind
-    // (ibv_get_async_event(3)), and under the caller's promise.
+    // SAFETY: each field is read only for the event types whose element is of that kind
+    // (ibv_get_async_event(3)). The caller guarantees that the event is not acknowledged, so the
+    // object is alive.
     let (cq, qp, srq, port) = unsafe {
         (
             || number((*raw.element.cq).cq_context),
@@ -174,7 +177,7 @@ unsafe fn interpret(raw: &RawAsyncEvent) -> AsyncEvent {
     }
 }
 
-/// The number that a queue was made with.
+/// Returns the number that was stored in the queue's context when it was created.
 fn number(context: *mut c_void) -> u32 {
     context.addr() as u32
 }

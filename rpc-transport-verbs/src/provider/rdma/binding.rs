@@ -1,7 +1,9 @@
-//! Memory windows in requests: what is known of them here, and checked, since drivers do not.
+//! Memory windows in requests (`ibv_bind_mw(3)`): tracks their keys and checks requests, since
+//! drivers do not.
 //!
-//! The library keeps a window's key in the window. It neither locks it nor always writes it; and two threads
-//! may bind one window through two queue pairs. So whoever posts requests of windows holds a lock.
+//! libibverbs keeps a window's key in the window. It does not lock the key and does not always
+//! update it, and two threads may bind one window through two queue pairs. Therefore a thread that
+//! posts requests for windows holds a lock.
 
 use std::collections::HashMap;
 use std::ptr::NonNull;
@@ -16,21 +18,21 @@ use super::shared_receive_queue::reason;
 use super::windows::WindowName;
 use crate::verbs::{PostError, PostErrorReason, RemoteKey, WrId};
 
-/// The bits of a key that are chosen by who binds the window. The others name it.
+/// The bits of a key that the user chooses when binding the window. The others identify the window.
 const CHOSEN: u32 = 0xff;
 
-/// What is known of the type 2 windows of one context.
+/// The known type 2 windows of one context.
 #[derive(Debug, Default)]
 pub(super) struct KnownWindows {
-    /// By the bits that name them; with their keys, if they are bound to nothing. Kept for Soft-RoCE alone: to
-    /// invalidate such a key has its driver follow a null pointer in the kernel (Linux 6.1,
-    /// rxe_do_invalidate_mw), where other devices answer with an error. A peer's invalidate is known of once
-    /// its completion has been polled.
+    /// Maps a window's identifying bits to its key if the window is not bound. Kept for Soft-RoCE
+    /// only: invalidating the key of an unbound window makes its driver dereference a null pointer
+    /// in the kernel (Linux 6.1, rxe_do_invalidate_mw), while other devices return an error. A
+    /// peer's invalidate becomes known once its completion is polled.
     free: Option<Mutex<HashMap<u32, Option<RemoteKey>>>>,
     keys: Mutex<()>,
 }
 
-/// The same, under its lock.
+/// The known windows, with the lock held.
 pub(super) struct Windows<'a> {
     known: &'a KnownWindows,
     _keys: MutexGuard<'a, ()>,
@@ -47,22 +49,22 @@ impl KnownWindows {
     pub(super) fn lock(&self) -> Windows<'_> {
         Windows {
             known: self,
-            // It guards places outside of it, each written in one step.
+            // A poisoned lock is usable: the keys that it guards are each written in one step.
             _keys: self.keys.lock().unwrap_or_else(PoisonError::into_inner),
         }
     }
 
-    /// A type 2 window that begins with this key.
+    /// Adds a type 2 window with this initial key.
     pub(super) fn add(&self, key: RemoteKey) {
         self.with_free(|free| free.insert(name_of(key), Some(key)));
     }
 
-    /// It is gone.
+    /// Removes a deallocated window.
     pub(super) fn remove(&self, key: RemoteKey) {
         self.with_free(|free| free.remove(&name_of(key)));
     }
 
-    /// The key has been taken away, if it is a window's.
+    /// Records that the key was invalidated, if it belongs to a window.
     pub(super) fn note_invalidated(&self, key: RemoteKey) {
         let to = |free: &mut HashMap<_, _>| {
             free.entry(name_of(key))
@@ -76,7 +78,7 @@ impl KnownWindows {
         look: impl FnOnce(&mut HashMap<u32, Option<RemoteKey>>) -> T,
     ) -> Option<T> {
         let free = self.free.as_ref()?;
-        // Changed in one step.
+        // A poisoned lock is usable: the map is changed in one step.
         Some(look(
             &mut free.lock().unwrap_or_else(PoisonError::into_inner),
         ))
@@ -84,14 +86,15 @@ impl KnownWindows {
 }
 
 impl Windows<'_> {
-    /// Refuses a key that names another window: some drivers take its chosen bits and forget the others.
+    /// Rejects a key that identifies another window: some drivers use its chosen bits and ignore
+    /// the others.
     pub(super) fn check_key(
         &self,
         window: WindowName,
         key: RemoteKey,
     ) -> Result<(), PostErrorReason> {
-        // SAFETY: the window lives until the request has completed, and its key is written under the lock
-        // that is held.
+        // SAFETY: the request holds the window until it has completed, and the window's key is only
+        // written under the lock that `self` holds.
         let now = RemoteKey(unsafe { (*window.0.as_ptr()).rkey });
         if name_of(now) == name_of(key) {
             Ok(())
@@ -100,7 +103,8 @@ impl Windows<'_> {
         }
     }
 
-    /// Refuses the key of a window that is bound to nothing, where that would be the end of the machine.
+    /// Rejects the key of a window that is not bound, on devices where invalidating it would crash
+    /// the kernel.
     pub(super) fn check_invalidate(&self, key: RemoteKey) -> Result<(), PostErrorReason> {
         let is_free = |free: &mut HashMap<_, _>| free.get(&name_of(key)) == Some(&Some(key));
         if self.known.with_free(is_free) == Some(true) {
@@ -109,7 +113,7 @@ impl Windows<'_> {
         Ok(())
     }
 
-    /// The device has taken these requests.
+    /// Records requests that the device has accepted.
     pub(super) fn note_taken(&mut self, work: &[Work]) {
         for work in work {
             match work.operation {
@@ -118,7 +122,8 @@ impl Windows<'_> {
                     key,
                     ..
                 }) => {
-                    // SAFETY: as in `check_key`.
+                    // SAFETY: the request holds the window until it has completed, and `self` holds
+                    // the lock under which keys are written.
                     unsafe { (*window.0.as_ptr()).rkey = key.0 };
                     let bound = |free: &mut HashMap<_, _>| {
                         free.entry(name_of(key)).and_modify(|free| *free = None);
@@ -136,7 +141,7 @@ fn name_of(key: RemoteKey) -> u32 {
     key.0 & !CHOSEN
 }
 
-/// The name of the window that a request binds, or takes the key away from.
+/// Returns the identifying bits of the window that a request binds or invalidates.
 fn touched(work: &Work) -> Option<u32> {
     match work.operation {
         Operation::BindWindow(WindowBinding { key, .. }) | Operation::LocalInvalidate(key) => {
@@ -150,8 +155,9 @@ pub(super) fn touches_window(work: &Work) -> bool {
     touched(work).is_some()
 }
 
-/// How many of these can be posted as one list. Some drivers read the key that a window has from the window,
-/// where it has to be written after each binding: so a window that is touched again begins another list.
+/// Returns how many of the requests may be posted as one chain. Some drivers read a window's key
+/// from the window, which is updated after each binding, so a second request for the same window
+/// starts another chain.
 pub(super) fn touched_once(work: &[Work]) -> usize {
     let mut windows = Vec::new();
     for (index, work) in work.iter().enumerate() {
@@ -178,12 +184,14 @@ pub(super) fn bind_info(
         let object = object_of_region;
         return Err(PostErrorReason::ForeignObject { object });
     };
-    // SAFETY: both live until the request has completed; their contexts never change.
+    // SAFETY: the request holds window and region until it has completed, and their contexts never
+    // change.
     let (of_window, of_region) =
         unsafe { ((*window.0.as_ptr()).context, (*region.0.as_ptr()).context) };
     of_same_context(qp, of_window, object_of_window)?;
     of_same_context(qp, of_region, object_of_region)?;
-    // SAFETY: as above, of their domains; the queue pair is alive.
+    // SAFETY: window and region live until the request has completed, the queue pair is alive, and
+    // the domain of each never changes.
     let [of_qp, of_window, of_region] = unsafe {
         [
             (*qp.as_ptr()).pd,
@@ -225,13 +233,14 @@ impl QueuePair {
             bind_info,
         };
         let _windows = self.domain.handle.windows.lock();
-        // SAFETY: the queue pair is alive, and so are window and region until the request has completed; all
-        // are of one context.
+        // SAFETY: the queue pair is alive while `self` holds it; window and region live until the
+        // request has completed; all are of one context (checked in `bind_info`).
         let errno = unsafe { ibv_bind_mw(raw.as_ptr(), window.0.as_ptr(), &mut bind) };
         if errno != 0 {
             return Err(refuse(reason(errno, self.capabilities.max_send_wr)));
         }
-        // SAFETY: alive, and read under the lock of keys. The library has written the new one.
+        // SAFETY: the window is alive, and its key is read under the lock of keys. The library has
+        // written the new key.
         Ok(RemoteKey(unsafe { (*window.0.as_ptr()).rkey }))
     }
 }

@@ -1,5 +1,5 @@
-//! Completion channels: a file of the kernel's that queues raise events to, read without blocking,
-//! behind a wait that may have an end.
+//! Completion channels (`ibv_get_cq_event(3)`): non-blocking reads of the kernel's event file,
+//! behind a wait with an optional timeout.
 
 use std::collections::HashMap;
 use std::io;
@@ -18,19 +18,20 @@ use super::context::Handle;
 use super::{log_leak, os_error};
 use crate::verbs::VerbsError;
 
-/// The channel, shared by the queues that raise events to it.
+/// The channel, shared by the queues that raise events on it.
 #[derive(Debug)]
 pub(super) struct Channel {
     raw: *mut ibv_comp_channel,
-    /// By their numbers. Weak, since a queue holds its channel.
+    /// The channel's queues, by number. Weak, since a queue holds its channel.
     queues: Mutex<HashMap<u32, Weak<Queue>>>,
     handle: Arc<Handle>,
 }
 
-// SAFETY: the pointer is given to libibverbs alone, which only reads the channel's file from it, and
-// counts the channel's queues under a lock.
+// SAFETY: the pointer is only passed to libibverbs, which only reads the channel's file from it,
+// and counts the channel's queues under a lock.
 unsafe impl Send for Channel {}
-// SAFETY: as for `Send`: each event is read from the file by one thread.
+// SAFETY: libibverbs allows concurrent calls on a channel: each event is read from the file by one
+// thread.
 unsafe impl Sync for Channel {}
 
 impl Channel {
@@ -39,7 +40,7 @@ impl Channel {
     }
 
     fn queues(&self) -> MutexGuard<'_, HashMap<u32, Weak<Queue>>> {
-        // The map is changed in one step each, so a panic under the lock leaves it whole.
+        // A poisoned lock is usable: the map is changed in one step.
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -52,17 +53,18 @@ impl Channel {
     }
 
     fn fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the channel and its file are open for as long as `self`.
+        // SAFETY: the channel and its file stay open for as long as `self` is borrowed.
         unsafe { BorrowedFd::borrow_raw((*self.raw).fd) }
     }
 
-    /// Takes one event, if there is one: the number of its queue.
+    /// Takes one event, if there is one, and returns the number of its queue.
     fn take(&self) -> io::Result<Option<u32>> {
         loop {
             let mut raw: *mut ibv_cq = ptr::null_mut();
             let mut context = ptr::null_mut();
             let library = self.handle.library;
-            // SAFETY: the channel is alive, and both are written to places of our own.
+            // SAFETY: the channel is alive while `self` is, and both results are written to local
+            // variables.
             if unsafe { (library.ibv_get_cq_event)(self.raw, &mut raw, &mut context) } != 0 {
                 let error = io::Error::last_os_error();
                 return match error.kind() {
@@ -70,7 +72,7 @@ impl Channel {
                     _ => Err(error),
                 };
             }
-            // The number that the queue was made with.
+            // The number that was stored in the queue's context when it was created.
             let number = context.addr() as u32;
             let queue = self.queues().get(&number).and_then(Weak::upgrade);
             match queue {
@@ -78,9 +80,9 @@ impl Channel {
                     queue.count_event();
                     return Ok(Some(number));
                 }
-                // It is being destroyed, on another thread, and nobody wants to hear of it.
-                // SAFETY: the event was just taken and is not acknowledged yet, and destroying its queue
-                // waits for that.
+                // The queue is being destroyed on another thread, so its event is dropped.
+                // SAFETY: the event was taken just now and is not acknowledged yet, and destroying
+                // its queue waits for the acknowledgement.
                 None => unsafe { (library.ibv_ack_cq_events)(raw, 1) },
             }
         }
@@ -90,7 +92,8 @@ impl Channel {
 impl Drop for Channel {
     fn drop(&mut self) {
         if self.handle.is_ours() {
-            // SAFETY: the queues that raise events to it hold an `Arc` of it, so none is left.
+            // SAFETY: the queues that raise events on the channel hold an `Arc` of it, so none is
+            // left.
             log_leak("destroy_comp_channel", unsafe {
                 (self.handle.library.ibv_destroy_comp_channel)(self.raw)
             });
@@ -107,7 +110,7 @@ impl CompletionChannel {
     pub(super) fn create(handle: &Arc<Handle>) -> Result<Self, VerbsError> {
         const CALL: &str = "create_comp_channel";
         handle.fork_guard.check()?;
-        // SAFETY: the context is open.
+        // SAFETY: `handle` keeps the context open for the duration of the call.
         let raw = unsafe { (handle.library.ibv_create_comp_channel)(handle.raw()) };
         if raw.is_null() {
             return Err(os_error(CALL));
@@ -125,7 +128,7 @@ impl CompletionChannel {
         Arc::ptr_eq(&self.channel.handle, handle)
     }
 
-    /// The number of the next queue that raised an event; `None` after `timeout`.
+    /// Returns the number of the next queue that raised an event; `None` after `timeout`.
     pub(crate) fn wait(&self, timeout: Option<Duration>) -> Result<Option<u32>, VerbsError> {
         self.channel.handle.fork_guard.check()?;
         let failed = |source: io::Error| VerbsError::Os {
@@ -153,7 +156,8 @@ impl CompletionChannel {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => return Err(failed(error.into())),
             }
-            // The device has been taken out of the machine: there will be no event, and no end of this.
+            // The device was removed from the machine: no event will arrive, and waiting would not
+            // end.
             let said = files[0].revents();
             if said.intersects(PollFlags::ERR | PollFlags::NVAL) && !said.contains(PollFlags::IN) {
                 return Err(failed(Errno::NODEV.into()));

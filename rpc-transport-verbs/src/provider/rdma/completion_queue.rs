@@ -1,4 +1,5 @@
-//! Completion queues: polled into an array on the stack, and handed on as values.
+//! Completion queues (`ibv_poll_cq(3)`): polled into an array on the stack, and converted to
+//! values.
 
 use std::mem::MaybeUninit;
 use std::os::raw::c_int;
@@ -14,7 +15,7 @@ use super::context::Handle;
 use super::{BATCH, check, log_leak, next_number, not_supported, os_error, to_u32};
 use crate::verbs::{CompletionOpcode, Extras, QpNum, RemoteKey, VerbsError, WorkCompletion, WrId};
 
-/// Events of a queue that are acknowledged at a time: the library takes a mutex for each call.
+/// Events of a queue that are acknowledged together, since the library locks a mutex in each call.
 const ACKNOWLEDGED_AT_ONCE: u32 = 64;
 
 /// The queue, shared by the queue pairs that complete to it.
@@ -22,20 +23,21 @@ const ACKNOWLEDGED_AT_ONCE: u32 = 64;
 pub(super) struct Queue {
     raw: *mut ibv_cq,
     number: u32,
-    /// Where it raises events; and what was taken from there and not acknowledged yet.
+    /// The channel on which it raises events, and the number of events that were taken and are not
+    /// acknowledged yet.
     channel: Option<Arc<Channel>>,
     unacknowledged: AtomicU32,
-    /// What says in a completion that a key was taken away.
+    /// The completion flags that mean that a key was invalidated.
     with_inv: u32,
-    /// The queue pairs of datagrams that receive to it.
+    /// The UD queue pairs that receive to the queue.
     pub(super) datagrams: Datagrams,
     pub(super) handle: Arc<Handle>,
 }
 
 impl Queue {
-    /// An event of this queue has been taken from its channel.
+    /// Counts an event of this queue that was taken from its channel.
     pub(super) fn count_event(&self) {
-        // A count and nothing else: no memory is published through it.
+        // Relaxed: it is only a count, and publishes no other memory.
         if self.unacknowledged.fetch_add(1, Ordering::Relaxed) + 1 >= ACKNOWLEDGED_AT_ONCE {
             self.acknowledge();
         }
@@ -44,17 +46,18 @@ impl Queue {
     fn acknowledge(&self) {
         let count = self.unacknowledged.swap(0, Ordering::Relaxed);
         if count > 0 {
-            // SAFETY: the queue is alive; so many events were taken, and the swap hands each to one
-            // acknowledgement.
+            // SAFETY: the queue is alive while `self` is. As many events have been taken, and the
+            // swap assigns each event to one acknowledgement.
             unsafe { (self.handle.library.ibv_ack_cq_events)(self.raw, count) };
         }
     }
 }
 
-// SAFETY: libibverbs locks a completion queue while it is polled or armed, and its count of events; the
-// rest is set-up.
+// SAFETY: libibverbs locks a completion queue while it is polled or armed, and its event count; the
+// other fields do not change after creation.
 unsafe impl Send for Queue {}
-// SAFETY: as for `Send`.
+// SAFETY: concurrent calls on one queue are synchronized by libibverbs, so shared references may be
+// used from any thread.
 unsafe impl Sync for Queue {}
 
 impl Drop for Queue {
@@ -65,9 +68,10 @@ impl Drop for Queue {
                 channel.forget(self.number);
                 self.acknowledge();
             }
-            // SAFETY: the queue pairs that complete to it hold an `Arc` of it, so none is left. It
-            // waits for events of the queue to be acknowledged: asynchronous ones by their reader, at
-            // once; its own above, or by a thread that has just taken one.
+            // SAFETY: the queue pairs that complete to the queue hold an `Arc` of it, so none is
+            // left. The call waits until the queue's events are acknowledged: asynchronous events
+            // by their reader at once; completion events above, or by a thread that has just taken
+            // one.
             log_leak("destroy_cq", unsafe {
                 (self.handle.library.ibv_destroy_cq)(self.raw)
             });
@@ -98,9 +102,9 @@ impl CompletionQueue {
             });
         }
         let number = next_number();
-        // SAFETY: the context is open. The queue's own context is a number and is never followed; the
-        // channel, if any, is of this context and lives as long as the queue; the first vector is always
-        // there.
+        // SAFETY: the context is open while `handle` lives. The queue's own context is a number and
+        // is never dereferenced; the channel, if any, is of this context (checked above) and lives
+        // as long as the queue; vector 0 always exists.
         let raw = unsafe {
             (handle.library.ibv_create_cq)(
                 handle.raw(),
@@ -113,7 +117,7 @@ impl CompletionQueue {
         if raw.is_null() {
             return Err(os_error(CALL));
         }
-        // SAFETY: the library filled it in.
+        // SAFETY: the library has initialized the queue, and nothing else uses it yet.
         let capacity = super::limit(unsafe { (*raw).cqe });
         let channel = channel.map(|channel| Arc::clone(&channel.channel));
         let queue = Arc::new(Queue {
@@ -153,19 +157,20 @@ impl CompletionQueue {
         let queue = &*self.queue;
         while polled < max {
             let wanted = (max - polled).min(BATCH);
-            // SAFETY: the queue is alive, and there is room for as many as are wanted.
+            // SAFETY: the queue is alive while `self` is, and the array has at least `wanted`
+            // elements.
             let count =
                 unsafe { ibv_poll_cq(self.queue.raw, wanted as i32, batch.as_mut_ptr().cast()) };
             let Ok(count) = usize::try_from(count) else {
                 return Err(VerbsError::Os {
                     call: "poll_cq",
-                    // No error number (ibv_poll_cq(3)).
+                    // The return value is not an error number (ibv_poll_cq(3)).
                     source: std::io::Error::other(format!("the driver failed, and says {count}")),
                 });
             };
             for raw in &batch[..count.min(wanted)] {
-                // SAFETY: the library has written the first `count`; what it leaves out on an error
-                // (everything but `wr_id`, `status`, `qp_num`) is never looked at below.
+                // SAFETY: the library has written the first `count` completions. Fields that it
+                // leaves out on an error (all but `wr_id`, `status` and `qp_num`) are not read.
                 out.push(unsafe { completion(raw.as_ptr(), queue) });
             }
             polled += count;
@@ -181,8 +186,8 @@ impl CompletionQueue {
         if self.queue.channel.is_none() {
             return Err(VerbsError::NoCompletionChannel);
         }
-        // SAFETY: the queue is alive; the header's inline function calls the driver through the
-        // context's table.
+        // SAFETY: the queue is alive while `self` is; the header's inline function calls the driver
+        // through the context's table.
         let returned = unsafe { ibv_req_notify_cq(self.queue.raw, solicited_only.into()) };
         check("req_notify_cq", returned)
     }
@@ -193,7 +198,7 @@ impl CompletionQueue {
         handle.fork_guard.check()?;
         in_range(CALL, "depth", depth, 1, handle.limits.max_cqe)?;
         let wanted = c_int::try_from(depth).unwrap_or(c_int::MAX);
-        // SAFETY: the queue is alive.
+        // SAFETY: the queue is alive while `self` is, and the driver resizes it under its own lock.
         let returned = unsafe { (handle.library.ibv_resize_cq)(self.queue.raw, wanted) };
         if returned.saturating_abs() == rustix::io::Errno::INVAL.raw_os_error() {
             return Err(VerbsError::InvalidArgument {
@@ -205,9 +210,10 @@ impl CompletionQueue {
         }
         check(CALL, returned)
             .map_err(|error| not_supported(handle, CALL, "other depths", error))?;
-        // SAFETY: the library has written what it has now; one thread at a time resizes a queue.
+        // SAFETY: the library has written the new depth, and only one thread at a time resizes a
+        // queue.
         let granted = super::limit(unsafe { (*self.queue.raw).cqe });
-        // It publishes nothing.
+        // Relaxed: it publishes no other memory.
         self.capacity.store(granted, Ordering::Relaxed);
         Ok(())
     }
@@ -221,11 +227,11 @@ impl CompletionQueue {
     }
 }
 
-/// Which queue pairs are of datagrams: their completions say where a message came from. Some drivers write that
-/// into those of connected ones, too, where it means nothing.
+/// The UD queue pairs, whose completions name the source of a message. Some drivers also write a
+/// source into completions of connected queue pairs, where it is meaningless.
 #[derive(Debug, Default)]
 pub(super) struct Datagrams {
-    /// How many there are: of most queues, none.
+    /// Number of UD queue pairs; 0 for most queues.
     count: AtomicUsize,
     numbers: Mutex<Vec<QpNum>>,
 }
@@ -245,23 +251,26 @@ impl Datagrams {
 
     #[inline]
     fn contains(&self, qp_num: QpNum) -> bool {
-        // Relaxed: the queue pair was made before it received, and who polls learned of that from the device.
+        // Relaxed: the queue pair was created before it received, and the polling thread learned of
+        // that through the device.
         self.count.load(Ordering::Relaxed) != 0 && self.numbers().contains(&qp_num)
     }
 
     fn numbers(&self) -> MutexGuard<'_, Vec<QpNum>> {
-        // Changed in one step.
+        // A poisoned lock is usable: the vector is changed in one step.
         self.numbers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
+/// Converts a completion of the library.
+///
 /// # Safety
 ///
-/// `raw` points to a completion of which `wr_id`, `status` and `qp_num` have been written, and on
-/// success all that its kind has.
+/// `raw` must point to a completion of which `wr_id`, `status` and `qp_num` have been written, and
+/// on success all fields of its kind.
 #[inline]
 unsafe fn completion(raw: *const ibv_wc, queue: &Queue) -> WorkCompletion {
-    // SAFETY: written in every completion, says the caller.
+    // SAFETY: the caller guarantees that these fields, which every completion has, were written.
     let (wr_id, status, qp_num) = unsafe { ((*raw).wr_id, (*raw).status, (*raw).qp_num) };
     let mut completion = WorkCompletion {
         wr_id: WrId::from_raw(wr_id),
@@ -271,11 +280,12 @@ unsafe fn completion(raw: *const ibv_wc, queue: &Queue) -> WorkCompletion {
         data: 0,
         src_qp: 0,
         opcode: CompletionOpcode::Send,
-        // Kernel verbs do not say whether the sender asked for attention.
+        // Kernel verbs do not report whether the sender requested a solicited event.
         extras: Extras::default(),
     };
     if status == 0 {
-        // SAFETY: written in every successful completion; length and flags in those of receives.
+        // SAFETY: the caller guarantees that a successful completion has an opcode, and that of a
+        // receive also length and flags.
         unsafe {
             match (*raw).opcode {
                 ibv_wc_opcode::IBV_WC_SEND => {}
@@ -296,35 +306,38 @@ unsafe fn completion(raw: *const ibv_wc, queue: &Queue) -> WorkCompletion {
 
 const WITH_IMM: u32 = ibv_wc_flags::IBV_WC_WITH_IMM.0;
 const WITH_INV: u32 = ibv_wc_flags::IBV_WC_WITH_INV.0;
-/// The same from Soft-RoCE's driver, which writes the number that the kernel has for it inside (Linux 6.1,
-/// rxe_resp.c). In the header that is `IBV_WC_IP_CSUM_OK`, which it never means.
+/// The same flag as written by Soft-RoCE's driver, which uses the kernel's internal number for it
+/// (Linux 6.1, rxe_resp.c). In the header that number is `IBV_WC_IP_CSUM_OK`, which the driver
+/// never reports.
 const WITH_INV_OF_SOFT_ROCE: u32 = 1 << 2;
 
-/// What a receive may have besides its length.
+/// Reads the optional fields of a receive.
 ///
 /// # Safety
 ///
-/// As for [`completion`], of a receive that succeeded.
+/// As for [`completion`]; `raw` must be a successful receive.
 #[cold]
 unsafe fn received(raw: *const ibv_wc, queue: &Queue, completion: &mut WorkCompletion) {
-    // SAFETY: written in every receive that succeeded, says the caller.
+    // SAFETY: the caller guarantees that this is a successful receive, in which the flags are
+    // written.
     let flags = unsafe { (*raw).wc_flags };
-    // SAFETY: a flag says that it was written.
+    // SAFETY: called only if a flag says that the union was written.
     let data = || unsafe { &(*raw).imm_data_invalidated_rkey_union };
     if flags & WITH_IMM != 0 {
-        // In the order of the wire. SAFETY: as above.
+        // SAFETY: the flag says that the immediate was written, in network byte order.
         completion.data = u32::from_be(unsafe { data().imm_data });
         completion.extras.0 |= Extras::IMMEDIATE;
     } else if flags & queue.with_inv != 0 {
-        // SAFETY: as above.
+        // SAFETY: the flag says that the invalidated key was written.
         completion.data = unsafe { data().invalidated_rkey };
         let key = RemoteKey(completion.data);
         queue.handle.windows.note_invalidated(key);
         completion.extras.0 |= Extras::INVALIDATED;
     }
-    // Some drivers say of every receive that it has a global route.
+    // Some drivers set the flag for a global route in every receive, so it counts for datagrams
+    // only.
     if queue.datagrams.contains(completion.qp_num) {
-        // SAFETY: written in every receive of a datagram.
+        // SAFETY: the field is written in every successful receive of a datagram.
         completion.src_qp = unsafe { (*raw).src_qp };
         completion.extras.0 |= Extras::SOURCE;
         if flags & ibv_wc_flags::IBV_WC_GRH.0 != 0 {
@@ -333,12 +346,14 @@ unsafe fn received(raw: *const ibv_wc, queue: &Queue, completion: &mut WorkCompl
     }
 }
 
+/// Converts a completion of any other operation.
+///
 /// # Safety
 ///
-/// As for [`completion`], of a request that succeeded.
+/// As for [`completion`]; `raw` must be a successful completion.
 #[cold]
 unsafe fn other_than_message(raw: *const ibv_wc, queue: &Queue, completion: &mut WorkCompletion) {
-    // SAFETY: written in every successful completion, says the caller.
+    // SAFETY: the caller guarantees success, and every successful completion has an opcode.
     let (opcode, has_len) = match unsafe { (*raw).opcode } {
         ibv_wc_opcode::IBV_WC_RDMA_WRITE => (CompletionOpcode::RdmaWrite, false),
         ibv_wc_opcode::IBV_WC_RDMA_READ => (CompletionOpcode::RdmaRead, true),
@@ -354,11 +369,11 @@ unsafe fn other_than_message(raw: *const ibv_wc, queue: &Queue, completion: &mut
     };
     completion.opcode = opcode;
     if has_len {
-        // SAFETY: written in the completions of what brought bytes here.
+        // SAFETY: the length is written in completions of operations that bring bytes to this side.
         completion.byte_len = unsafe { (*raw).byte_len };
     }
     if completion.opcode == CompletionOpcode::ReceiveRdmaWithImm {
-        // SAFETY: a receive that succeeded.
+        // SAFETY: the opcode is that of a receive, and the caller guarantees success.
         unsafe { received(raw, queue, completion) };
     }
 }

@@ -1,4 +1,4 @@
-//! An opened RDMA device: found by name, asked for its limits, its ports and their GIDs.
+//! An open RDMA device: found by name, and queried for its limits, ports and GIDs.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -27,11 +27,11 @@ use crate::verbs::{
     TransportType, VerbsError,
 };
 
-/// Inline lengths that are tried, since no call says what a device can do: more is not asked for by
-/// the layers above, and a queue pair's places grow with it.
+/// Inline lengths to try, since no call reports what a device supports. The layers above never
+/// request more, and a larger length would enlarge every send queue entry.
 const INLINE_LENGTHS: [u32; 5] = [512, 256, 128, 64, 32];
 
-/// The open device, shared by everything that was made from it.
+/// The open device, shared by everything that was created from it.
 #[derive(Debug)]
 pub(super) struct Handle {
     raw: *mut ibv_context,
@@ -39,18 +39,19 @@ pub(super) struct Handle {
     pub(super) name: String,
     pub(super) interruption: Interruption,
     pub(super) fork_guard: &'static ForkGuard,
-    /// What it says of itself: the inline length, of which it says nothing, is 0 here.
+    /// The device's attributes, except that `max_inline_data`, which it does not report, is 0 here.
     pub(super) limits: DeviceAttributes,
     pub(super) attribute_limits: AttributeLimits,
-    /// The kernel's software device, whose driver has ways of its own.
+    /// Whether this is the kernel's software device (Soft-RoCE), whose driver behaves differently.
     pub(super) is_soft_roce: bool,
     pub(super) windows: KnownWindows,
 }
 
-// SAFETY: libibverbs locks what its calls share; the pointer is given to those calls only.
+// SAFETY: libibverbs locks the state that its calls share, and the pointer is only passed to those
+// calls.
 unsafe impl Send for Handle {}
-// SAFETY: as for `Send`: every verb may be called from any thread (ibv_open_device(3) and the
-// library's documentation of thread safety).
+// SAFETY: any verb may be called from any thread (ibv_open_device(3) and the library's
+// documentation of thread safety), so shared references may be used concurrently.
 unsafe impl Sync for Handle {}
 
 impl Handle {
@@ -59,11 +60,11 @@ impl Handle {
     }
 
     pub(super) fn async_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the context and its file are open for as long as `self`.
+        // SAFETY: the context and its file stay open for as long as `self` is borrowed.
         unsafe { BorrowedFd::borrow_raw((*self.raw).async_fd) }
     }
 
-    /// Whether this is the process that opened the device: the only one whose destructors may act.
+    /// Returns true in the process that opened the device. Destructors act only there.
     pub(super) fn is_ours(&self) -> bool {
         self.fork_guard.check().is_ok()
     }
@@ -76,11 +77,12 @@ impl Handle {
     pub(super) fn query_port(&self, port: u8) -> Result<PortAttributes, VerbsError> {
         self.fork_guard.check()?;
         self.check_port("query_port", port)?;
-        // SAFETY: a plain struct of numbers, for which zero is a value. It has to be zeroed: the
-        // exported function writes an older, shorter struct.
+        // SAFETY: a plain struct of numbers, for which all zeros is a valid value. It must be
+        // zeroed, because the exported function writes an older, shorter struct.
         let mut raw: ibv_port_attr = unsafe { std::mem::zeroed() };
         let attributes: *mut ibv_port_attr = &mut raw;
-        // SAFETY: the older struct is a prefix of ours, so the pointer serves.
+        // SAFETY: the older struct is a prefix of ours, so the pointer is valid for the function's
+        // writes.
         let returned = unsafe { (self.library.ibv_query_port)(self.raw, port, attributes.cast()) };
         check("query_port", returned)?;
         Ok(port_attributes(&raw))
@@ -93,7 +95,8 @@ impl Handle {
         let count = usize::from(self.query_port(port)?.pkey_count);
         in_range(CALL, "index", index.into(), 0, count.saturating_sub(1))?;
         let mut key: u16 = 0;
-        // SAFETY: the key is written to a place of our own.
+        // SAFETY: the context is open while `self` lives, and the key is written to a local
+        // variable.
         let returned =
             unsafe { (self.library.ibv_query_pkey)(self.raw, port, index.into(), &mut key) };
         match returned {
@@ -106,12 +109,13 @@ impl Handle {
         self.fork_guard.check()?;
         self.check_port("query_gid", port)?;
         let mut gid = ibv_gid { raw: [0; 16] };
-        // SAFETY: the GID is written to a place of our own.
+        // SAFETY: the context is open while `self` lives, and the GID is written to a local
+        // variable.
         let returned =
             unsafe { (self.library.ibv_query_gid)(self.raw, port, index.into(), &mut gid) };
         if returned != 0 {
             let error = os_error("query_gid");
-            // Asked only now: most callers know how long the table is.
+            // Checked only after a failure: most callers know the length of the table.
             let count = self.query_port(port)?.gid_count as usize;
             in_range(
                 "query_gid",
@@ -122,7 +126,7 @@ impl Handle {
             )?;
             return Err(error);
         }
-        // SAFETY: any 16 bytes are a value.
+        // SAFETY: every pattern of 16 bytes is a valid value of the union's field.
         Ok(Gid(unsafe { gid.raw }))
     }
 }
@@ -130,7 +134,8 @@ impl Handle {
 impl Drop for Handle {
     fn drop(&mut self) {
         if self.is_ours() {
-            // SAFETY: every object made from it holds an `Arc` of it, so none is left.
+            // SAFETY: every object that was created from the context holds an `Arc` of it, so none
+            // is left.
             let returned = unsafe { (self.library.ibv_close_device)(self.raw) };
             if returned != 0 {
                 tracing::error!(device = %self.name, "the device cannot be closed");
@@ -142,9 +147,9 @@ impl Drop for Handle {
 #[derive(Clone, Debug)]
 pub(crate) struct Context {
     pub(super) handle: Arc<Handle>,
-    /// Asked once, when it was opened.
+    /// Queried once, when the device was opened.
     attributes: Arc<DeviceAttributes>,
-    /// What the ports had counted when it was opened.
+    /// The ports' counters when the device was opened.
     rnr_before: Arc<[Option<RnrCounters>]>,
 }
 
@@ -175,21 +180,22 @@ impl Context {
                 name: name.to_owned(),
             });
         }
-        // SAFETY: as above.
+        // SAFETY: `list` keeps the device's entry valid, and is alive until the end of this
+        // function.
         let raw = unsafe { (library.ibv_open_device)(device) };
         if raw.is_null() {
             return Err(not_opened(name, io::Error::last_os_error()));
         }
         let prepare = || {
             let interruption = Interruption::new().map_err(os("make a file to be woken by"))?;
-            // SAFETY: opened above.
+            // SAFETY: the context was opened above and is closed only on failure, after this call.
             let limits = unsafe { query_device(library, raw) }.map_err(os("say its limits"))?;
             Ok((interruption, limits))
         };
         let (interruption, (limits, attribute_limits)) = match prepare() {
             Ok(prepared) => prepared,
             Err(error) => {
-                // SAFETY: opened above, and nothing was made from it.
+                // SAFETY: the context was opened above, and nothing has been created from it.
                 unsafe { (library.ibv_close_device)(raw) };
                 return Err(error);
             }
@@ -283,7 +289,8 @@ impl Context {
     }
 }
 
-/// One for the process, as each costs a page for ever.
+/// Returns the fork guard of the process. There is only one, since each guard occupies a page
+/// forever.
 fn process_guard() -> io::Result<&'static ForkGuard> {
     static GUARD: OnceLock<ForkGuard> = OnceLock::new();
     if let Some(guard) = GUARD.get() {
@@ -293,22 +300,23 @@ fn process_guard() -> io::Result<&'static ForkGuard> {
     Ok(GUARD.get_or_init(|| made))
 }
 
-/// What the device says of itself.
+/// Queries the device's attributes (`ibv_query_device(3)`).
 ///
 /// # Safety
 ///
-/// `raw` is an open context.
+/// `raw` must be an open context.
 unsafe fn query_device(
     library: &Library,
     raw: *mut ibv_context,
 ) -> io::Result<(DeviceAttributes, AttributeLimits)> {
     let mut attributes = MaybeUninit::<ibv_device_attr>::zeroed();
-    // SAFETY: the context is open, says the caller; the struct is a place of our own.
+    // SAFETY: the caller guarantees that the context is open, and the struct is a local variable.
     let returned = unsafe { (library.ibv_query_device)(raw, attributes.as_mut_ptr()) };
     if returned != 0 {
         return Err(io::Error::from_raw_os_error(returned.saturating_abs()));
     }
-    // SAFETY: a plain struct of numbers; zeroed, which is a value of it, and then filled in.
+    // SAFETY: a plain struct of numbers, for which all zeros is a valid value; it was zeroed and
+    // then filled in.
     let raw = unsafe { attributes.assume_init() };
     let attributes = device_attributes(&raw);
     let attribute_limits = AttributeLimits {
@@ -320,8 +328,8 @@ unsafe fn query_device(
     Ok((attributes, attribute_limits))
 }
 
-/// The longest inline message, found by trying: a queue pair is made and destroyed for each length
-/// until one is granted. 0 if none is, or nothing can be made.
+/// Finds the longest inline message by trying: it creates and destroys a queue pair for each length
+/// until one is granted. Returns 0 if none is, or if no queue can be created.
 pub(super) fn probe_inline(handle: &Arc<Handle>) -> usize {
     let (Ok(domain), Ok(queue)) = (
         ProtectionDomain::alloc(handle),
@@ -345,12 +353,13 @@ pub(super) fn probe_inline(handle: &Arc<Handle>) -> usize {
             qp_type: ibv_qp_type::IBV_QPT_RC,
             sq_sig_all: 0,
         };
-        // SAFETY: the domain and the queue are alive, and of this context.
+        // SAFETY: the domain and the queue are alive until the end of this function, and of this
+        // context.
         let raw = unsafe { (handle.library.ibv_create_qp)(domain.raw(), &mut wanted) };
         if raw.is_null() {
             return None;
         }
-        // SAFETY: made above, and used by nobody.
+        // SAFETY: the queue pair was created above, and nothing else uses it.
         let returned = unsafe { (handle.library.ibv_destroy_qp)(raw) };
         super::log_leak("destroy_qp", returned);
         Some(wanted.cap.max_inline_data as usize)

@@ -1,4 +1,4 @@
-//! The header's structs of devices and ports, as values with units.
+//! Converts the header's device and port structs to types with units.
 
 use rdma_sys::{ibv_device_attr, ibv_port_attr};
 
@@ -10,11 +10,11 @@ use crate::verbs::{
     Rate, VirtualLanes, time_of_code,
 };
 
-/// Everything but the inline length, of which a device says nothing: it is 0.
+/// Converts all device attributes except the inline length, which devices do not report: it is 0.
 pub(super) fn device_attributes(raw: &ibv_device_attr) -> DeviceAttributes {
     let small = |value| u8::try_from(limit(value)).unwrap_or(u8::MAX);
     DeviceAttributes {
-        // The header's characters have a sign on some processors.
+        // The header's `char` is signed on some processors.
         fw_ver: FirmwareVersion::from_bytes(raw.fw_ver.map(|character| character as u8)),
         node_guid: Guid(u64::from_be(raw.node_guid)),
         sys_image_guid: Guid(u64::from_be(raw.sys_image_guid)),
@@ -95,7 +95,7 @@ mod tests {
 
     #[test]
     fn a_port_that_says_only_what_nobody_knows_is_numbers_and_no_panic() {
-        // SAFETY: a plain struct of numbers, for which any bytes are a value.
+        // SAFETY: a plain struct of numbers, for which any bytes are a valid value.
         let raw: ibv_port_attr =
             unsafe { std::mem::transmute([0xff_u8; size_of::<ibv_port_attr>()]) };
         let port = port_attributes(&raw);
@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn a_device_that_says_nonsense_has_no_negative_limits() {
-        // SAFETY: as above.
+        // SAFETY: a plain struct of numbers, for which any bytes are a valid value.
         let raw: ibv_device_attr =
             unsafe { std::mem::transmute([0xff_u8; size_of::<ibv_device_attr>()]) };
         let device = device_attributes(&raw);

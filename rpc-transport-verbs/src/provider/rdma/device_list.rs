@@ -1,4 +1,5 @@
-//! The devices that libibverbs can drive, and why one of them is not there or does not open.
+//! Lists the devices that libibverbs can drive, and explains why one is missing or cannot be
+//! opened.
 
 use std::ffi::CStr;
 use std::io;
@@ -10,10 +11,11 @@ use super::library::{Library, library};
 use super::limit;
 use crate::verbs::{DeviceInfo, Guid, NodeType, OpenError, TransportType};
 
-/// Where the kernel lists the devices that programs may open.
+/// The directory with the kernel's device files.
 const DEVICE_FILES: &str = "/dev/infiniband";
 
-/// The devices that libibverbs can drive, in its order. Empty if there are none, or no library.
+/// Returns the devices that libibverbs can drive, in its order. Empty if there are none, or no
+/// library.
 pub(crate) fn devices() -> Vec<DeviceInfo> {
     let Ok(library) = library() else {
         return Vec::new();
@@ -25,14 +27,15 @@ pub(crate) fn devices() -> Vec<DeviceInfo> {
     devices.map(|&device| list.info(device)).collect()
 }
 
-/// The devices that libibverbs can drive, in its order. Empty if there are none.
+/// Returns the names of the devices that libibverbs can drive, in its order. Empty if there are
+/// none.
 pub(crate) fn device_names() -> Result<Vec<String>, OpenError> {
     let library = library()?;
     let list = DeviceList::get(library)?;
     Ok(list.devices().iter().map(|&raw| list.name(raw)).collect())
 }
 
-/// `ibv_get_device_list`, freed at its end.
+/// The list of `ibv_get_device_list(3)`, freed on drop.
 pub(super) struct DeviceList {
     library: &'static Library,
     raw: *mut *mut ibv_device,
@@ -42,12 +45,13 @@ pub(super) struct DeviceList {
 impl DeviceList {
     pub(super) fn get(library: &'static Library) -> Result<Self, OpenError> {
         let mut count: c_int = 0;
-        // SAFETY: the count is written to a place of our own. A null list comes with a count that is
-        // not used.
+        // SAFETY: the count is written to a local variable. If the list is null, the count is not
+        // used.
         let raw = unsafe { (library.ibv_get_device_list)(&mut count) };
         if raw.is_null() {
             let source = io::Error::last_os_error();
-            // A kernel without verbs has no devices; anything else hides them (ibv_get_device_list(3)).
+            // A kernel without verbs has no devices; any other error hides existing ones
+            // (ibv_get_device_list(3)).
             if source.raw_os_error() != Some(rustix::io::Errno::NOSYS.raw_os_error()) {
                 return Err(OpenError::Os {
                     name: "libibverbs".to_owned(),
@@ -68,12 +72,14 @@ impl DeviceList {
         if self.count == 0 {
             return &[];
         }
-        // SAFETY: the library made an array of that many, which lives until it is freed in `drop`.
+        // SAFETY: the library allocated an array of `count` entries, which stays allocated until
+        // `drop` frees it.
         unsafe { std::slice::from_raw_parts(self.raw, self.count) }
     }
 
     pub(super) fn name(&self, device: *mut ibv_device) -> String {
-        // SAFETY: a device of the list; its name is a string inside of it.
+        // SAFETY: `device` is an entry of the list; its name is a C string inside the entry, alive
+        // until `drop`.
         unsafe { CStr::from_ptr((self.library.ibv_get_device_name)(device)) }
             .to_string_lossy()
             .into_owned()
@@ -82,10 +88,10 @@ impl DeviceList {
 
 impl DeviceList {
     pub(super) fn info(&self, device: *mut ibv_device) -> DeviceInfo {
-        // SAFETY: a device of the list.
+        // SAFETY: `device` is an entry of the list, which stays allocated until `drop` frees it.
         let guid = unsafe { (self.library.ibv_get_device_guid)(device) };
-        // Read as the numbers that they are: a library may be newer than their enums.
-        // SAFETY: as above; the fields are of 32 bits each.
+        // Read as plain numbers: the library may be newer than rdma-sys's enums.
+        // SAFETY: `device` is an entry of the list, and the fields have 32 bits each.
         let (node_type, transport) = unsafe {
             (
                 (&raw const (*device).node_type).cast::<i32>().read(),
@@ -104,15 +110,15 @@ impl DeviceList {
 impl Drop for DeviceList {
     fn drop(&mut self) {
         if !self.raw.is_null() {
-            // SAFETY: made by the library and freed once. Opened devices stay open
-            // (ibv_get_device_list(3)).
+            // SAFETY: the list was allocated by the library and is freed once. Devices that were
+            // opened stay open (ibv_get_device_list(3)).
             unsafe { (self.library.ibv_free_device_list)(self.raw) };
         }
     }
 }
 
-/// Whether it is the kernel's software device: of the RDMA drivers, the one with a parent among the network
-/// devices.
+/// Returns true for the kernel's software device (Soft-RoCE), the only RDMA driver whose devices
+/// have a parent network device.
 pub(super) fn is_soft_roce(name: &str) -> bool {
     let directory = std::path::Path::new(super::super::KERNEL_DEVICES);
     directory.join(name).join("parent").exists()
@@ -131,7 +137,8 @@ pub(super) fn not_found(name: &str, known: &[String]) -> OpenError {
     } else {
         known.join(", ")
     };
-    // The library leaves out devices whose file is missing, as well as those that it cannot drive.
+    // The library also leaves out devices whose file is missing, not only those that it cannot
+    // drive.
     let has_files = std::fs::read_dir(DEVICE_FILES).is_ok_and(|files| {
         files
             .flatten()

@@ -1,5 +1,6 @@
-//! `ibv_create_qp_ex`, which the header does inline, through the larger table of the context. rdma-sys's own
-//! looks for that table where it never is on a 64-bit machine.
+//! `ibv_create_qp_ex(3)`, which is an inline function of the header that calls through the
+//! context's extended table. rdma-sys's version looks for that table at an offset that is never
+//! right on a 64-bit machine.
 
 use std::mem::offset_of;
 use std::os::raw::c_int;
@@ -18,23 +19,23 @@ const CALL: &str = "create_qp_ex";
 
 type CreateQpEx = unsafe extern "C" fn(*mut ibv_context, *mut ibv_qp_init_attr_ex) -> *mut ibv_qp;
 
-/// A queue pair of the domain, or the error number of what was asked for; what was granted is written to
-/// `wanted`.
+/// Creates a queue pair, and writes the granted capabilities to `wanted`. Returns the error number
+/// on failure.
 ///
 /// # Safety
 ///
-/// The queues of `wanted` are alive and of the domain's context.
+/// The queues of `wanted` must be alive and of the domain's context.
 pub(super) unsafe fn create_qp_ex(
     domain: &Domain,
     wanted: &mut ibv_qp_init_attr,
     extended: &ExtendedConfig,
 ) -> Result<NonNull<ibv_qp>, c_int> {
     let context = domain.handle.raw();
-    // SAFETY: the context is open.
+    // SAFETY: the domain's handle keeps the context open.
     let Some(create) = (unsafe { entry(context) }) else {
         return Err(rustix::io::Errno::OPNOTSUPP.raw_os_error());
     };
-    // SAFETY: a plain struct of numbers and pointers, for which zero is a value.
+    // SAFETY: a plain struct of numbers and pointers, for which all zeros is a valid value.
     let mut raw: ibv_qp_init_attr_ex = unsafe { std::mem::zeroed() };
     raw.qp_context = wanted.qp_context;
     raw.send_cq = wanted.send_cq;
@@ -63,7 +64,8 @@ pub(super) unsafe fn create_qp_ex(
         which |= mask::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
     }
     raw.comp_mask = which.0;
-    // SAFETY: domain and queues are alive, says the caller; the struct is as long as its mask says.
+    // SAFETY: the domain is alive while it is borrowed, and the caller guarantees that the queues
+    // are. The struct has all fields that its mask names.
     let made = unsafe { create(context, &mut raw) };
     wanted.cap = raw.cap;
     NonNull::new(made).ok_or_else(|| {
@@ -72,31 +74,35 @@ pub(super) unsafe fn create_qp_ex(
     })
 }
 
-/// The call in the larger table, if the library has both: `verbs_get_ctx_op` of the header.
+/// Returns the call in the extended table, if the library has both (`verbs_get_ctx_op` in the
+/// header).
 ///
 /// # Safety
 ///
-/// The context is open.
+/// The context must be open.
 unsafe fn entry(context: *mut ibv_context) -> Option<CreateQpEx> {
-    // SAFETY: open, says the caller.
+    // SAFETY: the caller guarantees that the context is open.
     let is_extended = unsafe { (*context).abi_compat }.addr() == usize::MAX;
     if !is_extended {
         return None;
     }
-    // SAFETY: the mark says that the context is the last field of the larger struct.
+    // SAFETY: the marker in `abi_compat` says that the context is the last field of the larger
+    // struct.
     let table =
         unsafe { context.byte_sub(offset_of!(verbs_context, context)) }.cast::<verbs_context>();
-    // The struct grows at its beginning: what is in it is told by its size, from the end.
+    // The struct grows at its beginning, so its size, counted from the end, determines which fields
+    // it has.
     let needed = size_of::<verbs_context>() - offset_of!(verbs_context, create_qp_ex);
-    // SAFETY: the size is near the end of each version of the struct.
+    // SAFETY: the size field is near the end, where every version of the struct has it.
     if unsafe { (*table).sz } < needed {
         return None;
     }
-    // SAFETY: the struct is long enough to have it.
+    // SAFETY: the size checked above shows that the struct contains the field.
     unsafe { ptr::addr_of!((*table).create_qp_ex).read() }
 }
 
-/// Names what of it the device lacks, by asking for each by itself; `None` if it has each.
+/// Finds the option that the device lacks by requesting each option separately; `None` if it has
+/// all of them.
 ///
 /// # Safety
 ///
@@ -110,10 +116,10 @@ pub(super) unsafe fn lacking(
     let handle = &domain.handle;
     let (_, what) = extended.fields().find(|(alone, _)| {
         let mut wanted = *wanted;
-        // SAFETY: says the caller.
+        // SAFETY: the caller guarantees that the queues are alive and of the domain's context.
         match unsafe { create_qp_ex(domain, &mut wanted, alone) } {
             Ok(made) => {
-                // SAFETY: made in this loop, and used by nobody.
+                // SAFETY: the queue pair was created in this iteration, and nothing else uses it.
                 let returned = unsafe { (handle.library.ibv_destroy_qp)(made.as_ptr()) };
                 log_leak("destroy_qp", returned);
                 false

@@ -1,4 +1,4 @@
-//! What the library does for processes that fork.
+//! Fork support of libibverbs (`ibv_fork_init(3)`).
 
 use std::io;
 
@@ -6,11 +6,11 @@ use super::library::library;
 use crate::verbs::{ForkStatus, VerbsError};
 
 pub(crate) fn fork_init() -> Result<(), VerbsError> {
-    // Without a library there is no memory that it could have registered.
+    // Without the library no memory can have been registered.
     let Ok(library) = library() else {
         return Ok(());
     };
-    // SAFETY: it takes nothing.
+    // SAFETY: the function takes no arguments and has no preconditions.
     let returned = unsafe { (library.ibv_fork_init)() };
     if returned == 0 {
         return Ok(());
@@ -35,7 +35,7 @@ pub(crate) fn is_fork_initialized() -> ForkStatus {
     let Some(is_fork_initialized) = library.is_fork_initialized else {
         return ForkStatus::Unknown(None);
     };
-    // SAFETY: it takes nothing.
+    // SAFETY: the function takes no arguments and has no preconditions.
     match unsafe { is_fork_initialized() } {
         0 => ForkStatus::Disabled,
         1 => ForkStatus::Enabled,

@@ -1,4 +1,4 @@
-//! The GIDs of a port, all at once where the library can.
+//! Reads a port's GID table, in one call if the library supports it (`ibv_query_gid_table(3)`).
 
 use std::os::raw::c_int;
 
@@ -6,11 +6,11 @@ use super::check;
 use super::context::Context;
 use crate::verbs::{Gid, GidEntry, GidType, VerbsError};
 
-/// Entries of the GID table that an address vector can name: its index has 8 bits.
+/// GID table entries that an address vector can name: its index has 8 bits.
 const MAX_GIDS: usize = 256;
 
-/// `struct ibv_gid_entry`. rdma-sys knows the type, and not the function that fills it. The header's GID is
-/// a union with 64-bit numbers, which it is aligned to.
+/// `struct ibv_gid_entry`. rdma-sys declares the type, but not the function that fills it. In the
+/// header the GID is a union with 64-bit numbers, hence the alignment.
 #[repr(C, align(8))]
 pub(super) struct RawGidEntry {
     gid: [u8; 16],
@@ -26,13 +26,13 @@ impl Context {
             return self.query_gids_one_by_one(port);
         };
         self.handle.fork_guard.check()?;
-        // Of all ports together; the kernel refuses a table that is too small.
+        // The entries of all ports together; the kernel rejects a table that is too small.
         let mut count = 0;
         for port in 1..=self.handle.limits.port_count {
             count += self.query_port(port)?.gid_count as usize;
         }
         let mut entries: Vec<RawGidEntry> = Vec::with_capacity(count);
-        // SAFETY: there is room for `count` entries of the size that is said.
+        // SAFETY: the vector has capacity for `count` entries of the size that is passed.
         let filled = unsafe {
             query_gid_table(
                 self.handle.raw(),
@@ -49,7 +49,7 @@ impl Context {
             )?;
             return Ok(Vec::new());
         };
-        // SAFETY: the library has written that many entries, and no more than there was room for.
+        // SAFETY: the library has written `filled` entries, and at most as many as the capacity.
         unsafe { entries.set_len(filled.min(count)) };
         let of_this_port = entries
             .into_iter()
@@ -71,7 +71,8 @@ impl Context {
             .collect())
     }
 
-    /// For libraries without the table: neither types nor network devices are known.
+    /// Reads the table entry by entry, for older libraries. Types and network devices remain
+    /// unknown.
     fn query_gids_one_by_one(&self, port: u8) -> Result<Vec<GidEntry>, VerbsError> {
         let count = (self.query_port(port)?.gid_count as usize).min(MAX_GIDS);
         let mut entries = Vec::new();
@@ -90,7 +91,8 @@ impl Context {
     }
 }
 
-/// `None` if the index is 0, or its device is not in this network namespace.
+/// Returns the name of a network device; `None` if the index is 0, or if the device is not in this
+/// network namespace.
 fn netdev_name(index: u32) -> Option<String> {
     if index == 0 {
         return None;

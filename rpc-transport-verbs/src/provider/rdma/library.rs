@@ -1,4 +1,4 @@
-//! libibverbs, looked up at run time.
+//! Loads libibverbs at run time and looks up its functions.
 
 use std::fmt;
 use std::os::raw::{c_char, c_int, c_uint, c_void};
@@ -15,13 +15,13 @@ use super::async_events::RawAsyncEvent;
 use super::gid_table::RawGidEntry;
 use crate::verbs::OpenError;
 
-/// The library's name at run time: its version is that of its binary interface.
+/// The library's runtime name (soname); its version is the version of the ABI.
 const NAME: &str = "libibverbs.so.1";
 
 macro_rules! functions {
     ($($name:ident: fn($($argument:ty),*) -> $result:ty;)*) => {
-        /// The functions that this crate calls, with the names of the man pages. Each has the default
-        /// version of its symbol, which is what a program linked with the library would get.
+        /// The library functions that this crate calls, under the names of their man pages. Each is
+        /// the default version of its symbol, which a program linked with the library would get.
         pub(super) struct Library {
             $(pub(super) $name: unsafe extern "C" fn($($argument),*) -> $result,)*
             /// `ibv_query_gid_table` of the header; since version 33 of rdma-core (2021).
@@ -34,30 +34,35 @@ macro_rules! functions {
 
         impl Library {
             fn load() -> Result<Self, libloading::Error> {
-                // SAFETY: the library's initialisers register its drivers, and nothing else. It is
-                // never unloaded: `library` is leaked below.
+                // SAFETY: the library's initializers only register its drivers. The library is
+                // never unloaded: it is leaked below, so the function pointers stay valid for the
+                // life of the process.
                 let library = unsafe { unix::Library::new(NAME) }?;
                 let loaded = Self {
                     $($name: {
-                        // SAFETY: the signature is the header's (infiniband/verbs.h), whose symbols
-                        // keep theirs for as long as the library has this name.
+                        // SAFETY: the signature is the one in the header (infiniband/verbs.h). A
+                        // symbol's signature never changes as long as the library keeps this
+                        // soname.
                         let symbol = unsafe {
                             library.get(concat!(stringify!($name), "\0").as_bytes())
                         }?;
                         *symbol
                     },)*
                     query_gid_table: {
-                        // SAFETY: as above; the underscore is the header's own.
+                        // SAFETY: the type alias is the header's signature, as for the symbols
+                        // above; the leading underscore is part of the symbol's name.
                         let symbol = unsafe { library.get(b"_ibv_query_gid_table\0") };
                         symbol.ok().map(|symbol| *symbol)
                     },
                     is_fork_initialized: {
-                        // SAFETY: as above.
+                        // SAFETY: the type alias is the header's signature, as for the symbols
+                        // above.
                         let symbol = unsafe { library.get(b"ibv_is_fork_initialized\0") };
                         symbol.ok().map(|symbol| *symbol)
                     },
                     reg_mr_iova2: {
-                        // SAFETY: as above.
+                        // SAFETY: the type alias is the header's signature, as for the symbols
+                        // above.
                         let symbol = unsafe { library.get(b"ibv_reg_mr_iova2\0") };
                         symbol.ok().map(|symbol| *symbol)
                     },
@@ -69,12 +74,13 @@ macro_rules! functions {
     };
 }
 
-/// (context, entries, how many of them, flags, bytes of one) → how many there are, or a negated error.
+/// (context, entries, capacity in entries, flags, size of an entry in bytes) → number of entries,
+/// or a negated errno.
 type QueryGidTable =
     unsafe extern "C" fn(*mut ibv_context, *mut RawGidEntry, usize, u32, usize) -> isize;
 
 type IsForkInitialized = unsafe extern "C" fn() -> c_uint;
-/// (domain, first byte, bytes, what that byte is called, rights)
+/// (domain, first byte, length in bytes, I/O virtual address of the first byte, access rights)
 type RegMrIova2 = unsafe extern "C" fn(*mut ibv_pd, *mut c_void, usize, u64, c_uint) -> *mut ibv_mr;
 
 functions! {
@@ -123,7 +129,7 @@ impl fmt::Debug for Library {
     }
 }
 
-/// The library, loaded at the first call and for as long as the process lives.
+/// Returns the library. The first call loads it; it stays loaded for the life of the process.
 pub(super) fn library() -> Result<&'static Library, OpenError> {
     static LIBRARY: OnceLock<Result<Library, String>> = OnceLock::new();
     LIBRARY

@@ -1,4 +1,4 @@
-//! Protection domains, and how much memory may be locked in them.
+//! Protection domains, and the limit of locked memory.
 
 use std::fs;
 use std::sync::Arc;
@@ -15,16 +15,18 @@ use super::windows::{AddressHandle, MemoryWindow};
 use super::{log_leak, os_error};
 use crate::verbs::{Access, AddressVector, VerbsError, WindowType};
 
-/// The domain, shared by everything that was made from it.
+/// The domain, shared by everything that was created from it.
 #[derive(Debug)]
 pub(super) struct Domain {
     raw: *mut ibv_pd,
     pub(super) handle: Arc<Handle>,
 }
 
-// SAFETY: as for the context's handle: every verb may be called from any thread.
+// SAFETY: libibverbs synchronizes its calls, and any thread may call any verb on the domain, as for
+// the context's handle.
 unsafe impl Send for Domain {}
-// SAFETY: as for `Send`.
+// SAFETY: libibverbs synchronizes concurrent calls on the domain, so shared references may be used
+// from any thread.
 unsafe impl Sync for Domain {}
 
 impl Domain {
@@ -36,7 +38,8 @@ impl Domain {
 impl Drop for Domain {
     fn drop(&mut self) {
         if self.handle.is_ours() {
-            // SAFETY: whatever was made from it holds an `Arc` of it, so nothing is left.
+            // SAFETY: every object that was created from the domain holds an `Arc` of it, so none
+            // is left.
             log_leak("dealloc_pd", unsafe {
                 (self.handle.library.ibv_dealloc_pd)(self.raw)
             });
@@ -52,7 +55,7 @@ pub(crate) struct ProtectionDomain {
 impl ProtectionDomain {
     pub(super) fn alloc(handle: &Arc<Handle>) -> Result<Self, VerbsError> {
         handle.fork_guard.check()?;
-        // SAFETY: the context is open.
+        // SAFETY: `handle` keeps the context open for the duration of the call.
         let raw = unsafe { (handle.library.ibv_alloc_pd)(handle.raw()) };
         if raw.is_null() {
             return Err(os_error("alloc_pd"));
@@ -98,8 +101,8 @@ impl ProtectionDomain {
     }
 }
 
-/// Bytes that this process may still lock, as the kernel reckons it: the limit, less what is pinned
-/// already, unless the process may exceed it.
+/// Returns the number of bytes that this process may still lock, by the kernel's accounting: the
+/// limit minus the bytes that are already pinned. Unlimited if the process may exceed the limit.
 pub(super) fn lockable_len() -> usize {
     use rustix::process::{Resource, getrlimit};
     use rustix::thread::{CapabilitySet, capabilities};
@@ -113,7 +116,8 @@ pub(super) fn lockable_len() -> usize {
     }
 }
 
-/// Bytes that this process has pinned for devices; 0 if the system does not say.
+/// Returns the number of bytes that this process has pinned for devices; 0 if the system does not
+/// report it.
 fn pinned_len() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     // "VmPin:	    1234 kB"
@@ -136,7 +140,7 @@ pub(super) fn memlock_limit() -> String {
         words(limit.current),
         words(limit.maximum)
     );
-    // What this process has locked already counts against it.
+    // Memory that this process has already locked counts against the limit.
     said.push_str(&format!(
         ", of which {} KiB are in use",
         pinned_len() / 1024

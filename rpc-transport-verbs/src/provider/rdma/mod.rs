@@ -1,28 +1,32 @@
-//! RDMA devices: kernel verbs, through libibverbs. The only place that names rdma-sys.
+//! RDMA devices: kernel verbs through libibverbs. The only module that uses rdma-sys.
 //!
 //! ```text
-//!   provider (the seam)
-//!      │  context, memory, region, windows, completion_queue, completion_channel, shared_receive_queue,
-//!      │  queue_pair: one object each. What a queue pair does: modify, post (plain messages), requests (the
-//!      │  rest), binding (of windows)
+//!   provider (the interface to devices)
+//!      │  context, memory, region, windows, completion_queue, completion_channel,
+//!      │  shared_receive_queue, queue_pair: one object each.
+//!      │  Operations of a queue pair: modify, post (plain messages), requests (all other
+//!      │  requests), binding (of windows)
 //!      ▼
-//!   rdma-sys: the structs, and what the header does inline     library: everything else, looked up
-//!      │       (post, poll, arm: through a table)               in libibverbs.so.1 at run time
-//!      ▼                                                        ▼
-//!   the device's driver in user space ──── doorbell ────► the device, or the kernel's software one
+//!   rdma-sys: the structs, and the               library: all other functions, looked up
+//!      │      header's inline functions             │     in libibverbs.so.1 at run time
+//!      │      (post, poll, arm: by a table)         │
+//!      ▼                                            ▼
+//!   the device's driver in user space ── doorbell ──► the device, or the kernel's software device
 //! ```
 //!
-//! * **One binary everywhere.** rdma-sys's functions would make the program depend on libibverbs, and
-//!   refuse to start without it. So they are not used: [`library`] looks each one up when the first
-//!   device is opened, and a missing library is an error with a sentence.
-//! * **rdma-sys's types are right, some of its functions are not** (it is not maintained): the legacy
-//!   calls are used alone, but for `ibv_create_qp_ex` ([`extended`]), port attributes are zeroed before they
-//!   are asked for, and asynchronous events and the GID table are read through structs of our own
-//!   ([`async_events`], [`gid_table`]).
-//! * **Parents are held by `Arc`**, so that an object is destroyed after everything made from it. A
-//!   destructor that the device refuses is logged, and what it would have freed is leaked.
-//! * **After `fork()`**, the child's copies of the objects do nothing: the device's file is shared
-//!   with the parent, whose objects they would destroy.
+//! * **One binary for all hosts.** Calling rdma-sys's functions would link the program to
+//!   libibverbs, and it would not start on a host without the library. So they are not used:
+//!   [`library`] looks up each function when the first device is opened, and a missing library is
+//!   an ordinary error.
+//! * **rdma-sys's types are correct, but some of its functions are not** (it is unmaintained).
+//!   Therefore only the legacy calls are used, except for `ibv_create_qp_ex` ([`extended`]); port
+//!   attributes are zeroed before they are queried; asynchronous events and the GID table are read
+//!   through structs of our own ([`async_events`], [`gid_table`]).
+//! * **Objects hold their parents by `Arc`**, so an object is destroyed after everything created
+//!   from it. If the device refuses to destroy an object, this is logged, and the object's memory
+//!   is leaked.
+//! * **After `fork()`**, calls in the child fail, and its destructors do nothing: the child shares
+//!   the device's file with the parent, and would destroy the parent's objects.
 
 mod async_events;
 mod binding;
@@ -68,22 +72,23 @@ use rdma_sys::ibv_sge;
 use crate::verbs::{LocalKey, VerbsError};
 use context::Handle;
 
-/// Work requests or completions that are built on the stack at a time. As many as the transport's
-/// longest chain, so that a chain is one doorbell.
+/// Work requests or completions that are built on the stack at a time. It is the length of the
+/// transport's longest chain, so that one chain rings one doorbell.
 const BATCH: usize = 32;
 
-/// A number that names a queue in asynchronous events: kept in the verbs object's own context field.
+/// Returns a number that identifies a queue in asynchronous events. It is stored in the verbs
+/// object's context field.
 fn next_number() -> u32 {
     static NEXT: AtomicU32 = AtomicU32::new(1);
-    // Only its uniqueness counts.
+    // Relaxed: only uniqueness matters.
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// An error from `errno`, for the calls that give a null pointer.
+/// Returns the error in `errno`, for calls that return a null pointer.
 fn os_error(call: &'static str) -> VerbsError {
     let source = io::Error::last_os_error();
     match source.kind() {
-        // Drivers of network cards lock the memory of their queues, too.
+        // Drivers of network cards lock the memory of their queues as well.
         io::ErrorKind::OutOfMemory => VerbsError::QueueMemory {
             call,
             limit: memory::memlock_limit(),
@@ -93,7 +98,7 @@ fn os_error(call: &'static str) -> VerbsError {
     }
 }
 
-/// The same, where a device that lacks `what` has a number of its own for that.
+/// Replaces `error` by `NotSupported` if the device reported that it lacks `what`.
 fn not_supported(
     handle: &Handle,
     call: &'static str,
@@ -112,7 +117,7 @@ fn not_supported(
     }
 }
 
-/// An error from the value returned, for the calls that return one. Some return it negated.
+/// Converts the return value of calls that return an error number. Some return it negated.
 fn check(call: &'static str, returned: c_int) -> Result<(), VerbsError> {
     match returned {
         0 => Ok(()),
@@ -123,7 +128,7 @@ fn check(call: &'static str, returned: c_int) -> Result<(), VerbsError> {
     }
 }
 
-/// One scatter/gather element, of a send or a receive.
+/// Returns one scatter/gather element of a send or a receive.
 #[inline]
 fn sge(addr: NonNull<u8>, len: u32, local_key: LocalKey) -> ibv_sge {
     ibv_sge {
@@ -133,14 +138,14 @@ fn sge(addr: NonNull<u8>, len: u32, local_key: LocalKey) -> ibv_sge {
     }
 }
 
-/// What a destructor can do about a refusal.
+/// Logs that the device refused to destroy an object; a destructor cannot do more.
 fn log_leak(call: &'static str, returned: c_int) {
     if let Err(error) = check(call, returned) {
         tracing::error!(%error, "a verbs object cannot be destroyed, and is leaked");
     }
 }
 
-/// A length for a field of 32 bits.
+/// Converts a length to 32 bits.
 fn to_u32(call: &'static str, parameter: &'static str, value: usize) -> Result<u32, VerbsError> {
     u32::try_from(value).map_err(|_| VerbsError::OutOfRange {
         call,
@@ -151,7 +156,7 @@ fn to_u32(call: &'static str, parameter: &'static str, value: usize) -> Result<u
     })
 }
 
-/// A limit that the device says as a signed number.
+/// Converts a limit that the device reports as a signed number.
 fn limit(value: c_int) -> usize {
     usize::try_from(value).unwrap_or(0)
 }

@@ -1,4 +1,4 @@
-//! A queue pair's state and attributes: asked for, and changed.
+//! Queries and changes a queue pair's state and attributes (`ibv_query_qp(3)`, `ibv_modify_qp(3)`).
 
 use std::io;
 use std::net::Ipv6Addr;
@@ -54,10 +54,11 @@ impl QueuePair {
                 source: rustix::io::Errno::INVAL.into(),
             });
         };
-        // SAFETY: plain structs of numbers and pointers, for which zero is a value.
+        // SAFETY: plain structs of numbers and pointers, for which all zeros is a valid value.
         let (mut attributes, mut init) =
             unsafe { std::mem::zeroed::<(ibv_qp_attr, ibv_qp_init_attr)>() };
-        // SAFETY: the queue pair is alive; both structs are places of our own.
+        // SAFETY: the queue pair is alive while `self` holds it, and both structs are local
+        // variables.
         let returned = unsafe {
             (handle.library.ibv_query_qp)(
                 raw.as_ptr(),
@@ -84,7 +85,8 @@ impl QueuePair {
             action: action(from, to),
             source,
         };
-        // Asked before, since it ends by itself. Some drivers hold a RESET back as well.
+        // Queried before the transition, since draining ends by itself. Some drivers also delay a
+        // RESET until then.
         let is_draining = from == QpState::Sqd && self.is_draining();
         if is_draining && to == QpState::Rts {
             return Err(ModifyError::Draining);
@@ -93,12 +95,13 @@ impl QueuePair {
             .raw
             .ok_or_else(|| os(rustix::io::Errno::INVAL.into()))?;
         let (mut values, which) = to_raw(to, attributes);
-        // SAFETY: the queue pair is alive; only what the mask names is read.
+        // SAFETY: the queue pair is alive while `self` holds it; the driver reads only the fields
+        // in the mask.
         let returned =
             unsafe { (handle.library.ibv_modify_qp)(raw.as_ptr(), &mut values, which.0 as c_int) };
         if returned != 0 {
             let source = io::Error::from_raw_os_error(returned.saturating_abs());
-            // RoCE resolves the neighbour's address at this moment.
+            // RoCE resolves the neighbor's link-layer address in this call.
             let is_unreachable = matches!(
                 source.kind(),
                 io::ErrorKind::TimedOut
@@ -122,21 +125,21 @@ impl QueuePair {
         if let Some(port) = attributes.port
             && self.qp_type == QpType::UnreliableDatagram
         {
-            // A port that does not say is down, and sends nothing.
+            // A port whose attributes cannot be queried is treated as down: no datagram fits.
             let port = self.domain.handle.query_port(port);
             self.datagram_len = port.map_or(0, |port| port.active_mtu.usable().bytes() as usize);
         }
         Ok(())
     }
 
-    /// Whether the send queue was told to drain and has not yet.
+    /// Returns true if the send queue has been told to drain and is not drained yet.
     fn is_draining(&self) -> bool {
         self.query_raw(mask::IBV_QP_STATE)
             .is_ok_and(|(attributes, _)| attributes.sq_draining != 0)
     }
 
-    /// Which value the device has refused, where its port tells: looked for only when it has, since
-    /// it costs questions.
+    /// Finds the value that the device rejected, as far as the port's attributes show it. Called
+    /// only after a rejection, since it needs several queries.
     fn value_refused(&self, attributes: &QpAttributes) -> Option<WrongValue> {
         let wrong = |attribute, value: u64, reason| {
             Some(WrongValue {
@@ -169,7 +172,7 @@ impl QueuePair {
     }
 }
 
-/// What is wrong with an address that the device has refused for this port.
+/// Finds out why the device rejected an address for this port.
 pub(super) fn address_refused(
     handle: &Handle,
     port: u8,
@@ -204,7 +207,7 @@ pub(super) fn address_refused(
     None
 }
 
-/// What a refused transition was to do, for a person.
+/// Returns what a rejected transition was to do, in words.
 fn action(from: QpState, to: QpState) -> &'static str {
     match (from, to) {
         (_, QpState::Reset) => "reset the queue pair",

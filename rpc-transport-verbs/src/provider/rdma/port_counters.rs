@@ -1,16 +1,17 @@
-//! What the kernel counts for a port, in sysfs.
+//! Port counters of the kernel, in sysfs.
 
 use std::fs;
 
 use crate::verbs::RnrCounters;
 
-/// Counters of messages that found no receive here: of rxe, and of mlx5.
+/// Counters of messages that found no receive on this side: those of rxe and of mlx5.
 const NAK_SENT: [&str; 2] = ["send_rnr_err", "out_of_buffer"];
 
-/// Counters of messages from here that found none at the peer: of rxe, and of mlx5.
+/// Counters of sent messages that found no receive at the peer: those of rxe and of mlx5.
 const NAK_RECEIVED: [&str; 2] = ["rcvd_rnr_err", "rnr_nak_retry_err"];
 
-/// How often a receiver was not ready, since the port exists. `None` if the driver counts neither.
+/// Returns how often a receiver was not ready since the port was created. `None` if the driver
+/// counts neither direction.
 pub(super) fn rnr(device: &str, port: u8) -> Option<RnrCounters> {
     let sent = read(device, port, &NAK_SENT);
     let received = read(device, port, &NAK_RECEIVED);
@@ -23,7 +24,7 @@ pub(super) fn rnr(device: &str, port: u8) -> Option<RnrCounters> {
     })
 }
 
-/// The first of these counters that there is.
+/// Reads the first of these counters that exists.
 fn read(device: &str, port: u8, names: &[&str]) -> Option<u64> {
     names.iter().find_map(|name| {
         let path = format!("/sys/class/infiniband/{device}/ports/{port}/hw_counters/{name}");

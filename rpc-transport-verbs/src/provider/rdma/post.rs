@@ -1,4 +1,5 @@
-//! The path of every message: plain sends of one slot, and receives.
+//! The fast path of messages: plain sends of one slot, and receives (`ibv_post_send(3)`,
+//! `ibv_post_recv(3)`).
 
 use std::mem::MaybeUninit;
 use std::os::raw::{c_int, c_uint};
@@ -35,7 +36,8 @@ impl QueuePair {
         for (batch, chunk) in work.chunks(BATCH).enumerate() {
             let mut elements = [const { MaybeUninit::<ibv_sge>::uninit() }; BATCH];
             let mut requests = [const { MaybeUninit::<ibv_send_wr>::uninit() }; BATCH];
-            // The arrays are reached through these alone until the device has read the list.
+            // From here until the device has read the chain, the arrays are accessed only through
+            // these pointers.
             let element: *mut ibv_sge = elements.as_mut_ptr().cast();
             let first: *mut ibv_send_wr = requests.as_mut_ptr().cast();
             for (index, work) in chunk.iter().enumerate() {
@@ -45,7 +47,7 @@ impl QueuePair {
                 } else {
                     first.wrapping_add(index + 1)
                 };
-                // SAFETY: a chunk has at most as many as the arrays.
+                // SAFETY: a chunk has at most `BATCH` requests, the length of both arrays.
                 unsafe {
                     element
                         .add(index)
@@ -56,8 +58,9 @@ impl QueuePair {
                 }
             }
             let mut refused = ptr::null_mut();
-            // SAFETY: the queue pair is alive, and the list is whole. The memory that it names
-            // belongs to the device from now on (see the module `provider`).
+            // SAFETY: the queue pair is alive while `self` holds it, and the chain is complete and
+            // null-terminated. The memory that it names belongs to the device until the requests
+            // complete (see the module `provider`).
             let errno = unsafe { ibv_post_send(raw.as_ptr(), first, &mut refused) };
             if errno != 0 {
                 let taken = batch * BATCH + index_of(first, refused, chunk.len());
@@ -72,7 +75,8 @@ impl QueuePair {
             .ready_to_receive()
             .map_err(|reason| PostError { taken: 0, reason })?;
         let posted = post_receives(work, self.capabilities.max_recv_wr, |first, refused| {
-            // SAFETY: the queue pair is alive, and the list is whole.
+            // SAFETY: the queue pair is alive while `self` holds it, and `post_receives` passes a
+            // complete, null-terminated chain.
             unsafe { ibv_post_recv(raw.as_ptr(), first, refused) }
         });
         self.after_receives(raw);
@@ -102,13 +106,14 @@ impl QueuePair {
         }
     }
 
-    /// Some drivers do not tell the device of a receive, which then stays where it was posted after
-    /// the queue pair had been put in error. Putting it there once more flushes it.
+    /// Flushes a receive that was posted in ERR. Some drivers do not notify the device of such a
+    /// receive, which then stays in the queue; moving the queue pair to ERR again flushes it.
     fn flush_again(&self, raw: NonNull<ibv_qp>) {
         let error = QpAttributes::default();
         let (mut values, which) = to_raw(QpState::Error, &error);
         let modify = self.domain.handle.library.ibv_modify_qp;
-        // SAFETY: the queue pair is alive; only what the mask names is read.
+        // SAFETY: the queue pair is alive while `self` holds it; the driver reads only the fields
+        // in the mask.
         let returned = unsafe { modify(raw.as_ptr(), &mut values, which.0 as c_int) };
         if returned != 0 {
             tracing::debug!(errno = returned, "a queue pair in error cannot be flushed");
@@ -116,7 +121,7 @@ impl QueuePair {
     }
 }
 
-/// One request of a list.
+/// Builds one request of a chain.
 #[inline]
 fn send_request(work: &SendWork, element: *mut ibv_sge, next: *mut ibv_send_wr) -> ibv_send_wr {
     let mut flags: c_uint = 0;
@@ -129,8 +134,8 @@ fn send_request(work: &SendWork, element: *mut ibv_sge, next: *mut ibv_send_wr) 
     if work.solicited {
         flags |= ibv_send_flags::IBV_SEND_SOLICITED.0;
     }
-    // SAFETY: a struct of numbers, pointers and unions of them, for which zero is a value. The unions
-    // stay zero: a plain send has no immediate, remote address or window.
+    // SAFETY: a struct of numbers, pointers and unions of them, for which all zeros is a valid
+    // value. The unions stay zero: a plain send has no immediate, remote address or window.
     let mut request: ibv_send_wr = unsafe { std::mem::zeroed() };
     request.wr_id = work.wr_id.to_raw();
     request.next = next;

@@ -1,4 +1,4 @@
-//! Queue pairs: created and destroyed. What is done with them in between: `modify`, `post`, `requests`.
+//! Creates and destroys queue pairs. Their operations are in `modify`, `post` and `requests`.
 
 use std::io;
 use std::os::raw::c_int;
@@ -25,29 +25,33 @@ const CALL: &str = "create_qp";
 
 #[derive(Debug)]
 pub(crate) struct QueuePair {
-    /// `None` once it is destroyed.
+    /// `None` once destroyed.
     pub(super) raw: Option<NonNull<ibv_qp>>,
     qp_num: QpNum,
     pub(super) qp_type: QpType,
     pub(super) capabilities: QueuePairCapabilities,
-    /// The state that it was brought to. The device may have put it in error since, where posting is
-    /// still permitted; but some drivers take a send in any state, and carry it out later.
+    /// The state after the last transition. The device may have moved it to ERR since, in which
+    /// posting is still permitted. Kept because some drivers accept a send in any state and execute
+    /// it later.
     pub(super) state: QpState,
     pub(super) lists: RequestLists,
-    /// Bytes of a datagram, at most: what its port takes.
+    /// Longest datagram in bytes: the MTU of its port.
     pub(super) datagram_len: usize,
-    /// Multicast groups that it is in. The device does not destroy it before it has left them.
+    /// Multicast groups that it has joined. The device destroys the queue pair only after it has
+    /// left them.
     groups: Vec<(Gid, u16)>,
-    // Parents, which are destroyed after it.
+    // Parents: they are destroyed after the queue pair.
     _send_cq: Arc<completion_queue::Queue>,
     recv_cq: Arc<completion_queue::Queue>,
     pub(super) srq: Option<Arc<shared_receive_queue::Queue>>,
     pub(super) domain: Arc<Domain>,
 }
 
-// SAFETY: libibverbs locks a queue pair's queues while they are posted to.
+// SAFETY: libibverbs locks a queue pair's queues while requests are posted, and any thread may call
+// any verb.
 unsafe impl Send for QueuePair {}
-// SAFETY: as for `Send`.
+// SAFETY: concurrent calls on one queue pair are synchronized by libibverbs, so shared references
+// may be used from any thread.
 unsafe impl Sync for QueuePair {}
 
 impl QueuePair {
@@ -60,7 +64,7 @@ impl QueuePair {
     ) -> Result<Self, VerbsError> {
         let handle = &domain.handle;
         handle.fork_guard.check()?;
-        // Some drivers take objects of another context, which verbs forbid.
+        // Some drivers accept objects of another context, which verbs forbid.
         let is_ours = |other| Arc::ptr_eq(handle, other);
         for (is_ours, object) in [
             (is_ours(&send_cq.queue.handle), "send_cq"),
@@ -84,14 +88,17 @@ impl QueuePair {
             sq_sig_all: c_int::from(config.sq_sig_all),
         };
         let raw = if config.extended.is_empty() {
-            // SAFETY: the domain and the queues are alive, and of one context.
+            // SAFETY: the domain and the queues are alive (their owners are borrowed here), and of
+            // one context (checked above).
             let raw = unsafe { (handle.library.ibv_create_qp)(domain.raw(), &mut wanted) };
             NonNull::new(raw).ok_or_else(|| refused(handle, config, os_error(CALL)))?
         } else {
             let asked = wanted;
-            // SAFETY: as above.
+            // SAFETY: the domain and the queues are alive and of one context, as for
+            // `ibv_create_qp` above.
             unsafe { create_qp_ex(domain, &mut wanted, &config.extended) }.map_err(|errno| {
-                // SAFETY: as above.
+                // SAFETY: the domain and the queues are alive and of one context, as for
+                // `ibv_create_qp` above.
                 let lacking = unsafe { lacking(domain, &asked, &config.extended) };
                 lacking.unwrap_or_else(|| {
                     let source = io::Error::from_raw_os_error(errno);
@@ -100,7 +107,7 @@ impl QueuePair {
                 })
             })?
         };
-        // SAFETY: the library filled it in.
+        // SAFETY: the library has initialized the queue pair, and nothing else uses it yet.
         let qp_num = QpNum(unsafe { (*raw.as_ptr()).qp_num });
         if config.qp_type == QpType::UnreliableDatagram {
             recv_cq.queue.datagrams.insert(qp_num);
@@ -109,10 +116,10 @@ impl QueuePair {
             raw: Some(raw),
             qp_num,
             qp_type: config.qp_type,
-            // What was granted is written back.
+            // The library has written the granted capabilities to `wanted`.
             capabilities: QueuePairCapabilities {
-                // Not what was granted, which may be more: completion queues are sized by what was
-                // asked for.
+                // The requested depth, although the device may have granted more: users size
+                // completion queues by what they requested.
                 max_send_wr: config.max_send_wr,
                 max_recv_wr: match srq {
                     Some(_) => 0,
@@ -154,7 +161,7 @@ impl QueuePair {
         Ok(())
     }
 
-    /// `false` if it is not in the group.
+    /// Leaves a group. Returns false if the queue pair is not a member.
     pub(crate) fn detach_multicast(&mut self, gid: Gid, lid: u16) -> Result<bool, VerbsError> {
         if !self.groups.contains(&(gid, lid)) {
             return Ok(false);
@@ -179,13 +186,15 @@ impl QueuePair {
             return Err(VerbsError::Os { call, source });
         };
         let group = ibv_gid { raw: gid.0 };
-        // SAFETY: the queue pair is alive; the group is read, and not kept.
+        // SAFETY: the queue pair is alive while `self` holds it; the driver reads the group during
+        // the call and does not keep the pointer.
         let returned = unsafe { change(raw.as_ptr(), &group, lid) };
         check(call, returned)
             .map_err(|error| not_supported(handle, call, "multicast groups", error))
     }
 
-    /// `false`: the device has refused, and may go on using the memory of what was posted.
+    /// Destroys the queue pair. Returns false if the device refused, and may still access the
+    /// memory of posted requests.
     pub(crate) fn destroy(&mut self) -> bool {
         let handle = &self.domain.handle;
         let Some(raw) = self.raw.take() else {
@@ -196,12 +205,12 @@ impl QueuePair {
         }
         for (gid, lid) in self.groups.drain(..) {
             let gid = ibv_gid { raw: gid.0 };
-            // SAFETY: the queue pair is alive until below.
+            // SAFETY: the queue pair is alive until `ibv_destroy_qp` below.
             let returned = unsafe { (handle.library.ibv_detach_mcast)(raw.as_ptr(), &gid, lid) };
             log_leak("detach_mcast", returned);
         }
-        // SAFETY: taken out, so destroyed once. It waits for events of the queue pair to be
-        // acknowledged, which their reader does at once.
+        // SAFETY: `raw` was taken out of `self`, so the queue pair is destroyed once. The call
+        // waits until the queue pair's events are acknowledged, which their reader does at once.
         let returned = unsafe { (handle.library.ibv_destroy_qp)(raw.as_ptr()) };
         log_leak("destroy_qp", returned);
         if self.qp_type == QpType::UnreliableDatagram {
@@ -226,7 +235,7 @@ fn capabilities_wanted(
         to_u32(CALL, parameter, value)
     };
     let (max_wr, max_sge) = (limits.max_qp_wr, limits.max_sge);
-    // Zero with a shared queue: some drivers refuse what they would ignore.
+    // Zero with a shared queue: some drivers reject values that they should ignore.
     let (max_recv_wr, max_recv_sge) = match config.srq {
         Some(_) => (0, 0),
         None => (config.max_recv_wr, config.max_recv_sge),
@@ -240,7 +249,8 @@ fn capabilities_wanted(
     })
 }
 
-/// Names what the device has refused with one number for everything, as far as that can be found out.
+/// Finds the cause of a failed creation, as far as possible: the device reports most causes with
+/// the same error number.
 #[cold]
 fn refused(handle: &Arc<Handle>, config: &QueuePairConfig<'_>, error: VerbsError) -> VerbsError {
     let VerbsError::Os { source, .. } = &error else {
@@ -257,7 +267,7 @@ fn refused(handle: &Arc<Handle>, config: &QueuePairConfig<'_>, error: VerbsError
             },
         };
     }
-    // No call says how much a device sends inline.
+    // No call reports how many bytes a device sends inline, so it is found by trying.
     let inline = config.max_inline_data;
     match in_range(CALL, "max_inline_data", inline, 0, probe_inline(handle)) {
         Err(named) if inline > 0 => named,

@@ -1,4 +1,4 @@
-//! A queue pair's attributes, as the header's structs have them.
+//! Converts queue pair attributes from and to the header's structs.
 
 use std::io;
 use std::os::raw::c_uint;
@@ -52,9 +52,9 @@ pub(super) fn code_of(state: QpState) -> c_uint {
     }
 }
 
-/// The header's struct, and the mask of what is in it.
+/// Converts attributes to the header's struct and the mask of the fields that are set.
 pub(super) fn to_raw(to: QpState, attributes: &QpAttributes) -> (ibv_qp_attr, mask) {
-    // SAFETY: a plain struct of numbers, for which zero is a value.
+    // SAFETY: a plain struct of numbers, for which all zeros is a valid value.
     let mut raw: ibv_qp_attr = unsafe { std::mem::zeroed() };
     let mut which = mask::IBV_QP_STATE;
     raw.qp_state = code_of(to);
@@ -96,7 +96,7 @@ pub(super) fn to_raw(to: QpState, attributes: &QpAttributes) -> (ibv_qp_attr, ma
         };
         dest_qp_num => IBV_QP_DEST_QPN, dest_qp_num = |number| number.0;
     }
-    // The rest of what its bit stands for.
+    // The other fields that belong to the alternate path's bit.
     if let Some(path) = attributes.alternate_path {
         raw.alt_pkey_index = path.pkey_index;
         raw.alt_port_num = path.port;
@@ -105,7 +105,7 @@ pub(super) fn to_raw(to: QpState, attributes: &QpAttributes) -> (ibv_qp_attr, ma
     (raw, which)
 }
 
-/// What a query says, all of it.
+/// Converts all attributes that a query returned.
 pub(super) fn from_raw(raw: &ibv_qp_attr) -> Result<QpAttributes, VerbsError> {
     Ok(QpAttributes {
         state: Some(state_of(raw.qp_state)?),
@@ -115,13 +115,13 @@ pub(super) fn from_raw(raw: &ibv_qp_attr) -> Result<QpAttributes, VerbsError> {
         qkey: Some(raw.qkey),
         address: Some(address_vector(&raw.ah_attr)),
         path_mtu: Mtu::from_code(raw.path_mtu),
-        // Codes that do not exist are of no use to anybody.
+        // Invalid codes become `None`.
         timeout: AckTimeout::new(raw.timeout),
         retry_cnt: RetryCount::new(raw.retry_cnt),
         rnr_retry: RnrRetry::new(raw.rnr_retry),
         rq_psn: Some(Psn::new(raw.rq_psn)),
         max_rd_atomic: Some(raw.max_rd_atomic),
-        // Without a second path there is no second port.
+        // An alternate port of 0 means that there is no alternate path.
         alternate_path: match AckTimeout::new(raw.alt_timeout) {
             Some(timeout) if raw.alt_port_num != 0 => Some(AlternatePath {
                 address: address_vector(&raw.alt_ah_attr),
@@ -167,7 +167,7 @@ pub(super) fn address_handle(address: AddressVector) -> ibv_ah_attr {
 
 fn address_vector(raw: &ibv_ah_attr) -> AddressVector {
     AddressVector {
-        // SAFETY: any 16 bytes are a value.
+        // SAFETY: every pattern of 16 bytes is a valid value of the union's field.
         gid: Gid(unsafe { raw.grh.dgid.raw }),
         lid: raw.dlid,
         sgid_index: raw.grh.sgid_index,

@@ -1,4 +1,4 @@
-//! Registered memory.
+//! Memory regions (`ibv_reg_mr(3)`).
 
 use std::io;
 use std::os::raw::{c_int, c_void};
@@ -16,10 +16,10 @@ use crate::verbs::{Access, LocalKey, RemoteKey, VerbsError};
 
 const CALL: &str = "reg_mr";
 
-/// `IBV_ACCESS_OPTIONAL_RANGE`: rights that a device which does not know them may leave out.
+/// `IBV_ACCESS_OPTIONAL_RANGE`: rights that a device may ignore if it does not know them.
 const OPTIONAL: Access = Access::from_bits(0x3ff0_0000);
 
-/// What requests of this side have no use for.
+/// Rights that only matter to peers, and not to local requests.
 const OF_PEERS: Access = Access::from_bits(
     Access::REMOTE_WRITE.bits()
         | Access::REMOTE_READ.bits()
@@ -29,7 +29,7 @@ const OF_PEERS: Access = Access::from_bits(
         | Access::FLUSH_PERSISTENT.bits(),
 );
 
-/// Rights that not every device gives.
+/// Rights that not every device supports.
 const NOT_EVERYWHERE: [(Access, &str); 8] = [
     (Access::ON_DEMAND, "the access right ON_DEMAND"),
     (Access::HUGETLB, "the access right HUGETLB"),
@@ -50,7 +50,7 @@ const NOT_EVERYWHERE: [(Access, &str); 8] = [
 #[derive(Debug)]
 pub(crate) struct MemoryRegion {
     raw: NonNull<ibv_mr>,
-    /// What peers reach, if they count from its first byte.
+    /// The second registration of a zero-based region, which peers access.
     zero_based: Option<NonNull<ibv_mr>>,
     pages: Pages,
     len: usize,
@@ -59,9 +59,10 @@ pub(crate) struct MemoryRegion {
     domain: Arc<Domain>,
 }
 
-// SAFETY: as for the context's handle.
+// SAFETY: libibverbs synchronizes its calls, and any thread may call any verb on the region, as for
+// the context's handle.
 unsafe impl Send for MemoryRegion {}
-// SAFETY: as for `Send`.
+// SAFETY: a shared reference gives only addresses and keys, which do not change after registration.
 unsafe impl Sync for MemoryRegion {}
 
 impl MemoryRegion {
@@ -79,15 +80,16 @@ impl MemoryRegion {
         };
         let mut pages = Pages::map(len).map_err(mmap_failed)?;
         let mut registered = register_all(domain, &pages, len, access);
-        // Huge pages may be set aside, and withheld from this process's control group: that shows
-        // when they are touched.
+        // Huge pages may be reserved, but not available to this process's control group. That shows
+        // only when they are touched.
         if registered.is_err() && pages.are_huge {
             pages = Pages::map_small(len).map_err(mmap_failed)?;
             registered = register_all(domain, &pages, len, access);
         }
         let (raw, zero_based) =
             registered.map_err(|error| refused(domain, &pages, len, access, error))?;
-        // SAFETY: the library filled them in, and they change no more.
+        // SAFETY: the library has initialized both regions, and their keys do not change
+        // afterwards.
         let (local_key, remote_key) = unsafe {
             let of_peers = zero_based.unwrap_or(raw);
             ((*raw.as_ptr()).lkey, (*of_peers.as_ptr()).rkey)
@@ -130,21 +132,22 @@ impl Drop for MemoryRegion {
             return;
         }
         for raw in self.zero_based.into_iter().chain([self.raw]) {
-            // SAFETY: registered once; the slots that work requests name hold the region, so none of
-            // them is with the device any more.
+            // SAFETY: each region was registered once. Slots in work requests keep the region
+            // alive, so no request that names it is left with the device.
             if !unsafe { deregister(&self.domain, raw) } {
-                // The device may go on using them.
+                // The device may go on accessing the pages, so they stay mapped.
                 self.pages.mapped_len = 0;
             }
         }
     }
 }
 
-/// Registers the pages as `access` says, once or twice.
+/// Registers the pages with the rights in `access`, once or twice.
 ///
-/// A zero-based region is two: what devices make of `IBV_ACCESS_ZERO_BASED` differs, while a region that
-/// begins at address 0 is the same to all of them. But so it would be for this side's requests, too, which
-/// name memory by its address here: these have a key of their own.
+/// A zero-based region is registered twice. Devices interpret `IBV_ACCESS_ZERO_BASED` differently,
+/// but all of them treat a region that begins at I/O virtual address 0 in the same way. Local
+/// requests, however, name memory by its address in this process, so they need a second region with
+/// its own key.
 fn register_all(
     domain: &Domain,
     pages: &Pages,
@@ -160,14 +163,15 @@ fn register_all(
     match register_once(domain, pages, len, Some(0), of_peers) {
         Ok(zero_based) => Ok((raw, Some(zero_based))),
         Err(error) => {
-            // SAFETY: registered above, and nobody knows it.
+            // SAFETY: registered above, and its keys are unknown outside this function.
             unsafe { deregister(domain, raw) };
             Err(error)
         }
     }
 }
 
-/// One region over the pages, whose first byte peers and requests call `base`, or by its address.
+/// Registers one region over the pages. Requests address its first byte as `base`, or by its
+/// address in this process if `base` is `None`.
 fn register_once(
     domain: &Domain,
     pages: &Pages,
@@ -180,7 +184,8 @@ fn register_once(
     let first = addr.addr() as u64;
     let is_plain = base.is_none() && !access.intersects(OPTIONAL);
     let raw = match library.reg_mr_iova2 {
-        // SAFETY: the pages are mapped, are nobody else's, and stay until the region is deregistered.
+        // SAFETY: the pages are mapped, used for nothing else, and stay mapped until the region is
+        // deregistered.
         Some(reg_mr) if !is_plain => unsafe {
             reg_mr(
                 domain.raw(),
@@ -190,32 +195,34 @@ fn register_once(
                 access.bits(),
             )
         },
-        // Older than 2020, when the library learned it.
+        // The library is older than version 28 (2020), which introduced the function.
         None if base.is_some() => return Err(io::ErrorKind::Unsupported.into()),
         _ => {
-            // The bits are those of `enum ibv_access_flags`. An optional right may be left out.
+            // The bits are those of `enum ibv_access_flags`. Optional rights may be left out.
             let bits = access.without(OPTIONAL).bits() as c_int;
-            // SAFETY: as above.
+            // SAFETY: the pages are mapped, used for nothing else, and stay mapped until the region
+            // is deregistered.
             unsafe { (library.ibv_reg_mr)(domain.raw(), addr, len, bits) }
         }
     };
     NonNull::new(raw).ok_or_else(io::Error::last_os_error)
 }
 
-/// Ends a region; `false` if the device refuses.
+/// Deregisters a region. Returns false if the device refuses.
 ///
 /// # Safety
 ///
-/// It was registered, and no request names it.
+/// `raw` was registered and not yet deregistered, and no request in flight names it.
 unsafe fn deregister(domain: &Domain, raw: NonNull<ibv_mr>) -> bool {
-    // SAFETY: says the caller.
+    // SAFETY: the caller guarantees that the region is registered and that no request names it.
     let returned = unsafe { (domain.handle.library.ibv_dereg_mr)(raw.as_ptr()) };
     log_leak("dereg_mr", returned);
     returned == 0
 }
 
-/// Names what was refused: locking too much memory (`ENOMEM`, or `EPERM` if none may be locked), or a right
-/// that the device does not give, which is found by asking for each by itself.
+/// Finds the cause of a failed registration: too much locked memory (`ENOMEM`, or `EPERM` if the
+/// limit is 0), or a right that the device does not support. The latter is found by requesting each
+/// right separately.
 #[cold]
 fn refused(
     domain: &Domain,
@@ -242,7 +249,8 @@ fn refused(
         match register_all(domain, pages, len, *right | Access::LOCAL_WRITE) {
             Ok((raw, zero_based)) => {
                 for raw in zero_based.into_iter().chain([raw]) {
-                    // SAFETY: registered in this loop, and nobody knows it.
+                    // SAFETY: registered in this iteration, and its keys are unknown outside this
+                    // function.
                     unsafe { deregister(domain, raw) };
                 }
             }

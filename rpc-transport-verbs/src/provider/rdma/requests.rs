@@ -1,5 +1,5 @@
-//! Requests of any kind, and receives of several elements: what is rarer than plain messages, which have
-//! a path of their own.
+//! Posts requests of any kind and receives of several elements. Plain messages, which are more
+//! frequent, have their own fast path in `post`.
 
 use std::fmt;
 use std::os::raw::c_uint;
@@ -17,7 +17,7 @@ use super::sge;
 use super::shared_receive_queue::{index_of, reason};
 use crate::verbs::{PostError, PostErrorReason, QpState, RemoteMemory};
 
-/// The header's lists, kept for their memory.
+/// The chain in the header's structs, kept to reuse the allocations.
 #[derive(Default)]
 pub(super) struct RequestLists {
     requests: Vec<ibv_send_wr>,
@@ -48,7 +48,8 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Where posting begins: some drivers take a send in any state, and carry it out later.
+    /// Checks whether sends may be posted: some drivers accept a send in any state and execute it
+    /// later.
     pub(super) fn ready_to_send(&self) -> Result<NonNull<ibv_qp>, PostErrorReason> {
         self.domain
             .handle
@@ -65,7 +66,7 @@ impl QueuePair {
         Err(PostErrorReason::State { state })
     }
 
-    /// One list, with one doorbell, in which no window is touched twice.
+    /// Posts one chain with one doorbell. No window occurs twice in it.
     fn post_list(
         &mut self,
         raw: NonNull<ibv_qp>,
@@ -103,15 +104,17 @@ impl QueuePair {
         let count = requests.len();
         let first = requests.as_mut_ptr();
         for index in 1..count {
-            // SAFETY: both are inside of the list, which is reached through `first` alone from here on.
+            // SAFETY: both indexes are inside the vector, which from here on is accessed only
+            // through `first`.
             unsafe { (*first.add(index - 1)).next = first.add(index) };
         }
         let mut taken = 0;
         if count > 0 {
             let work = &work[..count];
             let mut refused = ptr::null_mut();
-            // SAFETY: the queue pair is alive, and the list is whole. What it names belongs to the device
-            // from now on (see the module `provider`).
+            // SAFETY: the queue pair is alive while `self` holds it, and the chain is complete and
+            // null-terminated. The memory that it names belongs to the device until the requests
+            // complete (see the module `provider`).
             let errno = unsafe { ibv_post_send(raw.as_ptr(), first, &mut refused) };
             taken = match errno {
                 0 => count,
@@ -145,7 +148,8 @@ impl QueuePair {
             .map_err(|reason| PostError { taken: 0, reason })?;
         let capacity = self.capabilities.max_recv_wr;
         let posted = post_receive_lists(work, elements, capacity, |first, refused| {
-            // SAFETY: the queue pair is alive, and the list is whole.
+            // SAFETY: the queue pair is alive while `self` holds it, and `post_receive_lists`
+            // passes a complete, null-terminated chain.
             unsafe { ibv_post_recv(raw.as_ptr(), first, refused) }
         });
         self.after_receives(raw);
@@ -153,7 +157,8 @@ impl QueuePair {
     }
 }
 
-/// What some drivers refuse when it is posted, and others let the peer's device refuse.
+/// Returns the error of a misaligned atomic. Some drivers reject it when posted, others leave it to
+/// the peer's device.
 fn misaligned(work: &Work) -> Option<PostErrorReason> {
     match work.operation {
         Operation::CompareAndSwap { remote, .. } | Operation::FetchAndAdd { remote, .. } => {
@@ -164,7 +169,8 @@ fn misaligned(work: &Work) -> Option<PostErrorReason> {
     }
 }
 
-/// A datagram that no packet holds. By the specification nothing is sent of it, and nothing said.
+/// Returns the error of a datagram that exceeds one packet. By the specification such a datagram is
+/// dropped silently.
 fn longer_than(limit: usize, elements: &[Sge]) -> Option<PostErrorReason> {
     let len = elements.iter().map(|element| element.len as usize).sum();
     (len > limit).then_some(PostErrorReason::DatagramTooLong { len, limit })
@@ -174,7 +180,7 @@ fn raw_element(element: &Sge) -> ibv_sge {
     sge(element.addr, element.len, element.local_key)
 }
 
-/// One request of a list, not linked to the next yet.
+/// Builds one request of a chain, not yet linked to the next.
 fn request(
     qp: NonNull<ibv_qp>,
     work: &Work,
@@ -192,11 +198,12 @@ fn request(
             flags |= bit.0;
         }
     }
-    // SAFETY: a struct of numbers, pointers and unions of them, for which zero is a value.
+    // SAFETY: a struct of numbers, pointers and unions of them, for which all zeros is a valid
+    // value.
     let mut request: ibv_send_wr = unsafe { std::mem::zeroed() };
     request.wr_id = work.wr_id.to_raw();
     request.sg_list = elements;
-    // At most as many as the queue pair was granted, whose number has 32 bits.
+    // Cannot truncate: the count is at most the granted number, which has 32 bits.
     request.num_sge = work.element_count as i32;
     request.send_flags = flags;
     let rdma = |remote: RemoteMemory| rdma_t {
@@ -274,13 +281,13 @@ fn atomic(remote: RemoteMemory, compare_add: u64, swap: u64) -> atomic_t {
     }
 }
 
-/// Refuses objects of other providers, devices and contexts: a driver takes them for its own.
+/// Rejects objects of other providers, devices and contexts: a driver would treat them as its own.
 pub(super) fn of_same_context(
     qp: NonNull<ibv_qp>,
     context: *mut ibv_context,
     object: &'static str,
 ) -> Result<(), PostErrorReason> {
-    // SAFETY: the queue pair is alive; its context never changes.
+    // SAFETY: the queue pair is alive while its owner posts, and its context never changes.
     if unsafe { (*qp.as_ptr()).context } == context {
         Ok(())
     } else {
@@ -293,7 +300,8 @@ fn datagram(qp: NonNull<ibv_qp>, destination: &Destination) -> Result<ud_t, Post
     let provider::AddressName::Rdma(address) = destination.address else {
         return Err(PostErrorReason::ForeignObject { object });
     };
-    // SAFETY: it lives until the request has completed; its context never changes.
+    // SAFETY: the request holds the handle until it has completed, and the handle's context never
+    // changes.
     of_same_context(qp, unsafe { (*address.0.as_ptr()).context }, object)?;
     Ok(ud_t {
         ah: address.0.as_ptr(),
@@ -302,7 +310,7 @@ fn datagram(qp: NonNull<ibv_qp>, destination: &Destination) -> Result<ud_t, Post
     })
 }
 
-/// Posts receives of any number of elements to a queue of `capacity`, as one list.
+/// Posts receives of any number of elements to a queue with a depth of `capacity`, as one chain.
 pub(super) fn post_receive_lists(
     work: &[ReceiveList],
     elements: &[Sge],
@@ -325,7 +333,8 @@ pub(super) fn post_receive_lists(
         .collect();
     let first = requests.as_mut_ptr();
     for index in 1..requests.len() {
-        // SAFETY: both are inside of the list, which is reached through `first` alone from here on.
+        // SAFETY: both indexes are inside the vector, which from here on is accessed only through
+        // `first`.
         unsafe { (*first.add(index - 1)).next = first.add(index) };
     }
     let mut refused = ptr::null_mut();

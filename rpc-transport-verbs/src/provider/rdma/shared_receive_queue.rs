@@ -1,4 +1,5 @@
-//! Shared receive queues: posted to from two threads, the poller's and the one of events.
+//! Shared receive queues. Two threads post to them: the poller and the thread for asynchronous
+//! events.
 
 use std::mem::MaybeUninit;
 use std::os::raw::c_int;
@@ -27,16 +28,19 @@ pub(super) struct Queue {
     pub(super) domain: Arc<Domain>,
 }
 
-// SAFETY: libibverbs locks a shared receive queue while it is posted to.
+// SAFETY: libibverbs locks a shared receive queue while receives are posted, and any thread may
+// call any verb.
 unsafe impl Send for Queue {}
-// SAFETY: as for `Send`.
+// SAFETY: concurrent calls on one queue are synchronized by libibverbs, so shared references may be
+// used from any thread.
 unsafe impl Sync for Queue {}
 
 impl Drop for Queue {
     fn drop(&mut self) {
         let handle = &self.domain.handle;
         if handle.is_ours() {
-            // SAFETY: the queue pairs that receive from it hold an `Arc` of it, so none is left.
+            // SAFETY: the queue pairs that receive from the queue hold an `Arc` of it, so none is
+            // left.
             log_leak("destroy_srq", unsafe {
                 (handle.library.ibv_destroy_srq)(self.raw)
             });
@@ -68,11 +72,12 @@ impl SharedReceiveQueue {
             attr: ibv_srq_attr {
                 max_wr: to_u32(CALL, "max_wr", max_wr)?,
                 max_sge: to_u32(CALL, "max_sge", max_sge)?,
-                // Not for creation (ibv_create_srq(3)), though some devices take it.
+                // Ignored at creation (ibv_create_srq(3)), although some devices apply it.
                 srq_limit: 0,
             },
         };
-        // SAFETY: the domain is alive; the queue's own context is a number and is never followed.
+        // SAFETY: the domain is alive while it is borrowed; the queue's own context is a number and
+        // is never dereferenced.
         let raw = unsafe { (handle.library.ibv_create_srq)(domain.raw(), &mut wanted) };
         if raw.is_null() {
             return Err(os_error(CALL));
@@ -85,8 +90,8 @@ impl SharedReceiveQueue {
         };
         let queried = created.query_raw()?.max_wr as usize;
         let written_back = wanted.attr.max_wr as usize;
-        // rxe writes back what was asked for and takes more, as a query says; mlx5 writes back what it
-        // takes, and a query says how much deeper its own ring is.
+        // rxe writes back the requested depth and grants more, which a query returns. mlx5 writes
+        // back the granted depth, and a query returns the larger depth of its internal ring.
         let granted = if written_back > max_wr {
             written_back.min(queried)
         } else {
@@ -103,7 +108,8 @@ impl SharedReceiveQueue {
     pub(crate) fn post_recv(&self, work: &[ReceiveWork]) -> Result<(), PostError> {
         self.check_fork()?;
         post_receives(work, self.max_wr(), |first, refused| {
-            // SAFETY: the queue is alive, and the list is whole.
+            // SAFETY: the queue is alive while `self` is, and `post_receives` passes a complete,
+            // null-terminated chain.
             unsafe { ibv_post_srq_recv(self.queue.raw, first, refused) }
         })
     }
@@ -123,7 +129,8 @@ impl SharedReceiveQueue {
     ) -> Result<(), PostError> {
         self.check_fork()?;
         post_receive_lists(work, elements, self.max_wr(), |first, refused| {
-            // SAFETY: the queue is alive, and the list is whole.
+            // SAFETY: the queue is alive while `self` is, and `post_receive_lists` passes a
+            // complete, null-terminated chain.
             unsafe { ibv_post_srq_recv(self.queue.raw, first, refused) }
         })
     }
@@ -149,7 +156,7 @@ impl SharedReceiveQueue {
         self.modify(attributes, ibv_srq_attr_mask::IBV_SRQ_MAX_WR)
             .map_err(|error| not_supported(handle, MODIFY, "other depths", error))?;
         let granted = self.query_raw()?.max_wr as usize;
-        // It publishes nothing.
+        // Relaxed: it publishes no other memory.
         self.max_wr.store(granted.max(max_wr), Ordering::Relaxed);
         Ok(())
     }
@@ -171,7 +178,7 @@ impl SharedReceiveQueue {
         which: ibv_srq_attr_mask,
     ) -> Result<(), VerbsError> {
         let modify = self.queue.domain.handle.library.ibv_modify_srq;
-        // SAFETY: the queue is alive; only what the mask names is read.
+        // SAFETY: the queue is alive while `self` is; the driver reads only the fields in the mask.
         let returned = unsafe { modify(self.queue.raw, &mut attributes, which.0 as c_int) };
         check(MODIFY, returned)
     }
@@ -197,7 +204,7 @@ impl SharedReceiveQueue {
             max_sge: 0,
             srq_limit: 0,
         };
-        // SAFETY: the queue is alive; the struct is a place of our own.
+        // SAFETY: the queue is alive while `self` is, and the struct is a local variable.
         let returned = unsafe { (handle.library.ibv_query_srq)(self.queue.raw, &mut attributes) };
         check("query_srq", returned)?;
         Ok(attributes)
@@ -208,8 +215,8 @@ impl SharedReceiveQueue {
     }
 }
 
-/// Posts receives to a queue of `capacity` in lists that are built on the stack; `post` gives one list
-/// to the device.
+/// Posts receives to a queue with a depth of `capacity`, in chains that are built on the stack;
+/// `post` passes one chain to the device.
 pub(super) fn post_receives(
     work: &[ReceiveWork],
     capacity: usize,
@@ -218,7 +225,8 @@ pub(super) fn post_receives(
     for (batch, chunk) in work.chunks(BATCH).enumerate() {
         let mut elements = [const { MaybeUninit::<ibv_sge>::uninit() }; BATCH];
         let mut requests = [const { MaybeUninit::<ibv_recv_wr>::uninit() }; BATCH];
-        // The arrays are reached through these alone until the device has read the list.
+        // From here until the device has read the chain, the arrays are accessed only through these
+        // pointers.
         let element: *mut ibv_sge = elements.as_mut_ptr().cast();
         let first: *mut ibv_recv_wr = requests.as_mut_ptr().cast();
         for (index, work) in chunk.iter().enumerate() {
@@ -227,7 +235,7 @@ pub(super) fn post_receives(
             } else {
                 first.wrapping_add(index + 1)
             };
-            // SAFETY: a chunk has at most as many as the arrays.
+            // SAFETY: a chunk has at most `BATCH` requests, the length of both arrays.
             unsafe {
                 element
                     .add(index)
@@ -252,8 +260,9 @@ pub(super) fn post_receives(
     Ok(())
 }
 
-/// Which request of a list was refused. Some drivers do not say, though they have taken the whole list
-/// by then: it counts as taken, because its memory must not be touched until the queue has ended.
+/// Returns the index of the rejected request in a chain. Some drivers do not report it although
+/// they have already accepted the whole chain. The whole chain then counts as posted, because its
+/// memory must not be touched before the end of the queue.
 pub(super) fn index_of<T>(first: *const T, refused: *const T, count: usize) -> usize {
     let offset = refused.addr().wrapping_sub(first.addr()) / size_of::<T>();
     if refused.is_null() {
@@ -263,7 +272,8 @@ pub(super) fn index_of<T>(first: *const T, refused: *const T, count: usize) -> u
     }
 }
 
-/// A full queue is `ENOMEM` in most drivers, and -1 in mlx4's; the rest is kept as it is.
+/// Converts a driver's error. A full queue is `ENOMEM` in most drivers and -1 in mlx4's; other
+/// errors are kept.
 pub(super) fn reason(errno: c_int, capacity: usize) -> PostErrorReason {
     if errno == -1 {
         return PostErrorReason::QueueFull { capacity };

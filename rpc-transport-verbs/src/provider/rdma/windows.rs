@@ -1,4 +1,4 @@
-//! Memory windows and address handles.
+//! Memory windows (`ibv_alloc_mw(3)`) and address handles (`ibv_create_ah(3)`).
 
 use std::os::raw::c_int;
 use std::ptr::NonNull;
@@ -13,15 +13,15 @@ use super::raw_attributes::address_handle;
 use super::{log_leak, not_supported, os_error};
 use crate::verbs::{AddressVector, RemoteKey, VerbsError, WindowType};
 
-/// A window, in a request that binds it.
+/// Identifies a window in a request that binds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct WindowName(pub(super) NonNull<ibv_mw>);
 
-/// A region, in a request that binds a window to it.
+/// Identifies a region in a request that binds a window to it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RegionName(pub(super) NonNull<ibv_mr>);
 
-/// An address handle, in a datagram.
+/// Identifies an address handle in a datagram.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AddressName(pub(super) NonNull<ibv_ah>);
 
@@ -40,13 +40,14 @@ impl MemoryWindow {
             WindowType::Type1 => (ibv_mw_type::IBV_MW_TYPE_1, "memory windows of type 1"),
             WindowType::Type2 => (ibv_mw_type::IBV_MW_TYPE_2, "memory windows of type 2"),
         };
-        // SAFETY: the domain is alive; the header's inline function calls the driver through the context's
-        // table, if it has the call. It says "some" of a null pointer, too.
+        // SAFETY: the domain is alive while it is borrowed here. The header's inline function calls
+        // the driver through the context's table, if the driver has the call. It may return `Some`
+        // of a null pointer.
         let raw = unsafe { ibv_alloc_mw(domain.raw(), raw_type) };
         let Some(raw) = raw.and_then(NonNull::new) else {
             return Err(not_supported(&domain.handle, CALL, what, os_error(CALL)));
         };
-        // SAFETY: the library filled it in, and nobody binds it yet.
+        // SAFETY: the library has initialized the window, and no request can bind it yet.
         let first_key = RemoteKey(unsafe { (*raw.as_ptr()).rkey });
         if window_type == WindowType::Type2 {
             domain.handle.windows.add(first_key);
@@ -71,8 +72,8 @@ impl Drop for MemoryWindow {
     fn drop(&mut self) {
         if self.domain.handle.is_ours() {
             self.domain.handle.windows.remove(self.first_key);
-            // SAFETY: allocated once; requests in flight that bind it hold it, so none is left. It may be
-            // bound: that ends with it.
+            // SAFETY: the window was allocated once. Requests in flight that bind it hold it, so
+            // none is left. If it is still bound, deallocating it ends the binding.
             log_leak("dealloc_mw", unsafe { ibv_dealloc_mw(self.raw.as_ptr()) });
         }
     }
@@ -98,7 +99,8 @@ impl AddressHandle {
             .check_address(address)
             .map_err(named)?;
         let mut attributes = address_handle(*address);
-        // SAFETY: the domain is alive; the attributes are read, and not kept.
+        // SAFETY: the domain is alive while it is borrowed here; the driver reads the attributes
+        // during the call and does not keep the pointer.
         let raw = unsafe { (handle.library.ibv_create_ah)(domain.raw(), &mut attributes) };
         let Some(raw) = NonNull::new(raw) else {
             let error = os_error(CALL);
@@ -119,7 +121,8 @@ impl Drop for AddressHandle {
     fn drop(&mut self) {
         let handle = &self.domain.handle;
         if handle.is_ours() {
-            // SAFETY: created once; requests in flight that go there hold it, so none is left.
+            // SAFETY: the handle was created once. Requests in flight that use it hold it, so none
+            // is left.
             let returned: c_int = unsafe { (handle.library.ibv_destroy_ah)(self.raw.as_ptr()) };
             log_leak("destroy_ah", returned);
         }
@@ -129,9 +132,11 @@ impl Drop for AddressHandle {
 macro_rules! from_any_thread {
     ($($name:ident)*) => {
         $(
-            // SAFETY: an address for the library, which takes its objects from any thread.
+            // SAFETY: the type holds an address for libibverbs, which accepts its objects from any
+            // thread.
             unsafe impl Send for $name {}
-            // SAFETY: as for `Send`.
+            // SAFETY: the type holds an address for libibverbs, which synchronizes concurrent calls
+            // with it.
             unsafe impl Sync for $name {}
         )*
     };

@@ -1,22 +1,22 @@
-//! The ends of requests of any kind: what the peer has acknowledged, and what it has answered.
+//! Completion of requests of any kind: processes the peer's acknowledgements and responses.
 
 use super::super::Operation;
 use super::domain::State;
 use super::work_queues::Completion;
 use crate::verbs::{Access, CompletionOpcode, CompletionStatus, Extras};
 
-/// What a look at the peer's acknowledgement came to.
+/// Outcome of processing the peer's acknowledgement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Acked {
     Fine,
-    /// It acknowledged what was never sent.
+    /// The peer acknowledged messages that were never sent.
     Nonsense,
-    /// The oldest request has failed here, and has completed.
+    /// The oldest request has failed locally, and has completed.
     Failed,
 }
 
 impl State {
-    /// Completes what the peer has acknowledged, where others than plain sends are among it.
+    /// Completes acknowledged requests when some of them are not plain sends.
     #[cold]
     pub(super) fn complete_general(&mut self, place: u32) -> Acked {
         loop {
@@ -36,7 +36,8 @@ impl State {
                         return Acked::Failed;
                     }
                 },
-                // Plain ones come first. Each has a slot, the last of them the one before the front's.
+                // Plain sends precede the request at the front. Each took one slot; the last of
+                // them took the slot before the front's first.
                 Some((number, slots)) => {
                     let last = slots.start - (number - oldest);
                     if last > sender.acked() {
@@ -59,7 +60,8 @@ impl State {
         self.complete_oldest_successfully(place, CompletionOpcode::Send, 0);
     }
 
-    /// Finishes the oldest request, if its slots are acknowledged. `false`: not yet.
+    /// Finishes the oldest request if all its slots are acknowledged. Returns `false` if they are
+    /// not.
     fn finish(&mut self, place: u32) -> Result<bool, CompletionStatus> {
         let qp = &mut self.queue_pairs[place as usize];
         let is_started = qp.sends.started > qp.sends.acked;
@@ -70,7 +72,7 @@ impl State {
             return Ok(false);
         };
         if let Some(opcode) = send.opcode_of_answer() {
-            // From the first slot whose answer has not been read yet.
+            // Start at the first slot whose response has not been read yet.
             let mut slot = match send.operation {
                 Operation::Read(_) => slots.start + send.pieces_that_came(),
                 _ => slots.start,
@@ -82,13 +84,14 @@ impl State {
                 let from = if piece.is_staged {
                     let stage = sender.answer_in_stage(qp.outstanding.unstaged);
                     qp.outstanding.unstaged += 1;
-                    // The peer permits reads, and has made a ring without memory for them.
+                    // The peer permits reads but created a ring without staging memory.
                     stage.ok_or(CompletionStatus::BadResponse)?
                 } else {
                     sender.answer_in_slot(slot)
                 };
-                // SAFETY: checked above, and the context's owner word, which deregistering takes, is held; a
-                // stage has at least the bytes of a piece, and a slot those of a short one.
+                // SAFETY: the elements were checked above, and deregistering them takes the
+                // context's owner word, which is held. A stage holds at least one piece, and a slot
+                // at least a short one.
                 unsafe { send.scatter(from, send.came, piece.len as usize) };
                 send.came += u64::from(piece.len);
                 slot += 1;

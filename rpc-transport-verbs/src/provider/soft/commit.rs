@@ -1,9 +1,9 @@
-//! The two words that move a ring along: the sender's commit word, one per slot, and the
-//! receiver's acknowledgement.
+//! The two words that advance a ring: the sender's commit word, one per slot, and the receiver's
+//! acknowledgement.
 
 use super::sync::{AtomicU64, Ordering};
 
-/// First word of a ring slot; stored last, with everything else of the slot before it.
+/// First word of a ring slot. The sender stores it last, after everything else in the slot.
 ///
 /// ```text
 ///  63             48 47             32 31                             0
@@ -12,14 +12,14 @@ use super::sync::{AtomicU64, Ordering};
 /// └─────────────────┴─────────────────┴────────────────────────────────┘
 /// ```
 ///
-/// A slot is never cleared: the receiver waits for exactly the next sequence number, and what was in
-/// the slot before had one that was a ring's length smaller. Sequence numbers start at 1, so that
-/// fresh, zeroed memory commits nothing.
+/// A slot is never cleared: the receiver waits for exactly the next sequence number, and the slot's
+/// previous content has a sequence number smaller by the ring's length. Sequence numbers start at
+/// 1, so that fresh, zeroed memory commits nothing.
 #[repr(transparent)]
 #[derive(Debug)]
 pub(super) struct CommitWord(AtomicU64);
 
-/// What a commit word says of its slot. From a peer: neither `len` nor `flags` are to be trusted.
+/// The content of a commit word. It comes from a peer: neither `len` nor `flags` can be trusted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Commit {
     /// Payload bytes in the slot.
@@ -34,9 +34,9 @@ pub(super) struct Flags(pub(super) u16);
 impl Flags {
     /// The slot holds a [`Descriptor`](super::descriptor::Descriptor), not the message.
     pub(super) const DESCRIPTOR: u16 = 1;
-    /// The sender asks for the receiver's attention.
+    /// The sender requested a solicited event.
     pub(super) const SOLICITED: u16 = 2;
-    /// A request of another kind than a plain message: see `request_message`.
+    /// A request other than a plain message: see `request_message`.
     pub(super) const REQUEST: u16 = 4;
 
     pub(super) fn has(self, flag: u16) -> bool {
@@ -50,15 +50,15 @@ impl CommitWord {
         Self(AtomicU64::new(0))
     }
 
-    /// The sender's last step for a slot.
+    /// Commits a message: the sender's last step for a slot.
     #[inline]
     pub(super) fn publish(&self, sequence: u64, commit: Commit) {
         let word = u64::from(commit.flags.0) << 48 | u64::from(commit.len) << 32 | lower(sequence);
-        // Release: the payload is written before the word that says it is there.
+        // Release: the payload is written before the word that announces it.
         self.0.store(word, Ordering::Release);
     }
 
-    /// The receiver's look for the message with this sequence number.
+    /// Returns the commit of the message with this sequence number, if the sender has committed it.
     #[inline]
     pub(super) fn look(&self, sequence: u64) -> Option<Commit> {
         // Acquire: pairs with `publish`, so that the payload is read after the word.
@@ -70,7 +70,8 @@ impl CommitWord {
     }
 }
 
-/// The receiver's count: every message up to this sequence number has been taken out of its slot.
+/// The receiver's acknowledgement: every message up to this sequence number has been taken out of
+/// its slot.
 #[repr(transparent)]
 #[derive(Debug)]
 pub(super) struct AckWord(AtomicU64);
@@ -81,14 +82,14 @@ impl AckWord {
         Self(AtomicU64::new(sequence))
     }
 
-    /// The receiver's last step for a batch of slots.
+    /// Publishes an acknowledgement: the receiver's last step for a batch of slots.
     #[inline]
     pub(super) fn publish(&self, sequence: u64) {
-        // Release: the slots are read before the sender may write them again.
+        // Release: the receiver reads the slots before the sender may write them again.
         self.0.store(sequence, Ordering::Release);
     }
 
-    /// The sender's look.
+    /// Returns the latest acknowledgement; called by the sender.
     #[inline]
     pub(super) fn look(&self) -> u64 {
         // Acquire: pairs with `publish`.
@@ -146,8 +147,9 @@ mod loom_models {
     const SLOTS: u64 = 2;
     const MESSAGES: u64 = 3;
 
-    /// A ring of two slots and three messages, so that one slot is used again: loom's cells fail the
-    /// model if a payload is ever read before it is committed or overwritten before it is acked.
+    /// A ring of two slots carries three messages, so that one slot is reused. Loom's cells fail
+    /// the model if a payload is ever read before it is committed or overwritten before it is
+    /// acknowledged.
     #[test]
     fn loom_ring_commits_payloads_and_acks_slots() {
         loom::model(|| {
@@ -165,7 +167,8 @@ mod loom_models {
                             thread::yield_now();
                         }
                         let slot = &slots[(sequence % SLOTS) as usize];
-                        // SAFETY: the slot's last message is acked; loom checks it.
+                        // SAFETY: the slot's last message was acknowledged, so the receiver no
+                        // longer reads it; loom checks this.
                         slot.1
                             .with_mut(|payload| unsafe { *payload = sequence * 10 });
                         slot.0.publish(
@@ -183,7 +186,8 @@ mod loom_models {
                 while slot.0.look(sequence).is_none() {
                     thread::yield_now();
                 }
-                // SAFETY: committed and not yet acked; loom checks it.
+                // SAFETY: the message is committed and not yet acknowledged, so the sender does not
+                // write it; loom checks this.
                 assert_eq!(slot.1.with(|payload| unsafe { *payload }), sequence * 10);
                 ack.publish(sequence);
             }

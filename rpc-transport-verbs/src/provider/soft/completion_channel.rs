@@ -1,10 +1,10 @@
-//! Completion channels: where armed completion queues raise their events, and where a thread sleeps
+//! Completion channels: armed completion queues raise their events here, and a thread can sleep
 //! until they do.
 //!
-//! A channel is readable for two reasons, so its file is an epoll set of two eventfds: its own, which
-//! counts the events that nobody has taken, and that of its context, which peers write. Whoever is woken
-//! by the second carries out what the peers want, whichever queue it is for; so one that sleeps does the
-//! device's work itself, and the engine has none with it.
+//! A channel is readable for two reasons, so its file is an epoll set of two eventfds: its own,
+//! which counts the events not yet taken, and its context's, which peers write. A thread that the
+//! second one wakes handles the peers' requests, whichever queue they are for. A sleeping thread
+//! thus does the device's work itself, and the engine need not.
 
 use std::collections::VecDeque;
 use std::io;
@@ -21,9 +21,9 @@ use crate::verbs::VerbsError;
 /// The events of one channel.
 #[derive(Debug)]
 pub(super) struct ChannelEvents {
-    /// The queues' numbers, in the order in which they raised them.
+    /// The numbers of the queues, in the order in which they raised events.
     raised: Mutex<VecDeque<u32>>,
-    /// A semaphore with as many units as there are events: written and read under the lock.
+    /// An eventfd semaphore whose count is the number of events; read and written under the lock.
     count: OwnedFd,
 }
 
@@ -31,23 +31,23 @@ impl ChannelEvents {
     fn new() -> io::Result<Self> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK | EventfdFlags::SEMAPHORE;
         Ok(Self {
-            // An event for each queue that is armed: a handful. On the way of a message that wakes
-            // a sleeper, nothing is allocated.
+            // One event for each armed queue: a handful. The capacity avoids allocating on the path
+            // of a message that wakes a sleeper.
             raised: Mutex::new(VecDeque::with_capacity(16)),
             count: eventfd(0, flags)?,
         })
     }
 
     fn raised(&self) -> MutexGuard<'_, VecDeque<u32>> {
-        // Nothing panics under the lock; if it did, the queue would still be whole.
+        // Nothing panics under the lock; if it did, the queue would still be consistent.
         self.raised.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Once for each arming, so not on the data path.
+    /// Raises an event. This happens once for each arming, so it is not on the data path.
     pub(super) fn raise(&self, cq: u32) {
         let mut raised = self.raised();
         raised.push_back(cq);
-        // The counter cannot be full: memory would be, before.
+        // The counter cannot overflow: memory would run out first.
         let _ = rustix::io::write(&self.count, &1_u64.to_ne_bytes());
     }
 
@@ -58,7 +58,7 @@ impl ChannelEvents {
         Some(cq)
     }
 
-    /// Forgets the events of a queue that is destroyed.
+    /// Removes the events of a queue that is being destroyed.
     pub(super) fn forget(&self, cq: u32) {
         let mut raised = self.raised();
         let before = raised.len();
@@ -69,7 +69,7 @@ impl ChannelEvents {
     }
 
     fn count_one_less(&self) {
-        // It never blocks, and holds as much as the list did.
+        // The read never blocks: the count is at least the number of events in the list.
         let _ = rustix::io::read(&self.count, &mut [0_u8; 8]);
     }
 }
@@ -103,7 +103,7 @@ impl CompletionChannel {
         Arc::clone(&self.events)
     }
 
-    /// The number of the next queue that raised an event; `None` after `timeout`.
+    /// Returns the number of the next queue that raised an event; `None` after `timeout`.
     pub(crate) fn wait(&self, timeout: Option<Duration>) -> Result<Option<u32>, VerbsError> {
         self.domain.node.check()?;
         let failed = |source: io::Error| VerbsError::Os {
@@ -115,8 +115,9 @@ impl CompletionChannel {
             if let Some(cq) = self.events.take() {
                 return Ok(Some(cq));
             }
-            // Emptied before the look: see `wake`. What the look brings may be for another channel of
-            // the context, or for a queue that is not armed, and then this one goes on sleeping.
+            // The file is emptied before the look: see `wake`. The look may find work for another
+            // channel of the context, or for a queue that is not armed; then this thread sleeps
+            // again.
             self.domain.wake.empty();
             self.domain.enter()?.progress();
             if let Some(cq) = self.events.take() {

@@ -1,20 +1,20 @@
-//! What is particular to datagrams: where they can go, and the header in front of them.
+//! Datagrams: the addresses they can be sent to, and the header in front of them.
 
 use super::super::limits::WrongValue;
 use super::ATTRIBUTE_LIMITS;
 use super::message::Message;
 use crate::verbs::{AddressVector, Attribute, Gid};
 
-/// Bytes before a received datagram: its global route header.
+/// Bytes in front of a received datagram: its global route header.
 pub(super) const GLOBAL_ROUTE_LEN: usize = 40;
 
-/// What follows the header, by IP's numbers: InfiniBand's transport.
+/// Value of the next-header field, an IP protocol number: InfiniBand transport.
 const NEXT_HEADER_TRANSPORT: u8 = 0x1b;
-/// The headers of a datagram's transport (12 + 8 bytes), and the checksum after it.
+/// Bytes of a datagram's transport headers (12 + 8) and of the checksum after its payload (4).
 const TRANSPORT_LEN: usize = 24;
 const IMMEDIATE_LEN: usize = 4;
 
-/// The header that a datagram would have on a wire.
+/// Returns the header that a datagram would have on a wire.
 ///
 /// ```text
 ///  ┌───────┬─────────┬──────────────────────┐
@@ -22,8 +22,8 @@ const IMMEDIATE_LEN: usize = 4;
 ///  ├───────┴─────────┼───────────┬──────────┤
 ///  │ payload length  │ next 0x1b │ hops     │
 ///  ├─────────────────┴───────────┴──────────┤
-///  │ GID it comes from (16 bytes)           │
-///  │ GID it goes to (16 bytes)              │
+///  │ source GID (16 bytes)                  │
+///  │ destination GID (16 bytes)             │
 ///  └────────────────────────────────────────┘
 /// ```
 pub(super) fn global_route_header(
@@ -33,7 +33,7 @@ pub(super) fn global_route_header(
 ) -> [u8; GLOBAL_ROUTE_LEN] {
     let first = 6 << 28 | u32::from(address.traffic_class) << 20 | address.flow_label & 0x000f_ffff;
     let imm_len = message.imm.map_or(0, |_| IMMEDIATE_LEN);
-    // At most an MTU and a few headers: 16 bits are enough.
+    // 16 bits are enough: the length is at most an MTU and a few headers.
     let len = (message.payload.len().next_multiple_of(4) + imm_len + TRANSPORT_LEN) as u16;
     let mut header = [0; GLOBAL_ROUTE_LEN];
     header[..4].copy_from_slice(&first.to_be_bytes());
@@ -45,7 +45,7 @@ pub(super) fn global_route_header(
     header
 }
 
-/// Refuses an address that no datagram can be sent to.
+/// Rejects an address to which no datagram can be sent.
 pub(super) fn check_address(address: &AddressVector, own: Gid) -> Result<(), WrongValue> {
     ATTRIBUTE_LIMITS.check_address(address)?;
     let refuse = |value, reason| {
@@ -69,7 +69,7 @@ pub(super) fn check_address(address: &AddressVector, own: Gid) -> Result<(), Wro
     Ok(())
 }
 
-/// The lower half of a GID, as a number to be named in an error.
+/// Returns the lower half of a GID as a number, for use in an error.
 pub(super) fn interface_id(gid: Gid) -> u64 {
     let [.., a, b, c, d, e, f, g, h] = gid.0;
     u64::from_be_bytes([a, b, c, d, e, f, g, h])

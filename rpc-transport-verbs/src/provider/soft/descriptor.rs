@@ -1,6 +1,7 @@
-//! What travels in the ring in place of a message that is too long for it.
+//! The descriptor that stands in the ring for a message that does not fit a slot.
 
-/// Where a message lies in its sender's arenas. From a peer: the receiver checks all of it.
+/// Location of a message in its sender's arenas. It comes from a peer: the receiver validates every
+/// field.
 ///
 /// ```text
 ///  0        8        16       20
@@ -10,11 +11,11 @@
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Descriptor {
-    /// The sending process's number of the arena.
+    /// The arena's number in the sending process.
     pub(super) arena: u64,
-    /// Bytes from the arena's start.
+    /// Bytes from the arena's start to the message.
     pub(super) offset: u64,
-    /// Bytes of the message.
+    /// Length of the message in bytes.
     pub(super) len: u32,
 }
 
@@ -30,7 +31,7 @@ impl Descriptor {
         bytes
     }
 
-    /// `None` if it is not as long as a descriptor.
+    /// Parses a descriptor; `None` if `bytes` does not have exactly a descriptor's length.
     pub(super) fn parse(bytes: &[u8]) -> Option<Self> {
         let bytes: &[u8; DESCRIPTOR_LEN] = bytes.try_into().ok()?;
         let (arena, rest) = bytes.split_first_chunk()?;
@@ -43,7 +44,7 @@ impl Descriptor {
         })
     }
 
-    /// The offset, if the whole message lies inside an arena of `arena_len` bytes.
+    /// Returns the offset if the whole message lies inside an arena of `arena_len` bytes.
     pub(super) fn offset_within(self, arena_len: usize) -> Option<usize> {
         let offset = usize::try_from(self.offset).ok()?;
         let end = offset.checked_add(self.len as usize)?;

@@ -1,4 +1,4 @@
-//! What the software device says of itself and of its port, where no limit of its objects is meant.
+//! Attributes of the software device and of its port, except the limits of its objects.
 
 use std::time::Duration;
 
@@ -11,7 +11,8 @@ use crate::verbs::{
     PortCapabilities, PortFlag, PortFlags, PortMtu, PortState, TransportType, VirtualLanes,
 };
 
-/// What it is, before it is opened: each process has one of its own, which has no number until then.
+/// Describes the device before it is opened. Each process has its own device, which has no GUID
+/// until it is opened.
 pub(crate) fn device_info() -> DeviceInfo {
     DeviceInfo {
         name: DEVICE_NAME.to_owned(),
@@ -21,7 +22,7 @@ pub(crate) fn device_info() -> DeviceInfo {
     }
 }
 
-/// The version of this crate, which is all the firmware that there is.
+/// The firmware version: the version of this crate.
 const VERSION: FirmwareVersion = {
     let text = env!("CARGO_PKG_VERSION").as_bytes();
     let mut bytes = [0; 64];
@@ -44,7 +45,8 @@ const CAPABILITIES: DeviceCapabilities = DeviceCapabilities::from_bits(
         | 1 << DeviceCapability::MemoryWindowType2B as u32,
 );
 
-/// Everything but the limits of its objects. Vendor, part and hardware are 0: nobody made it.
+/// All attributes except the limits of the device's objects. Vendor, part and hardware are 0
+/// because the device has no manufacturer.
 pub(super) const ATTRIBUTES: DeviceAttributes = DeviceAttributes {
     fw_ver: VERSION,
     node_guid: Guid(0),
@@ -53,9 +55,9 @@ pub(super) const ATTRIBUTES: DeviceAttributes = DeviceAttributes {
     vendor_part_id: 0,
     hw_ver: 0,
     capabilities: CAPABILITIES,
-    // The processor's own.
+    // Atomics are the processor's own.
     atomic_cap: AtomicCapability::Global,
-    // Any memory that a process can have: the smallest page and all above.
+    // All page sizes from 4 KiB up: any memory of a process can be registered.
     page_sizes: PageSizes(u64::MAX << 12),
     local_ca_ack_delay: Duration::ZERO,
     port_count: 1,
@@ -78,7 +80,7 @@ pub(super) const ATTRIBUTES: DeviceAttributes = DeviceAttributes {
     max_qp_init_rd_atomic: MAX_RD_ATOMIC,
     max_res_rd_atomic: 0,
     max_pkeys: 1,
-    // They are plain values.
+    // Address handles are plain values, so their number is not limited.
     max_ah: u32::MAX as usize,
     max_mcast_grp: MAX_GROUPS,
     max_mcast_qp_attach: MAX_MEMBERS,
@@ -93,13 +95,14 @@ pub(super) const ATTRIBUTES: DeviceAttributes = DeviceAttributes {
     max_map_per_fmr: 0,
 };
 
-/// A process's own number: the lower half of its GID, as on InfiniBand.
+/// Returns the GUID of a process: the lower half of its GID, as on InfiniBand.
 pub(super) fn guid(gid: Gid) -> Guid {
     let [.., a, b, c, d, e, f, g, h] = gid.0;
     Guid(u64::from_be_bytes([a, b, c, d, e, f, g, h]))
 }
 
-/// Its port, which is always up, and knows no subnet, no lanes and no speed.
+/// Returns the attributes of the device's port. The port is always up and has no subnet, lanes or
+/// speed.
 pub(super) fn port() -> PortAttributes {
     PortAttributes {
         state: PortState::Active,

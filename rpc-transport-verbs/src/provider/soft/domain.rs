@@ -1,10 +1,11 @@
-//! All that one context has, behind its owner word.
+//! The state of one context, behind its owner word.
 //!
-//! `State` is what the owner may touch. What is done with it is told by the files that extend it:
-//! `transmit` (sends go into rings), `receive` (messages come out of rings), `progress` (the loop
-//! over hot rings and awaited acknowledgements), `sleep` (completion queues that are armed), `retry`
-//! (timers), `failure` (errors and flushing),
-//! `queue_pair` (set-up).
+//! `State` is what the owner may access. These modules implement its operations: `transmit` (sends
+//! go into rings), `receive` (messages come out of rings), `issue`, `execute` and `answers` (the
+//! same for requests other than plain messages), `progress` (the loop over hot rings and awaited
+//! acknowledgements), `sleep` (armed completion queues), `retry` (timers), `failure` (errors and
+//! flushing), `queue_pair` (set-up), `unreliable` and `message` (unreliable queue pairs),
+//! `window_table` (memory windows and remote access).
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -23,23 +24,23 @@ use super::window_table::Windows;
 use super::work_queues::{CompletionRing, ReceiveQueue};
 use crate::verbs::{DeviceCounters, Forked, Gid, SoftOptions};
 
-/// One context.
+/// One context of the software device.
 #[derive(Debug)]
 pub(super) struct Domain {
     pub(super) node: Arc<Node>,
-    /// Names it to peers.
+    /// Identifies the context to peers.
     pub(super) number: u32,
-    /// The ready bits that peers set.
+    /// The ready bits, which peers set.
     pub(super) ready: Arc<SharedMemory>,
-    /// What they write when it sleeps.
+    /// The eventfd that peers write to wake the context.
     pub(super) wake: WakeFile,
     pub(super) events: Arc<EventQueue>,
     state: Owned<State>,
-    /// What peers have to map: by number, set-up only.
+    /// Arenas that peers have to map, by number; used at set-up only.
     arenas: Mutex<Vec<(u64, Arc<SharedMemory>)>>,
 }
 
-/// What belongs to whoever holds the owner word.
+/// The part of a context that the holder of the owner word may access.
 #[derive(Debug)]
 pub(super) struct State {
     pub(super) regions: Regions,
@@ -47,25 +48,26 @@ pub(super) struct State {
     pub(super) completion_queues: Slab<CompletionRing>,
     pub(super) shared_receive_queues: Slab<SharedReceives>,
     pub(super) queue_pairs: Slab<SoftQueuePair>,
-    /// Protection domains are numbers.
+    /// Number of the next protection domain: protection domains are plain numbers.
     pub(super) next_protection_domain: u32,
-    /// Queue pairs whose rings are looked at directly.
+    /// Queue pairs whose rings are polled directly.
     pub(super) hot: Vec<u32>,
-    /// Queue pairs with something that a poll has to wait for: a signaled send, a send that had no
-    /// room, a failure that has to wait its turn.
+    /// Queue pairs with something that a poll has to wait for: a signaled send, a send that found
+    /// no room, or a failure that has to complete in order.
     pub(super) awaiting: Vec<u32>,
-    /// Queue pairs with unacknowledged sends, signaled or not: looked at by the engine's tick.
+    /// Queue pairs with unacknowledged sends, signaled or not; the engine checks them at each tick.
     pub(super) unacked: Vec<u32>,
     /// Completion queues that overran and whose queue pairs have not been failed yet.
     pub(super) overrun: Vec<u32>,
-    /// Polls so far, and at the engine's last tick: whether the application polls.
+    /// Polls so far, and polls at the engine's last tick. They differ if the application polls.
     pub(super) polls: u64,
     pub(super) polls_at_tick: u64,
-    /// One more than the highest place of a queue pair so far.
+    /// One more than the highest index of a queue pair so far.
     pub(super) places: usize,
-    /// Peers are told to call the engine for one-sided requests: since its last tick, nobody polled.
+    /// True if peers have to wake the engine for one-sided requests, because no thread has polled
+    /// since its last tick.
     pub(super) is_unattended: bool,
-    /// Peers are told that nobody looks: see `sleep`.
+    /// True if peers are told that no thread polls: see `sleep`.
     pub(super) is_asleep: bool,
     pub(super) ready: Arc<SharedMemory>,
     pub(super) events: Arc<EventQueue>,
@@ -81,7 +83,7 @@ pub(super) struct SharedReceives {
     pub(super) domain: u32,
 }
 
-/// A ring to send into, as it came over a link.
+/// A ring to send into, as received over a link.
 #[derive(Debug)]
 pub(super) struct NewRing {
     pub(super) gid: Gid,
@@ -128,15 +130,15 @@ impl Domain {
         Ok(domain)
     }
 
-    /// Becomes the owner, as soon as the present one has left.
+    /// Becomes the owner, waiting until the current owner has left.
     #[inline]
     pub(super) fn enter(&self) -> Result<Inside<'_, State>, Forked> {
-        // First: in the child of a fork, the word may be held by a thread that is not there.
+        // First: in the child of a fork, a thread that does not exist there may hold the word.
         self.node.check()?;
         Ok(self.state.enter())
     }
 
-    /// Becomes the owner if there is none.
+    /// Becomes the owner if the word is free.
     pub(super) fn try_enter(&self) -> Option<Inside<'_, State>> {
         self.state.try_enter()
     }

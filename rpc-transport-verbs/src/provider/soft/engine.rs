@@ -1,12 +1,13 @@
-//! The engine: the one thread of the device. It sleeps until another process speaks, and ticks
-//! while anything is connected.
+//! The engine: the device's only thread. It sleeps until another process sends something, and ticks
+//! while any queue pair is connected.
 //!
-//! At a tick it does, for each context, what that context's application has not done: it receives
-//! and completes while the application does not poll (so that messages are taken, acknowledged,
-//! and counted against the limit of a shared receive queue while a handler blocks), and it lets
-//! timers expire. It only ever tries the owner word, and leaves after a bounded batch. While all contexts
-//! sleep and await nothing, it ticks ten times slower. One-sided requests for a context that nobody polls do
-//! not wait for a tick: their sender calls.
+//! At a tick it does, for each context, the work that the context's application has not done. It
+//! receives and completes while the application does not poll, so that messages are received,
+//! acknowledged, and counted against the limit of a shared receive queue while a handler blocks. It
+//! also expires timers. It only ever tries to acquire the owner word, and releases it after a
+//! bounded batch. While all contexts sleep and await nothing, it ticks ten times slower. One-sided
+//! requests for a context that no thread polls do not wait for a tick: their sender wakes the
+//! engine.
 
 use std::collections::HashMap;
 use std::io;
@@ -28,21 +29,23 @@ use super::shared_memory::{Mapping, PeerAccess};
 use super::wake::DomainReadyBits;
 use super::wake_file::WakeFile;
 
-/// Time between two ticks. Short against the 67 ms of the default acknowledgement timer and the
-/// patience of a sender whose peer is stalled. A tick's own work is about a microsecond; what it
-/// costs is the wake-up: a few microseconds, or 20 in a virtual machine, 200 times a second.
+/// Time between two ticks. It is short compared with the 67 ms of the default acknowledgement timer
+/// and with the time that a sender waits for a stalled peer. The work of a tick takes about a
+/// microsecond. The wakeup costs more: a few microseconds, or 20 in a virtual machine, 200 times a
+/// second.
 const TICK: Duration = Duration::from_millis(5);
 
-/// The same while every context sleeps and nothing is awaited: twenty wake-ups a second, less than a
-/// thousandth of a core. All that can wait for such a tick is a message whose sender was killed between
-/// committing it and ringing for it, and a context that is used again and stalls at once.
+/// Time between two ticks while every context sleeps and nothing is awaited: twenty wakeups a
+/// second, less than a thousandth of a core. Only two things can wait for such a tick: a message
+/// whose sender was killed between committing it and ringing the doorbell, and a context that is
+/// used again and stalls at once.
 const TICK_AT_REST: Duration = Duration::from_millis(50);
 
-/// Batches that a tick does for a context whose application does not poll, before the others have
-/// their turn.
+/// Maximum number of batches that a tick does for a context whose application does not poll, before
+/// it serves the other contexts.
 const BATCHES_PER_TICK: usize = 64;
 
-/// Starts the engine of `node`.
+/// Starts the engine thread of `node`.
 pub(super) fn start(node: Arc<Node>) -> io::Result<()> {
     std::thread::Builder::new()
         .name("verbline-soft".into())
@@ -54,10 +57,10 @@ pub(super) fn start(node: Arc<Node>) -> io::Result<()> {
 
 pub(super) struct Engine {
     node: Arc<Node>,
-    /// Links that other processes made, with who they said they are.
+    /// Links that other processes made, with the peer after its hello message.
     links: HashMap<u64, (IncomingLink, Option<Arc<Peer>>)>,
     next_token: u64,
-    /// Of the tick at hand; kept for its memory.
+    /// The contexts of the current tick; kept to reuse its memory.
     contexts: Vec<Arc<Domain>>,
 }
 
@@ -71,7 +74,7 @@ impl Engine {
         }
     }
 
-    /// What `run` does between two waits, for a simulation that has no thread for it.
+    /// Does what `run` does between two waits, for a simulation, which has no engine thread.
     #[cfg(feature = "test-util")]
     pub(super) fn step(&mut self, now: Instant) {
         let mut events = Vec::with_capacity(64);
@@ -97,7 +100,7 @@ impl Engine {
             let ticking = self.node.connected.load(Ordering::Acquire) > 0;
             let timeout = ticking.then(|| {
                 let left = next_tick.saturating_duration_since(Instant::now());
-                // At most TICK_AT_REST.
+                // Less than a second: at most TICK_AT_REST.
                 Timespec {
                     tv_sec: 0,
                     tv_nsec: i64::from(left.subsec_nanos()),
@@ -111,7 +114,8 @@ impl Engine {
             ) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(error) => {
-                    // Nothing that this process does makes a wait fail; but it must not spin.
+                    // No action of this process makes a wait fail, but the engine must not spin if
+                    // one does.
                     tracing::error!(%error, "the software device's engine cannot wait");
                     std::thread::sleep(TICK);
                 }
@@ -120,7 +124,7 @@ impl Engine {
                 self.handle_event(event.data.u64());
             }
             let now = Instant::now();
-            // Whoever makes the engine look around has something that should not wait for a slow tick.
+            // Events bring work that should not wait for a slow tick.
             next_tick = next_tick.min(now + self.time_to_tick());
             if ticking && now >= next_tick {
                 self.tick(now);
@@ -134,12 +138,14 @@ impl Engine {
             TOKEN_LISTENER => self.accept(),
             TOKEN_WAKE => {
                 let mut count = [0; 8];
-                // Emptied or empty: either way the next wait sleeps.
+                // Whether the read succeeds or fails, the eventfd is empty and the next wait
+                // sleeps.
                 let _ = rustix::io::read(&self.node.wake, &mut count);
                 self.node.is_resting.store(false, Ordering::Relaxed);
             }
             TOKEN_CALL => {
-                // Before the look, so that a call that comes meanwhile is another.
+                // Emptied before the look, so that a call arriving meanwhile wakes the engine
+                // again.
                 self.node.call.empty();
                 self.attend();
             }
@@ -167,7 +173,7 @@ impl Engine {
                 Ok(None) => return,
                 Err(error) => {
                     tracing::warn!(%error, "a link cannot be accepted");
-                    // Out of files, most likely: come back when some are closed.
+                    // Most likely out of file descriptors: retry when some are closed.
                     std::thread::sleep(TICK);
                     return;
                 }
@@ -192,7 +198,7 @@ impl Engine {
                 Err(error) => break Some(error.to_string()),
             }
         };
-        // Closing the socket also takes it out of the epoll set.
+        // Closing the socket also removes it from the epoll set.
         let Some((_, peer)) = self.links.remove(&token) else {
             return;
         };
@@ -205,11 +211,11 @@ impl Engine {
         }
     }
 
-    /// A peer has a one-sided request for a context that nobody polls.
+    /// Handles one-sided requests of peers for contexts that no thread polls.
     fn attend(&mut self) {
         self.node.contexts(&mut self.contexts);
         for context in self.contexts.drain(..) {
-            // One that has an owner at this moment is attended, or is tried again at the next tick.
+            // A context that has an owner now is attended, or is tried again at the next tick.
             if let Some(mut state) = context.try_enter() {
                 state.attend_unattended();
             }
@@ -217,7 +223,7 @@ impl Engine {
     }
 
     fn time_to_tick(&self) -> Duration {
-        // Written by this thread alone.
+        // Relaxed: only this thread sets it.
         if self.node.is_resting.load(Ordering::Relaxed) {
             TICK_AT_REST
         } else {
@@ -226,9 +232,10 @@ impl Engine {
     }
 
     fn tick(&mut self, now: Instant) {
-        // Said first and taken back below. A context that falls asleep awaiting something, after it was
-        // found at rest, reads this after that: entering it comes between (the owner word's release and
-        // acquire). So it knows that it has to say so (`CompletionQueue::arm`).
+        // Set first and cleared below. Consider a context that falls asleep while it awaits
+        // something, after this tick found it at rest. It sees this store, because the tick entered
+        // it in between and the owner word's release and acquire order the two. So it knows that it
+        // has to wake the engine (`CompletionQueue::arm`).
         self.node.is_resting.store(true, Ordering::Relaxed);
         let mut is_at_rest = true;
         self.node.contexts(&mut self.contexts);
@@ -236,8 +243,8 @@ impl Engine {
         for context in self.contexts.drain(..) {
             let mut rests = false;
             for _ in 0..BATCHES_PER_TICK {
-                // An owner at work does all that a tick would do, but for the timers, which can
-                // wait for the next tick.
+                // An active owner does everything that a tick would do, except for the timers,
+                // which can wait for the next tick.
                 let Some(mut state) = context.try_enter() else {
                     break;
                 };
@@ -254,7 +261,7 @@ impl Engine {
     }
 }
 
-/// Does what a message says. An error is the reason to break the link off.
+/// Handles a link message. An error is the reason to close the link.
 pub(super) fn handle_message(
     node: &Node,
     link: &IncomingLink,
@@ -311,7 +318,7 @@ pub(super) fn handle_message(
                 .map_err(wrong)?;
             let bell = Bell::new(bell, ready_index as usize);
             let sender = RingSender::new(ring, bell).map_err(wrong)?;
-            // A queue pair that is gone meanwhile needs no ring.
+            // A queue pair that has been destroyed meanwhile needs no ring.
             if let Some((context, place)) = node.find_queue_pair(to) {
                 let ring = NewRing {
                     gid: peer.gid,

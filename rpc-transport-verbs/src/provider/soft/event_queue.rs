@@ -1,4 +1,4 @@
-//! The asynchronous events of one context, and the thread that waits for them.
+//! The asynchronous events of one context, and the wait for them.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use crate::verbs::AsyncEvent;
 
-/// Events in the order in which they were raised. Never on the data path: the lock is innermost,
-/// and held for a push or a pop.
+/// Events in the order in which they were raised. Never used on the data path. The lock is
+/// innermost and held only for a push or a pop.
 #[derive(Debug, Default)]
 pub(super) struct EventQueue {
     state: Mutex<State>,
@@ -17,13 +17,13 @@ pub(super) struct EventQueue {
 #[derive(Debug, Default)]
 struct State {
     events: VecDeque<AsyncEvent>,
-    /// Interruptions that nobody has noticed yet.
+    /// Interruptions that no waiting thread has noticed yet.
     interruptions: usize,
 }
 
 impl EventQueue {
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Nothing panics under the lock; if it did, the queue would still be whole.
+        // Nothing panics under the lock; if it did, the queue would still be consistent.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -37,7 +37,7 @@ impl EventQueue {
         self.changed.notify_one();
     }
 
-    /// The next event; `None` after `timeout` or an interruption.
+    /// Returns the next event; `None` after `timeout` or an interruption.
     pub(super) fn next(&self, timeout: Option<Duration>) -> Option<AsyncEvent> {
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let mut state = self.lock();

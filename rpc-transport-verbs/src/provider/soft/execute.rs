@@ -1,8 +1,10 @@
-//! Requests of any kind, carried out where the memory is: out of a ring, into receives and regions.
+//! Executes requests of any kind on the side that owns the memory: takes them out of a ring and
+//! applies them to receives and regions.
 //!
-//! The steps are the specification's, in its order: is the operation permitted through this queue pair, is
-//! there a receive for it, does it fit, does the key permit it; then all of it is done, and last the receive
-//! completes. Whoever has the context's owner word does it: its application's poll, or the engine.
+//! The steps follow the specification's order: check that this queue pair permits the operation,
+//! that a receive is available, that the message fits it, and that the key permits the access; then
+//! carry out the whole operation; finally complete the receive. The thread that holds the context's
+//! owner word does this: the application's poll, or the engine.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -24,8 +26,8 @@ use crate::verbs::{
     Access, AsyncEvent, CompletionOpcode, CompletionStatus, Extras, RemoteKey, RemoteMemory,
 };
 
-/// Where the bytes of a request are: in its slot, or in the sender's arenas. Mappings are kept until they
-/// have been copied.
+/// The bytes of a request: in its slot, or in the sender's arenas. The mappings are kept alive
+/// until the bytes have been copied.
 struct Body {
     parts: [(NonNull<u8>, usize); MAX_SGE],
     count: usize,
@@ -33,28 +35,29 @@ struct Body {
     arenas: [Option<Arc<Mapping>>; MAX_SGE],
 }
 
-/// Why a request is not carried out.
+/// Reason for not executing a request.
 enum Refusal {
-    /// It cannot be now, and stays where it is.
+    /// The request cannot be executed now and stays in its slot.
     Later,
-    /// No software device sends this.
+    /// The request is malformed: no software device sends it.
     Nonsense,
-    /// With what the requester is told, and the event that says so here.
+    /// The request fails: the status for the requester, and how this side reports it.
     For(CompletionStatus, Told),
 }
 
-/// How this side is told of a refusal.
+/// How this side reports a failed request.
 enum Told {
-    /// By the completion of the receive that it has taken.
+    /// By the completion of the receive that the request consumed.
     Receive(CompletionStatus),
-    /// By an event.
+    /// By an asynchronous event.
     RequestError,
     AccessError,
 }
 
 impl State {
-    /// Carries out the message that a look at the ring gave: a request of another kind than a plain message, or
-    /// any for a receive of several elements.
+    /// Executes the message that a look at the ring returned: a request other than a plain message,
+    /// or any message that arrives while receives with a number of elements other than one are
+    /// posted.
     #[cold]
     pub(super) fn execute(&mut self, place: u32, incoming: &Incoming) -> Step {
         match self.try_execute(place, incoming) {
@@ -94,7 +97,7 @@ impl State {
         let qp = &mut self.queue_pairs[place as usize];
         if let Some(receiver) = &mut qp.link.receiver {
             receiver.publish_ack();
-            // Status codes are below 256.
+            // The cast is lossless: status codes are below 256.
             receiver.refuse_for_good(status.code() as u8);
         }
         self.fail(place, None);
@@ -104,8 +107,8 @@ impl State {
         let qp = &self.queue_pairs[place as usize];
         let receiver = qp.link.receiver.as_ref().ok_or(Refusal::Nonsense)?;
         let mut slot = [0; MAX_IN_RING];
-        // SAFETY: `len` bytes of the slot, which the sender leaves alone; copied once, so that what is checked
-        // is what is used.
+        // SAFETY: the slot has `len` readable bytes, which the sender leaves alone until the
+        // acknowledgement. They are copied once, so that the checked bytes are the ones used.
         unsafe {
             copy_shared(
                 incoming.payload,
@@ -181,7 +184,7 @@ impl State {
         }
     }
 
-    /// Sees that there is a receive to be taken; else tells the sender to try again.
+    /// Checks that a receive is available; otherwise sends an RNR NAK.
     fn need_receive(&mut self, place: u32) -> Result<(), Refusal> {
         let qp = &mut self.queue_pairs[place as usize];
         let queue = match qp.srq {
@@ -235,12 +238,12 @@ impl State {
                     Refusal::For(CompletionStatus::RemoteOperation, Told::Receive(status))
                 })?;
         }
-        // SAFETY: the elements were checked to lie in registered memory, which stays so while the owner word is
-        // held, and they have room for the body.
+        // SAFETY: the elements were checked to lie in registered memory, which stays registered
+        // while the owner word is held, and they have room for the body.
         unsafe { body.scatter(elements) };
         if self.was_taken_back(place, message) {
-            // The sender had its memory back, so the message no longer exists: it is dropped, and the receive
-            // stays for the next one.
+            // The sender has reclaimed its memory, so the message no longer exists: it is dropped,
+            // and the receive stays for the next message.
             return Ok(());
         }
         let (domain, qp_num) = (qp.domain, qp.number);
@@ -259,7 +262,7 @@ impl State {
             place,
             CompletionStatus::Success,
             CompletionOpcode::Receive,
-            // At most what the receive has room for.
+            // The cast is lossless: the length is at most the receive's.
             body.len as u32,
             data,
             extras,
@@ -283,15 +286,15 @@ impl State {
             }
             let mut to = permitted;
             for &(from, len) in &body.parts[..body.count] {
-                // SAFETY: `locate_all` found `len` readable bytes; all of the body is inside of what was
-                // permitted, which stays mapped while the owner word is held.
+                // SAFETY: `locate_all` found `len` readable bytes. The whole body fits into the
+                // permitted range, which stays mapped while the owner word is held.
                 unsafe {
                     copy_shared(from, to, len);
                     to = to.add(len);
                 }
             }
         }
-        // A message's length has 31 bits.
+        // The cast is lossless: a message's length fits in 32 bits.
         Ok(body.len as u32)
     }
 
@@ -318,8 +321,9 @@ impl State {
             IN_SLOT => return Err(Refusal::Nonsense),
             stage => receiver.stage(stage).ok_or(Refusal::Nonsense)?,
         };
-        // SAFETY: what was permitted has `total` bytes, of which `len` is a part; a slot has room for
-        // `MAX_READ_IN_SLOT`, a stage for `STAGE_LEN`, and both are this side's until the acknowledgement.
+        // SAFETY: the permitted range has `total` bytes, of which `len` is a part. A slot has room
+        // for `MAX_READ_IN_SLOT` bytes and a stage for `STAGE_LEN`, and both belong to this side
+        // until the acknowledgement.
         unsafe { copy_shared(permitted, to, len as usize) };
         Ok(())
     }
@@ -338,14 +342,15 @@ impl State {
         let permitted = self.permitted(place, memory, 8, Access::REMOTE_ATOMIC)?;
         let cell = permitted.cast::<AtomicU64>();
         if !cell.is_aligned() {
-            // A window that counts from zero may begin anywhere.
+            // A zero-based window may begin at any address.
             return Err(misaligned);
         }
-        // SAFETY: eight permitted bytes, aligned, mapped while the owner word is held; they are reached through
-        // atomics alone.
+        // SAFETY: the eight bytes are permitted, aligned, and mapped while the owner word is held;
+        // they are accessed only through atomics.
         let was = operate(unsafe { cell.as_ref() });
         let answer = was.to_ne_bytes();
-        // SAFETY: a slot has room for eight bytes, and is this side's until the acknowledgement.
+        // SAFETY: a slot has room for eight bytes and belongs to this side until the
+        // acknowledgement.
         unsafe {
             copy_shared(
                 NonNull::from(&answer).cast(),
@@ -377,7 +382,8 @@ impl State {
         ))
     }
 
-    /// Whether the sender may have had its memory back since, so that its descriptors name nothing any more.
+    /// Returns true if the sender may have reclaimed its memory since, so that its descriptors are
+    /// void.
     fn was_taken_back(&self, place: u32, message: &RequestMessage) -> bool {
         let receiver = &self.queue_pairs[place as usize].link.receiver;
         message.descriptors > 0
@@ -386,7 +392,7 @@ impl State {
                 .is_some_and(|receiver| receiver.is_closed_after_copy())
     }
 
-    /// Where the bytes of a request are. Everything in it is a peer's claim.
+    /// Locates the bytes of a request. All of it comes from a peer and is validated.
     fn locate_all(
         &self,
         place: u32,
@@ -412,11 +418,12 @@ impl State {
         for bytes in rest.chunks(DESCRIPTOR_LEN) {
             let descriptor = Descriptor::parse(bytes).ok_or(Refusal::Nonsense)?;
             let arena = peer.as_ref().and_then(|peer| peer.arena(descriptor.arena));
-            // It is on its way.
+            // The arena has not arrived yet.
             let arena = arena.ok_or(Refusal::Later)?;
             let offset = descriptor.offset_within(arena.len());
             let offset = offset.ok_or(Refusal::Nonsense)?;
-            // SAFETY: the offset, and `len` bytes after it, are inside the mapping.
+            // SAFETY: `offset_within` checked that the offset, and `len` bytes after it, are inside
+            // the mapping, which `arena` keeps alive.
             let from = unsafe { arena.start().add(offset) };
             body.put(from, descriptor.len as usize, Some(arena))?;
         }
@@ -439,9 +446,11 @@ impl Body {
         Ok(())
     }
 
+    /// Copies the body into the elements, in order.
+    ///
     /// # Safety
     ///
-    /// The elements are writable, have room for all of it, and are the device's.
+    /// The elements are writable, have room for the whole body, and belong to the device.
     unsafe fn scatter(&self, elements: &[Sge]) {
         let mut elements = elements
             .iter()
@@ -455,7 +464,8 @@ impl Body {
                     continue;
                 }
                 let part = len.min(room.1);
-                // SAFETY: within the part, and within the element, says the caller.
+                // SAFETY: the range is within the part, and the caller guarantees that the element
+                // is writable.
                 unsafe {
                     copy_shared(from, room.0, part);
                     from = from.add(part);

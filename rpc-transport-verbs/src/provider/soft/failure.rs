@@ -1,4 +1,4 @@
-//! Queue pairs that fail, and what becomes of what was posted to them.
+//! Failing of queue pairs, and flushing of the work posted to them.
 
 use super::answers::Acked;
 use super::domain::State;
@@ -6,19 +6,22 @@ use super::work_queues::Completion;
 use crate::verbs::{AsyncEvent, CompletionOpcode, CompletionStatus, Extras, QpState};
 
 impl State {
-    /// To ERR: the oldest send that is not acknowledged completes with `first`, if that is given;
-    /// then everything else is flushed, in order, signaled or not.
+    /// Moves a queue pair to ERR. The oldest unacknowledged send completes with `first`, if given;
+    /// then all remaining work is flushed in order, signaled or not.
     pub(super) fn fail(&mut self, place: u32, first: Option<CompletionStatus>) {
-        // What the peer has taken is not lost; a peer that lies about it is not believed.
+        // Sends that the peer has acknowledged still complete successfully; an invalid
+        // acknowledgement is ignored.
         let first = match self.complete_acked(place) {
-            // The answer of an earlier one could not be taken in: it is the one that failed.
+            // The response of an earlier request could not be stored: that request is the one that
+            // failed.
             Acked::Failed => None,
             Acked::Fine | Acked::Nonsense => first,
         };
         self.fail_from_here(place, first);
     }
 
-    /// The same, where what is acknowledged has been completed already, as far as it may.
+    /// Does the same as [`fail`](Self::fail), when acknowledged sends have already been completed as
+    /// far as possible.
     pub(super) fn fail_from_here(&mut self, place: u32, first: Option<CompletionStatus>) {
         self.disconnect(place);
         let qp = &mut self.queue_pairs[place as usize];
@@ -31,8 +34,8 @@ impl State {
         self.flush_receives(place);
         let qp = &self.queue_pairs[place as usize];
         if was != QpState::Error && qp.srq.is_some() {
-            // A receive is taken from the shared queue only together with its completion, so all
-            // that were taken are completed.
+            // A receive is taken from the shared queue only together with its completion, so every
+            // taken receive has completed.
             self.raise(AsyncEvent::QpLastWqeReached { qp_num: qp.number });
         }
     }
@@ -64,7 +67,8 @@ impl State {
         true
     }
 
-    /// Receives of a queue pair's own; those of a shared queue stay for the others.
+    /// Flushes the queue pair's own receives. Receives of a shared queue stay for other queue
+    /// pairs.
     pub(super) fn flush_receives(&mut self, place: u32) {
         let qp = &mut self.queue_pairs[place as usize];
         let (cq, qp_num) = (qp.recv_cq, qp.number);
@@ -91,10 +95,10 @@ impl State {
         }
     }
 
-    /// A completion queue that overran takes its queue pairs with it.
+    /// Fails the queue pairs of the completion queues that overran.
     #[cold]
     pub(super) fn fail_overrun(&mut self) {
-        // Failing flushes, and may overrun another queue: until none is left.
+        // Failing flushes work, which may overrun another queue, so repeat until none is left.
         while let Some(cq) = self.overrun.pop() {
             let number = self.completion_queues[cq as usize].number;
             self.raise(AsyncEvent::CompletionQueueError { cq: number });
@@ -112,7 +116,7 @@ impl State {
         }
     }
 
-    /// Takes a queue pair off all lists.
+    /// Removes a queue pair from all lists.
     pub(super) fn forget_in_lists(&mut self, place: u32) {
         let qp = &mut self.queue_pairs[place as usize];
         if qp.is_hot {

@@ -1,9 +1,9 @@
-//! Hooks of a simulation, in which the device goes wrong as its seed wants it: see `sim`.
+//! Fault-injection hooks for the simulation in `sim`, whose seed decides which faults occur.
 //!
-//! Macros, so that nothing of them is left in a build without the feature `test-util`.
+//! The hooks are macros, so that a build without the feature `test-util` contains nothing of them.
 
-/// The process may be killed here: before the store that follows, so that all of its stores up to here
-/// are seen by its peers, and none after it.
+/// Marks a point at which the process may be killed. The kill takes effect before the store that
+/// follows: peers see all of the process's earlier stores, and none later.
 #[cfg(feature = "test-util")]
 macro_rules! point {
     ($point:ident) => {
@@ -11,7 +11,7 @@ macro_rules! point {
     };
 }
 
-/// Whether this goes wrong now.
+/// Returns true if this fault is injected now.
 #[cfg(feature = "test-util")]
 macro_rules! strikes {
     ($fault:ident) => {
@@ -19,8 +19,8 @@ macro_rules! strikes {
     };
 }
 
-/// How many requests of a list are taken: all of them, or fewer if the post is refused or taken in
-/// part, which is held against `$blamed`.
+/// Returns how many requests of a list are accepted: all of them, or fewer if an injected fault
+/// rejects the post or accepts only part of it. The fault is attributed to `$blamed`.
 #[cfg(feature = "test-util")]
 macro_rules! taken {
     ($post:ident, $count:expr, $blamed:expr) => {

@@ -1,4 +1,4 @@
-//! A request of a send queue that is more than a piece of memory, from its post to its end.
+//! A send-queue request other than a plain message of one element, from its post to its completion.
 
 use std::ops::Range;
 use std::ptr::NonNull;
@@ -10,10 +10,10 @@ use super::ring::STAGE_LEN;
 use super::shared_copy::copy_shared;
 use crate::verbs::{CompletionOpcode, LocalKey};
 
-/// A request that is more than a piece of memory.
+/// A request other than a plain message of one element.
 #[derive(Debug)]
 pub(super) struct GeneralSend {
-    /// Its number in the send queue.
+    /// Its sequence number in the send queue.
     pub(super) number: u64,
     pub(super) operation: Operation,
     pub(super) fenced: bool,
@@ -22,23 +22,24 @@ pub(super) struct GeneralSend {
     pub(super) element_count: usize,
     /// The bytes of an inline request, copied while it was posted.
     pub(super) inline: Option<Box<[u8]>>,
-    /// Bytes of all elements.
+    /// Total bytes of all elements.
     pub(super) total: u64,
-    /// The ring's slots that it has taken so far, by sequence number, since it was begun. None for what is
-    /// done here, several for a long READ.
+    /// The ring slots that the request has taken so far, by sequence number; `None` until it has
+    /// begun. The range is empty for an operation carried out locally, and has several slots for a
+    /// long READ.
     pub(super) slots: Option<Range<u64>>,
-    /// Of a READ: bytes asked for, and bytes that came.
+    /// Of a READ: bytes requested so far, and bytes received so far.
     pub(super) asked: u64,
     pub(super) came: u64,
 }
 
-/// What the sending half of a queue pair has under way besides the queue itself.
+/// State of a queue pair's sending half besides the send queue itself.
 #[derive(Debug, Default)]
 pub(super) struct Outstanding {
-    /// READs and atomics that were begun and have not ended.
+    /// READs and atomics in flight.
     pub(super) reads: u8,
-    /// Pieces of READs that were asked for in staging memory, and that were copied out, since the ring was
-    /// new.
+    /// READ pieces requested into staging memory, and READ pieces copied out of it, since the ring
+    /// was created.
     pub(super) staged: u64,
     pub(super) unstaged: u64,
 }
@@ -104,12 +105,14 @@ impl GeneralSend {
     ///
     /// # Safety
     ///
-    /// The elements are readable for their lengths: the caller's of the post, before it returns.
+    /// The elements are readable for their lengths. The poster guarantees this until its call
+    /// returns.
     pub(super) unsafe fn stage(&mut self) {
         let mut bytes = vec![0; self.total as usize].into_boxed_slice();
         let mut rest = NonNull::from(&mut *bytes).cast::<u8>();
         for element in self.elements() {
-            // SAFETY: the element is readable, says the caller; the lengths add up to the box's.
+            // SAFETY: the caller guarantees that the element is readable; the lengths add up to the
+            // box's length.
             unsafe {
                 copy_shared(element.addr, rest, element.len as usize);
                 rest = rest.add(element.len as usize);
@@ -118,11 +121,12 @@ impl GeneralSend {
         self.inline = Some(bytes);
     }
 
-    /// `len` bytes from `from`, into the elements from their byte `offset` on.
+    /// Copies `len` bytes at `from` into the elements, starting at their byte `offset`.
     ///
     /// # Safety
     ///
-    /// The elements were checked to lie in registered memory, and `from` is readable for `len` bytes.
+    /// The elements were checked to lie in registered memory, and `from` is readable for `len`
+    /// bytes.
     pub(super) unsafe fn scatter(&self, from: NonNull<u8>, mut offset: u64, len: usize) {
         let mut done = 0;
         for element in self.elements() {
@@ -132,8 +136,8 @@ impl GeneralSend {
                 continue;
             }
             let part = (len - done).min((element_len - offset) as usize);
-            // SAFETY: within the element and within `from`, whose users and peers reach both through atomics
-            // or raw copies alone while the request is in flight.
+            // SAFETY: the range is within the element and within `from`. While the request is in
+            // flight, the application and peers access both only through atomics or raw copies.
             unsafe { copy_shared(from.add(done), element.addr.add(offset as usize), part) };
             done += part;
             offset = 0;
@@ -145,14 +149,14 @@ impl GeneralSend {
 }
 
 impl GeneralSend {
-    /// The piece of a READ, or the answer of an atomic, that begins at byte `start`.
+    /// Returns the piece of a READ, or the response of an atomic, that begins at byte `start`.
     pub(super) fn piece(&self, start: u64) -> Piece {
         let whole = match self.operation {
             Operation::Read(_) => self.total,
             _ => 8,
         };
         Piece {
-            // At most STAGE_LEN.
+            // The cast is lossless: the length is at most STAGE_LEN.
             len: (whole - start.min(whole)).min(STAGE_LEN as u64) as u32,
             is_staged: whole > u64::from(MAX_READ_IN_SLOT),
         }

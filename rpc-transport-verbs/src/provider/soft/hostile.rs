@@ -1,5 +1,5 @@
-//! What another process can do to this device: through a ring alone, over a link, and through all that it
-//! shares with a device at work.
+//! Attacks that another process can make on this device: through a ring alone, over a link, and
+//! through all memory that it shares with a working device.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -33,14 +33,14 @@ const PAGE: usize = 4096;
 const SLOTS: usize = 48;
 const PSN: u32 = 100;
 
-/// How long two queue pairs may take to hear of each other, over a link to their own process.
+/// Time limit for two queue pairs to connect over a link to their own process.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn remote_access() -> Access {
     Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC
 }
 
-/// A context with one of everything.
+/// A context with one object of each kind.
 struct Side {
     context: Context,
     channel: CompletionChannel,
@@ -48,7 +48,7 @@ struct Side {
     srq: Option<SharedReceiveQueue>,
     qp: QueuePair,
     slots: Vec<Slot>,
-    /// What peers may reach: a page.
+    /// Memory that peers may access: one page.
     exposed: ExposedMemory,
     window: MemoryWindow,
 }
@@ -115,8 +115,8 @@ impl Side {
         self.qp.to_rts(rts).expect("RTS");
     }
 
-    /// What its user does, and what comes of it: errors are in order, and everything that comes
-    /// names something that was posted.
+    /// Performs one step of the side's application. Errors are allowed, but every completion has to
+    /// name a posted request.
     fn act(&mut self, step: u8, script: &mut Script<'_>) {
         match step % 4 {
             0 if step & 32 != 0 => self.request(step, script),
@@ -139,7 +139,7 @@ impl Side {
                 };
             }
             2 => self.poll(),
-            // As before a sleep.
+            // Arms the queue and waits, as an application does before it sleeps.
             _ => {
                 let _ = self.cq.arm(step & 8 != 0);
                 let _ = self.channel.wait(Some(Duration::ZERO));
@@ -147,12 +147,13 @@ impl Side {
         }
     }
 
-    /// A request of any kind, with memory that is there or not.
+    /// Posts a request of any kind, with a remote address that may or may not be valid.
     fn request(&mut self, step: u8, script: &mut Script<'_>) {
         let kind = script.byte();
         let len = usize::from(script.short()) % PAGE;
-        // Of this side's own region, which is the peer's where a queue pair is connected to itself, and no
-        // key of the peer's elsewhere; but the contexts' keys count alike.
+        // An address and key of this side's own region. For a queue pair connected to itself it is
+        // the peer's region; elsewhere the peer has no such key, although both contexts use the
+        // same key indices.
         let mut remote = self.exposed.remote(usize::from(script.short()) % PAGE);
         remote.key.0 ^= u32::from(kind >> 4);
         remote.addr ^= u64::from(step & 64) << 8;
@@ -215,7 +216,7 @@ impl Side {
         assert!(self.slots.len() <= SLOTS.next_multiple_of(4096 / SLOT_LEN));
     }
 
-    /// Until the peer's ring has come.
+    /// Waits until the peer's ring has arrived.
     fn wait_for_ring(&self) {
         let found = node().find_queue_pair(self.qp.qp_num().0);
         let (domain, place) = found.expect("it is there");
@@ -230,7 +231,7 @@ impl Side {
         }
     }
 
-    /// Something in the memory that this side shares is written by somebody else.
+    /// Makes one forged write to memory that this side shares.
     fn forge(&self, step: u8, script: &mut Script<'_>) {
         let found = node().find_queue_pair(self.qp.qp_num().0);
         let (domain, place) = found.expect("it is there");
@@ -245,7 +246,8 @@ impl Side {
         }
     }
 
-    /// In error, everything that was posted comes back, whatever was done to it.
+    /// Moves the queue pair to ERROR and destroys it: everything posted has to come back, whatever
+    /// was done to it.
     fn end(mut self) {
         if !matches!(self.qp.state(), Ok(QpState::Error)) {
             self.qp.to_error().expect("ERROR, from any state but RESET");
@@ -262,7 +264,7 @@ fn node() -> Arc<Node> {
     Node::get().expect("the device is open")
 }
 
-/// Two queue pairs that talk to each other, while the memory between them is written by neither.
+/// Connects two queue pairs while a third party writes to the memory between them.
 pub fn soft_device(bytes: &[u8]) {
     let mut script = Script::new(bytes);
     let is_shared = script.byte().is_multiple_of(2);
@@ -283,14 +285,14 @@ pub fn soft_device(bytes: &[u8]) {
     sides.into_iter().for_each(Side::end);
 }
 
-/// Packets and files of another process, to one that has a queue pair which waits for it.
+/// Sends forged packets and files to a process with a queue pair that waits for a peer.
 pub fn soft_link(bytes: &[u8]) {
     let mut script = Script::new(bytes);
     let mut side = Side::new(false);
     let own = side.qp.qp_num();
-    // Towards itself: any other number is one of a queue pair that this process may have one day.
+    // Connected to itself: this process may later create a queue pair with any other number.
     side.connect(own);
-    // Before anything is forged: a ring that comes spoilt ends the link it came over, which here is
+    // Before anything is forged: an invalid ring closes the link that it arrived on, which here is
     // this process's own.
     side.wait_for_ring();
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -299,7 +301,7 @@ pub fn soft_link(bytes: &[u8]) {
     let link = IncomingLink::of_socket(ours);
     let raw = theirs.try_clone().expect("a descriptor");
     let outgoing = OutgoingLink::of_socket(theirs);
-    // Not the node's own entry for this process, which would stay.
+    // Not the node's own entry for this process, which would outlive this test.
     let mut peer = Some(Arc::new(Peer::new(side.gid())));
     let forged = RingReceiver::new(PSN, script.byte() & 1 == 0).expect("memory for a ring");
     forged.set_ready();
@@ -313,7 +315,7 @@ pub fn soft_link(bytes: &[u8]) {
                 let message = message(step, own, &side, &mut script);
                 let files = files(message, &forged, &mut script);
                 let files: Vec<_> = files.iter().map(AsFd::as_fd).collect();
-                // A full socket is emptied below.
+                // If the socket is full, the loop below empties it.
                 let _ = outgoing.send(message, &files);
             }
         }
@@ -348,7 +350,7 @@ fn message(step: u8, own: QpNum, side: &Side, script: &mut Script<'_>) -> LinkMe
     }
 }
 
-/// Files of some kind: mostly what should come beside the message.
+/// Returns files to send beside the message: mostly of the right kinds.
 fn files(message: LinkMessage, forged: &RingReceiver, script: &mut Script<'_>) -> Vec<OwnedFd> {
     let shape = script.byte();
     let right: &[u8] = match message {
@@ -370,7 +372,8 @@ fn files(message: LinkMessage, forged: &RingReceiver, script: &mut Script<'_>) -
         .collect()
 }
 
-/// A ring, ready bits, an eventfd; memory of any contents, too short, without seals.
+/// Returns a file: a ring, ready bits, an eventfd, or memory with arbitrary contents, too short, or
+/// without seals.
 fn file(kind: u8, forged: &RingReceiver, script: &mut Script<'_>) -> OwnedFd {
     let shared = |len| SharedMemory::for_writers("forged", len).expect("memory");
     let again = |file: &dyn AsFd| file.as_fd().try_clone_to_owned().expect("a descriptor");

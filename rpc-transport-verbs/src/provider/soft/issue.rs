@@ -1,8 +1,9 @@
-//! Requests of any kind on a reliable connection, from the queue into the peer's ring. Their ends are in `answers`.
+//! Issues requests of any kind on a reliable connection: writes them from the send queue into the
+//! peer's ring. `answers` completes them.
 //!
-//! Plain messages of one piece take the short way (`transmit`). Everything else goes this way, in its turn
-//! among them: the send queue has a small entry for each, and what is more than that lies beside it, in
-//! [`GeneralSend`].
+//! Plain messages of one element take the fast path (`transmit`). All other requests take this
+//! path, in order with the plain ones: the send queue has a small entry for each, and
+//! [`GeneralSend`] holds the rest.
 
 use std::ptr::NonNull;
 
@@ -20,15 +21,15 @@ use crate::verbs::{
     QpType, RemoteMemory,
 };
 
-/// How far beginning a request has come.
+/// Outcome of an attempt to begin a request.
 enum Begun {
     Whole,
-    /// It has to wait: for room, or for what is before it.
+    /// The request has to wait, for room or for an earlier request.
     Not,
 }
 
 impl State {
-    /// Takes a list of requests of any kind.
+    /// Posts a list of requests of any kind.
     pub(super) fn post(
         &mut self,
         place: u32,
@@ -67,8 +68,8 @@ impl State {
         })
     }
 
-    /// Begins the requests that are next, if they are of this file, and rings once. `true`: the next is a plain
-    /// message, and may be begun.
+    /// Begins the next requests as long as they are not plain messages, and rings the doorbell
+    /// once. Returns `true` if the next request is a plain message that may be begun.
     #[cold]
     pub(super) fn issue(&mut self, place: u32) -> bool {
         let qp = &mut self.queue_pairs[place as usize];
@@ -108,7 +109,7 @@ impl State {
                     break false;
                 }
                 Err(status) => {
-                    // It completes when all before it have: see `settle`.
+                    // The request completes after all earlier ones: see `settle`.
                     self.queue_pairs[place as usize].sends.local_failure = Some(status);
                     break false;
                 }
@@ -132,14 +133,14 @@ impl State {
         goes_on
     }
 
-    /// Begins a request, or goes on beginning it: writes what has room. An error is the status that it
-    /// completes with.
+    /// Begins a request or continues to begin it: writes as much as there is room for. An error is
+    /// the status that the request completes with.
     fn begin(&mut self, place: u32, index: usize) -> Result<Begun, CompletionStatus> {
         let qp = &mut self.queue_pairs[place as usize];
         let (domain, qp_num) = (qp.domain, qp.number);
         let (may_begin, may_go_on) = match qp.state {
             QpState::Rts => (true, true),
-            // What was begun is finished.
+            // In SQD, requests that have begun are finished.
             QpState::Sqd => (false, true),
             _ => (false, false),
         };
@@ -166,13 +167,14 @@ impl State {
         }
         let next = sender.next();
         match send.operation {
-            // A key is taken away when all before have ended, which may name it.
+            // Earlier requests may use the key, so it is invalidated only after they have
+            // completed.
             Operation::LocalInvalidate(_) if qp.sends.acked < qp.sends.started => {
                 return Ok(Begun::Not);
             }
             Operation::LocalInvalidate(key) => {
                 send.slots = Some(next..next);
-                // Unlike a peer's, it is this side's mistake.
+                // Unlike in a peer's request, a wrong key is this side's mistake.
                 let invalidated = self.invalidate(key, domain, qp_num);
                 invalidated.map_err(|_| CompletionStatus::MemoryWindowBind)?;
                 return Ok(Begun::Whole);
@@ -198,7 +200,7 @@ impl State {
             descriptors: 0,
         };
         let flags = if send.solicited { Flags::SOLICITED } else { 0 };
-        // Kept while the ring is written: they are its parts.
+        // Must outlive the write to the ring: `parts` points into it.
         let mut descriptors = [[0; DESCRIPTOR_LEN]; MAX_SGE];
         let mut parts = [(NonNull::dangling(), 0); MAX_SGE];
         let mut count = 0;
@@ -207,7 +209,8 @@ impl State {
             count += 1;
         };
         if send.is_read_or_atomic() {
-            // Nothing of this side travels; where the answer goes is checked when it has come.
+            // No local bytes are sent; the response's destination is checked when the response
+            // arrives.
         } else if let Some(bytes) = &send.inline {
             put((NonNull::from(&**bytes).cast(), bytes.len()));
         } else {
@@ -236,8 +239,9 @@ impl State {
             }
         }
         let (word, prefix, prefix_len) = message.emit();
-        // SAFETY: the parts are registered memory, which was checked just now and belongs to the request, or
-        // bytes of this function, or of the request. Descriptors of all elements fit a slot.
+        // SAFETY: the parts are registered memory that was just checked and belongs to the request,
+        // bytes of this function, or bytes owned by the request. The descriptors of all elements
+        // fit a slot.
         unsafe {
             sender.send_request(
                 word,
@@ -252,7 +256,8 @@ impl State {
     }
 }
 
-/// The message that asks the peer for it. A READ is asked for in pieces, and what is done here is not asked for.
+/// Returns the message that requests the operation from the peer; `None` for a READ, which is
+/// requested in pieces, and for operations that are carried out locally.
 fn request_of(operation: &Operation) -> Option<Request> {
     Some(match *operation {
         Operation::Send => Request::Send,
@@ -280,7 +285,7 @@ fn request_of(operation: &Operation) -> Option<Request> {
 }
 
 impl SoftQueuePair {
-    /// Puts a request into the queue. `false`: it is full.
+    /// Puts a request into the queue. Returns `false` if the queue is full.
     fn post_one(&mut self, work: &Work, elements: &[Sge]) -> bool {
         let signaled = work.signaled || self.sq_sig_all;
         let number = self.sends.posted;
@@ -310,7 +315,8 @@ impl SoftQueuePair {
         if is_taken {
             let mut send = GeneralSend::new(number, work, elements);
             if work.inline {
-                // SAFETY: this is the call that posts it, and its elements are the caller's until it returns.
+                // SAFETY: this call posts the request, and its elements belong to the caller until
+                // the call returns.
                 unsafe { send.stage() };
             }
             self.sends.general.push_back(send);
@@ -318,7 +324,7 @@ impl SoftQueuePair {
         is_taken
     }
 
-    /// Asks for as many pieces of a READ as there is room for.
+    /// Requests as many pieces of a READ as there is room for.
     fn ask(&mut self, index: usize, memory: RemoteMemory) -> Begun {
         let send = &mut self.sends.general[index];
         let Some(sender) = &mut self.link.sender else {
@@ -335,7 +341,7 @@ impl SoftQueuePair {
                 memory: memory.offset(send.asked),
                 len: piece.len,
                 total: if send.asked == 0 {
-                    // At most MAX_MESSAGE_LEN.
+                    // The cast is lossless: `total` is at most MAX_MESSAGE_LEN.
                     send.total as u32
                 } else {
                     piece.len
@@ -353,7 +359,7 @@ impl SoftQueuePair {
             };
             let (word, prefix, len) = message.emit();
             let next = sender.next();
-            // SAFETY: no parts but the prefix.
+            // SAFETY: the request has no parts, so `send_request` reads no memory but the prefix.
             unsafe { sender.send_request(word, &prefix[..len], std::iter::empty(), 0) };
             sender.set_held(true);
             self.outstanding.staged += u64::from(piece.is_staged);

@@ -1,5 +1,5 @@
-//! Sockets between processes: each has one that listens under a name made from its GID, and one to
-//! each process that it sends to. What goes over them is in `link_message`.
+//! Sockets between processes. Each process has one socket that listens under a name derived from
+//! its GID, and one to each process that it sends to. `link_message` defines the messages.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -16,15 +16,16 @@ use rustix::net::{
 use super::link_message::{LinkMessage, MAX_FILES, MAX_PACKET};
 use crate::verbs::Gid;
 
-/// Connections that may wait to be accepted; the system caps it at `net.core.somaxconn`.
+/// Connections that may wait to be accepted; the kernel caps the number at `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
 
-/// First bytes of the soft GIDs of one place: link-local, and the place's hash. The process id follows
-/// (4 bytes, big endian), then 6 random bytes, because process ids are used again.
+/// Returns the first bytes of the GIDs of this environment: the link-local prefix and a hash of the
+/// environment. In a GID, the process id follows (4 bytes, big endian), then 6 random bytes,
+/// because process ids are reused.
 ///
-/// A place is where processes can meet: one boot of one host, one network namespace (which abstract
-/// sockets live in) and one namespace of process ids (by which both sides check each other). Two
-/// processes whose GIDs begin differently need not try.
+/// An environment is the scope in which processes can reach each other: one boot of one host, one
+/// network namespace (which contains the abstract sockets) and one PID namespace (both sides verify
+/// each other's process ids). Two processes whose GIDs have different prefixes cannot connect.
 fn gid_prefix() -> [u8; 6] {
     static PREFIX: OnceLock<[u8; 6]> = OnceLock::new();
     *PREFIX.get_or_init(|| {
@@ -39,13 +40,14 @@ fn gid_prefix() -> [u8; 6] {
     })
 }
 
-/// FNV-1a of 32 bits: the same in every build, which the standard library's hashes need not be.
+/// Computes the 32-bit FNV-1a hash: it is the same in every build, which the standard library's
+/// hashes need not be.
 fn fnv_1a(bytes: &[u8]) -> u32 {
     let step = |hash: u32, byte: &u8| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193);
     bytes.iter().fold(0x811c_9dc5, step)
 }
 
-/// A GID for this process that no other will ever have.
+/// Creates a GID for this process. No other process will ever have it.
 pub(super) fn new_gid() -> io::Result<Gid> {
     let mut gid = [0; 16];
     gid[..6].copy_from_slice(&gid_prefix());
@@ -54,7 +56,7 @@ pub(super) fn new_gid() -> io::Result<Gid> {
     Ok(Gid(gid))
 }
 
-/// The process that a GID names; `None` for a GID of another kind of device.
+/// Returns the id of the process that a GID names; `None` for a GID of another kind of device.
 fn process_of(gid: Gid) -> Option<u32> {
     let pid = gid.0.strip_prefix(&gid_prefix())?.first_chunk()?;
     Some(u32::from_be_bytes(*pid))
@@ -64,13 +66,13 @@ fn address_of(gid: Gid) -> io::Result<SocketAddrUnix> {
     use std::fmt::Write;
     let mut name = String::from("verbline-soft-");
     for byte in gid.0 {
-        // Writing to a String does not fail.
+        // Writing to a String never fails.
         let _ = write!(name, "{byte:02x}");
     }
     Ok(SocketAddrUnix::new_abstract_name(name.as_bytes())?)
 }
 
-/// The socket of this process, on which others reach it.
+/// The socket on which other processes reach this one.
 #[derive(Debug)]
 pub(super) struct Listener(OwnedFd);
 
@@ -83,7 +85,7 @@ impl Listener {
         Ok(Self(socket))
     }
 
-    /// The next process that wants to talk, if one is waiting.
+    /// Accepts the next connection, if one is waiting.
     pub(super) fn accept(&self) -> io::Result<Option<IncomingLink>> {
         match accept_with(&self.0, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
             Ok(socket) => Ok(Some(IncomingLink { socket })),
@@ -99,22 +101,22 @@ impl AsFd for Listener {
     }
 }
 
-/// A link that another process made to this one: it speaks, this one listens.
+/// A link that another process made to this one: the other process sends, this one receives.
 #[derive(Debug)]
 pub(super) struct IncomingLink {
     socket: OwnedFd,
 }
 
-/// What came over a link.
+/// Result of receiving from a link.
 #[derive(Debug)]
 pub(super) enum Packet {
-    /// A message, with the files that came beside it.
+    /// A message, with the files that arrived beside it.
     Message(LinkMessage, Vec<OwnedFd>),
-    /// Nothing at the moment.
+    /// No packet is available now.
     Empty,
-    /// The other process has ended or closed the link.
+    /// The other process has ended or has closed the link.
     End,
-    /// Something that is no message: the link is worth nothing any more.
+    /// A packet that is not a message: the link has to be closed.
     Garbage,
 }
 
@@ -161,7 +163,8 @@ impl IncomingLink {
         )
     }
 
-    /// Whether the process at the other end is who this GID says, and belongs to the same user.
+    /// Returns true if the process at the other end is the one this GID names and belongs to the
+    /// same user.
     pub(super) fn is_from(&self, gid: Gid) -> io::Result<bool> {
         is_process(self.socket.as_fd(), gid)
     }
@@ -173,7 +176,7 @@ impl AsFd for IncomingLink {
     }
 }
 
-/// A link that this process made to another: this one speaks.
+/// A link that this process made to another: this one sends.
 #[derive(Debug)]
 pub(super) struct OutgoingLink {
     socket: OwnedFd,
@@ -185,7 +188,7 @@ impl OutgoingLink {
         Self { socket }
     }
 
-    /// Connects to the process that a GID names, and checks that it is the one.
+    /// Connects to the process that a GID names, and verifies that it is that process.
     pub(super) fn connect(gid: Gid) -> io::Result<Self> {
         if process_of(gid).is_none() {
             let reason = "not the GID of a software device on this host";
@@ -202,8 +205,9 @@ impl OutgoingLink {
             let reason = "the process there is not the one that the GID names, or another user's";
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, reason));
         }
-        // A stopped peer reads nothing: setting a connection up to it fails after a while. Longer
-        // than any scheduling delay, shorter than a person's patience.
+        // A stopped peer does not read its socket: connecting a queue pair to it fails after this
+        // time, which is longer than any scheduling delay and shorter than people are willing to
+        // wait.
         sockopt::set_socket_timeout(
             &socket,
             sockopt::Timeout::Send,
@@ -218,7 +222,7 @@ impl OutgoingLink {
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FILES))];
             let mut ancillary = SendAncillaryBuffer::new(&mut space);
             if !files.is_empty() {
-                // They fit: no message has more.
+                // The files fit: no message has more than MAX_FILES.
                 ancillary.push(SendAncillaryMessage::ScmRights(files));
             }
             let sent = sendmsg(
@@ -230,7 +234,7 @@ impl OutgoingLink {
             match sent {
                 Ok(_) => return Ok(()),
                 Err(Errno::INTR) => {}
-                // So many files are on their way that the system wants them received first.
+                // The kernel limits the files in flight and wants some received first.
                 Err(Errno::TOOMANYREFS) => std::thread::yield_now(),
                 Err(error) => return Err(error.into()),
             }

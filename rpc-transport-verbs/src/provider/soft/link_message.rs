@@ -1,8 +1,8 @@
-//! What processes tell each other over their links, at set-up only: one message per packet.
+//! The messages that processes exchange over their links, at set-up only: one message per packet.
 
 use crate::verbs::Gid;
 
-/// One message. Those that say so carry file descriptors beside their bytes.
+/// One message. Where noted, file descriptors accompany the bytes.
 ///
 /// ```text
 ///  0       4                      all numbers little endian; a packet is exactly this long
@@ -12,16 +12,16 @@ use crate::verbs::Gid;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LinkMessage {
-    /// The first on every link: who speaks, and which layout of shared memory.
+    /// The first message on every link: the sender's GID and its shared-memory layout version.
     Hello { layout_version: u32, gid: Gid },
-    /// With a file: an arena that descriptors may name.
+    /// With one file: an arena that descriptors may name.
     Arena { number: u64 },
-    /// The arena is unregistered.
+    /// The arena was deregistered.
     ArenaGone { number: u64 },
-    /// With four files: the ring in which the sender's queue pair `from` receives from `to`; the ready bits of
-    /// its context; the eventfd that wakes that context, and the one that calls its process's engine. All but
-    /// the first are the same in every message of a context, so that the other side need not keep them beyond
-    /// the last ring.
+    /// With four files: the ring in which the sender's queue pair `from` receives from `to`; the
+    /// ready bits of its context; the eventfd that wakes that context; and the eventfd that wakes
+    /// its process's engine. All but the first are the same in every message of a context, so the
+    /// other side can release them with its last ring.
     Attach {
         from: u32,
         to: u32,
@@ -30,9 +30,9 @@ pub(super) enum LinkMessage {
     },
 }
 
-/// The longest packet that is read; longer ones are garbage.
+/// Maximum packet length in bytes; longer packets are garbage.
 pub(super) const MAX_PACKET: usize = 64;
-/// The most files beside one.
+/// Maximum number of files beside one message.
 pub(super) const MAX_FILES: usize = 4;
 
 const HELLO: u32 = 0x4c42_4556;
@@ -76,7 +76,7 @@ impl LinkMessage {
         bytes
     }
 
-    /// `None` for whatever is not exactly one message.
+    /// Parses a packet; `None` unless it is exactly one message.
     pub(super) fn parse(packet: &[u8]) -> Option<Self> {
         let mut rest = packet;
         let message = match take_u32(&mut rest)? {

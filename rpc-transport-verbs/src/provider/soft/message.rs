@@ -1,7 +1,7 @@
-//! Messages between queue pairs of one process, from one context to another.
+//! Messages between unreliable queue pairs of one process, from one context to another.
 //!
-//! Nobody hears of a message that is not wanted: it is dropped, and the receive that it might have taken stays
-//! for the next one.
+//! A message that its receiver cannot accept is dropped silently, and the receive it would have
+//! used stays for the next one.
 
 use std::ptr::NonNull;
 
@@ -18,23 +18,23 @@ use crate::verbs::{
     RemoteMemory,
 };
 
-/// One on its way.
+/// A message in flight.
 #[derive(Debug)]
 pub(super) struct Message {
     pub(super) from: QpNum,
     pub(super) to: QpNum,
     pub(super) way: Way,
-    /// Of a WRITE: where to.
+    /// Of a WRITE: the destination.
     pub(super) remote: Option<RemoteMemory>,
     pub(super) imm: Option<u32>,
     pub(super) solicited: bool,
     pub(super) payload: Vec<u8>,
 }
 
-/// How it finds its receiver.
+/// How a message finds its receiver.
 #[derive(Debug)]
 pub(super) enum Way {
-    /// From the queue pair that the receiver is connected to.
+    /// By connection: from the queue pair that the receiver is connected to.
     Connected,
     Datagram {
         address: AddressVector,
@@ -43,7 +43,7 @@ pub(super) enum Way {
 }
 
 impl Message {
-    /// Takes it to whom it is for. To be called outside of every context.
+    /// Delivers the message to its receivers. Call it without holding any context's owner word.
     pub(super) fn deliver(&self, node: &Node) {
         match &self.way {
             Way::Datagram { address, .. } if address.gid.is_multicast() => {
@@ -66,7 +66,7 @@ impl Message {
             return;
         };
         if let Some(qp) = state.queue_pairs.get(place as usize)
-            // Places are used again, numbers are not for a long time.
+            // Indices are reused at once, numbers only after a long time.
             && qp.number == to
             && qp.hears(self, node.gid)
         {
@@ -75,7 +75,7 @@ impl Message {
         }
     }
 
-    /// What comes before the message itself in a receive.
+    /// Returns the number of bytes in front of the message in a receive.
     fn header_len(&self) -> usize {
         match self.way {
             Way::Connected => 0,
@@ -85,11 +85,11 @@ impl Message {
 }
 
 impl SoftQueuePair {
-    /// Whether a message from a queue pair of this process is for it.
+    /// Returns true if the queue pair accepts this message from a queue pair of its process.
     fn hears(&self, message: &Message, gid: Gid) -> bool {
         let is_for = match message.way {
-            // Of sequence numbers nothing is asked: a message that begins is taken with whatever number it
-            // has, and none here is lost in its middle.
+            // Sequence numbers are not checked: a message may begin with any number, and here no
+            // message loses its middle.
             Way::Connected => {
                 self.qp_type == QpType::UnreliableConnection
                     && self.attributes.dest_qp_num == Some(message.from)
@@ -104,7 +104,7 @@ impl SoftQueuePair {
 }
 
 impl State {
-    /// A message for this queue pair has come.
+    /// Receives a message for this queue pair.
     fn take_message(&mut self, place: u32, message: &Message, from: Gid) {
         if matches!(message.way, Way::Connected) {
             self.communication_established(place);
@@ -123,7 +123,7 @@ impl State {
         {
             return;
         }
-        // Nothing is touched by zero bytes, so nothing is checked.
+        // Zero bytes touch nothing, so nothing is checked.
         if !message.payload.is_empty() {
             let request = RemoteRequest {
                 memory: remote,
@@ -135,9 +135,9 @@ impl State {
             let Some(bytes) = self.check_remote(&request) else {
                 return;
             };
-            // SAFETY: as many bytes of a registered region (just checked), which stays registered while the
-            // owner word is held. It is exposed, so that everybody else reaches it by atomics or through
-            // the device.
+            // SAFETY: `check_remote` found this many bytes in a registered region, which stays
+            // registered while the owner word is held. The region is exposed, so everything else
+            // accesses it by atomics or through the device.
             unsafe {
                 let from = NonNull::from(&*message.payload).cast();
                 copy_shared(from, bytes, message.payload.len());
@@ -179,17 +179,19 @@ impl State {
             Ok(()) => {
                 if let Way::Datagram { address, .. } = &message.way {
                     let header = global_route_header(address, from, message);
-                    // SAFETY: as below.
+                    // SAFETY: the elements are valid and long enough, as explained for the payload
+                    // below.
                     unsafe { scatter(&header, elements, 0) };
                 }
-                // SAFETY: each element lies in a region of this context (just checked), which stays
-                // registered while the owner word is held, and its bytes are the device's until the
-                // completion of the receive is polled. What is written is not longer than they are.
+                // SAFETY: each element was just checked to lie in a region of this context, which
+                // stays registered while the owner word is held. The bytes belong to the device
+                // until the receive's completion is polled. Header and payload fit into the
+                // elements.
                 unsafe { scatter(&message.payload, elements, header_len) };
                 self.complete_receive_of(place, message, CompletionStatus::Success);
             }
             Err(status) => {
-                // The fault is the receiver's own.
+                // The receiver caused this error, so its queue pair fails.
                 self.complete_receive_of(place, message, status);
                 self.fail(place, None);
             }
@@ -205,7 +207,7 @@ impl State {
         queue.front().is_some()
     }
 
-    /// Takes the oldest receive for this message.
+    /// Consumes the oldest receive for this message and completes it.
     fn complete_receive_of(&mut self, place: u32, message: &Message, status: CompletionStatus) {
         let mut extras = 0;
         let mut src_qp = 0;
@@ -230,7 +232,7 @@ impl State {
             data: message.imm.unwrap_or(0),
             src_qp,
             qp_num,
-            // At most the longest message, which has 32 bits.
+            // The cast is lossless: the longest message's length fits in 32 bits.
             byte_len: (message.header_len() + message.payload.len()) as u32,
             frees: None,
         });

@@ -1,4 +1,4 @@
-//! The software device: verbs between processes of one host, through shared memory.
+//! The software device: verbs between processes of one host, over shared memory.
 //!
 //! ```text
 //!   process A                                          process B
@@ -10,28 +10,30 @@
 //!   └────────────────────┘                             └────────────────────┘
 //! ```
 //!
-//! From the bottom up:
+//! The modules, bottom up:
 //!
 //! * shared memory: [`shared_memory`] (sealed files and mappings), [`ring`] with [`commit`] and
-//!   [`descriptor`] (one direction of a connection), [`wake`] (cold rings, ready bits, sleep) with [`wake_file`];
-//! * one context: [`owner`] (one thread at a time), [`domain`] (its state), and what is done with it:
-//!   [`transmit`], [`receive`], [`progress`], [`sleep`], [`retry`], [`failure`]; set-up in
-//!   [`queue_pair`]; what armed queues raise in [`completion_channel`];
+//!   [`descriptor`] (one direction of a connection), [`wake`] (cold rings, ready bits, sleep) with
+//!   [`wake_file`];
+//! * one context: [`owner`] (one thread at a time), [`domain`] (the state), and the operations on
+//!   it: [`transmit`], [`receive`], [`progress`], [`sleep`], [`retry`], [`failure`]; set-up in
+//!   [`queue_pair`]; events of armed completion queues in [`completion_channel`];
 //! * the process: [`node`] (GID, links, directory), [`link`] and [`link_message`], [`peer`],
-//!   [`engine`] (the one thread);
-//! * unreliable queue pairs, which have no rings, since they reach those of their own process alone:
-//!   [`unreliable`] (sends), [`message`] (from one context to another), [`datagram`];
-//! * [`objects`]: what the seam above calls.
+//!   [`engine`] (the device's only thread);
+//! * unreliable queue pairs, which need no rings because they reach only queue pairs of their own
+//!   process: [`unreliable`] (sends), [`message`] (from one context to another), [`datagram`];
+//! * [`objects`]: the types that the provider interface above uses.
 //!
-//! **Who may write what.** A ring's memory is made by its receiver; each of its lines has one
-//! writer. An arena is written by its own process alone, the kernel sees to that. Everything that
-//! comes from another process is checked before it is used: a lie fails that connection, with a
-//! completion or an event, and never the process. These checks stop accidents between processes of
-//! one user, not malice.
+//! **Write access.** The receiver creates a ring's memory; each cache line of the ring has one
+//! writer. Only the owning process can write an arena; the kernel enforces this. Everything that
+//! comes from another process is validated before use: an invalid value fails that connection, with
+//! a completion or an event, and never the process. These checks protect against accidents between
+//! processes of one user, not against malice.
 //!
-//! **Stricter than kernel software RDMA**, so that mistakes which network cards punish show on a
-//! laptop: slots of a send queue are freed by polled completions alone, local keys are checked
-//! against protection domain and rights, a full completion queue is dead.
+//! **Stricter than kernel software RDMA**, so that mistakes that network cards punish also show up
+//! on a laptop: only polled completions free send queue entries, local keys are checked against
+//! protection domain and access rights, and a completion queue that overflows is unusable
+//! afterwards.
 
 mod answers;
 mod commit;
@@ -92,10 +94,10 @@ pub(super) use windows::{AddressHandle, AddressName, MemoryWindow, WindowName};
 #[cfg(feature = "test-util")]
 pub(crate) use simulated::{Killer, SimulatedProcess};
 
-/// The name that it is opened by.
+/// The name under which applications open the device.
 pub(super) const DEVICE_NAME: &str = "soft";
 
-/// RDMA reads and atomics in flight, as queue pairs are told; they can be agreed on already.
+/// Maximum number of RDMA reads and atomics in flight, as reported to queue pairs.
 const MAX_RD_ATOMIC: u8 = 16;
 
 const ATTRIBUTE_LIMITS: AttributeLimits = AttributeLimits {

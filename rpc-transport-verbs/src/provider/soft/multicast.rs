@@ -1,4 +1,4 @@
-//! Multicast groups: which queue pairs of the process are in each.
+//! Multicast groups of the process and their member queue pairs.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -6,9 +6,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use super::objects::{QueuePair, exhausted};
 use crate::verbs::{Gid, QpNum, VerbsError};
 
-/// Groups of one process.
+/// Maximum number of groups of one process.
 pub(super) const MAX_GROUPS: usize = 1024;
-/// Queue pairs in one of them.
+/// Maximum number of queue pairs in one group.
 pub(super) const MAX_MEMBERS: usize = 1024;
 
 #[derive(Debug, Default)]
@@ -32,7 +32,7 @@ impl Groups {
         Ok(())
     }
 
-    /// `false` if it was not in the group.
+    /// Removes a member. Returns `false` if it was not in the group.
     fn leave(&self, gid: Gid, qp_num: QpNum) -> bool {
         let mut groups = self.groups();
         let Some(members) = groups.get_mut(&gid) else {
@@ -47,7 +47,7 @@ impl Groups {
         was_in
     }
 
-    /// The queue pair is gone.
+    /// Removes a destroyed queue pair from all groups.
     pub(super) fn forget(&self, qp_num: QpNum) {
         self.groups().retain(|_, members| {
             members.retain(|member| *member != qp_num);
@@ -55,19 +55,19 @@ impl Groups {
         });
     }
 
-    /// Who is in the group at this moment, in the order in which they joined.
+    /// Returns the current members of the group, in the order in which they joined.
     pub(super) fn members(&self, gid: Gid) -> Vec<QpNum> {
         self.groups().get(&gid).cloned().unwrap_or_default()
     }
 
     fn groups(&self) -> MutexGuard<'_, HashMap<Gid, Vec<QpNum>>> {
-        // Lists of numbers: whole after each step.
+        // The lists are consistent after each step, so a panic under the lock does no harm.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl QueuePair {
-    /// The device has no LIDs.
+    /// Joins a multicast group. The LID is ignored: the device has none.
     pub(crate) fn attach_multicast(&mut self, gid: Gid, _lid: u16) -> Result<(), VerbsError> {
         self.domain.node.check()?;
         self.domain.node.groups.join(gid, self.qp_num())

@@ -1,4 +1,5 @@
-//! This process as others see it: its GID, its links, and which context has which queue pair.
+//! This process as other processes see it: its GID, its links, and the directory of its queue
+//! pairs.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
@@ -20,27 +21,28 @@ use super::ring::LAYOUT_VERSION;
 use super::wake_file::WakeFile;
 use crate::verbs::{Forked, Gid, ModifyError, OpenError, QpNum};
 
-/// The process's part in the software device: made when the first context is opened, and there
-/// until the process ends.
+/// The process's instance of the software device: created when the first context is opened, and
+/// never dropped.
 ///
-/// Locks are taken in the order *links*, *directory*, a context's owner word; none is held while
-/// one before it is taken.
+/// Lock order: *links*, *directory*, a context's owner word. While one of these is held, none that
+/// precedes it is taken.
 #[derive(Debug)]
 pub(super) struct Node {
     pub(super) gid: Gid,
     fork_guard: ForkGuard,
-    /// Whether the process, a simulated one, has been killed.
+    /// Set when the process, a simulated one, has been killed.
     #[cfg(feature = "test-util")]
     killed: AtomicBool,
     pub(super) epoll: OwnedFd,
     pub(super) listener: Listener,
-    /// Makes the engine look at what has changed.
+    /// The eventfd that makes the engine handle changes of this process.
     pub(super) wake: OwnedFd,
-    /// Makes it do what peers want of contexts that nobody polls; peers have it.
+    /// The eventfd by which peers make the engine handle their requests for contexts that no thread
+    /// polls.
     pub(super) call: WakeFile,
-    /// Queue pairs that are connected: while there are any, the engine ticks.
+    /// Number of connected queue pairs: the engine ticks while it is not 0.
     pub(super) connected: AtomicU32,
-    /// The engine ticks slowly, since everybody sleeps.
+    /// True if the engine ticks slowly because all contexts sleep.
     pub(super) is_resting: AtomicBool,
     pub(super) groups: Groups,
     directory: Mutex<Directory>,
@@ -60,12 +62,12 @@ struct Directory {
 #[derive(Debug, Default)]
 struct Links {
     by_gid: HashMap<Gid, Link>,
-    /// Which link an event of the engine's is about.
+    /// The GID of the link that an engine event token belongs to.
     by_token: HashMap<u64, Gid>,
     next_token: u64,
 }
 
-/// A link, and what the other side was told.
+/// A link, and what the peer has been told over it.
 #[derive(Debug)]
 struct Link {
     socket: OutgoingLink,
@@ -74,19 +76,19 @@ struct Link {
     token: u64,
 }
 
-/// Event tokens of the engine. Incoming links have odd ones, outgoing links even ones.
+/// Event tokens of the engine. Incoming links have odd tokens, outgoing links even ones.
 pub(super) const TOKEN_LISTENER: u64 = 0;
 pub(super) const TOKEN_WAKE: u64 = 1;
 pub(super) const TOKEN_CALL: u64 = 2;
 pub(super) const FIRST_LINK_TOKEN: u64 = 4;
 
-/// Queue-pair numbers 0 and 1 are special, and all ones is multicast.
+/// Range of queue-pair numbers: 0 and 1 are special, and all ones is multicast.
 const QP_NUMS: std::ops::Range<u32> = 2..0x00ff_ffff;
 
 static NODE: Mutex<Option<Arc<Node>>> = Mutex::new(None);
 
 impl Node {
-    /// The process's node, made at the first call.
+    /// Returns the process's node. The first call creates it.
     pub(super) fn get() -> Result<Arc<Self>, OpenError> {
         let mut node = NODE.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(node) = &*node {
@@ -153,14 +155,14 @@ impl Node {
                 next_token: FIRST_LINK_TOKEN,
                 ..Links::default()
             }),
-            // From a random start, so that a key of another process is not one here.
+            // A random start, so that a key of another process is unlikely to be valid here.
             next_serial: AtomicU32::new(u32::from_le_bytes([d, e, f, g]) ^ u32::from(h)),
             next_arena: AtomicU64::new(1),
         })
     }
 
-    /// An error in the child of a fork, which has only the memory of the process that opened the
-    /// device, and after a simulated process was killed, which has nothing any more.
+    /// Fails in the child of a fork, which has only the memory of the process that opened the
+    /// device, and after a simulated process was killed.
     #[inline]
     pub(super) fn check(&self) -> Result<(), Forked> {
         #[cfg(feature = "test-util")]
@@ -175,7 +177,8 @@ impl Node {
         self.killed.store(true, Ordering::Relaxed);
     }
 
-    /// A number that differs from every other one given in this process for a long time.
+    /// Returns a serial number. It differs, for a long time, from every other one returned in this
+    /// process.
     pub(super) fn next_serial(&self) -> u32 {
         self.next_serial.fetch_add(1, Ordering::Relaxed)
     }
@@ -184,14 +187,14 @@ impl Node {
         self.next_arena.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Makes the engine look around now.
+    /// Wakes the engine.
     pub(super) fn wake_engine(&self) {
-        // A full counter means that it is awake already.
+        // The write fails only if the counter is full, and then the engine is awake already.
         let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
     }
 
     fn directory(&self) -> MutexGuard<'_, Directory> {
-        // Maps are changed in one step each, so a panic under the lock leaves them whole.
+        // Maps are changed in one step each, so a panic under the lock leaves them consistent.
         self.directory
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -211,15 +214,15 @@ impl Node {
         directory.contexts.push(Arc::downgrade(context));
     }
 
-    /// Appends every context there is to `contexts`, which the engine keeps from tick to tick: what
-    /// runs beside a poller does not allocate either.
+    /// Appends all live contexts to `contexts`, a vector that the engine reuses at each tick: code
+    /// that runs beside a poller should not allocate either.
     pub(super) fn contexts(&self, contexts: &mut Vec<Arc<Domain>>) {
         let directory = self.directory();
         contexts.extend(directory.contexts.iter().filter_map(Weak::upgrade));
     }
 
-    /// A number for a new queue pair: the next one up, so that the numbers of those that are gone
-    /// stay unused for as long as can be.
+    /// Allocates a number for a new queue pair: the next higher one, so that the numbers of
+    /// destroyed queue pairs stay unused for as long as possible.
     pub(super) fn allocate_qp_num(&self, context: &Arc<Domain>) -> Option<u32> {
         let mut directory = self.directory();
         let candidates = QP_NUMS.end - QP_NUMS.start;
@@ -232,7 +235,7 @@ impl Node {
             };
             directory.last_qp_num = next;
             if let Entry::Vacant(entry) = directory.queue_pairs.entry(next) {
-                // Its place in the context follows in `set_place`.
+                // `set_place` sets its index in the context later.
                 entry.insert((Arc::downgrade(context), u32::MAX));
                 return Some(next);
             }
@@ -259,7 +262,7 @@ impl Node {
 
     // ---- peers and links ----
 
-    /// What is known of the process with this GID.
+    /// Returns the entry of the process with this GID; creates it if there is none.
     pub(super) fn peer(&self, gid: Gid) -> Arc<Peer> {
         let mut directory = self.directory();
         Arc::clone(
@@ -270,7 +273,7 @@ impl Node {
         )
     }
 
-    /// The process with this GID has ended. No other will ever have it.
+    /// Removes the process with this GID, which has ended. No other process will ever have the GID.
     pub(super) fn forget_peer(&self, gid: Gid) {
         let mut links = self.links();
         if let Some(link) = links.by_gid.remove(&gid) {
@@ -282,12 +285,12 @@ impl Node {
         }
     }
 
-    /// The process that an outgoing link leads to.
+    /// Returns the GID of the process that an outgoing link leads to.
     pub(super) fn gid_of_token(&self, token: u64) -> Option<Gid> {
         self.links().by_token.get(&token).copied()
     }
 
-    /// Makes sure that there is a link to `gid`, so that setting a queue pair up can fail before
+    /// Makes sure that a link to `gid` exists, so that setting up a queue pair can fail before
     /// anything has changed.
     pub(super) fn connect(&self, gid: Gid) -> Result<Arc<Peer>, ModifyError> {
         let fail = |action| {
@@ -307,7 +310,7 @@ impl Node {
             socket.send(hello, &[]).map_err(fail("be greeted"))?;
             let token = links.next_token & !1;
             links.next_token += 2;
-            // Only its end is of interest: the other side never speaks on it.
+            // Only the end of the link matters: the other side never sends on it.
             let interest = epoll::EventFlags::RDHUP;
             epoll::add(
                 &self.epoll,
@@ -328,7 +331,8 @@ impl Node {
         Ok(self.peer(gid))
     }
 
-    /// Tells the peer where the sender of `attach` receives: after it was told of the context's arenas.
+    /// Tells the peer which ring the sender of `attach` receives from, after announcing the
+    /// context's arenas.
     pub(super) fn attach(
         &self,
         context: &Domain,
@@ -357,25 +361,25 @@ impl Node {
         link.socket.send(attach, &files)
     }
 
-    /// Tells those who know this context of an arena that it registered just now.
+    /// Announces a newly registered arena to the peers that know this context.
     pub(super) fn announce_arena(&self, context: &Domain, number: u64, fd: impl AsFd) {
         for link in self.links().by_gid.values_mut() {
             if link.contexts.contains(&context.number) && link.arenas.insert(number) {
                 let message = LinkMessage::Arena { number };
                 if let Err(error) = link.socket.send(message, &[fd.as_fd()]) {
-                    // It has ended, and the engine will hear of it; or it is stopped, and long
-                    // messages from this arena wait for ever.
+                    // Either the peer has ended, and the engine will find out; or it is stopped,
+                    // and long messages from this arena wait forever.
                     tracing::warn!(%error, "a peer could not be told of an arena");
                 }
             }
         }
     }
 
-    /// Tells those who know of an arena that it is gone.
+    /// Withdraws an arena from the peers that know it.
     pub(super) fn withdraw_arena(&self, number: u64) {
         for link in self.links().by_gid.values_mut() {
             if link.arenas.remove(&number) {
-                // A peer that has ended needs no telling; one that cannot be told keeps the
+                // A peer that has ended need not be told. A peer that cannot be told keeps the
                 // mapping until it ends.
                 let _ = link.socket.send(LinkMessage::ArenaGone { number }, &[]);
             }

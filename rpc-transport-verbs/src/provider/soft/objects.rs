@@ -1,5 +1,5 @@
-//! The device's objects as the seam above sees them: a place in a context, and what it takes to
-//! make one and to end it.
+//! The device's objects as the provider interface above sees them: each is an index into a
+//! context's tables, with the code that creates and destroys it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,17 +31,19 @@ pub(crate) use queue_pair::QueuePair;
 pub(crate) use shared_receive_queue::SharedReceiveQueue;
 
 /// Work requests of one queue. The layer above numbers them in 20 bits and keeps twice as many
-/// places for receives as can be posted.
+/// receive entries as can be posted.
 const MAX_WR: usize = 1 << 16;
-/// Entries of a completion queue: enough for 64 of the deepest queues.
+/// Entries of a completion queue: enough for 64 queues of the maximum depth.
 const MAX_CQE: usize = 1 << 22;
-/// Completion queues, and shared receive queues, of one context.
+/// Maximum number of completion queues, and of shared receive queues, of one context.
 const MAX_QUEUES: usize = 1 << 16;
-/// Bytes of a region: a message's length has 31 bits, and so has an offset that ends one.
+/// Bytes of a region: 64 GiB.
 const MAX_REGION_LEN: usize = 1 << 36;
-/// Scatter/gather elements of a request: as many descriptors of long pieces as one slot of a ring holds.
+/// Scatter/gather elements of a request: the number of descriptors that fit into one slot of a
+/// ring.
 pub(super) const MAX_SGE: usize = 8;
-/// Bytes that any request can carry in its slot of the ring: a WRITE says first where they go.
+/// Bytes that any request can carry in its slot of the ring: a WRITE puts its remote address and
+/// key first.
 const MAX_INLINE: usize = MAX_IN_RING - REMOTE_LEN;
 /// Bytes of the longest message.
 pub(super) const MAX_MESSAGE_LEN: usize = 1 << 31;
@@ -58,7 +60,7 @@ const LIMITS: DeviceAttributes = DeviceAttributes {
     max_srq_wr: MAX_WR,
     max_mr: MAX_REGIONS,
     max_mr_len: MAX_REGION_LEN,
-    // Shared memory is not locked.
+    // No limit: shared memory is not locked.
     max_locked_len: usize::MAX,
     max_inline_data: MAX_INLINE,
     max_qp_rd_atomic: MAX_RD_ATOMIC,
@@ -75,7 +77,8 @@ pub(super) fn exhausted(call: &'static str, what: &'static str, limit: usize) ->
     }
 }
 
-/// A place in one of a context's tables, which are all limited to far less than 2³².
+/// Converts an index into one of a context's tables, which are all limited to far less than 2³²
+/// entries.
 pub(super) fn place32(place: usize) -> u32 {
     place as u32
 }
@@ -94,7 +97,7 @@ impl Context {
         })
     }
 
-    /// One of a process's contexts.
+    /// Opens a context of the given process.
     pub(super) fn on(node: Arc<Node>, options: SoftOptions) -> std::io::Result<Self> {
         let domain = Domain::open(node, options)?;
         Ok(Self { domain })

@@ -1,6 +1,6 @@
-//! Who is inside a context: one word, taken for a bounded batch of work.
+//! Mutual exclusion for a context: one word, acquired for a bounded batch of work.
 //!
-//! The models of this module, and of `commit` and `wake`, are run by
+//! Run the loom models of this module, `commit`, `wake` and `ring::closed` with
 //! `RUSTFLAGS="--cfg loom" cargo test -p rpc-transport-verbs --release --lib loom`.
 
 use std::cell::UnsafeCell;
@@ -11,7 +11,7 @@ use super::sync::{AtomicU32, Ordering, yield_now};
 const FREE: u32 = 0;
 const TAKEN: u32 = 1;
 
-/// The owner word. On a cache line of its own: it is the one word that every verb writes.
+/// The owner word. It has its own cache line because it is the one word that every verb writes.
 #[repr(align(64))]
 #[derive(Debug)]
 pub(super) struct OwnerWord(AtomicU32);
@@ -21,10 +21,10 @@ impl OwnerWord {
         Self(AtomicU32::new(FREE))
     }
 
-    /// Takes the word if nobody has it.
+    /// Acquires the word if it is free.
     #[inline]
     pub(super) fn try_acquire(&self) -> bool {
-        // Acquire: pairs with `release`, so that this owner sees all that the last one wrote.
+        // Acquire: pairs with `release`, so that this owner sees everything the previous one wrote.
         self.0
             .compare_exchange(FREE, TAKEN, Ordering::Acquire, Ordering::Relaxed)
             .is_ok()
@@ -36,15 +36,15 @@ impl OwnerWord {
     }
 }
 
-/// A value that belongs to whoever holds its owner word.
+/// A value that only the holder of its owner word can access.
 #[derive(Debug)]
 pub(super) struct Owned<T> {
     word: OwnerWord,
     value: UnsafeCell<T>,
 }
 
-// SAFETY: the value is reached only through `Inside`, of which the owner word lets one exist at a
-// time, so sharing an `Owned` is only ever sending its value from thread to thread.
+// SAFETY: the value is accessed only through `Inside`, and the owner word allows only one `Inside`
+// at a time, so sharing an `Owned` only ever sends its value from thread to thread.
 unsafe impl<T: Send> Sync for Owned<T> {}
 
 impl<T> Owned<T> {
@@ -57,13 +57,13 @@ impl<T> Owned<T> {
 
     #[inline]
     pub(super) fn try_enter(&self) -> Option<Inside<'_, T>> {
-        // Not `then_some`: its argument would be made, and dropped, when the word is another's, and
-        // its drop would release what was never taken.
+        // Not `then_some`: it would construct its argument, and drop it, even when the word is
+        // taken, and the drop would release a word that was never acquired.
         self.word.try_acquire().then(|| Inside { owned: self })
     }
 
-    /// Enters, giving the core away while somebody else is inside: nobody stays for long, but an
-    /// owner that lost its core needs one to leave.
+    /// Enters, and yields the core while another thread is inside. No thread stays inside for long,
+    /// but an owner that was preempted needs a core to leave.
     #[inline]
     pub(super) fn enter(&self) -> Inside<'_, T> {
         loop {
@@ -75,7 +75,7 @@ impl<T> Owned<T> {
     }
 }
 
-/// The right to the value, until dropped.
+/// The right to access the value; released when dropped.
 pub(super) struct Inside<'a, T> {
     owned: &'a Owned<T>,
 }
@@ -85,7 +85,8 @@ impl<T> Deref for Inside<'_, T> {
 
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: an `Inside` exists only between `try_acquire` and `release` of its word.
+        // SAFETY: an `Inside` exists only between `try_acquire` and `release` of its word, so no
+        // other thread accesses the value.
         unsafe { &*self.owned.value.get() }
     }
 }
@@ -93,7 +94,8 @@ impl<T> Deref for Inside<'_, T> {
 impl<T> DerefMut for Inside<'_, T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: as in `deref`, and `&mut self` makes this the only borrow.
+        // SAFETY: no other thread has access, as in `deref`, and `&mut self` makes this the only
+        // borrow.
         unsafe { &mut *self.owned.value.get() }
     }
 }
@@ -113,14 +115,14 @@ mod loom_models {
 
     use super::Owned;
 
-    /// Two threads that each add one while they are inside, and one of them first tries without
-    /// waiting: loom's cell fails the model if both are ever inside, or if one does not see what the
-    /// other wrote. Whether or not the try succeeds, it leaves the other's right alone.
+    /// Two threads each add one while they are inside, and one of them first tries without waiting.
+    /// Loom's cell fails the model if both are ever inside, or if one does not see the other's
+    /// write. Whether or not the try succeeds, it does not affect the other thread's ownership.
     #[test]
     fn loom_owner_word_excludes_and_publishes() {
         loom::model(|| {
             let shared = Arc::new(Owned::new(UnsafeCell::new(0)));
-            // SAFETY: this thread is inside; loom checks that this is true.
+            // SAFETY: this thread is inside, so it has exclusive access; loom checks this.
             let add = |value: &UnsafeCell<u32>| value.with_mut(|value| unsafe { *value += 1 });
             let other = {
                 let shared = Arc::clone(&shared);
@@ -129,7 +131,7 @@ mod loom_models {
             let tried = shared.try_enter().map(|inside| add(&inside)).is_some();
             add(&shared.enter());
             other.join().unwrap();
-            // SAFETY: as above.
+            // SAFETY: this thread is inside, as above; loom checks this.
             let sum = shared.enter().with(|value| unsafe { *value });
             assert_eq!(sum, 2 + u32::from(tried));
         });

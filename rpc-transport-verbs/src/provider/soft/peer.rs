@@ -1,4 +1,4 @@
-//! What this process knows of another one that it talks to.
+//! The state that this process keeps about a process that it communicates with.
 
 use std::collections::HashMap;
 use std::io;
@@ -9,7 +9,7 @@ use super::ring::ContextBell;
 use super::shared_memory::Mapping;
 use crate::verbs::Gid;
 
-/// Another process (or this one, seen through its own socket), by its GID.
+/// Another process, or this one seen through its own socket, identified by its GID.
 #[derive(Debug)]
 pub(super) struct Peer {
     pub(super) gid: Gid,
@@ -21,7 +21,7 @@ pub(super) struct Peer {
 #[derive(Debug, Default)]
 struct Memory {
     arenas: HashMap<u64, Arc<Mapping>>,
-    /// Of its contexts, each for as long as there is a ring to it.
+    /// The [`ContextBell`]s of the peer's contexts; each lives as long as a ring to the context.
     bells: HashMap<u32, Weak<ContextBell>>,
 }
 
@@ -34,7 +34,7 @@ impl Peer {
         }
     }
 
-    /// Its process has ended, or its link was broken off.
+    /// Returns true if the peer's process has ended or its link was closed.
     pub(super) fn is_gone(&self) -> bool {
         self.gone.load(Ordering::Acquire)
     }
@@ -44,7 +44,7 @@ impl Peer {
     }
 
     fn memory(&self) -> MutexGuard<'_, Memory> {
-        // Only maps are changed under the lock, each in one step.
+        // Under the lock only the maps change, each in one step, so they are always consistent.
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -56,12 +56,14 @@ impl Peer {
         self.memory().arenas.remove(&number);
     }
 
-    /// `None` if it has not arrived yet. Off the data path: its caller remembers the last one.
+    /// Returns the arena; `None` if it has not arrived yet. Not on the data path: the caller caches
+    /// the last arena.
     pub(super) fn arena(&self, number: u64) -> Option<Arc<Mapping>> {
         self.memory().arenas.get(&number).cloned()
     }
 
-    /// How one of its contexts is told and woken: as it is known, or else as `make` has it.
+    /// Returns the [`ContextBell`] of one of the peer's contexts. Calls `make` to create it if it
+    /// is not known yet.
     pub(super) fn bell(
         &self,
         context: u32,

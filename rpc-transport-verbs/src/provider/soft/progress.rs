@@ -1,4 +1,5 @@
-//! The loop over what may have moved: hot rings, ready bits, awaited acknowledgements.
+//! The progress loop over everything that may have changed: hot rings, ready bits, awaited
+//! acknowledgements.
 
 use std::time::Instant;
 
@@ -16,20 +17,21 @@ use crate::verbs::{
     AsyncEvent, CompletionOpcode, CompletionStatus, Extras, VerbsError, WorkCompletion,
 };
 
-/// Rings that are looked at directly. Each costs a poll one cached line; more than this and a poll
-/// of empty rings takes longer than the way of a ready bit.
+/// Maximum number of rings that are polled directly. Each costs a poll one cached line. With more
+/// rings than this, a poll of empty rings takes longer than the path over a ready bit.
 const MAX_HOT: usize = 16;
-/// Empty looks after which a ring goes cold while others are hot: some 10 µs of polling, far longer
-/// than an answer takes, so that connections in use stay hot.
+/// Empty polls after which a ring goes cold while others are hot: some 10 µs of polling, far longer
+/// than a response takes, so that connections in use stay hot.
 const PATIENCE: u32 = 512;
-/// The same while more than `MAX_HOT` are hot.
+/// As `PATIENCE`, while more than `MAX_HOT` rings are hot.
 const PATIENCE_IN_A_CROWD: u32 = 8;
 
-/// Batches that the engine does for a context when it is called, before it looks at others.
+/// Maximum number of batches that the engine does for a context when a peer wakes it, before it
+/// turns to other contexts.
 const CALLED_BATCHES: usize = 64;
 
 impl State {
-    /// `poll_cq`: what is there, or else what can be brought there.
+    /// Polls a completion queue, as `poll_cq` does: makes progress first if the queue is empty.
     #[inline]
     pub(super) fn poll(
         &mut self,
@@ -50,7 +52,7 @@ impl State {
         while count < max {
             let Some(completion) = queue.pop() else { break };
             if let Some((place, number)) = completion.frees
-                // A queue pair that has been destroyed since has nothing to free.
+                // A queue pair that has been destroyed since has no entry to free.
                 && let Some(qp) = self.queue_pairs.get_mut(place as usize)
                 && qp.number == completion.qp_num
             {
@@ -67,7 +69,7 @@ impl State {
         Ok(count)
     }
 
-    /// One bounded batch of everything; how many messages were received.
+    /// Makes one bounded batch of progress on everything. Returns the number of messages received.
     #[inline]
     pub(super) fn progress(&mut self) -> usize {
         if !strikes!(LateBell) {
@@ -110,7 +112,7 @@ impl State {
     pub(super) fn heed_ready_bits(&mut self) {
         let (queue_pairs, hot) = (&mut self.queue_pairs, &mut self.hot);
         ready_bits(&self.ready).take(self.places, |place| {
-            // Any peer can set any bit: one without a ring behind it means nothing.
+            // A peer can set any bit: a bit without a ring behind it is ignored.
             if let Some(qp) = queue_pairs.get_mut(place)
                 && !qp.is_hot
                 && let Some(receiver) = &qp.link.receiver
@@ -118,7 +120,7 @@ impl State {
                 receiver.go_hot();
                 qp.is_hot = true;
                 qp.empty_looks = 0;
-                // Below the number of places, which fits.
+                // The cast is lossless: the index is below `places`, which fits.
                 hot.push(place as u32);
             }
         });
@@ -140,7 +142,8 @@ impl State {
         self.hot.retain(|hot| *hot != place);
     }
 
-    /// After an empty look. `false`: the ring has gone cold and is to be taken off the list.
+    /// Decides after an empty look whether a ring stays hot. Returns `false` if it has gone cold;
+    /// the caller then removes it from the list.
     #[inline]
     fn stays_hot(&mut self, place: u32) -> bool {
         let crowd = self.hot.len();
@@ -151,7 +154,7 @@ impl State {
         } else {
             PATIENCE
         };
-        // A lone ring costs no other ring anything: it stays.
+        // A lone ring stays hot, because it delays no other ring.
         let is_patient = qp.empty_looks < patience && !strikes!(GoesCold);
         if is_patient || crowd == 1 {
             return true;
@@ -159,7 +162,8 @@ impl State {
         !self.goes_cold(place)
     }
 
-    /// Makes a ring cold, unless something is in it. The caller takes it off the list.
+    /// Makes a ring cold unless it holds a message, and returns true if it did. The caller then
+    /// removes it from the list.
     #[inline]
     pub(super) fn goes_cold(&mut self, place: u32) -> bool {
         let qp = &mut self.queue_pairs[place as usize];
@@ -187,7 +191,7 @@ impl State {
         let mut index = 0;
         while let Some(&place) = self.awaiting.get(index) {
             self.settle(place, clock::now);
-            // A queue pair that failed meanwhile has left the list by itself.
+            // A queue pair that has failed meanwhile has removed itself from the list.
             if self.awaiting.get(index) != Some(&place) {
                 continue;
             }
@@ -202,7 +206,7 @@ impl State {
         }
     }
 
-    /// Looks at what the peer says of this queue pair's sends, and does what follows from it.
+    /// Processes the peer's acknowledgements and NAKs for this queue pair's sends.
     #[inline]
     pub(super) fn settle(&mut self, place: u32, now: fn() -> Instant) {
         if strikes!(LateCompletion) {
@@ -210,7 +214,7 @@ impl State {
         }
         match self.complete_acked(place) {
             Acked::Fine => {}
-            // The peer's acknowledgement makes no sense.
+            // The peer's acknowledgement is invalid.
             Acked::Nonsense => return self.fail(place, Some(CompletionStatus::BadResponse)),
             Acked::Failed => return self.fail_from_here(place, None),
         }
@@ -245,7 +249,7 @@ impl State {
         }
     }
 
-    /// Completes what the peer has acknowledged.
+    /// Completes the sends that the peer has acknowledged.
     #[inline]
     pub(super) fn complete_acked(&mut self, place: u32) -> Acked {
         let qp = &mut self.queue_pairs[place as usize];
@@ -263,7 +267,7 @@ impl State {
         if !qp.sends.general.is_empty() {
             return self.complete_general(place);
         }
-        // Every plain send took one slot of the ring, so the two counts go together.
+        // Every plain send took one slot of the ring, so the two counts advance together.
         let unacked = sender.unacked();
         let acked = qp.sends.started - unacked.min(qp.sends.started);
         while qp.sends.acked < acked {
@@ -298,8 +302,8 @@ impl State {
         ready_bits(&self.ready).note.attend();
     }
 
-    /// What peers want of a context that nobody polls, until there is nothing more for the moment. While it is
-    /// at it, peers need not call.
+    /// Handles peers' requests for a context that no thread polls, until nothing is left for the
+    /// moment. While this runs, peers need not wake the engine.
     pub(super) fn attend_unattended(&mut self) {
         if !self.is_unattended {
             return;
@@ -314,8 +318,8 @@ impl State {
         self.progress();
     }
 
-    /// What the application has not done since the last call, and the timers. `true`: there may be
-    /// more.
+    /// Does the work that the application has not done since the last call, and expires timers.
+    /// Returns `true` if there may be more work.
     pub(super) fn progress_while_idle(&mut self, now: Instant) -> bool {
         let is_polled = self.polls != self.polls_at_tick;
         self.polls_at_tick = self.polls;
@@ -333,11 +337,11 @@ impl State {
     }
 }
 
-/// The bits in a context's own memory.
+/// Returns the ready bits in a context's own memory.
 #[inline]
 pub(super) fn ready_bits(memory: &SharedMemory) -> &DomainReadyBits {
-    // SAFETY: the only such memory of this process is that of a context, which was made with room for
-    // the bits (`Domain::open`), is aligned to a page and lives as long as the borrow; the bits are
-    // atomics, for which any bytes are values.
+    // SAFETY: the only such memory of this process belongs to a context. `Domain::open` made it
+    // large enough for the bits; it is aligned to a page and lives as long as the borrow. The bits
+    // are atomics, for which all bit patterns are valid.
     unsafe { memory.mapping.start().cast().as_ref() }
 }

@@ -1,4 +1,4 @@
-//! A queue pair of the device: what it is made of, and its set-up from RESET to RTS and back.
+//! A queue pair of the device: its state, and its transitions from RESET to RTS and back.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -24,68 +24,71 @@ pub(super) struct SoftQueuePair {
     pub(super) qp_type: QpType,
     pub(super) domain: u32,
     pub(super) state: QpState,
-    /// As they were last set; `state` and what only makes sense in a call are `None`.
+    /// The attributes as last set. `state` and the attributes that are only valid in a call are
+    /// `None`.
     pub(super) attributes: QpAttributes,
     pub(super) send_cq: usize,
     pub(super) recv_cq: usize,
     pub(super) srq: Option<usize>,
     pub(super) sq_sig_all: bool,
     pub(super) sends: SendQueue,
-    /// Of an unreliable queue pair.
+    /// Sends not carried out yet; used only by unreliable queue pairs.
     pub(super) waiting: Waiting,
     pub(super) receives: ReceiveQueue,
     pub(super) link: Link,
     pub(super) retry: Retry,
     pub(super) outstanding: Outstanding,
-    /// Membership of the lists in `State`.
+    /// Membership in the lists of `State`.
     pub(super) is_hot: bool,
     pub(super) is_awaiting: bool,
     pub(super) is_unacked: bool,
-    /// Looks at the hot ring since something was in it.
+    /// Consecutive looks that found the hot ring empty.
     pub(super) empty_looks: u32,
-    /// Going to SQD: raise `SqDrained` when nothing is under way.
+    /// Set on the way to SQD: raise `SqDrained` when nothing is in flight.
     pub(super) draining: Option<NotifyDrained>,
     pub(super) established: bool,
 }
 
-/// Whether somebody asked to be told.
+/// True if the application requested a `SqDrained` event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NotifyDrained(pub(super) bool);
 
-/// The two rings, once there are any, and who is at the other end.
+/// The two rings, once they exist, and the peer.
 #[derive(Debug, Default)]
 pub(super) struct Link {
-    /// This side's ring: from RTR on.
+    /// This side's ring; present from RTR on.
     pub(super) receiver: Option<RingReceiver>,
-    /// The peer's: when the peer is at RTR, too, and its message has come.
+    /// The peer's ring; present once the peer has also reached RTR and its message has arrived.
     pub(super) sender: Option<RingSender>,
     pub(super) peer: Option<Arc<Peer>>,
-    /// The peer expects other sequence numbers than this side sends, and would drop all silently.
+    /// True if the peer expects other sequence numbers than this side sends: it would silently drop
+    /// every message.
     pub(super) is_deaf: bool,
-    /// Rings of peers that were quicker than this side.
+    /// Rings of peers that reached RTR before this side did.
     early: Vec<NewRing>,
-    /// The peer's arena that the last descriptor named.
+    /// The peer's arena that the last descriptor named; a cache.
     pub(super) arena: Option<(u64, Arc<Mapping>)>,
 }
 
-/// Rings kept for a queue pair that is not at RTR yet. One is right; more are a peer's mistakes.
+/// Maximum number of rings kept for a queue pair that is not at RTR yet. One is expected; more are
+/// a peer's mistakes.
 const MAX_EARLY_RINGS: usize = 4;
 
-/// Where retrying stands.
+/// Retry state of a queue pair.
 #[derive(Debug, Default)]
 pub(super) struct Retry {
-    /// "Receiver not ready" that were noticed on this ring.
+    /// RNR NAKs noticed on this ring.
     pub(super) naks: u64,
-    /// Of these, since the last progress.
+    /// RNR NAKs since the last progress.
     pub(super) rnr_count: u32,
-    /// When the receiver may be asked again.
+    /// Time at which the receiver may be asked to retry.
     pub(super) rnr_until: Option<Instant>,
-    /// Since when the peer has been silent: dead, or not ready.
+    /// Start of the peer's silence: it is dead or does not accept messages.
     pub(super) silent_since: Option<Instant>,
 }
 
 impl SoftQueuePair {
-    /// Whether messages are received in this state.
+    /// Returns true if messages are received in this state.
     pub(super) fn receives_now(&self) -> bool {
         matches!(
             self.state,
@@ -101,7 +104,8 @@ impl SoftQueuePair {
                 .is_some_and(|address| address.gid == ring.gid)
     }
 
-    /// Checks the values of what is present; presence itself was checked.
+    /// Checks the values of the attributes that are present. The caller has checked which are
+    /// present.
     pub(super) fn check_values(&self, attributes: &QpAttributes) -> Result<(), WrongValue> {
         super::ATTRIBUTE_LIMITS.check(attributes)?;
         let wrong = |attribute, value, reason| {
@@ -161,7 +165,8 @@ impl SoftQueuePair {
         Ok(())
     }
 
-    /// Whether the peer would listen: to be asked when both are known and nothing has been sent.
+    /// Compares the sequence numbers of both sides, to detect that the peer would drop every
+    /// message. Call this when both are known and nothing has been sent.
     fn compare_sequence_numbers(&mut self) {
         self.link.is_deaf = match (&self.link.sender, self.attributes.sq_psn) {
             (Some(sender), Some(psn)) => sender.expected_psn() != psn.get(),
@@ -169,7 +174,7 @@ impl SoftQueuePair {
         };
     }
 
-    /// Takes over what is present.
+    /// Adopts the attributes that are present.
     fn set(&mut self, new: &QpAttributes) {
         let old = &mut self.attributes;
         *old = QpAttributes {
@@ -199,7 +204,7 @@ impl SoftQueuePair {
 }
 
 impl State {
-    /// Carries out a transition whose attributes were checked. `ready` is what INIT→RTR needs.
+    /// Makes a transition whose attributes were checked. INIT→RTR needs `ready`.
     pub(super) fn modify(
         &mut self,
         place: u32,
@@ -236,7 +241,8 @@ impl State {
                     qp.link.receiver = Some(receiver);
                     qp.link.peer = Some(peer);
                     qp.retry = Retry::default();
-                    // A ring of the peer's earlier life is over by now, or will be replaced.
+                    // A ring of a previous connection of the peer is over by now, or will be
+                    // replaced.
                     let mut early = std::mem::take(&mut qp.link.early);
                     early.retain(|ring| !ring.sender.is_over());
                     if let Some(ring) = early.into_iter().rev().find(|ring| qp.is_remote(ring)) {
@@ -250,13 +256,13 @@ impl State {
             }
             (QpState::Rts, QpState::Sqd) => {
                 qp.draining = Some(NotifyDrained(attributes.notify_drained == Some(true)));
-                // What unreliable sends have begun has ended.
+                // Unreliable sends that have begun have already ended.
                 if qp.is_reliable() {
                     self.await_progress(place);
                 }
                 self.settle(place, clock::now);
             }
-            // What waits is carried out by the caller, who leaves the context for it.
+            // The caller carries out the waiting sends, after leaving the context.
             (_, QpState::Rts) if !qp.is_reliable() => {}
             (_, QpState::Rts) => {
                 qp.draining = None;
@@ -270,17 +276,19 @@ impl State {
         Ok(())
     }
 
-    /// A ring came for this queue pair: to be used if it is connected to its owner, or kept.
+    /// Handles a ring that arrived for this queue pair: uses it if the queue pair is connected to
+    /// the ring's owner, and keeps it otherwise.
     pub(super) fn attach(&mut self, place: u32, number: u32, ring: NewRing) {
         let Some(qp) = self.queue_pairs.get_mut(place as usize) else {
             return;
         };
-        // News of a peer's earlier life may come late.
+        // A ring of a previous connection may arrive late.
         if qp.number != QpNum(number) || ring.sender.is_over() {
             return;
         }
-        // A peer that was reset and connected again makes a new ring. It takes the place of one that
-        // nothing was sent to; what was sent is lost with the old ring, and its retries run out.
+        // A peer that was reset and reconnected creates a new ring. The new ring replaces the old
+        // one if nothing was sent on that. Otherwise the messages sent are lost with the old ring,
+        // and their retries run out.
         let is_used = qp.link.sender.as_ref().is_some_and(RingSender::is_used);
         if qp.receives_now() && !is_used && qp.is_remote(&ring) {
             qp.link.sender = Some(ring.sender);
@@ -295,8 +303,8 @@ impl State {
         qp.link.early.push(ring);
     }
 
-    /// Gives both rings up: nothing more is taken from peers, and no descriptor of ours is valid any
-    /// more. What was received stays in the completion queue.
+    /// Releases both rings: nothing more is received from the peer, and our descriptors are void.
+    /// Messages already received stay in the completion queue.
     pub(super) fn disconnect(&mut self, place: u32) {
         let qp = &mut self.queue_pairs[place as usize];
         if let Some(receiver) = &qp.link.receiver {
@@ -322,13 +330,13 @@ impl State {
         self.events.raise(event);
     }
 
-    /// The state as `query` tells it.
+    /// Returns the attributes, as `query` reports them.
     pub(super) fn query(&self, place: u32) -> QpAttributes {
         let qp = &self.queue_pairs[place as usize];
         QpAttributes {
             state: Some(qp.state),
             sq_draining: Some(qp.state == QpState::Sqd && qp.draining.is_some()),
-            // There is one path, and nowhere to go from it.
+            // The device has a single path, so there is nothing to migrate to.
             path_migration: qp
                 .attributes
                 .path_migration
@@ -338,7 +346,7 @@ impl State {
     }
 }
 
-/// What INIT→RTR connects to.
+/// Returns the remote queue pair that INIT→RTR connects to.
 pub(super) fn remote_of(attributes: &QpAttributes) -> Option<(Gid, QpNum)> {
     Some((attributes.address?.gid, attributes.dest_qp_num?))
 }

@@ -1,4 +1,4 @@
-//! Messages, out of a ring and into the receives that were posted for them.
+//! Receives messages: takes them out of a ring and puts them into posted receives.
 
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
@@ -14,33 +14,33 @@ use crate::verbs::{
     SrqNum, WrId,
 };
 
-/// Messages taken from one ring before the next has its turn. Half a ring: the sender can write one
-/// half while it waits for the acknowledgement of the other.
+/// Messages taken from one ring before the next ring is served. Half a ring: the sender can write
+/// one half while it waits for the acknowledgement of the other.
 const BATCH: usize = 64;
 
-/// What a look at a ring came to.
+/// Result of a look at a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Look {
-    /// So many messages were taken.
+    /// Number of messages received.
     Took(usize),
-    /// There is nothing, or nothing that can be taken now.
+    /// The ring is empty, or its next message cannot be received now.
     Nothing,
-    /// The queue pair receives no more.
+    /// The queue pair does not receive any more.
     Over,
 }
 
-/// Where the bytes of a message are.
+/// Location of a message's bytes.
 enum Body {
     /// In its slot of the ring, or in the sender's arena.
     At(NonNull<u8>, usize),
-    /// In an arena that has not come over the link yet.
+    /// In an arena that has not arrived over the link yet.
     NotHere,
-    /// Nowhere: the descriptor makes no sense.
+    /// Nowhere: the descriptor is invalid.
     Nonsense,
 }
 
 impl State {
-    /// Takes what is in the ring of a queue pair: at most a batch, acknowledged once.
+    /// Receives the messages in a queue pair's ring: at most a batch, with one acknowledgement.
     #[inline]
     pub(super) fn receive(&mut self, place: u32) -> Look {
         let qp = &mut self.queue_pairs[place as usize];
@@ -53,7 +53,7 @@ impl State {
         if strikes!(LateMessage) {
             return Look::Took(0);
         }
-        // The usual case, and the only one that a poll without traffic pays for.
+        // The usual case, and the only cost of a poll without traffic.
         match receiver.look() {
             Ok(None) => return Look::Nothing,
             Ok(Some(_)) => {}
@@ -135,13 +135,13 @@ impl State {
             // SAFETY: `locate` found `len` readable bytes, in the ring's slot, which the sender
             // leaves alone until the acknowledgement, or in a mapped arena. The receive was checked
             // to lie in a region of this context, which stays registered while the owner word is
-            // held, and its bytes are the device's until its completion is polled. The two do not
-            // overlap: other mappings. A sender that lies may change the bytes meanwhile; they are
-            // bytes of a peer in any case.
+            // held, and its bytes belong to the device until its completion is polled. The two
+            // ranges are in different mappings, so they do not overlap. A faulty sender may change
+            // the bytes meanwhile, but they are untrusted in any case.
             unsafe { ptr::copy_nonoverlapping(from.as_ptr(), receive.addr.as_ptr(), len) };
             if incoming.flags.has(Flags::DESCRIPTOR) && receiver.is_closed_after_copy() {
-                // The sender had its memory back, so the message no longer exists: it is dropped,
-                // and the receive stays for the next one.
+                // The sender has reclaimed its memory, so the message no longer exists: it is
+                // dropped, and the receive stays for the next message.
                 receiver.advance();
                 return Step::Took;
             }
@@ -166,7 +166,7 @@ impl State {
             data: 0,
             src_qp: 0,
             qp_num: qp.number,
-            // At most the receive's own length.
+            // The cast is lossless: the length is at most the receive's.
             byte_len: len as u32,
             frees: None,
         };
@@ -176,7 +176,7 @@ impl State {
         }
         if let Some((_, remote)) = refusal {
             receiver.publish_ack();
-            // Status codes are below 256.
+            // The cast is lossless: status codes are below 256.
             receiver.refuse_for_good(remote.code() as u8);
             self.fail(place, None);
             return Step::Failed;
@@ -188,7 +188,7 @@ impl State {
         Step::Took
     }
 
-    /// Says of the first message before RTS that it has come.
+    /// Raises `CommunicationEstablished` for the first message before RTS.
     pub(super) fn communication_established(&mut self, place: u32) {
         let qp = &mut self.queue_pairs[place as usize];
         if qp.state == QpState::Rtr && !qp.established {
@@ -198,12 +198,13 @@ impl State {
         }
     }
 
-    /// There is no receive for the message at hand: its sender is told to wait, and to repeat it.
+    /// Sends an RNR NAK for the next message, which has no receive: its sender has to wait and
+    /// repeat it.
     #[cold]
     pub(super) fn refuse_for_now(&mut self, place: u32) {
         let qp = &mut self.queue_pairs[place as usize];
         if let Some(receiver) = &mut qp.link.receiver {
-            // Acknowledged first: the sender is to repeat this message and no other.
+            // Acknowledge earlier messages first: the sender has to repeat only this one.
             receiver.publish_ack();
             let timer = qp.attributes.min_rnr_timer.unwrap_or(RnrTimer::LONGEST);
             receiver.refuse_for_now(timer.code());
@@ -211,7 +212,8 @@ impl State {
         }
     }
 
-    /// Takes the oldest receive, and completes it. `extras` says what else there is, and what `data` is.
+    /// Consumes the oldest receive and completes it. `extras` says which optional fields are valid,
+    /// and what `data` is.
     pub(super) fn complete_receive(
         &mut self,
         place: u32,
@@ -234,7 +236,7 @@ impl State {
         });
     }
 
-    /// Takes the oldest receive off, and completes it with what `completion` says of it.
+    /// Consumes the oldest receive and completes it with the result of `completion`.
     pub(super) fn take_receive(
         &mut self,
         place: u32,
@@ -258,7 +260,7 @@ impl State {
         self.complete(recv_cq, completion);
     }
 
-    /// What came is nothing that this device sends: the connection is worth nothing any more.
+    /// Handles input that no software device sends: sends a fatal NAK and fails the queue pair.
     #[cold]
     pub(super) fn refuse_nonsense(&mut self, place: u32) -> Look {
         let qp = &mut self.queue_pairs[place as usize];
@@ -274,14 +276,14 @@ impl State {
     }
 }
 
-/// What became of one message.
+/// Outcome of one message.
 pub(super) enum Step {
     Took,
     Wait,
     Failed,
 }
 
-/// Where the bytes are that a message stands for. Everything in it is a peer's claim.
+/// Locates the bytes of a message. All of it comes from a peer and is validated.
 #[inline]
 fn locate(
     incoming: &Incoming,
@@ -295,8 +297,8 @@ fn locate(
         return Body::Nonsense;
     }
     let mut bytes = [0; DESCRIPTOR_LEN];
-    // SAFETY: the payload has `incoming.len` readable bytes, which is the array's length; copied
-    // once, so that what is checked below is what is used.
+    // SAFETY: the payload has `incoming.len` readable bytes, which is the array's length. They are
+    // copied once, so that the checked bytes are the ones used.
     unsafe {
         ptr::copy_nonoverlapping(
             incoming.payload.as_ptr(),
@@ -321,7 +323,8 @@ fn locate(
         return Body::NotHere;
     };
     match descriptor.offset_within(arena.len()) {
-        // SAFETY: the offset, and `len` bytes after it, are inside the mapping.
+        // SAFETY: `offset_within` checked that the offset, and `len` bytes after it, are inside the
+        // mapping, which `recent` keeps alive.
         Some(offset) => Body::At(
             unsafe { arena.start().add(offset) },
             descriptor.len as usize,

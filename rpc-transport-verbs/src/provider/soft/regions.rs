@@ -1,4 +1,4 @@
-//! The registered regions of one context, by local and remote key.
+//! The registered regions of one context, indexed by local and remote key.
 
 use std::ptr::NonNull;
 
@@ -7,16 +7,16 @@ use slab::Slab;
 use super::super::Sge;
 use crate::verbs::{Access, CompletionStatus, LocalKey, RemoteKey};
 
-/// Regions of one context: the bits of a key that are the region's place.
+/// Bits of a key that hold the region's index in the context's table.
 const INDEX_BITS: u32 = 12;
-/// Regions that one context can have.
+/// Maximum number of regions of one context.
 pub(super) const MAX_REGIONS: usize = 1 << INDEX_BITS;
 
-/// What a key stands for.
+/// A registered region.
 #[derive(Debug)]
 pub(super) struct Region {
     key: LocalKey,
-    /// Unrelated to the local one, but for the place that both name.
+    /// Shares only the region's index with the local key.
     pub(super) remote_key: RemoteKey,
     pub(super) domain: u32,
     start: NonNull<u8>,
@@ -25,11 +25,11 @@ pub(super) struct Region {
     arena: u64,
 }
 
-// SAFETY: the address is that of registered memory, the same from every thread; it is followed only by
-// whoever has the context's owner word.
+// SAFETY: the address belongs to registered memory and is the same from every thread; only the
+// holder of the context's owner word dereferences it.
 unsafe impl Send for Region {}
 
-/// The highest bit of a remote key: it is a memory window's.
+/// The highest bit of a remote key; set in the keys of memory windows.
 pub(super) const WINDOW_BIT: u32 = 1 << 31;
 
 /// The regions of one context.
@@ -41,8 +41,8 @@ impl Regions {
         self.0.len()
     }
 
-    /// Enters a region of protection domain `domain`. `serial` differs from region to region in the
-    /// whole process, so that the key of a region that is gone, or of another context, names none.
+    /// Adds a region of protection domain `domain`. `serial` differs from region to region in the
+    /// whole process, so that a key of a deregistered region, or of another context, is invalid.
     pub(super) fn insert(
         &mut self,
         serial: u32,
@@ -52,10 +52,10 @@ impl Regions {
         arena: u64,
     ) -> (LocalKey, RemoteKey) {
         let entry = self.0.vacant_entry();
-        // The caller has seen that there are fewer than MAX_REGIONS.
+        // The cast is lossless: the caller has checked that there are fewer than MAX_REGIONS.
         let place = entry.key() as u32;
         let key = LocalKey(serial << INDEX_BITS | place);
-        // Other bits than the local key's, so that one taken for the other is refused.
+        // Differs from the local key, so that one used in place of the other is rejected.
         let remote_key = RemoteKey((!serial << INDEX_BITS | place) & !WINDOW_BIT);
         entry.insert(Region {
             key,
@@ -88,8 +88,8 @@ impl Regions {
         }
     }
 
-    /// The local protection check: the key exists, is of this protection domain, spans the bytes,
-    /// and permits what is to be done. Gives the arena and the offset in it.
+    /// Makes the local protection check: the key exists, belongs to this protection domain, spans
+    /// the bytes, and permits the access. Returns the arena and the offset in it.
     #[inline]
     pub(super) fn check(
         &self,
@@ -99,7 +99,7 @@ impl Regions {
         needs: Access,
     ) -> Result<(u64, usize), CompletionStatus> {
         if len == 0 {
-            // Nothing is touched, so nothing is checked.
+            // Zero bytes touch nothing, so nothing is checked.
             return Ok((0, 0));
         }
         let region = self
@@ -119,7 +119,7 @@ impl Regions {
             .ok_or(CompletionStatus::LocalProtection)
     }
 
-    /// The same for every element of a request.
+    /// Makes the local protection check for every element of a request.
     pub(super) fn check_all(
         &self,
         elements: &[Sge],
@@ -135,7 +135,8 @@ impl Regions {
 }
 
 impl Region {
-    /// What a remote address means here: an offset from the first byte, or an address of this process.
+    /// Converts a remote address into an offset in the region. The address counts from the region's
+    /// first byte if the region is zero-based, and is an address of this process otherwise.
     pub(super) fn offset_of(&self, addr: u64, is_zero_based: bool) -> u64 {
         if is_zero_based {
             addr
@@ -144,15 +145,16 @@ impl Region {
         }
     }
 
-    /// The address of its first byte, as peers know it.
+    /// Returns the address of the region's first byte, as peers know it.
     pub(super) fn address(&self) -> u64 {
         self.start.as_ptr().addr() as u64
     }
 
-    /// Where `len` bytes from `offset` on begin, if they are inside.
+    /// Returns a pointer to the `len` bytes at `offset`, if they are inside the region.
     pub(super) fn bytes(&self, offset: u64, len: u64) -> Option<NonNull<u8>> {
         let whole = self.len as u64;
-        // SAFETY: inside the region's bytes, which stay mapped while it is in the table.
+        // SAFETY: the offset is used only after the check that the range is inside the region,
+        // which stays mapped while it is in the table.
         (offset <= whole && len <= whole - offset)
             .then(|| unsafe { self.start.add(offset as usize) })
     }

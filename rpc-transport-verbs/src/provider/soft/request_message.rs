@@ -1,5 +1,5 @@
-//! What a request of any kind looks like in a slot of the ring: a word beside the commit word, and what
-//! goes before its bytes.
+//! Layout of a request in a slot of the ring: a request word beside the commit word, and a prefix
+//! before the payload bytes.
 //!
 //! ```text
 //!  63                     32 31    24 23         16 15          8 7       0
@@ -11,31 +11,32 @@
 //! │ address  │ key   │ of a READ: len, total, place    │ bytes, or         │  the payload, little endian
 //! │          │       │ of an atomic: two operands      │ descriptors       │
 //! └──────────┴───────┴─────────────────────────────────┴───────────────────┘
-//!   nothing of these two in a SEND
+//!   a SEND has no address and no key
 //! ```
 //!
-//! A READ or an atomic is answered in its own slot, over its payload, before the slot is acknowledged; more
-//! than fits a slot is answered in the ring's staging memory, at the place that the READ names.
+//! The response to a READ or an atomic goes into the request's own slot, over its payload, before
+//! the slot is acknowledged. A response that does not fit a slot goes into the ring's staging
+//! memory, into the stage that the READ names.
 
 use super::ring::MAX_IN_RING;
 use crate::verbs::{RemoteKey, RemoteMemory};
 
-/// The longest READ that is answered in its slot.
+/// Length in bytes of the longest READ whose response goes into its slot.
 pub(super) const MAX_READ_IN_SLOT: u32 = MAX_IN_RING as u32;
-/// The place of a READ that is answered in its slot.
+/// Value of `place` in a READ whose response goes into its slot.
 pub(super) const IN_SLOT: u32 = u32::MAX;
-/// Bytes before a WRITE's own.
+/// Bytes in front of a WRITE's payload: remote address and key.
 pub(super) const REMOTE_LEN: usize = 12;
-/// The longest prefix: of an atomic.
+/// Length in bytes of the longest prefix: that of an atomic.
 const MAX_PREFIX: usize = 28;
 
-/// What the sender of a request wants.
+/// A request as it appears in a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RequestMessage {
     pub(super) request: Request,
-    /// READs and atomics of the sender that are outstanding, with this one.
+    /// READs and atomics of the sender in flight, including this one.
     pub(super) outstanding: u8,
-    /// Descriptors after the prefix, in place of bytes; 0 if the bytes are there.
+    /// Descriptors after the prefix, in place of bytes; 0 if the bytes themselves follow.
     pub(super) descriptors: u8,
 }
 
@@ -50,10 +51,10 @@ pub(super) enum Request {
     Read {
         memory: RemoteMemory,
         len: u32,
-        /// Of the whole READ, from `memory` on, if this is its first piece: all of it is checked then. Else
-        /// as `len`.
+        /// For a READ's first piece, the length of the whole READ from `memory` on: all of it is
+        /// checked then. For later pieces, equal to `len`.
         total: u32,
-        /// Where in the staging memory the answer goes, or [`IN_SLOT`].
+        /// Index of the stage for the response, or [`IN_SLOT`].
         place: u32,
     },
     CompareAndSwap {
@@ -68,7 +69,7 @@ pub(super) enum Request {
 }
 
 impl RequestMessage {
-    /// A message without anything but bytes, or one descriptor of them.
+    /// Creates a plain message: bytes only, or one descriptor for them.
     pub(super) fn plain(is_descriptor: bool) -> Self {
         Self {
             request: Request::Send,
@@ -77,7 +78,7 @@ impl RequestMessage {
         }
     }
 
-    /// The word, and the prefix with its length.
+    /// Returns the request word, the prefix, and the prefix's length.
     pub(super) fn emit(&self) -> (u64, [u8; MAX_PREFIX], usize) {
         let mut prefix = [0; MAX_PREFIX];
         let mut len = 0;
@@ -137,7 +138,8 @@ impl RequestMessage {
         (word, prefix, len)
     }
 
-    /// What came, and where its bytes or descriptors begin. `None`: no software device sends this.
+    /// Parses a request. Returns it and the offset of its bytes or descriptors; `None` if no
+    /// software device sends this.
     pub(super) fn parse(word: u64, payload: &[u8]) -> Option<(Self, usize)> {
         let [opcode, outstanding, descriptors, reserved, data @ ..] = word.to_le_bytes();
         let data = u32::from_le_bytes(data);
@@ -245,7 +247,7 @@ mod tests {
             if let Some((message, start)) = RequestMessage::parse(word, &payload) {
                 let (_, prefix, len) = message.emit();
                 prop_assert_eq!(start, len);
-                // The last eight bytes of a fetch-and-add are nothing.
+                // The last eight bytes of a fetch-and-add are ignored.
                 if !matches!(message.request, Request::FetchAndAdd { .. }) {
                     prop_assert_eq!(&prefix[..len], &payload[..len]);
                 }

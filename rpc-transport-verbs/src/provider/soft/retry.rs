@@ -1,4 +1,4 @@
-//! Waiting for a peer that is not ready to receive, or that is silent.
+//! Handles a peer that is not ready to receive, or that is silent.
 
 use std::time::{Duration, Instant};
 
@@ -9,8 +9,8 @@ use crate::clock;
 use crate::verbs::{CompletionStatus, QpState, RetryCount, RnrRetry, RnrTimer};
 
 impl State {
-    /// "Receiver not ready": waits for the time that the receiver wants, then lets it try again.
-    /// `false`: as often as was permitted.
+    /// Handles RNR NAKs: waits for the time that the receiver requested, then lets it retry.
+    /// Returns `false` if the permitted number of retries is used up.
     pub(super) fn heed_receiver_not_ready(&mut self, place: u32, now: fn() -> Instant) -> bool {
         let qp = &mut self.queue_pairs[place as usize];
         let Some(sender) = &qp.link.sender else {
@@ -36,7 +36,7 @@ impl State {
         true
     }
 
-    /// The engine's look at everything unacknowledged, signaled or not.
+    /// Checks all queue pairs with unacknowledged sends, signaled or not; called by the engine.
     pub(super) fn expire_timers(&mut self, now: Instant) {
         let mut index = 0;
         while let Some(&place) = self.unacked.get(index) {
@@ -59,11 +59,11 @@ impl State {
 }
 
 impl SoftQueuePair {
-    /// Whether the peer has been silent for as long as all retries take.
+    /// Returns true if the peer has been silent for as long as all retries take.
     ///
-    /// Shared memory loses nothing, so only a peer that cannot answer is silent: its process is
-    /// dead, or its queue pair drops what comes. A peer that is merely stopped looks like one that
-    /// is slow, however long that takes.
+    /// Shared memory loses nothing, so a peer is silent only if it cannot respond: its process is
+    /// dead, or its queue pair drops messages. A peer that is merely stopped looks like a slow one,
+    /// however long it is stopped.
     fn has_retried_enough(&mut self, now: Instant, instantly: bool) -> bool {
         let waits = match self.state {
             QpState::Rts => true,
@@ -91,13 +91,13 @@ impl SoftQueuePair {
         now.saturating_duration_since(since) >= budget
     }
 
-    /// Whether something has been begun and has not ended.
+    /// Returns true if a request is in flight: it has begun and has not ended.
     pub(super) fn is_under_way(&self) -> bool {
         let is_unacked = |sender: &RingSender| sender.unacked() > 0;
         self.sends.acked < self.sends.started || self.link.sender.as_ref().is_some_and(is_unacked)
     }
 
-    /// For the first try and each retry; `None` waits for ever.
+    /// Returns the time for the first try and all retries; `None` means to wait forever.
     fn retry_budget(&self) -> Option<Duration> {
         let retries = self.attributes.retry_cnt.unwrap_or(RetryCount::NONE);
         retries.budget(self.attributes.timeout?)

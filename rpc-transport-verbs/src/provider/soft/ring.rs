@@ -1,20 +1,21 @@
-//! The ring of one direction of a connection: shared memory that the receiver makes and the sender
-//! writes.
+//! The ring of one direction of a connection: shared memory that the receiver creates and the
+//! sender writes.
 //!
 //! ```text
-//!     0  Preamble   what it is; written once by the receiver before the sender has it
-//!    64  Progress   receiver's: acknowledgement, verdict, receiver-not-ready
-//!   128  Readiness  receiver's: state, mark; read by the sender at each doorbell, rarely written
-//!   192  Notices    sender's: retry, closed
+//!     0  Preamble   identifies the layout; the receiver writes it once, before the sender has it
+//!    64  Progress   written by the receiver: acknowledgement, verdict (fatal NAK), RNR NAK
+//!   128  Readiness  written by the receiver, rarely: state, mark; the sender reads it at each
+//!                   doorbell
+//!   192  Notices    written by the sender: retry, closed
 //!   256  slots      SLOT_COUNT × 256 bytes: commit word, request word, up to 240 bytes of payload
-//! 36864  staging    where READs are permitted: STAGES × 64 KiB of the receiver's, for answers that do not fit
-//!                   a slot
+//! 36864  staging    only where READs are permitted: STAGES × 64 KiB of the receiver's memory, for
+//!                   responses that do not fit a slot
 //! ```
 //!
-//! Each line has one writer. A message takes the slot of its sequence number; a fixed stride keeps
-//! a payload from ever lying where a commit word is looked for. One message of up to 48 bytes moves
-//! one cache line, one of 112 bytes two; nothing else moves while both sides poll, but for the
-//! acknowledgement now and then.
+//! Each cache line has one writer. A message uses the slot that its sequence number selects. The
+//! stride is fixed, so a payload never lies where the receiver expects a commit word. A message of
+//! up to 48 bytes moves one cache line, and one of up to 112 bytes moves two. While both sides
+//! poll, only an occasional acknowledgement moves in addition.
 
 mod closed;
 mod receiver;
@@ -33,31 +34,33 @@ use super::shared_memory::Mapping;
 use super::sync::{AtomicU32, AtomicU64};
 use super::wake::Mark;
 
-/// Slots of a ring: a power of two. 128 hide the acknowledgement's way back at the rates that two
-/// cores reach, at 32 KiB a direction, of which an idle connection touches a page or two.
+/// Slots of a ring: a power of two. At the message rates that two cores reach, 128 slots hide the
+/// return latency of the acknowledgement. They take 32 KiB a direction, of which an idle connection
+/// touches a page or two.
 pub(super) const SLOT_COUNT: u64 = 128;
-/// Bytes of a slot: four cache lines, so that slots share none.
+/// Bytes of a slot: four cache lines, so that two slots never share a line.
 const SLOT_LEN: usize = 256;
-/// Bytes before a slot's payload: commit word and request word.
+/// Bytes before a slot's payload: the commit word and the request word.
 const SLOT_HEADER_LEN: usize = 16;
-/// The longest message that travels in the ring itself.
+/// Length in bytes of the longest message that is stored in the ring itself.
 pub(super) const MAX_IN_RING: usize = SLOT_LEN - SLOT_HEADER_LEN;
 const SLOTS_OFFSET: usize = 256;
-/// Bytes of a whole ring, without its staging memory.
+/// Bytes of a ring without its staging memory.
 pub(super) const RING_LEN: usize = SLOTS_OFFSET + SLOT_COUNT as usize * SLOT_LEN;
 
-/// Bytes of a piece of a READ, and of a place for one: enough that its slot's way there and back is little
-/// beside copying it.
+/// Bytes of one piece of a READ, and of one stage. A piece is long enough that the round trip of
+/// its slot costs little compared with copying it.
 pub(super) const STAGE_LEN: usize = 64 << 10;
-/// Pieces of READs that can be under way: while one is copied out, the next is copied in.
+/// Maximum number of READ pieces in flight: while one is copied out, the next is copied in.
 pub(super) const STAGES: u64 = 4;
-/// At a page, after the slots.
+/// Offset of the staging memory: the first page boundary after the slots.
 const STAGING_OFFSET: usize = RING_LEN.next_multiple_of(4096);
-/// Bytes of a ring with its staging memory.
+/// Bytes of a ring including its staging memory.
 const RING_AND_STAGING_LEN: usize = STAGING_OFFSET + STAGES as usize * STAGE_LEN;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"VBLNring");
-/// To be raised with every change of what this module draws, and of the ready bits and the link messages.
+/// Version of the shared-memory layout. Raise it with every change to the layout above, to the
+/// ready bits, or to the link messages.
 pub(super) const LAYOUT_VERSION: u32 = 3;
 
 #[repr(C, align(64))]
@@ -65,38 +68,38 @@ struct Preamble {
     magic: AtomicU64,
     version: AtomicU32,
     slot_count: AtomicU32,
-    /// The sequence number before the first one: the receiver's RQ_PSN.
+    /// The sequence number before the first message: the receiver's RQ_PSN.
     psn: AtomicU64,
 }
 
 #[repr(C, align(64))]
 struct Progress {
     ack: AckWord,
-    /// 0, or `sequence << 8 | code` of the message that was refused for good.
+    /// 0, or `sequence << 8 | code` of the message that got a fatal NAK.
     verdict: AtomicU64,
-    /// `count << 8 | timer code` of the latest "receiver not ready".
+    /// `count << 8 | timer code` of the latest RNR NAK ("receiver not ready").
     nak: AtomicU64,
 }
 
 #[repr(C, align(64))]
 struct Readiness {
-    /// One of `NOT_READY`, `READY`, `OVER`, in this order.
+    /// One of `NOT_READY`, `READY`, `OVER`; it only changes in this order.
     state: AtomicU32,
     mark: Mark,
 }
 
-/// Made, and not yet in use.
+/// The ring has been created but does not accept messages yet.
 const NOT_READY: u32 = 0;
-/// Messages are taken.
+/// The receiver accepts messages.
 const READY: u32 = 1;
-/// The receiving queue pair has failed, was reset or destroyed: nothing is taken any more.
+/// The receiving queue pair has failed, was reset or destroyed, and accepts no more messages.
 const OVER: u32 = 2;
 
 #[repr(C, align(64))]
 struct Notices {
-    /// The count of the "receiver not ready" that the sender has waited for.
+    /// The count of the latest RNR NAK whose delay the sender has waited out.
     retry: AtomicU64,
-    /// Not 0 once the sender may have its memory back: descriptors are void.
+    /// Nonzero once the sender may reuse its memory: its descriptors are void.
     closed: Closed,
 }
 
@@ -110,7 +113,7 @@ struct Head {
 
 const _: () = assert!(size_of::<Head>() == SLOTS_OFFSET && offset_of!(Head, notices) == 192);
 
-/// A mapped ring, from either side.
+/// A mapped ring, on either side.
 #[derive(Debug)]
 struct Ring {
     mapping: Mapping,
@@ -128,9 +131,9 @@ impl Ring {
     }
 
     fn head(&self) -> &Head {
-        // SAFETY: `new` saw that the mapping is long enough, mmap aligns it to a page, and it lives
-        // as long as `self`. `Head` is atomics only, for which any bytes are values and any other
-        // writer is allowed.
+        // SAFETY: `new` checked that the mapping is long enough, mmap aligned it to a page, and it
+        // lives as long as `self`. `Head` consists of atomics only, for which all bit patterns are
+        // valid and concurrent writers are allowed.
         unsafe { self.mapping.start().cast().as_ref() }
     }
 
@@ -142,15 +145,16 @@ impl Ring {
 
     #[inline]
     fn commit_word(&self, sequence: u64) -> &CommitWord {
-        // SAFETY: a slot begins with its commit word, at a multiple of 256 bytes; it is an atomic,
-        // as in `head`.
+        // SAFETY: a slot begins with its commit word, aligned to 256 bytes, inside a mapping that
+        // lives as long as `self`. The word is an atomic, so all bit patterns are valid, as in
+        // `head`.
         unsafe { self.slot(sequence).cast().as_ref() }
     }
 
-    /// What a slot says of its request, if it is none of the plain ones. Written before the commit word is,
-    /// which publishes it.
+    /// Returns a slot's request word, which describes any request other than a plain message. The
+    /// sender writes it before the commit word, which publishes it.
     fn request_word(&self, sequence: u64) -> &AtomicU64 {
-        // SAFETY: the second word of a slot; as in `commit_word`.
+        // SAFETY: the request word is the second word of a slot; the rest is as in `commit_word`.
         unsafe {
             self.slot(sequence)
                 .add(size_of::<CommitWord>())
@@ -159,20 +163,21 @@ impl Ring {
         }
     }
 
-    /// A place of the staging memory, if the ring has any. It belongs to the receiver from the READ that
-    /// names it until that is acknowledged, then to the sender until it names it again.
+    /// Returns a stage of the staging memory, or `None` if the ring has none. The stage belongs to
+    /// the receiver from the READ that names it until that READ is acknowledged, and then to the
+    /// sender until it names the stage again.
     fn stage(&self, place: u64) -> Option<NonNull<u8>> {
         let offset = STAGING_OFFSET + (place % STAGES) as usize * STAGE_LEN;
-        // SAFETY: within the mapping, as is seen first.
+        // SAFETY: the offset is used only after the check that the stage ends within the mapping.
         (offset + STAGE_LEN <= self.mapping.len())
             .then(|| unsafe { self.mapping.start().add(offset) })
     }
 
-    /// The `MAX_IN_RING` payload bytes of a slot. They belong to the sender until it commits them,
-    /// then to the receiver until it acknowledges them.
+    /// Returns the `MAX_IN_RING` payload bytes of a slot. They belong to the sender until it
+    /// commits them, then to the receiver until it acknowledges them.
     #[inline]
     fn payload(&self, sequence: u64) -> NonNull<u8> {
-        // SAFETY: within the slot.
+        // SAFETY: the header is shorter than a slot, so the result stays within the slot.
         unsafe { self.slot(sequence).add(SLOT_HEADER_LEN) }
     }
 }

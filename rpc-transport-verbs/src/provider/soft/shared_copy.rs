@@ -1,24 +1,27 @@
-//! Copies from and to memory that somebody else may be reading or writing at the same moment: this
-//! process's users, through the cells of exposed memory, or a peer.
+//! Copies from and to memory that another party may read or write at the same time: the
+//! application, through the cells of exposed memory, or a peer.
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use super::super::Sge;
 
-/// Copies `len` bytes, word by word where the target is aligned, and its last up to eight bytes last, after
-/// all others: who waits for the last byte to change sees the rest then, as most network cards have it.
+/// Copies `len` bytes, word by word where the target is aligned. The final bytes (up to eight) are
+/// written last: a reader that polls the last byte then sees all the others, as with most network
+/// cards.
 ///
 /// # Safety
 ///
-/// Both ranges are mapped, the target writable, until this returns; neither is reached through references
-/// to plain bytes meanwhile. They may overlap: then the target has bytes of before and after.
+/// Until this returns, both ranges are mapped, the target is writable, and neither range is reached
+/// through references to plain bytes. The ranges may overlap: the target then holds a mix of old
+/// and new bytes.
 pub(super) unsafe fn copy_shared(from: NonNull<u8>, to: NonNull<u8>, len: usize) {
     const WORD: usize = 8;
     let head = to.as_ptr().align_offset(WORD).min(len);
     let words = (len - head) / WORD;
     let tail = head + words * WORD;
-    // SAFETY: each offset below is less than `len`, so within both ranges (the caller's promise).
+    // SAFETY: each offset below is less than `len`, so it lies within both ranges, which the caller
+    // guarantees to be mapped.
     let byte = |offset: usize, order| unsafe {
         let value = from_byte(from.add(offset));
         to.add(offset)
@@ -36,7 +39,7 @@ pub(super) unsafe fn copy_shared(from: NonNull<u8>, to: NonNull<u8>, len: usize)
     };
     let word = |index: usize, order| {
         let offset = head + index * WORD;
-        // SAFETY: as above, for eight bytes; `to` is aligned at `head`.
+        // SAFETY: the eight bytes lie within both ranges, as above; `to` is aligned at `head`.
         unsafe {
             let value = from_word(from.add(offset));
             to.add(offset)
@@ -49,7 +52,7 @@ pub(super) unsafe fn copy_shared(from: NonNull<u8>, to: NonNull<u8>, len: usize)
         word(index, Ordering::Relaxed);
     }
     if last_word < words {
-        // Release: all before it are seen by who sees it.
+        // Release: a reader that sees this word sees all words before it.
         word(last_word, Ordering::Release);
     }
     for offset in tail..len {
@@ -57,11 +60,11 @@ pub(super) unsafe fn copy_shared(from: NonNull<u8>, to: NonNull<u8>, len: usize)
     }
 }
 
-/// The bytes of the elements, one after another; `None` if there is no memory for them.
+/// Returns the bytes of the elements in order; `None` if memory for them cannot be allocated.
 ///
 /// # Safety
 ///
-/// As for [`copy_shared`], of every element that has bytes.
+/// The conditions of [`copy_shared`] hold for every element that is not empty.
 pub(super) unsafe fn gather(elements: &[Sge]) -> Option<Vec<u8>> {
     let len = elements.iter().map(|element| element.len as usize).sum();
     let mut bytes = Vec::new();
@@ -70,7 +73,8 @@ pub(super) unsafe fn gather(elements: &[Sge]) -> Option<Vec<u8>> {
     let mut to = NonNull::from(&mut *bytes).cast::<u8>();
     for element in elements {
         let len = element.len as usize;
-        // SAFETY: the caller's promise for the element; the lengths of all add up to the vector's.
+        // SAFETY: the caller guarantees the conditions of `copy_shared` for the element; the
+        // lengths of all elements add up to the vector's length.
         unsafe {
             copy_shared(element.addr, to, len);
             to = to.add(len);
@@ -79,11 +83,12 @@ pub(super) unsafe fn gather(elements: &[Sge]) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Fills one element after another with `bytes`, from `start` bytes after the first byte of the first on.
+/// Fills one element after another with `bytes`, starting `start` bytes after the beginning of the
+/// first element.
 ///
 /// # Safety
 ///
-/// As for [`copy_shared`], of every element that has bytes.
+/// The conditions of [`copy_shared`] hold for every element that is not empty.
 pub(super) unsafe fn scatter(mut bytes: &[u8], elements: &[Sge], start: usize) {
     let mut skipped = start;
     for element in elements {
@@ -91,7 +96,7 @@ pub(super) unsafe fn scatter(mut bytes: &[u8], elements: &[Sge], start: usize) {
         let from = skipped.min(len);
         skipped -= from;
         let (now, later) = bytes.split_at(bytes.len().min(len - from));
-        // SAFETY: inside the element, of which the caller promised all.
+        // SAFETY: the range is inside the element, all of which the caller guarantees.
         unsafe { copy_shared(NonNull::from(now).cast(), element.addr.add(from), now.len()) };
         bytes = later;
     }
@@ -99,23 +104,24 @@ pub(super) unsafe fn scatter(mut bytes: &[u8], elements: &[Sge], start: usize) {
 
 /// # Safety
 ///
-/// The byte is mapped, and reached by nobody through a reference to a plain byte that writes.
+/// The byte is mapped, and nothing writes it through a reference to a plain byte meanwhile.
 unsafe fn from_byte(from: NonNull<u8>) -> u8 {
-    // SAFETY: the caller's promise; any byte is a value.
+    // SAFETY: the caller guarantees that the byte is mapped and not written through plain
+    // references; every byte value is valid.
     unsafe { from.cast::<AtomicU8>().as_ref().load(Ordering::Relaxed) }
 }
 
 /// # Safety
 ///
-/// As for `from_byte`, of eight bytes.
+/// As for `from_byte`, for all eight bytes.
 unsafe fn from_word(from: NonNull<u8>) -> u64 {
     if from.cast::<AtomicU64>().is_aligned() {
-        // SAFETY: aligned; the caller's promise for the rest.
+        // SAFETY: the pointer is aligned, as just checked; the caller guarantees the rest.
         return unsafe { from.cast::<AtomicU64>().as_ref().load(Ordering::Relaxed) };
     }
     let mut bytes = [0; 8];
     for (offset, byte) in bytes.iter_mut().enumerate() {
-        // SAFETY: one of the eight.
+        // SAFETY: the offset is less than eight, and the caller guarantees eight bytes.
         *byte = unsafe { from_byte(from.add(offset)) };
     }
     u64::from_ne_bytes(bytes)
@@ -139,7 +145,8 @@ mod tests {
             let mut target = vec![0xa5; 64];
             let start = NonNull::new(target.as_mut_ptr()).unwrap();
             let bytes = NonNull::from(&*source).cast::<u8>();
-            // SAFETY: both have 64 bytes, and 16 + 48 is the most that is touched; both are this test's.
+            // SAFETY: both buffers have 64 bytes, at most 16 + 48 of them are touched, and only
+            // this test uses them.
             unsafe { copy_shared(bytes.add(from), start.add(to), len) };
             prop_assert_eq!(&target[to..to + len], &source[from..from + len]);
             prop_assert!(target[..to].iter().chain(&target[to + len..]).all(|byte| *byte == 0xa5));
@@ -151,15 +158,15 @@ mod tests {
         let mut memory = [0_u8; 32];
         let start = NonNull::from(&mut memory).cast::<u8>();
         let element = |offset: usize, len| Sge {
-            // SAFETY: inside the array.
+            // SAFETY: the offsets used below are all inside the array.
             addr: unsafe { start.add(offset) },
             len,
             local_key: LocalKey(0),
         };
         let list = [element(20, 3), element(0, 0), element(4, 5)];
-        // SAFETY: all elements are of the array.
+        // SAFETY: all elements lie inside the array, which only this test uses.
         unsafe { scatter(b"abcdefg", &list, 1) };
-        // SAFETY: as above.
+        // SAFETY: all elements lie inside the array, as above.
         let gathered = unsafe { gather(&list) }.unwrap();
         assert_eq!(gathered, b"\0abcdefg");
         assert_eq!(memory[20..23], *b"\0ab");

@@ -1,8 +1,8 @@
 //! Memory that processes share: sealed memfds and their mappings.
 //!
-//! A memfd is sealed against shrinking and growing before it is shown to anybody, and its seals are
-//! checked before a peer's is mapped: a peer that could truncate the file would turn our next access
-//! into SIGBUS.
+//! A memfd is sealed against shrinking and growing before any other process gets it. The seals of a
+//! peer's memfd are checked before it is mapped: a peer that could truncate the file would turn our
+//! next access into SIGBUS.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,8 +13,8 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 
 /// A mapping of shared memory, unmapped when dropped.
 ///
-/// Other processes may write it at any time (or read it, while this one writes), so it gives out a
-/// pointer and never a slice. What lies behind is reached by atomics, or by raw copies that a commit
+/// Other processes may write it at any time (or read it while this one writes), so it exposes a
+/// pointer and never a slice. The memory is accessed by atomics, or by raw copies that a commit
 /// word or a completion orders.
 #[derive(Debug)]
 pub(super) struct Mapping {
@@ -22,9 +22,9 @@ pub(super) struct Mapping {
     len: usize,
 }
 
-// SAFETY: a mapping is an address range of the process, the same from every thread.
+// SAFETY: a mapping is an address range of the process and is the same from every thread.
 unsafe impl Send for Mapping {}
-// SAFETY: as above; it gives out only a raw pointer.
+// SAFETY: a shared reference to a mapping only gives access to a raw pointer and a length.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
@@ -46,7 +46,8 @@ impl Mapping {
             Pages::AtOnce => MapFlags::SHARED | MapFlags::POPULATE,
             Pages::WhenTouched => MapFlags::SHARED,
         };
-        // SAFETY: a new mapping at an address of the kernel's choice replaces nothing.
+        // SAFETY: the kernel chooses the address of the new mapping, so it replaces no other
+        // mapping.
         let start = unsafe { mmap(ptr::null_mut(), len, protection, flags, fd, 0) }?;
         let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::AddrNotAvailable)?;
         Ok(Self { start, len })
@@ -71,47 +72,47 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: `start` and `len` are those of a mapping that this value alone owns; whoever
-        // keeps a pointer into it keeps this value too.
+        // SAFETY: `start` and `len` describe a mapping that this value alone owns; every holder of
+        // a pointer into the mapping also keeps this value alive.
         if let Err(error) = unsafe { munmap(self.start.as_ptr().cast(), self.len) } {
             tracing::warn!(%error, "shared memory could not be unmapped");
         }
     }
 }
 
-/// When a mapping gets its pages.
+/// When the kernel allocates the pages of a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Pages {
-    /// Arenas: no page fault on the data path.
+    /// For arenas: avoids page faults on the data path.
     AtOnce,
-    /// Rings: an idle connection keeps the few pages that it has touched. A busy one has touched
-    /// all after one round.
+    /// For rings: an idle connection keeps only the few pages that it has touched. A busy ring has
+    /// touched all its pages after one round.
     WhenTouched,
 }
 
 /// How a peer's memory is mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PeerAccess {
-    /// Its arenas.
+    /// For the peer's arenas.
     ReadOnly,
-    /// The ring that it receives from, and its ready bits.
+    /// For the ring that the peer receives from, and for its ready bits.
     ReadWrite,
 }
 
-/// Memory of this process that peers map: the file to send them, and our own mapping.
+/// Memory of this process that peers map: the file to send to them, and our own mapping.
 #[derive(Debug)]
 pub(super) struct SharedMemory {
     pub(super) mapping: Mapping,
     pub(super) fd: OwnedFd,
 }
 
-/// Bytes of a huge page. Registering less is not worth trying one.
+/// Bytes of a huge page. For less memory than this, huge pages are not tried.
 const HUGE_PAGE: usize = 2 << 20;
 /// Bytes of a page.
 const PAGE: usize = 4096;
 
 impl SharedMemory {
-    /// Memory that peers write as well.
+    /// Creates memory that peers may also write.
     pub(super) fn for_writers(name: &str, len: usize) -> io::Result<Self> {
         let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         ftruncate(&fd, len.next_multiple_of(PAGE) as u64)?;
@@ -125,8 +126,8 @@ impl SharedMemory {
         Ok(Self { mapping, fd })
     }
 
-    /// Memory that only this process writes: huge pages where there are some, and sealed so that a
-    /// peer cannot map it writable.
+    /// Creates memory that only this process writes. It uses huge pages if available, and is sealed
+    /// so that a peer cannot map it writable.
     pub(super) fn arena(len: usize) -> io::Result<Self> {
         if len >= HUGE_PAGE
             && let Ok(arena) = Self::arena_of_pages(len, HUGE_PAGE, MemfdFlags::HUGETLB)
@@ -134,8 +135,9 @@ impl SharedMemory {
             return Ok(arena);
         }
         let arena = Self::arena_of_pages(len, PAGE, MemfdFlags::empty())?;
-        // Advice: systems that give shared memory transparent huge pages do so now.
-        // SAFETY: the range is the mapping just made, and this advice changes no contents.
+        // This is only advice: it takes effect on systems that allow transparent huge pages for
+        // shared memory.
+        // SAFETY: the range is the mapping just created, and this advice changes no contents.
         let _ = unsafe {
             madvise(
                 arena.mapping.start().as_ptr().cast(),
@@ -157,7 +159,7 @@ impl SharedMemory {
             ProtFlags::READ | ProtFlags::WRITE,
             Pages::AtOnce,
         )?;
-        // After our own mapping: this seal refuses every later writable one.
+        // Only after our own mapping: this seal rejects every later writable mapping.
         let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::FUTURE_WRITE | SealFlags::SEAL;
         fcntl_add_seals(&fd, seals)?;
         Ok(Self { mapping, fd })

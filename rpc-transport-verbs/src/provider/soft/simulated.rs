@@ -1,7 +1,7 @@
-//! A process of a simulation: its part in the software device, whose engine is stepped by hand.
+//! A simulated process: its own instance of the software device, whose engine is stepped by hand.
 //!
-//! It has a GID, sockets and links like a real process, so what is simulated is the process and its
-//! threads, and not the device.
+//! It has a GID, sockets and links like a real process. The process and its threads are simulated;
+//! the device is not.
 
 use std::cell::RefCell;
 use std::io;
@@ -16,19 +16,22 @@ use super::node::Node;
 use super::objects::Context;
 use crate::verbs::{AsyncEvent, CompletionStatus, QpNum, QpState, SoftOptions};
 
-/// One process. Dropped after all of its contexts, as the sockets of a process are closed last.
+/// One simulated process. Drop it after all of its contexts, because a process's sockets are closed
+/// last.
 pub(crate) struct SimulatedProcess {
     node: Arc<Node>,
     engine: RefCell<Engine>,
 }
 
-/// What kills a process: all that it does to its device from then on is done to nothing.
+/// Handle that kills a simulated process. A killed process's calls to the device fail and have no
+/// effect.
 #[derive(Clone)]
 pub(crate) struct Killer(Arc<Node>);
 
 impl SimulatedProcess {
     pub(crate) fn new() -> io::Result<Self> {
-        // One for all: it lives as long as the real process.
+        // All simulated processes share one guard, because a guard lives as long as the real
+        // process.
         static GUARD: OnceLock<ForkGuard> = OnceLock::new();
         let guard = match GUARD.get() {
             Some(guard) => *guard,
@@ -49,12 +52,12 @@ impl SimulatedProcess {
         Killer(Arc::clone(&self.node))
     }
 
-    /// What the engine would do at this moment.
+    /// Does what the engine would do at this moment.
     pub(crate) fn step_engine(&self, now: Instant) {
         self.engine.borrow_mut().step(now);
     }
 
-    /// What of its device is still in use, in words.
+    /// Describes the parts of the process's device that are still in use.
     pub(crate) fn leftovers(&self) -> Vec<String> {
         let mut left = Vec::new();
         let connected = self.node.connected.load(Ordering::Relaxed);
@@ -83,7 +86,8 @@ impl SimulatedProcess {
         left
     }
 
-    /// Whether the engine has nothing to do for any context: peers wake those that sleep.
+    /// Returns true if the engine has nothing to do for any context; peers wake contexts that
+    /// sleep.
     pub(crate) fn is_at_rest(&self) -> bool {
         let mut contexts = Vec::new();
         self.node.contexts(&mut contexts);
@@ -92,8 +96,8 @@ impl SimulatedProcess {
         contexts.into_iter().all(is_at_rest)
     }
 
-    /// Fails a queue pair as a device does by itself, and says so with a completion, with an event, or
-    /// not at all. `false` if it is not connected any more.
+    /// Fails a queue pair, as a device does on its own, and reports it with a completion, with an
+    /// event, or not at all. Returns `false` if the queue pair is not connected any more.
     pub(crate) fn fail_queue_pair(
         &self,
         qp_num: QpNum,

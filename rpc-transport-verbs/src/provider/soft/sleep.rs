@@ -1,5 +1,5 @@
-//! A context that is asleep: its completion queues are armed, and nobody looks at its rings until one
-//! of its peers, or the engine, has something. The handshake with the peers is drawn in `wake`.
+//! A sleeping context: its completion queues are armed, and no thread polls its rings until a peer
+//! or the engine wakes it. `wake` draws the handshake with the peers.
 
 use super::domain::State;
 use super::progress::ready_bits;
@@ -7,11 +7,12 @@ use super::receive::Look;
 use super::ring::SLOT_COUNT;
 
 impl State {
-    /// `req_notify_cq`: the next completion of the queue raises an event, and none before.
+    /// Arms a queue, as `req_notify_cq` does: its next completion raises an event; earlier ones
+    /// raise none.
     pub(super) fn arm(&mut self, cq: usize, solicited_only: bool) {
-        // What has been sent so far came before, and is completed without an event, as it would have
-        // been by a device that does not wait to be polled. No more of it than fits a ring: a peer that
-        // goes on and on sends what comes after the arming.
+        // Messages sent so far precede the arming and complete without an event, as on a device
+        // that does not depend on being polled. The loop is bounded by what fits a ring: anything
+        // beyond that counts as sent after the arming.
         for _ in 0..SLOT_COUNT {
             if self.progress() == 0 {
                 break;
@@ -28,9 +29,9 @@ impl State {
         }
     }
 
-    /// Takes what has come, and leaves every ring cold, so that whatever comes next is rung for; or wakes
-    /// up, if no queue is armed any more. To be called before the owner word is given back, whenever a
-    /// ring may have become hot during sleep.
+    /// Receives what has arrived and leaves every ring cold, so that the sender of the next message
+    /// notifies this context; or wakes up if no queue is armed any more. Call this before releasing
+    /// the owner word whenever a ring may have become hot during sleep.
     #[cold]
     pub(super) fn stay_asleep(&mut self) {
         if self.wakes_up() {
@@ -39,8 +40,8 @@ impl State {
         self.heed_ready_bits();
         let mut index = 0;
         let mut is_empty_handed = false;
-        // For the same reason. A ring that is left hot is looked at again at the engine's next tick, if
-        // nothing that was taken has woken the context.
+        // Bounded, as in `arm`. The engine looks again at its next tick at a ring that stays hot,
+        // unless a completion from this loop has woken the context.
         let mut patience = SLOT_COUNT * (1 + self.hot.len() as u64);
         while let Some(&place) = self.hot.get(index) {
             match self.receive(place) {
@@ -53,11 +54,11 @@ impl State {
                     self.hot.swap_remove(index);
                     is_empty_handed = false;
                 }
-                // Something came between the two looks.
+                // A message arrived between the two looks.
                 Look::Nothing if !is_empty_handed => is_empty_handed = true,
-                // Or it cannot be taken yet: the arena that it names is still on its way. Such a ring
-                // stays hot, so that the context is not at rest, and the engine tries again at its next
-                // tick.
+                // Or the message cannot be received yet because the arena that it names has not
+                // arrived. Its ring stays hot, so the context is not at rest, and the engine
+                // retries at its next tick.
                 Look::Nothing | Look::Took(_) => {
                     index += 1;
                     is_empty_handed = false;
@@ -67,7 +68,7 @@ impl State {
         self.wakes_up();
     }
 
-    /// Tells the peers that somebody looks again, unless a queue is armed: whether it did.
+    /// Wakes the context unless a queue is armed, and tells the peers. Returns true if it is awake.
     fn wakes_up(&mut self) -> bool {
         let mut queues = self.completion_queues.iter();
         let is_awake = !queues.any(|(_, queue)| queue.is_armed());
@@ -78,7 +79,7 @@ impl State {
         is_awake
     }
 
-    /// Whether nothing is to be done for this context until it is woken, or used.
+    /// Returns true if the context needs no work until it is woken or used.
     pub(super) fn is_at_rest(&self) -> bool {
         (self.is_asleep || self.queue_pairs.is_empty())
             && self.hot.is_empty()

@@ -1,6 +1,7 @@
-//! The atomics of the lock-free pieces, so that loom can put its own in their place.
+//! The atomics of the lock-free modules, so that loom can replace them with its own.
 //!
-//! Only `owner`, `commit` and `wake` are modelled; the rest merely compiles with loom's types.
+//! Loom models exist for `owner`, `commit`, `wake` and `ring::closed`; the rest merely compiles
+//! with loom's types.
 
 #[cfg(not(loom))]
 pub(super) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
@@ -8,7 +9,7 @@ pub(super) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 #[cfg(loom)]
 pub(super) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
-/// Gives the core to another thread.
+/// Yields the core to another thread.
 pub(super) fn yield_now() {
     #[cfg(not(loom))]
     std::thread::yield_now();

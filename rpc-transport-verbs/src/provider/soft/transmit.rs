@@ -1,4 +1,4 @@
-//! Sends, from the queue into the peer's ring.
+//! Transmits sends: writes them from the send queue into the peer's ring.
 
 use std::ptr::NonNull;
 
@@ -11,7 +11,7 @@ use super::ring::{Doorbell, MAX_IN_RING};
 use crate::verbs::{Access, PostError, PostErrorReason, QpState};
 
 impl State {
-    /// Takes a list of sends and writes what has room, with one doorbell.
+    /// Posts a list of sends and writes as many as there is room for, with one doorbell.
     #[inline]
     pub(super) fn post_send(&mut self, place: u32, list: &[SendWork]) -> Result<(), PostError> {
         let qp = &mut self.queue_pairs[place as usize];
@@ -44,8 +44,8 @@ impl State {
         })
     }
 
-    /// Writes the sends that are next, as far as there is room for them, and rings once for each run of
-    /// plain ones.
+    /// Writes the next sends as far as there is room for them, and rings the doorbell once for each
+    /// run of plain sends.
     #[inline]
     pub(super) fn transmit(&mut self, place: u32) {
         self.transmit_plain(place);
@@ -65,8 +65,8 @@ impl State {
         }
     }
 
-    /// What comes after the plain sends that had room: requests of other kinds, and plain ones after them; and
-    /// the rest has to wait. `false`: nothing has to.
+    /// Handles what follows the plain sends that had room: requests of other kinds, and plain sends
+    /// after them. The rest has to wait. Returns `false` if nothing has to wait.
     #[cold]
     fn transmit_what_waits(&mut self, place: u32) -> bool {
         while self.is_request_next(place) && self.issue(place) {
@@ -77,13 +77,14 @@ impl State {
             }
         }
         let qp = &mut self.queue_pairs[place as usize];
-        // SAFETY: this is still the call that posted them, or a later one, by which time they are staged
-        // already.
+        // SAFETY: either the call that posted the inline requests is still running, so their bytes
+        // are the caller's, or this is a later call, by which time they are already staged.
         unsafe { qp.sends.stage_inline() };
         qp.sends.started < qp.sends.posted
     }
 
-    // Always: one of its two callers is the way of every message, and the other is rare.
+    // Always inlined: one of its two callers is on the path of every message, and the other is
+    // rare.
     #[inline(always)]
     fn transmit_plain(&mut self, place: u32) {
         let qp = &mut self.queue_pairs[place as usize];
@@ -101,13 +102,13 @@ impl State {
                     break;
                 };
                 if work.general {
-                    // It is left for `issue`.
+                    // `issue` handles it.
                     break;
                 }
                 let flags = if work.solicited { Flags::SOLICITED } else { 0 };
                 let len = work.len as usize;
                 if work.inline {
-                    // The bytes are the caller's while it posts, and a copy of them later.
+                    // The bytes belong to the caller while it posts; later, a staged copy is used.
                     match qp.sends.staged(number) {
                         Some(bytes) => sender.send(NonNull::from(&*bytes).cast(), len, flags),
                         None => sender.send(work.addr, len, flags),
@@ -119,7 +120,7 @@ impl State {
                         .check(work.local_key, qp.domain, bytes, Access::NONE)
                     {
                         Err(status) => {
-                            // It completes when all before it have: see `settle`.
+                            // The request completes after all earlier ones: see `settle`.
                             qp.sends.local_failure = Some(status);
                             break;
                         }
@@ -153,7 +154,7 @@ impl State {
         }
     }
 
-    /// Whether the next send is more than a plain message.
+    /// Returns true if the next send is more than a plain message.
     fn is_request_next(&self, place: u32) -> bool {
         let sends = &self.queue_pairs[place as usize].sends;
         let next = sends.request(sends.started);

@@ -1,9 +1,10 @@
-//! Sends of unreliable queue pairs: carried out when they are posted, by the thread that posts them.
+//! Sends of unreliable queue pairs. The thread that posts a send also carries it out.
 //!
-//! Two contexts take part in a message, and a thread is inside one at a time. So a send is carried out in two
-//! steps: inside its own context it is checked, its bytes are gathered and it completes, as if they had gone
-//! out of a port; then the thread leaves, and what was gathered is [delivered](super::message). No
-//! acknowledgement comes back, so nothing is left to wait for.
+//! Two contexts take part in a message, but a thread is inside only one context at a time. So a
+//! send has two steps. Inside its own context, it is checked, its bytes are gathered and it
+//! completes, as if the bytes had left through a port. Then the thread leaves the context and
+//! [delivers](super::message) the gathered bytes. There is no acknowledgement, so nothing remains
+//! to wait for.
 
 use std::collections::VecDeque;
 use std::ptr::NonNull;
@@ -21,16 +22,16 @@ use crate::verbs::{
     PostErrorReason, QpAttributes, QpState, QpType,
 };
 
-/// The longest datagram: one packet of the port's MTU.
+/// Length in bytes of the longest datagram: one packet of the port's MTU.
 const MAX_DATAGRAM_LEN: u64 = Mtu::Bytes4096.bytes() as u64;
-/// Bytes gathered before they are delivered. A list may name the same memory any number of times, so that
-/// all of it together could be more than there is.
+/// Bytes gathered before they are delivered. A list may name the same memory any number of times,
+/// so its total length could exceed the available memory.
 const BATCH_LEN: usize = 1 << 20;
-/// Requests carried out before others may enter the context.
+/// Requests carried out before other threads may enter the context.
 const BATCH: usize = 64;
 
-/// Requests that have not been carried out yet: while they are posted, and in SQD. Their slots of the send
-/// queue are taken already.
+/// Requests that have not been carried out yet: while they are being posted, and in SQD. They
+/// already occupy entries of the send queue.
 pub(super) type Waiting = VecDeque<WaitingSend>;
 
 #[derive(Debug)]
@@ -65,10 +66,10 @@ impl Body {
     }
 }
 
-/// What a batch of sends came to.
+/// Result of a batch of sends.
 pub(super) struct Started {
     pub(super) messages: Vec<Message>,
-    /// There are more to be carried out.
+    /// True if more sends are to be carried out.
     pub(super) has_more: bool,
 }
 
@@ -90,7 +91,8 @@ impl QueuePair {
         self.post(&work, &elements)
     }
 
-    /// Carries out what unreliable sends can be, and delivers: inside one context at a time.
+    /// Carries out all unreliable sends that can begin, and delivers them: inside one context at a
+    /// time.
     pub(super) fn send_unreliable(&self) {
         let mut has_more = true;
         while has_more {
@@ -113,7 +115,7 @@ impl SoftQueuePair {
         self.qp_type == QpType::ReliableConnection
     }
 
-    /// Refuses what an unreliable connection cannot be connected to.
+    /// Rejects a remote address that an unreliable connection cannot reach.
     pub(super) fn check_reach(
         &self,
         attributes: &QpAttributes,
@@ -133,7 +135,7 @@ impl SoftQueuePair {
 }
 
 impl State {
-    /// Takes a list of requests. [`start_sends`](Self::start_sends) carries them out.
+    /// Posts a list of requests. [`start_sends`](Self::start_sends) carries them out.
     pub(super) fn post_unreliable(
         &mut self,
         place: u32,
@@ -153,7 +155,7 @@ impl State {
         posted
     }
 
-    /// Carries out a batch of what is waiting, if the state lets sends begin.
+    /// Carries out a batch of the waiting requests, if the state allows sends to begin.
     pub(super) fn start_sends(&mut self, place: u32) -> Started {
         let mut messages = Vec::new();
         let mut len = 0;
@@ -174,7 +176,7 @@ impl State {
                     }
                 }
                 Err(status) => {
-                    // Receives go on: the queue pair goes half into error.
+                    // The queue pair goes only to SQE: it continues to receive.
                     self.queue_pairs[place as usize].state = QpState::Sqe;
                     self.complete_oldest_send(place, status);
                     self.flush_sends(place);
@@ -191,18 +193,18 @@ impl State {
         }
     }
 
-    /// What follows from completions, before the owner word is given back.
+    /// Handles the consequences of completions. Call this before releasing the owner word.
     pub(super) fn settle_down(&mut self) {
         if !self.overrun.is_empty() {
             self.fail_overrun();
         }
         if self.is_asleep {
-            // What was armed may have been set off.
+            // A completion may have triggered an armed queue.
             self.stay_asleep();
         }
     }
 
-    /// Does this side's part of a request. An error is how it completes.
+    /// Does this side's part of a request. An error is the status that the request completes with.
     fn carry_out(
         &mut self,
         place: u32,
@@ -220,7 +222,7 @@ impl State {
                 self.bind_window(&binding, domain, from)?;
                 return Ok(None);
             }
-            // No request of these comes through the layer above.
+            // The layer above rejects these operations for unreliable queue pairs.
             _ => return Err(CompletionStatus::LocalQpOperation),
         };
         let (to, way, most) = qp.way_of(work).ok_or(CompletionStatus::LocalQpOperation)?;
@@ -231,9 +233,9 @@ impl State {
             Body::Bytes(bytes) => bytes.clone(),
             Body::Elements(elements) => {
                 self.regions.check_all(elements, domain, Access::NONE)?;
-                // SAFETY: each element lies in a region of this context (just checked), which stays
-                // registered while the owner word is held; its bytes are the device's to read until the
-                // request completes, which it does below.
+                // SAFETY: each element was just checked to lie in a region of this context, which
+                // stays registered while the owner word is held. The device may read the bytes
+                // until the request completes, which happens after this call.
                 unsafe { gather(elements) }.ok_or(CompletionStatus::LocalQpOperation)?
             }
         };
@@ -250,7 +252,7 @@ impl State {
 }
 
 impl SoftQueuePair {
-    /// Gives a request a slot of the send queue, and keeps the rest of it beside.
+    /// Puts a request into the send queue, and stores its details in `waiting`.
     fn take_unreliable(&mut self, work: &Work, elements: &[Sge]) -> Result<(), PostErrorReason> {
         let state = self.state;
         if matches!(state, QpState::Reset | QpState::Init | QpState::Rtr) {
@@ -277,14 +279,15 @@ impl SoftQueuePair {
             return Err(PostErrorReason::QueueFull { capacity });
         }
         if matches!(state, QpState::Sqe | QpState::Error) {
-            // It is about to be flushed.
+            // The caller is about to flush it.
             return Ok(());
         }
         let elements = work.elements(elements);
         let body = if work.inline {
-            // SAFETY: inline bytes are the caller's while it posts, and it lets them be read.
+            // SAFETY: this runs inside the call that posts the request, and until that call returns
+            // the inline bytes belong to the caller, which lets them be read.
             let bytes = unsafe { gather(elements) };
-            // A few hundred at most: see `max_inline_data`.
+            // A few hundred bytes at most: see `max_inline_data`.
             Body::Bytes(bytes.unwrap_or_default())
         } else {
             Body::Elements(elements.into())
@@ -293,12 +296,12 @@ impl SoftQueuePair {
         Ok(())
     }
 
-    /// Whom a message goes to, what it brings for that, and the most bytes that it may have.
+    /// Returns a message's destination, how it finds its receiver, and its maximum length in bytes.
     fn way_of(&self, work: &Work) -> Option<(crate::verbs::QpNum, Way, u64)> {
         match work.destination {
             Some(destination) => {
                 let address = destination.address.of_soft()?;
-                // The highest bit asks for the queue pair's own.
+                // The highest bit selects the queue pair's own Q_Key.
                 let qkey = if destination.qkey >> 31 == 0 {
                     destination.qkey
                 } else {

@@ -1,11 +1,11 @@
-//! What the device is asked for by name, and lacks.
+//! Rejects requested features that the device does not support, and names them.
 
 use super::super::QueuePairConfig;
 use super::DEVICE_NAME;
 use crate::verbs::{Access, ExtendedConfig, SendOps, VerbsError};
 
-/// Rights that the device does not give: there is nothing that it could flush to. The others cost nothing, or
-/// are what its memory is like anyway.
+/// Rejects the FLUSH access rights: the device has nothing to flush to. The other rights cost
+/// nothing or already hold for its memory.
 pub(super) fn check_access(access: Access) -> Result<(), VerbsError> {
     for (right, what) in [
         (Access::FLUSH_GLOBAL, "the access right FLUSH_GLOBAL"),
@@ -21,7 +21,7 @@ pub(super) fn check_access(access: Access) -> Result<(), VerbsError> {
     Ok(())
 }
 
-/// It can do what queue pairs of a type do, and nothing beyond.
+/// Rejects extended features beyond the send operations of the queue pair's type.
 pub(super) fn check_extended(config: &QueuePairConfig<'_>) -> Result<(), VerbsError> {
     let ops = SendOps::of_type(config.qp_type);
     let lacks = |field: &ExtendedConfig| {

@@ -1,50 +1,53 @@
-//! How a sender reaches a receiver that has stopped looking at its ring.
+//! How a sender reaches a receiver that no longer polls its ring.
 //!
-//! A poller looks directly at a few *hot* rings. A ring that stays empty becomes *cold*: its
-//! receiver arms a mark in it, and from then on relies on its bit in the domain's [`ReadyBits`].
+//! A poller directly polls a few *hot* rings. A ring that stays empty becomes *cold*: its receiver
+//! arms a mark in the ring, and from then on relies on the ring's bit in the domain's
+//! [`ReadyBits`].
 //!
 //! ```text
 //!  receiver                              sender
 //!  R1 mark = ARMED                       S1 commit the message
 //!  R2 fence                              S2 fence
-//!  R3 look at the commit word again      S3 look at the mark
+//!  R3 load the commit word again         S3 load the mark
 //! ```
 //!
-//! Without the fences both looks could miss: the sender's store of the commit word and the
-//! receiver's store of the mark may each wait in a store buffer while the other side's word is read
-//! (R3 before S1 is seen, S3 before R1 is seen), and the message would lie there for ever. With both
-//! fences sequentially consistent, whichever comes second sees the other side's store: either R3
-//! finds the message, or S3 finds the mark and sets the bit.
+//! Without the fences both loads could miss: the sender's store of the commit word and the
+//! receiver's store of the mark may each wait in a store buffer while the other side's word is
+//! loaded (R3 before S1 is visible, S3 before R1 is visible). The message would then stay in the
+//! ring forever. Both fences are sequentially consistent, so whichever comes second sees the other
+//! side's store: either R3 finds the message, or S3 finds the mark and the sender sets the bit.
 //!
 //! # Sleep
 //!
-//! A context whose completion queues are armed looks at nothing by itself. It notes that beside its
-//! ready bits, makes every ring cold, and relies on its [`WakeFile`](super::wake_file::WakeFile):
+//! A context whose completion queues are armed does not poll. It records this in a sleep note
+//! beside its ready bits, makes every ring cold, and relies on its
+//! [`WakeFile`](super::wake_file::WakeFile):
 //!
 //! ```text
 //!  receiver                              sender, whose S3 has found the mark
 //!  A1 asleep = 1                         B1 set the ready bit
 //!  A2 fence                              B2 fence
-//!  A3 take the ready bits                B3 look at asleep; if it is 1, write the file
+//!  A3 take the ready bits                B3 load asleep; if it is 1, write the file
 //!  A4 make each hot ring cold: R1 R2 R3
 //!  A5 wait for the file
 //! ```
 //!
-//! No message is slept through. If the sender's S3 finds a ring hot, then R3, in A4, finds its message,
-//! as above. If S3 finds it cold, the sender goes on to B1, and the two fences order what is left: were
-//! A3 to miss the bit *and* B3 to miss the note, then each side's read would have come before the other
-//! side's write was seen, which two sequentially consistent fences between write and read rule out.
+//! No message is lost during sleep. If the sender's S3 finds a ring hot, then R3, in A4, finds its
+//! message, as above. If S3 finds it cold, the sender continues with B1, and the two fences order
+//! the rest: if A3 missed the bit *and* B3 missed the note, each side's load would have come before
+//! the other side's store was visible. Two sequentially consistent fences between store and load
+//! rule that out.
 //!
-//! While the note stands, A3 and A4 may be done again without A1 and A2: a sender whose B3 misses the
-//! note has its fence before A2, so its bit is seen by every look after A2. Who wakes empties the file
-//! *before* A3: a sender that writes the file after that has set its bit before, or has its write left for
-//! the next wait. The other way round, the file could be emptied of the word of a bit that was set after
-//! A3.
+//! While the note is set, A3 and A4 may be repeated without A1 and A2: if a sender's B3 misses the
+//! note, its fence comes before A2, so every load after A2 sees its bit. A woken thread empties the
+//! file *before* A3. A sender whose write is emptied has set its bit before, so A3 finds the bit; a
+//! later write remains for the next wait. In the opposite order, emptying the file could discard
+//! the write for a bit that was set after A3.
 //!
-//! Senders only ever read the note. Were they to clear it, so that one of many writes the file, then one
-//! that was killed or stopped between the two would leave the others' messages asleep. So a sleeper may
-//! be told more than once before it is up, and none of this is on the way of a message to a poller that
-//! is awake: its rings are hot, or it takes its bits, and B2 and B3 lie behind the mark.
+//! Senders only read the note. If they cleared it, so that only one of many senders writes the
+//! file, a sender that was killed or stopped between the two steps would leave the other senders'
+//! messages unnoticed. So a sleeper may be notified more than once before it resumes. None of this
+//! is on the path of a message to a hot ring: B1 to B3 run only after S3 has found the mark.
 
 use super::faults::point;
 use super::sync::{AtomicU32, AtomicU64, Ordering, fence};
@@ -52,7 +55,7 @@ use super::sync::{AtomicU32, AtomicU64, Ordering, fence};
 const HOT: u32 = 0;
 const ARMED: u32 = 1;
 
-/// A ring's mark, written by its receiver.
+/// A ring's mark. Only the ring's receiver writes it.
 #[repr(transparent)]
 #[derive(Debug)]
 pub(super) struct Mark(AtomicU32);
@@ -63,19 +66,20 @@ impl Mark {
         Self(AtomicU32::new(HOT))
     }
 
-    /// R1 and R2: the receiver will not look again by itself. It must do so once more after this.
+    /// Executes R1 and R2: the receiver stops polling the ring. It must look at the ring once more
+    /// after this.
     pub(super) fn arm(&self) {
         self.0.store(ARMED, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
-    /// The receiver looks again: senders need not say anything.
+    /// Records that the receiver polls the ring again: senders need not notify it.
     pub(super) fn disarm(&self) {
-        // Relaxed: a sender that still sees ARMED sets a bit for nothing.
+        // Relaxed: a sender that still sees ARMED sets a bit needlessly.
         self.0.store(HOT, Ordering::Relaxed);
     }
 
-    /// S2 and S3, once per doorbell: whether the receiver has to be told.
+    /// Executes S2 and S3, once per doorbell: returns true if the receiver has to be notified.
     #[inline]
     pub(super) fn is_armed_after_commit(&self) -> bool {
         fence(Ordering::SeqCst);
@@ -86,14 +90,15 @@ impl Mark {
 const AWAKE: u32 = 0;
 const ASLEEP: u32 = 1;
 
-/// A context's note that it sleeps, or is left alone, written by itself alone. On a line of its own: senders
-/// read it when they have set a bit, or committed a one-sided request.
+/// A context's note that it sleeps or is unattended. Only the context's process writes it. It has
+/// its own cache line: senders read it after setting a bit or committing a one-sided request.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub(super) struct SleepNote {
     asleep: AtomicU32,
-    /// Nobody polls it. The same handshake as a ring's mark, with the engine as the receiver: it writes the
-    /// note, fences, and looks at the rings once more before it sleeps.
+    /// Nonzero if no application thread polls the context. The handshake is that of a ring's mark,
+    /// with the engine as the receiver: it writes the note, fences, and looks at the rings once
+    /// more before it sleeps.
     unattended: AtomicU32,
 }
 
@@ -106,46 +111,48 @@ impl SleepNote {
         }
     }
 
-    /// The context is left to the engine, which has to look at its rings once more after this.
+    /// Leaves the context to the engine, which has to look at its rings once more after this.
     pub(super) fn leave_alone(&self) {
         self.unattended.store(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
-    /// Somebody polls it, or the engine is at it.
+    /// Records that an application thread polls the context, or that the engine is working on it.
     pub(super) fn attend(&self) {
-        // Relaxed: a sender that sees it late calls the engine for nothing.
+        // Relaxed: a sender that sees this store late wakes the engine needlessly.
         self.unattended.store(0, Ordering::Relaxed);
     }
 
-    /// After a commit, and the fence of its doorbell: whether the engine has to be called.
+    /// Returns true if the engine has to be woken. Called after a commit and the fence of its
+    /// doorbell.
     pub(super) fn is_unattended_after_commit(&self) -> bool {
         fence(Ordering::SeqCst);
         self.unattended.load(Ordering::Relaxed) != 0
     }
 
-    /// A1 and A2. Before the context waits it has to take its bits, and make its rings cold.
+    /// Executes A1 and A2. Before the context waits, it has to take its bits and make its rings
+    /// cold.
     pub(super) fn fall_asleep(&self) {
         self.asleep.store(ASLEEP, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
-    /// The context looks again by itself.
+    /// Records that the context polls again.
     pub(super) fn wake_up(&self) {
-        // Relaxed: a sender that still sees ASLEEP writes the file for nothing.
+        // Relaxed: a sender that still sees ASLEEP writes the file needlessly.
         self.asleep.store(AWAKE, Ordering::Relaxed);
     }
 
-    /// B2 and B3: whether the context has to be woken.
+    /// Executes B2 and B3: returns true if the context has to be woken.
     fn is_asleep_after_bit(&self) -> bool {
         fence(Ordering::SeqCst);
         self.asleep.load(Ordering::Relaxed) == ASLEEP
     }
 }
 
-/// Bits of a domain that say which of its cold rings have something: one bit per queue pair, and a
-/// summary bit per word of bits, all summaries in one cache line. A poll reads that line, which
-/// nobody writes while all traffic is on hot rings.
+/// Bits of a domain that mark its cold rings with new messages: one bit per queue pair, and a
+/// summary bit per word of bits, with all summaries in one cache line. A poll reads that line. No
+/// sender writes it while all traffic is on hot rings.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub(super) struct ReadyBits<const WORDS: usize, const SUMMARIES: usize> {
@@ -154,11 +161,11 @@ pub(super) struct ReadyBits<const WORDS: usize, const SUMMARIES: usize> {
     words: [AtomicU64; WORDS],
 }
 
-/// Queue pairs of one domain: 64 bits × 64 words × 8 summary words, so that the summaries are
-/// exactly one cache line.
+/// Maximum number of queue pairs of one domain: 64 bits × 64 words × 8 summary words, so that the
+/// summaries fill exactly one cache line.
 pub(super) const MAX_READY: usize = 64 * 64 * 8;
 
-/// The bits of a whole domain, as they lie in its shared memory.
+/// The bits of a whole domain, as laid out in its shared memory.
 pub(super) type DomainReadyBits = ReadyBits<{ MAX_READY / 64 }, { MAX_READY / 64 / 64 }>;
 
 impl<const WORDS: usize, const SUMMARIES: usize> ReadyBits<WORDS, SUMMARIES> {
@@ -171,37 +178,40 @@ impl<const WORDS: usize, const SUMMARIES: usize> ReadyBits<WORDS, SUMMARIES> {
         }
     }
 
-    /// The sender's side, whole: sets the bit, and says whether the receiver has to be woken.
+    /// Executes the sender's side, B1 to B3: sets the bit and returns true if the receiver has to
+    /// be woken.
     pub(super) fn announce(&self, index: usize) -> bool {
         self.set(index);
         self.note.is_asleep_after_bit()
     }
 
-    /// Sets a bit. An index out of range, which only a peer could have given, does nothing.
+    /// Sets a bit. Ignores an index out of range, which only a faulty peer could have supplied.
     fn set(&self, index: usize) {
         let word = index / 64;
         let (Some(bits), Some(summary)) = (self.words.get(word), self.summaries.get(word / 64))
         else {
             return;
         };
-        // The bit before its summary, and the receiver takes them the other way round: if it
-        // misses this bit, the summary bit is set after it took the summaries, and is there at its
-        // next poll. Release: the commit is seen by whoever takes the bit.
+        // The bit is set before its summary, and the receiver takes them in the opposite order: if
+        // it misses this bit, the summary bit is set after it took the summaries, and its next poll
+        // finds it. Release: a receiver that takes the bit sees the commit.
         bits.fetch_or(1 << (index % 64), Ordering::Release);
         point!(Summary);
         summary.fetch_or(1 << (word % 64), Ordering::Release);
     }
 
-    /// The receiver's side: takes all bits that are set below `end`'s group, and names them.
+    /// Executes the receiver's side: takes all set bits of the groups that hold indices below
+    /// `end`, and calls `found` for each.
     #[inline]
     pub(super) fn take(&self, end: usize, mut found: impl FnMut(usize)) {
         let groups = end.div_ceil(64 * 64);
         for (group, summary) in self.summaries.iter().take(groups).enumerate() {
-            // A plain load first: the swap would make the line this core's own at each poll.
+            // A plain load first: a swap would take exclusive ownership of the cache line at each
+            // poll.
             if summary.load(Ordering::Relaxed) == 0 {
                 continue;
             }
-            // Acquire: pairs with the summary's `fetch_or`, so that its bit is seen below.
+            // Acquire: pairs with the summary's `fetch_or`, so that its bit is visible below.
             let mut words = summary.swap(0, Ordering::Acquire);
             while words != 0 {
                 let word = group * 64 + words.trailing_zeros() as usize;
@@ -260,7 +270,7 @@ mod loom_models {
         ready: ReadyBits<1, 1>,
     }
 
-    /// A receiver goes cold while a sender sends: one of them notices, always.
+    /// A receiver makes a ring cold while a sender sends: at least one of them notices the other.
     #[test]
     fn loom_cold_ring_loses_no_message() {
         let _ = Flags::default();
@@ -288,8 +298,8 @@ mod loom_models {
         });
     }
 
-    /// The engine attends a context that nobody polls, and leaves it again, while a one-sided request comes:
-    /// it has seen the request, or is called for it.
+    /// The engine attends to a context that no thread polls and leaves it again while a one-sided
+    /// request arrives: the engine sees the request or is woken for it.
     #[test]
     fn loom_unattended_context_loses_no_request() {
         loom::model(|| {
@@ -304,7 +314,7 @@ mod loom_models {
                     }
                 })
             };
-            // Called for an earlier one.
+            // The engine was woken for an earlier request.
             shared.ready.note.attend();
             shared.message.load(Ordering::Acquire);
             shared.ready.note.leave_alone();
@@ -315,7 +325,7 @@ mod loom_models {
         });
     }
 
-    /// What a sleeper and a sender share: `file` stands for the eventfd.
+    /// State shared by a sleeper and a sender; `file` stands for the eventfd.
     struct Sleeping {
         message: AtomicU64,
         mark: Mark,
@@ -340,8 +350,8 @@ mod loom_models {
             }
         }
 
-        /// A3 and A4, in the order of the code: the newest message that this look brought, and cold
-        /// again.
+        /// Executes A3 and A4 in the order of the code: returns the newest message that this look
+        /// found, and leaves the ring cold.
         fn look_and_cool(&self) -> u64 {
             self.ready.take(64, |_| self.mark.disarm());
             self.mark.arm();
@@ -349,7 +359,8 @@ mod loom_models {
         }
     }
 
-    /// A receiver falls asleep while a sender sends: it has seen the message, or its file is written.
+    /// A receiver falls asleep while a sender sends: it has seen the message, or its file is
+    /// written.
     #[test]
     fn loom_sleeper_is_woken_for_every_message() {
         loom::model(|| {
@@ -366,7 +377,7 @@ mod loom_models {
         });
     }
 
-    /// The same with a ring that has long been cold: its mark orders nothing, only A2 and B2 do.
+    /// As above, with a ring that has long been cold: its mark orders nothing; only A2 and B2 do.
     #[test]
     fn loom_sleeper_is_woken_for_every_message_of_a_cold_ring() {
         loom::model(|| {
@@ -385,8 +396,8 @@ mod loom_models {
         });
     }
 
-    /// A receiver that sleeps already is woken by the first message, looks, and goes back to sleep
-    /// while the second is sent.
+    /// A sleeping receiver is woken by the first message, looks, and goes back to sleep while the
+    /// second is sent.
     #[test]
     fn loom_sleeper_that_was_woken_sleeps_again_without_losing_a_message() {
         loom::model(|| {
@@ -400,7 +411,7 @@ mod loom_models {
                     shared.send(2);
                 })
             };
-            // Emptied first, looked at then.
+            // The file is emptied first; only then does the receiver look.
             let was_woken = shared.file.swap(0, Ordering::Relaxed) > 0;
             let seen = shared.look_and_cool();
             sender.join().unwrap();
@@ -412,7 +423,7 @@ mod loom_models {
         });
     }
 
-    /// Bits set while they are being taken are taken then or the next time.
+    /// Bits that are set while bits are being taken are found then or at the next take.
     #[test]
     fn loom_ready_bit_is_not_lost_while_bits_are_taken() {
         loom::model(|| {

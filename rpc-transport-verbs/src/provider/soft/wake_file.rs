@@ -1,4 +1,4 @@
-//! The file by which a sleeping context is woken: an eventfd that its peers have, too.
+//! The eventfd that wakes a sleeping context. Its peers hold a copy of the descriptor.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -7,7 +7,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 
-/// An eventfd that never blocks: readable from the first write until it is emptied.
+/// An eventfd that never blocks: it is readable from the first write until it is emptied.
 #[derive(Debug)]
 pub(super) struct WakeFile(OwnedFd);
 
@@ -17,11 +17,12 @@ impl WakeFile {
         Ok(Self(file))
     }
 
-    /// Takes what a peer sent as one, if it is one: written to by every sender of this process, it must
-    /// neither block, nor end the process as a pipe that nobody reads would.
+    /// Adopts a peer's file after checking that it is an eventfd: every sender of this process
+    /// writes to it, so a write must neither block nor end the process with SIGPIPE, as a write to
+    /// a pipe without a reader would.
     pub(super) fn of_peer(file: OwnedFd) -> io::Result<Self> {
         fcntl_setfl(&file, fcntl_getfl(&file)? | OFlags::NONBLOCK)?;
-        // All ones is the one value that an eventfd refuses (eventfd(2)), whatever its counter is.
+        // All ones is the one value that an eventfd rejects whatever its counter is (eventfd(2)).
         match rustix::io::write(&file, &u64::MAX.to_ne_bytes()) {
             Err(Errno::INVAL) => Ok(Self(file)),
             _ => Err(io::Error::new(
@@ -31,15 +32,15 @@ impl WakeFile {
         }
     }
 
-    /// Makes it readable.
+    /// Makes the file readable.
     pub(super) fn write(&self) {
-        // It fails only when the counter is at its maximum: readable it is.
+        // This fails only when the counter is at its maximum: then the file is readable already.
         let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
     }
 
-    /// Empties it.
+    /// Empties the file, so that it is no longer readable.
     pub(super) fn empty(&self) {
-        // It fails when it was empty.
+        // This fails only when the file was already empty.
         let _ = rustix::io::read(&self.0, &mut [0_u8; 8]);
     }
 }

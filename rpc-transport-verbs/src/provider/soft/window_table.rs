@@ -1,4 +1,4 @@
-//! The memory windows of one context, and the check of everything that peers ask of memory here.
+//! The memory windows of one context, and the check of all remote accesses to its memory.
 
 use std::ptr::NonNull;
 
@@ -13,11 +13,11 @@ use crate::verbs::{
     Access, CompletionStatus, LocalKey, QpNum, RemoteKey, RemoteMemory, VerbsError, WindowType,
 };
 
-/// Bits of a window's key that its user chooses: the lowest.
+/// The lowest bits of a window's key, which the application chooses.
 const TAG_BITS: u32 = 8;
-/// The bits after these are its place.
+/// The next bits of the key: the window's index.
 const PLACE_BITS: u32 = 12;
-/// Windows that one context can have.
+/// Maximum number of windows of one context.
 pub(super) const MAX_WINDOWS: usize = 1 << PLACE_BITS;
 
 /// The windows of one context.
@@ -26,7 +26,7 @@ pub(super) struct Windows(Slab<Window>);
 
 #[derive(Debug)]
 struct Window {
-    /// The latest, whose lower bits change with each binding.
+    /// The latest key; its lower bits change with each binding.
     key: RemoteKey,
     domain: u32,
     window_type: WindowType,
@@ -36,21 +36,21 @@ struct Window {
 #[derive(Clone, Copy, Debug)]
 struct Bound {
     region: LocalKey,
-    /// Where it begins in its region.
+    /// Bytes from the start of the region to the window.
     offset: u64,
     len: u64,
     access: Access,
-    /// The queue pair through which alone it can be used: of type 2.
+    /// For type 2: the only queue pair through which the window can be used.
     only_through: Option<QpNum>,
 }
 
-/// What is asked of memory here, and by whom.
+/// A remote access to memory of this context, and the queue pair that received the request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RemoteRequest {
     pub(super) memory: RemoteMemory,
     pub(super) len: u64,
     pub(super) needs: Access,
-    /// Of the queue pair that received it.
+    /// Protection domain and number of the queue pair that received the request.
     pub(super) domain: u32,
     pub(super) qp_num: QpNum,
 }
@@ -83,7 +83,7 @@ impl State {
         let _ = self.windows.0.try_remove(place as usize);
     }
 
-    /// Binds a window, as a request of queue pair `qp_num` asks.
+    /// Binds a window, as requested on queue pair `qp_num`.
     pub(super) fn bind_window(
         &mut self,
         binding: &WindowBinding,
@@ -105,7 +105,8 @@ impl State {
         let writes = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
         let is_writable =
             !binding.access.intersects(writes) || region.access.contains(Access::LOCAL_WRITE);
-        // The address is of this process even where the region's own key counts from zero.
+        // A binding's address is an address of this process, even if the region's own key is
+        // zero-based.
         let offset = region.offset_of(binding.addr, false);
         let upper = !((1 << TAG_BITS) - 1);
         let is_permitted = same_domain
@@ -129,7 +130,7 @@ impl State {
         Ok(())
     }
 
-    /// Takes the key of a type 2 window away, as a request through queue pair `qp_num` asks.
+    /// Invalidates the key of a type 2 window, as requested through queue pair `qp_num`.
     pub(super) fn invalidate(
         &mut self,
         key: RemoteKey,
@@ -149,9 +150,9 @@ impl State {
         Ok(())
     }
 
-    /// Whether peers may do that: the key exists, is of the queue pair's protection domain, spans all of
-    /// the bytes, and permits it: where they begin. To be asked before any byte is touched, and not for zero
-    /// bytes.
+    /// Checks a remote access: the key exists, belongs to the queue pair's protection domain, spans
+    /// all of the bytes, and permits the access. Returns a pointer to the bytes if so. Call this
+    /// before any byte is touched, and not for zero bytes.
     pub(super) fn check_remote(&self, request: &RemoteRequest) -> Option<NonNull<u8>> {
         let RemoteRequest {
             memory,

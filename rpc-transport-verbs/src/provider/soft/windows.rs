@@ -1,4 +1,4 @@
-//! Memory windows and address handles, as the seam above sees them.
+//! Memory windows and address handles, as the provider interface above sees them.
 
 use std::sync::Arc;
 
@@ -7,10 +7,10 @@ use super::domain::Domain;
 use super::objects::ProtectionDomain;
 use crate::verbs::{AddressVector, RemoteKey, VerbsError, WindowType};
 
-/// A window's place in its context.
+/// A window's index in its context.
 pub(crate) type WindowName = u32;
 
-/// All that there is to say of where a datagram goes.
+/// A datagram's destination address, in full.
 pub(crate) type AddressName = AddressVector;
 
 #[derive(Debug)]
@@ -32,7 +32,7 @@ impl MemoryWindow {
 
 impl Drop for MemoryWindow {
     fn drop(&mut self) {
-        // In the child of a fork there is nothing to take back.
+        // In the child of a fork there is nothing to release.
         if let Ok(mut state) = self.domain.enter() {
             state.dealloc_window(self.place);
         }

@@ -1,4 +1,4 @@
-//! The queues of work of one context: sends, receives, completions.
+//! The work queues of one context: sends, receives, completions.
 
 use std::collections::VecDeque;
 use std::ptr::NonNull;
@@ -11,19 +11,19 @@ use crate::verbs::{
     CompletionOpcode, CompletionStatus, Extras, LocalKey, QpNum, WorkCompletion, WrId,
 };
 
-/// A send queue: requests are numbered from 0 and pass through three marks in order.
+/// A send queue. Requests are numbered from 0 and pass four counters in order.
 ///
 /// ```text
 ///   freed ≤ acked ≤ started ≤ posted
 ///     │        │        │        └ next request to be posted
 ///     │        │        └ next request to be written to the ring
 ///     │        └ oldest request that the receiver has not acknowledged
-///     └ oldest request whose slot of the queue is taken
+///     └ oldest request whose entry of the queue is taken
 /// ```
 ///
-/// A slot becomes free only when a completion that covers it has been *polled*. Unsignaled
-/// successes complete nothing, so a queue filled with them is stuck: as on a NIC, and as it must be
-/// here so that the mistake shows on a laptop.
+/// An entry becomes free only when a completion that covers it has been *polled*. Unsignaled sends
+/// that succeed complete nothing, so a queue filled with them is stuck, as on a NIC. This is
+/// intended: the mistake then shows on a laptop.
 #[derive(Debug)]
 pub(super) struct SendQueue {
     requests: Box<[Option<SendWork>]>,
@@ -34,13 +34,13 @@ pub(super) struct SendQueue {
     freed: u64,
     /// Requests in `acked..posted` that complete even if they succeed.
     pub(super) signaled: usize,
-    /// Inline requests before this one are written or staged.
+    /// Inline requests before this number are written or staged.
     staged_through: u64,
-    /// The bytes of inline requests that had to wait for room, by number.
+    /// The bytes of inline requests that had to wait for room, by request number.
     staged: VecDeque<(u64, Box<[u8]>)>,
-    /// What there is of requests that are more than a piece of memory, in their order.
+    /// Details of the requests other than plain messages of one element, in order.
     pub(super) general: VecDeque<GeneralSend>,
-    /// The request at `started` failed here; it completes once all before it have.
+    /// Set if the request at `started` failed locally; it completes after all earlier requests.
     pub(super) local_failure: Option<CompletionStatus>,
 }
 
@@ -61,7 +61,7 @@ impl SendQueue {
         }
     }
 
-    /// The request with this number has completed.
+    /// Drops the details of the request with this number, which has completed.
     #[inline]
     pub(super) fn forget_general(&mut self, number: u64) {
         if self
@@ -82,7 +82,7 @@ impl SendQueue {
         number as usize & (self.requests.len() - 1)
     }
 
-    /// Takes a request, if a slot is free.
+    /// Adds a request if an entry is free.
     #[inline]
     pub(super) fn push(&mut self, work: SendWork) -> bool {
         if self.posted - self.freed == self.capacity as u64 {
@@ -100,18 +100,18 @@ impl SendQueue {
         self.requests[self.place(number)].as_ref()
     }
 
-    /// Keeps the bytes of inline requests that could not be written at once.
+    /// Copies the bytes of inline requests that could not be written at once.
     ///
     /// # Safety
     ///
-    /// The bytes of inline requests that were posted since the last call must still be the caller's:
-    /// it has to be called before the post that took them returns.
+    /// The bytes of inline requests posted since the last call still belong to the caller: call
+    /// this before the post that accepted them returns.
     pub(super) unsafe fn stage_inline(&mut self) {
         for number in self.staged_through.max(self.started)..self.posted {
             if let Some(work) = self.request(number)
                 && work.inline
             {
-                // SAFETY: the caller's promise, for each request from `staged_through` on.
+                // SAFETY: the caller guarantees this for each request from `staged_through` on.
                 let bytes =
                     unsafe { std::slice::from_raw_parts(work.addr.as_ptr(), work.len as usize) };
                 let bytes = bytes.into();
@@ -121,7 +121,7 @@ impl SendQueue {
         self.staged_through = self.posted;
     }
 
-    /// The bytes of a staged request.
+    /// Takes the bytes of a staged request.
     pub(super) fn staged(&mut self, number: u64) -> Option<Box<[u8]>> {
         match self.staged.front() {
             Some((front, _)) if *front == number => self.staged.pop_front().map(|(_, bytes)| bytes),
@@ -129,7 +129,7 @@ impl SendQueue {
         }
     }
 
-    /// Takes the oldest unacknowledged request off, for its completion.
+    /// Removes the oldest unacknowledged request, for its completion.
     #[inline]
     pub(super) fn retire(&mut self) -> Option<(u64, SendWork)> {
         if self.acked == self.posted {
@@ -144,14 +144,14 @@ impl SendQueue {
         Some((number, work))
     }
 
-    /// A completion of this request was polled.
+    /// Frees the entries up to this request, whose completion was polled.
     #[inline]
     pub(super) fn free_through(&mut self, number: u64) {
-        // After a reset, completions of before come too late to mean anything.
+        // The bounds make completions from before a reset have no effect.
         self.freed = self.freed.max(number + 1).min(self.acked);
     }
 
-    /// Forgets everything that was posted.
+    /// Discards everything that was posted.
     pub(super) fn reset(&mut self) {
         self.requests.fill(None);
         (self.started, self.acked, self.freed) = (self.posted, self.posted, self.posted);
@@ -166,11 +166,11 @@ impl SendQueue {
 #[derive(Debug)]
 pub(super) struct ReceiveQueue {
     posted: VecDeque<ReceiveWork>,
-    /// The elements of those that have other than one, in their order. Beside the queue, so that the usual
-    /// ones stay small: these have no address of their own.
+    /// The elements of the receives that do not have exactly one, in order. They are stored apart
+    /// so that ordinary receives stay small; such a receive has no address of its own in `posted`.
     lists: VecDeque<(WrId, Box<[Sge]>)>,
     capacity: usize,
-    /// 0 if not armed.
+    /// The limit of a shared receive queue; 0 if not armed.
     limit: usize,
 }
 
@@ -196,7 +196,7 @@ impl ReceiveQueue {
         self.limit = limit;
     }
 
-    /// Takes requests in order; how many there was room for.
+    /// Adds receives in order. Returns how many fit.
     pub(super) fn push(&mut self, work: &[ReceiveWork]) -> usize {
         let taken = work
             .len()
@@ -205,7 +205,7 @@ impl ReceiveQueue {
         taken
     }
 
-    /// The same for receives of any number of elements.
+    /// Adds receives of any number of elements in order. Returns how many fit.
     pub(super) fn push_lists(&mut self, work: &[ReceiveList], elements: &[Sge]) -> usize {
         let taken = work
             .len()
@@ -234,13 +234,13 @@ impl ReceiveQueue {
         taken
     }
 
-    /// Whether any receive has other than one element.
+    /// Returns true if any receive does not have exactly one element.
     #[inline]
     pub(super) fn has_lists(&self) -> bool {
         !self.lists.is_empty()
     }
 
-    /// The elements of the oldest receive, if it has other than one.
+    /// Returns the elements of the oldest receive, if it does not have exactly one.
     #[inline]
     pub(super) fn front_list(&self) -> Option<&[Sge]> {
         if self.lists.is_empty() {
@@ -263,8 +263,8 @@ impl ReceiveQueue {
         self.posted.front().copied()
     }
 
-    /// Takes the oldest off. `true`: fewer than the limit are left now, for the first time since it
-    /// was armed.
+    /// Removes the oldest receive. Returns `true` if fewer receives than the limit are left, for
+    /// the first time since it was armed.
     #[inline]
     pub(super) fn consume(&mut self) -> bool {
         let consumed = self.posted.pop_front();
@@ -287,11 +287,11 @@ impl ReceiveQueue {
     }
 }
 
-/// A completion, before it is polled.
+/// A completion that has not been polled yet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Completion {
     pub(super) wr_id: WrId,
-    /// The number of a [`CompletionStatus`].
+    /// The numeric code of a [`CompletionStatus`].
     pub(super) status: u32,
     pub(super) opcode: CompletionOpcode,
     pub(super) extras: Extras,
@@ -300,8 +300,8 @@ pub(super) struct Completion {
     /// The immediate, or the key that was invalidated.
     pub(super) data: u32,
     pub(super) src_qp: u32,
-    /// The queue pair's place in the context, and the number of the send that this frees when it is
-    /// polled.
+    /// The queue pair's index in the context, and the number of the send whose entry is freed when
+    /// this completion is polled.
     pub(super) frees: Option<(u32, u64)>,
 }
 
@@ -321,7 +321,7 @@ impl Completion {
     }
 }
 
-/// A completion queue. It overruns once and for all; what it held then can still be polled.
+/// A completion queue. An overrun is permanent, but completions from before it can still be polled.
 #[derive(Debug)]
 pub(super) struct CompletionRing {
     entries: VecDeque<Completion>,
@@ -331,16 +331,16 @@ pub(super) struct CompletionRing {
     pub(super) number: u32,
 }
 
-/// What the next completion sets off. One word for all of it, so that a completion of a queue that
-/// nobody waits for pays for one look, armed or not.
+/// The effect of the next completion. All cases share one field, so that a completion of a queue
+/// that no thread waits for pays for one comparison, armed or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Watch {
     Nothing,
-    /// An event, if it is solicited or unsuccessful.
+    /// The next completion raises an event if it is solicited or unsuccessful.
     Solicited,
-    /// An event.
+    /// The next completion raises an event.
     Next,
-    /// It is dropped: the queue has overrun.
+    /// The queue has overrun: the next completion is dropped.
     Overrun,
 }
 
@@ -371,7 +371,8 @@ impl CompletionRing {
         self.watch == Watch::Overrun
     }
 
-    /// `req_notify_cq`: "next" goes over "solicited", whichever came first.
+    /// Arms the queue, as `req_notify_cq` does: arming for the next completion overrides arming for
+    /// solicited ones, in either order.
     pub(super) fn arm(&mut self, solicited_only: bool) {
         self.watch = match (self.watch, solicited_only) {
             (Watch::Overrun, _) => Watch::Overrun,
@@ -389,7 +390,7 @@ impl CompletionRing {
         self.entries.is_empty()
     }
 
-    /// `true`: this was the one too many.
+    /// Adds a completion. Returns `true` if it overran the queue.
     #[inline]
     pub(super) fn push(&mut self, completion: Completion) -> bool {
         if self.watch != Watch::Nothing {
@@ -427,8 +428,8 @@ impl CompletionRing {
     pub(super) fn pop(&mut self) -> Option<Completion> {
         let completion = self.entries.pop_front();
         if self.entries.is_empty() {
-            // Back to the first entry: a queue is as long as its worst case, and one that is polled
-            // in time should not walk through all of that memory.
+            // Restart at the first entry: the queue is sized for the worst case, and one that is
+            // polled in time should not cycle through all of that memory.
             self.entries.clear();
         }
         completion

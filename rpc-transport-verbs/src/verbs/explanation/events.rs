@@ -1,8 +1,8 @@
-//! What can happen to an object without having been asked for.
+//! Explanations of the asynchronous events.
 
 use super::{AsyncEvent, Explanation};
 
-/// One kind of event.
+/// A kind of event.
 pub(super) struct Event {
     pub(super) code: i32,
     pub(super) verbs_name: &'static str,
@@ -25,7 +25,7 @@ const fn event(
     }
 }
 
-/// The kind of this event.
+/// Returns the kind of an event.
 pub(super) fn of(event: &AsyncEvent) -> &'static Event {
     use AsyncEvent as E;
     let code = match event {
@@ -52,7 +52,7 @@ pub(super) fn of(event: &AsyncEvent) -> &'static Event {
         E::DeviceSpeedChange { .. } => 20,
         E::Unknown(_) => return &UNKNOWN,
     };
-    // The table is in the order of the numbers.
+    // The table is ordered by event number.
     &ALL[code]
 }
 

@@ -1,4 +1,4 @@
-//! How a work request can end.
+//! Explanations of the completion statuses.
 
 use super::{CompletionStatus, Explanation};
 

@@ -4,7 +4,7 @@ use crate::verbs::{
     RetryCount, RnrRetry, RnrTimer,
 };
 
-/// The manual's three tables, a row for each state, written out as they are.
+/// The three tables of the manual page, one row per state, copied literally.
 fn listed(qp_type: QpType, state: QpState) -> Vec<A> {
     use QpType::{ReliableConnection as RC, UnreliableConnection as UC, UnreliableDatagram as UD};
     let row: &[A] = match (qp_type, state) {
@@ -66,13 +66,13 @@ fn listed(qp_type: QpType, state: QpState) -> Vec<A> {
             A::MaxRdAtomic,
             A::PathMigration,
         ],
-        // No row: there is no such state.
+        // No row: this type has no such state.
         (RC, QpState::Sqe) => &[],
     };
     row.to_vec()
 }
 
-/// Everything that there is.
+/// All attributes present.
 fn full(state: QpState) -> QpAttributes {
     let address = AddressVector {
         gid: Gid([0xfe; 16]),

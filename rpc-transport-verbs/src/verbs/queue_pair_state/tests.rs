@@ -2,8 +2,9 @@ use super::*;
 use Attribute as A;
 use QpState as S;
 
-/// The specification's table, a row for each transition, each with what RC, UC and UD need and take. Written
-/// here a second time, column after column where the table itself goes type after type.
+/// The specification's table: one row per transition, with what RC, UC and UD require and allow. It
+/// is a second, independent copy: it lists columns side by side, while the code lists one type
+/// after another.
 fn specified(from: S, to: S) -> Option<[(Vec<A>, Vec<A>); 3]> {
     let connected_init = vec![A::PkeyIndex, A::Port, A::Access];
     let datagram_init = vec![A::PkeyIndex, A::Port, A::Qkey];
@@ -182,7 +183,7 @@ fn without_a_state_to_go_to_it_stays() {
         check_transition(ud, S::Rts, None, None, mask).unwrap(),
         S::Rts
     );
-    // Only where staying is a transition.
+    // Only for states with a transition to themselves.
     let error = check_transition(ud, S::Rtr, None, None, mask).unwrap_err();
     assert_eq!(error.to_string(), "a queue pair cannot go from RTR to RTR");
 }

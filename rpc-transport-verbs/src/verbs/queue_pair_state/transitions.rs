@@ -1,8 +1,8 @@
-//! The table of transitions of each type of queue pair.
+//! The transition table of each queue pair type.
 
 use super::{Attribute as A, AttributeMask, QpState, QpState as S, QpType};
 
-/// A transition that exists, and the attributes that it must have and may have.
+/// A valid transition, with its required and its optional attributes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Transition {
     from: QpState,
@@ -20,9 +20,9 @@ const fn row(from: QpState, to: QpState, required: &[A], optional: &[A]) -> Tran
     }
 }
 
-/// Reliable connection, from the kernel's `qp_state_table`. What is not here does not exist, but
-/// for "any to RESET" and "any but RESET to ERR", which take no attributes and are in
-/// [`transition`].
+/// Reliable connection, from the kernel's `qp_state_table`. A transition that is not listed does
+/// not exist, except "any to RESET" and "any but RESET to ERR", which have no attributes and are
+/// handled in [`transition`].
 const RELIABLE_CONNECTION: &[Transition] = &[
     row(S::Reset, S::Init, &[A::PkeyIndex, A::Port, A::Access], &[]),
     row(S::Init, S::Init, &[], &[A::PkeyIndex, A::Port, A::Access]),
@@ -101,11 +101,11 @@ const RELIABLE_CONNECTION: &[Transition] = &[
             A::PathMigration,
         ],
     ),
-    // A reliable connection never enters SQE by itself; the way out is in the table all the same.
+    // A reliable connection never enters SQE by itself, but the kernel's table has the way out.
     row(S::Sqe, S::Rts, &[], &[]),
 ];
 
-/// Unreliable connection: no timers, no retries, no reads.
+/// Unreliable connection: no timers, no retries, no RDMA READs.
 const UNRELIABLE_CONNECTION: &[Transition] = &[
     row(S::Reset, S::Init, &[A::PkeyIndex, A::Port, A::Access], &[]),
     row(S::Init, S::Init, &[], &[A::PkeyIndex, A::Port, A::Access]),
@@ -164,7 +164,7 @@ const UNRELIABLE_CONNECTION: &[Transition] = &[
     row(S::Sqe, S::Rts, &[], &[A::CurrentState, A::Access]),
 ];
 
-/// Unreliable datagram: no peer either, and a key of its own in the place of access rights.
+/// Unreliable datagram: no peer, and a Q_Key in place of access rights.
 const UNRELIABLE_DATAGRAM: &[Transition] = &[
     row(S::Reset, S::Init, &[A::PkeyIndex, A::Port, A::Qkey], &[]),
     row(S::Init, S::Init, &[], &[A::PkeyIndex, A::Port, A::Qkey]),
@@ -177,7 +177,7 @@ const UNRELIABLE_DATAGRAM: &[Transition] = &[
     row(S::Sqe, S::Rts, &[], &[A::CurrentState, A::Qkey]),
 ];
 
-/// The transition, if it exists for this type.
+/// Returns the transition, if it exists for this type.
 pub(super) fn transition(qp_type: QpType, from: QpState, to: QpState) -> Option<Transition> {
     match (from, to) {
         (_, S::Reset) => Some(row(from, to, &[], &[])),

@@ -1,4 +1,4 @@
-//! Completion queues: a place in a context.
+//! Completion queues: handles to a context's completion-queue table.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -27,7 +27,8 @@ impl CompletionQueue {
         let is_at_rest = state.is_at_rest();
         drop(state);
         let node = &self.domain.node;
-        // Relaxed: see `Engine::tick`, which says so before it enters the context.
+        // Relaxed: `Engine::tick` sets the flag before it enters the context, and the owner word
+        // orders the two.
         if !is_at_rest && node.is_resting.load(Ordering::Relaxed) {
             node.wake_engine();
         }
@@ -54,7 +55,7 @@ impl CompletionQueue {
     pub(crate) fn capacity(&self) -> usize {
         match self.domain.enter() {
             Ok(state) => state.completion_queues[self.place].capacity(),
-            // Nothing works in the child of a fork, and nothing fits.
+            // In the child of a fork no operation works, so no entry fits.
             Err(_) => 0,
         }
     }
@@ -66,13 +67,13 @@ impl CompletionQueue {
 
 impl Drop for CompletionQueue {
     fn drop(&mut self) {
-        // Its queue pairs hold it, so they are gone.
+        // The queue pairs keep this queue alive, so they are all gone.
         if let Ok(mut state) = self.domain.enter() {
             let _ = state.completion_queues.try_remove(self.place);
             let place = place32(self.place);
             state.overrun.retain(|overrun| *overrun != place);
             drop(state);
-            // Nobody is told of a queue that is gone.
+            // Events of a destroyed queue are discarded.
             if let Some(channel) = &self.channel {
                 channel.forget(self.number);
             }

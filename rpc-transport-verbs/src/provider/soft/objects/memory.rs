@@ -1,4 +1,4 @@
-//! Protection domains, and what is registered in them.
+//! Protection domains and the regions and shared receive queues in them.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -107,8 +107,8 @@ impl MemoryRegion {
 
 impl Drop for MemoryRegion {
     fn drop(&mut self) {
-        // The owner word waits for a copy in progress, and no later one finds the key. In the child
-        // of a fork there is nothing to take back.
+        // Acquiring the owner word waits for a copy in progress, and later copies do not find the
+        // key. In the child of a fork there is nothing to release.
         if let Ok(mut state) = self.domain.enter() {
             state.regions.remove(self.local_key);
             drop(state);

@@ -1,4 +1,5 @@
-//! Queue pairs: a place in a context, and what it takes to connect one and to end it.
+//! Queue pairs: handles to a context's queue-pair table, and the code that connects and destroys
+//! one.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -139,9 +140,9 @@ pub(crate) struct QueuePair {
     pub(in super::super) place: u32,
     number: QpNum,
     capabilities: QueuePairCapabilities,
-    /// It has rings.
+    /// True if the queue pair has rings.
     is_reliable: bool,
-    /// Counted among those for which the engine ticks.
+    /// True if the queue pair is counted in `Node::connected`, which keeps the engine ticking.
     is_connected: bool,
     is_destroyed: bool,
 }
@@ -195,11 +196,12 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Makes this side's ring and tells the peer of it: outside of the owner word, because sockets
-    /// may make one wait.
+    /// Creates this side's ring and announces it to the peer. Runs without the owner word, because
+    /// the socket may block.
     fn connect(&self, attributes: &QpAttributes) -> Result<(RingReceiver, Arc<Peer>), ModifyError> {
         let fail = |action| move |source| ModifyError::Os { action, source };
-        // All three are required for this transition, so that they are there.
+        // Address, destination number and PSN are required for this transition, so they are
+        // present.
         let (gid, remote) = remote_of(attributes).unwrap_or((self.domain.node.gid, self.number));
         let psn = attributes.rq_psn.unwrap_or_default();
         let peer = self.domain.node.connect(gid)?;
@@ -227,7 +229,7 @@ impl QueuePair {
         let node = &*self.domain.node;
         if connected {
             node.connected.fetch_add(1, Ordering::AcqRel);
-            // It may be sleeping without a tick.
+            // The engine may be waiting without a tick.
             node.wake_engine();
         } else {
             node.connected.fetch_sub(1, Ordering::AcqRel);

@@ -1,4 +1,4 @@
-//! Shared receive queues: a place in a context.
+//! Shared receive queues: handles to a context's table of shared receive queues.
 
 use std::sync::Arc;
 
@@ -75,7 +75,7 @@ impl SharedReceiveQueue {
 
 impl Drop for SharedReceiveQueue {
     fn drop(&mut self) {
-        // Its queue pairs hold it, so they are gone.
+        // The queue pairs keep this queue alive, so they are all gone.
         if let Ok(mut state) = self.domain.enter() {
             let _ = state.shared_receive_queues.try_remove(self.place);
         }

@@ -1,23 +1,24 @@
-//! How a receiver finds out that what it has copied from the sender's memory is worth nothing.
+//! Detects that data copied from the sender's memory is invalid.
 //!
-//! A descriptor names memory of the sender's, which the receiver copies from while the sender leaves it
-//! alone. A sender that fails wants its memory back without waiting for anybody, so it voids all its
-//! descriptors first. The two are the halves of a sequence lock whose sequence only ever moves once:
+//! A descriptor names memory of the sender. The receiver copies from it while the sender leaves it
+//! alone. A sender that fails wants to reuse its memory without waiting for the receiver, so it
+//! first voids all its descriptors. The two sides form a sequence lock whose sequence moves only
+//! once:
 //!
 //! ```text
 //!  sender                               receiver
 //!  C1 closed = 1                        D1 copy
 //!  C2 fence                             D2 fence
-//!  C3 write to the memory again         D3 look at closed: if it is 1, the copy is void
+//!  C3 write to the memory again         D3 load closed: if it is 1, the copy is void
 //! ```
 //!
-//! If a byte of D1 is one that C3 wrote, then C2 comes before D2, and D3 sees C1. Without C2 the store of
-//! C1 might become visible after one of C3, and without D2 the look of D3 might be taken before D1: either
-//! way the receiver would deliver bytes of two messages as one.
+//! If D1 reads a byte that C3 wrote, then C2 comes before D2, and D3 sees C1. Without C2, the store
+//! of C1 could become visible after a store of C3. Without D2, the load of D3 could be executed
+//! before D1. Either way the receiver would deliver bytes of two messages as one.
 
 use super::super::sync::{AtomicU32, Ordering, fence};
 
-/// Written by the sender, once.
+/// The flag by which the sender voids its descriptors. The sender writes it once.
 #[repr(transparent)]
 #[derive(Debug)]
 pub(super) struct Closed(AtomicU32);
@@ -28,13 +29,14 @@ impl Closed {
         Self(AtomicU32::new(0))
     }
 
-    /// C1 and C2: after this, the sender may write to what its descriptors name.
+    /// Executes C1 and C2: afterwards the sender may write to the memory that its descriptors name.
     pub(super) fn close(&self) {
         self.0.store(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
-    /// D2 and D3, after copying: whether the sender may have had its memory back before the copy ended.
+    /// Executes D2 and D3, after a copy: returns true if the sender may have reused its memory
+    /// before the copy ended.
     pub(super) fn is_closed_after_copy(&self) -> bool {
         fence(Ordering::SeqCst);
         self.0.load(Ordering::Relaxed) != 0
@@ -49,8 +51,8 @@ mod loom_models {
 
     use super::Closed;
 
-    /// Two words of a message, which the sender takes back: a receiver that does not find the note has
-    /// copied both as they were.
+    /// The sender reclaims a message of two words: a receiver that does not see `closed` set has
+    /// copied both words unchanged.
     #[test]
     fn loom_copy_of_reclaimed_memory_is_found_void() {
         loom::model(|| {
@@ -65,7 +67,7 @@ mod loom_models {
                     }
                 })
             };
-            // In either order: a copy goes as it likes.
+            // In reverse order: a copy may read its bytes in any order.
             let second = memory[1].load(Ordering::Relaxed);
             let first = memory[0].load(Ordering::Relaxed);
             if !closed.is_closed_after_copy() {

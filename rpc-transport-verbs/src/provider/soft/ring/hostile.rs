@@ -1,4 +1,4 @@
-//! What a peer can do to a ring: forged writes, and both halves at work among them.
+//! Attacks of a hostile peer on a ring: forged writes, interleaved with the work of both halves.
 
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
@@ -14,11 +14,11 @@ use super::super::wake_file::WakeFile;
 use super::{Bell, ContextBell, MAX_IN_RING, RING_LEN, RingReceiver, RingSender, SLOT_COUNT};
 
 impl RingReceiver {
-    /// One write to the ring that no honest process makes, as the script says.
+    /// Makes one write to the ring that no correct process makes, chosen by the script.
     pub(in super::super) fn forge(&self, script: &mut Script<'_>) {
         let (ring, next) = (self.ring_for_tests(), self.next_for_tests());
         let head = ring.head();
-        // Near the present, where it matters.
+        // Sequence numbers near the current one, where forged values have an effect.
         let near = |byte: u8| next.wrapping_add(u64::from(byte)).wrapping_sub(8);
         match script.byte() % 9 {
             0 => {
@@ -46,7 +46,8 @@ impl RingReceiver {
                     len: u32::from(script.short()) << (script.byte() % 17),
                 };
                 for (at, byte) in descriptor.emit().into_iter().enumerate() {
-                    // SAFETY: a descriptor fits a slot's payload, and every byte is an atomic's value.
+                    // SAFETY: a descriptor fits a slot's payload, and every byte value is valid for
+                    // an atomic.
                     let cell: &AtomicU8 = unsafe { ring.payload(sequence).add(at).cast().as_ref() };
                     cell.store(byte, Ordering::Relaxed);
                 }
@@ -75,17 +76,18 @@ impl RingReceiver {
     }
 }
 
-/// Writes as another process may, at any place of a mapping.
+/// Writes anywhere in a mapping, as another process could.
 pub(in super::super) fn scribble(memory: &Mapping, at: usize, bytes: &[u8]) {
     for (offset, &byte) in bytes.iter().enumerate() {
         let at = (at + offset) % memory.len();
-        // SAFETY: within the mapping, which lives for the borrow; every byte is an atomic's value.
+        // SAFETY: the byte is within the mapping, which lives for the borrow, and every byte value
+        // is valid for an atomic.
         let cell: &AtomicU8 = unsafe { memory.start().add(at).cast().as_ref() };
         cell.store(byte, Ordering::Relaxed);
     }
 }
 
-/// Both halves of a ring at work, while its memory is written by neither of them.
+/// Runs both halves of a ring while a third party writes to its memory.
 pub fn soft_ring(bytes: &[u8]) {
     let mut script = Script::new(bytes);
     let mut receiver =
@@ -112,7 +114,8 @@ pub fn soft_ring(bytes: &[u8]) {
             2 | 3 => {
                 if let Ok(Some(incoming)) = receiver.look() {
                     assert!(incoming.len <= MAX_IN_RING);
-                    // SAFETY: `look` gave a payload of this length, which is at most the array's.
+                    // SAFETY: `look` returned a payload of this length, which is at most the
+                    // array's.
                     unsafe {
                         let from = incoming.payload.as_ptr();
                         ptr::copy_nonoverlapping(from, message.as_mut_ptr(), incoming.len);

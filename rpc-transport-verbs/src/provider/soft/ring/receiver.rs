@@ -1,4 +1,4 @@
-//! The receiving half of a ring: memory that this process made and the peer writes.
+//! The receiving half of a ring: memory that this process creates and the peer writes.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -20,32 +20,33 @@ pub(in super::super) struct RingReceiver {
     fd: OwnedFd,
     /// Sequence number of the next message.
     next: u64,
-    /// What the sender was last told.
+    /// Sequence number of the last acknowledgement published to the sender.
     published: u64,
-    /// "Receiver not ready" said so far.
+    /// RNR NAKs sent so far.
     naks: u64,
-    /// The next message waits for the sender's leave to be tried again.
+    /// The next message waits until the sender allows a retry.
     awaits_retry: bool,
 }
 
 /// The next message, still in its slot.
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct Incoming {
-    /// `len` bytes, which the sender leaves alone until the message is acknowledged. Bytes from a
-    /// peer.
+    /// `len` untrusted bytes from a peer. The sender leaves them alone until the message is
+    /// acknowledged.
     pub(in super::super) payload: NonNull<u8>,
     pub(in super::super) len: usize,
     pub(in super::super) flags: Flags,
-    /// What `request_message` draws, if the flags say so.
+    /// The message's sequence number, which also locates its request word.
     pub(in super::super) sequence: u64,
 }
 
-/// The sender committed something that no sender should.
+/// Error: the sender committed an invalid message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) struct BadCommit;
 
 impl RingReceiver {
-    /// Makes a ring that expects its first message to follow `psn`, with staging memory if READs may come.
+    /// Creates a ring whose first message follows `psn`, with staging memory if READs are
+    /// permitted.
     pub(in super::super) fn new(psn: u32, may_be_read: bool) -> io::Result<Self> {
         let len = if may_be_read {
             RING_AND_STAGING_LEN
@@ -77,12 +78,12 @@ impl RingReceiver {
         })
     }
 
-    /// The file to send to the peer.
+    /// Returns the file to send to the peer.
     pub(in super::super) fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 
-    /// From now on messages are taken.
+    /// Starts accepting messages.
     pub(in super::super) fn set_ready(&self) {
         point!(RingReady);
         self.ring
@@ -92,7 +93,7 @@ impl RingReceiver {
             .store(READY, Ordering::Release);
     }
 
-    /// From now on messages are dropped: the sender sees a peer that is silent.
+    /// Stops accepting messages: from now on they are dropped, and the sender sees a silent peer.
     pub(in super::super) fn set_over(&self) {
         point!(RingOver);
         self.ring
@@ -102,7 +103,7 @@ impl RingReceiver {
             .store(OVER, Ordering::Release);
     }
 
-    /// The next message, if it is there and may be tried.
+    /// Returns the next message, if it has arrived and does not wait for a retry.
     #[inline]
     pub(in super::super) fn look(&mut self) -> Result<Option<Incoming>, BadCommit> {
         if self.awaits_retry {
@@ -127,26 +128,27 @@ impl RingReceiver {
         }))
     }
 
-    /// The word of the request that `look` gave.
+    /// Returns the request word of the request that `look` returned.
     pub(in super::super) fn request_word(&self, incoming: &Incoming) -> u64 {
-        // The commit word, which was seen, published it.
+        // Relaxed: `look` has seen the commit word, which published this word.
         self.ring
             .request_word(incoming.sequence)
             .load(Ordering::Relaxed)
     }
 
-    /// Where a READ that names this place is answered; `None` if the ring has no such memory.
+    /// Returns the stage for the response to a READ that names it; `None` if the ring has no
+    /// staging memory.
     pub(in super::super) fn stage(&self, place: u32) -> Option<NonNull<u8>> {
         self.ring.stage(place.into())
     }
 
-    /// The message that `look` gave has been copied out of its slot.
+    /// Moves on to the next message, after the one that `look` returned was copied out of its slot.
     #[inline]
     pub(in super::super) fn advance(&mut self) {
         self.next += 1;
     }
 
-    /// Tells the sender what was taken since the last time: once per batch.
+    /// Acknowledges the messages received since the last call: once per batch.
     #[inline]
     pub(in super::super) fn publish_ack(&mut self) {
         let ack = self.next - 1;
@@ -157,13 +159,13 @@ impl RingReceiver {
         }
     }
 
-    /// There is no receive for the next message: it stays, and the sender is told to wait for the
-    /// time of this code.
+    /// Sends an RNR NAK for the next message, which has no receive: it stays in its slot, and the
+    /// sender has to wait for the time that `timer` encodes.
     pub(in super::super) fn refuse_for_now(&mut self, timer: u8) {
         point!(Nak);
         self.naks += 1;
         self.awaits_retry = true;
-        // Release: the acknowledgement of what came before is seen with it.
+        // Release: a sender that sees this also sees the acknowledgement of earlier messages.
         self.ring
             .head()
             .progress
@@ -171,9 +173,9 @@ impl RingReceiver {
             .store(self.naks << 8 | u64::from(timer), Ordering::Release);
     }
 
-    /// The next message is refused for good, with the status that its sender is to report.
+    /// Sends a fatal NAK for the next message, with the status that its sender is to report.
     pub(in super::super) fn refuse_for_good(&mut self, code: u8) {
-        // Release: the acknowledgement of what came before is seen with it.
+        // Release: a sender that sees this also sees the acknowledgement of earlier messages.
         let verdict = self.next << 8 | u64::from(code);
         self.ring
             .head()
@@ -182,18 +184,20 @@ impl RingReceiver {
             .store(verdict, Ordering::Release);
     }
 
-    /// After copying from the sender's arena: whether the sender may have had its memory back
-    /// before the copy ended, so that what was copied is worth nothing.
+    /// Returns true if the sender may have reused its memory before a copy from its arena ended, so
+    /// that the copied data is invalid. Called after the copy.
     pub(in super::super) fn is_closed_after_copy(&self) -> bool {
         self.ring.head().notices.closed.is_closed_after_copy()
     }
 
-    /// Goes cold. `false` if something came meanwhile, and the ring is as hot as before.
+    /// Makes the ring cold. Returns `false` if something arrived meanwhile; the ring then stays
+    /// hot.
     pub(in super::super) fn try_go_cold(&mut self) -> bool {
         point!(Arm);
         self.ring.head().readiness.mark.arm();
         point!(SecondLook);
-        // The second look that `wake` draws as R3. A commit that makes no sense is something, too.
+        // The second look, R3 in the drawing of `wake`. An invalid commit also counts as an
+        // arrival.
         if matches!(self.look(), Ok(None)) {
             true
         } else {
@@ -202,7 +206,7 @@ impl RingReceiver {
         }
     }
 
-    /// Is looked at directly again.
+    /// Makes the ring hot: the receiver polls it directly again.
     pub(in super::super) fn go_hot(&self) {
         point!(Disarm);
         self.ring.head().readiness.mark.disarm();

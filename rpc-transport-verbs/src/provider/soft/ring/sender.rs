@@ -1,4 +1,4 @@
-//! The sending half of a ring: the peer's memory, mapped here.
+//! The sending half of a ring: the receiver's memory, mapped into this process.
 
 use std::io;
 use std::ptr::{self, NonNull};
@@ -22,57 +22,57 @@ pub(in super::super) struct RingSender {
     first: u64,
     /// Sequence number of the next message.
     next: u64,
-    /// The receiver's acknowledgement when it was last looked at: never more than was sent.
+    /// The receiver's acknowledgement when it was last read; never beyond the last message sent.
     acked: u64,
-    /// Answers are awaited in slots: no slot may be written again before they were read, so that
-    /// acknowledgements are collected only by who reads them.
+    /// Responses are pending in slots. A slot must not be rewritten before its response is read, so
+    /// only the code that reads responses may collect acknowledgements.
     is_held: bool,
     bell: Bell,
 }
 
-/// How a context that does not look at its rings is told, and woken if it sleeps.
+/// Handle that notifies a context that does not poll its rings, and wakes it if it sleeps.
 #[derive(Debug)]
 pub(in super::super) struct ContextBell {
     bits: Mapping,
     file: WakeFile,
-    /// Has the process's engine look at its contexts.
+    /// Written to make the engine of the context's process maintain its contexts.
     engine: WakeFile,
 }
 
 impl ContextBell {
-    /// `None` if the memory is too short for a domain's ready bits.
+    /// Returns `None` if the memory is too short for a domain's ready bits.
     pub(in super::super) fn new(bits: Mapping, file: WakeFile, engine: WakeFile) -> Option<Self> {
         let is_long_enough = bits.len() >= size_of::<DomainReadyBits>();
         is_long_enough.then_some(Self { bits, file, engine })
     }
 
     fn bits(&self) -> &DomainReadyBits {
-        // SAFETY: `new` saw that the mapping is long enough, mmap aligns it to a page, it lives as long as
-        // `self`, and the bits are atomics, for which any bytes are values.
+        // SAFETY: `new` checked that the mapping is long enough, mmap aligned it to a page, and it
+        // lives as long as `self`. The bits are atomics, for which all bit patterns are valid.
         unsafe { self.bits.start().cast().as_ref() }
     }
 }
 
-/// The same for one of its rings.
+/// Handle that notifies a context about one of its rings.
 #[derive(Clone, Debug)]
 pub(in super::super) struct Bell {
     context: Arc<ContextBell>,
     index: usize,
 }
 
-/// What the doorbell had to do.
+/// State in which the doorbell found the receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Doorbell {
-    /// Nothing: the receiver looks at the ring.
+    /// The receiver polls the ring directly; nothing was done.
     Hot,
-    /// It looks at its ready bits.
+    /// The receiver polls its ready bits; the ring's bit was set.
     Cold,
-    /// It sleeps, and has been woken.
+    /// The receiver slept; it has been woken.
     Asleep,
 }
 
 impl Bell {
-    /// Whatever a peer gave as `index` is bounded when used.
+    /// `index` may come from a peer unchecked: it is range-checked at each use.
     pub(in super::super) fn new(context: Arc<ContextBell>, index: usize) -> Self {
         Self { context, index }
     }
@@ -97,7 +97,7 @@ impl Bell {
     }
 }
 
-/// "Receiver not ready": how many there have been, and the receiver's timer code.
+/// An RNR NAK: the number of RNR NAKs so far, and the receiver's timer code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) struct Nak {
     pub(in super::super) count: u64,
@@ -105,7 +105,7 @@ pub(in super::super) struct Nak {
 }
 
 impl RingSender {
-    /// Takes a ring that a peer made, after checking that it is one.
+    /// Adopts a ring that a peer created, after checking its magic number, version and slot count.
     pub(in super::super) fn new(mapping: Mapping, bell: Bell) -> io::Result<Self> {
         let ring = Ring::new(mapping)?;
         let preamble = &ring.head().preamble;
@@ -127,49 +127,51 @@ impl RingSender {
         })
     }
 
-    /// The PSN that the receiver expects first: it would drop anything else silently.
+    /// Returns the PSN that the receiver expects first: it would silently drop anything else.
     pub(in super::super) fn expected_psn(&self) -> u32 {
         // Masked to 24 bits in `new`.
         (self.first - 1) as u32
     }
 
-    /// Whether the receiver takes messages; one that is not ready drops them silently.
+    /// Returns true if the receiver accepts messages. A receiver that is not ready silently drops
+    /// them.
     pub(in super::super) fn is_ready(&self) -> bool {
         self.ring.head().readiness.state.load(Ordering::Acquire) == READY
     }
 
-    /// Whether the receiver will never take a message again.
+    /// Returns true if the receiver will never accept a message again.
     pub(in super::super) fn is_over(&self) -> bool {
         self.ring.head().readiness.state.load(Ordering::Acquire) == OVER
     }
 
-    /// Whether anything was ever sent.
+    /// Returns true if any message was ever sent.
     pub(in super::super) fn is_used(&self) -> bool {
         self.next != self.first
     }
 
-    /// Messages sent and not known to be acknowledged.
+    /// Returns the number of messages sent and not known to be acknowledged.
     pub(in super::super) fn unacked(&self) -> u64 {
         self.next - 1 - self.acked
     }
 
-    /// Whether a message fits, looking at the acknowledgement only if it seems not to.
+    /// Returns true if a message fits. Reads the acknowledgement only if the ring seems full.
     #[inline]
     pub(in super::super) fn has_room(&mut self) -> bool {
         self.unacked() < SLOT_COUNT
             || !self.is_held && {
-                // A wrong acknowledgement is reported where acknowledgements are collected.
+                // `collect_ack` runs again where completions are made, and an invalid
+                // acknowledgement is reported there.
                 let _ = self.collect_ack();
                 self.unacked() < SLOT_COUNT
             }
     }
 
-    /// Looks at the acknowledgement. How many messages it newly covers, or an error if it covers
-    /// what was never sent, or takes back what it covered.
+    /// Reads the acknowledgement and returns how many more messages it covers. Fails if it covers
+    /// messages that were never sent, or fewer messages than before.
     #[inline]
     pub(in super::super) fn collect_ack(&mut self) -> Result<u64, BadAck> {
         let ack = self.ring.head().progress.ack.look();
-        // Both counts are far below 2⁶³, unless the peer lies.
+        // Both counts are far below 2⁶³, unless the peer wrote an invalid value.
         let newly = ack.wrapping_sub(self.acked);
         if newly > self.unacked() {
             return Err(BadAck);
@@ -178,16 +180,16 @@ impl RingSender {
         Ok(newly)
     }
 
-    /// Writes and commits a message. The caller has seen that there is room, that `len` is at most
-    /// `MAX_IN_RING`, and owns the bytes at `from`.
+    /// Writes and commits a message. The caller has checked that there is room and that `len` is at
+    /// most `MAX_IN_RING`, and it owns the bytes at `from`.
     #[inline]
     pub(in super::super) fn send(&mut self, from: NonNull<u8>, len: usize, flags: u16) {
         debug_assert!(len <= MAX_IN_RING && self.unacked() < SLOT_COUNT);
         point!(Payload);
         let payload = self.ring.payload(self.next);
-        // SAFETY: `from` is readable for `len` bytes (the caller's), which is at most a slot's
-        // payload; the slot's last message was acknowledged, so the receiver does not read it; a
-        // ring never overlaps registered memory.
+        // SAFETY: the caller guarantees that `from` is readable for `len` bytes, which is at most a
+        // slot's payload. The slot's previous message was acknowledged, so the receiver no longer
+        // reads it. A ring never overlaps registered memory.
         unsafe { ptr::copy_nonoverlapping(from.as_ptr(), payload.as_ptr(), len) };
         self.commit(len, flags);
     }
@@ -202,12 +204,14 @@ impl RingSender {
         );
     }
 
-    /// Writes and commits a request: its word, its prefix, and after that the bytes of `parts`. The caller has
-    /// seen that there is room, and that all of it is at most `MAX_IN_RING` bytes.
+    /// Writes and commits a request: its request word, its prefix, and then the bytes of `parts`.
+    /// The caller has checked that there is room, and that prefix and parts together are at most
+    /// `MAX_IN_RING` bytes.
     ///
     /// # Safety
     ///
-    /// Each part is readable for its length, and reached by nobody through a reference that writes.
+    /// Each part is readable for its length, and during the call nothing reaches it through a
+    /// mutable reference.
     pub(in super::super) unsafe fn send_request(
         &mut self,
         word: u64,
@@ -222,24 +226,24 @@ impl RingSender {
         {
             debug_assert!(len + part_len <= MAX_IN_RING);
             let part_len = part_len.min(MAX_IN_RING - len);
-            // SAFETY: the part is readable, says the caller; it ends within the slot's payload; the slot's last
-            // message was acknowledged, and its answer read.
+            // SAFETY: the caller guarantees that the part is readable. The copy ends within the
+            // slot's payload. The slot's previous message was acknowledged and its response read.
             unsafe { copy_shared(from, payload.add(len), part_len) };
             len += part_len;
         }
-        // Published by the commit word.
+        // Relaxed: the commit word publishes this store.
         self.ring
             .request_word(self.next)
             .store(word, Ordering::Relaxed);
         self.commit(len, flags | Flags::REQUEST);
     }
 
-    /// The sequence number that the next message will have.
+    /// Returns the sequence number of the next message.
     pub(in super::super) fn next(&self) -> u64 {
         self.next
     }
 
-    /// Messages up to this sequence number were acknowledged when that was last looked at.
+    /// Returns the sequence number up to which messages were acknowledged when this was last read.
     pub(in super::super) fn acked(&self) -> u64 {
         self.acked
     }
@@ -248,25 +252,25 @@ impl RingSender {
         self.is_held = is_held;
     }
 
-    /// What the receiver has answered in the slot of an acknowledged request.
+    /// Returns the receiver's response in the slot of an acknowledged request.
     pub(in super::super) fn answer_in_slot(&self, sequence: u64) -> NonNull<u8> {
         self.ring.payload(sequence)
     }
 
-    /// The same in the staging memory; `None` if the receiver made none.
+    /// Returns the receiver's response in the staging memory; `None` if the receiver created none.
     pub(in super::super) fn answer_in_stage(&self, place: u64) -> Option<NonNull<u8>> {
         self.ring.stage(place)
     }
 
-    /// After the doorbell of one-sided requests: has the engine of the receiver's process look, if nobody
-    /// else does.
+    /// Wakes the engine of the receiver's process if nothing else polls the context. Called after
+    /// the doorbell of one-sided requests.
     pub(in super::super) fn call_engine(&self) {
         self.bell.call_engine();
     }
 
     #[inline]
     fn commit(&mut self, len: usize, flags: u16) {
-        // At most MAX_IN_RING.
+        // `len` fits u16: it is at most MAX_IN_RING.
         let commit = Commit {
             len: len as u16,
             flags: Flags(flags),
@@ -276,7 +280,7 @@ impl RingSender {
         self.next += 1;
     }
 
-    /// The doorbell: once after a batch of messages.
+    /// Rings the doorbell: call it once after a batch of messages.
     #[inline]
     pub(in super::super) fn ring_doorbell(&self) -> Doorbell {
         point!(Doorbell);
@@ -287,15 +291,15 @@ impl RingSender {
         }
     }
 
-    /// The status with which the receiver has refused the oldest unacknowledged message for good.
-    /// A verdict on any other message would be a peer's mistake, and means nothing.
+    /// Returns the status of the fatal NAK, if the receiver sent one for the oldest unacknowledged
+    /// message. A verdict on any other message is a peer's mistake and is ignored.
     #[inline]
     pub(in super::super) fn verdict(&self) -> Option<u8> {
         let word = self.ring.head().progress.verdict.load(Ordering::Acquire);
         (word >> 8 == self.acked + 1).then_some(word as u8)
     }
 
-    /// The latest "receiver not ready".
+    /// Returns the latest RNR NAK.
     #[inline]
     pub(in super::super) fn nak(&self) -> Nak {
         let word = self.ring.head().progress.nak.load(Ordering::Acquire);
@@ -305,22 +309,23 @@ impl RingSender {
         }
     }
 
-    /// Lets the receiver try again the message that it was not ready for.
+    /// Lets the receiver retry the message that it sent the RNR NAK for.
     pub(in super::super) fn allow_retry(&self, nak: Nak) {
         let retry: &AtomicU64 = &self.ring.head().notices.retry;
         point!(Retry);
-        // Release: a receiver that sees it has its own `nak` answered; no data is published.
+        // Release: a receiver that sees this store has its own `nak` acknowledged; no data is
+        // published.
         retry.store(nak.count, Ordering::Release);
         self.ring_doorbell();
     }
 
-    /// Voids all descriptors under way: after this, the memory that they name may be written again.
+    /// Voids all descriptors in flight: afterwards the memory that they name may be written again.
     pub(in super::super) fn close(&self) {
         point!(Close);
         self.ring.head().notices.closed.close();
     }
 }
 
-/// The acknowledgement of a peer makes no sense.
+/// Error: the peer's acknowledgement is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) struct BadAck;

@@ -1,4 +1,4 @@
-//! A ring against a small oracle, and against peers that write garbage into it.
+//! Tests of a ring against a small model, and against peers that write garbage into it.
 
 use std::collections::VecDeque;
 use std::ptr::{self, NonNull};
@@ -13,7 +13,7 @@ use crate::provider::soft::shared_memory::{PeerAccess, SharedMemory};
 use crate::provider::soft::wake::DomainReadyBits;
 use crate::provider::soft::wake_file::WakeFile;
 
-/// Both halves of one ring, mapped twice as two processes would have it.
+/// Returns both halves of one ring, mapped twice, as in two processes.
 fn pair(psn: u32) -> (RingSender, RingReceiver) {
     let receiver = RingReceiver::new(psn, false).unwrap();
     let fd = receiver.fd().try_clone_to_owned().unwrap();
@@ -35,7 +35,7 @@ fn send(sender: &mut RingSender, message: &[u8]) {
 
 fn copy(incoming: &Incoming) -> Vec<u8> {
     let mut bytes = vec![0; incoming.len];
-    // SAFETY: `look` gave a payload of this length, and the message is not yet acknowledged.
+    // SAFETY: `look` returned a payload of this length, and the message is not yet acknowledged.
     unsafe {
         ptr::copy_nonoverlapping(incoming.payload.as_ptr(), bytes.as_mut_ptr(), incoming.len)
     };
@@ -64,7 +64,8 @@ fn any_step() -> impl Strategy<Value = Step> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// The oracle: a queue of messages, how many are acknowledged, how many of that is known.
+    /// The model: a queue of messages, the number acknowledged, and how much of it the sender
+    /// knows.
     #[test]
     fn a_ring_is_a_bounded_queue(
         psn in 0..1_u32 << 24,
@@ -77,7 +78,7 @@ proptest! {
             match step {
                 Step::Send(message) => {
                     if unacked_sender == SLOT_COUNT {
-                        // A full ring looks at the acknowledgement by itself.
+                        // A full ring reads the acknowledgement by itself.
                         unacked_sender -= acked;
                         acked = 0;
                     }
@@ -117,15 +118,16 @@ proptest! {
         }
     }
 
-    /// Whatever a peer writes into the ring that it sends on: a message within bounds, nothing, or
-    /// an error.
+    /// Whatever a peer writes into the ring it sends on, the receiver gets a message within bounds,
+    /// nothing, or an error.
     #[test]
     fn a_receiver_bounds_what_a_peer_commits(words in proptest::collection::vec(any::<u64>(), 16)) {
         let mut receiver = RingReceiver::new(0, false).unwrap();
         for (sequence, word) in (1_u64..).zip(words) {
-            // Most garbage has another sequence number; half of it is given the right one.
+            // Most garbage has a wrong sequence number; half of the words get the right one.
             let word = if word & 1 << 63 != 0 { word & !0xffff_ffff | sequence } else { word };
-            // SAFETY: the commit word is an aligned atomic of this size inside the mapping.
+            // SAFETY: the commit word is an aligned atomic of this size inside the mapping, which
+            // the receiver keeps alive.
             let commit: &AtomicU64 = unsafe { receiver_slot(&receiver, sequence).cast().as_ref() };
             commit.store(word, Ordering::Release);
             if let Ok(Some(incoming)) = receiver.look() {
@@ -136,7 +138,8 @@ proptest! {
         }
     }
 
-    /// Whatever a peer writes into the lines that it answers on.
+    /// Whatever a peer writes into the lines it acknowledges on, the sender accepts only valid
+    /// acknowledgements.
     #[test]
     fn a_sender_believes_no_impossible_acknowledgement(
         sent in 0..SLOT_COUNT,
