@@ -112,7 +112,7 @@ fn distinct_items(
     );
     let names = ServiceNames::new(service.name());
     names
-        .all()
+        .in_package()
         .into_iter()
         .try_for_each(|name| package.take(name.to_owned(), &what, place))
 }

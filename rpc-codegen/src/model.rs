@@ -28,21 +28,18 @@ pub(crate) struct Method {
     pub(crate) constant: String,
     /// `demo.Greeter/SayHello`.
     pub(crate) path: String,
-    pub(crate) request: Message,
-    pub(crate) response: Message,
+    /// The request's type, as a path from one of the service's modules: `super::HelloRequest`.
+    pub(crate) request: String,
+    /// The response's type, likewise.
+    pub(crate) response: String,
+    /// `demo.HelloRequest`.
+    pub(crate) request_proto: String,
+    /// `demo.HelloReply`.
+    pub(crate) response_proto: String,
     /// Lines of documentation, without the slashes.
     pub(crate) docs: Vec<String>,
     pub(crate) deprecated: bool,
     pub(crate) idempotency: Idempotency,
-}
-
-/// The type of a request or of a response.
-#[derive(Clone, Debug)]
-pub(crate) struct Message {
-    /// A Rust path that no generic parameter can shadow: `self::HelloRequest`.
-    pub(crate) rust_type: String,
-    /// `demo.HelloRequest`.
-    pub(crate) proto_type: String,
 }
 
 /// `google.protobuf.MethodOptions.idempotency_level`.
@@ -78,8 +75,10 @@ impl Method {
             constant: names::method_constant(&name),
             name,
             path: format!("{service}/{}", method.proto_name),
-            request: Message::new(&method.input_type, &method.input_proto_type, externs),
-            response: Message::new(&method.output_type, &method.output_proto_type, externs),
+            request: externs.from_module(&method.input_type, &method.input_proto_type),
+            response: externs.from_module(&method.output_type, &method.output_proto_type),
+            request_proto: method.input_proto_type.trim_start_matches('.').to_owned(),
+            response_proto: method.output_proto_type.trim_start_matches('.').to_owned(),
             docs: doc_lines(&method.comments),
             deprecated: method.options.deprecated(),
             idempotency: match method.options.idempotency_level() {
@@ -91,26 +90,21 @@ impl Method {
     }
 }
 
-impl Message {
-    fn new(rust_type: &str, proto_type: &str, externs: &ExternPaths) -> Message {
-        // A message may well be called `T` or `C`, as our generic parameters are.
-        let anchored = externs.contains(proto_type) || rust_type.starts_with("super::");
-        Message {
-            rust_type: if anchored {
-                rust_type.to_owned()
-            } else {
-                format!("self::{rust_type}")
-            },
-            proto_type: proto_type.trim_start_matches('.').to_owned(),
-        }
-    }
-}
-
 /// The Protobuf paths (with a leading dot) whose Rust types are not generated here.
 #[derive(Clone, Debug)]
 pub(crate) struct ExternPaths(pub(crate) Vec<String>);
 
 impl ExternPaths {
+    /// The path from a service's module to the type that is `rust_type` in the package's module.
+    fn from_module(&self, rust_type: &str, proto_type: &str) -> String {
+        // prost gives the type of an extern path as the setting has it, which is an absolute path.
+        if self.contains(proto_type) && !rust_type.starts_with("super::") {
+            rust_type.to_owned()
+        } else {
+            format!("super::{rust_type}")
+        }
+    }
+
     /// Whether `proto_path` is one of these paths or lies below one.
     pub(crate) fn contains(&self, proto_path: &str) -> bool {
         self.0.iter().any(|path| {
@@ -151,5 +145,15 @@ mod tests {
         assert!(externs.contains(".a.B"));
         assert!(!externs.contains(".a.Better"));
         assert!(!externs.contains(".google.proto"));
+    }
+
+    #[test]
+    fn types_are_paths_from_a_module_of_the_package() {
+        let externs = ExternPaths(vec![".b".to_owned(), ".c".to_owned()]);
+        let path = |rust_type, proto_type| externs.from_module(rust_type, proto_type);
+        assert_eq!(path("M", ".a.M"), "super::M");
+        assert_eq!(path("super::d::M", ".d.M"), "super::super::d::M");
+        assert_eq!(path("::b::M", ".b.M"), "::b::M");
+        assert_eq!(path("super::c::M", ".c.M"), "super::super::c::M");
     }
 }

@@ -5,17 +5,22 @@
 
 use heck::{ToSnakeCase, ToUpperCamelCase};
 
-/// The items generated for one service, all of them in the module of its package.
+/// The names that one service needs. Except for `local_trait`, all of them are in the module of its
+/// package.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ServiceNames {
     /// The trait that servers implement: `Greeter`.
     pub(crate) server_trait: String,
-    /// The same without `Send`: `LocalGreeter`.
+    /// The same trait without `Send`, in the server module: `LocalGreeter`.
     pub(crate) local_trait: String,
-    /// What is added to a server: `GreeterServer`.
+    /// The value that is added to a `Server`: `GreeterServer`.
     pub(crate) server: String,
-    /// What calls: `GreeterClient`.
+    /// The client: `GreeterClient`.
     pub(crate) client: String,
+    /// The module of the client: `greeter_client`.
+    pub(crate) client_module: String,
+    /// The module of the traits and the server: `greeter_server`.
+    pub(crate) server_module: String,
     /// The module of the method constants: `greeter_methods`.
     pub(crate) methods: String,
 }
@@ -24,8 +29,9 @@ impl ServiceNames {
     /// Names for the service called `proto_name` in its `.proto`.
     pub(crate) fn new(proto_name: &str) -> ServiceNames {
         let base = identifier(proto_name.to_upper_camel_case());
+        let module = identifier(proto_name.to_snake_case());
         ServiceNames {
-            // The only keyword in upper camel case, and it cannot be a raw identifier.
+            // `Self` is the only keyword in upper camel case, and it cannot be a raw identifier.
             server_trait: if base == "Self" {
                 "Self_".to_owned()
             } else {
@@ -34,17 +40,20 @@ impl ServiceNames {
             local_trait: format!("Local{}", base.trim_start_matches('_')),
             server: format!("{base}Server"),
             client: format!("{base}Client"),
-            methods: format!("{}_methods", identifier(proto_name.to_snake_case())),
+            client_module: format!("{module}_client"),
+            server_module: format!("{module}_server"),
+            methods: format!("{module}_methods"),
         }
     }
 
-    /// Every type-namespace name, for the check that no two items share one.
-    pub(crate) fn all(&self) -> [&str; 5] {
+    /// The names in the module of the package, to check that no two items share one.
+    pub(crate) fn in_package(&self) -> [&str; 6] {
         [
             &self.server_trait,
-            &self.local_trait,
             &self.server,
             &self.client,
+            &self.client_module,
+            &self.server_module,
             &self.methods,
         ]
     }
@@ -107,15 +116,17 @@ mod tests {
     fn usual_names() {
         let names = ServiceNames::new("Greeter");
         assert_eq!(
-            names.all(),
+            names.in_package(),
             [
                 "Greeter",
-                "LocalGreeter",
                 "GreeterServer",
                 "GreeterClient",
+                "greeter_client",
+                "greeter_server",
                 "greeter_methods"
             ]
         );
+        assert_eq!(names.local_trait, "LocalGreeter");
     }
 
     #[test]
@@ -124,15 +135,17 @@ mod tests {
         assert_eq!(ServiceNames::new("Self").client, "SelfClient");
         assert_eq!(ServiceNames::new("type").server_trait, "Type");
         assert_eq!(
-            ServiceNames::new("_1st").all(),
+            ServiceNames::new("_1st").in_package(),
             [
                 "_1st",
-                "Local1st",
                 "_1stServer",
                 "_1stClient",
+                "_1st_client",
+                "_1st_server",
                 "_1st_methods"
             ]
         );
+        assert_eq!(ServiceNames::new("_1st").local_trait, "Local1st");
         assert_eq!(method("r#type"), "r#type");
         assert_eq!(method("new"), "new_");
         assert_eq!(method_constant("r#type"), "TYPE");

@@ -83,7 +83,7 @@ impl Output {
         while open.pop().is_some() {
             code.push_str(&format!("{}}}\n", "    ".repeat(open.len())));
         }
-        self.write(path, emit::quieted(&code).as_bytes())
+        self.write(path, emit::finished(&code).as_bytes())
     }
 
     fn write(&self, path: impl AsRef<Path>, contents: &[u8]) -> Result<(), Error> {

@@ -6,6 +6,7 @@ use std::process::{Command, Output};
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden");
+const USER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/compiles");
 
 #[test]
 fn in_edition_2021() {
@@ -70,13 +71,10 @@ impl UserCrate {
         fs::write(dir.join("Cargo.toml"), manifest).unwrap();
         // The versions that the workspace was built with, so that nothing has to be fetched.
         fs::copy(Path::new(ROOT).join("Cargo.lock"), dir.join("Cargo.lock")).unwrap();
-        fs::copy(
-            concat!(env!("CARGO_MANIFEST_DIR"), "/tests/compiles/lib.rs"),
-            dir.join("src/lib.rs"),
-        )
-        .unwrap();
-        let protos = fs::read_dir(GOLDEN)
-            .unwrap()
+        fs::copy(Path::new(USER).join("lib.rs"), dir.join("src/lib.rs")).unwrap();
+        let protos = [GOLDEN, USER]
+            .into_iter()
+            .flat_map(|dir| fs::read_dir(dir).unwrap())
             .map(|entry| entry.unwrap().path());
         let protos: Vec<_> = protos
             .filter(|path| path.extension().is_some_and(|found| found == "proto"))
@@ -84,7 +82,7 @@ impl UserCrate {
         rpc_codegen::configure()
             .out_dir(dir.join("generated"))
             .include_file("packages.rs")
-            .compile_protos(&protos, &[GOLDEN])
+            .compile_protos(&protos, &[GOLDEN, USER])
             .unwrap();
         UserCrate { dir }
     }

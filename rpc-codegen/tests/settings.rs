@@ -117,7 +117,7 @@ fn halves() {
 #[test]
 fn paths() {
     let code = code(configure().crate_path("crate::rpc"));
-    has(&code, "crate::rpc::codegen::v1::Request<self::Record>");
+    has(&code, "use crate::rpc::codegen::v1::{");
     has(
         &code,
         "#[prost(prost_path = \"crate::rpc::codegen::v1::prost\")]",

@@ -17,7 +17,8 @@ use std::future::Future;
 use std::rc::Rc;
 
 use public::clashes::{TraitClient, T};
-use public::greeter::{Greeter, GreeterClient, GreeterServer, HelloReply, HelloRequest, LocalGreeter};
+use public::greeter::greeter_server::LocalGreeter;
+use public::greeter::{Greeter, GreeterClient, GreeterServer, HelloReply, HelloRequest};
 use public::keywords::{Empty, SelfClient, TypeClient};
 use rpc_core::codegen::v1::{CallError, Caller, MethodSpec, Service, prost};
 use rpc_core::executor::Spawned;
@@ -123,4 +124,86 @@ pub fn described() -> bool {
     let spec = &public::services::reader_methods::GET;
     let private = &private::services::writer_methods::GET;
     spec.path == "services.Reader/Get" && private.path == "services.Writer/Get"
+}
+
+/// After a glob import, the methods of a service are called as those of any trait (no E0034).
+pub mod glob {
+    use rpc_core::codegen::v1::Service;
+    use rpc_core::{Request, Response, Status};
+
+    use super::Polite;
+    use super::public::greeter::*;
+    use super::public::services::*;
+
+    /// Calls a method of a service without a server.
+    ///
+    /// # Errors
+    ///
+    /// Those of the method.
+    pub async fn greet() -> Result<Response<HelloReply>, Status> {
+        Polite.say_hello(Request::new(HelloRequest::default())).await
+    }
+
+    /// One type for two services, which both have a method `get`. It calls its own methods.
+    #[derive(Clone, Debug)]
+    pub struct Store;
+
+    impl Reader for Store {
+        async fn get(&self, _: Request<Key>) -> Result<Response<Value>, Status> {
+            Ok(Response::new(Value::default()))
+        }
+
+        async fn has(&self, request: Request<Key>) -> Result<Response<Value>, Status> {
+            Reader::get(self, request).await
+        }
+    }
+
+    impl Writer for Store {
+        async fn get(&self, _: Request<Value>) -> Result<Response<Key>, Status> {
+            self.has(Request::new(Key::default())).await?;
+            Ok(Response::new(Key::default()))
+        }
+
+        async fn put(&self, request: Request<Value>) -> Result<Response<Key>, Status> {
+            Writer::get(self, request).await
+        }
+
+        #[allow(deprecated)]
+        async fn old_put(&self, request: Request<Value>) -> Result<Response<Key>, Status> {
+            self.put(request).await
+        }
+    }
+
+    /// Both services are served.
+    pub fn servers() -> [Box<dyn Service>; 2] {
+        [Box::new(ReaderServer::new(Store)), Box::new(WriterServer::new(Store))]
+    }
+}
+
+/// Services may have the names of items that generated code uses.
+pub mod names {
+    use rpc_core::codegen::v1::Service;
+
+    use super::public::names::{self, M, RequestServer, TServer};
+
+    /// Implements two such services.
+    #[derive(Debug)]
+    pub struct Named;
+
+    impl names::Request for Named {
+        async fn go(&self, _: rpc_core::Request<M>) -> Result<rpc_core::Response<M>, rpc_core::Status> {
+            Ok(rpc_core::Response::new(M {}))
+        }
+    }
+
+    impl names::T for Named {
+        async fn go(&self, _: rpc_core::Request<M>) -> Result<rpc_core::Response<M>, rpc_core::Status> {
+            Ok(rpc_core::Response::new(M {}))
+        }
+    }
+
+    /// Both are served.
+    pub fn servers() -> [Box<dyn Service>; 2] {
+        [Box::new(RequestServer::new(Named)), Box::new(TServer::new(Named))]
+    }
 }
