@@ -16,7 +16,7 @@ fn client(service: &Service) -> String {
     let docs = emit::docs(
         &service.docs,
         &format!("Client for the service `{full_name}`."),
-        &["Calls go through `C`: a [`Channel`], or anything else that implements [`Caller`]."],
+        &["Calls go through `C`: a `Channel`, or any other `Caller`."],
     );
     let deprecated = emit::deprecated(service.deprecated);
     format!(
@@ -60,7 +60,7 @@ fn call(service: &Service, method: &Method) -> String {
         &[
             "Returns the server's response.",
             "# Errors",
-            "Returns a [`CallError`] if the server responds with an error status, or if no response arrives.",
+            "Returns a `CallError` if the server responds with an error status, or if no response arrives.",
         ],
     );
     let deprecated = emit::deprecated(method.deprecated);

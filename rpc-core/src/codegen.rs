@@ -9,6 +9,8 @@ pub mod v1 {
     pub use prost;
     pub use prost_types;
 
+    // Items of the standard library, including the prelude: in the module of a service called
+    // `Send`, the marker trait is `v1::Send`.
     pub use core::clone::Clone;
     pub use core::fmt;
     pub use core::future::Future;

@@ -15,7 +15,7 @@ pub mod alone_client {
 
     /// Client for the service `Alone`.
     ///
-    /// Calls go through `C`: a [`Channel`], or anything else that implements [`Caller`].
+    /// Calls go through `C`: a `Channel`, or any other `Caller`.
     #[derive(Clone, Debug)]
     pub struct AloneClient<C = Channel> {
         caller: C,
@@ -33,7 +33,7 @@ pub mod alone_client {
         ///
         /// # Errors
         ///
-        /// Returns a [`CallError`] if the server responds with an error status, or if no response arrives.
+        /// Returns a `CallError` if the server responds with an error status, or if no response arrives.
         pub async fn go(
             &self,
             request: impl IntoRequest<super::Lonely>,

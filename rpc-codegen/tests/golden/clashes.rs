@@ -184,7 +184,7 @@ pub mod client_client {
 
     /// Its items are called `Client`, `ClientClient` and `ClientServer`.
     ///
-    /// Calls go through `C`: a [`Channel`], or anything else that implements [`Caller`].
+    /// Calls go through `C`: a `Channel`, or any other `Caller`.
     #[derive(Clone, Debug)]
     pub struct ClientClient<C = Channel> {
         caller: C,
@@ -202,7 +202,7 @@ pub mod client_client {
         ///
         /// # Errors
         ///
-        /// Returns a [`CallError`] if the server responds with an error status, or if no response arrives.
+        /// Returns a `CallError` if the server responds with an error status, or if no response arrives.
         pub async fn call(
             &self,
             request: impl IntoRequest<super::Request>,
@@ -216,7 +216,7 @@ pub mod client_client {
         ///
         /// # Errors
         ///
-        /// Returns a [`CallError`] if the server responds with an error status, or if no response arrives.
+        /// Returns a `CallError` if the server responds with an error status, or if no response arrives.
         pub async fn status(
             &self,
             request: impl IntoRequest<super::Status>,
@@ -232,7 +232,7 @@ pub mod client_client {
         ///
         /// # Errors
         ///
-        /// Returns a [`CallError`] if the server responds with an error status, or if no response arrives.
+        /// Returns a `CallError` if the server responds with an error status, or if no response arrives.
         pub async fn option(
             &self,
             request: impl IntoRequest<super::Option>,
@@ -248,7 +248,7 @@ pub mod client_client {
         ///
         /// # Errors
         ///
-        /// Returns a [`CallError`] if the server responds with an error status, or if no response arrives.
+        /// Returns a `CallError` if the server responds with an error status, or if no response arrives.
         pub async fn none(
             &self,
             request: impl IntoRequest<super::None>,
@@ -262,7 +262,7 @@ pub mod client_client {
         ///
         /// # Errors
         ///
-        /// Returns a [`CallError`] if the server responds with an error status, or if no response arrives.
+        /// Returns a `CallError` if the server responds with an error status, or if no response arrives.
         pub async fn send(
             &self,
             request: impl IntoRequest<super::Send>,
@@ -276,7 +276,7 @@ pub mod client_client {
         ///
         /// # Errors
         ///
-        /// Returns a [`CallError`] if the server responds with an error status, or if no response arrives.
+        /// Returns a `CallError` if the server responds with an error status, or if no response arrives.
         pub async fn future(
             &self,
             request: impl IntoRequest<super::Future>,
@@ -292,7 +292,7 @@ pub mod client_client {
         ///
         /// # Errors
         ///
-        /// Returns a [`CallError`] if the server responds with an error status, or if no response arrives.
+        /// Returns a `CallError` if the server responds with an error status, or if no response arrives.
         pub async fn methods(
             &self,
             request: impl IntoRequest<super::Methods>,
@@ -308,7 +308,7 @@ pub mod client_client {
         ///
         /// # Errors
         ///
-        /// Returns a [`CallError`] if the server responds with an error status, or if no response arrives.
+        /// Returns a `CallError` if the server responds with an error status, or if no response arrives.
         pub async fn generic(
             &self,
             request: impl IntoRequest<super::T>,
@@ -324,7 +324,7 @@ pub mod client_client {
         ///
         /// # Errors
         ///
-        /// Returns a [`CallError`] if the server responds with an error status, or if no response arrives.
+        /// Returns a `CallError` if the server responds with an error status, or if no response arrives.
         pub async fn nested(
             &self,
             request: impl IntoRequest<super::client_method::Nested>,
@@ -871,7 +871,7 @@ pub mod trait_client {
 
     /// Its methods are called like items of traits and like what stubs have already.
     ///
-    /// Calls go through `C`: a [`Channel`], or anything else that implements [`Caller`].
+    /// Calls go through `C`: a `Channel`, or any other `Caller`.
     #[derive(Clone, Debug)]
     pub struct TraitClient<C = Channel> {
         caller: C,
@@ -889,7 +889,7 @@ pub mod trait_client {
         ///
         /// # Errors
         ///
-        /// Returns a [`CallError`] if the server responds with an error status, or if no response arrives.
+        /// Returns a `CallError` if the server responds with an error status, or if no response arrives.
         pub async fn new_(
             &self,
             request: impl IntoRequest<super::T>,
@@ -903,7 +903,7 @@ pub mod trait_client {
         ///
         /// # Errors
         ///
-        /// Returns a [`CallError`] if the server responds with an error status, or if no response arrives.
+        /// Returns a `CallError` if the server responds with an error status, or if no response arrives.
         pub async fn clone_(
             &self,
             request: impl IntoRequest<super::T>,
@@ -919,7 +919,7 @@ pub mod trait_client {
         ///
         /// # Errors
         ///
-        /// Returns a [`CallError`] if the server responds with an error status, or if no response arrives.
+        /// Returns a `CallError` if the server responds with an error status, or if no response arrives.
         pub async fn name(
             &self,
             request: impl IntoRequest<super::T>,
@@ -933,7 +933,7 @@ pub mod trait_client {
         ///
         /// # Errors
         ///
-        /// Returns a [`CallError`] if the server responds with an error status, or if no response arrives.
+        /// Returns a `CallError` if the server responds with an error status, or if no response arrives.
         pub async fn register(
             &self,
             request: impl IntoRequest<super::T>,
@@ -949,7 +949,7 @@ pub mod trait_client {
         ///
         /// # Errors
         ///
-        /// Returns a [`CallError`] if the server responds with an error status, or if no response arrives.
+        /// Returns a `CallError` if the server responds with an error status, or if no response arrives.
         pub async fn unary(
             &self,
             request: impl IntoRequest<super::T>,
@@ -963,7 +963,7 @@ pub mod trait_client {
         ///
         /// # Errors
         ///
-        /// Returns a [`CallError`] if the server responds with an error status, or if no response arrives.
+        /// Returns a `CallError` if the server responds with an error status, or if no response arrives.
         pub async fn into_request(
             &self,
             request: impl IntoRequest<super::T>,
@@ -979,7 +979,7 @@ pub mod trait_client {
         ///
         /// # Errors
         ///
-        /// Returns a [`CallError`] if the server responds with an error status, or if no response arrives.
+        /// Returns a `CallError` if the server responds with an error status, or if no response arrives.
         pub async fn deref(
             &self,
             request: impl IntoRequest<super::T>,
@@ -993,7 +993,7 @@ pub mod trait_client {
         ///
         /// # Errors
         ///
-        /// Returns a [`CallError`] if the server responds with an error status, or if no response arrives.
+        /// Returns a `CallError` if the server responds with an error status, or if no response arrives.
         pub async fn fmt(
             &self,
             request: impl IntoRequest<super::T>,
@@ -1007,7 +1007,7 @@ pub mod trait_client {
         ///
         /// # Errors
         ///
-        /// Returns a [`CallError`] if the server responds with an error status, or if no response arrives.
+        /// Returns a `CallError` if the server responds with an error status, or if no response arrives.
         pub async fn default(
             &self,
             request: impl IntoRequest<super::T>,
@@ -1023,7 +1023,7 @@ pub mod trait_client {
         ///
         /// # Errors
         ///
-        /// Returns a [`CallError`] if the server responds with an error status, or if no response arrives.
+        /// Returns a `CallError` if the server responds with an error status, or if no response arrives.
         pub async fn drop(
             &self,
             request: impl IntoRequest<super::T>,
@@ -1037,7 +1037,7 @@ pub mod trait_client {
         ///
         /// # Errors
         ///
-        /// Returns a [`CallError`] if the server responds with an error status, or if no response arrives.
+        /// Returns a `CallError` if the server responds with an error status, or if no response arrives.
         pub async fn into_(
             &self,
             request: impl IntoRequest<super::T>,
@@ -1051,7 +1051,7 @@ pub mod trait_client {
         ///
         /// # Errors
         ///
-        /// Returns a [`CallError`] if the server responds with an error status, or if no response arrives.
+        /// Returns a `CallError` if the server responds with an error status, or if no response arrives.
         pub async fn try_into_(
             &self,
             request: impl IntoRequest<super::T>,
@@ -1067,7 +1067,7 @@ pub mod trait_client {
         ///
         /// # Errors
         ///
-        /// Returns a [`CallError`] if the server responds with an error status, or if no response arrives.
+        /// Returns a `CallError` if the server responds with an error status, or if no response arrives.
         pub async fn request(
             &self,
             request: impl IntoRequest<super::T>,
@@ -1083,7 +1083,7 @@ pub mod trait_client {
         ///
         /// # Errors
         ///
-        /// Returns a [`CallError`] if the server responds with an error status, or if no response arrives.
+        /// Returns a `CallError` if the server responds with an error status, or if no response arrives.
         pub async fn instance(
             &self,
             request: impl IntoRequest<super::T>,
@@ -1099,7 +1099,7 @@ pub mod trait_client {
         ///
         /// # Errors
         ///
-        /// Returns a [`CallError`] if the server responds with an error status, or if no response arrives.
+        /// Returns a `CallError` if the server responds with an error status, or if no response arrives.
         pub async fn per_poller(
             &self,
             request: impl IntoRequest<super::T>,
@@ -1115,7 +1115,7 @@ pub mod trait_client {
         ///
         /// # Errors
         ///
-        /// Returns a [`CallError`] if the server responds with an error status, or if no response arrives.
+        /// Returns a `CallError` if the server responds with an error status, or if no response arrives.
         pub async fn from_arc(
             &self,
             request: impl IntoRequest<super::T>,
@@ -1131,7 +1131,7 @@ pub mod trait_client {
         ///
         /// # Errors
         ///
-        /// Returns a [`CallError`] if the server responds with an error status, or if no response arrives.
+        /// Returns a `CallError` if the server responds with an error status, or if no response arrives.
         pub async fn is_empty(
             &self,
             request: impl IntoRequest<super::T>,
@@ -1147,7 +1147,7 @@ pub mod trait_client {
         ///
         /// # Errors
         ///
-        /// Returns a [`CallError`] if the server responds with an error status, or if no response arrives.
+        /// Returns a `CallError` if the server responds with an error status, or if no response arrives.
         pub async fn to_string(
             &self,
             request: impl IntoRequest<super::T>,
@@ -2129,7 +2129,7 @@ pub mod server_client {
 
     /// The trait has the name of one that its definition needs; so has the generic parameter of another.
     ///
-    /// Calls go through `C`: a [`Channel`], or anything else that implements [`Caller`].
+    /// Calls go through `C`: a `Channel`, or any other `Caller`.
     #[derive(Clone, Debug)]
     pub struct ServerClient<C = Channel> {
         caller: C,
@@ -2147,7 +2147,7 @@ pub mod server_client {
         ///
         /// # Errors
         ///
-        /// Returns a [`CallError`] if the server responds with an error status, or if no response arrives.
+        /// Returns a `CallError` if the server responds with an error status, or if no response arrives.
         pub async fn caller(
             &self,
             request: impl IntoRequest<super::Caller>,
@@ -2314,7 +2314,7 @@ pub mod sized_client {
 
     /// Client for the service `clashes.Sized`.
     ///
-    /// Calls go through `C`: a [`Channel`], or anything else that implements [`Caller`].
+    /// Calls go through `C`: a `Channel`, or any other `Caller`.
     #[derive(Clone, Debug)]
     pub struct SizedClient<C = Channel> {
         caller: C,
@@ -2332,7 +2332,7 @@ pub mod sized_client {
         ///
         /// # Errors
         ///
-        /// Returns a [`CallError`] if the server responds with an error status, or if no response arrives.
+        /// Returns a `CallError` if the server responds with an error status, or if no response arrives.
         pub async fn go(
             &self,
             request: impl IntoRequest<super::T>,

@@ -129,7 +129,7 @@ pub mod comments_client {
     /// * starred
     ///     * deeper
     ///
-    /// Calls go through `C`: a [`Channel`], or anything else that implements [`Caller`].
+    /// Calls go through `C`: a `Channel`, or any other `Caller`.
     #[derive(Clone, Debug)]
     pub struct CommentsClient<C = Channel> {
         caller: C,
@@ -155,7 +155,7 @@ pub mod comments_client {
         ///
         /// # Errors
         ///
-        /// Returns a [`CallError`] if the server responds with an error status, or if no response arrives.
+        /// Returns a `CallError` if the server responds with an error status, or if no response arrives.
         pub async fn one(
             &self,
             request: impl IntoRequest<super::Message>,
@@ -172,7 +172,7 @@ pub mod comments_client {
         ///
         /// # Errors
         ///
-        /// Returns a [`CallError`] if the server responds with an error status, or if no response arrives.
+        /// Returns a `CallError` if the server responds with an error status, or if no response arrives.
         pub async fn two(
             &self,
             request: impl IntoRequest<super::Message>,
@@ -188,7 +188,7 @@ pub mod comments_client {
         ///
         /// # Errors
         ///
-        /// Returns a [`CallError`] if the server responds with an error status, or if no response arrives.
+        /// Returns a `CallError` if the server responds with an error status, or if no response arrives.
         pub async fn three(
             &self,
             request: impl IntoRequest<super::Message>,
@@ -204,7 +204,7 @@ pub mod comments_client {
         ///
         /// # Errors
         ///
-        /// Returns a [`CallError`] if the server responds with an error status, or if no response arrives.
+        /// Returns a `CallError` if the server responds with an error status, or if no response arrives.
         pub async fn four(
             &self,
             request: impl IntoRequest<super::Message>,
@@ -221,7 +221,7 @@ pub mod comments_client {
         ///
         /// # Errors
         ///
-        /// Returns a [`CallError`] if the server responds with an error status, or if no response arrives.
+        /// Returns a `CallError` if the server responds with an error status, or if no response arrives.
         pub async fn five(
             &self,
             request: impl IntoRequest<super::Message>,

@@ -27,7 +27,7 @@ pub mod greeter_client {
 
     /// Greets.
     ///
-    /// Calls go through `C`: a [`Channel`], or anything else that implements [`Caller`].
+    /// Calls go through `C`: a `Channel`, or any other `Caller`.
     #[derive(Clone, Debug)]
     pub struct GreeterClient<C = Channel> {
         caller: C,
@@ -45,7 +45,7 @@ pub mod greeter_client {
         ///
         /// # Errors
         ///
-        /// Returns a [`CallError`] if the server responds with an error status, or if no response arrives.
+        /// Returns a `CallError` if the server responds with an error status, or if no response arrives.
         pub async fn say_hello(
             &self,
             request: impl IntoRequest<super::HelloRequest>,

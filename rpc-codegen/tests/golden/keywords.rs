@@ -45,7 +45,7 @@ pub mod type_client {
 
     /// Client for the service `keywords.Type`.
     ///
-    /// Calls go through `C`: a [`Channel`], or anything else that implements [`Caller`].
+    /// Calls go through `C`: a `Channel`, or any other `Caller`.
     #[derive(Clone, Debug)]
     pub struct TypeClient<C = Channel> {
         caller: C,
@@ -63,7 +63,7 @@ pub mod type_client {
         ///
         /// # Errors
         ///
-        /// Returns a [`CallError`] if the server responds with an error status, or if no response arrives.
+        /// Returns a `CallError` if the server responds with an error status, or if no response arrives.
         pub async fn r#type(
             &self,
             request: impl IntoRequest<super::Empty>,
@@ -77,7 +77,7 @@ pub mod type_client {
         ///
         /// # Errors
         ///
-        /// Returns a [`CallError`] if the server responds with an error status, or if no response arrives.
+        /// Returns a `CallError` if the server responds with an error status, or if no response arrives.
         pub async fn r#move(
             &self,
             request: impl IntoRequest<super::Empty>,
@@ -91,7 +91,7 @@ pub mod type_client {
         ///
         /// # Errors
         ///
-        /// Returns a [`CallError`] if the server responds with an error status, or if no response arrives.
+        /// Returns a `CallError` if the server responds with an error status, or if no response arrives.
         pub async fn r#async(
             &self,
             request: impl IntoRequest<super::Empty>,
@@ -105,7 +105,7 @@ pub mod type_client {
         ///
         /// # Errors
         ///
-        /// Returns a [`CallError`] if the server responds with an error status, or if no response arrives.
+        /// Returns a `CallError` if the server responds with an error status, or if no response arrives.
         pub async fn r#await(
             &self,
             request: impl IntoRequest<super::Empty>,
@@ -119,7 +119,7 @@ pub mod type_client {
         ///
         /// # Errors
         ///
-        /// Returns a [`CallError`] if the server responds with an error status, or if no response arrives.
+        /// Returns a `CallError` if the server responds with an error status, or if no response arrives.
         pub async fn r#gen(
             &self,
             request: impl IntoRequest<super::Empty>,
@@ -133,7 +133,7 @@ pub mod type_client {
         ///
         /// # Errors
         ///
-        /// Returns a [`CallError`] if the server responds with an error status, or if no response arrives.
+        /// Returns a `CallError` if the server responds with an error status, or if no response arrives.
         pub async fn r#dyn(
             &self,
             request: impl IntoRequest<super::Empty>,
@@ -147,7 +147,7 @@ pub mod type_client {
         ///
         /// # Errors
         ///
-        /// Returns a [`CallError`] if the server responds with an error status, or if no response arrives.
+        /// Returns a `CallError` if the server responds with an error status, or if no response arrives.
         pub async fn r#try(
             &self,
             request: impl IntoRequest<super::Empty>,
@@ -161,7 +161,7 @@ pub mod type_client {
         ///
         /// # Errors
         ///
-        /// Returns a [`CallError`] if the server responds with an error status, or if no response arrives.
+        /// Returns a `CallError` if the server responds with an error status, or if no response arrives.
         pub async fn self_(
             &self,
             request: impl IntoRequest<super::Empty>,
@@ -175,7 +175,7 @@ pub mod type_client {
         ///
         /// # Errors
         ///
-        /// Returns a [`CallError`] if the server responds with an error status, or if no response arrives.
+        /// Returns a `CallError` if the server responds with an error status, or if no response arrives.
         pub async fn super_(
             &self,
             request: impl IntoRequest<super::Empty>,
@@ -189,7 +189,7 @@ pub mod type_client {
         ///
         /// # Errors
         ///
-        /// Returns a [`CallError`] if the server responds with an error status, or if no response arrives.
+        /// Returns a `CallError` if the server responds with an error status, or if no response arrives.
         pub async fn crate_(
             &self,
             request: impl IntoRequest<super::Empty>,
@@ -203,7 +203,7 @@ pub mod type_client {
         ///
         /// # Errors
         ///
-        /// Returns a [`CallError`] if the server responds with an error status, or if no response arrives.
+        /// Returns a `CallError` if the server responds with an error status, or if no response arrives.
         pub async fn _1st(
             &self,
             request: impl IntoRequest<super::Empty>,
@@ -217,7 +217,7 @@ pub mod type_client {
         ///
         /// # Errors
         ///
-        /// Returns a [`CallError`] if the server responds with an error status, or if no response arrives.
+        /// Returns a `CallError` if the server responds with an error status, or if no response arrives.
         pub async fn http_get(
             &self,
             request: impl IntoRequest<super::Empty>,
@@ -901,7 +901,7 @@ pub mod self_client {
 
     /// Client for the service `keywords.Self`.
     ///
-    /// Calls go through `C`: a [`Channel`], or anything else that implements [`Caller`].
+    /// Calls go through `C`: a `Channel`, or any other `Caller`.
     #[derive(Clone, Debug)]
     pub struct SelfClient<C = Channel> {
         caller: C,
@@ -919,7 +919,7 @@ pub mod self_client {
         ///
         /// # Errors
         ///
-        /// Returns a [`CallError`] if the server responds with an error status, or if no response arrives.
+        /// Returns a `CallError` if the server responds with an error status, or if no response arrives.
         pub async fn self_(
             &self,
             request: impl IntoRequest<super::Empty>,
@@ -1087,7 +1087,7 @@ pub mod snake_case_service_client {
 
     /// Client for the service `keywords.snake_case_service`.
     ///
-    /// Calls go through `C`: a [`Channel`], or anything else that implements [`Caller`].
+    /// Calls go through `C`: a `Channel`, or any other `Caller`.
     #[derive(Clone, Debug)]
     pub struct SnakeCaseServiceClient<C = Channel> {
         caller: C,
@@ -1105,7 +1105,7 @@ pub mod snake_case_service_client {
         ///
         /// # Errors
         ///
-        /// Returns a [`CallError`] if the server responds with an error status, or if no response arrives.
+        /// Returns a `CallError` if the server responds with an error status, or if no response arrives.
         pub async fn snake_case_method(
             &self,
             request: impl IntoRequest<super::Empty>,
@@ -1284,7 +1284,7 @@ pub mod _2nd_client {
 
     /// Client for the service `keywords._2nd`.
     ///
-    /// Calls go through `C`: a [`Channel`], or anything else that implements [`Caller`].
+    /// Calls go through `C`: a `Channel`, or any other `Caller`.
     #[derive(Clone, Debug)]
     pub struct _2ndClient<C = Channel> {
         caller: C,
@@ -1302,7 +1302,7 @@ pub mod _2nd_client {
         ///
         /// # Errors
         ///
-        /// Returns a [`CallError`] if the server responds with an error status, or if no response arrives.
+        /// Returns a `CallError` if the server responds with an error status, or if no response arrives.
         pub async fn go(
             &self,
             request: impl IntoRequest<super::Empty>,

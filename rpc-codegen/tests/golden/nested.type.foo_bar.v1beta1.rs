@@ -23,7 +23,7 @@ pub mod deep_client {
 
     /// Client for the service `nested.type.fooBar.v1beta1.Deep`.
     ///
-    /// Calls go through `C`: a [`Channel`], or anything else that implements [`Caller`].
+    /// Calls go through `C`: a `Channel`, or any other `Caller`.
     #[derive(Clone, Debug)]
     pub struct DeepClient<C = Channel> {
         caller: C,
@@ -41,7 +41,7 @@ pub mod deep_client {
         ///
         /// # Errors
         ///
-        /// Returns a [`CallError`] if the server responds with an error status, or if no response arrives.
+        /// Returns a `CallError` if the server responds with an error status, or if no response arrives.
         pub async fn go(
             &self,
             request: impl IntoRequest<super::Ping>,

@@ -27,7 +27,7 @@ pub mod reader_client {
 
     /// Reads.
     ///
-    /// Calls go through `C`: a [`Channel`], or anything else that implements [`Caller`].
+    /// Calls go through `C`: a `Channel`, or any other `Caller`.
     #[derive(Clone, Debug)]
     pub struct ReaderClient<C = Channel> {
         caller: C,
@@ -45,7 +45,7 @@ pub mod reader_client {
         ///
         /// # Errors
         ///
-        /// Returns a [`CallError`] if the server responds with an error status, or if no response arrives.
+        /// Returns a `CallError` if the server responds with an error status, or if no response arrives.
         pub async fn get(
             &self,
             request: impl IntoRequest<super::Key>,
@@ -59,7 +59,7 @@ pub mod reader_client {
         ///
         /// # Errors
         ///
-        /// Returns a [`CallError`] if the server responds with an error status, or if no response arrives.
+        /// Returns a `CallError` if the server responds with an error status, or if no response arrives.
         pub async fn has(
             &self,
             request: impl IntoRequest<super::Key>,
@@ -271,7 +271,7 @@ pub mod writer_client {
 
     /// Writes.
     ///
-    /// Calls go through `C`: a [`Channel`], or anything else that implements [`Caller`].
+    /// Calls go through `C`: a `Channel`, or any other `Caller`.
     #[derive(Clone, Debug)]
     pub struct WriterClient<C = Channel> {
         caller: C,
@@ -289,7 +289,7 @@ pub mod writer_client {
         ///
         /// # Errors
         ///
-        /// Returns a [`CallError`] if the server responds with an error status, or if no response arrives.
+        /// Returns a `CallError` if the server responds with an error status, or if no response arrives.
         pub async fn get(
             &self,
             request: impl IntoRequest<super::Value>,
@@ -303,7 +303,7 @@ pub mod writer_client {
         ///
         /// # Errors
         ///
-        /// Returns a [`CallError`] if the server responds with an error status, or if no response arrives.
+        /// Returns a `CallError` if the server responds with an error status, or if no response arrives.
         pub async fn put(
             &self,
             request: impl IntoRequest<super::Value>,
@@ -317,7 +317,7 @@ pub mod writer_client {
         ///
         /// # Errors
         ///
-        /// Returns a [`CallError`] if the server responds with an error status, or if no response arrives.
+        /// Returns a `CallError` if the server responds with an error status, or if no response arrives.
         #[deprecated]
         pub async fn old_put(
             &self,
@@ -583,7 +583,7 @@ pub mod old_client {
 
     /// Nobody should.
     ///
-    /// Calls go through `C`: a [`Channel`], or anything else that implements [`Caller`].
+    /// Calls go through `C`: a `Channel`, or any other `Caller`.
     #[derive(Clone, Debug)]
     #[deprecated]
     pub struct OldClient<C = Channel> {
@@ -602,7 +602,7 @@ pub mod old_client {
         ///
         /// # Errors
         ///
-        /// Returns a [`CallError`] if the server responds with an error status, or if no response arrives.
+        /// Returns a `CallError` if the server responds with an error status, or if no response arrives.
         pub async fn get(
             &self,
             request: impl IntoRequest<super::Key>,
@@ -769,7 +769,7 @@ pub mod nothing_client {
 
     /// Client for the service `services.Nothing`.
     ///
-    /// Calls go through `C`: a [`Channel`], or anything else that implements [`Caller`].
+    /// Calls go through `C`: a `Channel`, or any other `Caller`.
     #[derive(Clone, Debug)]
     pub struct NothingClient<C = Channel> {
         caller: C,

@@ -120,7 +120,7 @@ pub mod types_client {
 
     /// Client for the service `types.v1.Types`.
     ///
-    /// Calls go through `C`: a [`Channel`], or anything else that implements [`Caller`].
+    /// Calls go through `C`: a `Channel`, or any other `Caller`.
     #[derive(Clone, Debug)]
     pub struct TypesClient<C = Channel> {
         caller: C,
@@ -138,7 +138,7 @@ pub mod types_client {
         ///
         /// # Errors
         ///
-        /// Returns a [`CallError`] if the server responds with an error status, or if no response arrives.
+        /// Returns a `CallError` if the server responds with an error status, or if no response arrives.
         pub async fn nested(
             &self,
             request: impl IntoRequest<super::outer::Inner>,
@@ -154,7 +154,7 @@ pub mod types_client {
         ///
         /// # Errors
         ///
-        /// Returns a [`CallError`] if the server responds with an error status, or if no response arrives.
+        /// Returns a `CallError` if the server responds with an error status, or if no response arrives.
         pub async fn imported(
             &self,
             request: impl IntoRequest<super::super::common::Thing>,
@@ -170,7 +170,7 @@ pub mod types_client {
         ///
         /// # Errors
         ///
-        /// Returns a [`CallError`] if the server responds with an error status, or if no response arrives.
+        /// Returns a `CallError` if the server responds with an error status, or if no response arrives.
         pub async fn time(
             &self,
             request: impl IntoRequest<::rpc_core::codegen::v1::prost_types::Timestamp>,
@@ -184,7 +184,7 @@ pub mod types_client {
         ///
         /// # Errors
         ///
-        /// Returns a [`CallError`] if the server responds with an error status, or if no response arrives.
+        /// Returns a `CallError` if the server responds with an error status, or if no response arrives.
         pub async fn nothing(
             &self,
             request: impl IntoRequest<()>,
@@ -203,7 +203,7 @@ pub mod types_client {
         ///
         /// # Errors
         ///
-        /// Returns a [`CallError`] if the server responds with an error status, or if no response arrives.
+        /// Returns a `CallError` if the server responds with an error status, or if no response arrives.
         pub async fn wrapped(
             &self,
             request: impl IntoRequest<
@@ -221,7 +221,7 @@ pub mod types_client {
         ///
         /// # Errors
         ///
-        /// Returns a [`CallError`] if the server responds with an error status, or if no response arrives.
+        /// Returns a `CallError` if the server responds with an error status, or if no response arrives.
         pub async fn r#struct(
             &self,
             request: impl IntoRequest<::rpc_core::codegen::v1::prost_types::Struct>,
