@@ -1,7 +1,7 @@
-//! What the emitters see of a service.
+//! The model of a service from which the emitters work.
 //!
-//! Small on purpose: no type of prost or of the descriptors gets past this file, so that an emitter can be read, and
-//! tested, without knowing either.
+//! It contains no type of prost or of the descriptors, so emitters can be read and tested without
+//! knowing either.
 
 use prost_types::method_options::IdempotencyLevel;
 
@@ -11,7 +11,7 @@ use crate::names::{self, ServiceNames};
 #[derive(Clone, Debug)]
 pub(crate) struct Service {
     pub(crate) names: ServiceNames,
-    /// `demo.Greeter`, as it travels.
+    /// The name on the wire: `demo.Greeter`.
     pub(crate) full_name: String,
     /// Lines of documentation, without the slashes.
     pub(crate) docs: Vec<String>,
@@ -51,7 +51,7 @@ pub(crate) enum Idempotency {
 }
 
 impl Service {
-    /// The model of what prost has read; `externs` says which messages live outside the generated code.
+    /// Builds the model of prost's `service`. The messages below `externs` are not generated.
     pub(crate) fn new(service: prost_build::Service, externs: &ExternPaths) -> Service {
         let full_name = qualified(&service.package, &service.proto_name);
         Service {
@@ -90,14 +90,14 @@ impl Method {
     }
 }
 
-/// The Protobuf paths (with a leading dot) whose Rust types are not generated here.
+/// The Protobuf paths, with a leading dot, whose Rust types exist elsewhere.
 #[derive(Clone, Debug)]
 pub(crate) struct ExternPaths(pub(crate) Vec<String>);
 
 impl ExternPaths {
-    /// The path from a service's module to the type that is `rust_type` in the package's module.
+    /// Converts `rust_type`, a path from the package's module, to a path from a service's module.
     fn from_module(&self, rust_type: &str, proto_type: &str) -> String {
-        // prost gives the type of an extern path as the setting has it, which is an absolute path.
+        // prost returns extern paths as they were set, and those are absolute.
         if self.contains(proto_type) && !rust_type.starts_with("super::") {
             rust_type.to_owned()
         } else {
@@ -105,7 +105,7 @@ impl ExternPaths {
         }
     }
 
-    /// Whether `proto_path` is one of these paths or lies below one.
+    /// Returns true if `proto_path` is one of these paths or lies below one.
     pub(crate) fn contains(&self, proto_path: &str) -> bool {
         self.0.iter().any(|path| {
             let rest = proto_path.strip_prefix(path.as_str());
@@ -114,7 +114,7 @@ impl ExternPaths {
     }
 }
 
-/// `package.name`, or `name` in a file without a package.
+/// Returns `package.name`, or `name` for a file without a package.
 pub(crate) fn qualified(package: &str, name: &str) -> String {
     if package.is_empty() {
         name.to_owned()
@@ -123,7 +123,8 @@ pub(crate) fn qualified(package: &str, name: &str) -> String {
     }
 }
 
-/// The lines that prost would write, without its slashes and without the detached comments, which document nothing.
+/// Returns the lines that prost would write, without the slashes. Detached comments are left out, as
+/// they document nothing.
 fn doc_lines(comments: &prost_build::Comments) -> Vec<String> {
     let mut comments = comments.clone();
     comments.leading_detached.clear();
