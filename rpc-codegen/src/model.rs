@@ -75,8 +75,8 @@ impl Method {
             constant: names::method_constant(&name),
             name,
             path: format!("{service}/{}", method.proto_name),
-            request: externs.from_module(&method.input_type, &method.input_proto_type),
-            response: externs.from_module(&method.output_type, &method.output_proto_type),
+            request: externs.path_in_module(&method.input_type, &method.input_proto_type),
+            response: externs.path_in_module(&method.output_type, &method.output_proto_type),
             request_proto: method.input_proto_type.trim_start_matches('.').to_owned(),
             response_proto: method.output_proto_type.trim_start_matches('.').to_owned(),
             docs: doc_lines(&method.comments),
@@ -96,7 +96,7 @@ pub(crate) struct ExternPaths(pub(crate) Vec<String>);
 
 impl ExternPaths {
     /// Converts `rust_type`, a path from the package's module, to a path from a service's module.
-    fn from_module(&self, rust_type: &str, proto_type: &str) -> String {
+    fn path_in_module(&self, rust_type: &str, proto_type: &str) -> String {
         // prost returns extern paths as they were set, and those are absolute.
         if self.contains(proto_type) && !rust_type.starts_with("super::") {
             rust_type.to_owned()
@@ -151,7 +151,7 @@ mod tests {
     #[test]
     fn types_are_paths_from_a_module_of_the_package() {
         let externs = ExternPaths(vec![".b".to_owned(), ".c".to_owned()]);
-        let path = |rust_type, proto_type| externs.from_module(rust_type, proto_type);
+        let path = |rust_type, proto_type| externs.path_in_module(rust_type, proto_type);
         assert_eq!(path("M", ".a.M"), "super::M");
         assert_eq!(path("super::d::M", ".d.M"), "super::super::d::M");
         assert_eq!(path("::b::M", ".b.M"), "::b::M");
