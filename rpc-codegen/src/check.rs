@@ -22,6 +22,10 @@ const SERVICE_METHOD: i32 = 2;
 
 /// Checks that code can be generated for `set`, with stubs for the files named in `wanted`. `read`
 /// maps the names of files to their paths on disk.
+///
+/// # Errors
+///
+/// Returns an error for the first file, service or item that is not supported.
 pub(crate) fn check(
     set: &FileDescriptorSet,
     wanted: &[String],

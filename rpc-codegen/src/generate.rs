@@ -48,8 +48,8 @@ impl Stubs {
 
 /// Returns the Rust code of every package in `set` that has any. `config` holds prost's settings.
 ///
-/// Generates services for the files named in `wanted`, and messages for all files, because the former
-/// use them.
+/// Generates services for the files named in `wanted`, and messages for all files, because services
+/// may use those of imported files.
 ///
 /// # Errors
 ///
