@@ -148,6 +148,7 @@ fn distinct_message(
     // Protobuf describes the entries of a map as a message; prost generates no type for it.
     let is_type =
         |nested: &&DescriptorProto| !nested.options.as_ref().is_some_and(|it| it.map_entry());
+    named_members(place, message, &what)?;
     let mut inside = Scope::default();
     for (index, nested) in message
         .nested_type
@@ -183,6 +184,31 @@ fn distinct_message(
     Ok(())
 }
 
+/// Checks that the fields and oneofs of a message have Rust names.
+fn named_members(
+    place: &Place<'_>,
+    message: &DescriptorProto,
+    of_message: &str,
+) -> Result<(), Error> {
+    let fields = message.field.iter().map(|field| ("field", field.name()));
+    let oneofs = message.oneof_decl.iter().map(|it| ("oneof", it.name()));
+    fields.chain(oneofs).try_for_each(|(kind, name)| {
+        named(name, &format!("{kind} `{name}` of {of_message}"), place)
+    })
+}
+
+/// Checks that `name` has a Rust name: the casing removes underscores.
+fn named(name: &str, what: &str, place: &Place<'_>) -> Result<(), Error> {
+    if name.chars().any(|c| c != '_') {
+        return Ok(());
+    }
+    Err(Error::NoRustName {
+        file: place.on_disk.to_owned(),
+        line: place.line(),
+        what: what.to_owned(),
+    })
+}
+
 fn distinct_enum(
     place: &Place<'_>,
     r#enum: &EnumDescriptorProto,
@@ -210,6 +236,7 @@ struct Scope(HashMap<String, String>);
 impl Scope {
     /// Records `name` for `what`.
     fn take(&mut self, name: String, what: &str, place: &Place<'_>) -> Result<(), Error> {
+        named(&name, what, place)?;
         match self.0.insert(name.clone(), what.to_owned()) {
             None => Ok(()),
             Some(other) => Err(Error::NameTaken {

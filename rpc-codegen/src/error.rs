@@ -89,6 +89,17 @@ pub enum Error {
         other: String,
     },
 
+    /// The name of an item consists of underscores only, which is no name in Rust.
+    #[error("{}{}: {what} has no valid Rust name: rename it", file.display(), at(*line))]
+    NoRustName {
+        /// The file.
+        file: PathBuf,
+        /// The line of the item, counted from one, if it is known.
+        line: Option<usize>,
+        /// The item, for example "message `demo._`".
+        what: String,
+    },
+
     /// A descriptor set does not contain a file that one of its files imports.
     #[error("the descriptor set contains {file}, but not {import}, which {file} imports")]
     IncompleteDescriptorSet {

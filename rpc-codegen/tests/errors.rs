@@ -342,6 +342,33 @@ fn messages_with_the_same_rust_name() {
 }
 
 #[test]
+fn names_of_underscores_only() {
+    for (text, what) in [
+        ("message _ {}", "message `_`"),
+        ("message A { message __ {} }", "message `A.__`"),
+        ("message A { int32 _ = 1; }", "field `_` of message `A`"),
+        (
+            "message A { oneof _ { int32 a = 1; } }",
+            "oneof `_` of message `A`",
+        ),
+        ("enum _ { ZERO = 0; }", "enum `_`"),
+        ("enum E { _ = 0; }", "value `_` of enum `E`"),
+        ("service _ {}", "service `_`"),
+        (
+            "message M {} service S { rpc _(M) returns (M); }",
+            "method `_` of service `S`",
+        ),
+    ] {
+        let protos = Protos::new(&[("a.proto", &format!("syntax = \"proto3\";\n{text}\n"))]);
+        let error = protos.error();
+        assert!(
+            matches!(&error, Error::NoRustName { what: found, line: Some(2), .. } if found == what),
+            "{error}"
+        );
+    }
+}
+
+#[test]
 fn a_missing_protoc_is_explained() {
     let protos = Protos::new(&[("a.proto", "syntax = \"proto3\";")]);
     let error = protos
