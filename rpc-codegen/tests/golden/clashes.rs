@@ -159,7 +159,7 @@ pub struct C {}
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub struct F {}
 
-/// Not the generated module `client_methods`, which is a module too.
+/// Its module `client_method` is not the generated module `client_methods`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::rpc_core::codegen::v1::prost::Message)]
 #[prost(prost_path = "::rpc_core::codegen::v1::prost")]
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
@@ -869,7 +869,7 @@ pub use self::{trait_client::TraitClient, trait_server::{Trait, TraitServer}};
 pub mod trait_client {
     use ::rpc_core::codegen::v1::{CallError, Caller, Channel, IntoRequest, Response};
 
-    /// Its methods are called like items of traits and like what stubs have already.
+    /// Its methods have the names of items of traits, and of items that stubs have already.
     ///
     /// Calls go through `C`: a `Channel`, or any other `Caller`.
     #[derive(Clone, Debug)]
@@ -1167,7 +1167,7 @@ pub mod trait_server {
         Service, Status, fmt,
     };
 
-    /// Its methods are called like items of traits and like what stubs have already.
+    /// Its methods have the names of items of traits, and of items that stubs have already.
     ///
     /// Write an `async fn` for each method and serve the implementation with [`TraitServer`].
     ///
@@ -2127,7 +2127,7 @@ pub use self::{server_client::ServerClient, server_server::{Server, ServerServer
 pub mod server_client {
     use ::rpc_core::codegen::v1::{CallError, Caller, Channel, IntoRequest, Response};
 
-    /// The trait has the name of one that its definition needs; so has the generic parameter of another.
+    /// The traits of these services have the names of other traits.
     ///
     /// Calls go through `C`: a `Channel`, or any other `Caller`.
     #[derive(Clone, Debug)]
@@ -2167,7 +2167,7 @@ pub mod server_server {
         Service, Status, fmt,
     };
 
-    /// The trait has the name of one that its definition needs; so has the generic parameter of another.
+    /// The traits of these services have the names of other traits.
     ///
     /// Write an `async fn` for each method and serve the implementation with [`ServerServer`].
     ///

@@ -87,7 +87,7 @@ pub use self::{
 pub mod comments_client {
     use ::rpc_core::codegen::v1::{CallError, Caller, Channel, IntoRequest, Response};
 
-    /// Comments that rustdoc would complain of, or run:
+    /// Comments that rustdoc would reject or run:
     ///
     /// ```text
     /// let indented = \[code\];
@@ -241,7 +241,7 @@ pub mod comments_server {
         Service, Status, fmt,
     };
 
-    /// Comments that rustdoc would complain of, or run:
+    /// Comments that rustdoc would reject or run:
     ///
     /// ```text
     /// let indented = \[code\];

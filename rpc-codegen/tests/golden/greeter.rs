@@ -3,7 +3,7 @@
 #[prost(prost_path = "::rpc_core::codegen::v1::prost")]
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub struct HelloRequest {
-    /// Who is greeted.
+    /// The name of the person to greet.
     #[prost(string, tag = "1")]
     pub name: ::rpc_core::codegen::v1::prost::alloc::string::String,
 }

@@ -297,7 +297,7 @@ pub mod writer_client {
             self.caller.unary(&super::writer_methods::GET, request.into_request()).await
         }
 
-        /// Changes it, however often.
+        /// Sets the key of a value; repeating it changes nothing.
         ///
         /// Returns the server's response.
         ///
@@ -311,7 +311,7 @@ pub mod writer_client {
             self.caller.unary(&super::writer_methods::PUT, request.into_request()).await
         }
 
-        /// Nobody should.
+        /// Use `Put` instead.
         ///
         /// Returns the server's response.
         ///
@@ -350,13 +350,13 @@ pub mod writer_server {
             request: Request<super::Value>,
         ) -> impl Future<Output = Result<Response<super::Key>, Status>> + Send;
 
-        /// Changes it, however often.
+        /// Sets the key of a value; repeating it changes nothing.
         fn put(
             &self,
             request: Request<super::Value>,
         ) -> impl Future<Output = Result<Response<super::Key>, Status>> + Send;
 
-        /// Nobody should.
+        /// Use `Put` instead.
         #[deprecated]
         fn old_put(
             &self,
@@ -374,13 +374,13 @@ pub mod writer_server {
             request: Request<super::Value>,
         ) -> impl Future<Output = Result<Response<super::Key>, Status>>;
 
-        /// Changes it, however often.
+        /// Sets the key of a value; repeating it changes nothing.
         fn put(
             &self,
             request: Request<super::Value>,
         ) -> impl Future<Output = Result<Response<super::Key>, Status>>;
 
-        /// Nobody should.
+        /// Use `Put` instead.
         #[deprecated]
         fn old_put(
             &self,
@@ -581,7 +581,7 @@ pub use self::{old_client::OldClient, old_server::{Old, OldServer}};
 pub mod old_client {
     use ::rpc_core::codegen::v1::{CallError, Caller, Channel, IntoRequest, Response};
 
-    /// Nobody should.
+    /// Use `Reader` instead.
     ///
     /// Calls go through `C`: a `Channel`, or any other `Caller`.
     #[derive(Clone, Debug)]
@@ -620,7 +620,7 @@ pub mod old_server {
         Service, Status, fmt,
     };
 
-    /// Nobody should.
+    /// Use `Reader` instead.
     ///
     /// Write an `async fn` for each method and serve the implementation with [`OldServer`].
     ///
