@@ -3,7 +3,8 @@
 use std::cell::Cell;
 
 use clap::Args;
-use proto::bench::{BenchServer, Blob, Fixed, LocalBench, StatsReply, StatsRequest};
+use proto::bench::bench_server::LocalBench;
+use proto::bench::{BenchServer, Blob, Fixed, StatsReply, StatsRequest};
 use rpc_core::limits::{Intents, Waiting};
 use rpc_core::{LocalPoller, Request, Response, Server, Status};
 use rpc_transport_verbs::Device;

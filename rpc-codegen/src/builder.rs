@@ -1,4 +1,4 @@
-//! The settings, in the words that users of tonic know.
+//! The settings, under the names that tonic uses.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,14 +14,15 @@ use crate::generate::{self, Stubs};
 use crate::model::ExternPaths;
 use crate::output::{self, Output};
 
-/// Compiles one `.proto` file into `OUT_DIR`, with the settings that suit most. The one line of a build script.
+/// Compiles one `.proto` file into `OUT_DIR` with the default settings.
 ///
-/// Its imports are looked up in the directory that it is in. The code of package `demo` is then had by
-/// `rpc_core::include_proto!("demo")`. For anything else, see [`configure`].
+/// Imports are looked up in the file's directory. Include the code of package `demo` with
+/// `rpc_core::include_proto!("demo")`. For other settings, see [`configure`].
 ///
 /// # Errors
 ///
-/// Every [`Error`] says in which file, and where it can in which line, something is to be mended.
+/// Returns an error if a `.proto` file cannot be read or compiled, or if the code cannot be written.
+/// Each [`Error`] names the file and, if it is known, the line.
 pub fn compile_protos(proto: impl AsRef<Path>) -> Result<(), Error> {
     let proto = proto.as_ref();
     let include = match proto.parent() {
@@ -31,7 +32,7 @@ pub fn compile_protos(proto: impl AsRef<Path>) -> Result<(), Error> {
     configure().compile_protos(&[proto], &[include])
 }
 
-/// Settings for compiling `.proto` files, all of which may be left as they are.
+/// Returns the default settings for compiling `.proto` files.
 #[must_use = "nothing is generated until `compile_protos` or `compile_fds` is called"]
 pub fn configure() -> Builder {
     Builder {
@@ -55,13 +56,13 @@ pub fn configure() -> Builder {
     }
 }
 
-/// Settings for compiling `.proto` files; [`configure`] makes one.
+/// Settings for compiling `.proto` files, returned by [`configure`].
 ///
 /// # Paths
 ///
-/// Where a setting takes a Protobuf path, `.demo.HelloRequest.name` with a leading dot is a field, `.demo.HelloRequest`
-/// a message with all its fields, `.demo` a package, and `.` everything. Without a leading dot a path is matched
-/// against the end of the full name.
+/// Some settings take a Protobuf path. With a leading dot, `.demo.HelloRequest.name` is a field,
+/// `.demo.HelloRequest` a message with all its fields, `.demo` a package, and `.` everything. A path
+/// without a leading dot matches the end of the full name.
 #[derive(Clone, Debug)]
 #[must_use = "nothing is generated until `compile_protos` or `compile_fds` is called"]
 pub struct Builder {
@@ -85,16 +86,18 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// Compiles `protos` and what they import from the directories `includes`, and writes a Rust file per package.
+    /// Compiles `protos` and the files that they import from the directories `includes`, and writes
+    /// one Rust file per package.
     ///
-    /// Clients and servers are generated for the services in `protos`; messages for imported files too, unless an
-    /// [`extern_path`](Self::extern_path) says where they are. In a build script cargo is told which files were read,
-    /// so that it runs the script again when one of those has changed and only then. Files whose contents would be the
-    /// same are not written.
+    /// Generates clients and servers for the services in `protos`, and messages for the imported
+    /// files as well, except below an [`extern_path`](Self::extern_path). In a build script, it prints
+    /// the files that were read, and cargo runs the script again only if one of them has changed. A
+    /// file whose contents would stay the same is not written.
     ///
     /// # Errors
     ///
-    /// Every [`Error`] says in which file, and where it can in which line, something is to be mended.
+    /// Returns an error if a `.proto` file cannot be read or compiled, or if the code cannot be
+    /// written. Each [`Error`] names the file and, if it is known, the line.
     pub fn compile_protos(
         self,
         protos: &[impl AsRef<Path>],
@@ -112,14 +115,15 @@ impl Builder {
         self.generate(compiled)
     }
 
-    /// The same from descriptors that were made elsewhere, of which every file is taken as asked for.
+    /// Generates code from a descriptor set, with clients and servers for all of its files.
     ///
-    /// The set must hold the files that its files import, as `protoc --include_imports` makes it. Documentation needs
-    /// `--include_source_info` as well.
+    /// The set must contain the files that its files import, as `protoc --include_imports` writes it.
+    /// Documentation needs `--include_source_info` as well.
     ///
     /// # Errors
     ///
-    /// As [`compile_protos`](Self::compile_protos), but for what concerns reading `.proto` files.
+    /// Returns the errors of [`compile_protos`](Self::compile_protos), except those of reading
+    /// `.proto` files, and [`Error::IncompleteDescriptorSet`] if an import is missing.
     pub fn compile_fds(self, set: FileDescriptorSet) -> Result<(), Error> {
         let roots = set.file.iter().map(|file| file.name().to_owned()).collect();
         self.generate(Compiled {
@@ -204,114 +208,118 @@ impl Builder {
     }
 }
 
-/// What is generated.
+/// Settings for what is generated.
 impl Builder {
-    /// Whether to generate clients; they are unless this says otherwise.
+    /// Sets whether to generate clients. The default is true.
     pub fn build_client(mut self, enable: bool) -> Self {
         self.build_client = enable;
         self
     }
 
-    /// Whether to generate the traits that servers implement, and their servers; they are unless this says otherwise.
+    /// Sets whether to generate the service traits and their servers. The default is true.
     pub fn build_server(mut self, enable: bool) -> Self {
         self.build_server = enable;
         self
     }
 
-    /// Generates the messages of `google.protobuf` too, instead of using those of `prost-types`.
+    /// Sets whether to generate the messages of `google.protobuf` instead of using `prost-types`. The
+    /// default is false.
     pub fn compile_well_known_types(mut self, enable: bool) -> Self {
         self.compile_well_known_types = enable;
         self
     }
 
-    /// Says that what lies below a Protobuf path is in Rust already, and where: `(".demo.common", "crate::common")`.
+    /// Uses existing Rust types for the messages below a Protobuf path instead of generating them.
+    ///
+    /// The Rust path must be absolute: `(".demo.common", "crate::common")` or `(".b", "::other::b")`.
     pub fn extern_path(mut self, proto_path: impl AsRef<str>, rust_path: impl AsRef<str>) -> Self {
         self.extern_paths.push(pair(proto_path, rust_path));
         self
     }
 
-    /// Where the crate `rpc-core` is for the generated code, if not at `::rpc_core`; an absolute path, or one from
-    /// `crate`.
+    /// Sets the path of the crate `rpc-core` in generated code: an absolute path, or one from `crate`.
+    /// The default is `::rpc_core`.
     pub fn crate_path(mut self, path: impl AsRef<str>) -> Self {
         self.crate_path = path.as_ref().to_owned();
         self
     }
 }
 
-/// How messages look.
+/// Settings for messages.
 impl Builder {
-    /// Puts an attribute before the messages, enums and oneofs below `path`.
+    /// Adds an attribute to the messages, enums and oneofs below `path`.
     pub fn type_attribute(mut self, path: impl AsRef<str>, attribute: impl AsRef<str>) -> Self {
         self.type_attributes.push(pair(path, attribute));
         self
     }
 
-    /// Puts an attribute before the messages below `path`.
+    /// Adds an attribute to the messages below `path`.
     pub fn message_attribute(mut self, path: impl AsRef<str>, attribute: impl AsRef<str>) -> Self {
         self.message_attributes.push(pair(path, attribute));
         self
     }
 
-    /// Puts an attribute before the enums and oneofs below `path`.
+    /// Adds an attribute to the enums and oneofs below `path`.
     pub fn enum_attribute(mut self, path: impl AsRef<str>, attribute: impl AsRef<str>) -> Self {
         self.enum_attributes.push(pair(path, attribute));
         self
     }
 
-    /// Puts an attribute before the fields below `path`.
+    /// Adds an attribute to the fields below `path`.
     pub fn field_attribute(mut self, path: impl AsRef<str>, attribute: impl AsRef<str>) -> Self {
         self.field_attributes.push(pair(path, attribute));
         self
     }
 
-    /// Makes the `bytes` fields below `path` a `bytes::Bytes` instead of a `Vec<u8>`.
+    /// Uses `bytes::Bytes` instead of `Vec<u8>` for the `bytes` fields below `path`.
     pub fn bytes(mut self, path: impl AsRef<str>) -> Self {
         self.bytes.push(path.as_ref().to_owned());
         self
     }
 
-    /// Makes the `map` fields below `path` a `BTreeMap` instead of a `HashMap`.
+    /// Uses `BTreeMap` instead of `HashMap` for the `map` fields below `path`.
     pub fn btree_map(mut self, path: impl AsRef<str>) -> Self {
         self.btree_map.push(path.as_ref().to_owned());
         self
     }
 
-    /// Puts the message fields below `path` into a `Box`.
+    /// Boxes the message fields below `path`.
     pub fn boxed(mut self, path: impl AsRef<str>) -> Self {
         self.boxed.push(path.as_ref().to_owned());
         self
     }
 }
 
-/// Where things come from and go to.
+/// Settings for input and output.
 impl Builder {
-    /// The directory to write to, made if it is not there, instead of cargo's `OUT_DIR`.
+    /// Sets the directory to write to, which is created if it does not exist. The default is cargo's
+    /// `OUT_DIR`.
     pub fn out_dir(mut self, dir: impl AsRef<Path>) -> Self {
         self.out_dir = Some(dir.as_ref().to_owned());
         self
     }
 
-    /// Also writes a file of this name, in the output directory, that includes all the others in modules named and
-    /// nested as their packages are. Packages that use one another's messages need it.
+    /// Also writes a file of this name in the output directory, which includes all packages in modules
+    /// named and nested like them. Packages that use one another's messages need it.
     pub fn include_file(mut self, path: impl AsRef<Path>) -> Self {
         self.include_file = Some(path.as_ref().to_owned());
         self
     }
 
-    /// Also writes the descriptors of all the files to `path`, as `protoc -o` would.
+    /// Also writes the descriptors of all files to `path`, like `protoc -o`.
     pub fn file_descriptor_set_path(mut self, path: impl AsRef<Path>) -> Self {
         self.file_descriptor_set_path = Some(path.as_ref().to_owned());
         self
     }
 
-    /// Reads the `.proto` files by running the `protoc` at this path (or of this name) instead of doing so here.
+    /// Compiles the `.proto` files with the `protoc` at this path, or of this name, instead of protox.
     pub fn protoc(mut self, protoc: impl AsRef<Path>) -> Self {
         self.protoc = Some(protoc.as_ref().to_owned());
         self
     }
 
-    /// Whether to tell cargo which files were read; it is told, in a build script, unless this says otherwise. A build
-    /// script that is told nothing runs again whenever any file of its package has changed.
+    /// Sets whether a build script prints `cargo:rerun-if-changed` for the files that were read. The
+    /// default is true. Without it, cargo runs the script again if any file of its package has changed.
     pub fn emit_rerun_if_changed(mut self, enable: bool) -> Self {
         self.emit_rerun_if_changed = enable;
         self

@@ -1,4 +1,4 @@
-//! What the descriptors may say and the generator cannot do (yet), found before anything is written.
+//! Checks for input that the generator cannot handle, before anything is written.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use crate::error::Error;
 use crate::model::qualified;
 use crate::names::{self, ServiceNames};
 
-/// Field numbers of `descriptor.proto`, of which the paths to source locations are made.
+/// Field numbers of `descriptor.proto`. Paths to source locations consist of them.
 const FILE_MESSAGE: i32 = 4;
 const FILE_ENUM: i32 = 5;
 const FILE_SERVICE: i32 = 6;
@@ -20,8 +20,12 @@ const MESSAGE_MESSAGE: i32 = 3;
 const MESSAGE_ENUM: i32 = 4;
 const SERVICE_METHOD: i32 = 2;
 
-/// Refuses what cannot be generated for `set`, with stubs for the files named in `wanted`. `read` says where on disk
-/// files are.
+/// Checks that code can be generated for `set`, with stubs for the files named in `wanted`. `read`
+/// maps the names of files to their paths on disk.
+///
+/// # Errors
+///
+/// Returns an error for the first file, service or item that is not supported.
 pub(crate) fn check(
     set: &FileDescriptorSet,
     wanted: &[String],
@@ -53,7 +57,7 @@ pub(crate) fn check(
     Ok(())
 }
 
-/// The file is of a syntax that we know, and its imports are in `set`.
+/// Checks that the syntax of the file is supported and that `set` contains its imports.
 fn readable(place: &Place<'_>, set: &FileDescriptorSet) -> Result<(), Error> {
     if place.file.syntax() == "editions" {
         let file = place.on_disk.to_owned();
@@ -73,6 +77,7 @@ fn readable(place: &Place<'_>, set: &FileDescriptorSet) -> Result<(), Error> {
     }
 }
 
+/// Checks that no method streams.
 fn unary_only(place: &Place<'_>, service: &ServiceDescriptorProto) -> Result<(), Error> {
     for (index, method) in service.method.iter().enumerate() {
         if method.client_streaming() || method.server_streaming() {
@@ -89,7 +94,7 @@ fn unary_only(place: &Place<'_>, service: &ServiceDescriptorProto) -> Result<(),
     Ok(())
 }
 
-/// `SayHello` and `say_hello` are two names in a `.proto`, and one in Rust.
+/// Checks that no two methods share a Rust name, as `SayHello` and `say_hello` do.
 fn distinct_methods(place: &Place<'_>, service: &ServiceDescriptorProto) -> Result<(), Error> {
     let mut scope = Scope::default();
     for (index, method) in service.method.iter().enumerate() {
@@ -100,7 +105,8 @@ fn distinct_methods(place: &Place<'_>, service: &ServiceDescriptorProto) -> Resu
     Ok(())
 }
 
-/// The items of a service stand beside the messages of its package and the items of the package's other services.
+/// Checks that the items of a service share no name with the messages of its package or with the items
+/// of other services.
 fn distinct_items(
     place: &Place<'_>,
     service: &ServiceDescriptorProto,
@@ -112,12 +118,12 @@ fn distinct_items(
     );
     let names = ServiceNames::new(service.name());
     names
-        .all()
+        .in_package()
         .into_iter()
         .try_for_each(|name| package.take(name.to_owned(), &what, place))
 }
 
-/// Messages and enums have the names that prost gives them; it takes for granted that no two are the same.
+/// Checks that messages and enums get different names from prost, which assumes so.
 fn distinct_messages(place: &Place<'_>, package: &mut Scope) -> Result<(), Error> {
     let full_name = |name: &str| qualified(place.file.package(), name);
     for (index, message) in place.file.message_type.iter().enumerate() {
@@ -139,9 +145,10 @@ fn distinct_message(
 ) -> Result<(), Error> {
     let what = format!("message `{full_name}`");
     scope.take(names::message_from_proto(message.name()), &what, place)?;
-    // The entries of a map are messages to protobuf, but not to Rust.
+    // Protobuf describes the entries of a map as a message; prost generates no type for it.
     let is_type =
         |nested: &&DescriptorProto| !nested.options.as_ref().is_some_and(|it| it.map_entry());
+    named_members(place, message, &what)?;
     let mut inside = Scope::default();
     for (index, nested) in message
         .nested_type
@@ -177,6 +184,31 @@ fn distinct_message(
     Ok(())
 }
 
+/// Checks that the fields and oneofs of a message have Rust names.
+fn named_members(
+    place: &Place<'_>,
+    message: &DescriptorProto,
+    of_message: &str,
+) -> Result<(), Error> {
+    let fields = message.field.iter().map(|field| ("field", field.name()));
+    let oneofs = message.oneof_decl.iter().map(|it| ("oneof", it.name()));
+    fields.chain(oneofs).try_for_each(|(kind, name)| {
+        named(name, &format!("{kind} `{name}` of {of_message}"), place)
+    })
+}
+
+/// Checks that `name` has a Rust name: the casing removes underscores.
+fn named(name: &str, what: &str, place: &Place<'_>) -> Result<(), Error> {
+    if name.chars().any(|c| c != '_') {
+        return Ok(());
+    }
+    Err(Error::NoRustName {
+        file: place.on_disk.to_owned(),
+        line: place.line(),
+        what: what.to_owned(),
+    })
+}
+
 fn distinct_enum(
     place: &Place<'_>,
     r#enum: &EnumDescriptorProto,
@@ -187,7 +219,7 @@ fn distinct_enum(
     let mut inside = Scope::default();
     let mut numbers = Vec::new();
     for value in &r#enum.value {
-        // A second name for a number is no variant.
+        // prost generates one variant per number, for the first of its names.
         if !numbers.contains(&value.number()) {
             numbers.push(value.number());
             let what = format!("value `{}` of enum `{full_name}`", value.name());
@@ -197,12 +229,14 @@ fn distinct_enum(
     scope.take(name, &format!("enum `{full_name}`"), place)
 }
 
-/// The Rust names of one scope, each with what it is the name of.
+/// The Rust names of one scope, each with a description of the item that has it.
 #[derive(Default)]
 struct Scope(HashMap<String, String>);
 
 impl Scope {
+    /// Records `name` for `what`.
     fn take(&mut self, name: String, what: &str, place: &Place<'_>) -> Result<(), Error> {
+        named(&name, what, place)?;
         match self.0.insert(name.clone(), what.to_owned()) {
             None => Ok(()),
             Some(other) => Err(Error::NameTaken {
@@ -216,7 +250,7 @@ impl Scope {
     }
 }
 
-/// Where a descriptor is in its file, by which its line can be looked up.
+/// The location of a descriptor in its file, from which its line can be looked up.
 struct Place<'a> {
     file: &'a FileDescriptorProto,
     on_disk: &'a Path,
@@ -224,7 +258,7 @@ struct Place<'a> {
 }
 
 impl Place<'_> {
-    /// The place of element `index` of the repeated field `field`.
+    /// Returns the location of element `index` of the repeated field `field`.
     fn below(&self, field: i32, index: usize) -> Self {
         Place {
             path: [self.path.as_slice(), &[field, index as i32]].concat(),
@@ -232,7 +266,7 @@ impl Place<'_> {
         }
     }
 
-    /// Counted from one; nothing if the descriptors came without source information.
+    /// Returns the line, counted from one, or `None` if the descriptors have no source information.
     fn line(&self) -> Option<usize> {
         let locations = &self.file.source_code_info.as_ref()?.location;
         let location = locations

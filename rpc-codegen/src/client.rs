@@ -3,24 +3,41 @@
 use crate::emit::{self, Runtime};
 use crate::model::{Method, Service};
 
-/// The client of `service`.
+/// The client module of `service`.
 pub(crate) fn emit(service: &Service, rt: &Runtime) -> String {
+    let name = &service.names.client;
+    let docs = format!("Client for the service `{}`.", service.full_name);
+    let items = [client(service), methods(service)].concat();
+    rt.module(&service.names.client_module, &docs, name, &items)
+}
+
+fn client(service: &Service) -> String {
     let (name, full_name) = (&service.names.client, &service.full_name);
-    let deprecated = emit::deprecated("", service.deprecated);
+    let docs = emit::docs(
+        &service.docs,
+        &format!("Client for the service `{full_name}`."),
+        &["Calls go through `C`: a `Channel`, or any other `Caller`."],
+    );
+    let deprecated = emit::deprecated(service.deprecated);
+    format!(
+        r#"{docs}#[derive(Clone, Debug)]
+{deprecated}pub struct {name}<C = $Channel> {{
+    caller: C,
+}}
+"#
+    )
+}
+
+fn methods(service: &Service) -> String {
+    let name = &service.names.client;
     let methods: String = service
         .methods
         .iter()
-        .map(|method| client_method(service, method, rt))
+        .map(|method| call(service, method))
         .collect();
-    let rt = &rt.path;
     format!(
-        r#"/// Calls the service `{full_name}`.
-#[derive(::core::clone::Clone, ::core::fmt::Debug)]
-{deprecated}pub struct {name}<C = {rt}::Channel> {{
-    caller: C,
-}}
-impl<C: {rt}::Caller> {name}<C> {{
-    /// A client whose calls go through `caller`.
+        r#"impl<C: $Caller> {name}<C> {{
+    /// Creates a client that calls through `caller`.
     pub fn new(caller: C) -> Self {{
         Self {{ caller }}
     }}
@@ -29,26 +46,32 @@ impl<C: {rt}::Caller> {name}<C> {{
     )
 }
 
-fn client_method(service: &Service, method: &Method, rt: &Runtime) -> String {
+fn call(service: &Service, method: &Method) -> String {
     let Method {
         name,
         constant,
         path,
+        request,
         ..
     } = method;
-    let specs = &service.names.methods;
-    let docs = emit::docs("    ", &method.docs, &format!("Calls `{path}`."));
-    let deprecated = emit::deprecated("    ", method.deprecated);
-    let (request, response) = (&method.request.rust_type, rt.response(method));
-    let rt = &rt.path;
+    let docs = emit::docs(
+        &method.docs,
+        &format!("Calls `{path}`."),
+        &[
+            "Returns the server's response.",
+            "# Errors",
+            "Returns a `CallError` if the server responds with an error status, or if no response arrives.",
+        ],
+    );
+    let deprecated = emit::deprecated(method.deprecated);
+    let (constants, response) = (&service.names.methods, emit::response(method));
     format!(
-        r#"{docs}{deprecated}    pub async fn {name}(
-        &self,
-        request: impl {rt}::IntoRequest<{request}>,
-    ) -> ::core::result::Result<{response}, {rt}::CallError> {{
-        let request = {rt}::IntoRequest::into_request(request);
-        {rt}::Caller::unary(&self.caller, &self::{specs}::{constant}, request).await
-    }}
+        r#"{docs}{deprecated}pub async fn {name}(
+    &self,
+    request: impl $IntoRequest<{request}>,
+) -> $Result<{response}, $CallError> {{
+    self.caller.unary(&super::{constants}::{constant}, request.into_request()).await
+}}
 "#
     )
 }

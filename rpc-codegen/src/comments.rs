@@ -1,14 +1,17 @@
-//! Makes the comments of a `.proto` harmless as documentation.
+//! Sanitizes the comments of a `.proto` for use as documentation.
 //!
-//! Comments become Markdown that rustdoc reads, and whoever wrote them for a `.proto` did not know: an indented or
-//! fenced block would be compiled as a doctest, `[brackets]` would be a link to nowhere, `<name>` an unclosed tag.
-//! Comments are rewritten in the descriptors, before prost sees them, so that messages and services get the same.
-//! prost itself then makes links of bare URLs; what is written here is such that its rules find nothing else to do.
+//! rustdoc reads comments as Markdown, but their authors wrote plain text: rustdoc would compile an
+//! indented or fenced block as a doctest, take `[brackets]` for a broken link and `<name>` for an
+//! unclosed tag. This module rewrites the comments in the descriptors, before prost reads them, so that
+//! messages and services are treated alike. prost then turns bare URLs into links; its other rules find
+//! nothing to change in sanitized comments.
+
+use std::iter;
 
 use prost_types::{FileDescriptorProto, SourceCodeInfo};
 
-/// Rewrites all the comments of `file`.
-pub(crate) fn disarm(file: &mut FileDescriptorProto) {
+/// Rewrites all comments of `file`.
+pub(crate) fn sanitize(file: &mut FileDescriptorProto) {
     let Some(SourceCodeInfo { location, .. }) = &mut file.source_code_info else {
         return;
     };
@@ -18,68 +21,40 @@ pub(crate) fn disarm(file: &mut FileDescriptorProto) {
             .iter_mut()
             .chain(&mut location.trailing_comments)
         {
-            *comment = harmless(comment);
+            *comment = sanitized(comment);
         }
         for comment in &mut location.leading_detached_comments {
-            // These become plain comments, in which only this is refused.
+            // These become plain comments, where only a carriage return is an error.
             *comment = comment.replace('\r', "");
         }
     }
 }
 
-/// `comment` as Markdown that shows the same and does nothing.
-fn harmless(comment: &str) -> String {
-    // A carriage return on its own is an error in a doc comment; a tab is as wide as Markdown takes it to be.
+/// Returns `comment` as Markdown that looks the same, without links, tags or code to run.
+fn sanitized(comment: &str) -> String {
+    // A lone carriage return is an error in a doc comment. Markdown expands a tab to four columns.
     let comment = comment.replace('\r', "").replace('\t', "    ");
-    // `/** … */` leaves a star, and `///` a slash at the beginning of each line.
-    let comment = comment.strip_prefix('*').unwrap_or(&comment);
-    let mut lines: Vec<&str> = comment.lines().map(str::trim_end).collect();
-    if lines.iter().all(|line| line.starts_with('/')) {
-        lines.iter_mut().for_each(|line| *line = &line[1..]);
-    }
-    let margin = lines
-        .iter()
-        .filter(|line| !line.is_empty())
-        .map(|line| indent(line))
-        .min()
-        .unwrap_or(0);
-    let mut lines = lines
-        .into_iter()
-        .map(|line| line.get(margin..).unwrap_or_default())
-        .peekable();
-
+    let mut lines = text_lines(&comment).into_iter().peekable();
     let mut out = Vec::new();
     let mut paragraph: Vec<&str> = Vec::new();
     while let Some(line) = lines.next() {
         let opens_block = paragraph.last().is_none_or(|last| !continues(last));
-        // An indented fence among text is one inside a list, which the end of the block would tear apart: that one
-        // is escaped with the text.
+        // An indented fence within a paragraph belongs to a list. A block would split the list, so such
+        // a fence is escaped like text.
         if let Some(fence) = fence(line).filter(|_| paragraph.is_empty() || indent(line) == 0) {
             flush(&mut paragraph, &mut out);
-            let mut block = Vec::new();
-            for line in lines.by_ref() {
-                if line.trim_start().starts_with(fence)
-                    && line.trim().trim_start_matches(&fence[..1]).is_empty()
-                {
-                    break;
-                }
-                block.push(line);
-            }
+            let block: Vec<_> = lines
+                .by_ref()
+                .take_while(|line| !closes(line, fence))
+                .collect();
             push_block(&block, &mut out);
         } else if indent(line) >= 4 && opens_block {
             flush(&mut paragraph, &mut out);
             let mut block = vec![line];
-            while let Some(line) = lines.next_if(|line| line.is_empty() || indent(line) >= 4) {
-                block.push(line);
-            }
-            let blank = block
-                .iter()
-                .rev()
-                .take_while(|line| line.is_empty())
-                .count();
-            block.truncate(block.len() - blank);
-            push_block(&block, &mut out);
-            out.extend((blank > 0).then(String::new));
+            block.extend(iter::from_fn(|| {
+                lines.next_if(|line| line.is_empty() || indent(line) >= 4)
+            }));
+            push_indented_block(&block, &mut out);
         } else if line.is_empty() {
             flush(&mut paragraph, &mut out);
             out.push(String::new());
@@ -91,12 +66,38 @@ fn harmless(comment: &str) -> String {
     out.join("\n")
 }
 
-/// Whether an indented line after this one belongs to its paragraph rather than being a block of code.
+/// Splits `comment` into lines, without comment signs, common indentation and trailing spaces.
+fn text_lines(comment: &str) -> Vec<&str> {
+    // Protobuf strips `/*` and `//`: `/** … */` leaves a star, `///` a slash on each line.
+    let comment = comment.strip_prefix('*').unwrap_or(comment);
+    let mut lines: Vec<&str> = comment.lines().map(str::trim_end).collect();
+    if lines.iter().all(|line| line.starts_with('/')) {
+        lines.iter_mut().for_each(|line| *line = &line[1..]);
+    }
+    dedented(&lines)
+}
+
+/// Removes the indentation that all `lines` have in common.
+fn dedented<'a>(lines: &[&'a str]) -> Vec<&'a str> {
+    let margin = lines
+        .iter()
+        .filter(|line| !line.is_empty())
+        .map(|line| indent(line))
+        .min()
+        .unwrap_or(0);
+    lines
+        .iter()
+        .map(|line| line.get(margin..).unwrap_or_default())
+        .collect()
+}
+
+/// Returns true if an indented line after `line` continues its paragraph, false if it begins a block
+/// of code.
 fn continues(line: &str) -> bool {
     !line.trim_start().starts_with('#') && line.contains(char::is_alphanumeric)
 }
 
-/// The fence that `line` opens: three or more backticks or tildes at the margin.
+/// Returns the fence that `line` opens: three or more backticks or tildes, indented by at most three.
 fn fence(line: &str) -> Option<&str> {
     let rest = line.trim_start();
     let mark = rest
@@ -107,8 +108,15 @@ fn fence(line: &str) -> Option<&str> {
     (len >= 3 && indent(line) < 4 && !rest[len..].contains('`')).then(|| &rest[..len])
 }
 
+/// Returns true if `line` closes the block that `fence` opened.
+fn closes(line: &str, fence: &str) -> bool {
+    let line = line.trim();
+    line.starts_with(fence) && line.trim_start_matches(&fence[..1]).is_empty()
+}
+
+/// Appends `block` as a fenced block of text.
 fn push_block(block: &[&str], out: &mut Vec<String>) {
-    // A fence that nothing in the block can close, and a language that rustdoc does not run.
+    // Nothing in the block closes this fence, and rustdoc does not run `text`.
     let longest = block
         .iter()
         .flat_map(|line| line.split(|c| c != '`'))
@@ -116,30 +124,29 @@ fn push_block(block: &[&str], out: &mut Vec<String>) {
         .max()
         .unwrap_or(0);
     let fence = "`".repeat(3.max(longest + 1));
-    let margin = block
-        .iter()
-        .filter(|line| !line.is_empty())
-        .map(|line| indent(line))
-        .min()
-        .unwrap_or(0);
     out.push(format!("{fence}text"));
-    out.extend(
-        block
-            .iter()
-            .map(|line| line.get(margin..).unwrap_or_default().to_owned()),
-    );
+    out.extend(dedented(block).into_iter().map(str::to_owned));
     out.push(fence);
 }
 
+/// Appends the indented `block`, and an empty line if it ends with empty lines.
+fn push_indented_block(block: &[&str], out: &mut Vec<String>) {
+    let end = block.iter().rposition(|line| !line.is_empty());
+    let len = end.map_or(0, |last| last + 1);
+    push_block(&block[..len], out);
+    out.extend((len < block.len()).then(String::new));
+}
+
+/// Appends the sanitized `paragraph` and clears it.
 fn flush(paragraph: &mut Vec<&str>, out: &mut Vec<String>) {
     if !paragraph.is_empty() {
-        // Code in backticks may go over the end of a line, so the paragraph is read as one.
+        // Code in backticks may span lines, so the lines are joined first.
         out.extend(inline(&paragraph.join("\n")).lines().map(str::to_owned));
         paragraph.clear();
     }
 }
 
-/// The text of a paragraph with everything escaped that rustdoc would take for a link, a tag or code to run.
+/// Returns the text of a paragraph, with links, tags and code fences escaped.
 fn inline(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
@@ -153,7 +160,7 @@ fn inline(text: &str) -> String {
                 1 + escaped
             }
             '<' if rest[1..].starts_with("http") => match autolink(rest) {
-                // prost puts the angle brackets back.
+                // prost adds the angle brackets again.
                 Some(url) => url_text(url, &mut out) + 2,
                 None => escape("<", &mut out),
             },
@@ -191,7 +198,7 @@ fn inline(text: &str) -> String {
     out
 }
 
-/// Copies code in backticks as it is; escapes backticks that nothing closes, and those that open a block.
+/// Copies code in backticks unchanged. Escapes backticks that are not closed or that open a block.
 fn code(rest: &str, out: &mut String) -> usize {
     let ticks = rest.len() - rest.trim_start_matches('`').len();
     let after = &rest[ticks..];
@@ -212,14 +219,15 @@ fn code(rest: &str, out: &mut String) -> usize {
     escape(&rest[..ticks], out)
 }
 
-/// The URL of an `<https://…>` at the start of `rest`.
+/// Returns the URL if `rest` begins with `<https://…>`.
 fn autolink(rest: &str) -> Option<&str> {
     let url = &rest[1..rest.find('>')?];
     let is_url = url.starts_with("http://") || url.starts_with("https://");
     (is_url && !url.contains(|c: char| c.is_whitespace() || c == ')')).then_some(url)
 }
 
-/// A whole `[text](https://…)` at the start of `rest`. Other targets would be paths of Rust to rustdoc.
+/// Returns the whole link if `rest` begins with `[text](https://…)`. rustdoc takes other targets for
+/// Rust paths.
 fn link(rest: &str) -> Option<&str> {
     let close = rest
         .find([']', '\n'])
@@ -232,11 +240,11 @@ fn link(rest: &str) -> Option<&str> {
     (!text.contains(['[', '<', '`'])).then(|| &rest[..close + 2 + end + 1])
 }
 
-/// Copies a URL, from which prost makes a link; one that would not be a valid link becomes text.
+/// Copies a URL, which prost turns into a link. Escapes a URL that would not be a valid link.
 fn url_text(url: &str, out: &mut String) -> usize {
     if url.contains(['<', '>', '`', '[', ']', '\\']) {
         for c in url.chars() {
-            // The colon too: prost looks for `http://`.
+            // Escape the colon as well, because prost looks for `http://`.
             if matches!(c, ':' | '<' | '>' | '`' | '[' | ']' | '\\') {
                 out.push('\\');
             }
@@ -244,7 +252,7 @@ fn url_text(url: &str, out: &mut String) -> usize {
         }
         return url.len();
     }
-    // To prost a URL goes on to the next space; what ends the sentence is none of it.
+    // prost takes everything up to the next space for the URL. Exclude the punctuation at its end.
     let address = url.trim_end_matches(['.', ',', ';', ':', '!', '?', '\'', '"']);
     match (address.split_once(':'), &url[address.len()..]) {
         (Some((scheme, rest)), end) if !end.is_empty() => {
@@ -255,6 +263,7 @@ fn url_text(url: &str, out: &mut String) -> usize {
     url.len()
 }
 
+/// Copies `text` with a backslash before each character.
 fn escape(text: &str, out: &mut String) -> usize {
     for c in text.chars() {
         out.push('\\');
@@ -273,7 +282,7 @@ mod tests {
 
     #[track_caller]
     fn becomes(comment: &str, expected: &str) {
-        assert_eq!(harmless(comment), expected);
+        assert_eq!(sanitized(comment), expected);
     }
 
     #[test]
@@ -304,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_links_to_nowhere() {
+    fn no_link_is_broken() {
         becomes(" See [Other] and x[1].", "See \\[Other\\] and x\\[1\\].");
         becomes(
             " See [it](Other), [docs](https://a.b/c).",

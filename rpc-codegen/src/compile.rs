@@ -1,4 +1,4 @@
-//! From `.proto` files to descriptors, by protox or by `protoc`, and the list of files that were read.
+//! Compiles `.proto` files to descriptors, with protox or `protoc`, and lists the files that were read.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,28 +13,32 @@ use prost_types::FileDescriptorSet;
 use crate::error::Error;
 use crate::problem::{Place, Problem};
 
-/// What is to be compiled.
+/// The files to compile.
 #[derive(Debug)]
 pub(crate) struct Sources {
     pub(crate) protos: Vec<PathBuf>,
     pub(crate) includes: Vec<PathBuf>,
 }
 
-/// What came of it.
+/// The compiled descriptors.
 #[derive(Debug)]
 pub(crate) struct Compiled {
-    /// Every file, imported ones before those that import them.
+    /// All files. Imported files precede the files that import them.
     pub(crate) set: FileDescriptorSet,
-    /// The same set in bytes, with the custom options for which `set` has no field.
+    /// The same set encoded. It contains the custom options too, for which `set` has no field.
     pub(crate) bytes: Vec<u8>,
-    /// The names, within `set`, of the files that were asked for.
+    /// The names, in `set`, of the files to compile; the others are imports.
     pub(crate) roots: Vec<String>,
-    /// The files on disk that were read, by their names within `set`.
+    /// The paths of the files that were read, by their names in `set`.
     pub(crate) read: BTreeMap<String, PathBuf>,
 }
 
 impl Sources {
-    /// Compiles with protox, which is linked in.
+    /// Compiles with protox, which needs no installed program.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if a file does not exist, is in no include directory, or has mistakes.
     pub(crate) fn compile(&self) -> Result<Compiled, Error> {
         let roots = self.roots()?;
         let compile = || {
@@ -50,7 +54,7 @@ impl Sources {
             set: compiler.file_descriptor_set(),
             bytes: compiler.encode_file_descriptor_set(),
             roots,
-            // Files without a path are the well-known ones that protox brings along.
+            // Files without a path are the well-known types that protox contains.
             read: compiler
                 .files()
                 .filter_map(|file| Some((file.name().to_owned(), file.path()?.to_owned())))
@@ -58,7 +62,12 @@ impl Sources {
         })
     }
 
-    /// Compiles with the `protoc` that is at `protoc`.
+    /// Compiles with the program at `protoc`.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if a file does not exist or is in no include directory, or if `protoc` cannot
+    /// be run, fails, or doesn't write a descriptor set.
     pub(crate) fn compile_with_protoc(&self, protoc: &Path) -> Result<Compiled, Error> {
         let roots = self.roots()?;
         let mut command = Command::new(protoc);
@@ -98,7 +107,7 @@ impl Sources {
                 source,
             }
         })?;
-        // Files that are below none of the include directories are the well-known ones that protoc brings along.
+        // Files in none of the include directories are the well-known types that protoc contains.
         let read = set
             .file
             .iter()
@@ -112,7 +121,7 @@ impl Sources {
         })
     }
 
-    /// The names by which the files that are asked for can be imported.
+    /// Returns the names under which the files to compile can be imported.
     fn roots(&self) -> Result<Vec<String>, Error> {
         let root = |path: &PathBuf| match self.import_name(path) {
             Some(name) if self.find(&name).is_some() => Ok(name),
@@ -125,9 +134,10 @@ impl Sources {
         self.protos.iter().map(root).collect()
     }
 
-    /// `b/c.proto` for `a/b/c.proto` if `a` is an include directory, and for `b/c.proto` itself if it is in one.
+    /// Returns the name under which `path` can be imported: `b/c.proto` for `a/b/c.proto` if `a` is an
+    /// include directory. A relative path that is below none is returned as it is.
     fn import_name(&self, path: &Path) -> Option<String> {
-        // Only components are compared, so that `./a` and `a/` are the same.
+        // Compare components only, so that `./a` and `a/` are equal.
         let plain = |path: &Path| -> PathBuf {
             path.components()
                 .filter(|part| *part != Component::CurDir)
@@ -142,7 +152,7 @@ impl Sources {
         Some(name.to_str()?.to_owned())
     }
 
-    /// The file that an import of `name` reads.
+    /// Returns the path of the file that an import of `name` reads.
     fn find(&self, name: &str) -> Option<PathBuf> {
         self.includes
             .iter()
@@ -150,11 +160,11 @@ impl Sources {
             .find(|path| path.is_file())
     }
 
-    /// Everything that protox knows about its error, with the lines of the file that it is about.
+    /// Converts an error of protox, with the lines of the file to which it refers.
     fn explain(&self, err: protox::Error) -> Error {
         let name = err.file().unwrap_or_default();
         let file = self.find(name).unwrap_or_else(|| PathBuf::from(name));
-        // protox has read this file a moment ago; without it there are no lines to show, and that is all.
+        // If the file can no longer be read, the error just shows no lines.
         let source = fs::read_to_string(&file).unwrap_or_default();
         if let Some((line, edition)) = edition_of(&source) {
             return Error::Edition {
@@ -194,7 +204,7 @@ fn problem(diagnostic: &dyn Diagnostic, file: &Path, source: &str) -> Problem {
             .places
             .push(Place::new(source, label.offset(), label.len(), text));
     }
-    // Of two definitions of one thing, the later is the one to mend.
+    // Of two definitions with the same name, show the second one first: it is probably the mistake.
     if problem
         .places
         .first()
@@ -208,7 +218,7 @@ fn problem(diagnostic: &dyn Diagnostic, file: &Path, source: &str) -> Problem {
     problem
 }
 
-/// The line and the value of the `edition` statement with which `source` begins, if it begins with one.
+/// Returns the line and the value of the `edition` statement if `source` begins with one.
 fn edition_of(source: &str) -> Option<(usize, String)> {
     let mut rest = source;
     loop {
@@ -238,7 +248,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_edition_is_seen_behind_comments() {
+    fn an_edition_is_found_after_comments() {
         let source = "// edition = \"no\";\n/* nor\n here */\nedition = \"2023\";\npackage a;";
         assert_eq!(edition_of(source), Some((4, "2023".to_owned())));
         assert_eq!(

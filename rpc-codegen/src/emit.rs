@@ -1,11 +1,23 @@
-//! What the emitters share: the path to the runtime, documentation, and the attribute that keeps lints off.
+//! What the emitters share: the runtime's path, modules and their imports, documentation, and the
+//! attribute that turns lints off.
 //!
-//! Emitters name everything by a path from a root (`::core`, `::std`, `self::`, the runtime), because a `.proto` may
-//! call a message `Result`, `Send` or `T`.
+//! # Names
+//!
+//! A `.proto` may call a message `Result`, `Send` or `T`. Each service therefore gets modules of its
+//! own: inside them a message is always `super::Name`, and short names belong to the generator. Only
+//! the service's trait is defined in such a module under a name that the user chose, and it may be
+//! `Request` or `Send` as well. Emitters therefore mark each name from outside with a `$`, as in
+//! `$Request<super::HelloRequest>`, and [`Runtime::module`] replaces the mark: by an import, or by a
+//! full path if the trait has that name.
+
+use std::collections::BTreeSet;
 
 use crate::model::Method;
 
-/// Where emitted code finds what it names.
+/// Names in Rust's prelude, which need no import.
+const PRELUDE: [&str; 5] = ["Clone", "Fn", "Result", "Send", "Sync"];
+
+/// Where emitted code finds the items that it uses.
 #[derive(Clone, Debug)]
 pub(crate) struct Runtime {
     /// `::rpc_core::codegen::v1`
@@ -15,60 +27,141 @@ pub(crate) struct Runtime {
 impl Runtime {
     /// The runtime in the crate at `crate_path`.
     pub(crate) fn in_crate(crate_path: &str) -> Runtime {
-        // The version is in the path so that generated code and a runtime that do not fit fail with a name in the
-        // message, not with a type error in code that nobody wrote.
+        // The path contains the version. If generator and runtime do not fit, the compiler reports a
+        // missing module instead of type errors in code that nobody wrote.
         Runtime {
             path: format!("{crate_path}::codegen::v1"),
         }
     }
 
-    pub(crate) fn request(&self, method: &Method) -> String {
-        format!("{}::Request<{}>", self.path, method.request.rust_type)
+    /// The module `name` with these `items`, after the `use` for the names that they mark with `$`.
+    ///
+    /// `own` is the item whose name comes from the `.proto`: an equal name of the runtime is written
+    /// as a path.
+    pub(crate) fn module(&self, name: &str, docs: &str, own: &str, items: &str) -> String {
+        let mut imports = BTreeSet::new();
+        let items = self.resolve(items, own, &mut imports);
+        let imports: Vec<_> = imports.into_iter().collect();
+        let runtime = match imports.as_slice() {
+            [] => String::new(),
+            imports => format!("use {}::{{{}}};\n", self.path, imports.join(", ")),
+        };
+        format!("/// {docs}\npub mod {name} {{\n{runtime}{items}}}\n")
     }
 
-    pub(crate) fn response(&self, method: &Method) -> String {
-        format!("{}::Response<{}>", self.path, method.response.rust_type)
+    /// Replaces each `$Name` in `items` and adds to `imports` the names that are to be imported.
+    fn resolve<'a>(&self, items: &'a str, own: &str, imports: &mut BTreeSet<&'a str>) -> String {
+        let mut out = String::with_capacity(items.len());
+        for line in items.split_inclusive('\n') {
+            // Documentation comes from the `.proto` and may contain a `$`.
+            if line.trim_start().starts_with("///") {
+                out.push_str(line);
+                continue;
+            }
+            let mut parts = line.split('$');
+            out.extend(parts.next());
+            for part in parts {
+                let name = &part[..part
+                    .find(|c: char| !c.is_alphanumeric())
+                    .unwrap_or(part.len())];
+                if name == own {
+                    out.push_str(&format!("{}::", self.path));
+                } else if !PRELUDE.contains(&name) {
+                    imports.insert(name);
+                }
+                out.push_str(part);
+            }
+        }
+        out
     }
 }
 
-/// Doc comment lines; `otherwise` where the `.proto` says nothing.
-pub(crate) fn docs(indent: &str, lines: &[String], otherwise: &str) -> String {
-    if lines.is_empty() {
-        return format!("{indent}/// {otherwise}\n");
-    }
-    lines
-        .iter()
-        .map(|line| format!("{indent}///{line}\n"))
-        .collect()
+/// The type that a handler or a call returns if it succeeds.
+pub(crate) fn response(method: &Method) -> String {
+    format!("$Response<{}>", method.response)
 }
 
-/// `#[deprecated]` on a line of its own, if it is.
-pub(crate) fn deprecated(indent: &str, deprecated: bool) -> String {
-    if deprecated {
-        format!("{indent}#[deprecated]\n")
+/// Doc comment lines: those of the `.proto`, or `otherwise` if it has none, then `more` paragraphs.
+pub(crate) fn docs(lines: &[String], otherwise: &str, more: &[&str]) -> String {
+    let mut out = if lines.is_empty() {
+        format!("/// {otherwise}\n")
     } else {
-        String::new()
+        lines.iter().map(|line| format!("///{line}\n")).collect()
+    };
+    for paragraph in more {
+        out.push_str(&format!("///\n/// {paragraph}\n"));
     }
+    out
 }
 
-/// Put before every item of a generated file, because `include!` takes no inner attributes: a user's lints are about
-/// code that a user can change.
-const QUIET: &str = "#[allow(missing_docs, unreachable_pub, unused_qualifications, dead_code, deprecated, \
-                     clippy::all, clippy::pedantic)]\n";
+/// `#[deprecated]` on its own line, or nothing.
+pub(crate) fn deprecated(deprecated: bool) -> &'static str {
+    if deprecated { "#[deprecated]\n" } else { "" }
+}
 
-/// `code` with its top-level items exempt from lints, those of prost as well as ours.
-pub(crate) fn quieted(code: &str) -> String {
+/// Placed before every top-level item of a generated file: users cannot act on lints about generated
+/// code, and a file for `include!` cannot have inner attributes.
+const QUIET: &str = "#[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, \
+                     dead_code, deprecated, clippy::all, clippy::pedantic)]\n";
+
+/// Turns lints off for the top-level items of `code`, prost's as well as ours, and separates items by
+/// empty lines.
+pub(crate) fn finished(code: &str) -> String {
+    const ITEMS: [&str; 5] = ["pub struct ", "pub enum ", "pub mod ", "pub use ", "impl"];
     let mut out = String::with_capacity(code.len() * 2);
+    let mut previous = "";
     for line in code.lines() {
-        // Items that start in the first column are the top level: both emitters indent what is inside.
-        if ["pub struct ", "pub enum ", "pub trait ", "pub mod ", "impl"]
-            .iter()
-            .any(|item| line.starts_with(item))
-        {
+        if starts_item(previous, line) {
+            out.push('\n');
+        }
+        // Nested items are indented, so an item in the first column is at the top level.
+        if ITEMS.iter().any(|item| line.starts_with(item)) {
             out.push_str(QUIET);
         }
         out.push_str(line);
         out.push('\n');
+        previous = line;
     }
     out
+}
+
+/// Returns true if a new item begins with `line`, on the same level as the one that ends before it.
+fn starts_item(previous: &str, line: &str) -> bool {
+    const STARTS: [&str; 6] = ["///", "#[", "pub ", "impl", "fn ", "async fn "];
+    let indent = |line: &str| line.len() - line.trim_start().len();
+    previous.ends_with(['}', ';'])
+        && indent(previous) == indent(line)
+        && STARTS
+            .iter()
+            .any(|start| line.trim_start().starts_with(start))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_imported_once() {
+        let code = Runtime::in_crate("::rpc_core").module(
+            "m",
+            "A module.",
+            "Greeter",
+            "/// Costs $Request.\nfn f(_: $Request<super::M>, _: $Request<super::N>) -> $Result<$fmt::Error, ()>;\n",
+        );
+        assert_eq!(
+            code,
+            "/// A module.\npub mod m {\nuse ::rpc_core::codegen::v1::{Request, fmt};\n\
+             /// Costs $Request.\nfn f(_: Request<super::M>, _: Request<super::N>) -> Result<fmt::Error, ()>;\n}\n"
+        );
+    }
+
+    #[test]
+    fn a_name_that_the_service_has_is_written_as_a_path() {
+        let items = "pub trait Send: $Send + $Sync {}\n";
+        let code = Runtime::in_crate("crate::rpc").module("m", "A module.", "Send", items);
+        assert_eq!(
+            code,
+            "/// A module.\npub mod m {\npub trait Send: crate::rpc::codegen::v1::Send + Sync {}\n}\n"
+        );
+    }
 }

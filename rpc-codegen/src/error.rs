@@ -1,4 +1,4 @@
-//! Why no code was generated.
+//! The errors of code generation.
 
 use std::fmt;
 use std::io;
@@ -6,19 +6,23 @@ use std::path::PathBuf;
 
 use crate::problem::Problem;
 
-/// Why no code was generated, said so that it can be mended without looking elsewhere.
+/// An error that prevented code generation.
+///
+/// The message names the file and, if it is known, the line, and says what to change. `Debug` prints the
+/// message as well: Rust prints the error of a build script's `main` with `Debug`. Match on the variant
+/// for its data.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A `.proto` file that is to be compiled is not there.
-    #[error("{}: no such file (relative paths start in the package's directory)", path.display())]
+    /// A `.proto` file to compile does not exist.
+    #[error("{}: no such file; relative paths are resolved from the package's directory", path.display())]
     FileNotFound {
         /// The file, as it was named.
         path: PathBuf,
     },
 
-    /// A `.proto` file is there, but below none of the include directories, and so has no name to be imported by.
-    #[error("{}: is not below any of the include directories ({})", path.display(), list(includes))]
+    /// A `.proto` file to compile is in none of the include directories, and so it has no import name.
+    #[error("{}: not in any of the include directories ({})", path.display(), list(includes))]
     NotIncluded {
         /// The file, as it was named.
         path: PathBuf,
@@ -26,14 +30,14 @@ pub enum Error {
         includes: Vec<PathBuf>,
     },
 
-    /// The `.proto` files have mistakes in them.
+    /// The `.proto` files contain mistakes.
     #[error("{}", lines(problems))]
     Proto {
-        /// All that were found, at least one.
+        /// The mistakes, at least one.
         problems: Vec<Problem>,
     },
 
-    /// A `.proto` file is written in an edition, and only `syntax = "proto2"` and `"proto3"` are read so far.
+    /// A `.proto` file uses an edition. Only `syntax = "proto2"` and `"proto3"` are supported so far.
     #[error(
         "{}{}: {} not supported yet: write `syntax = \"proto3\";` instead",
         file.display(), at(*line), editions(edition.as_deref())
@@ -43,14 +47,14 @@ pub enum Error {
         file: PathBuf,
         /// The line of the `edition` statement, counted from one, if it is known.
         line: Option<usize>,
-        /// Which edition, if it is known.
+        /// The edition, if it is known.
         edition: Option<String>,
     },
 
-    /// A method streams, and only unary methods are generated so far.
+    /// A method streams. Only unary methods are supported so far.
     #[error(
-        "{}{}: method `{method}` of service `{service}` streams its {}, which is not supported yet: \
-         only unary methods are", file.display(), at(*line), streams(*requests, *responses)
+        "{}{}: method `{method}` of service `{service}` streams its {}: streaming is not supported yet, \
+         only unary methods", file.display(), at(*line), streams(*requests, *responses)
     )]
     Streaming {
         /// The file.
@@ -67,9 +71,9 @@ pub enum Error {
         responses: bool,
     },
 
-    /// Two things in one package would get the same Rust name.
+    /// Two items in one package would have the same Rust name.
     #[error(
-        "{}{}: {what} needs the Rust name `{name}`, which {other} has already: rename one of the two",
+        "{}{}: {what} and {other} would both have the Rust name `{name}`: rename one of them",
         file.display(), at(*line)
     )]
     NameTaken {
@@ -77,82 +81,96 @@ pub enum Error {
         file: PathBuf,
         /// The line of the service or method, counted from one, if it is known.
         line: Option<usize>,
-        /// What cannot have its name, for example "service `demo.Greeter`".
+        /// The second item, for example "service `demo.Greeter`".
         what: String,
-        /// The Rust name.
+        /// The common Rust name.
         name: String,
-        /// What has it, for example "message `demo.GreeterClient`".
+        /// The first item, for example "message `demo.GreeterClient`".
         other: String,
     },
 
-    /// A descriptor set lacks a file that one of its files imports.
-    #[error("the descriptor set has {file}, but not {import}, which it imports")]
+    /// The name of an item consists of underscores only, which is no name in Rust.
+    #[error("{}{}: {what} has no valid Rust name: rename it", file.display(), at(*line))]
+    NoRustName {
+        /// The file.
+        file: PathBuf,
+        /// The line of the item, counted from one, if it is known.
+        line: Option<usize>,
+        /// The item, for example "message `demo._`".
+        what: String,
+    },
+
+    /// A descriptor set does not contain a file that one of its files imports.
+    #[error("the descriptor set contains {file}, but not {import}, which {file} imports")]
     IncompleteDescriptorSet {
         /// The importing file.
         file: String,
-        /// The file that is missing.
+        /// The missing file.
         import: String,
     },
 
-    /// `protoc` was asked for, and is not installed.
+    /// The `protoc` that was set does not exist.
     #[error(
-        "no protoc at {}: install it (Debian, Ubuntu: `apt install protobuf-compiler`; macOS: `brew install \
-         protobuf`), or leave `.protoc(…)` out of the build script, as nothing needs to be installed then",
+        "protoc not found at {}: install it (Debian, Ubuntu: `apt install protobuf-compiler`; macOS: `brew \
+         install protobuf`), or remove `.protoc(…)` from the build script: nothing needs to be installed then",
         protoc.display()
     )]
     ProtocNotFound {
-        /// What was run.
+        /// The program.
         protoc: PathBuf,
     },
 
-    /// `protoc` ran and refused; it names file, line and column itself.
+    /// `protoc` failed. Its own message names file, line and column.
     #[error("{} failed ({status}):\n{stderr}", protoc.display())]
     Protoc {
-        /// What was run.
+        /// The program.
         protoc: PathBuf,
-        /// How it ended.
+        /// The exit status.
         status: std::process::ExitStatus,
-        /// What it said.
+        /// The error output.
         stderr: String,
     },
 
-    /// What `protoc` wrote is not a descriptor set.
+    /// The output of `protoc` is not a descriptor set.
     #[error("{} did not write a descriptor set", protoc.display())]
     ProtocOutput {
-        /// What was run.
+        /// The program.
         protoc: PathBuf,
-        /// Why not.
+        /// The error of decoding it.
         source: prost::DecodeError,
     },
 
-    /// A setting that the code generator cannot use, for example an `extern_path` given twice.
+    /// A setting is not valid, for example an `extern_path` for a path that already has one.
     #[error("{message}")]
     Setting {
-        /// Which, and why not.
+        /// The setting and the reason.
         message: String,
     },
 
-    /// There is no directory to write to.
-    #[error("OUT_DIR is not set, as it is in a build script: name a directory with `.out_dir(…)`")]
+    /// There is no directory to write to: no `out_dir` is set, and this is not a build script.
+    #[error(
+        "OUT_DIR is not set: run this in a build script, or set a directory with `.out_dir(…)`"
+    )]
     NoOutDir,
 
-    /// The operating system refused something.
+    /// An I/O operation failed.
     #[error("cannot {doing} {}", path.display())]
     Io {
-        /// What was being done.
+        /// The operation, for example "write".
         doing: &'static str,
-        /// To what.
+        /// The file or directory.
         path: PathBuf,
-        /// Why not.
+        /// The error of the operating system.
         source: io::Error,
     },
 }
 
-/// The readable form, because a build script's `main() -> Result<(), Box<dyn Error>>` prints this one.
+/// Prints the message rather than the variant: Rust prints the error that a build script's `main`
+/// returns with `Debug`, and the mistake should be readable there.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)?;
-        // Display leaves the cause to whoever walks the chain; here nobody does.
+        // `main` does not print the source.
         match std::error::Error::source(self) {
             Some(source) => write!(f, ": {source}"),
             None => Ok(()),

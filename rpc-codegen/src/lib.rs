@@ -1,79 +1,129 @@
-//! Verbline's code generator: services in `.proto` files become Rust in a build script, with nothing to install.
+//! Verbline's code generator: compiles the services of `.proto` files to Rust, in a build script.
+//! It needs no `protoc`.
 //!
 //! ```text
 //!   greeter.proto ──▶ protox (or protoc) ──▶ descriptors ──▶ prost: messages  ──▶ OUT_DIR/demo.rs
 //!                     compile.rs             check.rs        ours: services
-//!                                                            model.rs ─▶ server.rs, client.rs, methods.rs
+//!                                                            model.rs ─▶ client.rs, server.rs, methods.rs
 //! ```
 //!
-//! # The common case
+//! # Getting started
 //!
-//! A `.proto` file beside `Cargo.toml`,
+//! Depend on `rpc-core` and build-depend on `rpc-codegen`. Generated code finds everything else
+//! through `rpc-core`. Then write three files:
 //!
-//! ```proto
-//! syntax = "proto3";
-//! package demo;
+//! 1. `greeter.proto`, beside `Cargo.toml`:
 //!
-//! service Greeter {
-//!   rpc SayHello(HelloRequest) returns (HelloReply);
-//! }
-//! message HelloRequest { string name = 1; }
-//! message HelloReply { string message = 1; }
-//! ```
+//!    ```proto
+//!    syntax = "proto3";
+//!    package demo;
 //!
-//! a line in `build.rs`,
+//!    // Greets people by name.
+//!    service Greeter {
+//!      // Says hello.
+//!      rpc SayHello(HelloRequest) returns (HelloReply);
+//!    }
+//!    message HelloRequest { string name = 1; }
+//!    message HelloReply { string message = 1; }
+//!    ```
 //!
-//! ```no_run
-//! fn main() -> Result<(), rpc_codegen::Error> {
-//!     rpc_codegen::compile_protos("greeter.proto")
-//! }
-//! ```
+//! 2. `build.rs`:
 //!
-//! and a line in `lib.rs` or `main.rs`, inside of whatever module suits:
+//!    ```no_run
+//!    fn main() -> Result<(), rpc_codegen::Error> {
+//!        rpc_codegen::compile_protos("greeter.proto")
+//!    }
+//!    ```
 //!
-//! ```ignore
-//! pub mod demo {
-//!     rpc_core::include_proto!("demo");
-//! }
-//! ```
+//! 3. `lib.rs` or `main.rs`, which includes the generated code in a module of your choice:
 //!
-//! The package depends on `rpc-core` and build-depends on this crate; what else generated code needs, it finds through
-//! `rpc-core`.
+//!    ```ignore
+//!    pub mod demo {
+//!        rpc_core::include_proto!("demo");
+//!    }
+//!    ```
 //!
-//! # What there is then
+//! # What is generated
 //!
-//! | for service `Greeter` | |
+//! The module has prost's messages and, for the service `Greeter`:
+//!
+//! | item | purpose |
 //! | --- | --- |
-//! | `trait Greeter` | implement it, with an `async fn` for each method, to be a server; its futures are `Send` |
-//! | `trait LocalGreeter` | the same without `Send`, for a service that stays on one thread |
-//! | `GreeterServer` | makes either into what is added to a `Server`; `on_executor` has the handlers run on a runtime such as tokio's |
-//! | `GreeterClient` | has an `async fn` for each method, which takes a message or a `Request` |
-//! | `mod greeter_methods` | a constant for each method that says what is known of it |
+//! | `GreeterClient` | Calls the service: an `async fn` per method, which takes a message or a `Request`. |
+//! | `Greeter` | The trait to implement for a server, with an `async fn` per method. The futures are `Send`. |
+//! | `GreeterServer` | Wraps an implementation for a `Server`. `GreeterServer::on_executor` runs the handlers on a runtime such as tokio's. |
+//! | `greeter_server::LocalGreeter` | `Greeter` without `Send`, for a service that stays on one poller. |
+//! | `greeter_methods` | A constant per method that describes it. |
 //!
-//! They stand beside the messages, which are prost's, in the module of the package. A method whose name is a keyword of
-//! Rust is a raw identifier (`r#type`); `new`, `clone`, `into` and `try_into`, and the few keywords that cannot be raw,
-//! get an underscore (`new_`, `self_`). Comments become documentation, and `deprecated` services and methods
+//! The client and the server are in modules `greeter_client` and `greeter_server`, from which the
+//! first three items are re-exported. `LocalGreeter` is not: it has the same methods as `Greeter`,
+//! and with `use demo::*` calls of these methods would be ambiguous.
+//!
+//! If a method's name is a Rust keyword, it becomes a raw identifier (`r#type`). `new`, `clone`,
+//! `into` and `try_into`, and the few keywords that cannot be raw identifiers, get an underscore
+//! (`new_`, `self_`). Comments become documentation; services and methods marked `deprecated` get
 //! `#[deprecated]`.
 //!
-//! # Other cases
+//! # Settings
 //!
-//! [`configure`] has the settings, by the names that they have in tonic: attributes on messages, `Bytes` instead of
-//! `Vec<u8>`, types that are elsewhere, only one half of the stubs, several packages that use one another:
+//! [`configure`] returns a [`Builder`], whose settings have the same names as tonic's. This program
+//! generates only clients and uses `Bytes` for a field. In a build script it would leave out
+//! `out_dir`, and the code would go to cargo's `OUT_DIR`.
+//!
+//! ```
+//! use std::fs;
+//!
+//! fn main() -> Result<(), Box<dyn std::error::Error>> {
+//!     let dir = tempfile::tempdir()?;
+//!     let proto = dir.path().join("images.proto");
+//!     fs::write(
+//!         &proto,
+//!         r#"
+//!             syntax = "proto3";
+//!             package shop;
+//!             service Images { rpc Get(Key) returns (Image); }
+//!             message Key { string name = 1; }
+//!             message Image { bytes data = 1; }
+//!         "#,
+//!     )?;
+//!
+//!     rpc_codegen::configure()
+//!         .build_server(false)
+//!         .bytes(".shop.Image.data")
+//!         .out_dir(dir.path())
+//!         .compile_protos(&[&proto], &[dir.path()])?;
+//!
+//!     let code = fs::read_to_string(dir.path().join("shop.rs"))?;
+//!     assert!(code.contains("pub struct ImagesClient"));
+//!     assert!(code.contains("pub data: ::rpc_core::codegen::v1::prost::bytes::Bytes"));
+//!     assert!(!code.contains("ImagesServer"));
+//!     Ok(())
+//! }
+//! ```
+//!
+//! # Several packages
+//!
+//! Packages that use one another's messages must be nested as their names are.
+//! [`include_file`](Builder::include_file) writes a file that does so:
 //!
 //! ```no_run
 //! fn main() -> Result<(), rpc_codegen::Error> {
 //!     rpc_codegen::configure()
-//!         .bytes(".shop.Image.data")
-//!         .type_attribute(".shop.Order", "#[derive(serde::Serialize)]")
 //!         .include_file("shop.rs")
 //!         .compile_protos(&["proto/shop/orders.proto", "proto/shop/images.proto"], &["proto"])
 //! }
 //! ```
 //!
-//! # Not yet
+//! Include that file instead of the packages:
 //!
-//! Methods that stream and files that say `edition` are refused, by an error that says so. Otherwise every [`Error`]
-//! points to the place, as a compiler does:
+//! ```ignore
+//! include!(concat!(env!("OUT_DIR"), "/shop.rs"));
+//! ```
+//!
+//! # Limits
+//!
+//! Streaming methods and files with an `edition` statement are not supported yet; the [`Error`] says
+//! so. Like a compiler, an error shows the location of the mistake:
 //!
 //! ```text
 //! Error: greeter.proto:5:16: name 'HelloRequest' is not defined

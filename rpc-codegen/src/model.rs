@@ -1,7 +1,7 @@
-//! What the emitters see of a service.
+//! The model of a service from which the emitters work.
 //!
-//! Small on purpose: no type of prost or of the descriptors gets past this file, so that an emitter can be read, and
-//! tested, without knowing either.
+//! It contains no type of prost or of the descriptors, so emitters can be read and tested without
+//! knowing either.
 
 use prost_types::method_options::IdempotencyLevel;
 
@@ -11,7 +11,7 @@ use crate::names::{self, ServiceNames};
 #[derive(Clone, Debug)]
 pub(crate) struct Service {
     pub(crate) names: ServiceNames,
-    /// `demo.Greeter`, as it travels.
+    /// The name on the wire: `demo.Greeter`.
     pub(crate) full_name: String,
     /// Lines of documentation, without the slashes.
     pub(crate) docs: Vec<String>,
@@ -28,21 +28,18 @@ pub(crate) struct Method {
     pub(crate) constant: String,
     /// `demo.Greeter/SayHello`.
     pub(crate) path: String,
-    pub(crate) request: Message,
-    pub(crate) response: Message,
+    /// The request's type, as a path from one of the service's modules: `super::HelloRequest`.
+    pub(crate) request: String,
+    /// The response's type, likewise.
+    pub(crate) response: String,
+    /// `demo.HelloRequest`.
+    pub(crate) request_proto: String,
+    /// `demo.HelloReply`.
+    pub(crate) response_proto: String,
     /// Lines of documentation, without the slashes.
     pub(crate) docs: Vec<String>,
     pub(crate) deprecated: bool,
     pub(crate) idempotency: Idempotency,
-}
-
-/// The type of a request or of a response.
-#[derive(Clone, Debug)]
-pub(crate) struct Message {
-    /// A Rust path that no generic parameter can shadow: `self::HelloRequest`.
-    pub(crate) rust_type: String,
-    /// `demo.HelloRequest`.
-    pub(crate) proto_type: String,
 }
 
 /// `google.protobuf.MethodOptions.idempotency_level`.
@@ -54,7 +51,7 @@ pub(crate) enum Idempotency {
 }
 
 impl Service {
-    /// The model of what prost has read; `externs` says which messages live outside the generated code.
+    /// Builds the model of prost's `service`. The messages below `externs` are not generated.
     pub(crate) fn new(service: prost_build::Service, externs: &ExternPaths) -> Service {
         let full_name = qualified(&service.package, &service.proto_name);
         Service {
@@ -78,8 +75,10 @@ impl Method {
             constant: names::method_constant(&name),
             name,
             path: format!("{service}/{}", method.proto_name),
-            request: Message::new(&method.input_type, &method.input_proto_type, externs),
-            response: Message::new(&method.output_type, &method.output_proto_type, externs),
+            request: externs.path_in_module(&method.input_type, &method.input_proto_type),
+            response: externs.path_in_module(&method.output_type, &method.output_proto_type),
+            request_proto: method.input_proto_type.trim_start_matches('.').to_owned(),
+            response_proto: method.output_proto_type.trim_start_matches('.').to_owned(),
             docs: doc_lines(&method.comments),
             deprecated: method.options.deprecated(),
             idempotency: match method.options.idempotency_level() {
@@ -91,27 +90,22 @@ impl Method {
     }
 }
 
-impl Message {
-    fn new(rust_type: &str, proto_type: &str, externs: &ExternPaths) -> Message {
-        // A message may well be called `T` or `C`, as our generic parameters are.
-        let anchored = externs.contains(proto_type) || rust_type.starts_with("super::");
-        Message {
-            rust_type: if anchored {
-                rust_type.to_owned()
-            } else {
-                format!("self::{rust_type}")
-            },
-            proto_type: proto_type.trim_start_matches('.').to_owned(),
-        }
-    }
-}
-
-/// The Protobuf paths (with a leading dot) whose Rust types are not generated here.
+/// The Protobuf paths, with a leading dot, whose Rust types exist elsewhere.
 #[derive(Clone, Debug)]
 pub(crate) struct ExternPaths(pub(crate) Vec<String>);
 
 impl ExternPaths {
-    /// Whether `proto_path` is one of these paths or lies below one.
+    /// Converts `rust_type`, a path from the package's module, to a path from a service's module.
+    fn path_in_module(&self, rust_type: &str, proto_type: &str) -> String {
+        // prost returns extern paths as they were set, and those are absolute.
+        if self.contains(proto_type) && !rust_type.starts_with("super::") {
+            rust_type.to_owned()
+        } else {
+            format!("super::{rust_type}")
+        }
+    }
+
+    /// Returns true if `proto_path` is one of these paths or lies below one.
     pub(crate) fn contains(&self, proto_path: &str) -> bool {
         self.0.iter().any(|path| {
             let rest = proto_path.strip_prefix(path.as_str());
@@ -120,7 +114,7 @@ impl ExternPaths {
     }
 }
 
-/// `package.name`, or `name` in a file without a package.
+/// Returns `package.name`, or `name` for a file without a package.
 pub(crate) fn qualified(package: &str, name: &str) -> String {
     if package.is_empty() {
         name.to_owned()
@@ -129,7 +123,8 @@ pub(crate) fn qualified(package: &str, name: &str) -> String {
     }
 }
 
-/// The lines that prost would write, without its slashes and without the detached comments, which document nothing.
+/// Returns the lines that prost would write, without the slashes. Detached comments are left out, as
+/// they document nothing.
 fn doc_lines(comments: &prost_build::Comments) -> Vec<String> {
     let mut comments = comments.clone();
     comments.leading_detached.clear();
@@ -151,5 +146,15 @@ mod tests {
         assert!(externs.contains(".a.B"));
         assert!(!externs.contains(".a.Better"));
         assert!(!externs.contains(".google.proto"));
+    }
+
+    #[test]
+    fn types_are_paths_from_a_module_of_the_package() {
+        let externs = ExternPaths(vec![".b".to_owned(), ".c".to_owned()]);
+        let path = |rust_type, proto_type| externs.path_in_module(rust_type, proto_type);
+        assert_eq!(path("M", ".a.M"), "super::M");
+        assert_eq!(path("super::d::M", ".d.M"), "super::super::d::M");
+        assert_eq!(path("::b::M", ".b.M"), "::b::M");
+        assert_eq!(path("super::c::M", ".c.M"), "super::super::c::M");
     }
 }

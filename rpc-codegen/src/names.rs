@@ -1,21 +1,26 @@
-//! The Rust names that one service gives rise to.
+//! The Rust names of a service's items.
 //!
-//! prost chooses the names of messages; these rules are the same ones (heck's casing, raw identifiers for keywords), so
-//! that what a reader guesses from the `.proto` is what is there.
+//! The rules are those by which prost names messages (heck's casing, raw identifiers for keywords), so
+//! that a reader of the `.proto` can predict the names.
 
 use heck::{ToSnakeCase, ToUpperCamelCase};
 
-/// The items generated for one service, all of them in the module of its package.
+/// The names that one service needs. Except for `local_trait`, all of them are in the module of its
+/// package.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ServiceNames {
     /// The trait that servers implement: `Greeter`.
     pub(crate) server_trait: String,
-    /// The same without `Send`: `LocalGreeter`.
+    /// The same trait without `Send`, in the server module: `LocalGreeter`.
     pub(crate) local_trait: String,
-    /// What is added to a server: `GreeterServer`.
+    /// The value that is added to a `Server`: `GreeterServer`.
     pub(crate) server: String,
-    /// What calls: `GreeterClient`.
+    /// The client: `GreeterClient`.
     pub(crate) client: String,
+    /// The module of the client: `greeter_client`.
+    pub(crate) client_module: String,
+    /// The module of the traits and the server: `greeter_server`.
+    pub(crate) server_module: String,
     /// The module of the method constants: `greeter_methods`.
     pub(crate) methods: String,
 }
@@ -24,8 +29,9 @@ impl ServiceNames {
     /// Names for the service called `proto_name` in its `.proto`.
     pub(crate) fn new(proto_name: &str) -> ServiceNames {
         let base = identifier(proto_name.to_upper_camel_case());
+        let module = identifier(proto_name.to_snake_case());
         ServiceNames {
-            // The only keyword in upper camel case, and it cannot be a raw identifier.
+            // `Self` is the only keyword in upper camel case, and it cannot be a raw identifier.
             server_trait: if base == "Self" {
                 "Self_".to_owned()
             } else {
@@ -34,23 +40,26 @@ impl ServiceNames {
             local_trait: format!("Local{}", base.trim_start_matches('_')),
             server: format!("{base}Server"),
             client: format!("{base}Client"),
-            methods: format!("{}_methods", identifier(proto_name.to_snake_case())),
+            client_module: format!("{module}_client"),
+            server_module: format!("{module}_server"),
+            methods: format!("{module}_methods"),
         }
     }
 
-    /// Every type-namespace name, for the check that no two items share one.
-    pub(crate) fn all(&self) -> [&str; 5] {
+    /// Returns the names in the module of the package, to check that no two items share one.
+    pub(crate) fn in_package(&self) -> [&str; 6] {
         [
             &self.server_trait,
-            &self.local_trait,
             &self.server,
             &self.client,
+            &self.client_module,
+            &self.server_module,
             &self.methods,
         ]
     }
 }
 
-/// `_1st` loses its underscore to the casing, and Rust needs one.
+/// Prepends an underscore if `cased` doesn't begin with a letter: the casing removes that of `_1st`.
 fn identifier(mut cased: String) -> String {
     if !cased.starts_with(|first: char| first.is_ascii_alphabetic()) {
         cased.insert(0, '_');
@@ -58,11 +67,11 @@ fn identifier(mut cased: String) -> String {
     cased
 }
 
-/// The Rust method for a method that prost would call `rust_name` (snake case, `r#` before keywords).
+/// Returns the Rust name of a method that prost calls `rust_name` (snake case, `r#` before keywords).
 ///
-/// `new` is the client's constructor, its `clone` must stay the one of `Clone`, and `into` and `try_into` would be found
-/// in the prelude first, because they take `self` by value. Those get an underscore, in the traits too, so that a method
-/// has one name.
+/// Four names get an underscore, in the client and in the traits. `new` is the client's constructor,
+/// and `clone` must remain that of `Clone`. `into` and `try_into` in the prelude take `self` by value,
+/// so method resolution would find those first.
 pub(crate) fn method(rust_name: &str) -> String {
     match rust_name {
         "new" | "clone" | "into" | "try_into" => format!("{rust_name}_"),
@@ -70,27 +79,27 @@ pub(crate) fn method(rust_name: &str) -> String {
     }
 }
 
-/// The constant that describes the method: `SAY_HELLO` for `say_hello`, `TYPE` for `r#type`.
+/// Returns the name of the method's constant: `SAY_HELLO` for `say_hello`, `TYPE` for `r#type`.
 pub(crate) fn method_constant(rust_name: &str) -> String {
     rust_name.trim_start_matches("r#").to_ascii_uppercase()
 }
 
-/// The method name for a name as it stands in a `.proto`, for checks that run before prost does.
+/// Returns the Rust name of the method `proto_name`, for checks that run before prost.
 pub(crate) fn method_from_proto(proto_name: &str) -> String {
     method(&proto_name.to_snake_case())
 }
 
-/// The Rust type for a message or enum as it stands in a `.proto`.
+/// Returns the Rust type of the message or enum `proto_name`.
 pub(crate) fn message_from_proto(proto_name: &str) -> String {
     proto_name.to_upper_camel_case()
 }
 
-/// The Rust module that holds what is nested in a message.
+/// Returns the Rust module of the types nested in the message `proto_name`.
 pub(crate) fn nested_module_from_proto(proto_name: &str) -> String {
     proto_name.to_snake_case()
 }
 
-/// The Rust variant for an enum's value, which loses the name of its enum if it begins with it.
+/// Returns the Rust variant of the enum value `proto_name`, without the enum's name as a prefix.
 pub(crate) fn variant_from_proto(rust_enum: &str, proto_name: &str) -> String {
     let name = proto_name.to_upper_camel_case();
     match name.strip_prefix(rust_enum) {
@@ -107,15 +116,17 @@ mod tests {
     fn usual_names() {
         let names = ServiceNames::new("Greeter");
         assert_eq!(
-            names.all(),
+            names.in_package(),
             [
                 "Greeter",
-                "LocalGreeter",
                 "GreeterServer",
                 "GreeterClient",
+                "greeter_client",
+                "greeter_server",
                 "greeter_methods"
             ]
         );
+        assert_eq!(names.local_trait, "LocalGreeter");
     }
 
     #[test]
@@ -124,15 +135,17 @@ mod tests {
         assert_eq!(ServiceNames::new("Self").client, "SelfClient");
         assert_eq!(ServiceNames::new("type").server_trait, "Type");
         assert_eq!(
-            ServiceNames::new("_1st").all(),
+            ServiceNames::new("_1st").in_package(),
             [
                 "_1st",
-                "Local1st",
                 "_1stServer",
                 "_1stClient",
+                "_1st_client",
+                "_1st_server",
                 "_1st_methods"
             ]
         );
+        assert_eq!(ServiceNames::new("_1st").local_trait, "Local1st");
         assert_eq!(method("r#type"), "r#type");
         assert_eq!(method("new"), "new_");
         assert_eq!(method_constant("r#type"), "TYPE");

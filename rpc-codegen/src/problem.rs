@@ -1,25 +1,26 @@
-//! A mistake in a `.proto`, shown where it is.
+//! Mistakes in `.proto` files, displayed with their locations.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// One thing that is wrong in a `.proto` file.
+/// A mistake in a `.proto` file.
 ///
-/// Displays as rustc does: the message, then file, line and column, then the line itself with the place marked.
+/// `Display` shows it as rustc would: file, line and column, the message, then the line with the
+/// location marked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Problem {
-    /// What is wrong.
+    /// A description of the mistake.
     pub message: String,
-    /// The file, as a path that can be opened from the directory in which the build script ran.
+    /// The path of the file, relative to the directory in which the build script ran, or absolute.
     pub file: PathBuf,
-    /// The places that matter, the most important one first; empty if only the file is known.
+    /// The relevant locations, the most important one first; empty if only the file is known.
     pub places: Vec<Place>,
-    /// What may help, if there is anything to say.
+    /// Advice on how to correct the mistake.
     pub help: Option<String>,
 }
 
-/// A place in a `.proto` file.
+/// A location in a `.proto` file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Place {
@@ -27,23 +28,23 @@ pub struct Place {
     pub line: usize,
     /// The column in characters, counted from one.
     pub column: usize,
-    /// The whole line as it stands in the file, without its end.
+    /// The text of the whole line, without its line ending.
     pub text: String,
-    /// How many characters of the line are meant.
+    /// The number of characters to mark, from `column` on.
     pub width: usize,
-    /// What is there to see; may be empty.
+    /// A remark on the marked characters; may be empty.
     pub label: String,
 }
 
 impl Place {
-    /// The place of `len` bytes at byte `offset` of `source`.
+    /// Returns the location of `len` bytes at byte `offset` of `source`.
     pub(crate) fn new(source: &str, offset: usize, len: usize, label: String) -> Place {
         let offset = floor_char_boundary(source, offset);
         let line_start = source[..offset]
             .rfind('\n')
             .map_or(0, |newline| newline + 1);
         let text = source[line_start..].lines().next().unwrap_or_default();
-        // A span may go over several lines; what is marked ends with the first.
+        // A span may cover several lines; only its part on the first line is marked.
         let in_line = (offset - line_start).min(text.len());
         let marked = &text[in_line..floor_char_boundary(text, in_line.saturating_add(len))];
         Place {
@@ -55,7 +56,7 @@ impl Place {
         }
     }
 
-    /// The last place of `source`, for a file that ends too early.
+    /// Returns the end of `source`, for a file that ends too early.
     pub(crate) fn end_of(source: &str) -> Place {
         Place::new(
             source,
@@ -67,7 +68,7 @@ impl Place {
 }
 
 impl Problem {
-    /// A problem of which only the file is known.
+    /// Creates a problem without a location.
     pub(crate) fn in_file(file: &Path, message: String) -> Problem {
         Problem {
             message,
@@ -103,7 +104,7 @@ impl fmt::Display for Problem {
             label,
         } in &self.places
         {
-            // Tabs are repeated under the line, so that the mark stands where it should however wide they are.
+            // Repeat tabs below the line, so that the mark is aligned whatever the width of a tab is.
             let before = text
                 .chars()
                 .take(column - 1)
@@ -122,7 +123,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// The nearest place at or before `index` at which `text` can be cut.
+/// Returns the nearest character boundary of `text` at or before `index`.
 fn floor_char_boundary(text: &str, index: usize) -> usize {
     let mut index = index.min(text.len());
     while !text.is_char_boundary(index) {

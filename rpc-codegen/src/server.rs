@@ -1,177 +1,218 @@
-//! Emits the server half of a service: the two traits and the value that is added to a `Server`.
+//! Emits the server half of a service: the two traits, and the value that a `Server` takes.
+//!
+//! `T: Greeter` implements `LocalGreeter` too, and so both traits have the same methods. Only one of
+//! them may be in scope where a service calls its own methods (E0034). `LocalGreeter` is therefore
+//! not among the package's [re-exports](crate::generate): a glob import of the package brings in
+//! `Greeter` alone, and a service that isn't `Send` names `greeter_server::LocalGreeter`.
 
 use crate::emit::{self, Runtime};
 use crate::model::{Method, Service};
 
-/// The traits and the server value of `service`.
+/// The server module of `service`.
 pub(crate) fn emit(service: &Service, rt: &Runtime) -> String {
-    [
-        server_trait(service, rt),
-        local_trait(service, rt),
-        forwarding(service, rt),
-        on_executor(service, rt),
-        server(service, rt),
+    let names = &service.names;
+    let docs = format!("Server for the service `{}`.", service.full_name);
+    let items = [
+        server_trait(service),
+        local_trait(service),
+        forwarding(service),
+        on_executor(service),
+        server(service),
+        constructors(service),
+        derivable(service),
+        registration(service),
     ]
-    .concat()
+    .concat();
+    rt.module(&names.server_module, &docs, &names.server_trait, &items)
 }
 
-fn server_trait(service: &Service, rt: &Runtime) -> String {
-    let name = &service.names.server_trait;
+/// The service's trait where a generic parameter `T` is in scope.
+fn bound(service: &Service) -> &str {
+    match service.names.server_trait.as_str() {
+        "T" => "self::T",
+        name => name,
+    }
+}
+
+fn server_trait(service: &Service) -> String {
+    let (name, server) = (&service.names.server_trait, &service.names.server);
     let docs = emit::docs(
-        "",
         &service.docs,
         &format!("The service `{}`.", service.full_name),
+        &[
+            &format!(
+                "Write an `async fn` for each method and serve the implementation with [`{server}`]."
+            ),
+            "If a method returns `Err`, the client receives that status.",
+        ],
     );
-    let deprecated = emit::deprecated("", service.deprecated);
-    let methods = trait_methods(service, rt, " + ::core::marker::Send");
+    let deprecated = emit::deprecated(service.deprecated);
+    let methods = trait_methods(service, " + $Send");
+    format!("{docs}{deprecated}pub trait {name}: $Send + $Sync + 'static {{\n{methods}}}\n")
+}
+
+fn local_trait(service: &Service) -> String {
+    let names = &service.names;
+    let (name, server_trait, server) = (&names.local_trait, &names.server_trait, &names.server);
+    let methods = trait_methods(service, "");
     format!(
-        "{docs}{deprecated}pub trait {name}: ::core::marker::Send + ::core::marker::Sync + 'static {{\n{methods}}}\n"
+        r#"/// [`{server_trait}`] without `Send`, for a service that stays on one poller: see [`{server}::per_poller`].
+///
+/// Every `{server_trait}` implements this trait as well. Import only one of the two where you call their methods.
+pub trait {name}: 'static {{
+{methods}}}
+"#
     )
 }
 
-fn local_trait(service: &Service, rt: &Runtime) -> String {
-    let name = &service.names.local_trait;
-    let server_trait = &service.names.server_trait;
-    let server = &service.names.server;
-    let methods = trait_methods(service, rt, "");
-    format!(
-        "/// [`{server_trait}`] without `Send`, for a service that stays on one poller: see [`{server}::per_poller`].\n\
-         ///\n\
-         /// Every [`{server_trait}`] is one of these, so bring only one of the two into scope where methods are called.\n\
-         pub trait {name}: 'static {{\n{methods}}}\n"
-    )
-}
-
-fn trait_methods(service: &Service, rt: &Runtime, send: &str) -> String {
+fn trait_methods(service: &Service, send: &str) -> String {
     let method = |method: &Method| {
-        let Method { name, path, .. } = method;
-        let docs = emit::docs("    ", &method.docs, &format!("The method `{path}`."));
-        let deprecated = emit::deprecated("    ", method.deprecated);
-        let (request, output) = (rt.request(method), output(method, rt));
-        format!(
-            "{docs}{deprecated}    fn {name}(\n        &self,\n        request: {request},\n    ) -> impl ::core::future::Future<Output = {output}>{send};\n"
-        )
+        let docs = emit::docs(&method.docs, &format!("Handles `{}`.", method.path), &[]);
+        let deprecated = emit::deprecated(method.deprecated);
+        format!("{docs}{deprecated}{}{send};\n", signature(method))
     };
     service.methods.iter().map(method).collect()
 }
 
-fn forwarding(service: &Service, rt: &Runtime) -> String {
-    let (server_trait, local_trait) = (&service.names.server_trait, &service.names.local_trait);
+fn forwarding(service: &Service) -> String {
+    let (server_trait, local_trait) = (bound(service), &service.names.local_trait);
     let method = |method: &Method| {
-        let (name, request, output) = (&method.name, rt.request(method), output(method, rt));
-        format!(
-            "    fn {name}(\n        &self,\n        request: {request},\n    ) -> impl ::core::future::Future<Output = {output}> {{\n        \
-             <T as self::{server_trait}>::{name}(self, request)\n    }}\n"
-        )
+        let (name, signature) = (&method.name, signature(method));
+        format!("{signature} {{ {server_trait}::{name}(self, request) }}\n")
     };
     let methods: String = service.methods.iter().map(method).collect();
-    format!("impl<T: self::{server_trait}> self::{local_trait} for T {{\n{methods}}}\n")
+    format!("impl<T: {server_trait}> {local_trait} for T {{\n{methods}}}\n")
 }
 
-fn on_executor(service: &Service, rt: &Runtime) -> String {
-    let (server_trait, local_trait) = (&service.names.server_trait, &service.names.local_trait);
+fn on_executor(service: &Service) -> String {
+    let (server_trait, local_trait) = (bound(service), &service.names.local_trait);
     let method = |method: &Method| {
-        let (name, request, output) = (&method.name, rt.request(method), output(method, rt));
+        let (name, request, output) = (&method.name, &method.request, output(method));
         format!(
-            r#"    async fn {name}(&self, request: {request}) -> {output} {{
-        let service = self.service();
-        self.run(async move {{ <T as self::{server_trait}>::{name}(&*service, request).await }}).await
-    }}
+            r#"async fn {name}(&self, request: $Request<{request}>) -> {output} {{
+    let service = self.service();
+    self.run(async move {{ {server_trait}::{name}(&*service, request).await }}).await
+}}
 "#
         )
     };
     let methods: String = service.methods.iter().map(method).collect();
-    let rt = &rt.path;
-    format!(
-        "impl<T: self::{server_trait}> self::{local_trait} for {rt}::OnExecutor<T> {{\n{methods}}}\n"
-    )
+    format!("impl<T: {server_trait}> {local_trait} for $OnExecutor<T> {{\n{methods}}}\n")
 }
 
-fn server(service: &Service, rt: &Runtime) -> String {
-    let (server_trait, local_trait) = (&service.names.server_trait, &service.names.local_trait);
-    let (name, full_name) = (&service.names.server, &service.full_name);
-    let deprecated = emit::deprecated("", service.deprecated);
-    let registrations = registrations(service, rt);
-    let rt = &rt.path;
+fn server(service: &Service) -> String {
+    let names = &service.names;
+    let (name, server_trait, local_trait) =
+        (&names.server, &names.server_trait, &names.local_trait);
+    let deprecated = emit::deprecated(service.deprecated);
     format!(
         r#"/// Serves an implementation of [`{server_trait}`] or of [`{local_trait}`].
 {deprecated}pub struct {name}<T> {{
-    instances: {rt}::Instances<T>,
+    instances: $Instances<T>,
 }}
-impl<T: self::{server_trait}> {name}<T> {{
-    /// Serves `service`; all pollers share it.
+"#
+    )
+}
+
+fn constructors(service: &Service) -> String {
+    let (server_trait, local_trait) = (bound(service), &service.names.local_trait);
+    let name = &service.names.server;
+    format!(
+        r#"impl<T: {server_trait}> {name}<T> {{
+    /// Serves `service`, which all pollers share.
     pub fn new(service: T) -> Self {{
-        Self::from_arc(::std::sync::Arc::new(service))
+        Self::from_arc($Arc::new(service))
     }}
-    /// Serves a service that the caller keeps a hold of.
-    pub fn from_arc(service: ::std::sync::Arc<T>) -> Self {{
-        Self {{ instances: {rt}::Instances::shared(service) }}
-    }}
-}}
-impl<T: self::{server_trait}> {name}<{rt}::OnExecutor<T>> {{
-    /// Serves a service whose handlers run on `executor`, such as tokio's, and not on the pollers: for those that wait
-    /// for sockets, or that compute for long.
-    pub fn on_executor(service: T, executor: impl {rt}::Executor) -> Self {{
-        let service = {rt}::OnExecutor::new(::std::sync::Arc::new(service), executor);
-        Self {{ instances: {rt}::Instances::shared(::std::sync::Arc::new(service)) }}
+    /// Serves a service to which the caller keeps a reference.
+    pub fn from_arc(service: $Arc<T>) -> Self {{
+        Self {{ instances: $Instances::shared(service) }}
     }}
 }}
-impl<T: self::{local_trait}> {name}<T> {{
-    /// Serves a service of its own on each poller, made there by `make`: it need not be `Send`, and shares nothing.
-    pub fn per_poller(
-        make: impl ::core::ops::Fn() -> T + ::core::marker::Send + ::core::marker::Sync + 'static,
-    ) -> Self {{
-        Self {{ instances: {rt}::Instances::per_poller(make) }}
+impl<T: {server_trait}> {name}<$OnExecutor<T>> {{
+    /// Serves `service` and runs its handlers on `executor`, for example tokio's, instead of on the pollers.
+    ///
+    /// For handlers that wait for sockets or that compute for long.
+    pub fn on_executor(service: T, executor: impl $Executor) -> Self {{
+        let service = $OnExecutor::new($Arc::new(service), executor);
+        Self {{ instances: $Instances::shared($Arc::new(service)) }}
     }}
 }}
-impl<T> ::core::clone::Clone for {name}<T> {{
+impl<T: {local_trait}> {name}<T> {{
+    /// Serves one instance per poller. Each poller calls `make` on its own thread.
+    ///
+    /// The instances share nothing and need not be `Send`.
+    pub fn per_poller(make: impl $Fn() -> T + $Send + $Sync + 'static) -> Self {{
+        Self {{ instances: $Instances::per_poller(make) }}
+    }}
+}}
+"#
+    )
+}
+
+/// `Clone` and `Debug`, written out because a `derive` would require them of `T`.
+fn derivable(service: &Service) -> String {
+    let name = &service.names.server;
+    format!(
+        r#"impl<T> $Clone for {name}<T> {{
     fn clone(&self) -> Self {{
-        Self {{ instances: ::core::clone::Clone::clone(&self.instances) }}
+        Self {{ instances: self.instances.clone() }}
     }}
 }}
-impl<T> ::core::fmt::Debug for {name}<T> {{
-    fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {{
+impl<T> $fmt::Debug for {name}<T> {{
+    fn fmt(&self, f: &mut $fmt::Formatter<'_>) -> $fmt::Result {{
         f.debug_struct("{name}").finish_non_exhaustive()
     }}
 }}
-impl<T: self::{local_trait}> {rt}::Service for {name}<T> {{
+"#
+    )
+}
+
+fn registration(service: &Service) -> String {
+    let (name, full_name) = (&service.names.server, &service.full_name);
+    let local_trait = &service.names.local_trait;
+    let methods: String = service
+        .methods
+        .iter()
+        .map(|method| register(service, method))
+        .collect();
+    let (parameter, instance) = match service.methods.as_slice() {
+        [] => ("_", ""),
+        _ => ("methods", "let instance = self.instances.instance();\n"),
+    };
+    format!(
+        r#"impl<T: {local_trait}> $Service for {name}<T> {{
     fn name(&self) -> &'static str {{
         "{full_name}"
     }}
-    fn register(&self, methods: &mut {rt}::Methods) {{
-{registrations}    }}
+    fn register(&self, {parameter}: &mut $Methods) {{
+        {instance}{methods}
+    }}
 }}
 "#
     )
 }
 
-fn registrations(service: &Service, rt: &Runtime) -> String {
-    if service.methods.is_empty() {
-        return "        let _ = methods;\n".to_owned();
-    }
-    let (local_trait, specs) = (&service.names.local_trait, &service.names.methods);
-    let method = |method: &Method| {
-        let Method { name, constant, .. } = method;
-        let request = rt.request(method);
-        format!(
-            r#"        {{
-            let instance = ::core::clone::Clone::clone(&instance);
-            methods.unary(&self::{specs}::{constant}, move |request: {request}| {{
-                let instance = ::core::clone::Clone::clone(&instance);
-                async move {{ <T as self::{local_trait}>::{name}(&*instance, request).await }}
-            }});
-        }}
+fn register(service: &Service, method: &Method) -> String {
+    let Method { name, constant, .. } = method;
+    let (local_trait, constants) = (&service.names.local_trait, &service.names.methods);
+    format!(
+        r#"{{
+    let instance = instance.clone();
+    methods.unary(&super::{constants}::{constant}, move |request| {{
+        let instance = instance.clone();
+        async move {{ {local_trait}::{name}(&*instance, request).await }}
+    }});
+}}
 "#
-        )
-    };
-    let methods: String = service.methods.iter().map(method).collect();
-    format!("        let instance = self.instances.instance();\n{methods}")
+    )
 }
 
-fn output(method: &Method, rt: &Runtime) -> String {
-    format!(
-        "::core::result::Result<{}, {}::Status>",
-        rt.response(method),
-        rt.path
-    )
+/// The signature of a method in both traits, up to the bounds of the future.
+fn signature(method: &Method) -> String {
+    let (name, request, output) = (&method.name, &method.request, output(method));
+    format!("fn {name}(&self, request: $Request<{request}>) -> impl $Future<Output = {output}>")
+}
+
+fn output(method: &Method) -> String {
+    format!("$Result<{}, $Status>", emit::response(method))
 }

@@ -1,4 +1,4 @@
-//! What is generated compiles against `rpc-core`, for users of either edition and with every lint on.
+//! Compiles generated code against `rpc-core`, in both editions and with the lints that it may trigger.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,6 +6,7 @@ use std::process::{Command, Output};
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden");
+const USER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/compiles");
 
 #[test]
 fn in_edition_2021() {
@@ -17,7 +18,7 @@ fn in_edition_2021() {
 fn in_edition_2024() {
     let user = UserCrate::new("2024");
     succeeds(&mut user.cargo("check"));
-    // Comments have become documentation that rustdoc has nothing to say about.
+    // rustdoc finds no mistakes in the documentation that was made from comments.
     succeeds(
         user.cargo("doc")
             .arg("--no-deps")
@@ -41,13 +42,13 @@ fn a_handler_that_is_not_send_does_not_compile() {
     );
 }
 
-/// A crate as a user would write it, in the target directory.
+/// A user's crate, in the target directory.
 struct UserCrate {
     dir: PathBuf,
 }
 
 impl UserCrate {
-    /// `name` begins with the edition.
+    /// Creates the crate. `name` begins with the edition.
     fn new(name: &str) -> UserCrate {
         let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("user-{name}"));
         let edition = &name[..4];
@@ -62,21 +63,18 @@ impl UserCrate {
                 rpc-core = {{ path = {:?} }}
                 [features]
                 not-send = []
-                # The target directory may be inside of the workspace, to which this crate doesn't belong.
+                # The target directory may be in the workspace, which this crate is not part of.
                 [workspace]
             "#,
             Path::new(ROOT).join("rpc-core")
         );
         fs::write(dir.join("Cargo.toml"), manifest).unwrap();
-        // The versions that the workspace was built with, so that nothing has to be fetched.
+        // Use the versions of the workspace, so that nothing is downloaded.
         fs::copy(Path::new(ROOT).join("Cargo.lock"), dir.join("Cargo.lock")).unwrap();
-        fs::copy(
-            concat!(env!("CARGO_MANIFEST_DIR"), "/tests/compiles/lib.rs"),
-            dir.join("src/lib.rs"),
-        )
-        .unwrap();
-        let protos = fs::read_dir(GOLDEN)
-            .unwrap()
+        fs::copy(Path::new(USER).join("lib.rs"), dir.join("src/lib.rs")).unwrap();
+        let protos = [GOLDEN, USER]
+            .into_iter()
+            .flat_map(|dir| fs::read_dir(dir).unwrap())
             .map(|entry| entry.unwrap().path());
         let protos: Vec<_> = protos
             .filter(|path| path.extension().is_some_and(|found| found == "proto"))
@@ -84,7 +82,7 @@ impl UserCrate {
         rpc_codegen::configure()
             .out_dir(dir.join("generated"))
             .include_file("packages.rs")
-            .compile_protos(&protos, &[GOLDEN])
+            .compile_protos(&protos, &[GOLDEN, USER])
             .unwrap();
         UserCrate { dir }
     }
@@ -94,7 +92,7 @@ impl UserCrate {
         cargo
             .args([command, "--offline", "--quiet"])
             .current_dir(&self.dir)
-            // One for all of these crates, which have their dependencies in common.
+            // The crates share a target directory, because they have the same dependencies.
             .env(
                 "CARGO_TARGET_DIR",
                 Path::new(env!("CARGO_TARGET_TMPDIR")).join("user-target"),
@@ -103,6 +101,7 @@ impl UserCrate {
     }
 }
 
+/// Runs `cargo` and checks that it succeeds.
 #[track_caller]
 fn succeeds(cargo: &mut Command) {
     let Output { status, stderr, .. } = cargo.output().unwrap();

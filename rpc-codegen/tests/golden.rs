@@ -1,7 +1,7 @@
-//! What is generated for each `.proto` of `tests/golden` is kept beside it, so that a change of the generator shows in
-//! review as a change of what users get.
+//! Compares the code generated for each `.proto` of `tests/golden` with the golden file beside it, so
+//! that a review of the generator shows what changes for users.
 //!
-//! `UPDATE_GOLDEN=1 cargo test -p rpc-codegen --test golden` writes the files anew.
+//! `UPDATE_GOLDEN=1 cargo test -p rpc-codegen --test golden` rewrites the golden files.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -36,7 +36,7 @@ fn generated_code_is_the_golden_code() {
                 difference(golden, code)
             )
             .unwrap(),
-            None => writeln!(report, "tests/golden/{name} is not there").unwrap(),
+            None => writeln!(report, "tests/golden/{name} does not exist").unwrap(),
         }
     }
     for name in golden.keys().filter(|name| !generated.contains_key(*name)) {
@@ -44,7 +44,7 @@ fn generated_code_is_the_golden_code() {
     }
     assert!(
         report.is_empty(),
-        "\n{report}\nIf that is as it should be: {UPDATE}"
+        "\n{report}\nIf the change is intended, run: {UPDATE}"
     );
 }
 
@@ -79,7 +79,7 @@ fn files_in(dir: &Path, extension: &str) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// The lines between the first and the last that differ.
+/// Returns the lines from the first to the last difference.
 fn difference(golden: &str, generated: &str) -> String {
     let (old, new): (Vec<_>, Vec<_>) = (golden.lines().collect(), generated.lines().collect());
     let same_head = old

@@ -1,4 +1,4 @@
-//! What each word of the builder does to what is written.
+//! The effect of each setting on the generated files.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -54,7 +54,7 @@ impl Run {
     }
 }
 
-/// The code of package `a` under `settings`.
+/// Generates the code of package `a` with `settings`.
 fn code(settings: Builder) -> String {
     let run = Run::new();
     run.compile(settings).unwrap();
@@ -72,7 +72,7 @@ fn lacks(code: &str, part: &str) {
 }
 
 #[test]
-fn without_any() {
+fn defaults() {
     let run = Run::new();
     run.compile(configure()).unwrap();
     let code = run.code("a");
@@ -90,7 +90,7 @@ fn without_any() {
         "pub data: ::rpc_core::codegen::v1::prost::alloc::vec::Vec<u8>",
     );
     has(&code, "::rpc_core::codegen::v1::prost_types::Timestamp");
-    // Messages of an imported file, but no stubs: nobody asked for that file.
+    // An imported file gets messages, but no stubs.
     has(&run.code("b"), "pub struct Part");
     lacks(&run.code("b"), "Parts");
     assert!(!run.path("out/google.protobuf.rs").exists());
@@ -117,7 +117,7 @@ fn halves() {
 #[test]
 fn paths() {
     let code = code(configure().crate_path("crate::rpc"));
-    has(&code, "crate::rpc::codegen::v1::Request<self::Record>");
+    has(&code, "use crate::rpc::codegen::v1::{");
     has(
         &code,
         "#[prost(prost_path = \"crate::rpc::codegen::v1::prost\")]",
@@ -146,7 +146,7 @@ fn types_of_fields() {
         &code(configure().boxed(".a.Record.part")),
         "boxed::Box<super::b::Part>",
     );
-    // Each call adds to those before.
+    // Each call adds a path.
     has(
         &code(configure().bytes(".a.Record.data").bytes(".elsewhere")),
         "::prost::bytes::Bytes",
@@ -205,12 +205,12 @@ fn descriptors_are_written_and_can_be_compiled() {
         .compile_fds(set)
         .unwrap();
     assert_eq!(run.code("a"), from_protos);
-    // Here every file was asked for.
+    // All files of a descriptor set get stubs.
     has(&run.code("b"), "struct PartsClient");
 }
 
 #[test]
-fn files_that_stay_the_same_are_not_written() {
+fn unchanged_files_are_not_written() {
     let run = Run::new();
     let settings = || {
         configure()
@@ -242,7 +242,7 @@ fn files_that_stay_the_same_are_not_written() {
     assert_eq!(unwritten(), [true, false, true, false]);
 }
 
-/// A `protoc` that writes the descriptors in `answer`, if it is called as protoc is.
+/// Writes a `protoc` that outputs the descriptors in `answer` if its arguments are as expected.
 fn fake_protoc(run: &Run, answer: &Path) -> PathBuf {
     let protoc = run.path("protoc");
     let script = format!(
@@ -259,7 +259,7 @@ fn fake_protoc(run: &Run, answer: &Path) -> PathBuf {
 }
 
 #[test]
-fn protoc_gives_the_same() {
+fn protoc_and_protox_give_the_same_code() {
     let run = Run::new();
     run.compile(configure().file_descriptor_set_path(run.path("all.pb")))
         .unwrap();

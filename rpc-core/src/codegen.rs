@@ -10,8 +10,15 @@ pub mod v1 {
     pub use prost;
     pub use prost_types;
 
+    // Items of the standard library, including the prelude: in the module of a service called
+    // `Send`, the marker trait is `v1::Send`.
+    pub use core::clone::Clone;
+    pub use core::fmt;
     pub use core::future::Future;
+    pub use core::marker::{Send, Sync};
+    pub use core::ops::Fn;
     pub use core::result::Result;
+    pub use std::sync::Arc;
 
     pub use crate::call_error::CallError;
     pub use crate::client::Caller;

@@ -15,7 +15,8 @@ use std::cell::Cell;
 use std::error::Error;
 use std::process::ExitCode;
 
-use proto::greeter::{GreeterClient, GreeterServer, HelloReply, HelloRequest, LocalGreeter};
+use proto::greeter::greeter_server::LocalGreeter;
+use proto::greeter::{GreeterClient, GreeterServer, HelloReply, HelloRequest};
 use rpc_core::{LocalPoller, Request, Response, Server, Status};
 use rpc_transport_verbs::Device;
 

@@ -10,7 +10,8 @@ use std::process::{Child, Command, Stdio};
 use std::task::Poll;
 use std::time::Duration;
 
-use proto::echo::{EchoClient, EchoReply, EchoRequest, EchoServer, LocalEcho};
+use proto::echo::echo_server::LocalEcho;
+use proto::echo::{EchoClient, EchoReply, EchoRequest, EchoServer};
 use rpc_core::{CallError, LocalChannel, LocalPoller, Request, Response, Server, Status};
 use rpc_transport_verbs::Device;
 

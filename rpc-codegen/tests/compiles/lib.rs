@@ -1,4 +1,4 @@
-//! A crate of a user who has every lint on that generated code might trip over. `tests/compiles.rs` puts it together.
+//! A user's crate, which denies the lints that generated code may trigger. `tests/compiles.rs` builds it.
 #![deny(
     warnings,
     missing_docs,
@@ -17,23 +17,24 @@ use std::future::Future;
 use std::rc::Rc;
 
 use public::clashes::{TraitClient, T};
-use public::greeter::{Greeter, GreeterClient, GreeterServer, HelloReply, HelloRequest, LocalGreeter};
+use public::greeter::greeter_server::LocalGreeter;
+use public::greeter::{Greeter, GreeterClient, GreeterServer, HelloReply, HelloRequest};
 use public::keywords::{Empty, SelfClient, TypeClient};
 use rpc_core::codegen::v1::{CallError, Caller, MethodSpec, Service, prost};
 use rpc_core::executor::Spawned;
 use rpc_core::{Request, Response, Status};
 
-/// Every package, for all to see.
+/// Every package, in a public module.
 pub mod public {
     include!("../generated/packages.rs");
 }
 
-/// Every package, and nobody uses most of it.
+/// Every package, in a private module where most items are unused.
 mod private {
     include!("../generated/packages.rs");
 }
 
-/// A service as most are.
+/// An ordinary service.
 #[derive(Debug)]
 pub struct Polite;
 
@@ -47,7 +48,7 @@ impl Greeter for Polite {
     }
 }
 
-/// A service that stays on its thread.
+/// A service that is not `Send`.
 #[derive(Debug, Default)]
 pub struct Counting {
     calls: Rc<Cell<u64>>,
@@ -62,7 +63,7 @@ impl LocalGreeter for Counting {
     }
 }
 
-/// Both can be served, and one of them away from the pollers.
+/// Both can be served, and the first one on an executor as well.
 pub fn servers() -> [Box<dyn Service>; 3] {
     [
         Box::new(GreeterServer::new(Polite)),
@@ -75,12 +76,12 @@ fn assert_send<T: Send>(value: T) -> T {
     value
 }
 
-/// Whatever implements the trait, its futures are `Send`: no bound is written here.
+/// The futures of every implementation are `Send`, without a bound here.
 pub fn every_handler_is_send<G: Greeter>(greeter: &G) -> impl Future + Send + '_ {
     assert_send(greeter.say_hello(Request::new(HelloRequest::default())))
 }
 
-/// Goes nowhere.
+/// A caller whose calls never end.
 #[derive(Clone, Debug)]
 pub struct Nowhere;
 
@@ -94,11 +95,11 @@ impl Caller for Nowhere {
     }
 }
 
-/// Messages and requests alike, and names that had to be changed.
+/// Calls with messages and with requests, and methods whose names are changed.
 ///
 /// # Errors
 ///
-/// Those of the calls.
+/// Returns the error of the first call that fails.
 pub async fn call() -> Result<(), CallError> {
     let greeter = GreeterClient::new(Nowhere).clone();
     greeter.say_hello(HelloRequest::default()).await?;
@@ -118,9 +119,91 @@ pub async fn call() -> Result<(), CallError> {
     Ok(())
 }
 
-/// What is known of a method without calling it.
+/// The descriptions of methods.
 pub fn described() -> bool {
     let spec = &public::services::reader_methods::GET;
     let private = &private::services::writer_methods::GET;
     spec.path == "services.Reader/Get" && private.path == "services.Writer/Get"
+}
+
+/// After a glob import, calls of a service's methods are not ambiguous (E0034).
+pub mod glob {
+    use rpc_core::codegen::v1::Service;
+    use rpc_core::{Request, Response, Status};
+
+    use super::Polite;
+    use super::public::greeter::*;
+    use super::public::services::*;
+
+    /// Calls a method of a service without a server.
+    ///
+    /// # Errors
+    ///
+    /// Returns the status of the method.
+    pub async fn greet() -> Result<Response<HelloReply>, Status> {
+        Polite.say_hello(Request::new(HelloRequest::default())).await
+    }
+
+    /// One type for two services, which both have a method `get`. It calls its own methods.
+    #[derive(Clone, Debug)]
+    pub struct Store;
+
+    impl Reader for Store {
+        async fn get(&self, _: Request<Key>) -> Result<Response<Value>, Status> {
+            Ok(Response::new(Value::default()))
+        }
+
+        async fn has(&self, request: Request<Key>) -> Result<Response<Value>, Status> {
+            Reader::get(self, request).await
+        }
+    }
+
+    impl Writer for Store {
+        async fn get(&self, _: Request<Value>) -> Result<Response<Key>, Status> {
+            self.has(Request::new(Key::default())).await?;
+            Ok(Response::new(Key::default()))
+        }
+
+        async fn put(&self, request: Request<Value>) -> Result<Response<Key>, Status> {
+            Writer::get(self, request).await
+        }
+
+        #[allow(deprecated)]
+        async fn old_put(&self, request: Request<Value>) -> Result<Response<Key>, Status> {
+            self.put(request).await
+        }
+    }
+
+    /// Both services are served.
+    pub fn servers() -> [Box<dyn Service>; 2] {
+        [Box::new(ReaderServer::new(Store)), Box::new(WriterServer::new(Store))]
+    }
+}
+
+/// Services may have the names of items that generated code uses.
+pub mod names {
+    use rpc_core::codegen::v1::Service;
+
+    use super::public::names::{self, M, RequestServer, TServer};
+
+    /// Implements two such services.
+    #[derive(Debug)]
+    pub struct Named;
+
+    impl names::Request for Named {
+        async fn go(&self, _: rpc_core::Request<M>) -> Result<rpc_core::Response<M>, rpc_core::Status> {
+            Ok(rpc_core::Response::new(M {}))
+        }
+    }
+
+    impl names::T for Named {
+        async fn go(&self, _: rpc_core::Request<M>) -> Result<rpc_core::Response<M>, rpc_core::Status> {
+            Ok(rpc_core::Response::new(M {}))
+        }
+    }
+
+    /// Both are served.
+    pub fn servers() -> [Box<dyn Service>; 2] {
+        [Box::new(RequestServer::new(Named)), Box::new(TServer::new(Named))]
+    }
 }
