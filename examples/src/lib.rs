@@ -17,3 +17,8 @@
 #[cfg(doctest)]
 #[doc = include_str!("../../README.md")]
 pub struct Readme;
+
+/// The page about threads, whose programs are tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/threads.md")]
+pub struct Threads;
