@@ -1,6 +1,6 @@
-//! Counting heap allocations, of all threads of a process.
+//! Counts the heap allocations of all threads of a process.
 //!
-//! A program that wants them counted makes the counting allocator its own:
+//! To have its allocations counted, a program installs the counting allocator:
 //!
 //! ```
 //! #[global_allocator]
@@ -15,11 +15,11 @@ use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 /// The system's allocator, with counters.
 pub type Counting = &'static StatsAlloc<System>;
 
-/// The one that [`count`] reads.
+/// The allocator that [`count`] reads.
 pub const COUNTING: Counting = &INSTRUMENTED_SYSTEM;
 
-/// Allocations and reallocations of this process since it started; 0 for ever in a program that
-/// does not use [`COUNTING`].
+/// Returns the number of allocations and reallocations of this process since it started. Always
+/// returns 0 in a program that does not install [`COUNTING`].
 #[must_use]
 pub fn count() -> u64 {
     let stats = INSTRUMENTED_SYSTEM.stats();

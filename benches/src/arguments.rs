@@ -1,15 +1,15 @@
-//! How rates, durations and the like are written on command lines.
+//! Parsers for rates, durations and other command-line values.
 
 use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use rpc_core::Waiting;
 
-/// Calls per second: `2000`, `200k`, `1.5M`.
+/// Parses a rate in calls per second: `2000`, `200k`, `1.5M`.
 ///
 /// # Errors
 ///
-/// A sentence.
+/// Returns a sentence that describes the expected format.
 pub fn rate(text: &str) -> Result<f64, String> {
     let (number, factor) = match text.strip_suffix(['k', 'K']) {
         Some(number) => (number, 1e3),
@@ -20,17 +20,17 @@ pub fn rate(text: &str) -> Result<f64, String> {
     };
     match number.parse::<f64>() {
         Ok(number) if (1e-3..=1e9).contains(&(number * factor)) => Ok(number * factor),
-        _ => Err("calls per second are a number over 0, up to 1000M: 2000, 200k, 1.5M".to_owned()),
+        _ => Err("expected calls per second, over 0 and up to 1000M: 2000, 200k, 1.5M".to_owned()),
     }
 }
 
-/// A duration with its unit: `100ms`, `2.5s`, `10us`.
+/// Parses a duration with its unit: `100ms`, `2.5s`, `10us`.
 ///
 /// # Errors
 ///
-/// A sentence.
+/// Returns a sentence that describes the expected format.
 pub fn duration(text: &str) -> Result<Duration, String> {
-    // The longer units first: "ms" ends with "s" too.
+    // "ms" must be tried before "s", because it also ends with "s".
     let units = [
         ("ns", 1e-9),
         ("us", 1e-6),
@@ -45,10 +45,10 @@ pub fn duration(text: &str) -> Result<Duration, String> {
             let number: f64 = number.trim_end().parse().ok()?;
             Duration::try_from_secs_f64(number * seconds).ok()
         })
-        .ok_or_else(|| "a duration is a number with a unit: 100ms, 2.5s, 10us".to_owned())
+        .ok_or_else(|| "expected a number with a unit: 100ms, 2.5s, 10us".to_owned())
 }
 
-/// Of [`Waiting`].
+/// Returns a parser for [`Waiting`].
 pub fn waiting() -> impl TypedValueParser<Value = Waiting> {
     PossibleValuesParser::new(["busy", "adaptive", "event"]).map(|name| match &*name {
         "busy" => Waiting::Busy,
@@ -57,29 +57,30 @@ pub fn waiting() -> impl TypedValueParser<Value = Waiting> {
     })
 }
 
-/// The rates that a sweep goes through, each the same factor over the one before.
+/// The rates of a sweep; each is a constant factor above the previous one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Steps {
     /// Calls per second of the first step.
     pub from: f64,
-    /// Calls per second of the last, if the knee does not come before.
+    /// Calls per second of the last step, unless the knee is found earlier.
     pub to: f64,
-    /// How many.
+    /// Number of steps.
     pub steps: u32,
 }
 
 impl Steps {
-    /// Half as much again at each step: a knee is found to 50 %. From where little is under way at a
-    /// time to more than one connection has carried anywhere.
+    /// Each step is 1.5 times the previous one, so the knee is found to within 50 %. The range
+    /// starts where few calls are in flight and ends above what one connection has carried on any
+    /// machine.
     pub const DEFAULT: &str = "10k:15M:19";
 
-    /// From `from:to:steps`.
+    /// Parses `from:to:steps`.
     ///
     /// # Errors
     ///
-    /// A sentence.
+    /// Returns a sentence that describes the expected format.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let sentence = || "a sweep is from:to:steps, two rates and 2 steps at least: 10k:2M:12";
+        let sentence = || "expected from:to:steps, rising rates and at least 2 steps: 10k:2M:12";
         let parts: Vec<&str> = text.split(':').collect();
         let [from, to, steps] = parts[..] else {
             return Err(sentence().to_owned());
@@ -91,7 +92,7 @@ impl Steps {
         }
     }
 
-    /// The rates, lowest first.
+    /// Returns the rates, lowest first.
     pub fn rates(self) -> impl Iterator<Item = f64> {
         let factor = (self.to / self.from).powf(1.0 / f64::from(self.steps - 1));
         (0..self.steps).map(move |step| self.from * factor.powi(step as i32))

@@ -1,17 +1,18 @@
-//! [`Schedule`]: when the calls of an open loop should be sent, whatever becomes of those before.
+//! [`Schedule`]: the times at which an open loop should send its calls, regardless of how earlier
+//! calls fare.
 
 use std::fmt;
 use std::time::Duration;
 
 use clap::ValueEnum;
 
-/// How the times between calls are spread.
+/// The distribution of the times between calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Arrivals {
-    /// All alike
+    /// Equal intervals
     #[default]
     Fixed,
-    /// As of many callers who know nothing of each other: exponential
+    /// Exponential intervals, as from many independent callers
     Poisson,
 }
 
@@ -24,20 +25,22 @@ impl fmt::Display for Arrivals {
     }
 }
 
-/// The intended times, from the beginning of the loop; never ends.
+/// An endless iterator over the intended send times, measured from the start of the loop.
 #[derive(Clone, Debug)]
 pub struct Schedule {
     arrivals: Arrivals,
     nanos_between: f64,
-    /// Of the call that is next if all gaps were alike, so that roundings do not add up.
+    /// Index of the next call with fixed intervals. Times are computed from it so that rounding
+    /// errors do not add up.
     index: u64,
-    /// Nanoseconds, of the latest Poisson arrival.
+    /// Time of the latest Poisson arrival, in nanoseconds.
     latest: f64,
     random: SplitMix,
 }
 
 impl Schedule {
-    /// `rate` calls per second, which is more than zero. The same seed gives the same times.
+    /// Creates a schedule of `rate` calls per second. `rate` must be above zero. The same seed
+    /// gives the same times.
     #[must_use]
     pub fn new(arrivals: Arrivals, rate: f64, seed: u64) -> Self {
         Self {
@@ -70,13 +73,13 @@ impl Iterator for Schedule {
     }
 }
 
-/// Steele, Lea and Flood, "Fast splittable pseudorandom number generators": good with any seed, zero
-/// included.
+/// The generator from Steele, Lea and Flood, "Fast splittable pseudorandom number generators". It
+/// works well with any seed, including zero.
 #[derive(Clone, Debug)]
 struct SplitMix(u64);
 
 impl SplitMix {
-    /// More than 0, and at most 1.
+    /// Returns a number above 0 and at most 1.
     fn uniform(&mut self) -> f64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut bits = self.0;
@@ -100,7 +103,7 @@ mod tests {
         let times = first(Arrivals::Fixed, 0, 1_000_001);
         assert_eq!(times[..3], [0, 10, 20].map(Duration::from_micros));
         assert_eq!(times[1_000_000], Duration::from_secs(10));
-        // A gap that is no whole number of nanoseconds.
+        // The interval is not a whole number of nanoseconds.
         let mut thirds = Schedule::new(Arrivals::Fixed, 3e6, 0);
         assert_eq!(thirds.nth(3_000_000), Some(Duration::from_secs(1)));
     }
@@ -114,7 +117,8 @@ mod tests {
         let gaps: Vec<f64> = gaps.map(|gap| gap as f64).collect();
         let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
         let variance = gaps.iter().map(|gap| (gap - mean).powi(2)).sum::<f64>() / gaps.len() as f64;
-        // Both are 10 µs for an exponential; the seed is fixed, so the bounds are not a matter of luck.
+        // Both are 10 µs for an exponential distribution. The seed is fixed, so the result is
+        // deterministic.
         assert!((mean / 10_000.0 - 1.0).abs() < 0.01, "{mean}");
         assert!(
             (variance.sqrt() / 10_000.0 - 1.0).abs() < 0.02,

@@ -1,8 +1,8 @@
-//! The other side's process: this program, started again in another role.
+//! The process of the other side: this program, started again in another role.
 //!
 //! Exactly one of a benchmark's servers runs at a time. All of them poll without pause, so two of
-//! them on the server's core would measure the scheduler; the others are stopped (`SIGSTOP`) until
-//! it is their turn. A stopped peer loses nothing: that is one of the software device's promises.
+//! them on the server's core would measure the scheduler. The others are stopped with `SIGSTOP`
+//! until their turn. The software device guarantees that a stopped peer loses nothing.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ use rustix::process::{
 
 use crate::Outcome;
 
-/// A server process. Dropping this ends it.
+/// A server process. Dropping this kills it.
 #[derive(Debug)]
 pub struct Server {
     child: Child,
@@ -27,11 +27,11 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts this same program with other arguments: those of one of its hidden roles.
+    /// Starts this program again with the arguments of one of its hidden roles.
     ///
     /// # Errors
     ///
-    /// If the system cannot start it.
+    /// Fails if the system cannot start the process.
     pub fn start(role: &[String]) -> Outcome<Self> {
         let mut child = Command::new(env::current_exe()?)
             .args(role)
@@ -39,7 +39,7 @@ impl Server {
             .stdout(Stdio::piped())
             .spawn()?;
         let (Some(to), Some(from)) = (child.stdin.take(), child.stdout.take()) else {
-            return Err("a child with pipes has none".into());
+            return Err("internal error: the server process has no pipes".into());
         };
         Ok(Self {
             pid: Pid::from_child(&child),
@@ -49,11 +49,11 @@ impl Server {
         })
     }
 
-    /// The next line that it says.
+    /// Returns the next line that the server prints.
     ///
     /// # Errors
     ///
-    /// If it ended instead; it has said why on standard error.
+    /// Fails if the server ended instead. It has printed the reason on standard error.
     pub fn hear(&mut self) -> Outcome<String> {
         let mut line = String::new();
         if self.from.read_line(&mut line)? == 0 {
@@ -63,21 +63,21 @@ impl Server {
         Ok(line.trim_end().to_owned())
     }
 
-    /// Says a line to it.
+    /// Sends a line to the server.
     ///
     /// # Errors
     ///
-    /// If it has ended.
+    /// Fails if the server has ended.
     pub fn tell(&mut self, line: &str) -> io::Result<()> {
         writeln!(self.to, "{line}")?;
         self.to.flush()
     }
 
-    /// Takes it off its core until [`resume`](Self::resume). Returns when it has stopped.
+    /// Stops the server until [`resume`](Self::resume). Returns once it has stopped.
     ///
     /// # Errors
     ///
-    /// If it has ended.
+    /// Fails if the server has ended.
     pub fn pause(&self) -> io::Result<()> {
         kill_process(self.pid, Signal::STOP)?;
         match waitpid(Some(self.pid), WaitOptions::UNTRACED)? {
@@ -86,7 +86,7 @@ impl Server {
         }
     }
 
-    /// How much processor time it uses.
+    /// Returns a handle that reads the server's CPU time.
     #[must_use]
     pub fn cpu_time(&self) -> CpuTime {
         CpuTime {
@@ -94,11 +94,11 @@ impl Server {
         }
     }
 
-    /// Lets it go on.
+    /// Lets the server continue.
     ///
     /// # Errors
     ///
-    /// If it has ended.
+    /// Fails if the server has ended.
     pub fn resume(&self) -> io::Result<()> {
         Ok(kill_process(self.pid, Signal::CONT)?)
     }
@@ -106,20 +106,20 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may have ended by itself, which comes to the same.
+        // The process may already have ended, which is fine.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// A process's processor time, of all the threads that it has.
+/// Reads the CPU time of a process, over all its current threads.
 #[derive(Clone, Debug)]
 pub struct CpuTime {
     tasks: PathBuf,
 }
 
 impl CpuTime {
-    /// Of this process.
+    /// Returns a handle for this process.
     #[must_use]
     pub fn of_this_process() -> Self {
         Self {
@@ -127,19 +127,19 @@ impl CpuTime {
         }
     }
 
-    /// So far. To the nanosecond, which the ticks of `/proc/<pid>/stat` are too coarse for where little
-    /// is used.
+    /// Returns the CPU time used so far, in nanoseconds. The ticks of `/proc/<pid>/stat` are too
+    /// coarse for a process that uses little.
     ///
     /// # Errors
     ///
-    /// If the process has ended, or the kernel does not count (`CONFIG_SCHED_INFO`).
+    /// Fails if the process has ended, or if the kernel does not count (`CONFIG_SCHED_INFO`).
     pub fn read(&self) -> Outcome<Duration> {
         let mut nanos = 0;
         for task in fs::read_dir(&self.tasks)? {
             let path = task?.path().join("schedstat");
             let text = match fs::read_to_string(&path) {
                 Ok(text) => text,
-                // A thread that has ended since: before its file was opened, or before it was read.
+                // The thread ended before its file was opened or read.
                 Err(error)
                     if error.kind() == io::ErrorKind::NotFound
                         || Errno::from_io_error(&error) == Some(Errno::SRCH) =>
@@ -157,32 +157,32 @@ impl CpuTime {
     }
 }
 
-/// For a server process, first of all: it ends when its parent does, even one that is killed while
-/// this process is stopped.
+/// Makes this server process end with its parent. A server process calls this first. It works even
+/// if the parent is killed while this process is stopped.
 ///
 /// # Errors
 ///
-/// If the system refuses.
+/// Fails if the system call fails.
 pub fn end_with_parent() -> io::Result<()> {
     Ok(set_parent_process_death_signal(Some(Signal::KILL))?)
 }
 
-/// For a server process: says a line to its parent.
+/// Sends a line from a server process to its parent.
 ///
 /// # Errors
 ///
-/// If the parent has ended.
+/// Fails if the parent has ended.
 pub fn say(line: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     writeln!(out, "{line}")?;
     out.flush()
 }
 
-/// For a server process: the next line from its parent.
+/// Reads the next line that the parent sends to a server process.
 ///
 /// # Errors
 ///
-/// If the parent has ended.
+/// Fails if the parent has ended.
 pub fn listen() -> io::Result<String> {
     let mut line = String::new();
     if io::stdin().read_line(&mut line)? == 0 {

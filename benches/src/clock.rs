@@ -1,9 +1,9 @@
-//! What it costs to look at the clock, which is part of every time measured with it.
+//! Measures the cost of reading the clock, which is part of every time measured with it.
 
 use std::time::{Duration, Instant};
 
-/// The cost of one [`Instant::now`]: the median over batches, so that one interruption of this
-/// thread does not count.
+/// Returns the cost of one [`Instant::now`], as the median over batches, so that one interruption
+/// of this thread has no effect.
 #[must_use]
 pub fn cost_of_reading() -> Duration {
     const BATCHES: usize = 101;

@@ -1,4 +1,4 @@
-//! Which cores the two sides run on.
+//! Chooses the cores that the two sides run on.
 
 use std::fmt;
 use std::fs;
@@ -6,38 +6,38 @@ use std::io;
 
 use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity};
 
-/// A core for each side, or the one that both must share.
+/// A core for each side, or one core that both share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cores {
-    /// Where the client's thread is pinned.
+    /// The core that the client's thread is pinned to.
     pub client: usize,
-    /// Where the server's poller is pinned.
+    /// The core that the server's poller is pinned to.
     pub server: usize,
-    /// Whether the two are threads of one physical core.
+    /// True if the two are hardware threads of one physical core.
     pub are_siblings: bool,
 }
 
 impl Cores {
-    /// Two cores that this process may use, of one package if possible, and not two threads of one
-    /// physical core if there is a choice.
+    /// Chooses two cores that this process may use. Prefers two cores of one package, and avoids
+    /// two hardware threads of one physical core where possible.
     ///
     /// # Errors
     ///
-    /// If the system does not say which cores there are.
+    /// Fails if the system does not report which cores this process may use.
     pub fn choose() -> io::Result<Self> {
         let allowed = sched_getaffinity(None)?;
         let allowed: Vec<Core> = (0..CpuSet::MAX_CPU)
             .filter(|&core| allowed.is_set(core))
             .map(Core::read)
             .collect();
-        Self::among(&allowed).ok_or_else(|| io::Error::other("this process may use no core at all"))
+        Self::among(&allowed).ok_or_else(|| io::Error::other("this process may not use any core"))
     }
 
     fn among(allowed: &[Core]) -> Option<Self> {
         let client = allowed.first()?;
         let server = allowed[1..]
             .iter()
-            // The first of the least distance: the order is kept among equals.
+            // Of equally distant cores, `min_by_key` returns the first.
             .min_by_key(|core| core.distance_for_measuring(client))
             .unwrap_or(client);
         Some(Self {
@@ -47,7 +47,7 @@ impl Cores {
         })
     }
 
-    /// Whether there is only one, so that the two sides wait for each other's time slices.
+    /// Returns true if there is only one core, so that the two sides compete for its time slices.
     #[must_use]
     pub fn is_shared(&self) -> bool {
         self.client == self.server
@@ -59,8 +59,8 @@ impl fmt::Display for Cores {
         if self.is_shared() {
             return write!(
                 f,
-                "!!! ONE CORE ONLY: client and server share core {}. These numbers are those of the \
-                 system's scheduler, not of the device.",
+                "!!! ONE CORE ONLY: client and server share core {}. These numbers measure the \
+                 system's scheduler, not the device. Allow this process a second core.",
                 self.client
             );
         }
@@ -76,11 +76,11 @@ impl fmt::Display for Cores {
     }
 }
 
-/// Pins the calling thread.
+/// Pins the calling thread to a core.
 ///
 /// # Errors
 ///
-/// If this process may not use the core.
+/// Fails if this process may not use the core.
 pub fn pin_current_thread(core: usize) -> io::Result<()> {
     let mut cores = CpuSet::new();
     cores.set(core);
@@ -88,7 +88,7 @@ pub fn pin_current_thread(core: usize) -> io::Result<()> {
     Ok(sched_setaffinity(this_thread, &cores)?)
 }
 
-/// A core, and where it sits as far as the system says.
+/// A core and its position, as far as the system reports it.
 #[derive(Clone, Copy, Debug)]
 struct Core {
     number: usize,
@@ -109,14 +109,14 @@ impl Core {
         }
     }
 
-    /// Equal for two threads of one physical core. Where the system says nothing, each number
-    /// counts as a core of its own.
+    /// Returns a value that is equal for two hardware threads of one physical core. If the system
+    /// does not report the topology, each number counts as a separate core.
     fn physical(&self) -> (Option<usize>, usize) {
         (self.package, self.core_of_package.unwrap_or(self.number))
     }
 
-    /// The nearest is another core of the same package; then comes another package; last, the same
-    /// core's other thread.
+    /// Returns 0 for another core of the same package, 1 for another package, and 2 for the other
+    /// hardware thread of the same core.
     fn distance_for_measuring(&self, other: &Self) -> u8 {
         if self.physical() == other.physical() {
             2

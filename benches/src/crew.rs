@@ -1,14 +1,14 @@
-//! [`Crew`]: many workers on one thread, of which only those that were woken are polled.
+//! [`Crew`]: many tasks on one thread, of which only the woken ones are polled.
 //!
-//! What `FuturesUnordered` is, for a number of workers that does not change: a bit for each worker
-//! says that it was woken, so waking one allocates nothing and locks nothing.
+//! It does the job of `FuturesUnordered` for a fixed number of tasks. Each task has one bit that
+//! says that it was woken, so waking a task neither allocates nor locks.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Wake, Waker};
 
-/// Futures that are polled as they are woken; ready when all of them are.
+/// A future that polls its workers as they are woken, and is ready when all of them are.
 pub struct Crew<F> {
     workers: Vec<Option<Pin<Box<F>>>>,
     wakers: Vec<Waker>,
@@ -16,10 +16,10 @@ pub struct Crew<F> {
     at_work: usize,
 }
 
-/// A bit for each worker.
+/// The wakeup bits, one for each worker.
 struct Woken {
     words: Vec<AtomicU64>,
-    /// Whoever runs the crew: the same one from first to last.
+    /// The waker of the task that polls the crew. It never changes.
     crew: OnceLock<Waker>,
 }
 
@@ -29,12 +29,12 @@ struct WorkerWaker {
 }
 
 impl<F: Future<Output = ()>> Crew<F> {
-    /// A crew of these workers.
+    /// Creates a crew of these workers.
     pub fn new(workers: impl IntoIterator<Item = F>) -> Self {
         let workers: Vec<_> = workers.into_iter().map(|f| Some(Box::pin(f))).collect();
         let count = workers.len();
         let words = (0..count.div_ceil(64)).map(|word| {
-            // Everybody is to be polled once at first.
+            // Every worker is polled once at first.
             let in_word = (count - word * 64).min(64);
             AtomicU64::new(u64::MAX >> (64 - in_word))
         });
@@ -63,9 +63,9 @@ impl<F: Future<Output = ()>> Future for Crew<F> {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let crew = self.get_mut();
         let waker = crew.woken.crew.get_or_init(|| cx.waker().clone());
-        assert!(waker.will_wake(cx.waker()), "a crew is run by one executor");
+        assert!(waker.will_wake(cx.waker()), "one executor must poll a crew");
         for (index, word) in crew.woken.words.iter().enumerate() {
-            // Acquire: what a waker did before it set the bit is seen by the worker.
+            // Acquire: the worker sees everything that the waking thread did before it set the bit.
             let mut woken = word.swap(0, Ordering::Acquire);
             while woken != 0 {
                 let worker = index * 64 + woken.trailing_zeros() as usize;
@@ -108,7 +108,7 @@ mod tests {
     use std::future::poll_fn;
     use std::pin::pin;
 
-    /// An executor that polls without being asked to.
+    /// The waker of an executor that polls without being woken.
     struct Nobody;
 
     impl Wake for Nobody {
@@ -146,6 +146,6 @@ mod tests {
             waker.wake_by_ref();
         }
         assert!(crew.as_mut().poll(&mut cx).is_ready());
-        assert_eq!(polls.get(), 2 * WORKERS, "who is done is not polled again");
+        assert_eq!(polls.get(), 2 * WORKERS, "finished workers are not polled");
     }
 }

@@ -1,6 +1,6 @@
-//! Histograms as text, in the format that HdrHistogram's plotter reads
-//! (<https://hdrhistogram.github.io/HdrHistogram/plotFiles.html>): the same lines as the Java
-//! library writes. Values are in nanoseconds; tell the plotter so.
+//! Writes histograms as text in the format of HdrHistogram's plotter
+//! (<https://hdrhistogram.github.io/HdrHistogram/plotFiles.html>), with the same lines as the Java
+//! library. Values are in nanoseconds; select that unit in the plotter.
 
 use std::fs;
 use std::io::{self, Write};
@@ -8,14 +8,14 @@ use std::path::Path;
 
 use hdrhistogram::Histogram;
 
-/// Lines for each halving of the distance to 100 %.
+/// Number of lines for each halving of the distance to 100 %.
 const TICKS_PER_HALF_DISTANCE: u32 = 5;
 
-/// Writes a histogram into a file, and makes the directory that it goes to.
+/// Writes a histogram to a file, and creates the file's directory.
 ///
 /// # Errors
 ///
-/// The file system's.
+/// Returns the file system's error.
 pub fn save(histogram: &Histogram<u64>, path: &Path) -> io::Result<()> {
     if let Some(directory) = path.parent() {
         fs::create_dir_all(directory)?;
@@ -29,7 +29,7 @@ pub fn save(histogram: &Histogram<u64>, path: &Path) -> io::Result<()> {
 ///
 /// # Errors
 ///
-/// The writer's.
+/// Returns the writer's error.
 pub fn write(histogram: &Histogram<u64>, out: &mut impl Write) -> io::Result<()> {
     writeln!(
         out,
@@ -47,7 +47,7 @@ pub fn write(histogram: &Histogram<u64>, out: &mut impl Write) -> io::Result<()>
                 "{value:>12.3} {quantile:>2.12} {total:>10} {inverse:>14.2}"
             )?;
         } else {
-            // Its last column would be infinite; the plotter expects none.
+            // The last column would be infinite. The plotter expects none.
             writeln!(out, "{value:>12.3} {quantile:>2.12} {total:>10}")?;
         }
     }

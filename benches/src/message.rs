@@ -1,4 +1,4 @@
-//! What is sent: the same two shapes for Verbline, for tonic and, by their length, for raw verbs.
+//! The messages: the same two shapes for Verbline, for tonic and, by their length, for raw verbs.
 
 use clap::ValueEnum;
 use prost::Message as _;
@@ -16,7 +16,7 @@ pub enum Shape {
     Bytes,
 }
 
-/// One caller's message, which goes there and back, over and over.
+/// The message of one caller, which it sends over and over.
 #[derive(Clone, Debug)]
 pub enum Load {
     /// See [`Shape::Fixed64`].
@@ -25,22 +25,22 @@ pub enum Load {
     Blob(Blob),
 }
 
-/// Payload of a message of eight `fixed64`.
+/// Payload size of a message of eight `fixed64`, in bytes.
 pub const FIXED_SIZE: usize = 64;
 
 impl Load {
-    /// A message of this shape with `size` bytes of payload.
+    /// Creates a message of this shape with `size` bytes of payload.
     ///
     /// # Errors
     ///
-    /// If the shape cannot have that size.
+    /// Fails if the shape cannot have that size.
     pub fn new(shape: Shape, size: usize) -> Outcome<Self> {
         match shape {
             Shape::Fixed64 if size != FIXED_SIZE => Err(format!(
-                "eight fixed64 fields are {FIXED_SIZE} bytes: for --size {size} say --message bytes"
+                "eight fixed64 fields have {FIXED_SIZE} bytes; use --message bytes with --size {size}"
             )
             .into()),
-            // No field is zero: those would not be encoded.
+            // No field is zero, because zeros are not encoded.
             Shape::Fixed64 => Ok(Self::Fixed(Fixed {
                 a: 0x0101_0101_0101_0101,
                 b: 0x0202_0202_0202_0202,
@@ -57,7 +57,7 @@ impl Load {
         }
     }
 
-    /// Bytes of the encoded message.
+    /// Returns the length of the encoded message in bytes.
     #[must_use]
     pub fn encoded_len(&self) -> usize {
         match self {
@@ -66,20 +66,24 @@ impl Load {
         }
     }
 
-    /// Makes one call and checks that the answer is what was sent. A blob's bytes come back to be
-    /// sent again, so that the caller itself allocates nothing.
+    /// Makes one call and checks that the response equals the request. The bytes of a blob are
+    /// taken from the response and sent again, so the caller itself allocates nothing.
     ///
     /// # Errors
     ///
-    /// The call's own; a wrong answer panics, as its time would mean nothing.
+    /// Returns the call's error.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the response is wrong, because its latency would be meaningless.
     #[inline]
     pub async fn exchange<C: Caller>(&mut self, client: &BenchClient<C>) -> Result<(), CallError> {
         match self {
             Self::Fixed(message) => {
-                // Each call is another message.
+                // Each call sends a different message.
                 message.a = message.a.wrapping_add(2);
                 let answer = client.echo_fixed(*message).await?.into_inner();
-                assert_eq!(answer, *message, "the server echoes what it is sent");
+                assert_eq!(answer, *message, "the server must echo the request");
             }
             Self::Blob(message) => {
                 let len = message.payload.len();
@@ -90,7 +94,7 @@ impl Load {
                 assert_eq!(
                     message.payload.len(),
                     len,
-                    "the server echoes what it is sent"
+                    "the server must echo the request"
                 );
             }
         }

@@ -1,9 +1,9 @@
-//! [`OpenLoop`]: calls at intended times, started whatever is still under way.
+//! [`OpenLoop`]: calls that are sent at intended times, no matter how many are in flight.
 //!
-//! A closed loop sends its next call when the one before has been answered: a server that stalls also
-//! stalls the measurement, and the calls that would have met the stall are never made, which is called
-//! coordinated omission. Here each call has a time at which it *should* be sent, and two times are
-//! recorded of it:
+//! A closed loop sends its next call when the previous one has been answered. A server that stalls
+//! therefore also stalls the measurement: the calls that would have met the stall are never made.
+//! This is called coordinated omission. Here each call has a time at which it *should* be sent, and
+//! two latencies are recorded:
 //!
 //! ```text
 //!  intended          sent                    answered
@@ -11,7 +11,7 @@
 //!     │── response time ────────────────────────│
 //! ```
 //!
-//! What a caller meets who does not know of the others is the response time.
+//! The response time is the latency that an independent caller sees.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -25,51 +25,52 @@ use crate::arrivals::{Arrivals, Schedule};
 use crate::crew::Crew;
 use crate::slices;
 
-/// A call counts as late that was sent this long after its intended time: several turns of the loop,
-/// so that one which finds a few answers to take first is not.
+/// A call counts as late if it was sent more than this long after its intended time. The limit is
+/// several turns of the loop, so a turn that first handles a few responses does not make calls
+/// late.
 pub const LATE: Duration = Duration::from_micros(5);
 
-/// How long it runs, and how often it calls.
+/// The rate and the duration of an open loop.
 #[derive(Clone, Copy, Debug)]
 pub struct OpenLoop {
-    /// How the times between calls are spread.
+    /// Distribution of the times between calls.
     pub arrivals: Arrivals,
     /// Calls per second.
     pub rate: f64,
-    /// Of Poisson arrivals.
+    /// Seed of the Poisson arrivals.
     pub seed: u64,
-    /// Calls at the beginning that are made and not recorded.
+    /// Time at the beginning during which calls are made but not recorded.
     pub warm_up: Duration,
-    /// For how long calls are recorded after that.
+    /// Time after the warm-up during which calls are recorded.
     pub time: Duration,
 }
 
-/// What was recorded of an open loop.
+/// The record of an open loop.
 #[derive(Clone, Debug)]
 pub struct OpenRecord {
-    /// Calls per second that were wanted.
+    /// The requested rate in calls per second.
     pub wanted: f64,
-    /// Calls per second that were answered.
+    /// The achieved rate in calls per second that were answered.
     pub achieved: f64,
-    /// From when a call was really sent, in nanoseconds.
+    /// Time from the actual send to the response, in nanoseconds.
     pub service: Histogram<u64>,
-    /// From when it should have been sent, in nanoseconds.
+    /// Time from the intended send to the response, in nanoseconds.
     pub response: Histogram<u64>,
-    /// Calls sent more than [`LATE`] after their time.
+    /// Calls sent more than [`LATE`] after their intended time.
     pub late: u64,
-    /// Calls whose time had come, and that were still waiting to be sent at the end. In `response` they
-    /// stand with how long they had waited by then.
+    /// Calls that were due but still waiting to be sent at the end. `response` includes them with
+    /// the time they had waited by then.
     pub unsent: u64,
 }
 
 impl OpenLoop {
-    /// Makes the calls: a future for a thread that does nothing else, as it is polled without pause.
-    /// `now` is the time since a moment before this is first polled, `callers` are as many as calls may
-    /// be under way at a time.
+    /// Makes the calls. The returned future wakes itself on every poll, so run it on a thread that
+    /// does nothing else. `now` returns the time since a moment before the first poll. The number
+    /// of `callers` limits the calls in flight.
     ///
     /// # Errors
     ///
-    /// Of the first call that fails; those under way are waited for.
+    /// Returns the error of the first call that fails, after the calls in flight have ended.
     pub async fn run<C, E>(
         self,
         now: impl Fn() -> Duration,
@@ -111,7 +112,7 @@ impl OpenLoop {
                     desk.close();
                 }
             }
-            // The next call's time may come before any answer.
+            // The next call may be due before a response arrives.
             cx.waker().wake_by_ref();
             crew.as_mut().poll(cx)
         })
@@ -127,21 +128,22 @@ impl OpenLoop {
     }
 }
 
-/// Where calls whose time has come meet callers that have nothing to do.
+/// Matches calls that are due with idle callers.
 struct Desk<E> {
     places: RefCell<Vec<Place>>,
-    /// The latest that came back is the next to go: what it uses is still in the cache.
+    /// A stack: the caller that became idle last goes first, because its data is still in the
+    /// cache.
     idle: RefCell<Vec<usize>>,
     is_closed: Cell<bool>,
     failure: RefCell<Option<E>>,
 }
 
-/// One caller's.
+/// The state of one caller.
 #[derive(Default)]
 struct Place {
-    /// When its next call should be sent.
+    /// The intended time of its next call.
     call: Option<Duration>,
-    /// The same from first to last.
+    /// Never changes.
     waker: Option<Waker>,
 }
 
@@ -155,7 +157,7 @@ impl<E> Desk<E> {
         }
     }
 
-    /// The intended time of the caller's next call; `None` when there are no more.
+    /// Returns the intended time of the caller's next call, or `None` when there are no more calls.
     async fn next_call(&self, caller: usize) -> Option<Duration> {
         let mut has_come = false;
         poll_fn(|cx| {
@@ -175,7 +177,7 @@ impl<E> Desk<E> {
         .await
     }
 
-    /// Gives the calls whose time has come to callers; those for whom there is none wait.
+    /// Assigns the calls that are due to idle callers. Calls without an idle caller wait.
     fn hand_out(
         &self,
         schedule: &mut std::iter::Peekable<impl Iterator<Item = Duration>>,
@@ -212,7 +214,7 @@ impl<E> Desk<E> {
 struct Tally {
     warm_up: Duration,
     end: Duration,
-    /// While it recorded.
+    /// Responses that arrived in the recorded period.
     answered: u64,
     record: OpenRecord,
 }
@@ -276,7 +278,7 @@ mod tests {
 
     const MICROSECOND: Duration = Duration::from_micros(1);
 
-    /// Goes on by a little with each look, as if that took the time.
+    /// A clock that advances a little with each reading.
     struct FakeClock(Cell<Duration>);
 
     impl FakeClock {
@@ -286,7 +288,7 @@ mod tests {
         }
     }
 
-    /// Answers one call in 1 µs, except that it does nothing during its stall.
+    /// Answers each call in 1 µs, but does nothing during its stall.
     struct FakeServer<'a> {
         clock: &'a FakeClock,
         stall: std::ops::Range<Duration>,
@@ -312,7 +314,7 @@ mod tests {
         }
     }
 
-    /// 100,000 calls per second for 20 ms, over the fake clock.
+    /// Runs an open loop for 20 ms over the fake clock, with at most `limit` calls in flight.
     fn run(limit: usize, stall: std::ops::Range<Duration>, rate: f64) -> OpenRecord {
         let clock = FakeClock(Cell::new(Duration::ZERO));
         let server = FakeServer {
@@ -332,7 +334,7 @@ mod tests {
         record.expect("the fake server fails no call")
     }
 
-    /// An executor that polls without being asked to.
+    /// Polls a future without waiting for wakeups.
     fn poll_to_end<F: Future>(future: F) -> F::Output {
         struct Nobody;
         impl Wake for Nobody {
@@ -350,7 +352,7 @@ mod tests {
 
     const NO_STALL: std::ops::Range<Duration> = Duration::ZERO..Duration::ZERO;
 
-    /// Two milliseconds of the twenty: a tenth of the calls.
+    /// Two of the twenty milliseconds: a tenth of the calls.
     const STALL: std::ops::Range<Duration> = Duration::from_millis(5)..Duration::from_millis(7);
 
     #[test]
@@ -367,7 +369,7 @@ mod tests {
     fn a_stall_is_in_the_response_time_and_not_in_the_service_time() {
         let record = run(1, STALL, 1e5);
         assert_eq!(record.service.len(), 2000, "no call is left out");
-        // One call has met the stall, and 200 more should have been sent meanwhile.
+        // One call met the stall, and 200 more should have been sent during it.
         assert!(record.service.value_at_quantile(0.999) < 2000);
         assert!(record.response.value_at_quantile(0.95) > 500_000);
         assert!(record.response.max() >= 1_900_000);
@@ -377,7 +379,8 @@ mod tests {
     #[test]
     fn calls_that_may_be_sent_during_a_stall_are_not_late() {
         let record = run(1000, STALL, 1e5);
-        // 200 would be; a few are while the answers to those 200 are taken.
+        // Without enough callers, 200 calls would be late. A few are, while the loop handles the
+        // responses to those 200.
         assert!(record.late < 20, "{}", record.late);
         assert!(record.service.value_at_quantile(0.95) > 500_000);
         assert!(record.response.max() >= 1_900_000);
@@ -400,7 +403,7 @@ mod tests {
 
     #[test]
     fn calls_that_a_slow_server_leaves_no_time_for_are_counted_and_said_to_have_waited() {
-        // It can do at most a million a second.
+        // The server answers at most one million calls per second.
         let record = run(4, NO_STALL, 3e6);
         assert!(record.achieved < 1.1e6, "{}", record.achieved);
         assert!(record.unsent > 10_000, "{}", record.unsent);

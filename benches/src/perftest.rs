@@ -1,4 +1,4 @@
-//! `ib_send_lat` of the package perftest: the ping-pong that RDMA devices are measured with.
+//! `ib_send_lat` from the perftest package: the standard ping-pong for RDMA devices.
 
 use std::io;
 use std::net::TcpListener;
@@ -12,27 +12,27 @@ use crate::slices::{Side, Stopwatch};
 
 const PROGRAM: &str = "ib_send_lat";
 
-/// What to say where it is missing.
+/// Printed if the program is missing.
 pub const MISSING: &str =
     "!!! NOTHING TO COMPARE WITH: ib_send_lat is not installed (Debian package `perftest`)";
 
-/// Turns that are taken again because the program could not read its clock, before giving up.
+/// How often a turn is tried if the program cannot read its clock.
 const ATTEMPTS: usize = 5;
 
-/// Both sides of `ib_send_lat`, started anew for each turn.
+/// Both sides of `ib_send_lat`, restarted for each turn.
 #[derive(Clone, Debug)]
 pub struct SendLatency {
     /// The device's name.
     pub device: String,
-    /// Index of the GID that it is reached by.
+    /// GID index to use.
     pub gid_index: u32,
-    /// Bytes of a message.
+    /// Length of a message in bytes.
     pub frame_len: usize,
-    /// Where the two sides run.
+    /// The cores that the two sides run on.
     pub cores: Cores,
 }
 
-/// Ends the process that it holds.
+/// Kills its process when dropped.
 struct Ending(Child);
 
 impl Drop for Ending {
@@ -43,7 +43,7 @@ impl Drop for Ending {
 }
 
 impl SendLatency {
-    /// Whether it is installed.
+    /// Returns true if the program is installed.
     #[must_use]
     pub fn is_installed() -> bool {
         let help = Command::new(PROGRAM)
@@ -54,15 +54,16 @@ impl SendLatency {
         help.is_ok()
     }
 
-    /// Exchanges `calls` messages and gives what the client printed. Each side runs under a program
-    /// of its own, if there are words for one: the server under the first, the client under the
-    /// second.
+    /// Exchanges `calls` messages and returns the client's output. `under` holds the command line
+    /// of a wrapper for each side, the server's first and the client's second. An empty one means
+    /// no wrapper.
     ///
     /// # Errors
     ///
-    /// If it does not run.
+    /// Fails if the program does not run.
     pub fn exchange(&self, calls: usize, under: &[Vec<String>; 2]) -> Outcome<String> {
-        // It has no port 0: one that is free now will still be in a moment.
+        // The program does not accept port 0, so find a free port. It is very likely still free a
+        // moment later.
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
         let [server, client] = under;
         let server = self
@@ -74,18 +75,18 @@ impl SendLatency {
         let mut client = self.command(self.cores.client, client, port, calls);
         client.arg("127.0.0.1");
         let mut said = String::new();
-        // The server does not say when it listens.
+        // The server does not report when it starts listening, so retry.
         for _ in 0..50 {
             thread::sleep(Duration::from_millis(200));
             let output = client.output()?;
             if output.status.success() {
-                // It ends by itself, and what it runs under has its say then.
+                // The server ends by itself. Its wrapper writes its results then.
                 server.0.wait()?;
                 return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
             }
             said = String::from_utf8_lossy(&output.stderr).into_owned();
         }
-        Err(format!("{PROGRAM} does not run on '{}': {said}", self.device).into())
+        Err(format!("{PROGRAM} failed on '{}': {said}", self.device).into())
     }
 
     fn command(&self, core: usize, under: &[String], port: u16, calls: usize) -> Command {
@@ -96,32 +97,33 @@ impl SendLatency {
             .arg(PROGRAM)
             .args(["-d", &self.device, "-x", &self.gid_index.to_string()])
             .args(["-s", &self.frame_len.to_string(), "-n", &calls.to_string()])
-            // No warning about the processor's frequency.
+            // `-F` suppresses the warning about the CPU frequency.
             .args(["-p", &port.to_string(), "-F"]);
         command
     }
 }
 
 impl Side for SendLatency {
-    /// Records one time: the median of all its round trips in this turn.
+    /// Records one time: the median of all round trips in this turn.
     fn take_turn(&mut self, calls: usize, stopwatch: &mut Stopwatch) -> Outcome<()> {
         for _ in 0..ATTEMPTS {
             let text = self.exchange(calls, &Default::default())?;
             let micros = typical_half_round_trip(&text).ok_or_else(|| {
-                io::Error::other(format!("{PROGRAM} printed what is not understood: {text}"))
+                io::Error::other(format!("cannot parse the output of {PROGRAM}: {text}"))
             })?;
-            // It found no relation between its two clocks, as happens while the machine is busy.
+            // The program could not calibrate its two clocks, which happens on a busy machine.
             if !micros.is_finite() {
                 continue;
             }
             stopwatch.record(Duration::from_nanos((2e3 * micros).round() as u64));
             return Ok(());
         }
-        Err(format!("{PROGRAM} could not read its clock, {ATTEMPTS} times").into())
+        Err(format!("{PROGRAM} could not read its clock {ATTEMPTS} times; retry when idle").into())
     }
 }
 
-/// The column `t_typical[usec]` of its table: the median of half round trips, in microseconds.
+/// Parses the column `t_typical[usec]` of the program's table: the median half round trip in
+/// microseconds.
 fn typical_half_round_trip(text: &str) -> Option<f64> {
     let mut lines = text
         .lines()

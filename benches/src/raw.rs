@@ -1,9 +1,10 @@
-//! The floor: a ping-pong through the safe verbs layer, without calls.
+//! The lower bound: a ping-pong through the safe verbs layer, without calls.
 //!
-//! It uses what the RPC uses, in the same way: the same device, frames of the same length in slots of
-//! the same length, as many receives in a shared receive queue, refilled in batches, the same signal
-//! interval, inlining where the RPC's frames are inlined, and one doorbell for each message. What it
-//! leaves out is what the two differ by: headers, encoding, credits, the call table, dispatch.
+//! It uses the same resources as the RPC, in the same way: the same device, frames of the same
+//! length in slots of the same length, the same number of receives in a shared receive queue,
+//! refilled in batches, the same signal interval, inlining for the same frame lengths, and one
+//! doorbell per message. It leaves out headers, encoding, credits, the call table and dispatch, so
+//! these are the difference between the two.
 
 use clap::Args;
 use rpc_core::Limits;
@@ -17,46 +18,46 @@ use crate::child::{self, Server};
 use crate::slices::{Side, Stopwatch, UNRECORDED};
 use crate::{Outcome, cores};
 
-/// The name of the hidden command that runs [`RawArgs::serve`].
+/// Name of the hidden command that runs [`RawArgs::serve`].
 pub const SERVE: &str = "serve-frames";
 
-/// Receives posted with one call, as the transport does.
+/// Receives posted with one call, as in the transport.
 const REFILL_BATCH: usize = 16;
 
-/// Completions taken in one poll, as the transport does.
+/// Completions taken with one poll, as in the transport.
 const POLL_BATCH: usize = 32;
 
-/// How an endpoint is made: as the RPC's limits say.
+/// The parameters of an endpoint, taken from the RPC's limits.
 #[derive(Clone, Debug, Args)]
 pub struct RawArgs {
-    /// Name of the device.
+    /// Device name
     #[arg(long)]
     pub device: String,
-    /// Core to pin to.
+    /// Core to pin to
     #[arg(long)]
     pub core: usize,
-    /// Bytes of a message.
+    /// Length of a message in bytes
     #[arg(long)]
     pub frame_len: usize,
-    /// Bytes of a slot.
+    /// Length of a slot in bytes
     #[arg(long)]
     pub slot_len: usize,
-    /// Receives kept posted.
+    /// Receives to keep posted
     #[arg(long)]
     pub receives: usize,
-    /// Depth of the send queue.
+    /// Depth of the send queue
     #[arg(long)]
     pub send_queue_depth: usize,
-    /// One send in this many is signaled.
+    /// One send in this many is signaled
     #[arg(long)]
     pub signal_interval: usize,
-    /// Bytes up to which a message is inlined.
+    /// Longest message to inline, in bytes
     #[arg(long)]
     pub max_inline_len: usize,
 }
 
 impl RawArgs {
-    /// What the RPC's poller was sized to, for frames of this length.
+    /// Returns the parameters that the RPC's poller uses, for frames of this length.
     #[must_use]
     pub fn like(limits: &Limits, core: usize, frame_len: usize) -> Self {
         Self {
@@ -88,11 +89,11 @@ impl RawArgs {
         args
     }
 
-    /// The server process: answers each message with one, until it is ended.
+    /// Runs the server process: answers each message with a message, until it is killed.
     ///
     /// # Errors
     ///
-    /// If it cannot be set up, or the connection fails.
+    /// Fails if the endpoint cannot be set up, or if the connection fails.
     pub fn serve(&self) -> Outcome<()> {
         child::end_with_parent()?;
         cores::pin_current_thread(self.core)?;
@@ -108,20 +109,20 @@ impl RawArgs {
     }
 }
 
-/// The side that asks, with the process that answers.
+/// The client side, with its server process.
 pub struct PingPong {
-    // Before the server, so that the queue pair is gone before its peer.
+    // Declared before the server, so that the queue pair is destroyed before its peer.
     endpoint: Endpoint,
     server: Server,
 }
 
 impl PingPong {
-    /// Starts the server process, connects, and leaves it paused until the first turn. The calling
-    /// thread should be pinned before.
+    /// Starts the server process, connects, and pauses the server until the first turn. Pin the
+    /// calling thread first.
     ///
     /// # Errors
     ///
-    /// If either side cannot be set up.
+    /// Fails if either side cannot be set up.
     pub fn start(local: &RawArgs, server_core: usize) -> Outcome<Self> {
         let remote = RawArgs {
             core: server_core,
@@ -132,7 +133,7 @@ impl PingPong {
         let mut server = Server::start(&role)?;
         let mut endpoint = Endpoint::open(local)?;
         endpoint.ready_to_receive(endpoint_of(&server.hear()?)?)?;
-        // Both are ready to receive before either sends.
+        // Both sides must be ready to receive before either sends.
         server.tell(&line_of(&endpoint.local))?;
         server.hear()?;
         endpoint.ready_to_send()?;
@@ -165,21 +166,21 @@ impl Side for PingPong {
     }
 }
 
-/// One queue pair and what it needs.
+/// A queue pair and its resources.
 struct Endpoint {
     queue_pair: QueuePair,
     completion_queue: CompletionQueue,
     receives: SharedReceiveQueue,
     local: RemoteEndpoint,
-    /// Where it sends from.
+    /// The local address to send from.
     address: PortAddress,
-    /// Received messages' slots, to be posted again.
+    /// Slots of received messages, to be posted again.
     to_post: Vec<Slot>,
-    /// Slots for sending that are not in flight.
+    /// Send slots that are not in flight.
     to_send: Vec<Slot>,
     requests: Vec<SendRequest>,
     completions: Vec<WorkCompletion>,
-    /// Messages that were claimed, and not yet taken by [`receive`](Self::receive).
+    /// Messages that were claimed but not yet consumed by [`receive`](Self::receive).
     received: usize,
     since_signal: usize,
     signal_interval: usize,
@@ -246,10 +247,10 @@ impl Endpoint {
     #[inline]
     fn send(&mut self) -> Outcome<()> {
         let Some(slot) = self.to_send.pop() else {
-            return Err("every send slot is in flight".into());
+            return Err("all send slots are in flight".into());
         };
         self.since_signal += 1;
-        // As the transport does: a slot that the device keeps comes back by a completion only.
+        // As in the transport: a slot that the device keeps is returned only by a completion.
         let is_signaled = !self.is_inline || self.since_signal >= self.signal_interval;
         if is_signaled {
             self.since_signal = 0;
@@ -291,7 +292,7 @@ impl Endpoint {
             } else {
                 let (slot, len) = self.receives.claim(completion)?;
                 if len != self.frame_len {
-                    return Err(format!("a message of {len} bytes arrived").into());
+                    return Err(format!("received a message of {len} bytes, not a frame").into());
                 }
                 self.to_post.push(slot);
                 self.received += 1;
@@ -304,7 +305,7 @@ impl Endpoint {
     }
 }
 
-/// An endpoint as one line of text: the GID, the queue pair's number, the first packet's.
+/// Formats an endpoint as one line of text: the GID, the LID, the queue pair number, the first PSN.
 fn line_of(endpoint: &RemoteEndpoint) -> String {
     format!(
         "{:032x} {} {} {}",
@@ -318,7 +319,7 @@ fn line_of(endpoint: &RemoteEndpoint) -> String {
 fn endpoint_of(line: &str) -> Outcome<RemoteEndpoint> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let [gid, lid, qp_num, psn] = words[..] else {
-        return Err(format!("'{line}' is not an endpoint").into());
+        return Err(format!("'{line}' is not an endpoint (GID, LID, QP number, PSN)").into());
     };
     Ok(RemoteEndpoint {
         gid: Gid(u128::from_str_radix(gid, 16)?.to_be_bytes()),

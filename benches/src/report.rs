@@ -1,4 +1,4 @@
-//! Reports for programs: one JSON object on the last line.
+//! Reports for programs: one JSON object on the last line of output.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::slices::{Record, median, ratio_p50};
 use crate::sweep::Sweep;
 use crate::system_calls::PerRoundTrip;
 
-/// What `latency --json` prints.
+/// Returns the object that `latency --json` prints.
 #[must_use]
 pub fn latency(
     device: &str,
@@ -61,18 +61,18 @@ pub fn latency(
     })
 }
 
-/// What was seen of a client and a server that rest between calls.
+/// The measurements of a client and a server that are idle between calls.
 #[derive(Clone, Debug)]
 pub struct Rest {
-    /// Which client.
+    /// Name of the client.
     pub client: String,
-    /// Of the first call after each rest, in nanoseconds.
+    /// Latency of the first call after each idle gap, in nanoseconds.
     pub first_call: Histogram<u64>,
-    /// The share of a core that the server's and the client's process used meanwhile.
+    /// Shares of a core that the server's and the client's process used while idle.
     pub cpu_shares: [f64; 2],
 }
 
-/// What `latency --idle-gap --json` prints.
+/// Returns the object that `latency --idle-gap --json` prints.
 #[must_use]
 pub fn rest(device: &str, size: usize, gap: Duration, rests: &[Rest]) -> Value {
     let clients: Vec<Value> = rests
@@ -95,22 +95,22 @@ pub fn rest(device: &str, size: usize, gap: Duration, rests: &[Rest]) -> Value {
     })
 }
 
-/// How an open loop was asked to load the server.
+/// The load of an open loop.
 #[derive(Clone, Copy, Debug)]
 pub struct OpenShape<'a> {
     /// Name of the device.
     pub device: &'a str,
-    /// Payload of a message, in bytes.
+    /// Payload size of a message, in bytes.
     pub size: usize,
-    /// How the times between calls are spread.
+    /// Distribution of the times between calls.
     pub arrivals: Arrivals,
-    /// Of Poisson arrivals.
+    /// Seed of the Poisson arrivals.
     pub seed: u64,
-    /// Calls that may be under way at a time.
+    /// Maximum calls in flight.
     pub in_flight: u32,
 }
 
-/// What `latency --rate --json` prints.
+/// Returns the object that `latency --rate --json` prints.
 #[must_use]
 pub fn open_loop(shape: &OpenShape<'_>, record: &OpenRecord) -> Value {
     let mut report = open_shape(shape, "open");
@@ -118,7 +118,7 @@ pub fn open_loop(shape: &OpenShape<'_>, record: &OpenRecord) -> Value {
     report.into()
 }
 
-/// What `latency --sweep --json` prints. The knee is the last step, or null.
+/// Returns the object that `latency --sweep --json` prints. The knee is the last step, or null.
 #[must_use]
 pub fn sweep(shape: &OpenShape<'_>, sweep: &Sweep) -> Value {
     let mut report = open_shape(shape, "sweep");
@@ -179,23 +179,23 @@ fn object<const N: usize>(entries: [(&str, Value); N]) -> Map<String, Value> {
         .collect()
 }
 
-/// How `throughput` was asked to load the server.
+/// The load of `throughput`.
 #[derive(Clone, Copy, Debug)]
 pub struct LoadShape {
-    /// Payload of a message, in bytes.
+    /// Payload size of a message, in bytes.
     pub size: usize,
     /// `local` or `shared`.
     pub client: &'static str,
     /// Threads that make calls.
     pub client_threads: usize,
-    /// Calls under way at a time, over all connections.
+    /// Calls in flight, over all connections.
     pub in_flight: usize,
-    /// Connections that carry them.
+    /// Connections that carry the calls.
     pub connections: usize,
 }
 
-/// What `throughput --json` prints. `sides` are what client and server counted meanwhile, as far as they
-/// can be asked.
+/// Returns the object that `throughput --json` prints. `sides` holds the counters of the server
+/// and, if it reports them, the client during the run.
 #[must_use]
 pub fn throughput(
     device: &str,
@@ -221,22 +221,22 @@ pub fn throughput(
     })
 }
 
-/// What `rdma` measured, one beside the other.
+/// The measurements of `rdma`.
 #[derive(Debug)]
 pub struct Beside<'a> {
-    /// `ib_send_lat`, whole round trips.
+    /// `ib_send_lat`, in whole round trips.
     pub perftest: &'a Record,
     /// Raw verbs.
     pub raw: &'a Record,
-    /// Calls.
+    /// RPC calls.
     pub rpc: &'a Record,
-    /// Of the same three, where they could be counted.
+    /// System calls of the same three, if they could be counted.
     pub system_calls: Option<&'a [PerRoundTrip; 3]>,
-    /// Of a call through core, and of an exchange through the transport, where they are known.
+    /// Instructions of a call through rpc-core, and of an exchange through the transport, if known.
     pub instructions: [Option<u64>; 2],
 }
 
-/// What `rdma --json` prints.
+/// Returns the object that `rdma --json` prints.
 #[must_use]
 pub fn rdma(device: &str, frame_len: usize, calls: usize, beside: &Beside<'_>) -> Value {
     let names = ["ib_send_lat", "raw", "rpc"];
@@ -280,19 +280,19 @@ pub fn rdma(device: &str, frame_len: usize, calls: usize, beside: &Beside<'_>) -
     })
 }
 
-/// Frames given to the device for each completion asked for.
+/// Returns the number of frames posted per requested completion.
 #[must_use]
 pub fn sends_per_signal(counters: &Counters) -> f64 {
     counters.sends as f64 / counters.signaled.max(1) as f64
 }
 
-/// Frames given to the device with each doorbell.
+/// Returns the number of frames posted per doorbell.
 #[must_use]
 pub fn sends_per_doorbell(counters: &Counters) -> f64 {
     counters.sends as f64 / counters.doorbells.max(1) as f64
 }
 
-/// The side that does worse is the one to report.
+/// Returns the value of the side that does worse.
 fn lesser(sides: &[Counters], of: impl Fn(&Counters) -> f64) -> f64 {
     sides.iter().map(of).fold(f64::INFINITY, f64::min)
 }

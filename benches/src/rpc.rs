@@ -1,4 +1,4 @@
-//! The measured client: a local one, on the thread that measures, with a server process.
+//! The measured client: a local client on the measuring thread, with a server process.
 
 use proto::bench::{BenchClient, StatsReply, StatsRequest};
 use rpc_core::limits::Intents;
@@ -11,12 +11,12 @@ use crate::service::ServerArgs;
 use crate::slices::{Side, Stopwatch, UNRECORDED};
 use crate::{Outcome, allocations};
 
-/// The name of the hidden command that [`ServerArgs::serve`]s.
+/// Name of the hidden command that runs [`ServerArgs::serve`].
 pub const SERVE: &str = "serve-calls";
 
-/// A client on this thread, connected to a server process of its own.
+/// A client on this thread, connected to its own server process.
 pub struct Rpc {
-    // Before the server, so that connections end before their peer does.
+    // Declared before the server, so that connections end before their peer does.
     clients: Vec<BenchClient<LocalChannel>>,
     poller: LocalPoller,
     server: Server,
@@ -24,12 +24,12 @@ pub struct Rpc {
 }
 
 impl Rpc {
-    /// Starts the server process on `server_core`, and connects once. The calling thread should be
-    /// pinned before: memory then comes from its own node.
+    /// Starts the server process on `server_core`, and connects once. Pin the calling thread first,
+    /// so that memory comes from its own NUMA node.
     ///
     /// # Errors
     ///
-    /// If either side cannot be set up.
+    /// Fails if either side cannot be set up.
     pub fn start(device: &str, server_core: usize, intents: &Intents) -> Outcome<Self> {
         let (server, address) = start_server(device, server_core, intents)?;
         let poller = LocalPoller::with_intents(&Device::open(device)?, intents)?;
@@ -43,11 +43,11 @@ impl Rpc {
         Ok(rpc)
     }
 
-    /// Makes more connections.
+    /// Opens more connections.
     ///
     /// # Errors
     ///
-    /// If the server refuses one.
+    /// Fails if the server rejects one.
     pub fn connect(&mut self, count: usize) -> Outcome<()> {
         for _ in 0..count {
             let channel = self.poller.connect(&self.address)?;
@@ -56,40 +56,40 @@ impl Rpc {
         Ok(())
     }
 
-    /// A client for each connection.
+    /// Returns a client for each connection.
     #[must_use]
     pub fn clients(&self) -> &[BenchClient<LocalChannel>] {
         &self.clients
     }
 
-    /// This thread's poller.
+    /// Returns this thread's poller.
     #[must_use]
     pub fn poller(&self) -> &LocalPoller {
         &self.poller
     }
 
-    /// The server's process.
+    /// Returns the server's process.
     #[must_use]
     pub fn server(&self) -> &Server {
         &self.server
     }
 
-    /// The server's counters. The server must not be paused.
+    /// Returns the server's counters. The server must not be paused.
     ///
     /// # Errors
     ///
-    /// The call's.
+    /// Returns the call's error.
     pub fn stats(&self) -> Outcome<StatsReply> {
         let reply = self.clients[0].stats(StatsRequest {});
         Ok(self.poller.block_on(reply)?.into_inner())
     }
 }
 
-/// Starts the server process that the clients of this program call, and tells its address.
+/// Starts a server process for the clients of this program, and returns its address.
 ///
 /// # Errors
 ///
-/// If it cannot be started.
+/// Fails if the server cannot be started.
 pub fn start_server(device: &str, core: usize, intents: &Intents) -> Outcome<(Server, String)> {
     let mut role = vec![SERVE.to_owned()];
     role.extend(ServerArgs::new(device, core, intents).to_args());
@@ -98,14 +98,15 @@ pub fn start_server(device: &str, core: usize, intents: &Intents) -> Outcome<(Se
     Ok((server, address))
 }
 
-/// One call at a time.
+/// Makes one call at a time.
 pub struct ClosedLoop {
     rpc: Rpc,
     load: Load,
-    /// Recorded calls, and what this process allocated during them.
+    /// Number of recorded calls. `allocations` counts the allocations of this process during them.
     calls: u64,
     allocations: u64,
-    /// The server's counters before the first recorded call, and what a look at them costs.
+    /// The server's counters before the first recorded call. `allocations_of_a_look` is the cost of
+    /// reading them.
     first: StatsReply,
     allocations_of_a_look: u64,
 }
@@ -120,11 +121,11 @@ pub struct AllocationsPerCall {
 }
 
 impl ClosedLoop {
-    /// Warms both sides up and leaves the server paused until the first turn.
+    /// Warms up both sides and pauses the server until the first turn.
     ///
     /// # Errors
     ///
-    /// The first call that fails.
+    /// Returns the error of the first call that fails.
     pub fn new(rpc: Rpc, load: Load) -> Outcome<Self> {
         let mut this = Self {
             rpc,
@@ -135,8 +136,8 @@ impl ClosedLoop {
             allocations_of_a_look: 0,
         };
         this.make_unrecorded_calls(UNRECORDED)?;
-        // The first looks allocate what they will use from then on. Two more, with nothing between
-        // them, differ by what one look costs.
+        // The first readings allocate buffers that later ones reuse. Two more readings, with
+        // nothing between them, differ by the cost of one reading.
         for _ in 0..UNRECORDED {
             this.rpc.stats()?;
         }
@@ -147,19 +148,19 @@ impl ClosedLoop {
         Ok(this)
     }
 
-    /// What was allocated in all turns. The server's count is of all its calls, the unrecorded ones
-    /// at the beginning of each turn included.
+    /// Returns the allocations per call over all turns. The server's count covers all of its calls,
+    /// including the unrecorded ones at the beginning of each turn.
     ///
     /// # Errors
     ///
-    /// If the server cannot be asked.
+    /// Fails if the server's counters cannot be read.
     pub fn allocations_per_call(&self) -> Outcome<AllocationsPerCall> {
         self.rpc.server.resume()?;
         let last = self.rpc.stats()?;
         self.rpc.server.pause()?;
         let by_calls =
             (last.allocations - self.first.allocations).saturating_sub(self.allocations_of_a_look);
-        // The last look is counted as a call too.
+        // The last reading is itself a call.
         let calls = last.calls - self.first.calls - 1;
         Ok(AllocationsPerCall {
             client: self.allocations as f64 / self.calls as f64,

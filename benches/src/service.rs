@@ -1,4 +1,4 @@
-//! The service that answers the benchmarks, and the process around it.
+//! The benchmark service, and the server process that runs it.
 
 use std::cell::Cell;
 
@@ -11,7 +11,7 @@ use rpc_transport_verbs::Device;
 
 use crate::{Outcome, allocations, arguments, child};
 
-/// Echoes, and counts.
+/// Echoes requests and counts calls.
 #[derive(Debug, Default)]
 pub struct Echo {
     calls: Cell<u64>,
@@ -36,9 +36,9 @@ impl LocalBench for Echo {
 
     async fn stats(&self, _: Request<StatsRequest>) -> Result<Response<StatsReply>, Status> {
         self.count();
-        // There is one poller, so its counters are the server's.
+        // There is only one poller, so its counters are the server's counters.
         let counters = LocalPoller::current()
-            .ok_or_else(|| Status::internal("a handler runs on a poller's thread"))?
+            .ok_or_else(|| Status::internal("the handler does not run on a poller's thread"))?
             .counters();
         Ok(Response::new(StatsReply {
             allocations: allocations::count(),
@@ -52,31 +52,31 @@ impl LocalBench for Echo {
     }
 }
 
-/// What a server process is told on its command line.
+/// The command-line arguments of a server process.
 #[derive(Clone, Debug, Args)]
 pub struct ServerArgs {
-    /// Name of the device.
+    /// Device name
     #[arg(long)]
     pub device: String,
-    /// Core to pin the poller to.
+    /// Core to pin the poller to
     #[arg(long)]
     pub core: usize,
-    /// The longest message, in bytes.
+    /// Maximum message length in bytes
     #[arg(long)]
     pub max_message_len: usize,
-    /// Connections to be ready for.
+    /// Number of connections to prepare for
     #[arg(long)]
     pub connections: u32,
-    /// Calls in flight on one connection to be ready for.
+    /// Number of calls in flight per connection to prepare for
     #[arg(long)]
     pub max_in_flight: u32,
-    /// What the poller does while there is nothing to do.
+    /// What the poller does while idle
     #[arg(long, value_parser = arguments::waiting())]
     pub waiting: Waiting,
 }
 
 impl ServerArgs {
-    /// For both sides alike.
+    /// Returns arguments that match the client's intents.
     #[must_use]
     pub fn new(device: &str, core: usize, intents: &Intents) -> Self {
         Self {
@@ -89,7 +89,7 @@ impl ServerArgs {
         }
     }
 
-    /// As they stand on the command line.
+    /// Returns the arguments as they appear on the command line.
     #[must_use]
     pub fn to_args(&self) -> Vec<String> {
         vec![
@@ -108,11 +108,11 @@ impl ServerArgs {
         ]
     }
 
-    /// The server process: says its address, and serves until it is ended.
+    /// Runs the server process: prints its address, and serves until it is killed.
     ///
     /// # Errors
     ///
-    /// If it cannot be started.
+    /// Fails if the server cannot be started.
     pub fn serve(&self) -> Outcome<()> {
         child::end_with_parent()?;
         let server = Server::builder(&Device::open(&self.device)?)
@@ -128,7 +128,7 @@ impl ServerArgs {
     }
 }
 
-/// What a message of `size` bytes of payload needs on both sides, beside the defaults.
+/// Returns the default intents, with room for a message of `encoded_len` bytes.
 #[must_use]
 pub fn intents_for(encoded_len: usize) -> Intents {
     let defaults = Intents::default();

@@ -1,4 +1,4 @@
-//! The shared client, on a thread of the application, with a server process.
+//! The shared client on an application thread, with a server process.
 
 use std::fmt;
 
@@ -14,20 +14,20 @@ use crate::message::Load;
 use crate::rpc::start_server;
 use crate::slices::{Side, Stopwatch, UNRECORDED};
 
-/// A shared channel, connected to a server process of its own.
+/// A shared channel, connected to its own server process.
 pub struct Shared {
-    // Before the server, so that connections end before their peer does.
+    // Declared before the server, so that connections end before their peer does.
     channel: Channel,
     server: Server,
 }
 
 impl Shared {
-    /// Starts the server process on `server_core`, and connects. The calling thread should not be
-    /// pinned: the channel's pollers would come to be on its core with it.
+    /// Starts the server process on `server_core`, and connects. Do not pin the calling thread: the
+    /// channel's pollers would inherit its core.
     ///
     /// # Errors
     ///
-    /// If either side cannot be set up.
+    /// Fails if either side cannot be set up.
     pub fn start(
         device: &str,
         server_core: usize,
@@ -47,49 +47,48 @@ impl Shared {
         })
     }
 
-    /// A client: any number of them share the channel.
+    /// Returns a client. Any number of clients share the channel.
     #[must_use]
     pub fn client(&self) -> BenchClient<Channel> {
         BenchClient::new(self.channel.clone())
     }
 
-    /// The channel.
+    /// Returns the channel.
     #[must_use]
     pub fn channel(&self) -> &Channel {
         &self.channel
     }
 
-    /// The server's process.
+    /// Returns the server's process.
     #[must_use]
     pub fn server(&self) -> &Server {
         &self.server
     }
 }
 
-/// How an application's thread waits for the answers of a shared client.
+/// How an application thread waits for the responses of a shared client.
 pub enum Waiter {
-    /// By awaiting them on tokio's executor for one thread: the one that most applications have, with
-    /// its own way to sleep.
+    /// Awaits them on tokio's single-threaded executor, a common setup with its own way to sleep.
     Tokio(Runtime),
-    /// By [`block_on`], call by call: a thread without an executor.
+    /// Calls [`block_on`] for each call: a thread without an executor.
     Blocking,
 }
 
 impl Waiter {
-    /// On tokio.
+    /// Creates a waiter that uses tokio.
     ///
     /// # Errors
     ///
-    /// If its runtime cannot be made.
+    /// Fails if the runtime cannot be created.
     pub fn tokio() -> Outcome<Self> {
         Ok(Self::Tokio(runtime::Builder::new_current_thread().build()?))
     }
 
-    /// Makes calls one after the other, and tells `after_each`.
+    /// Makes calls one after the other, and calls `after_each` after each.
     ///
     /// # Errors
     ///
-    /// Of the first call that fails.
+    /// Returns the error of the first call that fails.
     pub fn make_calls(
         &self,
         client: &BenchClient<Channel>,
@@ -125,7 +124,7 @@ impl fmt::Display for Waiter {
     }
 }
 
-/// One call at a time through a shared channel.
+/// Makes one call at a time through a shared channel.
 pub struct SharedLoop<'a> {
     shared: &'a Shared,
     client: BenchClient<Channel>,
@@ -134,11 +133,11 @@ pub struct SharedLoop<'a> {
 }
 
 impl<'a> SharedLoop<'a> {
-    /// Warms both sides up and leaves the server paused until the first turn.
+    /// Warms up both sides and pauses the server until the first turn.
     ///
     /// # Errors
     ///
-    /// The first call that fails.
+    /// Returns the error of the first call that fails.
     pub fn new(shared: &'a Shared, waiter: Waiter, load: Load) -> Outcome<Self> {
         let mut this = Self {
             client: shared.client(),

@@ -1,4 +1,5 @@
-//! Alternating slices: two things measured in turns, so that both see the same machine.
+//! Alternating slices: measures several things in turns, so that all of them see the same machine
+//! state.
 
 use std::time::{Duration, Instant};
 
@@ -6,27 +7,27 @@ use hdrhistogram::Histogram;
 
 use crate::Outcome;
 
-/// One of the things that take turns.
+/// One of the things that are measured in turns.
 pub trait Side {
-    /// Comes onto its cores, makes a few calls that nobody records, then `calls` calls in a closed
-    /// loop, telling the stopwatch after each, and leaves its cores.
+    /// Starts to use its cores, makes a few unrecorded calls, then makes `calls` calls in a closed
+    /// loop with a stopwatch lap after each, and leaves its cores idle.
     ///
     /// # Errors
     ///
-    /// Whatever ends the measurement.
+    /// Returns any error that ends the measurement.
     fn take_turn(&mut self, calls: usize, stopwatch: &mut Stopwatch) -> Outcome<()>;
 }
 
-/// Calls at the beginning of a turn that are not recorded: the caches are the other side's then,
-/// and the server may just have been let go on.
+/// Calls at the beginning of a turn that are not recorded. The caches still hold the other side's
+/// data then, and the server may just have been resumed.
 pub const UNRECORDED: usize = 1000;
 
-/// Times calls that follow each other without a pause: the end of one is the beginning of the next,
-/// so the clock is read once for each.
+/// Times calls that follow each other without a pause. The end of one call is the start of the
+/// next, so the clock is read once per call.
 #[derive(Debug)]
 pub struct Stopwatch {
     last: Instant,
-    /// Nanoseconds. Plain numbers while the calls are made; a histogram is made of them afterwards.
+    /// Nanoseconds. Samples stay plain numbers during the calls and go into a histogram afterwards.
     samples: Vec<u64>,
 }
 
@@ -38,13 +39,13 @@ impl Stopwatch {
         }
     }
 
-    /// The first call begins now.
+    /// Marks the start of the first call.
     #[inline]
     pub fn start(&mut self) {
         self.last = Instant::now();
     }
 
-    /// A call has ended, and the next one begins.
+    /// Marks the end of a call and the start of the next one.
     #[inline]
     pub fn lap(&mut self) {
         let now = Instant::now();
@@ -52,25 +53,25 @@ impl Stopwatch {
         self.last = now;
     }
 
-    /// A time that another program measured.
+    /// Adds a time that another program measured.
     pub fn record(&mut self, time: Duration) {
         self.samples.push(time.as_nanos() as u64);
     }
 }
 
-/// What was recorded of one side.
+/// The record of one side.
 #[derive(Debug)]
 pub struct Record {
-    /// Of all its slices, in nanoseconds.
+    /// Latencies of all slices, in nanoseconds.
     pub histogram: Histogram<u64>,
     /// The median of each slice, in nanoseconds.
     pub slice_p50: Vec<u64>,
-    /// The sum of all that was recorded.
+    /// The sum of all recorded times.
     pub busy: Duration,
 }
 
 impl Record {
-    /// Nothing yet.
+    /// Creates an empty record.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -89,7 +90,7 @@ impl Record {
         self.slice_p50.push(median(samples));
     }
 
-    /// Calls per second while it had its turns.
+    /// Returns the calls per second during its turns.
     #[must_use]
     pub fn rate(&self) -> f64 {
         self.histogram.len() as f64 / self.busy.as_secs_f64()
@@ -102,18 +103,18 @@ impl Default for Record {
     }
 }
 
-/// A histogram of nanoseconds, up to a minute, with three digits: 0.1 %.
+/// Creates a histogram of nanoseconds, up to one minute, with three significant digits (0.1 %).
 #[must_use]
 pub fn histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("the bounds are in order")
 }
 
-/// Lets the sides take `slices` turns of `calls` each, in this order, over and over, and gives a
-/// record for each. `after_each` is told after each turn how many were taken.
+/// Lets each side take `slices` turns of `calls` calls, in round-robin order, and returns a record
+/// for each side. `after_each` is called after each turn with the number of turns taken so far.
 ///
 /// # Errors
 ///
-/// The first error of a side.
+/// Returns the first error of a side.
 pub fn alternate(
     sides: &mut [&mut dyn Side],
     slices: usize,
@@ -134,8 +135,8 @@ pub fn alternate(
     Ok(records)
 }
 
-/// How many times the base one side took, as the median over slices of the ratios of their medians:
-/// the two slices of each ratio were taken right after each other.
+/// Returns the ratio of `side` to `base`: the median over slices of the ratio of their medians. The
+/// two slices of a ratio ran right after each other.
 #[must_use]
 pub fn ratio_p50(side: &Record, base: &Record) -> f64 {
     let pairs = side.slice_p50.iter().zip(&base.slice_p50);
@@ -146,7 +147,7 @@ pub fn ratio_p50(side: &Record, base: &Record) -> f64 {
     ratios.get(ratios.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// The median; the upper of the two in the middle if there are two. 0 of nothing.
+/// Returns the median, or the upper of the two middle values, or 0 if there are no samples.
 pub fn median(samples: &mut [u64]) -> u64 {
     if samples.is_empty() {
         return 0;
@@ -158,7 +159,8 @@ pub fn median(samples: &mut [u64]) -> u64 {
 mod tests {
     use super::*;
 
-    /// Takes a fixed time per call, which doubles in some turns: the machine's regime.
+    /// A side with a fixed time per call, five times longer in every other turn, to simulate the
+    /// machine's regime.
     struct Steady {
         nanos: u64,
         turns: usize,

@@ -1,5 +1,4 @@
-//! [`Sweep`]: the same open loop at higher and higher rates, until the knee: where more calls make
-//! every call wait.
+//! [`Sweep`]: the same open loop at rising rates until the knee, where calls begin to queue.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,28 +7,28 @@ use crate::Outcome;
 use crate::open_loop::OpenRecord;
 use crate::table::{self, Table};
 
-/// A rate is not kept up with if fewer of the calls than this are answered in time.
+/// The server does not keep up with a rate if it answers less than this share of the calls in time.
 pub const KEPT_UP: f64 = 0.95;
 
-/// A rate is beyond the knee if its p99 response is longer than the least of the rates before it by
-/// this factor: where a queue only grows, it is longer by a thousand.
+/// A rate is beyond the knee if its p99 response time exceeds the lowest p99 of the previous rates
+/// by this factor. A queue that keeps growing makes it a thousand times longer.
 pub const LONGER: f64 = 10.0;
 
-/// What was recorded at each rate, lowest first; the last may be the knee.
+/// The record of each rate, lowest first. The last one may be the knee.
 #[derive(Clone, Debug, Default)]
 pub struct Sweep {
-    /// Of each rate.
+    /// The records.
     pub steps: Vec<OpenRecord>,
-    /// Why the last step is the knee, if one was found.
+    /// The reason why the last step is the knee, if a knee was found.
     pub knee: Option<Knee>,
 }
 
-/// Why a rate is too much.
+/// The reason why a rate is too high.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Knee {
-    /// Fewer calls were answered than offered: this share of them.
+    /// Only this share of the offered calls was answered.
     NotKeptUp(f64),
-    /// The p99 response is this many times the least one before.
+    /// The p99 response time is this many times the lowest previous one.
     Longer(f64),
 }
 
@@ -44,7 +43,7 @@ impl fmt::Display for Knee {
             ),
             Self::Longer(factor) => write!(
                 f,
-                "the p99 response is {factor:.0} times the least of the rates below, more than \
+                "the p99 response time is {factor:.0} times the lowest p99 of the rates below, more than \
                  {LONGER:.0} times"
             ),
         }
@@ -52,12 +51,13 @@ impl fmt::Display for Knee {
 }
 
 impl Sweep {
-    /// Measures at each rate until the knee. One that looks like it is measured a second time, since a
-    /// machine that stalls for a moment looks the same; the better of the two counts.
+    /// Measures at each rate until the knee. A rate that looks like the knee is measured again,
+    /// because a machine that stalls for a moment looks the same. The better of the two
+    /// measurements counts.
     ///
     /// # Errors
     ///
-    /// Of the first measurement that fails.
+    /// Returns the error of the first measurement that fails.
     pub fn run(
         rates: impl IntoIterator<Item = f64>,
         mut measure: impl FnMut(f64) -> Outcome<OpenRecord>,
@@ -93,7 +93,7 @@ impl Sweep {
         (factor > LONGER).then_some(Knee::Longer(factor))
     }
 
-    /// The highest rate before the knee.
+    /// Returns the record of the highest rate before the knee.
     #[must_use]
     pub fn sustained(&self) -> Option<&OpenRecord> {
         match (&self.knee, &*self.steps) {
@@ -102,7 +102,7 @@ impl Sweep {
         }
     }
 
-    /// The curve as numbers.
+    /// Returns the curve as a table.
     #[must_use]
     pub fn table(&self) -> Table {
         let mut table = Table::new([
@@ -136,8 +136,8 @@ impl Sweep {
         table
     }
 
-    /// The curve as a picture: a row for each rate, time to the right, by its logarithm; `o` is the p50
-    /// of the response time, `x` its p99.
+    /// Returns the curve as a chart: one row per rate, with a logarithmic time axis to the right.
+    /// `o` marks the p50 of the response time, `x` its p99.
     #[must_use]
     pub fn chart(&self) -> String {
         const COLUMNS: usize = 60;
@@ -198,7 +198,7 @@ mod tests {
         }
     }
 
-    /// Answers in 1 µs up to a million calls per second, and no more than those.
+    /// Answers in 1 µs up to one million calls per second, and queues above that.
     fn server(rate: f64) -> Outcome<OpenRecord> {
         let time = if rate > 1e6 { 1_000_000 } else { 1000 };
         Ok(step(rate, rate.min(1e6), time))

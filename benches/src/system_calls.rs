@@ -1,4 +1,4 @@
-//! System calls per round trip, by name, counted by strace.
+//! Counts the system calls per round trip, by name, with strace.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -9,17 +9,18 @@ use crate::Outcome;
 
 const PROGRAM: &str = "strace";
 
-/// What to say where it is missing.
+/// Printed if the program is missing.
 pub const MISSING: &str =
-    "!!! NO SYSTEM CALL IS COUNTED: strace is not installed (Debian package `strace`)";
+    "!!! SYSTEM CALLS ARE NOT COUNTED: strace is not installed (Debian package `strace`)";
 
-/// Those that ring a doorbell where the kernel does it: a verbs command by `write` or by `ioctl`.
+/// The system calls that ring the doorbell of a kernel device: verbs commands by `write` or by
+/// `ioctl`.
 const DOORBELLS: [&str; 2] = ["write", "ioctl"];
 
-/// Less than this per round trip is what a longer run does by the way.
+/// Rates below this are incidental work of a longer run.
 const NOTICEABLE: f64 = 0.005;
 
-/// Whether it is installed.
+/// Returns true if strace is installed.
 #[must_use]
 pub fn can_be_counted() -> bool {
     let version = Command::new(PROGRAM)
@@ -30,15 +31,15 @@ pub fn can_be_counted() -> bool {
     version.is_ok()
 }
 
-/// The words to run a program under, so that all system calls of it and of its children are counted
-/// into a file.
+/// Runs a program under strace, which counts the system calls of the program and its children into
+/// a file.
 #[derive(Debug)]
 pub struct Trace {
     file: PathBuf,
 }
 
 impl Trace {
-    /// A count with this name among those of this process.
+    /// Creates a trace. The name must be unique within this process.
     #[must_use]
     pub fn new(name: &str) -> Self {
         let file = format!("verbline-{name}-{}.strace", process::id());
@@ -47,17 +48,17 @@ impl Trace {
         }
     }
 
-    /// What to put before the program's name.
+    /// Returns the words to put before the program's name.
     #[must_use]
     pub fn words(&self) -> Vec<String> {
         let file = self.file.display().to_string();
         [PROGRAM, "-f", "-c", "-o", &file].map(str::to_owned).into()
     }
 
-    /// What was counted; adds it to `calls`.
+    /// Reads the counts from the file and adds them to `calls`.
     fn read(&self, calls: &mut Calls) -> Outcome<()> {
         let table = fs::read_to_string(&self.file)
-            .map_err(|error| format!("cannot read what strace counted: {error}"))?;
+            .map_err(|error| format!("cannot read strace's output file: {error}"))?;
         for (name, count) in table.lines().filter_map(row) {
             *calls.entry(name.to_owned()).or_default() += count;
         }
@@ -67,7 +68,7 @@ impl Trace {
 
 impl Drop for Trace {
     fn drop(&mut self) {
-        // It is not there if the program could not be run.
+        // The file does not exist if the program could not be run.
         let _ = fs::remove_file(&self.file);
     }
 }
@@ -79,12 +80,13 @@ type Calls = BTreeMap<String, u64>;
 pub struct PerRoundTrip(BTreeMap<String, f64>);
 
 impl PerRoundTrip {
-    /// What a run with `many` round trips does more than one with `few`, divided by their number:
-    /// `run` makes so many under the given traces, which are as many as `sides` has names.
+    /// Counts the additional system calls of a run with `many` round trips over a run with `few`,
+    /// and divides them by the difference in round trips. `run` makes that many round trips under
+    /// the given traces, one for each name in `sides`.
     ///
     /// # Errors
     ///
-    /// If a run fails, or strace counted nothing.
+    /// Fails if a run fails, or if strace counted nothing.
     pub fn count(
         sides: &[&str],
         [few, many]: [usize; 2],
@@ -119,15 +121,15 @@ impl PerRoundTrip {
         Self(rates)
     }
 
-    /// Doorbells, each of which is one system call here.
+    /// Returns the number of doorbells, each of which is one system call.
     #[must_use]
     pub fn doorbells(&self) -> f64 {
         let rates = DOORBELLS.iter().filter_map(|&name| self.0.get(name));
-        // Folded from 0, as the sum of no floating-point numbers is -0.
+        // `sum` starts at -0.0, so fold from 0.0.
         rates.fold(0.0, |sum, rate| sum + rate)
     }
 
-    /// All others, by name.
+    /// Returns all other system calls, by name.
     pub fn others(&self) -> impl Iterator<Item = (&str, f64)> {
         self.0
             .iter()
@@ -151,7 +153,8 @@ impl fmt::Display for PerRoundTrip {
     }
 }
 
-/// A line of strace's table: share, seconds, microseconds per call, calls, errors if any, name.
+/// Parses a line of strace's table: share, seconds, microseconds per call, calls, errors if any,
+/// name.
 fn row(line: &str) -> Option<(&str, u64)> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let (&name, &calls) = (words.last()?, words.get(3)?);

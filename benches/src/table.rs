@@ -5,15 +5,15 @@ use std::time::Duration;
 
 use hdrhistogram::Histogram;
 
-/// Rows of text under a header, each column as wide as it must be; the first is set to the left,
-/// numbers to the right.
+/// Rows of text under a header. Each column is as wide as its widest cell. The first column is
+/// left-aligned, the others right-aligned.
 #[derive(Clone, Debug, Default)]
 pub struct Table {
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
-    /// A table with these columns.
+    /// Creates a table with these columns.
     pub fn new<'a>(header: impl IntoIterator<Item = &'a str>) -> Self {
         Self {
             rows: vec![header.into_iter().map(str::to_owned).collect()],
@@ -52,7 +52,7 @@ impl fmt::Display for Table {
 /// The columns of [`percentiles`].
 pub const PERCENTILES: [&str; 6] = ["min", "p50", "p90", "p99", "p99.9", "max"];
 
-/// A histogram of nanoseconds, as a person reads it.
+/// Formats the percentiles of a histogram of nanoseconds.
 #[must_use]
 pub fn percentiles(histogram: &Histogram<u64>) -> [String; 6] {
     [
@@ -66,7 +66,7 @@ pub fn percentiles(histogram: &Histogram<u64>) -> [String; 6] {
     .map(|nanos| duration(Duration::from_nanos(nanos)))
 }
 
-/// A duration with a unit that suits it, in three or four digits.
+/// Formats a duration with a suitable unit, in three or four digits.
 #[must_use]
 pub fn duration(duration: Duration) -> String {
     let nanos = duration.as_nanos() as f64;
@@ -79,7 +79,7 @@ pub fn duration(duration: Duration) -> String {
     }
 }
 
-/// Calls per second, in thousands or millions.
+/// Formats a rate in thousands or millions of calls per second.
 #[must_use]
 pub fn rate(per_second: f64) -> String {
     if per_second < 1e6 {

@@ -1,8 +1,8 @@
-//! What the programs say to command lines that they cannot follow.
+//! Tests the error messages for invalid command lines.
 
 use std::process::Command;
 
-/// What `latency` says on standard error; it must not succeed.
+/// Runs `latency`, which must fail, and returns its standard error.
 fn refused(arguments: &[&str]) -> String {
     refused_by(env!("CARGO_BIN_EXE_latency"), arguments)
 }

@@ -1,18 +1,20 @@
-//! Makes exchanges for callgrind to count, with both sides on one thread and stepped in turn, so
-//! that the count is the same in every run:
+//! Makes exchanges for callgrind to count. Both sides run on one thread and are stepped in turn, so
+//! the count is the same in every run:
 //!
-//! - `--over pair`: calls over the loopback transport of core's tests. All of core, both sides, with
-//!   encoding and decoding, and with the loopback that stands in for the device.
-//! - `--over soft`: frames as long as those of such a call, over the software device. All of the
-//!   transport, both sides, with the device under it, and nothing of core.
+//! - `--over pair`: calls over the loopback transport of rpc-core's tests. Covers all of rpc-core
+//!   on both sides, including encoding and decoding, plus the loopback that stands in for the
+//!   device.
+//! - `--over soft`: frames of the same length as those of such a call, over the software device.
+//!   Covers all of the transport on both sides, plus the device below it, and nothing of rpc-core.
 //!
 //! ```text
 //! make count
 //! ```
 //!
-//! runs each under valgrind for two numbers of exchanges; the difference is the cost of one.
+//! runs each under valgrind with two different numbers of exchanges. The difference gives the cost
+//! of one exchange.
 #![forbid(unsafe_code)]
-// A benchmark's product is what it prints.
+// Printing is the purpose of a benchmark.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 use std::process::ExitCode;
@@ -33,26 +35,26 @@ use rpc_core::transport::{Fabric, Listener, Transport};
 use rpc_core::{CallError, LocalChannel, Service};
 use rpc_transport_verbs::{Device, RecvBuf, VerbsTransport};
 
-/// Makes exchanges on one thread, for callgrind to count.
+/// Makes exchanges on one thread, for callgrind to count
 #[derive(Parser)]
 struct Cli {
-    /// What carries them
+    /// Which layer carries the exchanges
     #[arg(long, value_enum, default_value = "pair")]
     over: Over,
-    /// Exchanges to make: a message there, and one back
+    /// Number of exchanges: one message in each direction
     #[arg(long, default_value_t = 10_000)]
     calls: usize,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
 enum Over {
-    /// Calls, over the loopback transport of core's tests
+    /// Calls, over the loopback transport of rpc-core's tests
     Pair,
     /// Frames of the same length, over the software device
     Soft,
 }
 
-/// How long the handshake may take: valgrind runs every thread on one core, and slowly.
+/// Handshake timeout. It is long because valgrind is slow and runs all threads on one core.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
 
 impl Cli {
@@ -76,7 +78,7 @@ impl Cli {
     }
 }
 
-// Callgrind counts what runs in these two, by their names, and on the thread that is in them: the
+// Callgrind selects these two functions by name and counts only the thread that runs them. The
 // device's own threads work by the clock, so their share would differ from run to run.
 
 #[inline(never)]
@@ -102,20 +104,20 @@ fn exchange_frames(frames: &mut Frames, calls: usize) -> Outcome<()> {
     Ok(())
 }
 
-/// Two transports of one device, connected.
+/// Two connected transports of one device.
 struct Frames {
     client: End,
     server: End,
     frame: Vec<u8>,
-    /// Holds the address open.
+    /// Keeps the address open.
     _listener: Box<dyn Listener>,
 }
 
-/// One side: a transport with its only connection.
+/// One side: a transport with a single connection.
 struct End {
     transport: VerbsTransport,
     connection: ConnectionId,
-    /// Kept for its memory.
+    /// Reused buffer.
     events: Vec<Event<RecvBuf>>,
 }
 
@@ -136,12 +138,13 @@ impl Frames {
             frame: vec![0x5a; HEADER_LEN + encoded_len],
             _listener: listener,
         };
-        // The device's thread may still be joining the two: the first frames may have to wait for it.
+        // The device's thread may still be connecting the two sides, so the first frames may have
+        // to wait for it.
         this.exchange()?;
         Ok(this)
     }
 
-    /// A frame there, and one back.
+    /// Sends one frame in each direction.
     #[inline]
     fn exchange(&mut self) -> Outcome<()> {
         self.client.send(&self.frame)?;
@@ -157,7 +160,7 @@ fn accept(server: &mut VerbsTransport) -> Outcome<ConnectionId> {
         server.poll(&mut events);
         match events.pop() {
             Some(Event::Accepted { connection, .. }) => return Ok(connection),
-            Some(event) => return Err(format!("{event:?} came before a connection").into()),
+            Some(event) => return Err(format!("got {event:?} before a connection").into()),
             None => thread::yield_now(),
         }
     }
@@ -181,7 +184,7 @@ impl End {
         Ok(())
     }
 
-    /// Polls until a frame has come, and checks that it is this one.
+    /// Polls until a frame arrives, and checks that it equals `frame`.
     #[inline]
     fn receive(&mut self, frame: &[u8]) -> Outcome<()> {
         loop {
@@ -191,8 +194,8 @@ impl End {
                     self.transport.release(buf);
                     return Ok(());
                 }
-                Some(event) => return Err(format!("{event:?} came instead of the frame").into()),
-                // Valgrind lets one thread run at a time.
+                Some(event) => return Err(format!("got {event:?} instead of the frame").into()),
+                // Valgrind runs one thread at a time.
                 None => thread::yield_now(),
             }
         }

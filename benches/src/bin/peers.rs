@@ -1,14 +1,14 @@
-//! Verbline beside its peers, in turns of one run and in one table:
+//! Compares Verbline with its peers, in alternating turns of one run and in one table:
 //!
 //! ```text
 //! make bench-peers
 //! ```
 //!
-//! tonic carries the same messages over a Unix socket and over TCP; UCX, where `ucx_perftest` is
-//! installed, sends active messages of the same payload, which is not an RPC but the floor beneath
-//! one. Everything runs between two processes, pinned to the same two cores.
+//! tonic carries the same messages over a Unix socket and over TCP. If `ucx_perftest` is installed,
+//! UCX sends active messages with the same payload; that is not an RPC but a lower bound for one.
+//! Every measurement runs between two processes that are pinned to the same two cores.
 #![forbid(unsafe_code)]
-// A benchmark's product is what it prints.
+// Printing is the purpose of a benchmark.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 use std::io::IsTerminal;
@@ -28,7 +28,7 @@ use clap::{Parser, Subcommand};
 use rpc_core::frame::HEADER_LEN;
 use rpc_transport_verbs::Device;
 
-/// Measures Verbline in turn with tonic and UCX.
+/// Measures Verbline, tonic and UCX in alternating turns
 #[derive(Parser)]
 #[command(subcommand_negates_reqs = true, args_conflicts_with_subcommands = true)]
 struct Cli {
@@ -38,7 +38,7 @@ struct Cli {
     measurement: Measurement,
 }
 
-/// What the processes are that it starts itself.
+/// The roles of the processes that this program starts.
 #[derive(Subcommand)]
 enum Role {
     #[command(name = rpc::SERVE, hide = true)]
@@ -51,24 +51,24 @@ enum Role {
 
 #[derive(clap::Args)]
 struct Measurement {
-    /// Name of the device [default: the best there is, or what VERBLINE_DEVICE names]
+    /// Device name [default: the best available device, or the one that VERBLINE_DEVICE names]
     #[arg(long)]
     device: Option<String>,
-    /// Bytes of payload; the message of eight fixed64 is measured if it is 64
+    /// Payload size in bytes; with 64, the message of eight fixed64 fields is measured too
     #[arg(long, default_value_t = FIXED_SIZE)]
     size: usize,
-    /// Calls that each makes in one turn
+    /// Calls in each turn
     #[arg(long, default_value_t = 20_000)]
     calls: usize,
-    /// Turns that each takes
+    /// Turns that each row takes
     #[arg(long, default_value_t = 5)]
     rounds: usize,
 }
 
-/// One line of the table.
+/// One row of the table.
 struct Row {
     name: String,
-    /// The head of the column with everybody's ratio to this row, if it has one.
+    /// The header of the column with every row's ratio to this row, if it has such a column.
     base: Option<String>,
     side: Box<dyn Side>,
 }
@@ -99,7 +99,7 @@ impl Measurement {
         );
         println!("{cores}");
         println!(
-            "one look at the clock costs {}, and each call has one",
+            "reading the clock costs {} and happens once per call",
             table::duration(clock::cost_of_reading())
         );
         cores::pin_current_thread(cores.client)?;
@@ -120,7 +120,7 @@ impl Measurement {
         print!("\n{}", compare(&rows, &records));
         println!(
             "p50 is the median over the rounds; a ratio is the median of the rounds' ratios. UCX \
-             prints half round trips, doubled here."
+             prints half round trips; they are doubled here."
         );
         Ok(())
     }
@@ -141,7 +141,7 @@ impl Measurement {
             let Some(load) = load else { continue };
             let rpc = Rpc::start(device, cores.server, &intents)?;
             if rows.is_empty() {
-                // The floors come first, and the first shape says how long the frame is.
+                // The lower bounds come first. The first shape determines their frame length.
                 let len = HEADER_LEN + load.encoded_len();
                 let like_rpc = RawArgs::like(&rpc.poller().limits(), cores.client, len);
                 let raw = PingPong::start(&like_rpc, cores.server)?;
@@ -167,7 +167,7 @@ impl Measurement {
     }
 }
 
-/// One table: each row, and its ratios to those that are bases.
+/// Builds a table of all rows, with their ratios to the base rows.
 fn compare(rows: &[Row], records: &[Record]) -> Table {
     let bases: Vec<(&str, &Record)> = rows
         .iter()
@@ -178,7 +178,7 @@ fn compare(rows: &[Row], records: &[Record]) -> Table {
     let mut table = Table::new(["", "p50", "p99"].into_iter().chain(heads));
     for (row, record) in rows.iter().zip(records) {
         let p50 = median(&mut record.slice_p50.clone());
-        // Of another program only the medians are known.
+        // For an external program, only the medians are known.
         let p99 = if record.histogram.len() > record.slice_p50.len() as u64 {
             let nanos = record.histogram.value_at_quantile(0.99);
             table::duration(Duration::from_nanos(nanos))

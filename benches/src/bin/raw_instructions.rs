@@ -1,10 +1,12 @@
-//! Makes raw ping-pongs for callgrind to count: messages as long as the frames of the smallest call, over the
-//! verbs layer and the software device alone, signaled, each into a receive that is posted again. Both sides
-//! are on one thread and stepped in turn, so that the count is the same in every run.
+//! Makes raw ping-pongs for callgrind to count: signaled messages of the same length as the frames
+//! of the smallest call, over the verbs layer and the software device alone. Each message uses a
+//! receive that is posted again. Both sides run on one thread and are stepped in turn, so the count
+//! is the same in every run.
 //!
-//! A program of its own beside `instructions`: what is counted there is not compiled together with this.
+//! This is a separate program from `instructions`, so that compiling it does not change the code
+//! that is counted there.
 #![forbid(unsafe_code)]
-// A benchmark's product is what it prints.
+// Printing is the purpose of a benchmark.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 use std::process::ExitCode;
@@ -19,10 +21,10 @@ use rpc_transport_verbs::verbs::{
     RtrAttributes, RtsAttributes, SendRequest, Slot, WorkCompletion, WorkKind,
 };
 
-/// Makes raw ping-pongs on one thread, for callgrind to count.
+/// Makes raw ping-pongs on one thread, for callgrind to count
 #[derive(Parser)]
 struct Cli {
-    /// Exchanges to make: a message there, and one back
+    /// Number of exchanges: one message in each direction
     #[arg(long, default_value_t = 10_000)]
     calls: usize,
 }
@@ -37,7 +39,7 @@ impl Cli {
     }
 }
 
-// Callgrind counts what runs in this, by its name, and on the thread that is in it.
+// Callgrind selects this function by name and counts only the thread that runs it.
 
 #[inline(never)]
 fn exchange_messages(sides: &mut PingPong, exchanges: usize) -> Outcome<()> {
@@ -47,18 +49,18 @@ fn exchange_messages(sides: &mut PingPong, exchanges: usize) -> Outcome<()> {
     Ok(())
 }
 
-/// Two queue pairs of one device, connected.
+/// Two connected queue pairs of one device.
 struct PingPong {
     sides: [Side; 2],
     len: usize,
 }
 
-/// One side, with its only queue pair.
+/// One side, with a single queue pair.
 struct Side {
     cq: CompletionQueue,
     qp: QueuePair,
     free: Vec<Slot>,
-    /// Kept for their memory.
+    /// Reused buffers.
     list: Vec<SendRequest>,
     completions: Vec<WorkCompletion>,
 }
@@ -87,12 +89,12 @@ impl PingPong {
             side.qp.post_recv(&mut side.free, 8)?;
         }
         let mut this = Self { sides, len };
-        // The device's thread may still be joining the two.
+        // The device's thread may still be connecting the two queue pairs.
         this.exchange()?;
         Ok(this)
     }
 
-    /// A message there, and one back.
+    /// Sends one message in each direction.
     #[inline]
     fn exchange(&mut self) -> Outcome<()> {
         let [client, server] = &mut self.sides;
@@ -130,8 +132,8 @@ impl Side {
         Ok(())
     }
 
-    /// Polls until a message has come, and posts its receive again; sends that have completed meanwhile give
-    /// their slots back.
+    /// Polls until a message arrives, and posts its receive again. Completed sends return their
+    /// slots.
     #[inline]
     fn receive(&mut self, len: usize) -> Outcome<()> {
         loop {
@@ -146,7 +148,7 @@ impl Side {
                 }
                 let (slot, came) = self.qp.claim_recv(completion)?;
                 if came != len {
-                    return Err(format!("{came} bytes came instead of {len}").into());
+                    return Err(format!("received {came} bytes instead of {len}").into());
                 }
                 self.free.push(slot);
                 self.qp.post_recv(&mut self.free, 1)?;
@@ -155,7 +157,7 @@ impl Side {
             if has_come {
                 return Ok(());
             }
-            // Valgrind lets one thread run at a time.
+            // Valgrind runs one thread at a time.
             thread::yield_now();
         }
     }

@@ -1,13 +1,14 @@
-//! A call over an RDMA device, beside the raw verbs under it and `ib_send_lat`, in turns of one run:
+//! Compares a call over an RDMA device with raw verbs and `ib_send_lat`, in alternating turns of
+//! one run:
 //!
 //! ```text
 //! make bench-rdma
 //! ```
 //!
-//! All three send messages of the same length there and back, between two processes that are pinned
-//! to the same two cores. Then the system calls of each are counted.
+//! All three exchange messages of the same length between two processes that are pinned to the same
+//! two cores. Afterwards the program counts the system calls of each.
 #![forbid(unsafe_code)]
-// A benchmark's product is what it prints.
+// Printing is the purpose of a benchmark.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 use std::process::{Command, ExitCode};
@@ -29,7 +30,7 @@ use rpc_core::frame::HEADER_LEN;
 use rpc_core::{Intents, Waiting};
 use rpc_transport_verbs::Device;
 
-/// Measures calls over an RDMA device in turn with raw verbs and with `ib_send_lat`.
+/// Measures calls over an RDMA device, raw verbs and `ib_send_lat` in alternating turns
 #[derive(Parser)]
 #[command(subcommand_negates_reqs = true, args_conflicts_with_subcommands = true)]
 struct Cli {
@@ -39,7 +40,7 @@ struct Cli {
     measurement: Measurement,
 }
 
-/// What the processes are that it starts itself.
+/// The roles of the processes that this program starts.
 #[derive(Subcommand)]
 enum Role {
     #[command(name = benches::rpc::SERVE, hide = true)]
@@ -50,21 +51,21 @@ enum Role {
     Exchange(ExchangeArgs),
 }
 
-/// The name of the hidden command that makes round trips of one kind, for strace to count.
+/// Name of the hidden command that makes round trips of one kind, for strace to count.
 const EXCHANGE: &str = "exchange";
 
-/// Round trips of the two runs whose system calls are compared.
+/// Numbers of round trips in the two runs whose system calls are compared.
 const TRACED: [usize; 2] = [500, 2500];
 
 #[derive(clap::Args)]
 struct ExchangeArgs {
-    /// Name of the device.
+    /// Device name
     #[arg(long)]
     device: String,
-    /// What is exchanged.
+    /// What to exchange
     #[arg(long, value_enum)]
     what: What,
-    /// Round trips.
+    /// Number of round trips
     #[arg(long)]
     calls: usize,
 }
@@ -77,25 +78,26 @@ enum What {
 
 #[derive(clap::Args)]
 struct Measurement {
-    /// Name of the device [default: the best there is, or what VERBLINE_DEVICE names]
+    /// Device name [default: the best available device, or the one that VERBLINE_DEVICE names]
     #[arg(long)]
     device: Option<String>,
-    /// Name of the device that ib_send_lat runs on [default: the same]
+    /// Name of the device that ib_send_lat uses [default: the same device]
     #[arg(long)]
     beside: Option<String>,
-    /// Index of the GID that ib_send_lat uses: on Ethernet the one of the IPv4 address
+    /// GID index that ib_send_lat uses; on Ethernet, the index of the IPv4 address's GID
     #[arg(long, default_value_t = 1)]
     gid_index: u32,
-    /// Round trips that each makes in one turn
+    /// Round trips in each turn
     #[arg(long, default_value_t = 2000)]
     calls: usize,
-    /// Turns that each takes
+    /// Turns that each side takes
     #[arg(long, default_value_t = 5)]
     rounds: usize,
-    /// What `benches/count` counted for a call, to be reported beside
+    /// Instructions per call as counted by `benches/count`, to include in the report
     #[arg(long)]
     instructions_per_call: Option<u64>,
-    /// What `benches/count` counted for an exchange of frames over `soft`, to be reported beside
+    /// Instructions per frame exchange over `soft` as counted by `benches/count`, to include in the
+    /// report
     #[arg(long)]
     instructions_per_exchange: Option<u64>,
     /// Print the result as one JSON object on the last line
@@ -103,7 +105,7 @@ struct Measurement {
     json: bool,
 }
 
-/// Both sides of one device, ready to take turns.
+/// The two Verbline sides on one device, ready to take turns.
 struct Sides {
     raw: PingPong,
     rpc: ClosedLoop,
@@ -131,7 +133,7 @@ impl ExchangeArgs {
         cores::pin_current_thread(cores.client)?;
         let load = Load::new(Shape::Fixed64, FIXED_SIZE)?;
         let rpc = Rpc::start(&self.device, cores.server, &intents(&load))?;
-        // One side alone: every system call of the other would have to be traced too.
+        // Only one side exists, because strace would also count the system calls of the other.
         let mut side: Box<dyn Side> = match self.what {
             What::Raw => {
                 let len = HEADER_LEN + load.encoded_len();
@@ -172,7 +174,7 @@ impl Measurement {
         );
         println!("{cores}");
         println!(
-            "one look at the clock costs {}, and each raw round trip and each call has one",
+            "reading the clock costs {} and happens once per raw round trip and once per call",
             table::duration(clock::cost_of_reading())
         );
         let records = alternate(
@@ -181,10 +183,10 @@ impl Measurement {
             self.calls,
             |_| (),
         )?;
-        // Two pollers of one core would count the scheduler's work.
+        // Two pollers on one core would make strace count the scheduler's work.
         drop(sides);
         let [perftest, raw, rpc] = &records[..] else {
-            return Err("each side has a record".into());
+            return Err("internal error: a side has no record".into());
         };
         print!("\n{}", by_round(perftest, raw, rpc));
         println!(
@@ -210,8 +212,8 @@ impl Measurement {
         let instructions = [self.instructions_per_call, self.instructions_per_exchange];
         if let [Some(call), Some(exchange)] = instructions {
             println!("instructions, both sides:");
-            println!("  {call} for a call through core, over the loopback of its tests");
-            println!("  {exchange} for a frame there and one back over 'soft', without core");
+            println!("  {call} for a call through rpc-core, over the loopback of its tests");
+            println!("  {exchange} for one frame in each direction over 'soft', without rpc-core");
         }
         if self.json {
             let report = Beside {
@@ -227,7 +229,7 @@ impl Measurement {
     }
 }
 
-/// One row for each round, and the medians.
+/// Builds a table with one row per round, and a last row with the medians.
 fn by_round(perftest: &Record, raw: &Record, rpc: &Record) -> Table {
     let mut table = Table::new([
         "round",
@@ -268,7 +270,8 @@ fn count_of_perftest(beside: &SendLatency) -> Outcome<PerRoundTrip> {
 }
 
 fn count_of(device: &str, cores: cores::Cores, what: What) -> Outcome<PerRoundTrip> {
-    // A child inherits the one core that this thread is pinned to, and is to choose from both.
+    // A child inherits this thread's affinity, which is one core. It must be able to choose from
+    // both.
     let cores = format!("{},{}", cores.client, cores.server);
     let what = match what {
         What::Raw => "raw",
@@ -308,7 +311,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Busy, as perftest's programs are, whose system calls these are compared with.
+/// Returns intents with busy polling, like perftest's programs, whose system calls are compared.
 fn intents(load: &Load) -> Intents {
     Intents {
         waiting: Waiting::Busy,

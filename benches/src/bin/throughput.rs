@@ -1,5 +1,5 @@
-//! Calls per second with many under way, from one client thread to one poller, or through a shared
-//! client from any number of threads:
+//! Measures calls per second with many calls in flight, from one client thread to one poller, or
+//! through a shared client from any number of threads:
 //!
 //! ```text
 //! cargo run --release -p benches --bin throughput
@@ -7,10 +7,10 @@
 //! cargo run --release -p benches --bin throughput -- --client shared --client-threads 2
 //! ```
 //!
-//! It starts its server process itself and pins both sides; the threads of a shared client are where the
-//! system puts them.
+//! The program starts its server process and pins both sides. The system chooses the cores for the
+//! threads of a shared client.
 #![forbid(unsafe_code)]
-// A benchmark's product is what it prints.
+// Printing is the purpose of a benchmark.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 use std::cell::RefCell;
@@ -36,10 +36,10 @@ use rpc_core::{CallError, Caller, block_on};
 use rpc_transport_verbs::Device;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Calls before the clock starts to count: buffers are warm, and windows have grown.
+/// Time before recording begins, for buffers to warm up and windows to grow.
 const WARM_UP: Duration = Duration::from_millis(500);
 
-/// Measures calls per second with many of them under way.
+/// Measures calls per second with many calls in flight
 #[derive(Parser)]
 #[command(subcommand_negates_reqs = true, args_conflicts_with_subcommands = true)]
 struct Cli {
@@ -49,7 +49,7 @@ struct Cli {
     measurement: Measurement,
 }
 
-/// What the process is that it starts itself.
+/// The role of the process that this program starts.
 #[derive(Subcommand)]
 enum Role {
     #[command(name = benches::rpc::SERVE, hide = true)]
@@ -58,38 +58,37 @@ enum Role {
 
 #[derive(clap::Args)]
 struct Measurement {
-    /// Name of the device [default: the best there is, or what VERBLINE_DEVICE names]
+    /// Device name [default: the best available device, or the one that VERBLINE_DEVICE names]
     #[arg(long)]
     device: Option<String>,
     /// Shape of the message [default: fixed64 for 64 bytes, bytes for any other size]
     #[arg(long, value_enum)]
     message: Option<Shape>,
-    /// Bytes of payload
+    /// Payload size in bytes
     #[arg(long, default_value_t = FIXED_SIZE)]
     size: usize,
-    /// Which client makes the calls
+    /// Kind of client that makes the calls
     #[arg(long, value_enum, default_value = "local")]
     client: Kind,
-    /// Threads that make calls, of a shared client [default: 1]
+    /// Threads that make calls through a shared client [default: 1]
     #[arg(long)]
     client_threads: Option<usize>,
-    /// Pollers of a shared client, each with a connection [default: 1]
+    /// Pollers of a shared client, each with one connection [default: 1]
     #[arg(long)]
     pollers: Option<usize>,
-    /// What the pollers do while there is nothing to do
+    /// What pollers do while idle
     #[arg(long, default_value = "adaptive", value_parser = arguments::waiting())]
     waiting: Waiting,
-    /// Calls under way at a time, over all connections and threads [default: 32, or 256 of a shared
-    /// client]
+    /// Calls in flight, over all connections and threads [default: 32, or 256 with a shared client]
     #[arg(long)]
     in_flight: Option<usize>,
-    /// Connections of a local client that carry them, in turn
+    /// Connections of a local client, which carry the calls in turn
     #[arg(long, default_value_t = 1)]
     connections: usize,
-    /// Connections beside these that carry nothing
+    /// Additional connections that stay idle
     #[arg(long, default_value_t = 0)]
     idle_connections: usize,
-    /// Seconds to measure, after half a second of warming up
+    /// Seconds to measure, after a warm-up of half a second
     #[arg(long, default_value_t = 3.0)]
     seconds: f64,
     /// Print the result as one JSON object on the last line
@@ -101,7 +100,7 @@ struct Measurement {
 enum Kind {
     /// The thread that makes the calls polls the device
     Local,
-    /// Any thread makes calls, pollers of the channel's own carry them
+    /// Any thread makes calls; the channel's own pollers carry them
     Shared,
 }
 
@@ -110,13 +109,13 @@ impl Measurement {
         match self.client {
             Kind::Local => {
                 if self.client_threads.is_some() || self.pollers.is_some() {
-                    return Err("--client-threads and --pollers are of --client shared".into());
+                    return Err("--client-threads and --pollers require --client shared".into());
                 }
             }
             Kind::Shared => {
                 if self.connections > 1 || self.idle_connections > 0 {
                     return Err(
-                        "--connections and --idle-connections are of --client local: a shared \
+                        "--connections and --idle-connections require --client local: a shared \
                                 client has one connection for each of its --pollers"
                             .into(),
                     );
@@ -203,7 +202,7 @@ impl Measurement {
     ) -> Outcome<Measured> {
         let connections = self.connections.max(1);
         println!(
-            "calls of {} bytes on '{device}', {} under way over {connections} connections, {} more \
+            "calls of {} bytes on '{device}', {} in flight over {connections} connections, {} more \
              connections idle",
             self.size,
             self.in_flight(),
@@ -240,14 +239,14 @@ impl Measurement {
     ) -> Outcome<Measured> {
         let (threads, pollers) = (self.client_threads(), self.pollers.unwrap_or(1).max(1));
         println!(
-            "calls of {} bytes on '{device}', {} under way through one shared client with {pollers} \
+            "calls of {} bytes on '{device}', {} in flight through one shared client with {pollers} \
              pollers, from {threads} threads",
             self.size,
             self.in_flight()
         );
         println!(
-            "server pinned to core {}, no thread of the client to any; the server's counters alone, as a \
-             shared client tells none",
+            "server pinned to core {}, client threads not pinned; only the server's counters are shown, \
+             because a shared client reports none",
             cores.server
         );
         let intents = self.intents(pollers, load.encoded_len())?;
@@ -287,7 +286,7 @@ impl Measurement {
         })
     }
 
-    /// Both sides are made for what is asked, and for no more.
+    /// Returns the intents for both sides, sized for the requested load and no more.
     fn intents(&self, connections: usize, encoded_len: usize) -> Outcome<Intents> {
         let defaults = intents_for(encoded_len);
         let all = u32::try_from(connections + self.idle_connections)?;
@@ -304,16 +303,16 @@ impl Measurement {
     }
 }
 
-/// What a run has shown.
+/// The result of a run.
 struct Measured {
-    /// The times of the calls.
+    /// Latencies of the calls.
     counted: Histogram<u64>,
-    /// What the server counted meanwhile, and a client that can be asked.
+    /// Counters of the server during the run, and of the client if it reports them.
     sides: Vec<Counters>,
     connections: usize,
 }
 
-/// When calls are recorded.
+/// The period in which calls are recorded.
 #[derive(Clone, Copy)]
 struct Period {
     start: Instant,
@@ -330,7 +329,8 @@ impl Period {
     }
 }
 
-/// Keeps calls under way over all clients, and returns the times of those that ended in the period.
+/// Keeps calls in flight over all clients, and returns the latencies of the calls that ended in the
+/// period.
 async fn keep_under_way<C: Caller>(
     clients: &[BenchClient<C>],
     in_flight: usize,
@@ -360,7 +360,7 @@ async fn keep_under_way<C: Caller>(
     }
 }
 
-/// One of the calls under way, again and again.
+/// Makes calls one after the other; each worker is one call in flight.
 struct Worker<'a, C> {
     client: &'a BenchClient<C>,
     load: Load,
@@ -373,7 +373,8 @@ impl<C: Caller> Worker<'_, C> {
         let mut began = Instant::now();
         loop {
             self.load.exchange(self.client).await?;
-            // The end of one call is the beginning of the next: one look at the clock for each.
+            // The end of one call is the start of the next, so one clock reading per call is
+            // enough.
             let now = Instant::now();
             if now >= self.period.end {
                 return Ok(());
@@ -387,7 +388,7 @@ impl<C: Caller> Worker<'_, C> {
     }
 }
 
-/// The server's and the client's, the two looks that this takes included.
+/// Returns the counters of the server and the client. The call that reads them is included.
 fn counters_of_both(rpc: &Rpc) -> Outcome<[Counters; 2]> {
     let server = counters_of_server(&rpc.stats()?);
     Ok([server, rpc.poller().counters()])
@@ -404,8 +405,9 @@ fn counters_of_server(reply: &StatsReply) -> Counters {
     }
 }
 
-/// A connection has a socket and shared memory in each process; the usual limit of open files is
-/// too low for a thousand of them. The server process inherits what is set here.
+/// Raises the limit of open files to its maximum. A connection has a socket and shared memory in
+/// each process, so the usual limit is too low for a thousand connections. The server process
+/// inherits the new limit.
 fn allow_more_files() -> Outcome<()> {
     let limit = getrlimit(Resource::Nofile);
     setrlimit(
@@ -415,7 +417,7 @@ fn allow_more_files() -> Outcome<()> {
             ..limit
         },
     )
-    .map_err(|error| format!("the limit of open files cannot be raised: {error}").into())
+    .map_err(|error| format!("cannot raise the limit of open files: {error}").into())
 }
 
 fn main() -> ExitCode {

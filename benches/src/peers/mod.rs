@@ -1,5 +1,5 @@
-//! The peers that Verbline is measured in turn with: what a user would have taken instead
-//! ([`tonic`]), and the floor that others have reached on the same machine ([`ucx`]).
+//! The peers that Verbline is compared with: [`tonic`], the usual alternative, and [`ucx`], a lower
+//! bound that other software reaches on the same machine.
 
 pub mod tonic;
 pub mod ucx;

@@ -1,8 +1,8 @@
-//! tonic, with the same messages: over a Unix socket and over TCP, each side on a current-thread
-//! runtime pinned to its core, which is where it is fastest when one call is under way.
+//! tonic with the same messages, over a Unix socket and over TCP. Each side runs on a
+//! current-thread runtime pinned to its core, which is the fastest setup with one call in flight.
 //!
-//! What `tonic-prost-build` would generate is written by hand: it is short, and the messages are the
-//! ones that `rpc-codegen` made.
+//! The code that `tonic-prost-build` would generate is written by hand. It is short, and it uses
+//! the message types that `rpc-codegen` generated.
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};
@@ -31,13 +31,13 @@ use crate::cores::{self, Cores};
 use crate::message::Load;
 use crate::slices::{Side, Stopwatch, UNRECORDED};
 
-/// The name of the hidden command that runs [`TonicArgs::serve`].
+/// Name of the hidden command that runs [`TonicArgs::serve`].
 pub const SERVE: &str = "serve-tonic";
 
 const ECHO_FIXED: &str = "/verbline.bench.Bench/EchoFixed";
 const ECHO_BLOB: &str = "/verbline.bench.Bench/EchoBlob";
 
-/// What carries the calls.
+/// The kind of socket that carries the calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Socket {
     /// A Unix socket.
@@ -46,26 +46,26 @@ pub enum Socket {
     Tcp,
 }
 
-/// What a server process is told on its command line.
+/// The command-line arguments of a server process.
 #[derive(Clone, Debug, Args)]
 pub struct TonicArgs {
-    /// Core to pin to.
+    /// Core to pin to
     #[arg(long)]
     pub core: usize,
-    /// What to listen at.
+    /// Kind of socket to listen on
     #[arg(long, value_enum)]
     pub socket: Socket,
-    /// Path of the Unix socket.
+    /// Path of the Unix socket
     #[arg(long)]
     pub path: PathBuf,
 }
 
 impl TonicArgs {
-    /// The server process: says its address, and serves until it is ended.
+    /// Runs the server process: prints its address, and serves until it is killed.
     ///
     /// # Errors
     ///
-    /// If it cannot be started.
+    /// Fails if the server cannot be started.
     pub fn serve(&self) -> Outcome<()> {
         child::end_with_parent()?;
         cores::pin_current_thread(self.core)?;
@@ -90,23 +90,23 @@ impl TonicArgs {
     }
 }
 
-/// A client on this thread, with a server process of its own.
+/// A client on this thread, with its own server process.
 pub struct Tonic {
     runtime: Runtime,
     client: Grpc<Channel>,
     load: Load,
     server: Server,
-    // Holds the Unix socket.
+    // Keeps the directory of the Unix socket.
     _directory: tempfile::TempDir,
 }
 
 impl Tonic {
-    /// Starts the server process, connects, and leaves it paused until the first turn. The calling
-    /// thread should be pinned before.
+    /// Starts the server process, connects, and pauses the server until the first turn. Pin the
+    /// calling thread first.
     ///
     /// # Errors
     ///
-    /// If either side cannot be set up.
+    /// Fails if either side cannot be set up.
     pub fn start(socket: Socket, cores: Cores, load: Load) -> Outcome<Self> {
         let directory = tempfile::tempdir()?;
         let path = directory.path().join("tonic");
@@ -170,13 +170,13 @@ fn runtime() -> std::io::Result<Runtime> {
     Builder::new_current_thread().enable_all().build()
 }
 
-/// As [`Load::exchange`] does it.
+/// Makes one call, in the same way as [`Load::exchange`].
 async fn exchange(client: &mut Grpc<Channel>, load: &mut Load) -> Result<(), Status> {
     match load {
         Load::Fixed(message) => {
             message.a = message.a.wrapping_add(2);
             let answer = unary(client, ECHO_FIXED, *message).await?;
-            assert_eq!(answer, *message, "the server echoes what it is sent");
+            assert_eq!(answer, *message, "the server must echo the request");
         }
         Load::Blob(message) => {
             let len = message.payload.len();
@@ -184,7 +184,7 @@ async fn exchange(client: &mut Grpc<Channel>, load: &mut Load) -> Result<(), Sta
             assert_eq!(
                 message.payload.len(),
                 len,
-                "the server echoes what it is sent"
+                "the server must echo the request"
             );
         }
     }
@@ -205,7 +205,7 @@ where
     Ok(response.into_inner())
 }
 
-/// The service, as tonic's generator would have written it.
+/// The service, as tonic's generator would write it.
 #[derive(Clone)]
 struct Echo;
 
@@ -213,7 +213,7 @@ impl NamedService for Echo {
     const NAME: &'static str = "verbline.bench.Bench";
 }
 
-/// One of its methods.
+/// One method of the service.
 struct EchoOf<M>(PhantomData<fn() -> M>);
 
 impl<M: Send + 'static> UnaryService<M> for EchoOf<M> {

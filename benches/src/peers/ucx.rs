@@ -1,7 +1,7 @@
-//! UCX: the ping-pong of active messages over shared memory, by its own benchmark.
+//! UCX: a ping-pong of active messages over shared memory, measured with UCX's own benchmark.
 //!
-//! It carries no calls: no method, no credits, no encoding. It is what the fastest shared-memory
-//! transport in wide use takes for a message there and one back.
+//! It makes no calls: it has no methods, no credits, no encoding. It shows what the fastest widely
+//! used shared-memory transport needs for one message in each direction.
 
 use std::io;
 use std::net::TcpListener;
@@ -15,18 +15,18 @@ use crate::slices::{Side, Stopwatch};
 
 const PROGRAM: &str = "ucx_perftest";
 
-/// What to say where it is missing.
-pub const MISSING: &str = "!!! UCX IS NOT MEASURED: ucx_perftest is not installed (Debian package \
-                           `ucx-utils`)";
+/// Printed if the program is missing.
+pub const MISSING: &str = "!!! UCX IS NOT MEASURED: ucx_perftest is not installed. Install the Debian package \
+                           `ucx-utils`";
 
-/// Both sides of `ucx_perftest`, started anew for each turn.
+/// Both sides of `ucx_perftest`, restarted for each turn.
 #[derive(Debug)]
 pub struct Ucx {
     cores: Cores,
     size: usize,
 }
 
-/// Ends the process that it holds.
+/// Kills its process when dropped.
 struct Ending(Child);
 
 impl Drop for Ending {
@@ -37,7 +37,7 @@ impl Drop for Ending {
 }
 
 impl Ucx {
-    /// For messages of `size` bytes; `None` where it is not installed.
+    /// Returns a side for messages of `size` bytes, or `None` if `ucx_perftest` is not installed.
     #[must_use]
     pub fn find(cores: Cores, size: usize) -> Option<Self> {
         let found = Command::new(PROGRAM)
@@ -50,7 +50,7 @@ impl Ucx {
 
     fn command(port: u16, core: usize) -> Command {
         let mut command = Command::new(PROGRAM);
-        // Shared memory and nothing else.
+        // Use shared memory only.
         command
             .env("UCX_TLS", "posix,self")
             .args(["-p", &port.to_string(), "-c", &core.to_string()])
@@ -60,9 +60,10 @@ impl Ucx {
 }
 
 impl Side for Ucx {
-    /// Records one time: the median of all its round trips in this turn.
+    /// Records one time: the median of all round trips in this turn.
     fn take_turn(&mut self, calls: usize, stopwatch: &mut Stopwatch) -> Outcome<()> {
-        // It has no port 0: one that is free now will still be in a moment.
+        // The program does not accept port 0, so find a free port. It is very likely still free a
+        // moment later.
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
         let server = Self::command(port, self.cores.server)
             .stdout(Stdio::null())
@@ -72,25 +73,25 @@ impl Side for Ucx {
         client
             .args(["127.0.0.1", "-t", "ucp_am_lat", "-f", "-v"])
             .args(["-s", &self.size.to_string(), "-n", &calls.to_string()]);
-        // The server does not say when it listens.
+        // The server does not report when it starts listening, so retry.
         for _ in 0..50 {
             thread::sleep(Duration::from_millis(20));
             let output = client.output()?;
             if output.status.success() {
                 let text = String::from_utf8_lossy(&output.stdout);
                 let half = median_of_half_round_trips(&text).ok_or_else(|| {
-                    io::Error::other(format!("{PROGRAM} printed what is not understood: {text}"))
+                    io::Error::other(format!("cannot parse the output of {PROGRAM}: {text}"))
                 })?;
                 stopwatch.record(2 * half);
                 return Ok(());
             }
         }
-        Err(format!("{PROGRAM} does not run: try it by hand").into())
+        Err(format!("{PROGRAM} failed 50 times; run it by hand to see why").into())
     }
 }
 
-/// From its CSV: after the header `iterations,50.0_percentile_lat,…`, the last line's second column
-/// in microseconds. It prints half of a round trip.
+/// Parses the program's CSV output: after the header `iterations,50.0_percentile_lat,…`, the second
+/// column of the last line holds half a round trip in microseconds.
 fn median_of_half_round_trips(csv: &str) -> Option<Duration> {
     let lines: Vec<&str> = csv.lines().filter(|line| line.contains(',')).collect();
     let (header, row) = (lines.first()?, lines.last()?);

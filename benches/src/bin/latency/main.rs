@@ -1,21 +1,23 @@
-//! The latency of one call at a time, local and shared, beside that of the raw verbs under it:
+//! Measures the latency of one call at a time, with local and shared clients, next to the latency
+//! of raw verbs:
 //!
 //! ```text
 //! cargo run --release -p benches --bin latency
 //! cargo run --release -p benches --bin latency -- --message bytes --size 1024 --json
 //! ```
 //!
-//! It starts its server processes itself, pins both sides, and measures them in alternating
-//! slices of one run. With `--rate` or `--sweep` it calls at intended times instead ([`open`]):
+//! The program starts its server processes, pins both sides, and measures them in alternating
+//! slices of one run. With `--rate` or `--sweep` it sends calls at intended times instead
+//! ([`open`]):
 //!
 //! ```text
 //! cargo run --release -p benches --bin latency -- --rate 200k --arrivals poisson
 //! cargo run --release -p benches --bin latency -- --sweep
 //! ```
 //!
-//! and with `--idle-gap` after rests ([`rest`]).
+//! and with `--idle-gap` it measures the first call after an idle period ([`rest`]).
 #![forbid(unsafe_code)]
-// A benchmark's product is what it prints.
+// Printing is the purpose of a benchmark.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod open;
@@ -43,13 +45,13 @@ use rpc_core::frame::HEADER_LEN;
 use rpc_core::limits::{Intents, Waiting};
 use rpc_transport_verbs::Device;
 
-/// Calls of each client in a closed loop.
+/// Calls that each client makes in a closed loop.
 const CALLS: usize = 200_000;
 
 #[global_allocator]
 static ALLOCATOR: allocations::Counting = allocations::COUNTING;
 
-/// Measures the latency of calls, one at a time, beside that of the raw verbs under them.
+/// Measures the latency of calls, one at a time, next to the latency of raw verbs
 #[derive(Parser)]
 #[command(subcommand_negates_reqs = true, args_conflicts_with_subcommands = true)]
 struct Cli {
@@ -59,7 +61,7 @@ struct Cli {
     measurement: Measurement,
 }
 
-/// What the processes are that it starts itself.
+/// The roles of the processes that this program starts.
 #[derive(Subcommand)]
 enum Role {
     #[command(name = benches::rpc::SERVE, hide = true)]
@@ -72,26 +74,27 @@ enum Role {
 
 #[derive(clap::Args)]
 struct Measurement {
-    /// Name of the device [default: the best there is, or what VERBLINE_DEVICE names]
+    /// Device name [default: the best available device, or the one that VERBLINE_DEVICE names]
     #[arg(long)]
     device: Option<String>,
     /// Shape of the message
     #[arg(long, value_enum, default_value = "fixed64")]
     message: Shape,
-    /// Bytes of payload
+    /// Payload size in bytes
     #[arg(long, default_value_t = FIXED_SIZE)]
     size: usize,
-    /// Calls to record of each client, and as many raw round trips [default: 200000, and 50 with
+    /// Calls to record for each client, and as many raw round trips [default: 200000, or 50 with
     /// --idle-gap]
     #[arg(long, conflicts_with = "open")]
     calls: Option<usize>,
-    /// Turns that each takes
+    /// Turns that each client takes
     #[arg(long, default_value_t = 20, conflicts_with_all = ["open", "idle_gap"])]
     slices: usize,
-    /// What pollers do while there is nothing to do
+    /// What pollers do while idle
     #[arg(long, default_value = "adaptive", value_parser = arguments::waiting())]
     waiting: Waiting,
-    /// Let both sides rest this long before each call, and say what the first call takes then (100ms)
+    /// Keep both sides idle for this long before each call, and report the latency of that first
+    /// call (100ms)
     #[arg(long, value_name = "DURATION", value_parser = arguments::duration, conflicts_with = "open")]
     idle_gap: Option<Duration>,
     /// Print one sentence: a call beside raw verbs and beside TCP on loopback
@@ -99,7 +102,7 @@ struct Measurement {
     summary: bool,
     #[command(flatten)]
     open: OpenArgs,
-    /// Directory for the histograms, which HdrHistogram's plotter reads
+    /// Output directory for the histograms, in the format of HdrHistogram's plotter
     #[arg(long, default_value = "target/latency")]
     out: PathBuf,
     /// Print the result as one JSON object on the last line
@@ -121,7 +124,7 @@ impl Measurement {
         self.run_closed_loop()
     }
 
-    /// What each kind of measurement begins with.
+    /// Prepares what every kind of measurement needs.
     fn prepare(&self) -> Outcome<(Load, cores::Cores, Device)> {
         let load = Load::new(self.message, self.size)?;
         let cores = cores::Cores::choose()?;
@@ -148,18 +151,19 @@ impl Measurement {
         let device = device.name();
         println!(
             "{calls} calls of {} bytes on '{device}', one at a time, in {slices} slices; \
-             in turn with as many raw round trips",
+             alternating with as many raw round trips",
             self.size
         );
         println!("{cores}");
         println!(
-            "one look at the clock costs {}, and each call has one",
+            "reading the clock costs {} and happens once per call",
             table::duration(clock::cost_of_reading())
         );
 
         let intents = self.intents(&load);
         let frame_len = HEADER_LEN + load.encoded_len();
-        // Before this thread is pinned: the channel's poller is where the system puts it.
+        // Must run before this thread is pinned, so that the system chooses the core of the
+        // channel's poller.
         let shared = Shared::start(device, cores.server, &intents, 1)?;
         let waiters = [Waiter::tokio()?, Waiter::Blocking];
         let names = waiters.each_ref().map(Waiter::to_string);
@@ -184,7 +188,7 @@ impl Measurement {
         )?;
         bar.finish_and_clear();
         let [raw, rpc_record, tokio_record, blocking_record] = &records[..] else {
-            return Err("each side has a record".into());
+            return Err("internal error: a side has no record".into());
         };
         let allocations = rpc.allocations_per_call()?;
 
@@ -209,8 +213,8 @@ impl Measurement {
             slices::ratio_p50(rpc_record, raw)
         );
         println!(
-            "shared / rpc: {:.2} async, {:.2} blocking (the same); the channel's poller is a thread that is \
-             not pinned, and the application's thread sleeps while it waits",
+            "shared / rpc: {:.2} async, {:.2} blocking (median over slices); the channel's poller runs on a \
+             thread that is not pinned, and the application's thread sleeps while it waits",
             slices::ratio_p50(tokio_record, rpc_record),
             slices::ratio_p50(blocking_record, rpc_record)
         );
@@ -256,7 +260,7 @@ fn save(histogram: &Histogram<u64>, out: &Path, name: &str) -> Outcome<PathBuf> 
     Ok(path)
 }
 
-/// Drawn on a terminal only.
+/// Returns a progress bar, which draws only on a terminal.
 fn progress_bar(turns: usize) -> ProgressBar {
     let style = ProgressStyle::with_template("{bar:40} {pos}/{len} turns, {eta} left");
     let bar = ProgressBar::new(turns as u64);

@@ -1,4 +1,4 @@
-//! The open loop: calls at a rate, and at rising rates.
+//! The open loop: calls at one rate, or at rising rates.
 
 use std::hash::{BuildHasher, RandomState};
 use std::iter;
@@ -17,16 +17,16 @@ use benches::{Outcome, report};
 
 use super::Measurement;
 
-/// Calls before recording begins: buffers are warm, and windows have grown.
+/// Time before recording begins, for buffers to warm up and windows to grow.
 const WARM_UP: Duration = Duration::from_millis(200);
 
 #[derive(clap::Args)]
 #[group(skip)]
 pub(crate) struct OpenArgs {
-    /// Send calls at this rate, whatever is still under way: an open loop (2000, 200k, 1.5M)
+    /// Send calls at this rate, no matter how many are in flight (open loop): 2000, 200k, 1.5M
     #[arg(long, value_name = "PER_SECOND", value_parser = arguments::rate, group = "open")]
     pub(crate) rate: Option<f64>,
-    /// Raise the rate from step to step until calls wait for each other
+    /// Raise the rate step by step until calls queue behind each other
     #[arg(
         long,
         value_name = "FROM:TO:STEPS",
@@ -36,13 +36,13 @@ pub(crate) struct OpenArgs {
         group = "open"
     )]
     pub(crate) sweep: Option<Steps>,
-    /// How the times between calls are spread
+    /// Distribution of the times between calls
     #[arg(long, value_enum, default_value = "fixed", requires = "open")]
     arrivals: Arrivals,
-    /// Repeats the Poisson arrivals of a run that printed it
+    /// Seed of the Poisson arrivals, to repeat a run that printed its seed
     #[arg(long, requires = "open")]
     seed: Option<u64>,
-    /// Calls that may be under way at a time; those beyond it are sent late
+    /// Maximum calls in flight; calls beyond it are sent late
     #[arg(long, default_value_t = 256, requires = "open")]
     in_flight: u32,
     /// Seconds to record [default: 3, and 1 for each step of a sweep]
@@ -58,7 +58,7 @@ impl OpenArgs {
     pub(crate) fn run(&self, measurement: &Measurement) -> Outcome<()> {
         let (load, cores, device) = measurement.prepare()?;
         if self.in_flight == 0 {
-            return Err("--in-flight 0: no call could ever be sent".into());
+            return Err("--in-flight 0: no call could ever be sent; use 1 or more".into());
         }
         let seconds = self.seconds.unwrap_or(match self.sweep {
             Some(_) => 1.0,
@@ -68,12 +68,12 @@ impl OpenArgs {
             Ok(time) if !time.is_zero() => time,
             _ => return Err(format!("--seconds {seconds}: nothing could be recorded").into()),
         };
-        // The standard library's hasher has keys of its own for each process.
+        // The standard library's hasher uses different keys in each process.
         let seed = self.seed.unwrap_or_else(|| RandomState::new().hash_one(()));
         let mut intents = measurement.intents(&load);
         intents.max_in_flight = intents.max_in_flight.max(self.in_flight);
         println!(
-            "calls of {} bytes on '{}' at intended times, {} spacing, up to {} under way",
+            "calls of {} bytes on '{}' at intended times, {} intervals, up to {} in flight",
             measurement.size,
             device.name(),
             self.arrivals,
@@ -121,7 +121,7 @@ impl OpenArgs {
                 println!("histograms, in ns: {}", measurement.out.display());
                 report::sweep(&shape, &sweep)
             }
-            (None, None) => return Err("an open loop has --rate or --sweep".into()),
+            (None, None) => return Err("an open loop needs --rate or --sweep".into()),
         };
         if measurement.json {
             println!("{json}");
@@ -142,18 +142,18 @@ fn make_calls(rpc: &Rpc, plan: OpenLoop, load: &Load, in_flight: u32) -> Outcome
         .block_on(plan.run(|| start.elapsed(), callers))?)
 }
 
-/// The service time and the response time side by side.
+/// Prints the service times and the response times side by side.
 fn print_record(record: &OpenRecord) {
     let mut table = Table::new(iter::once("").chain(table::PERCENTILES));
     for (name, histogram) in [
-        ("service: from when it was sent", &record.service),
-        ("response: from when it should have been", &record.response),
+        ("service: since the actual send", &record.service),
+        ("response: since the intended send", &record.response),
     ] {
         table.add(iter::once(name.to_owned()).chain(table::percentiles(histogram)));
     }
     print!("\n{table}");
     println!(
-        "The rows differ by how long calls waited to be sent, which a closed loop leaves out \
+        "The rows differ by the time that calls waited to be sent, which a closed loop leaves out \
          (coordinated omission)."
     );
     println!(
@@ -166,15 +166,15 @@ fn print_record(record: &OpenRecord) {
     );
     if record.unsent > 0 {
         println!(
-            "{} more calls were still waiting to be sent at the end: they stand under response with how \
-             long they had waited",
+            "{} more calls were still waiting to be sent at the end; the response row includes them with \
+             the time they had waited",
             record.unsent
         );
     }
 }
 
 fn print_sweep(sweep: &Sweep) {
-    println!("\nresponse times, from when a call should have been sent:");
+    println!("\nresponse times, since the intended send:");
     print!("{}\n{}", sweep.table(), sweep.chart());
     println!("(o: p50, x: p99)\n");
     let sustained = sweep.sustained().map(|step| table::rate(step.wanted));
@@ -184,7 +184,7 @@ fn print_sweep(sweep: &Sweep) {
             table::rate(last.wanted)
         ),
         (Some(knee), _, None) => println!("knee: below the first rate: {knee}."),
-        _ => println!("knee: none up to the last rate; sweep further with --sweep from:to:steps"),
+        _ => println!("knee: not reached; sweep higher rates with --sweep from:to:steps"),
     }
 }
 

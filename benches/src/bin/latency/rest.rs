@@ -1,4 +1,4 @@
-//! The first call after a rest, and what resting costs.
+//! Measures the first call after an idle period, and the CPU use of idle processes.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -16,11 +16,10 @@ use rpc_core::limits::Intents;
 
 use super::Measurement;
 
-/// First calls to record.
+/// First calls to record by default.
 const CALLS: usize = 50;
 
-/// How long both processes are left alone, with their connection, while their processor time is
-/// counted.
+/// How long both processes stay idle, with their connection open, while their CPU time is measured.
 const IDLE_TIME: Duration = Duration::from_secs(5);
 
 pub(crate) fn run(measurement: &Measurement, gap: Duration) -> Outcome<()> {
@@ -28,7 +27,7 @@ pub(crate) fn run(measurement: &Measurement, gap: Duration) -> Outcome<()> {
     let intents = measurement.intents(&load);
     let calls = measurement.calls.unwrap_or(CALLS).max(1);
     println!(
-        "{calls} calls of {} bytes on '{}', {} after the one before each; pollers wait '{}'",
+        "{calls} calls of {} bytes on '{}', each {} after the previous one; pollers wait '{}'",
         measurement.size,
         device.name(),
         table::duration(gap),
@@ -63,8 +62,8 @@ pub(crate) fn run(measurement: &Measurement, gap: Duration) -> Outcome<()> {
     }
     print!("\n{table}");
     println!(
-        "first calls after {} of rest; CPU: the share of one core that each process used while it had its \
-         connection and nothing to do, for {}",
+        "first calls after an idle gap of {}; CPU: the share of one core that each process used while its \
+         connection was idle, over {}",
         table::duration(gap),
         table::duration(IDLE_TIME)
     );
@@ -132,7 +131,7 @@ fn shared(
     })
 }
 
-/// A call after each rest.
+/// Records the latency of one call after each idle gap.
 fn first_calls(
     gap: Duration,
     calls: usize,
@@ -148,9 +147,9 @@ fn first_calls(
     Ok(times)
 }
 
-/// The server's and this process's shares of a core while nothing happens.
+/// Returns the shares of a core that the server and this process use while idle.
 fn cpu_shares(server: CpuTime) -> Outcome<[f64; 2]> {
-    // The last call's pollers go to sleep first.
+    // Let the pollers go to sleep after the last call.
     thread::sleep(Duration::from_millis(50));
     let processes = [server, CpuTime::of_this_process()];
     let read = || -> Outcome<[Duration; 2]> { Ok([processes[0].read()?, processes[1].read()?]) };
