@@ -1,4 +1,4 @@
-//! `observed_server` says what it has done when it is asked by a signal, and at its end.
+//! `observed_server` prints its statistics on a signal, and at its end.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};

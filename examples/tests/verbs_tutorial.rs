@@ -1,4 +1,4 @@
-//! The tutorial runs on the device that the environment names, or on the software device.
+//! Runs the tutorial on the device that VERBLINE_DEVICE names, or on the software device.
 
 use std::process::Command;
 
