@@ -109,7 +109,7 @@ fn it_prints_all_that_a_device_a_port_and_a_queue_pair_say() {
         "  capabilities         none",
         "  gid 0                ",
         "  pkey 0               0xffff (full member)",
-        "a queue pair of soft, connected with itself",
+        "a queue pair of soft, connected to itself",
         "  qp_type            RC",
         "  state              RTS",
         "  timeout            67.109ms for an acknowledgement",

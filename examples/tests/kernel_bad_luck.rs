@@ -5,7 +5,7 @@
 //! The server process is another instance of this test program that runs the ignored test
 //! `server_process`.
 
-#![allow(clippy::print_stderr, reason = "what was counted is worth reading")]
+#![allow(clippy::print_stderr, reason = "prints what the tests counted")]
 
 mod echo_process;
 
@@ -96,7 +96,7 @@ fn call_until(
         for (outcome, payload) in outcomes.into_iter().zip(&payloads) {
             match outcome {
                 Ok(answer) => {
-                    assert!(&answer == payload, "an answer is another call's");
+                    assert!(&answer == payload, "the response is another call's");
                     tally.answered += 1;
                 }
                 Err(error) => {

@@ -26,7 +26,7 @@ impl Greeter for Polite {
 }
 
 fn device() -> Device {
-    Device::best().expect("there is always the software device")
+    Device::best().expect("the software device always exists")
 }
 
 fn serve(address: &str) -> (ServerHandle, Arc<AtomicU32>) {
@@ -184,7 +184,7 @@ impl Greeter for Slow {
         });
         receiver
             .await
-            .map_err(|_| Status::internal("the gate is gone"))?;
+            .map_err(|_| Status::internal("the gate is closed"))?;
         let message = format!("Slowly, {}!", request.into_inner().name);
         Ok(Response::new(HelloReply { message }))
     }

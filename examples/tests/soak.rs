@@ -90,7 +90,7 @@ fn client_process() {
                 match block_on(echo.echo(request)) {
                     Ok(reply) => {
                         if reply.into_inner().payload != payload {
-                            give_up(&format!("caller {caller}, call {number}: a wrong answer"));
+                            give_up(&format!("caller {caller}, call {number}: wrong response"));
                         }
                         answered.fetch_add(1, Ordering::Relaxed);
                     }
@@ -128,7 +128,7 @@ fn say(line: &str) {
     let _ = io::stdout().flush();
 }
 
-#[allow(clippy::print_stderr, reason = "for a person")]
+#[allow(clippy::print_stderr, reason = "for the user")]
 fn give_up(why: &str) -> ! {
     eprintln!("!! {why}");
     std::process::exit(3);
@@ -198,7 +198,7 @@ impl Member {
         let Some(status) = self.process.try_wait().unwrap() else {
             return false;
         };
-        assert_ne!(status.code(), Some(3), "a client has given up: see above");
+        assert_ne!(status.code(), Some(3), "a client found an error: see above");
         true
     }
 
@@ -384,7 +384,7 @@ impl Soak {
         // death.
         if self.server.has_ended() {
             self.server = Member::start("server_process", self.server_address);
-            *self.tally.entry("server died of it").or_default() += 1;
+            *self.tally.entry("server died of a shortage").or_default() += 1;
         }
         for client in &mut self.clients {
             assert!(!client.has_ended(), "a client has ended by itself");
@@ -415,7 +415,7 @@ impl Soak {
 }
 
 #[test]
-#[allow(clippy::print_stdout, reason = "a person waits")]
+#[allow(clippy::print_stdout, reason = "progress for the user")]
 fn whatever_happens_to_processes_calls_end_and_clients_find_their_server_again() {
     let setting = |name, default| std::env::var(name).map_or(default, |text| text.parse().unwrap());
     let time = Duration::from_secs(setting("SOAK_SECONDS", 10));
@@ -451,10 +451,10 @@ fn whatever_happens_to_processes_calls_end_and_clients_find_their_server_again()
         survivor.open_files(),
         survivor.resident_kib()
     );
-    assert!(survivor.open_files() <= files, "files are left open");
+    assert!(survivor.open_files() <= files, "files are leaked");
     // Allocators keep some memory. A leak per connection would show in a long run.
     assert!(
         survivor.resident_kib() < memory + 32 * 1024,
-        "memory is lost"
+        "memory is leaked"
     );
 }

@@ -129,7 +129,7 @@ fn run() -> Result<(), Box<dyn Error>> {
     })?;
     let observer = server.observer();
     server.shutdown()?;
-    println!("in all:\n{}", observer.stats());
+    println!("total:\n{}", observer.stats());
     Ok(())
 }
 

@@ -109,10 +109,10 @@ fn one_message(context: &Context, address: &PortAddress) -> Outcome<()> {
 
     // Now send the message. It is `signaled`; an unsignaled send does not appear in the completion
     // queue.
-    let mut slot = slots.pop().ok_or("a region of two slots")?;
+    let mut slot = slots.pop().ok_or("no slot is free")?;
     let text = b"hello, verbs";
     slot[..text.len()].copy_from_slice(text);
-    let message = Element::new(slot, text.len()).map_err(|_| "the text fits a slot")?;
+    let message = Element::new(slot, text.len()).map_err(|_| "the text is too long")?;
     left.post_one(WorkRequest::send_with_imm(message, 0xfeed).signaled())
         .map_err(|(_, reason)| reason)?;
 
@@ -127,13 +127,13 @@ fn one_message(context: &Context, address: &PortAddress) -> Outcome<()> {
         // A completion identifies its request and gives access to its memory: claiming it returns
         // the slot.
         if completion.opcode() == Some(CompletionOpcode::Receive) {
-            let imm = completion.imm().ok_or("the message had an immediate")?;
+            let imm = completion.imm().ok_or("the immediate is missing")?;
             let (slot, len) = right.claim_recv(completion)?;
             let text = String::from_utf8_lossy(&slot[..len]);
             println!("received {len} bytes, '{text}', with the immediate {imm:#x}");
         } else {
             left.complete_send(completion, &mut |slot| slots.push(slot))?;
-            println!("the send is complete, and its slot is back");
+            println!("the send is complete; its slot was returned");
         }
     }
 
@@ -176,7 +176,7 @@ fn many_messages(context: &Context, address: &PortAddress) -> Outcome<()> {
     // for when fewer than the limit remain. Post the receives first, then arm the limit.
     shared.post_recv(&mut slots, RECEIVES)?;
     shared.arm_limit(LIMIT)?;
-    println!("{RECEIVES} receives are posted for both, and fewer than {LIMIT} are too few");
+    println!("posted {RECEIVES} shared receives; fewer than {LIMIT} raise an event");
 
     // The left queue pair sends from another thread, with pauses, while this thread sleeps. That
     // thread owns the queue pair, so it needs no lock; the compiler rejects posts to one queue pair
@@ -249,13 +249,13 @@ fn many_messages(context: &Context, address: &PortAddress) -> Outcome<()> {
         }
     }
     println!(
-        "the device says that receives run short: {} are left",
+        "the device reports a shortage of receives: {} are left",
         RECEIVES - received
     );
     // The event is raised once. Post the missing receives, then arm the limit again.
     shared.post_recv(&mut slots, received)?;
     shared.arm_limit(LIMIT)?;
-    println!("{received} receives were posted again, and the limit of {LIMIT} is armed");
+    println!("posted {received} receives again and armed the limit of {LIMIT}");
     Ok(())
 }
 
@@ -274,7 +274,7 @@ fn claim(shared: &SharedReceiveQueue, completion: WorkCompletion) -> Outcome<Slo
 /// Posts one message.
 fn send(from: &mut QueuePair, mut slot: Slot, text: &[u8], signaled: bool) -> Outcome<()> {
     slot[..text.len()].copy_from_slice(text);
-    let message = Element::new(slot, text.len()).map_err(|_| "the text fits a slot")?;
+    let message = Element::new(slot, text.len()).map_err(|_| "the text is too long")?;
     let request = WorkRequest::send(message);
     let request = if signaled {
         request.signaled()

@@ -35,7 +35,7 @@ fn write_opened(f: &mut fmt::Formatter<'_>, name: &str, opened: &Opened) -> fmt:
             write!(f, "\n  {:<20} {key}", format!("pkey {index}"))?;
         }
     }
-    write!(f, "\n\na queue pair of {name}, connected with itself")?;
+    write!(f, "\n\na queue pair of {name}, connected to itself")?;
     match &opened.queue_pair {
         Ok(queue_pair) => {
             write_indented(f, &queue_pair.init.to_string())?;
