@@ -42,7 +42,7 @@ impl Greeter for TitledGreeter {
         // This waits for a tokio socket. If the client's deadline passes or its connection ends
         // first, this future is dropped and the socket is closed.
         let called = self.ask(&name).await.map_err(|error| {
-            Status::unavailable(format!("cannot ask the title server at {}: {error}", self.titles))
+            Status::unavailable(format!("cannot ask title server {}: {error}", self.titles))
         })?;
         let message = format!("Hello, {called}!");
         Ok(Response::new(HelloReply { message }))
