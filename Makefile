@@ -1,43 +1,43 @@
-# Everything that is done with this workspace, by name. `make` alone says what there is.
-# Settings (RDMA=1, DEVICE=mlx5_0) reach the scripts as environment variables, as make passes them on.
+# All tasks of this workspace, by name. `make` without arguments lists them. Make passes settings
+# such as RDMA=1 and DEVICE=mlx5_0 to the scripts as environment variables.
 .DEFAULT_GOAL := help
 .PHONY: help demo test setup test-rdma conformance bench bench-peers bench-rdma faults soak count fuzz
 
-help: ## Say what there is
+help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: ## Run the greeter as two processes, then the latency table
 	@examples/demo
 
-test: ## Run every check that needs no device, or with RDMA=1 all: what has to pass before a change goes in
+test: ## Run every check that needs no device, or all checks with RDMA=1; must pass before a merge
 	@.ci/test
 
-setup: ## Install what the feature `rdma` and its tests need (Debian, Ubuntu; packages as root)
+setup: ## Install the dependencies of the feature `rdma` and its tests (Debian, Ubuntu; packages as root)
 	@.ci/setup
 
-test-rdma: ## Run the tests on Soft-RoCE in a guest, or with DEVICE=mlx5_0 on that device, with a report
+test-rdma: ## Run the tests on Soft-RoCE in a guest, or on a device with a report (DEVICE=mlx5_0)
 	@.ci/test-rdma
 
-conformance: ## Run the conformance suite on soft and on Soft-RoCE, and write its report (CASES=atomics runs some)
+conformance: ## Run the conformance suite on soft and Soft-RoCE and write its report (CASES=atomics selects cases)
 	@.ci/conformance $(CASES)
 
-fuzz: ## Fuzz what peers can send, a minute for each target, or SECONDS_EACH=600 (needs cargo-fuzz)
+fuzz: ## Fuzz the input from peers, a minute for each target or SECONDS_EACH=600 (needs cargo-fuzz)
 	@.ci/fuzz
 
 bench: ## Measure latency (both messages) and throughput
 	@benches/bench
 
-bench-peers: ## Measure beside tonic and UCX, in one table (builds tonic)
+bench-peers: ## Compare with tonic and UCX in one table (builds tonic)
 	@cargo run --release --quiet -p benches --features peers --bin peers
 
-bench-rdma: ## Measure kernel verbs: on Soft-RoCE in a guest
+bench-rdma: ## Measure kernel verbs on Soft-RoCE in a guest
 	@benches/bench-rdma
 
-soak: ## Kill, stop, starve and cut off real processes for ten minutes (SOAK_SECONDS, SOAK_SEED)
+soak: ## Kill, stop, starve and disconnect real processes for ten minutes (SOAK_SECONDS, SOAK_SEED)
 	@SOAK_SECONDS=$${SOAK_SECONDS:-600} cargo test --quiet -p examples --test soak -- --nocapture
 
-faults: ## Run 10,000 seeds of calls on which things go wrong (SEEDS=n; SEED=n replays one)
+faults: ## Run 10,000 seeds of calls with injected faults (SEEDS=n; SEED=n replays one)
 	@SEEDS=$${SEEDS:-10000} cargo test --quiet --profile faults -p rpc-transport-verbs --features test-util --test faults
 
-count: ## Count the instructions of a call under valgrind
+count: ## Count the instructions per call under valgrind
 	@benches/count

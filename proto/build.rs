@@ -1,10 +1,11 @@
 //! Generates the stubs of every service in this directory, and the messages of a session.
 
 fn main() -> Result<(), rpc_codegen::Error> {
-    // One package per file, so each is the one-line case; cargo reruns this only when one of them has changed.
+    // Each file has one package, so each needs one line. Cargo reruns this script only if a file
+    // has changed.
     rpc_codegen::compile_protos("greeter.proto")?;
     rpc_codegen::compile_protos("echo.proto")?;
     rpc_codegen::compile_protos("bench.proto")?;
-    // Messages only: a test compares them with what rpc-core has of them.
+    // Messages only. A test compares them with the types in rpc-core.
     rpc_codegen::compile_protos("session.proto")
 }

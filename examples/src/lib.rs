@@ -1,19 +1,21 @@
-//! Programs to start from, each a page, with the command that runs it at its top:
+//! Example programs to start from. Each fits on a page, with the command that runs it at the top:
 //!
 //! | program | what it shows |
 //! | --- | --- |
-//! | `greeter_server` | a service, and the server around it |
+//! | `greeter_server` | a service and its server |
 //! | `greeter_client` | a client on the fastest path: this thread polls the device |
-//! | `tokio_server` | a service whose handlers wait for sockets, and so run on tokio |
-//! | `in_process` | both in one program, and how a service is tested |
-//! | `device_info` | what the devices of this machine can do, and which is taken; all that they say of themselves, also as JSON |
-//! | `verbs_tutorial` | verbs without calls: two queue pairs of one process, from the device list to the last event |
+//! | `shared_client` | a client whose tasks share one channel, on tokio |
+//! | `tokio_server` | a service whose handlers wait for sockets, so they run on tokio |
+//! | `in_process` | server and client in one program, and how to test a service |
+//! | `observed_server` | a server that prints its statistics, and metrics for Prometheus |
+//! | `device_info` | the capabilities of this machine's devices, which one is chosen, and all of their attributes, also as JSON |
+//! | `verbs_tutorial` | verbs without RPC: two queue pairs of one process, from the device list to the last event |
 //!
-//! This library holds nothing of its own. The programs of the README are compiled and run here as
-//! documentation tests, since every crate that they need is a dependency of this package.
+//! This library is empty. It compiles and runs the programs of the README as documentation tests,
+//! because this package depends on every crate that they need.
 #![forbid(unsafe_code)]
 
-/// The README, whose programs are tests.
+/// The README; its programs are tests.
 #[cfg(doctest)]
 #[doc = include_str!("../../README.md")]
 pub struct Readme;

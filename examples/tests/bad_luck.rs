@@ -1,5 +1,5 @@
-//! What production does, to a server and its clients in processes of their own: kill -9, SIGSTOP,
-//! garbage at the handshake's port, a poller that is blocked.
+//! Production failures of a server and its clients in separate processes: kill -9, SIGSTOP, garbage
+//! on the handshake port, a blocked poller.
 
 mod echo_process;
 
@@ -26,7 +26,7 @@ fn server_process() {
 #[allow(clippy::print_stdout, reason = "its parent waits for the line")]
 fn client_process() {
     let (poller, echo) = connect(&std::env::var("VERBLINE_TEST_SERVER").unwrap());
-    // Calls that are never answered, and answers that nobody fetches.
+    // Calls that are never answered, and responses that the client never fetches.
     let mut calls: Vec<_> = (0..64)
         .map(|n| Box::pin(call(&echo, if n % 2 == 0 { NEVER } else { b"x" })))
         .collect();
@@ -68,8 +68,8 @@ fn calls_between_two_processes_of_every_length() {
 fn clients_killed_in_the_middle_of_calls_leave_nothing_behind_in_the_server() {
     let (_server, address) = Process::server();
     let (poller, echo) = connect(&address);
-    // Together they have more calls under way, and more connections, than the server has room for. On a
-    // kernel's software device in an emulated guest a client takes seconds to come so far.
+    // Together they have more calls in flight, and more connections, than the server has room for.
+    // With a kernel software device in an emulated guest, a client takes seconds to get this far.
     let rounds = if device().name() == "soft" { 8 } else { 2 };
     for round in 0..rounds {
         let clients: Vec<_> = (0..10)
@@ -115,9 +115,9 @@ fn when_the_server_is_killed_every_call_in_flight_ends_and_says_that_it_may_have
         assert!(matches!(error.cause(), Cause::Disconnected(_)), "{error:?}");
         sent += u32::from(error.execution() == Execution::MayHaveRun);
     }
-    // A window's worth had left before; the others still waited for a credit.
+    // One window of calls had been sent before; the others still waited for a credit.
     assert!((1..=32).contains(&sent), "{sent} calls may have run");
-    // Well above the second that is promised, for a machine that does other things meanwhile.
+    // Well above the promised second, because the machine may be busy with other work.
     assert!(
         killed.elapsed() < Duration::from_secs(5),
         "it took {:?}",
@@ -148,7 +148,7 @@ fn how_long_calls_in_flight_outlive_a_killed_server() {
             for _ in 0..1000 {
                 poller.turn();
             }
-            // Not `kill`, which waits until the process has been taken down.
+            // `Process::kill` would also wait until the process has been torn down.
             let killed = Instant::now();
             server.0.kill().unwrap();
             for outcome in poller.block_on(all(calls)) {
@@ -166,7 +166,7 @@ fn how_long_calls_in_flight_outlive_a_killed_server() {
     );
 }
 
-/// Stopped, and not dead: without the keepalive its calls would wait for it.
+/// The server is stopped, not dead. Without the keepalive, calls would wait for it forever.
 #[test]
 fn calls_in_flight_to_a_stopped_server_end_when_the_keepalive_is_set() {
     let (server, address) = Process::server();
@@ -181,7 +181,7 @@ fn calls_in_flight_to_a_stopped_server_end_when_the_keepalive_is_set() {
     assert!(poller.limits().to_string().contains("keepalive"));
     let echo = EchoClient::new(poller.connect(&address).unwrap());
     assert!(poller.block_on(call(&echo, b"warm")).is_ok());
-    // The poller is away from its line for longer than the keepalive waits, and lives.
+    // The poller is busy for longer than the keepalive timeout, but alive.
     assert!(poller.block_on(call(&echo, BLOCK)).is_ok());
     server.stop();
     for outcome in poller.block_on(all((0..200).map(|_| call(&echo, NEVER)))) {
@@ -218,7 +218,7 @@ fn nothing_is_lost_when_the_server_is_stopped_for_two_seconds() {
 #[test]
 fn no_server_no_protocol_and_no_address_are_each_said_clearly() {
     let poller = LocalPoller::new(&device()).unwrap();
-    // A port that was just free.
+    // A port that was free a moment ago.
     let free = std::net::TcpListener::bind("127.0.0.1:0")
         .unwrap()
         .local_addr()
@@ -278,7 +278,7 @@ fn garbage_silence_and_half_closed_sockets_at_the_handshakes_port_harm_nobody() 
 
 #[test]
 fn while_a_poller_is_blocked_the_reserve_is_posted_and_nobody_finds_no_receive() {
-    // Few connections with many calls each: together they are granted nearly all receives.
+    // Few connections with many calls each: together they hold credits for nearly all receives.
     let server = Server::builder(&device())
         .add_service(EchoServer::per_poller(|| Obedient))
         .connections(10)
@@ -295,8 +295,8 @@ fn while_a_poller_is_blocked_the_reserve_is_posted_and_nobody_finds_no_receive()
             .collect()
     };
     let (poller, echo) = &clients[0];
-    // Windows grow as they are used: let all clients use theirs, then spend them while the poller
-    // is blocked.
+    // Windows grow with use. Let all clients use theirs, then spend the credits while the poller is
+    // blocked.
     for round in 0..4 {
         for (poller, echo) in &clients {
             let answers = poller.block_on(all((0..128u32).map(|_| call(echo, b"grow"))));
@@ -319,7 +319,8 @@ fn while_a_poller_is_blocked_the_reserve_is_posted_and_nobody_finds_no_receive()
         })
         .collect();
     let mut done: Vec<_> = spent.iter().map(|_| None).collect();
-    // Each client starts all its calls, and then takes one turn: the credits are spent at once.
+    // Each client starts all of its calls and then takes one turn, so all credits are spent at
+    // once.
     for ((poller, _), spend) in clients.iter().zip(&mut spent) {
         poller.block_on(poll_fn(|cx| {
             assert!(

@@ -1,11 +1,11 @@
-//! What `device_info` says on the software device, which is everywhere, and how it ends where a
-//! device cannot be used.
+//! The output of `device_info` on the software device, which exists on every machine, and its exit
+//! status if a device cannot be used.
 
 use std::process::{Command, Output};
 
 use serde_json::Value;
 
-/// Runs the program with arguments, if any, and with what the environment is to name.
+/// Runs the program with these arguments, and with VERBLINE_DEVICE set to `named`, if any.
 fn device_info<'a>(arguments: impl IntoIterator<Item = &'a str>, named: Option<&str>) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_device_info"));
     command.args(arguments).env_remove("VERBLINE_DEVICE");
@@ -37,7 +37,7 @@ fn it_says_what_there_is_which_is_taken_and_why_and_what_a_poller_gets() {
     }
 }
 
-/// With the feature it depends on the machine's devices.
+/// With the feature, the result depends on the machine's devices.
 #[cfg(not(feature = "rdma"))]
 #[test]
 fn without_kernel_verbs_it_takes_the_software_device_and_says_why() {
@@ -76,7 +76,7 @@ fn a_device_that_cannot_be_used_is_a_sentence_and_a_failure() {
             said.ends_with("device_info: 'soft' has no port 2; it has 1\n"),
             "{said}"
         );
-        // What can be used is said all the same.
+        // The report on usable devices is printed anyway.
         assert!(text(&output.stdout).contains("Device::best() "));
     }
 }
@@ -109,7 +109,7 @@ fn it_prints_all_that_a_device_a_port_and_a_queue_pair_say() {
         "  capabilities         none",
         "  gid 0                ",
         "  pkey 0               0xffff (full member)",
-        "a queue pair of soft, connected with itself",
+        "a queue pair of soft, connected to itself",
         "  qp_type            RC",
         "  state              RTS",
         "  timeout            67.109ms for an acknowledgement",
@@ -172,7 +172,7 @@ fn it_helps() {
     for words in ["--json", "mlx5_0:1:3", "VERBLINE_DEVICE", "nanoseconds"] {
         assert!(said.contains(words), "'{words}' is not in\n{said}");
     }
-    // What is no option is refused with a hint.
+    // An unknown option is rejected with a hint.
     let output = device_info(["--yaml"], None);
     assert_eq!(output.status.code(), Some(2));
     assert!(text(&output.stderr).contains("--help"));

@@ -1,4 +1,4 @@
-//! docs/failure-modes.md names what is there.
+//! Checks that the tests that docs/failure-modes.md names exist.
 
 use std::fs;
 use std::path::Path;

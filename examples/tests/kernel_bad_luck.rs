@@ -1,10 +1,11 @@
-//! What happens to calls over kernel verbs when the network, the peer or the kernel does what it should
-//! not: for the guest of `.ci/guest`, whose devices and network this takes down and up. Needs root and the
-//! environment that the guest gives.
+//! Failures of the network, the peer or the kernel during calls over kernel verbs. These tests run
+//! in the guest of `.ci/guest`, because they take its devices and network down and up. They need
+//! root and the environment variables that the guest sets.
 //!
-//! The server's process is this test program again, as the ignored test `server_process`.
+//! The server process is another instance of this test program that runs the ignored test
+//! `server_process`.
 
-#![allow(clippy::print_stderr, reason = "what was counted is worth reading")]
+#![allow(clippy::print_stderr, reason = "prints what the tests counted")]
 
 mod echo_process;
 
@@ -23,14 +24,14 @@ fn server_process() {
     echo_process::serve();
 }
 
-/// A variable that the guest sets.
+/// Returns an environment variable that the guest sets.
 fn from_guest(name: &str) -> String {
     env::var(name).unwrap_or_else(|_| {
         panic!("{name} is not set: these tests run in the guest only (make test-rdma)")
     })
 }
 
-/// Runs a command of the system's, as in a shell.
+/// Runs a system command line, split at spaces.
 fn run(line: &str) {
     let mut words = line.split(' ');
     let status = Command::new(words.next().unwrap())
@@ -40,7 +41,7 @@ fn run(line: &str) {
     assert!(status.success(), "{line}: {status}");
 }
 
-/// Undoes something when the test ends, however it ends.
+/// Runs a command when the test ends, even if it panics.
 struct Undo(String);
 
 impl Drop for Undo {
@@ -49,7 +50,7 @@ impl Drop for Undo {
     }
 }
 
-/// A server on one device and a client on another.
+/// Starts a server on one device and a client on another.
 fn server_and_client(
     server: &str,
     client: &str,
@@ -62,22 +63,23 @@ fn server_and_client(
     (process, poller, EchoClient::new(channel), address)
 }
 
-/// Payloads that no two calls have in common, of lengths around what is sent inline and in one packet.
+/// Returns a payload that is unique to the call. The lengths surround the limits of inline sends
+/// and of single packets.
 fn payload(number: u64) -> Vec<u8> {
     const LENGTHS: [usize; 6] = [8, 64, 200, 600, 2000, 4000];
     let len = LENGTHS[(number % 6) as usize];
     number.to_be_bytes().into_iter().cycle().take(len).collect()
 }
 
-/// How calls ended.
+/// The outcomes of calls.
 #[derive(Debug, Default)]
 struct Tally {
     answered: u64,
     unavailable: u64,
 }
 
-/// Makes calls, 16 at a time, until `until`; each ends once, with its own answer or because the
-/// connection has ended, and nothing else. Stops at the first that fails.
+/// Makes calls, 16 at a time, until `until`. Each call must end once, either with its own response
+/// or because the connection ended. Stops after the first batch with a failure.
 fn call_until(
     poller: &LocalPoller,
     echo: &EchoClient<LocalChannel>,
@@ -94,7 +96,7 @@ fn call_until(
         for (outcome, payload) in outcomes.into_iter().zip(&payloads) {
             match outcome {
                 Ok(answer) => {
-                    assert!(&answer == payload, "an answer is another call's");
+                    assert!(&answer == payload, "the response is another call's");
                     tally.answered += 1;
                 }
                 Err(error) => {
@@ -137,7 +139,7 @@ fn with_one_packet_in_a_hundred_lost_for_a_minute_every_call_ends_once_and_none_
     assert!(dropped > 0, "the network lost nothing: {tally:?}");
 }
 
-/// Packets that the queueing discipline of a network device has dropped.
+/// Returns the number of packets that the queueing discipline of a network device dropped.
 fn dropped(netdev: &str) -> u64 {
     let output = Command::new("tc")
         .args(["-s", "qdisc", "show", "dev", netdev])
@@ -164,7 +166,7 @@ fn when_the_link_goes_down_and_up_under_load_calls_end_and_new_connections_work(
         rounds += 1;
         match rounds {
             20 => run(&format!("ip link set {netdev} down")),
-            // A little later; what was under way has been tried again meanwhile.
+            // A little later, after the device has retried what was in flight.
             21 => run(&format!("ip link set {netdev} up")),
             _ => {}
         }
@@ -179,8 +181,8 @@ fn when_the_link_goes_down_and_up_under_load_calls_end_and_new_connections_work(
     assert!(rounds >= 20, "the link was never down: {tally:?}");
     assert!(tally.answered >= 20 * 16);
 
-    // Whether the old connection has survived depends on when the link was down; a new one works, as
-    // soon as the port and its address are back.
+    // The old connection may or may not survive, depending on when the link was down. A new one
+    // must work as soon as the port and its address are back.
     let patience = Instant::now() + Duration::from_secs(20);
     let channel = loop {
         match poller.connect(&address) {
@@ -210,7 +212,7 @@ fn a_killed_server_is_told_of_by_its_tcp_connection_before_the_device_gives_up()
     for outcome in poller.block_on(calls) {
         let error = outcome.unwrap_err();
         assert_disconnected(&error);
-        // The device would say that its retries were used up.
+        // The device would report that its retries were used up.
         let said = error.to_string();
         assert!(
             said.contains("the peer closed the connection or its process ended"),
@@ -258,9 +260,9 @@ fn a_server_on_two_devices_takes_each_client_over_the_first_that_it_has() {
     }
 }
 
-/// Messages that the device has sent, for whomever.
+/// Returns the number of messages that the device has sent, for any process.
 fn sends_of_rxe0() -> u64 {
-    // The kernel shows the same numbers again for 10 ms (the counters' `lifespan`).
+    // The kernel caches these counters for 10 ms (their `lifespan`).
     std::thread::sleep(Duration::from_millis(30));
     let counter = "/sys/class/infiniband/rxe0/ports/1/hw_counters/rdma_sends";
     std::fs::read_to_string(counter)

@@ -1,4 +1,4 @@
-//! `observed_server` says what it has done when it is asked by a signal, and at its end.
+//! `observed_server` prints its statistics on a signal, and at its end.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -49,7 +49,7 @@ fn it_says_what_has_come_when_it_is_asked_and_all_of_it_at_the_end() {
         }
     }
     kill_process(pid, Signal::TERM).unwrap();
-    line_with("in all:");
+    line_with("total:");
     let line = line_with("verbline.greeter.Greeter/SayHello ");
     assert_eq!(line.split_whitespace().nth(1), Some("10"), "{line}");
     assert!(server.wait().unwrap().success());

@@ -1,5 +1,5 @@
-//! Far more busy threads than cores, in one process: a thread may lose its core between any two
-//! instructions, for as long as the others like, and every answer still finds its call.
+//! Far more busy threads than cores, in one process. A thread may lose its core between any two
+//! instructions, for any time; every response must still find its call.
 
 mod echo_process;
 
@@ -8,13 +8,14 @@ use std::time::{Duration, Instant};
 
 use echo_process::{all, call, connect, server};
 
-/// Pairs of a server's poller and a client's thread; twelve threads that never sleep by themselves.
+/// Pairs of a server's poller and a client's thread: twelve threads that do not sleep on their own.
 const PAIRS: u8 = 6;
 
-/// More than a ring of the software device has slots, so that they come round in every round of calls.
+/// More than a ring of the software device has slots, so the ring wraps around in every round.
 const IN_FLIGHT: u32 = 160;
 
-/// `SOAK_SECONDS=600 cargo test -p examples --test overload` goes on for longer.
+/// Returns the duration of the test. `SOAK_SECONDS=600 cargo test -p examples --test overload` runs
+/// it for longer.
 fn time() -> Duration {
     let seconds = std::env::var("SOAK_SECONDS");
     Duration::from_secs(seconds.map_or(5, |text| text.parse().unwrap()))

@@ -1,4 +1,4 @@
-//! The shared channel as users have it: from threads and executors, beside a server that comes and goes.
+//! The shared channel as users use it: from threads and executors, with a server that restarts.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
@@ -26,7 +26,7 @@ impl Greeter for Polite {
 }
 
 fn device() -> Device {
-    Device::best().expect("there is always the software device")
+    Device::best().expect("the software device always exists")
 }
 
 fn serve(address: &str) -> (ServerHandle, Arc<AtomicU32>) {
@@ -159,7 +159,7 @@ fn a_channel_and_its_calls_may_go_to_any_thread() {
     assert_eq!(block_on(call).unwrap_err().code(), Code::Unavailable);
 }
 
-/// Greets when it is let.
+/// Greets once its gate is open.
 struct Slow(Arc<(Mutex<bool>, Condvar)>);
 
 impl Slow {
@@ -184,7 +184,7 @@ impl Greeter for Slow {
         });
         receiver
             .await
-            .map_err(|_| Status::internal("the gate is gone"))?;
+            .map_err(|_| Status::internal("the gate is closed"))?;
         let message = format!("Slowly, {}!", request.into_inner().name);
         Ok(Response::new(HelloReply { message }))
     }
@@ -211,7 +211,8 @@ fn calls_under_way_finish_at_a_server_that_shuts_down_while_new_ones_go_to_the_n
         let greeter = GreeterClient::new(channel.clone());
         move || block_on(greeter.say_hello(hello("Ada")))
     });
-    // It is under way once another, behind it on the same connection, has been given up there.
+    // The slow call is in flight once a later call on the same connection has timed out at the
+    // server.
     let greeter = GreeterClient::new(channel.clone());
     let short = Request::new(hello("nobody")).with_timeout(Duration::from_millis(20));
     let error = block_on(greeter.say_hello(short)).unwrap_err();

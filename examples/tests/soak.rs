@@ -1,4 +1,4 @@
-//! Processes on which everything goes wrong for as long as one likes: a server that is killed, stopped and
+//! Injects failures into processes for a configurable time: a server that is killed, stopped and
 //! starved, clients that are killed and stopped, connections whose sockets are closed.
 //!
 //! ```sh
@@ -6,9 +6,10 @@
 //! SOAK_SECONDS=60 SOAK_SEED=17 make soak   # another time, and the same sequence of misfortunes
 //! ```
 //!
-//! Clients call through shared channels and check every answer. What has to hold: every call ends, with
-//! the right answer or an honest error; clients find their server again whenever they are let; and
-//! processes that live through all of it have as many files and as much memory as before.
+//! Clients call through shared channels and check every response. Requirements: every call ends,
+//! with the right response or an error that fits; clients reconnect to their server whenever they
+//! can; and processes that survive all of it have no more open files and no significantly more
+//! memory than before.
 
 mod echo_process;
 
@@ -27,26 +28,27 @@ use rpc_core::testing::Random;
 use rpc_core::{Channel, Code, Request, Server, block_on};
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, prlimit};
 
-/// Where a process listens, or whom it calls.
+/// The address that a process listens on or calls.
 const ADDRESS: &str = "VERBLINE_TEST_ADDRESS";
 
 const CLIENTS: usize = 3;
 
-/// Callers of one client, each with one call at a time.
+/// Callers per client, each with one call at a time.
 const CALLERS: u64 = 4;
 
-/// The time that each call is given; a call that takes as much longer as this again never ends.
+/// Timeout of each call. A call that takes longer than `NEVER` counts as hung.
 const CALL_TIME: Duration = Duration::from_secs(2);
 const NEVER: Duration = Duration::from_secs(60);
 
-/// How long clients have to find their server again in peace: far more than backoff and handshake take.
+/// How long clients may take to reconnect without failures: far more than backoff and handshake
+/// need.
 const PEACE: Duration = Duration::from_secs(60);
 
 #[test]
 #[ignore = "the soak runs it, as the server's process"]
 fn server_process() {
     let address = std::env::var(ADDRESS).unwrap();
-    // Its predecessor's port may need a moment to be free.
+    // The port of the previous server may take a moment to become free.
     let started = Instant::now();
     let server = loop {
         let builder = Server::builder(&device()).add_service(EchoServer::per_poller(|| Obedient));
@@ -88,12 +90,12 @@ fn client_process() {
                 match block_on(echo.echo(request)) {
                     Ok(reply) => {
                         if reply.into_inner().payload != payload {
-                            give_up(&format!("caller {caller}, call {number}: a wrong answer"));
+                            give_up(&format!("caller {caller}, call {number}: wrong response"));
                         }
                         answered.fetch_add(1, Ordering::Relaxed);
                     }
                     Err(error) => {
-                        // What a restart, a lost connection or a long stop may bring about.
+                        // A restart, a lost connection or a long stop may cause these errors.
                         let may_be = [Code::Unavailable, Code::DeadlineExceeded];
                         if !may_be.contains(&error.code()) {
                             give_up(&format!("caller {caller}, call {number}: {error}"));
@@ -126,16 +128,16 @@ fn say(line: &str) {
     let _ = io::stdout().flush();
 }
 
-#[allow(clippy::print_stderr, reason = "for a person")]
+#[allow(clippy::print_stderr, reason = "for the user")]
 fn give_up(why: &str) -> ! {
     eprintln!("!! {why}");
     std::process::exit(3);
 }
 
-/// A process of the soak, killed when it is dropped.
+/// A process of the soak, killed on drop.
 struct Member {
     process: Child,
-    /// What it has said last: calls answered, calls failed.
+    /// The last numbers that it printed: calls answered, calls failed.
     said: Arc<(AtomicU64, AtomicU64)>,
 }
 
@@ -174,7 +176,7 @@ impl Member {
         });
         is_up
             .recv_timeout(PEACE)
-            .unwrap_or_else(|_| panic!("{test} does not come up"));
+            .unwrap_or_else(|_| panic!("{test} did not start"));
         Self { process, said }
     }
 
@@ -190,12 +192,13 @@ impl Member {
         self.said.0.load(Ordering::Relaxed)
     }
 
-    /// Whether it has ended by itself: with the status that [`give_up`] ends with, the soak has failed.
+    /// Returns true if the process has ended by itself. Panics if it ended with the status of
+    /// [`give_up`], because then the soak has failed.
     fn has_ended(&mut self) -> bool {
         let Some(status) = self.process.try_wait().unwrap() else {
             return false;
         };
-        assert_ne!(status.code(), Some(3), "a client has given up: see above");
+        assert_ne!(status.code(), Some(3), "a client found an error: see above");
         true
     }
 
@@ -204,7 +207,7 @@ impl Member {
         files.map_or(0, Iterator::count)
     }
 
-    /// A size in KiB: see proc_pid_status(5).
+    /// Returns a size in KiB: see proc_pid_status(5).
     fn size_kib(&self, name: &str) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.process.id()));
         let status = status.unwrap_or_default();
@@ -217,14 +220,14 @@ impl Member {
         self.size_kib("VmRSS:")
     }
 
-    /// Leaves it no more of something than it has, for a while.
+    /// Limits a resource to its present use, for a while.
     fn starve(&self, resource: Resource, present: u64, time: Duration) {
         let before = getrlimit(resource);
         let starved = Rlimit {
             current: Some(present),
             maximum: before.maximum,
         };
-        // It may end at any moment, of this or of something else.
+        // The process may end at any moment, because of this or of something else.
         let _ = prlimit(Some(self.pid()), resource, starved);
         thread::sleep(time);
         let _ = prlimit(Some(self.pid()), resource, before);
@@ -238,8 +241,8 @@ impl Drop for Member {
     }
 }
 
-/// Between clients and server stands one who can close their sockets: the liveness channel, and with it
-/// handshakes under way. What travels by RDMA messages does not come by here.
+/// A proxy between clients and server that can close their sockets: the liveness socket, and with
+/// it handshakes in flight. RDMA messages do not pass through it.
 struct Wire {
     address: SocketAddr,
     open: Arc<Mutex<Vec<(TcpStream, TcpStream)>>>,
@@ -253,7 +256,7 @@ impl Wire {
         let pairs = Arc::clone(&open);
         thread::spawn(move || {
             for near in listener.incoming().map_while(Result::ok) {
-                // Without a server, the client is hung up on.
+                // Without a server, dropping `near` closes the client's connection.
                 let Ok(far) = TcpStream::connect(server) else {
                     continue;
                 };
@@ -266,7 +269,7 @@ impl Wire {
                     });
                 }
                 let mut pairs = pairs.lock().unwrap();
-                // Those that have ended since.
+                // Remove connections that have ended.
                 pairs.retain(|(near, _)| near.peer_addr().is_ok());
                 pairs.push((near, far));
             }
@@ -290,7 +293,7 @@ impl Wire {
     }
 }
 
-/// What it tells at the end, by misfortune.
+/// Counts of the injected failures, printed at the end.
 type Tally = std::collections::BTreeMap<&'static str, u32>;
 
 struct Soak {
@@ -336,7 +339,7 @@ impl Soak {
                 "server killed"
             }
             1 => {
-                // The first lives through everything, so that what it keeps can be seen.
+                // The first client survives everything, so that leaks can be seen.
                 let mortal = client.max(1);
                 self.clients[mortal] = Member::start("client_process", self.wire.address);
                 "client killed"
@@ -377,17 +380,18 @@ impl Soak {
             }
         };
         *self.tally.entry(what).or_default() += 1;
-        // A process that gets no memory is ended by its allocator: that is a death like others.
+        // A process whose allocator gets no memory aborts. The soak treats this like any other
+        // death.
         if self.server.has_ended() {
             self.server = Member::start("server_process", self.server_address);
-            *self.tally.entry("server died of it").or_default() += 1;
+            *self.tally.entry("server died of a shortage").or_default() += 1;
         }
         for client in &mut self.clients {
             assert!(!client.has_ended(), "a client has ended by itself");
         }
     }
 
-    /// In peace, every client gets answers.
+    /// Checks that every client gets responses when no failures are injected.
     fn recover(&mut self) {
         let before: Vec<_> = self.clients.iter().map(Member::answered).collect();
         let started = Instant::now();
@@ -399,7 +403,7 @@ impl Soak {
         {
             assert!(
                 started.elapsed() < PEACE,
-                "a client gets no answers in peace, after {:?}",
+                "a client gets no responses although no failures are injected, after {:?}",
                 self.tally
             );
             for client in &mut self.clients {
@@ -411,7 +415,7 @@ impl Soak {
 }
 
 #[test]
-#[allow(clippy::print_stdout, reason = "a person waits")]
+#[allow(clippy::print_stdout, reason = "progress for the user")]
 fn whatever_happens_to_processes_calls_end_and_clients_find_their_server_again() {
     let setting = |name, default| std::env::var(name).map_or(default, |text| text.parse().unwrap());
     let time = Duration::from_secs(setting("SOAK_SECONDS", 10));
@@ -436,7 +440,7 @@ fn whatever_happens_to_processes_calls_end_and_clients_find_their_server_again()
             client.answered()
         );
     }
-    // A connection that is being made, or that ends, has files of its own: they come and go.
+    // A connection in setup or teardown temporarily uses additional files.
     let settled = Instant::now();
     while soak.clients[0].open_files() > files && settled.elapsed() < PEACE {
         thread::sleep(Duration::from_millis(50));
@@ -447,10 +451,10 @@ fn whatever_happens_to_processes_calls_end_and_clients_find_their_server_again()
         survivor.open_files(),
         survivor.resident_kib()
     );
-    assert!(survivor.open_files() <= files, "files are left open");
-    // Allocators keep some; what is lost with each connection would be seen in a long run.
+    assert!(survivor.open_files() <= files, "files are leaked");
+    // Allocators keep some memory. A leak per connection would show in a long run.
     assert!(
         survivor.resident_kib() < memory + 32 * 1024,
-        "memory is lost"
+        "memory is leaked"
     );
 }

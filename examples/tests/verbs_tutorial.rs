@@ -1,4 +1,4 @@
-//! The tutorial runs on the device that the environment names, or on the software device.
+//! Runs the tutorial on the device that VERBLINE_DEVICE names, or on the software device.
 
 use std::process::Command;
 
@@ -17,15 +17,15 @@ fn it_does_what_it_says() {
         "Devices of this machine:\n",
         &opened,
         "received 12 bytes, 'hello, verbs', with the immediate 0xfeed\n",
-        "the send is complete, and its slot is back\n",
+        "the send is complete; its slot was returned\n",
         "\nstate              RTS\n",
-        "8 receives are posted for both, and fewer than 4 are too few\n",
+        "posted 8 shared receives; fewer than 4 raise an event\n",
         "woken: completion queue ",
         "received 'one'\n",
         "received 'three'\n",
         "received 'five'\n",
-        "the device says that receives run short: 3 are left\n",
-        "5 receives were posted again, and the limit of 4 is armed\n",
+        "the device reports a shortage of receives: 3 are left\n",
+        "posted 5 receives again and armed the limit of 4\n",
     ] {
         assert!(said.contains(words), "'{words}' is not in\n{said}");
     }

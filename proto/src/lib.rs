@@ -1,17 +1,19 @@
-//! The services that Verbline's examples and benchmarks speak, with their stubs.
+//! The services of Verbline's examples and benchmarks, with their stubs.
 //!
-//! The `.proto` files are in this package's directory; `build.rs` compiles them, and each module here holds what came
-//! of one. To have services of your own, do the same three things:
+//! The `.proto` files are in this package's directory. `build.rs` compiles them, and each module
+//! here includes the generated code of one file. To define your own services, follow the same three
+//! steps:
 //!
-//! 1. write `greeter.proto` (copy [the one here][greeter.proto]) and put it beside your `Cargo.toml`;
-//! 2. depend on `rpc-core`, build-depend on `rpc-codegen`, and let `build.rs` be
+//! 1. write `greeter.proto` (copy [the one here][greeter.proto]) and put it next to your
+//!    `Cargo.toml`;
+//! 2. depend on `rpc-core`, add `rpc-codegen` as a build dependency, and write this `build.rs`:
 //!
 //!    ```ignore
 //!    fn main() -> Result<(), rpc_codegen::Error> {
 //!        rpc_codegen::compile_protos("greeter.proto")
 //!    }
 //!    ```
-//! 3. include what was generated, under whatever name suits:
+//! 3. include the generated code in a module of any name:
 //!
 //!    ```ignore
 //!    pub mod greeter {
@@ -38,22 +40,22 @@
 //! [greeter.proto]: https://github.com/verbline/verbline/blob/main/proto/greeter.proto
 #![forbid(unsafe_code)]
 
-/// The smallest service: somebody is greeted by name.
+/// A minimal service that greets a person by name.
 pub mod greeter {
     rpc_core::include_proto!("verbline.greeter");
 }
 
-/// Bytes there and back.
+/// An echo service.
 pub mod echo {
     rpc_core::include_proto!("verbline.echo");
 }
 
-/// What the benchmarks call.
+/// The benchmark service.
 pub mod bench {
     rpc_core::include_proto!("verbline.bench");
 }
 
-/// What the cores of both sides tell each other when they connect.
+/// The session messages that both sides' rpc-core exchange when they connect.
 pub mod session {
     rpc_core::include_proto!("verbline.session.v1");
 }

@@ -1,4 +1,4 @@
-//! What this package's build script told cargo, as cargo wrote it down.
+//! Checks the instructions that this package's build script gave to cargo, as cargo recorded them.
 
 use std::collections::BTreeSet;
 use std::fs;

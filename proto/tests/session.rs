@@ -1,4 +1,5 @@
-//! `session.proto` documents what `rpc-core` has written as Rust: both read what the other writes.
+//! `session.proto` documents the messages that `rpc-core` defines as Rust types: each side must
+//! read the other's encoding.
 
 use proto::session as documented;
 use rpc_core::codegen::v1::prost::Message;

@@ -1,14 +1,14 @@
-//! Asks a running `greeter_server` for a greeting:
+//! Requests a greeting from a running `greeter_server`:
 //!
 //! ```text
 //! cargo run --release -p examples --bin greeter_client -- Ada
 //! ```
 //!
-//! A second argument names another address than 127.0.0.1:50051. The device must be one that the
-//! server has too: the best there is, or the one named by the environment variable
-//! `VERBLINE_DEVICE`.
+//! An optional second argument sets the server's address; the default is 127.0.0.1:50051. The
+//! server must use the same kind of device: the best available one, or the one that the environment
+//! variable `VERBLINE_DEVICE` names.
 #![forbid(unsafe_code)]
-// It shows its user the answer: printing is what it is for.
+// Printing the response is the purpose of this program.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 use std::error::Error;
@@ -24,11 +24,11 @@ fn run() -> Result<(), Box<dyn Error>> {
     let name = args.next().unwrap_or_else(|| "Ada".to_owned());
     let address = args.next().unwrap_or_else(|| "127.0.0.1:50051".to_owned());
 
-    // A local client: no other thread is asked, this one polls the device while it waits.
+    // A local client: this thread itself polls the device while it waits, without a second thread.
     let poller = LocalPoller::new(&Device::best()?)?;
     let greeter = GreeterClient::new(poller.connect(&address)?);
 
-    // A bare message would do as well; a request can say more, such as how long it may take.
+    // A bare message works too. A `Request` adds options, such as a timeout.
     let request = Request::new(HelloRequest { name }).with_timeout(Duration::from_secs(1));
     let reply = poller.block_on(greeter.say_hello(request))?;
     println!("{}", reply.into_inner().message);
@@ -36,7 +36,7 @@ fn run() -> Result<(), Box<dyn Error>> {
 }
 
 fn main() -> ExitCode {
-    // What the library has to say, at the level that the variable RUST_LOG names.
+    // The library logs at the level that the environment variable RUST_LOG names.
     tracing_subscriber::fmt::init();
     match run() {
         Ok(()) => ExitCode::SUCCESS,

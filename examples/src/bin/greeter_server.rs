@@ -1,14 +1,14 @@
-//! Greets whoever calls, until it is stopped. Run it, and then `greeter_client` beside it:
+//! Serves greetings until it is stopped. Run it, and then run `greeter_client` in another terminal:
 //!
 //! ```text
 //! cargo run --release -p examples --bin greeter_server
 //! ```
 //!
-//! An address other than 127.0.0.1:50051 can be given as its argument; port 0 lets the system
-//! choose. The device is the best there is, or the one named by the environment variable
-//! `VERBLINE_DEVICE`.
+//! An optional argument sets the listen address; the default is 127.0.0.1:50051. Port 0 lets the
+//! system choose a port. The device is the best available one, or the one that the environment
+//! variable `VERBLINE_DEVICE` names.
 #![forbid(unsafe_code)]
-// It tells its user where it listens: printing is what it is for.
+// The server prints its address for the user.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 use std::error::Error;
@@ -48,7 +48,7 @@ fn run() -> Result<(), Box<dyn Error>> {
 }
 
 fn main() -> ExitCode {
-    // What the library has to say, at the level that the variable RUST_LOG names.
+    // The library logs at the level that the environment variable RUST_LOG names.
     tracing_subscriber::fmt::init();
     match run() {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,14 +1,14 @@
-//! A server and its client in one program, and how a service is tested with just that:
+//! A server and its client in one program, and how to test a service this way:
 //!
 //! ```text
 //! cargo run --release -p examples --bin in_process
 //! cargo test -p examples --bin in_process
 //! ```
 //!
-//! Nothing is mocked: calls travel through the software device, which is there on every machine. A
-//! client is mocked in the same way, by serving the trait of its server in process.
+//! Nothing is mocked: calls use the software device, which exists on every machine. To mock the
+//! server of a client, implement its trait and serve it in process in the same way.
 #![forbid(unsafe_code)]
-// It shows its user the answers: printing is what it is for.
+// Printing the responses is the purpose of this program.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 use std::cell::Cell;
@@ -20,7 +20,7 @@ use proto::greeter::{GreeterClient, GreeterServer, HelloReply, HelloRequest};
 use rpc_core::{LocalPoller, Request, Response, Server, Status};
 use rpc_transport_verbs::Device;
 
-/// Counts whom it has greeted. It stays on one poller, so a `Cell` will do.
+/// Counts its greetings. It stays on one poller, so a `Cell` is enough.
 #[derive(Default)]
 struct CountingGreeter {
     greeted: Cell<u64>,
@@ -59,7 +59,7 @@ fn run() -> Result<(), Box<dyn Error>> {
 }
 
 fn main() -> ExitCode {
-    // What the library has to say, at the level that the variable RUST_LOG names.
+    // The library logs at the level that the environment variable RUST_LOG names.
     tracing_subscriber::fmt::init();
     match run() {
         Ok(()) => ExitCode::SUCCESS,
@@ -75,9 +75,9 @@ mod tests {
     use super::*;
     use rpc_core::{Code, LocalChannel, ServerHandle};
 
-    /// What each test begins with: a server of its own, on a port of its own.
+    /// Starts a separate server for each test, on its own port.
     fn start() -> (ServerHandle, LocalPoller, GreeterClient<LocalChannel>) {
-        let device = Device::open("soft").expect("the software device is there everywhere");
+        let device = Device::open("soft").expect("the software device exists on every machine");
         let server = Server::builder(&device)
             .add_service(GreeterServer::per_poller(CountingGreeter::default))
             .bind("127.0.0.1:0")

@@ -1,15 +1,15 @@
-//! A greeter that says what it has done: on SIGUSR1, what has come since the last time; at the end, on
-//! SIGTERM or Control-C, all of it. Run it, and then `greeter_client` beside it:
+//! A greeter that prints its statistics: on SIGUSR1, those since the last report; at the end, on
+//! SIGTERM or Control-C, the totals. Run it, and then run `greeter_client` in another terminal:
 //!
 //! ```text
 //! cargo run --release -p examples --bin observed_server
 //! pkill -USR1 observed_server
 //! ```
 //!
-//! With the feature `metrics` it prints what Prometheus would be told as well. An address other than
-//! 127.0.0.1:50051 can be given as its argument.
+//! With the feature `metrics` it also prints the metrics that Prometheus would scrape. An optional
+//! argument sets the listen address; the default is 127.0.0.1:50051.
 #![forbid(unsafe_code)]
-// Printing is what it is for.
+// Printing is the purpose of this program.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 use std::error::Error;
@@ -40,7 +40,7 @@ impl Greeter for MyGreeter {
     }
 }
 
-/// Prints what is new, whenever it is told to.
+/// Prints the statistics since the last report.
 struct Report {
     observer: Observer,
     latest: rpc_core::Stats,
@@ -67,8 +67,8 @@ impl Report {
     }
 }
 
-/// What Prometheus would be told. A server that it asks would install the recorder for the whole
-/// process, and publish every few seconds.
+/// Renders the metrics that Prometheus would scrape. A server that Prometheus scrapes would install
+/// the recorder for the whole process and publish every few seconds.
 #[cfg(feature = "metrics")]
 struct Prometheus {
     recorder: metrics_exporter_prometheus::PrometheusRecorder,
@@ -99,7 +99,7 @@ fn run() -> Result<(), Box<dyn Error>> {
         .add_service(GreeterServer::new(MyGreeter))
         .bind(address)?
         .spawn();
-    // Signals are this thread's; the pollers have theirs.
+    // This thread handles the signals. The pollers have threads of their own.
     let runtime = Builder::new_multi_thread()
         .worker_threads(1)
         .enable_all()
@@ -116,7 +116,7 @@ fn run() -> Result<(), Box<dyn Error>> {
             }
         });
         poll_fn(|cx| {
-            // Both, so that both wake this.
+            // Poll both, so that both wake this task.
             let stops = [&mut interrupted, &mut terminated];
             if stops.map(|signal| signal.poll_recv(cx).is_ready()) == [false; 2] {
                 Poll::Pending
@@ -129,12 +129,12 @@ fn run() -> Result<(), Box<dyn Error>> {
     })?;
     let observer = server.observer();
     server.shutdown()?;
-    println!("in all:\n{}", observer.stats());
+    println!("total:\n{}", observer.stats());
     Ok(())
 }
 
 fn main() -> ExitCode {
-    // What the library has to say, at the level that the variable RUST_LOG names.
+    // The library logs at the level that the environment variable RUST_LOG names.
     tracing_subscriber::fmt::init();
     match run() {
         Ok(()) => ExitCode::SUCCESS,

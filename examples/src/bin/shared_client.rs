@@ -1,14 +1,14 @@
-//! Asks a running `greeter_server` for many greetings at once, from tasks of a tokio runtime that share
-//! one channel:
+//! Requests many greetings at once from a running `greeter_server`, from tasks of a tokio runtime
+//! that share one channel:
 //!
 //! ```text
 //! cargo run --release -p examples --bin shared_client -- 100
 //! ```
 //!
-//! A second argument names another address than 127.0.0.1:50051. Stop the server in between and start
-//! it again: the channel finds it.
+//! An optional second argument sets the server's address; the default is 127.0.0.1:50051. You can
+//! stop the server and start it again: the channel reconnects.
 #![forbid(unsafe_code)]
-// It shows its user the answers: printing is what it is for.
+// Printing the responses is the purpose of this program.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 use std::error::Error;
@@ -20,7 +20,8 @@ use rpc_core::{Channel, Request};
 use rpc_transport_verbs::Device;
 
 async fn greet(count: usize, address: &str) -> Result<(), Box<dyn Error>> {
-    // Cheap to clone, and used from any thread: behind it is a thread that has the connection.
+    // The channel is cheap to clone and can be used from any thread. A background thread owns the
+    // connection.
     let channel = Channel::connect(&Device::best()?, address).await?;
     let greeter = GreeterClient::new(channel.clone());
     let tasks: Vec<_> = (1..=count)
@@ -30,7 +31,7 @@ async fn greet(count: usize, address: &str) -> Result<(), Box<dyn Error>> {
                 let name = format!("Ada the {number}.");
                 let request = Request::new(HelloRequest { name })
                     .with_timeout(Duration::from_secs(5))
-                    // Should the server be away: not an error, up to the timeout.
+                    // If the server is down, wait for it up to the timeout instead of failing.
                     .wait_for_ready(true);
                 greeter.say_hello(request).await
             })
@@ -50,7 +51,7 @@ fn run() -> Result<(), Box<dyn Error>> {
 }
 
 fn main() -> ExitCode {
-    // What the library has to say, at the level that the variable RUST_LOG names.
+    // The library logs at the level that the environment variable RUST_LOG names.
     tracing_subscriber::fmt::init();
     match run() {
         Ok(()) => ExitCode::SUCCESS,

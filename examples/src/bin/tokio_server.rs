@@ -1,15 +1,15 @@
-//! Greets whoever calls, after asking another server over TCP how they are to be called: a service
-//! whose handlers wait for sockets, and so run on tokio and not on the pollers. Run it, and then
-//! `greeter_client` beside it:
+//! Serves greetings, after asking another server over TCP for the person's title. The handlers of
+//! this service wait for sockets, so they run on tokio instead of the pollers. Run it, and then run
+//! `greeter_client` in another terminal:
 //!
 //! ```text
 //! cargo run --release -p examples --bin tokio_server
 //! ```
 //!
-//! An address other than 127.0.0.1:50051 can be given as its argument. The other server is a small
-//! one of lines, which this program starts too: "Ada" is answered with "Countess Ada".
+//! An optional argument sets the listen address; the default is 127.0.0.1:50051. This program also
+//! starts the other server, which answers lines: it answers "Ada" with "Countess Ada".
 #![forbid(unsafe_code)]
-// It tells its user where it listens: printing is what it is for.
+// The server prints its address for the user.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 use std::error::Error;
@@ -39,10 +39,10 @@ impl Greeter for TitledGreeter {
                 "a greeting needs a name of one line",
             ));
         }
-        // This waits for a socket of tokio's. If the client's time is up first, or its connection
-        // ends, this future is dropped and the socket closed.
+        // This waits for a tokio socket. If the client's deadline passes or its connection ends
+        // first, this future is dropped and the socket is closed.
         let called = self.ask(&name).await.map_err(|error| {
-            Status::unavailable(format!("the server of titles at {}: {error}", self.titles))
+            Status::unavailable(format!("cannot ask title server {}: {error}", self.titles))
         })?;
         let message = format!("Hello, {called}!");
         Ok(Response::new(HelloReply { message }))
@@ -59,7 +59,7 @@ impl TitledGreeter {
     }
 }
 
-/// The other server: answers one line with another.
+/// Runs the other server: answers each line with a line.
 async fn serve_titles(listener: TcpListener) -> io::Result<()> {
     loop {
         let (stream, _) = listener.accept().await?;
@@ -77,7 +77,7 @@ async fn serve_titles(listener: TcpListener) -> io::Result<()> {
     }
 }
 
-/// The greeter's service, on `runtime`.
+/// Creates the greeter's service, whose handlers run on `runtime`.
 fn service(runtime: &Runtime) -> io::Result<impl Service> {
     let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0"))?;
     let titles = listener.local_addr()?;
@@ -93,7 +93,7 @@ fn run() -> Result<(), Box<dyn Error>> {
     let address = std::env::args().nth(1);
     let address = address.as_deref().unwrap_or("127.0.0.1:50051");
 
-    // Its worker threads are beside the pollers, and want cores of their own.
+    // The runtime's worker threads run next to the pollers and need their own cores.
     let runtime = Runtime::new()?;
     let device = Device::best()?;
     let server = Server::builder(&device)
@@ -104,7 +104,7 @@ fn run() -> Result<(), Box<dyn Error>> {
 }
 
 fn main() -> ExitCode {
-    // What the library has to say, at the level that the variable RUST_LOG names.
+    // The library logs at the level that the environment variable RUST_LOG names.
     tracing_subscriber::fmt::init();
     match run() {
         Ok(()) => ExitCode::SUCCESS,
@@ -129,7 +129,7 @@ mod tests {
     #[test]
     fn handlers_wait_for_sockets_many_at_a_time() {
         let runtime = Runtime::new().expect("a runtime");
-        let device = Device::open("soft").expect("the software device is there everywhere");
+        let device = Device::open("soft").expect("the software device exists on every machine");
         let server = Server::builder(&device)
             .add_service(service(&runtime).expect("a port is free"))
             .bind("127.0.0.1:0")
@@ -162,7 +162,7 @@ mod tests {
         let error = poller.block_on(greet("")).expect_err("a status");
         assert_eq!(error.code(), Code::InvalidArgument);
 
-        // A runtime that ends takes its handlers along, and says so.
+        // A runtime that shuts down drops its handlers. The call fails with a status.
         runtime.shutdown_timeout(Duration::from_secs(10));
         let error = poller.block_on(greet("Ada")).expect_err("a status");
         assert_eq!(error.code(), Code::Unavailable);

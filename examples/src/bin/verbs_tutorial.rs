@@ -1,15 +1,17 @@
-//! Verbs from nothing, without Verbline's calls: two queue pairs of this process talk to each other.
+//! A verbs tutorial without Verbline's RPC layer: two queue pairs of this process exchange
+//! messages.
 //!
 //! ```text
 //! cargo run -p examples --bin verbs_tutorial
 //! cargo run -p examples --features rdma --bin verbs_tutorial mlx5_0
 //! ```
 //!
-//! The first part makes every object that a message needs and sends one, with 32 bits that travel beside it. The
-//! second shares the receives of both queue pairs, sleeps until something comes, and hears from the device that
-//! receives run short. The names are those of `libibverbs`, so its man pages are of use: `man ibv_create_qp`.
+//! The first part creates every object that a message needs and sends one message, with 32 bits of
+//! immediate data. The second part uses a shared receive queue, sleeps until a completion arrives,
+//! and gets an event when receives run short. The names are those of `libibverbs`, so its man pages
+//! apply: `man ibv_create_qp`.
 #![forbid(unsafe_code)]
-// It shows its user what it does: printing is what it is for.
+// Printing each step is the purpose of this program.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 use std::error::Error;
@@ -25,18 +27,18 @@ use rpc_transport_verbs::verbs::{
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
-/// Two queue pairs of this process talk to each other, step by step.
+/// Exchanges messages between two queue pairs of this process, step by step
 #[derive(Parser)]
 struct Arguments {
-    /// The device: `soft`, which is there everywhere, or an RDMA device such as `mlx5_0`.
+    /// The device: `soft`, which exists on every machine, or an RDMA device such as `mlx5_0`
     #[arg(default_value = "soft")]
     device: String,
 }
 
-/// Bytes of one piece of memory: far more than a message here.
+/// Length of one slot in bytes; far more than the messages here need.
 const SLOT_LEN: usize = 256;
 
-/// How long something may take that is on its way. Only a mistake takes longer.
+/// Timeout for operations in flight. Only a bug makes them take longer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 fn main() -> ExitCode {
@@ -51,7 +53,7 @@ fn main() -> ExitCode {
 }
 
 fn run(name: &str) -> Outcome<()> {
-    // Before anything else, in a program that may fork: kernels before 5.12 need it.
+    // A program that may fork must call this before anything else. Kernels before 5.12 need it.
     fork_init()?;
     println!("Devices of this machine:");
     for device in devices() {
@@ -61,10 +63,10 @@ fn run(name: &str) -> Outcome<()> {
         );
     }
 
-    // A context is this program's way into the device. Everything else is made from it.
+    // A context is an open device. All other objects are created from it.
     let context = Context::open(name)?;
-    // Queue pairs send from a port, and from one of its addresses (GIDs). Which one is a science on machines
-    // with several networks; this asks for the best.
+    // A queue pair sends from a port and from one of the port's addresses (GIDs). On a machine with
+    // several networks the choice is complicated; this call picks the best one.
     let address = context.choose_address(AddressWish::default())?;
     println!("\nOpened {name}: {address}");
 
@@ -72,23 +74,24 @@ fn run(name: &str) -> Outcome<()> {
     many_messages(&context, &address)
 }
 
-/// A message from one queue pair to the other.
+/// Sends one message from one queue pair to the other.
 fn one_message(context: &Context, address: &PortAddress) -> Outcome<()> {
     println!("\n== One message");
 
-    // What belongs together is in one protection domain: a queue pair uses memory of its own domain only.
+    // A protection domain groups objects: a queue pair can use only the memory of its own domain.
     let domain = context.alloc_pd()?;
 
-    // The device reads and writes memory by itself, so it has to know it beforehand, and to be permitted:
-    // LOCAL_WRITE for what it receives into. A slot is a piece of it, and the right to touch it.
+    // The device accesses memory directly, so the memory must be registered first, with
+    // permissions: LOCAL_WRITE for memory that receives data. A slot is a piece of the region, and
+    // the right to access it.
     let region = domain.register(2 * SLOT_LEN, Access::LOCAL_WRITE)?;
     let mut slots = region.into_slots(SLOT_LEN)?;
 
-    // Whatever ends is reported in a completion queue. It has to have room for all that can be under way, or it
-    // fails: here for one send and one receive of each queue pair.
+    // A completion queue reports finished requests. It must have room for all requests in flight,
+    // or it fails: here one send and one receive of each queue pair.
     let mut completions = context.create_cq(4)?;
 
-    // A queue pair is a queue of sends and a queue of receives.
+    // A queue pair consists of a send queue and a receive queue.
     let config = QueuePairConfig {
         max_send_wr: 1,
         max_recv_wr: 1,
@@ -99,46 +102,52 @@ fn one_message(context: &Context, address: &PortAddress) -> Outcome<()> {
     connect(&mut left, &mut right, address)?;
     println!("{} and {} are connected", left.qp_num(), right.qp_num());
 
-    // Receives come first: a message that finds none is refused ("receiver not ready"). Posting moves the slot
-    // into the queue, so that nobody can look at its bytes while the device may write them.
+    // Post receives first: a message that finds no receive is rejected ("receiver not ready").
+    // Posting moves the slot into the queue, so no code can read its bytes while the device may
+    // write them.
     right.post_recv(&mut slots, 1)?;
 
-    // Now the message. It is `signaled`: a send that is not does not show in the completion queue.
-    let mut slot = slots.pop().ok_or("a region of two slots")?;
+    // Now send the message. It is `signaled`; an unsignaled send does not appear in the completion
+    // queue.
+    let mut slot = slots.pop().ok_or("no slot is free")?;
     let text = b"hello, verbs";
     slot[..text.len()].copy_from_slice(text);
-    let message = Element::new(slot, text.len()).map_err(|_| "the text fits a slot")?;
+    let message = Element::new(slot, text.len()).map_err(|_| "the text is too long")?;
     left.post_one(WorkRequest::send_with_imm(message, 0xfeed).signaled())
         .map_err(|(_, reason)| reason)?;
 
-    // Two things end: the send here, and the receive there. Polling never sleeps; this program's second part does.
+    // Two requests complete: the send and the receive. Polling never sleeps; the second part of
+    // this program does.
     let mut ended = Vec::new();
     while ended.len() < 2 {
         completions.poll(&mut ended, 2)?;
     }
     for completion in ended {
         check(&completion)?;
-        // The completion says which request it is of, and is the key to its memory: that comes back by claiming.
+        // A completion identifies its request and gives access to its memory: claiming it returns
+        // the slot.
         if completion.opcode() == Some(CompletionOpcode::Receive) {
-            let imm = completion.imm().ok_or("the message had an immediate")?;
+            let imm = completion.imm().ok_or("the immediate is missing")?;
             let (slot, len) = right.claim_recv(completion)?;
             let text = String::from_utf8_lossy(&slot[..len]);
             println!("received {len} bytes, '{text}', with the immediate {imm:#x}");
         } else {
             left.complete_send(completion, &mut |slot| slots.push(slot))?;
-            println!("the send is complete, and its slot is back");
+            println!("the send is complete; its slot was returned");
         }
     }
 
-    // What a queue pair says of itself depends on its state. In RTS that is most of it.
-    println!("\n{} says:\n{}", left.qp_num(), left.query()?);
-    // Dropping the objects destroys them, children first, whatever the order.
+    // The attributes that a queue pair reports depend on its state. RTS has most of them.
+    println!("\n{} reports:\n{}", left.qp_num(), left.query()?);
+    // Dropping the objects destroys them in the right order, children first, whatever the drop
+    // order.
     Ok(())
 }
 
-/// Messages into receives that queue pairs share, to a thread that sleeps; and an event when receives run short.
+/// Sends messages into a shared receive queue while the receiver sleeps, and waits for the event
+/// that reports a shortage of receives.
 fn many_messages(context: &Context, address: &PortAddress) -> Outcome<()> {
-    /// Receives at the start, and the number of them that is too few.
+    /// Number of receives at the start. Fewer than `LIMIT` receives raise the event.
     const RECEIVES: usize = 8;
     const LIMIT: usize = 4;
 
@@ -147,12 +156,12 @@ fn many_messages(context: &Context, address: &PortAddress) -> Outcome<()> {
     let region = domain.register(2 * RECEIVES * SLOT_LEN, Access::LOCAL_WRITE)?;
     let mut slots = region.into_slots(SLOT_LEN)?;
 
-    // A completion channel is where a thread sleeps until a completion queue has something.
+    // A thread sleeps on a completion channel until a completion queue has an entry.
     let channel = context.create_comp_channel()?;
     let mut completions = context.create_cq_with_channel(4 * RECEIVES, &channel)?;
 
-    // A shared receive queue gives its receives to whichever queue pair gets a message. So memory grows with
-    // what comes, and not with the number of queue pairs.
+    // A shared receive queue provides receives to all of its queue pairs. So memory grows with the
+    // traffic and not with the number of queue pairs.
     let shared = domain.create_srq(RECEIVES, 1)?;
     let config = QueuePairConfig {
         srq: Some(&shared),
@@ -163,14 +172,15 @@ fn many_messages(context: &Context, address: &PortAddress) -> Outcome<()> {
     let mut right = domain.create_qp(config)?;
     connect(&mut left, &mut right, address)?;
 
-    // How many receives are left cannot be asked, but one can be told: this arms an asynchronous event for when
-    // there are fewer than the limit. First the receives, then the limit.
+    // The number of remaining receives cannot be queried. Instead, this arms an asynchronous event
+    // for when fewer than the limit remain. Post the receives first, then arm the limit.
     shared.post_recv(&mut slots, RECEIVES)?;
     shared.arm_limit(LIMIT)?;
-    println!("{RECEIVES} receives are posted for both, and fewer than {LIMIT} are too few");
+    println!("posted {RECEIVES} shared receives; fewer than {LIMIT} raise an event");
 
-    // The left one sends from a thread of its own, with pauses: this thread sleeps meanwhile. What it uses is its
-    // own: no lock is needed, and the compiler would not let two threads post to one queue pair.
+    // The left queue pair sends from another thread, with pauses, while this thread sleeps. That
+    // thread owns the queue pair, so it needs no lock; the compiler rejects posts to one queue pair
+    // from two threads.
     let mut received = 0;
     let mut ended = Vec::new();
     let texts: [&[u8]; 3] = [b"one", b"two", b"three"];
@@ -178,17 +188,18 @@ fn many_messages(context: &Context, address: &PortAddress) -> Outcome<()> {
     let sender = std::thread::spawn(move || {
         for (slot, text) in slots_of_left.into_iter().zip(texts) {
             std::thread::sleep(Duration::from_millis(20));
-            // Not signaled: it does not show when it ends. A later completion covers it, and brings its slot back.
+            // Unsignaled: no completion of its own. A later completion covers it and returns its
+            // slot.
             send(&mut left, slot, text, false).map_err(|error| error.to_string())?;
         }
         Ok::<_, String>(left)
     });
     while received < texts.len() {
-        // Arm, then look once more, then sleep: what came before the arming raises no event.
+        // Arm, poll once more, then sleep: completions from before the arming raise no event.
         completions.arm(false)?;
         if completions.poll(&mut ended, 16)? == 0 {
             let queue = channel.wait(Some(PATIENCE))?.ok_or("no completion came")?;
-            println!("woken: completion queue {queue} has something");
+            println!("woken: completion queue {queue} is not empty");
             completions.poll(&mut ended, 16)?;
         }
         for completion in ended.drain(..) {
@@ -198,12 +209,13 @@ fn many_messages(context: &Context, address: &PortAddress) -> Outcome<()> {
     }
     let mut left = sender.join().map_err(|_| "the sender panicked")??;
 
-    // The limit's event comes when the receives become few.
-    println!("\nNow two more, and nothing is posted again");
+    // The limit event is raised when receives run short.
+    println!("\nNow two more messages, without posting receives again");
     for text in [&b"four"[..], b"five"] {
         let slot = slots.pop().ok_or("all slots are in use")?;
         send(&mut left, slot, text, true)?;
-        // The message there, and the send here: it covers those before it, so that their slots come back, too.
+        // Wait for the receive and the send. The send's completion covers the earlier ones, so
+        // their slots are returned too.
         let mut to_come = 2;
         while to_come > 0 {
             to_come -= completions.poll(&mut ended, to_come)?;
@@ -221,13 +233,14 @@ fn many_messages(context: &Context, address: &PortAddress) -> Outcome<()> {
             }
         }
     }
-    // Events that belong to no request are read from the context; a larger program has a thread for it. This layer
-    // acknowledges an event when it is taken, so that nothing waits for it when it is destroyed.
+    // Events that belong to no request are read from the context; a larger program uses a thread
+    // for this. This layer acknowledges an event when it returns it, so destroying the object does
+    // not block.
     loop {
         let event = context.get_async_event(Some(PATIENCE))?;
-        match event.ok_or("no asynchronous event came")? {
+        match event.ok_or("no asynchronous event arrived")? {
             AsyncEvent::SrqLimitReached { srq } if srq == shared.number() => break,
-            // The device may have had something else to say.
+            // The device may report other events.
             other => println!(
                 "event {}: {}",
                 other.verbs_name(),
@@ -236,17 +249,17 @@ fn many_messages(context: &Context, address: &PortAddress) -> Outcome<()> {
         }
     }
     println!(
-        "the device says that receives run short: {} are left",
+        "the device reports a shortage of receives: {} are left",
         RECEIVES - received
     );
-    // It says so once. Post what is missing, then arm the limit again.
+    // The event is raised once. Post the missing receives, then arm the limit again.
     shared.post_recv(&mut slots, received)?;
     shared.arm_limit(LIMIT)?;
-    println!("{received} receives were posted again, and the limit of {LIMIT} is armed");
+    println!("posted {received} receives again and armed the limit of {LIMIT}");
     Ok(())
 }
 
-/// Takes a receive out of the shared queue: which queue pair got it, the completion says.
+/// Claims a receive of the shared queue. The completion says which queue pair received the message.
 fn claim(shared: &SharedReceiveQueue, completion: WorkCompletion) -> Outcome<Slot> {
     check(&completion)?;
     let qp_num = completion.qp_num();
@@ -261,7 +274,7 @@ fn claim(shared: &SharedReceiveQueue, completion: WorkCompletion) -> Outcome<Slo
 /// Posts one message.
 fn send(from: &mut QueuePair, mut slot: Slot, text: &[u8], signaled: bool) -> Outcome<()> {
     slot[..text.len()].copy_from_slice(text);
-    let message = Element::new(slot, text.len()).map_err(|_| "the text fits a slot")?;
+    let message = Element::new(slot, text.len()).map_err(|_| "the text is too long")?;
     let request = WorkRequest::send(message);
     let request = if signaled {
         request.signaled()
@@ -272,12 +285,14 @@ fn send(from: &mut QueuePair, mut slot: Slot, text: &[u8], signaled: bool) -> Ou
     Ok(())
 }
 
-/// Brings both queue pairs from RESET to RTS, each connected to the other.
+/// Moves both queue pairs from RESET to RTS, each connected to the other.
 ///
-/// Here both are in one process, and tell each other by variables what programs on two hosts tell by a TCP
-/// connection or by rdma_cm: address, queue pair number, and the first sequence number.
+/// Here both are in one process and exchange their addresses, queue pair numbers and first sequence
+/// numbers through variables. Programs on two hosts exchange them over a TCP connection or with
+/// rdma_cm.
 fn connect(left: &mut QueuePair, right: &mut QueuePair, address: &PortAddress) -> Outcome<()> {
-    // Any 24 bits do. In earnest they are random, so that packets of an old connection are not taken for new ones.
+    // Any 24 bits work. Real programs use random ones, so that packets of an old connection are not
+    // mistaken for new ones.
     let psns = [Psn::new(0x00_1234), Psn::new(0x00_abcd)];
     let endpoint = |queue_pair: &QueuePair, psn| RemoteEndpoint {
         gid: address.gid,
@@ -286,12 +301,13 @@ fn connect(left: &mut QueuePair, right: &mut QueuePair, address: &PortAddress) -
         psn,
     };
     let ends = [endpoint(left, psns[0]), endpoint(right, psns[1])];
-    // INIT: on a port, with what peers may do to this side's memory (nothing). It takes receives from here on.
+    // INIT sets the port and what peers may do to this side's memory (nothing). Receives can be
+    // posted from here on.
     for queue_pair in [&mut *left, &mut *right] {
         queue_pair.to_init(address.port, Access::NONE)?;
     }
-    // RTR, ready to receive: who the peer is, and how packets get there. Both have to be here before anything is
-    // sent, since whatever comes earlier is dropped silently.
+    // RTR (ready to receive) sets the peer and the path to it. Both sides must be in RTR before
+    // either sends, because earlier messages are dropped silently.
     for (queue_pair, remote) in [(&mut *left, ends[1]), (&mut *right, ends[0])] {
         queue_pair.to_rtr(RtrAttributes {
             sgid_index: address.gid_index,
@@ -299,14 +315,14 @@ fn connect(left: &mut QueuePair, right: &mut QueuePair, address: &PortAddress) -
             ..RtrAttributes::new(remote)
         })?;
     }
-    // RTS, ready to send: how long to wait for an answer, and how often to try again.
+    // RTS (ready to send) sets how long to wait for an acknowledgement, and how often to retry.
     for (queue_pair, psn) in [(left, psns[0]), (right, psns[1])] {
         queue_pair.to_rts(RtsAttributes::new(psn))?;
     }
     Ok(())
 }
 
-/// Every completion has a status, and one that failed has an explanation.
+/// Checks the status of a completion. A failed completion has an explanation.
 fn check(completion: &WorkCompletion) -> Outcome<()> {
     if completion.is_success() {
         return Ok(());

@@ -1,7 +1,8 @@
-//! An echo server in a process of its own, and a client's side of it: for tests of what happens to
-//! processes. The process is the test program again, as its ignored test `server_process`.
+//! An echo server in a separate process, and the client's side of it, for tests of process
+//! failures. The process is another instance of the test program that runs the ignored test
+//! `server_process`.
 
-// Each test program uses its own part of this.
+// Each test program uses only parts of this module.
 #![allow(dead_code)]
 
 use std::future::{Future, pending, poll_fn};
@@ -15,7 +16,7 @@ use proto::echo::{EchoClient, EchoReply, EchoRequest, EchoServer};
 use rpc_core::{CallError, LocalChannel, LocalPoller, Request, Response, Server, Status};
 use rpc_transport_verbs::Device;
 
-/// Echoes; or does as the payload says.
+/// Echoes requests, or follows the command in the payload.
 pub(crate) struct Obedient;
 
 pub(crate) const BLOCK: &[u8] = b"block the poller";
@@ -44,7 +45,7 @@ impl LocalEcho for Obedient {
     }
 }
 
-/// The device that the tests are about: `VERBLINE_DEVICE`, or `soft`.
+/// Opens the device under test: the one that `VERBLINE_DEVICE` names, or `soft`.
 pub(crate) fn device() -> Device {
     let name = std::env::var("VERBLINE_DEVICE").unwrap_or_else(|_| "soft".to_owned());
     Device::open(&name).unwrap()
@@ -57,8 +58,8 @@ pub(crate) fn server() -> Server {
         .expect("a server on this machine")
 }
 
-/// How long a blocked poller is: longer than its clients need to spend all their credits, also on an
-/// emulated processor.
+/// Returns how long a blocked poller stays blocked: longer than its clients need to spend all their
+/// credits, even on an emulated processor.
 fn blocking() -> Duration {
     if device().name() == "soft" {
         Duration::from_millis(200)
@@ -67,10 +68,10 @@ fn blocking() -> Duration {
     }
 }
 
-/// What the test `server_process` does.
+/// Runs the server; the body of the test `server_process`.
 #[allow(clippy::print_stdout, reason = "its parent reads the address")]
 pub(crate) fn serve() {
-    // `RUST_LOG=debug` shows what a failing test's server saw.
+    // `RUST_LOG=debug` shows the server's log when a test fails.
     tracing_subscriber::fmt()
         .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
         .with_writer(std::io::stderr)
@@ -80,16 +81,16 @@ pub(crate) fn serve() {
     server.run().unwrap();
 }
 
-/// A process of this test binary, killed when the test is done with it.
+/// A process of this test binary, killed on drop.
 pub(crate) struct Process(pub(crate) Child);
 
 impl Process {
-    /// Starts an ignored test as a process, and waits for its line that begins with `word`.
+    /// Starts an ignored test as a process, and waits for a line that begins with `word`.
     pub(crate) fn start(test: &str, server: &str, word: &str) -> (Self, String) {
         Self::start_with(test, &[("VERBLINE_TEST_SERVER", server)], word)
     }
 
-    /// The same, with an environment.
+    /// Same as `start`, with environment variables.
     fn start_with(test: &str, environment: &[(&str, &str)], word: &str) -> (Self, String) {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args([
@@ -118,7 +119,7 @@ impl Process {
         Self::listening(&[])
     }
 
-    /// A server on these devices.
+    /// Starts a server on these devices.
     pub(crate) fn server_on(device: &str) -> (Self, String) {
         Self::listening(&[("VERBLINE_DEVICE", device)])
     }
@@ -133,11 +134,11 @@ impl Process {
         rustix::process::kill_process(pid, signal).unwrap();
     }
 
-    /// Stops it, and returns when it has stopped.
+    /// Stops the process, and returns once it has stopped.
     pub(crate) fn stop(&self) {
         self.signal(rustix::process::Signal::STOP);
         let stat = format!("/proc/{}/stat", self.0.id());
-        // "pid (name) T ...": see proc(5).
+        // The format is "pid (name) T ...": see proc(5).
         while !std::fs::read_to_string(&stat).unwrap().contains(") T ") {
             std::thread::yield_now();
         }
@@ -176,7 +177,7 @@ pub(crate) async fn call(
         .map(|response| response.into_inner().payload)
 }
 
-/// Polls all to their end; those that are ready are not polled again.
+/// Polls all futures until they are ready. Ready ones are not polled again.
 pub(crate) async fn all<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<F::Output> {
     let mut futures: Vec<_> = futures
         .into_iter()

@@ -157,7 +157,7 @@ fn print_record(record: &OpenRecord) {
          (coordinated omission)."
     );
     println!(
-        "{} calls wanted, {} achieved; {} of {} sent more than {} late",
+        "{} requested, {} achieved; {} of {} calls sent more than {} late",
         table::rate(record.wanted),
         table::rate(record.achieved),
         record.late,

@@ -1,4 +1,4 @@
-//! Asks one device for everything.
+//! Queries everything that a device reports.
 
 use std::error::Error;
 
@@ -9,15 +9,15 @@ use rpc_transport_verbs::verbs::{
     RtrAttributes, RtsAttributes, devices,
 };
 
-/// Everything that a device says, or why it says nothing.
+/// Everything that a device reports, or the reason why it could not be queried.
 pub(super) struct Details {
     pub(super) name: String,
-    /// What is known before it is opened; `None` if this build cannot open it.
+    /// Information available without opening the device; `None` if this build cannot open it.
     pub(super) info: Option<DeviceInfo>,
     pub(super) opened: Result<Opened, String>,
 }
 
-/// What can be known once it is open.
+/// Information available from an open device.
 pub(super) struct Opened {
     pub(super) attributes: DeviceAttributes,
     pub(super) ports: Vec<Port>,
@@ -31,7 +31,7 @@ pub(super) struct Port {
     pub(super) pkeys: Vec<(u16, PartitionKey)>,
 }
 
-/// A reliable connection with itself, in RTS.
+/// A queue pair with a reliable connection to itself, in RTS.
 pub(super) struct QueuePair {
     pub(super) init: QpInitAttributes,
     pub(super) attributes: QpAttributes,
@@ -67,7 +67,7 @@ fn look_into(name: &str) -> Result<Opened, Box<dyn Error>> {
     })
 }
 
-/// A queue pair needs a peer to be ready to send: any will do, itself too.
+/// Connects a queue pair to itself. It needs a peer to reach RTS, and it can be its own peer.
 fn connect_to_itself(context: &Context) -> Result<QueuePair, Box<dyn Error>> {
     let address = context.choose_address(AddressWish::default())?;
     let domain = context.alloc_pd()?;

@@ -1,5 +1,5 @@
-//! For a program: lengths in bytes, times in nanoseconds, rates in bits per second; what a device does not say is
-//! null, and what this version has no name for is a number.
+//! JSON output: lengths in bytes, times in nanoseconds, rates in bits per second. Values that a
+//! device does not report are null. Codes without a name in this version are numbers.
 
 use std::error::Error;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 
 use crate::details::{Details, Opened, Port};
 
-/// All that is known.
+/// Returns the whole report.
 pub(super) fn value(
     survey: &Survey,
     devices: &[Details],
@@ -69,7 +69,7 @@ fn device(details: &Details) -> Value {
     value
 }
 
-/// A set of flags, whatever it is of.
+/// Formats a set of flags of any type.
 macro_rules! flags {
     ($set:expr) => {
         json!({
@@ -81,12 +81,12 @@ macro_rules! flags {
 }
 
 fn nanoseconds(time: Duration) -> Value {
-    // A number of JSON has 53 bits that everybody reads: 104 days.
+    // JSON readers agree on integers of up to 53 bits, which is 104 days.
     json!(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
 }
 
 fn device_attributes(attributes: &DeviceAttributes) -> Value {
-    // Of what has no limit nothing is said.
+    // "No limit" is null.
     let limited = |bytes: usize| (bytes != usize::MAX).then_some(bytes);
     let mut value = json!({
         "fw_ver": attributes.fw_ver.as_str(),
@@ -188,7 +188,7 @@ fn init_attributes(init: &QpInitAttributes) -> Value {
     })
 }
 
-/// Only what there is in the state.
+/// Returns only the attributes that exist in the queue pair's state.
 fn qp_attributes(attributes: &QpAttributes) -> Value {
     let mut value = Map::new();
     let mut put = |name: &str, one: Option<Value>| {
@@ -208,7 +208,7 @@ fn qp_attributes(attributes: &QpAttributes) -> Value {
     put("path_mtu", a.path_mtu.map(|mtu| json!(mtu.bytes())));
     put("rq_psn", a.rq_psn.map(|psn| json!(psn.get())));
     put("sq_psn", a.sq_psn.map(|psn| json!(psn.get())));
-    // Null is for ever.
+    // An unlimited timeout is null.
     let timeout = |time: Option<Duration>| time.map_or(Value::Null, nanoseconds);
     put("timeout_ns", a.timeout.map(|code| timeout(code.duration())));
     put("retry_cnt", a.retry_cnt.map(|count| json!(count.code())));

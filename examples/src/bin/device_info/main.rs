@@ -1,15 +1,15 @@
-//! Says what the devices of this machine can do, which of them `Device::best` takes and why, and
-//! what a poller with default settings gets there; then everything that each device says of itself, of
-//! its ports, and of a queue pair that is ready to send:
+//! Prints the capabilities of this machine's devices, which of them `Device::best` chooses and why,
+//! and the limits of a poller with default settings on that device. Then prints all attributes of
+//! each device, of its ports, and of a queue pair in RTS:
 //!
 //! ```text
 //! cargo run --release -p examples --features rdma --bin device_info
 //! ```
 //!
-//! An argument names another device for the poller, as the environment variable `VERBLINE_DEVICE`
-//! does: `device_info mlx5_0:1:3`. With `--json` all of it is one JSON value.
+//! An argument selects another device for the poller, like the environment variable
+//! `VERBLINE_DEVICE`: `device_info mlx5_0:1:3`. With `--json` the output is one JSON value.
 #![forbid(unsafe_code)]
-// It shows its user what went wrong.
+// Errors go to the user on standard error.
 #![allow(clippy::print_stderr)]
 
 mod details;
@@ -27,20 +27,21 @@ use rpc_transport_verbs::Device;
 
 use details::Details;
 
-/// Says what the devices of this machine can do, which of them is taken and why, and what a poller
-/// with default settings gets there; then everything that each device says of itself.
+/// Prints the capabilities of this machine's devices, which of them is chosen and why, and the
+/// limits of a poller with default settings there; then all attributes of each device.
 #[derive(Parser)]
 struct Arguments {
-    /// The devices that the poller is to have: `mlx5_0`, `mlx5_0:1:3` with port and GID, `mlx5_0,soft`.
-    /// Without it, what VERBLINE_DEVICE names, or the best.
+    /// The devices of the poller: `mlx5_0`, `mlx5_0:1:3` with port and GID index, `mlx5_0,soft`.
+    /// Default: the devices that VERBLINE_DEVICE names, or else the best device.
     device: Option<String>,
-    /// Print all of it as one JSON value: lengths in bytes, times in nanoseconds, rates in bits per second.
+    /// Print everything as one JSON value: lengths in bytes, times in nanoseconds, rates in bits
+    /// per second.
     #[arg(long)]
     json: bool,
 }
 
-/// What a poller gets, in words. It makes all that a poller needs, queues and registered memory, so that what is
-/// missing shows.
+/// Returns the limits of a poller as text. Creates a whole poller, with its queues and registered
+/// memory, so that a missing permission or resource shows up as an error.
 fn limits_of_a_poller(device: Option<&str>) -> Result<String, Box<dyn Error>> {
     let device = match device {
         Some(names) => Device::open(names)?,
@@ -60,16 +61,16 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
         if let Ok(limits) = &limits {
             writeln!(
                 said,
-                "\nWhat a poller with default settings gets:\n\n{limits}"
+                "\nLimits of a poller with default settings:\n\n{limits}"
             )?;
         }
-        writeln!(said, "\nWhat the devices say of themselves:")?;
+        writeln!(said, "\nAll attributes of the devices:")?;
         for device in &devices {
             writeln!(said, "\n{}", text::Of(device))?;
         }
         said
     };
-    // Whoever reads the first lines alone (`| head`) closes the pipe.
+    // If the reader takes only the first lines (`| head`), it closes the pipe.
     match io::stdout().write_all(said.as_bytes()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => return Err(error.into()),
         _ => {}
@@ -78,8 +79,8 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
 }
 
 fn main() -> ExitCode {
-    // What the library has to say, at the level that the variable RUST_LOG names; where it cannot be
-    // taken for the answer.
+    // The library logs at the level that the environment variable RUST_LOG names, to standard
+    // error, so that logs do not mix with the report.
     tracing_subscriber::fmt()
         .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
         .with_writer(io::stderr)

@@ -1,10 +1,10 @@
-//! For a person.
+//! Text output.
 
 use std::fmt;
 
 use crate::details::{Details, Opened};
 
-/// Everything that a device says, a line for each thing.
+/// Formats everything that a device reports, one item per line.
 pub(super) struct Of<'a>(pub(super) &'a Details);
 
 impl fmt::Display for Of<'_> {
@@ -35,13 +35,13 @@ fn write_opened(f: &mut fmt::Formatter<'_>, name: &str, opened: &Opened) -> fmt:
             write!(f, "\n  {:<20} {key}", format!("pkey {index}"))?;
         }
     }
-    write!(f, "\n\na queue pair of {name}, connected with itself")?;
+    write!(f, "\n\na queue pair of {name}, connected to itself")?;
     match &opened.queue_pair {
         Ok(queue_pair) => {
             write_indented(f, &queue_pair.init.to_string())?;
             write_indented(f, &queue_pair.attributes.to_string())
         }
-        Err(why) => write!(f, "\n  cannot be had: {why}"),
+        Err(why) => write!(f, "\n  cannot be created: {why}"),
     }
 }
 
