@@ -215,7 +215,7 @@ impl EventThread {
             mailbox,
         };
         #[cfg(feature = "test-util")]
-        if crate::sim::is_running() {
+        if crate::hooks::is_simulated() {
             watch.stock.arm();
             return Ok(Self {
                 context,
@@ -244,7 +244,7 @@ impl EventThread {
         };
         let at_once = Some(std::time::Duration::ZERO);
         while let Ok(Some(event)) = watch.context.get_async_event(at_once) {
-            for _ in 0..crate::sim::times_heard() {
+            for _ in 0..crate::hooks::times_heard() {
                 watch.heed(Some(event));
             }
         }

@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 
 use rpc_core::transport::{CloseReason, ConnectionId, Event};
 
-use crate::clock;
 use crate::connection::{Connection, Phase};
+use crate::hooks;
 use crate::lane::Lane;
 use crate::transport::RecvBuf;
 
@@ -62,7 +62,7 @@ impl Closing {
     fn new(step: Step, reason: Option<CloseReason>) -> Self {
         Self {
             step,
-            deadline: clock::now() + STEP_LIMIT,
+            deadline: hooks::now() + STEP_LIMIT,
             reason,
         }
     }
@@ -134,7 +134,7 @@ impl Lane {
     /// Takes each ending connection as far as it can go. `quiet`: the poll did not fill its batch.
     #[cold]
     pub(crate) fn advance_closing(&mut self, quiet: bool, events: &mut Vec<Event<RecvBuf>>) {
-        let now = clock::now();
+        let now = hooks::now();
         let mut closing = std::mem::take(&mut self.closing);
         closing.retain(|&index| !self.advance(index, quiet, now, events));
         // Nothing above begins another end, but what it may call might one day.

@@ -124,13 +124,13 @@ mod accept;
 mod alarm;
 mod async_events;
 mod buffer_pool;
-mod clock;
 mod close;
 mod connect;
 mod connection;
 mod control;
 mod device;
 mod handshake;
+mod hooks;
 #[cfg(all(any(test, fuzzing), not(loom)))]
 pub mod hostile;
 mod lane;

@@ -26,16 +26,14 @@ use std::time::Instant;
 
 use rpc_core::testing::Random;
 
-pub use faults::{Fault, Faults, Point, Post};
+pub use faults::Faults;
 pub use line::SimulatedLine;
 pub use transport::SimulatedTransport;
 pub use world::{Pairing, ProcessId, World};
 
+use crate::hooks::Hooks;
+pub use crate::hooks::{Fault, Point, Post};
 use crate::provider::Killer;
-
-thread_local! {
-    static RUNNING: RefCell<Option<Rc<Simulation>>> = const { RefCell::new(None) };
-}
 
 /// What the hooks of one thread's simulation share.
 struct Simulation {
@@ -107,97 +105,78 @@ struct Life {
 /// The payload with which a killed process's stack is unwound.
 struct Killed;
 
-fn running() -> Option<Rc<Simulation>> {
-    RUNNING.with_borrow(Clone::clone)
-}
+impl Hooks for Simulation {
+    fn now(&self) -> Instant {
+        self.now.get()
+    }
 
-/// Whether the calling thread is in a simulated process.
-pub(crate) fn is_running() -> bool {
-    running().is_some_and(|simulation| simulation.running.borrow().is_some())
-}
+    fn is_in_process(&self) -> bool {
+        self.running.borrow().is_some()
+    }
 
-/// The simulation's time, on its thread.
-pub(crate) fn now() -> Option<Instant> {
-    RUNNING.with_borrow(|running| running.as_ref().map(|simulation| simulation.now.get()))
-}
-
-/// A process that is to die at this point does so: its stack is unwound, and it has no device any
-/// more.
-#[inline]
-pub(crate) fn point(point: Point) {
-    if let Some((simulation, life)) = running_life()
-        && let Some((fatal, left)) = life.dies_at.get()
-        && fatal == point
-        && !simulation.is_calm.get()
-    {
-        if left > 0 {
-            return life.dies_at.set(Some((fatal, left - 1)));
+    /// A process that is to die at this point does so: its stack is unwound, and it has no device any
+    /// more.
+    fn point(&self, point: Point) {
+        if let Some(life) = self.running_life()
+            && let Some((fatal, left)) = life.dies_at.get()
+            && fatal == point
+            && !self.is_calm.get()
+        {
+            if left > 0 {
+                return life.dies_at.set(Some((fatal, left - 1)));
+            }
+            // What unwinds already cannot be unwound from within.
+            if std::thread::panicking() || life.killer.has_killed() {
+                return;
+            }
+            life.killer.kill();
+            self.struck.borrow_mut().deaths[point as usize] += 1;
+            self.note(&[u64::MAX, point as u64]);
+            tracing::info!(process = life.number, ?point, "is killed");
+            std::panic::resume_unwind(Box::new(Killed));
         }
-        // What unwinds already cannot be unwound from within.
-        if std::thread::panicking() || life.killer.has_killed() {
-            return;
+    }
+
+    /// Whether a fault strikes now.
+    fn does_strike(&self, fault: Fault) -> bool {
+        let Some(life) = self.running_life() else {
+            return false;
+        };
+        if fault == Fault::ReceiverNotReady {
+            return self.is_unready(&life);
         }
-        life.killer.kill();
-        simulation.struck.borrow_mut().deaths[point as usize] += 1;
-        simulation.note(&[u64::MAX, point as u64]);
-        tracing::info!(process = life.number, ?point, "is killed");
-        std::panic::resume_unwind(Box::new(Killed));
+        self.strikes(fault)
     }
-}
 
-/// Whether a fault strikes now.
-#[inline]
-pub(crate) fn strikes(fault: Fault) -> bool {
-    let Some((simulation, life)) = running_life() else {
-        return false;
-    };
-    if fault == Fault::ReceiverNotReady {
-        return simulation.is_unready(&life);
+    /// How many of `count` requests are taken. If that is not all, a queue pair may end for it, or with
+    /// `None` everything of the process.
+    fn taken(&self, post: Post, count: usize, blamed: Option<u32>) -> usize {
+        let Some(life) = self.running_life() else {
+            return count;
+        };
+        if count == 0 || !self.happens(self.faults.posts[post as usize]) {
+            return count;
+        }
+        let taken = match self.random.happens(500) {
+            true => 0,
+            false => self.random.below(count as u64) as usize,
+        };
+        self.struck.borrow_mut().posts[post as usize][usize::from(taken > 0)] += 1;
+        self.note(&[post as u64, taken as u64]);
+        tracing::info!(process = life.number, ?post, count, taken, "is cut");
+        match blamed {
+            Some(qp_num) => drop(life.broken.borrow_mut().insert(qp_num)),
+            None => life.is_broken.set(true),
+        }
+        taken
     }
-    simulation.strikes(fault)
-}
-
-/// How many of `count` requests are taken. If that is not all, a queue pair may end for it, or with
-/// `None` everything of the process.
-pub(crate) fn taken(post: Post, count: usize, blamed: Option<u32>) -> usize {
-    let Some((simulation, life)) = running_life() else {
-        return count;
-    };
-    if count == 0 || !simulation.happens(simulation.faults.posts[post as usize]) {
-        return count;
-    }
-    let taken = match simulation.random.happens(500) {
-        true => 0,
-        false => simulation.random.below(count as u64) as usize,
-    };
-    simulation.struck.borrow_mut().posts[post as usize][usize::from(taken > 0)] += 1;
-    simulation.note(&[post as u64, taken as u64]);
-    tracing::info!(process = life.number, ?post, count, taken, "is cut");
-    match blamed {
-        Some(qp_num) => drop(life.broken.borrow_mut().insert(qp_num)),
-        None => life.is_broken.set(true),
-    }
-    taken
-}
-
-/// How often an asynchronous event is heard that was raised once.
-pub(crate) fn times_heard() -> u32 {
-    if strikes(Fault::LostEvent) {
-        0
-    } else if strikes(Fault::RepeatedEvent) {
-        2
-    } else {
-        1
-    }
-}
-
-fn running_life() -> Option<(Rc<Simulation>, Rc<Life>)> {
-    let simulation = running()?;
-    let life = simulation.running.borrow().clone()?;
-    Some((simulation, life))
 }
 
 impl Simulation {
+    fn running_life(&self) -> Option<Rc<Life>> {
+        self.running.borrow().clone()
+    }
+
     fn happens(&self, thousandths: u16) -> bool {
         !self.is_calm.get() && self.random.happens(thousandths)
     }

@@ -12,7 +12,8 @@ use rpc_core::transport::{ConnectError, Transport};
 use rpc_core::{LocalChannel, Methods};
 
 use super::transport::{Server, SimulatedTransport, Town};
-use super::{Fault, Faults, Killed, Life, Point, RUNNING, Simulation, Tally};
+use super::{Fault, Faults, Killed, Life, Point, Simulation, Tally};
+use crate::hooks;
 use crate::mailbox::{LineEnd, Notice};
 use crate::provider::SimulatedProcess;
 use crate::setup::{self, Opened};
@@ -83,7 +84,7 @@ impl World {
             // The offset basis of FNV-1a.
             trace: Cell::new(0xcbf2_9ce4_8422_2325),
         });
-        RUNNING.set(Some(Rc::clone(&simulation)));
+        hooks::install(Some(simulation.clone()));
         let town = Rc::new(Town {
             simulation: Rc::clone(&simulation),
             servers: RefCell::default(),
@@ -558,7 +559,7 @@ impl Drop for World {
             drop(node);
             drop(process.device.take());
         }
-        RUNNING.set(None);
+        hooks::install(None);
     }
 }
 

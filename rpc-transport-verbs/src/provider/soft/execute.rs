@@ -12,7 +12,6 @@ use super::super::Sge;
 use super::commit::Flags;
 use super::descriptor::{DESCRIPTOR_LEN, Descriptor};
 use super::domain::State;
-use super::faults::strikes;
 use super::objects::MAX_SGE;
 use super::receive::Step;
 use super::request_message::{IN_SLOT, MAX_READ_IN_SLOT, Request, RequestMessage};
@@ -20,6 +19,7 @@ use super::ring::{Incoming, MAX_IN_RING, STAGE_LEN};
 use super::shared_copy::copy_shared;
 use super::shared_memory::Mapping;
 use super::window_table::RemoteRequest;
+use crate::hooks::strikes;
 use crate::verbs::{
     Access, AsyncEvent, CompletionOpcode, CompletionStatus, Extras, RemoteKey, RemoteMemory,
 };

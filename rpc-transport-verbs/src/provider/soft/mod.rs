@@ -44,7 +44,6 @@ mod engine;
 mod event_queue;
 mod execute;
 mod failure;
-mod faults;
 mod general_send;
 #[cfg(all(any(test, fuzzing), not(loom)))]
 pub(crate) mod hostile;

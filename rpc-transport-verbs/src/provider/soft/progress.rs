@@ -4,14 +4,14 @@ use std::time::Instant;
 
 use super::answers::Acked;
 use super::domain::State;
-use super::faults::strikes;
 use super::queue_pair::NotifyDrained;
 use super::receive::Look;
 use super::ring::RingReceiver;
 use super::shared_memory::SharedMemory;
 use super::wake::DomainReadyBits;
 use super::work_queues::Completion;
-use crate::clock;
+use crate::hooks;
+use crate::hooks::strikes;
 use crate::verbs::{
     AsyncEvent, CompletionOpcode, CompletionStatus, Extras, VerbsError, WorkCompletion,
 };
@@ -186,7 +186,7 @@ impl State {
     fn settle_awaiting(&mut self) {
         let mut index = 0;
         while let Some(&place) = self.awaiting.get(index) {
-            self.settle(place, clock::now);
+            self.settle(place, hooks::now);
             // A queue pair that failed meanwhile has left the list by itself.
             if self.awaiting.get(index) != Some(&place) {
                 continue;

@@ -11,7 +11,7 @@ use super::ring::{RingReceiver, RingSender};
 use super::shared_memory::Mapping;
 use super::unreliable::Waiting;
 use super::work_queues::{ReceiveQueue, SendQueue};
-use crate::clock;
+use crate::hooks;
 use crate::verbs::{
     AddressVector, AsyncEvent, Attribute, Gid, ModifyError, PathMigration, QpAttributes, QpNum,
     QpState, QpType,
@@ -254,7 +254,7 @@ impl State {
                 if qp.is_reliable() {
                     self.await_progress(place);
                 }
-                self.settle(place, clock::now);
+                self.settle(place, hooks::now);
             }
             // What waits is carried out by the caller, who leaves the context for it.
             (_, QpState::Rts) if !qp.is_reliable() => {}

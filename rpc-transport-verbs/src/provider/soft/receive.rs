@@ -6,9 +6,9 @@ use std::sync::Arc;
 use super::commit::Flags;
 use super::descriptor::{DESCRIPTOR_LEN, Descriptor};
 use super::domain::State;
-use super::faults::{point, strikes};
 use super::ring::Incoming;
 use super::work_queues::Completion;
+use crate::hooks::{point, strikes};
 use crate::verbs::{
     Access, AsyncEvent, CompletionOpcode, CompletionStatus, Extras, QpNum, QpState, RnrTimer,
     SrqNum, WrId,

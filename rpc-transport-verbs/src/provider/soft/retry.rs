@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use super::domain::State;
 use super::queue_pair::SoftQueuePair;
 use super::ring::RingSender;
-use crate::clock;
+use crate::hooks;
 use crate::verbs::{CompletionStatus, QpState, RetryCount, RnrRetry, RnrTimer};
 
 impl State {
@@ -40,7 +40,7 @@ impl State {
     pub(super) fn expire_timers(&mut self, now: Instant) {
         let mut index = 0;
         while let Some(&place) = self.unacked.get(index) {
-            self.settle(place, clock::now);
+            self.settle(place, hooks::now);
             if self.unacked.get(index) != Some(&place) {
                 continue;
             }

@@ -6,8 +6,8 @@ use super::super::SendWork;
 use super::commit::Flags;
 use super::descriptor::Descriptor;
 use super::domain::State;
-use super::faults::{strikes, taken};
 use super::ring::{Doorbell, MAX_IN_RING};
+use crate::hooks::{strikes, taken};
 use crate::verbs::{Access, PostError, PostErrorReason, QpState};
 
 impl State {

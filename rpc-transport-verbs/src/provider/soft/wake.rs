@@ -46,8 +46,8 @@
 //! be told more than once before it is up, and none of this is on the way of a message to a poller that
 //! is awake: its rings are hot, or it takes its bits, and B2 and B3 lie behind the mark.
 
-use super::faults::point;
 use super::sync::{AtomicU32, AtomicU64, Ordering, fence};
+use crate::hooks::point;
 
 const HOT: u32 = 0;
 const ARMED: u32 = 1;

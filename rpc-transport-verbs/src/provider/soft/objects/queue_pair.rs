@@ -8,7 +8,6 @@ use super::super::super::{
     Operation, QueuePairConfig, ReceiveList, ReceiveWork, SendWork, Sge, WindowBinding, Work,
 };
 use super::super::domain::Domain;
-use super::super::faults::point;
 use super::super::general_send::Outstanding;
 use super::super::link_message::LinkMessage;
 use super::super::peer::Peer;
@@ -22,6 +21,7 @@ use super::{
     CompletionQueue, MAX_INLINE, MAX_SGE, MAX_WR, ProtectionDomain, SharedReceiveQueue, all_taken,
     exhausted, not_posted, place32,
 };
+use crate::hooks::point;
 use crate::verbs::{
     ModifyError, PostError, PostErrorReason, QpAttributes, QpNum, QpState, QpType,
     QueuePairCapabilities, RemoteKey, VerbsError, WrId,

@@ -5,13 +5,13 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 
 use super::super::commit::Flags;
-use super::super::faults::point;
 use super::super::shared_memory::SharedMemory;
 use super::super::sync::Ordering;
 use super::{
     LAYOUT_VERSION, MAGIC, MAX_IN_RING, NOT_READY, OVER, READY, RING_AND_STAGING_LEN, RING_LEN,
     Ring, SLOT_COUNT,
 };
+use crate::hooks::point;
 
 /// The receiving half of a ring.
 #[derive(Debug)]

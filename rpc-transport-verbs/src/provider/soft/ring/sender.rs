@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use super::super::commit::{Commit, Flags};
 use super::super::descriptor::{DESCRIPTOR_LEN, Descriptor};
-use super::super::faults::point;
 use super::super::shared_copy::copy_shared;
 use super::super::shared_memory::Mapping;
 use super::super::sync::{AtomicU64, Ordering};
 use super::super::wake::DomainReadyBits;
 use super::super::wake_file::WakeFile;
 use super::{LAYOUT_VERSION, MAGIC, MAX_IN_RING, OVER, READY, Ring, SLOT_COUNT};
+use crate::hooks::point;
 
 /// The sending half of a ring.
 #[derive(Debug)]
