@@ -120,46 +120,21 @@
 #[cfg(test)]
 extern crate self as rpc_transport_verbs;
 
-mod accept;
-mod alarm;
-mod async_events;
-mod buffer_pool;
-mod close;
 mod connect;
-mod connection;
-mod control;
 mod device;
-mod handshake;
+mod event_fd;
 mod hooks;
-#[cfg(all(any(test, fuzzing), not(loom)))]
-pub mod hostile;
-mod lane;
-mod lifeline;
-mod mailbox;
-mod meter;
-mod post_mortem;
 mod provider;
-mod queue_pairs;
-mod receive;
-mod receive_queue;
-mod reserve;
-mod routes;
-mod send_queue;
-mod setup;
-#[cfg(feature = "test-util")]
-pub mod sim;
-mod sizing;
-mod sleep;
-mod survey;
-mod transmit;
+#[cfg(any(feature = "test-util", all(any(test, fuzzing), not(loom))))]
+pub mod testing;
 mod transport;
 pub mod verbs;
 
-pub use accept::Port;
-pub use connect::Dialed;
+pub use connect::client::Dialed;
+pub use connect::server::Port;
+pub use device::sizing::Sizing;
+pub use device::survey::{Survey, SurveyedDevice, SurveyedPort};
 pub use device::{DEVICE_VARIABLE, Device, DeviceError};
-pub use post_mortem::ConnectionFailure;
 pub use rpc_core::transport::SlotsByPlace;
-pub use sizing::Sizing;
-pub use survey::{Survey, SurveyedDevice, SurveyedPort};
+pub use transport::failure::ConnectionFailure;
 pub use transport::{RecvBuf, SendBuf, VerbsTransport};

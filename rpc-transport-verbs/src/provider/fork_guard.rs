@@ -10,7 +10,7 @@ use crate::verbs::Forked;
 
 /// A page that the kernel wipes in the child of a fork. It lives as long as the process.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct ForkGuard(&'static AtomicU32);
+pub(crate) struct ForkGuard(&'static AtomicU32);
 
 const PAGE: usize = 4096;
 const HERE: u32 = 1;

@@ -26,7 +26,7 @@ pub(super) fn in_range(
 
 /// An attribute that has a value which the device does not take.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct WrongValue {
+pub(crate) struct WrongValue {
     pub(super) attribute: Attribute,
     pub(super) value: u64,
     /// The rule that it breaks.

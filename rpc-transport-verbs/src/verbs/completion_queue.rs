@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use super::completion_channel::CompletionChannel;
 use super::context::Context;
-use super::error::{Busy, VerbsError};
-use super::work_completion::WorkCompletion;
+use super::types::error::{Busy, VerbsError};
+use super::types::work_completion::WorkCompletion;
 use crate::provider;
 
 /// A completion queue, in the hands of the one who polls it. Destroyed when it, its handles and all

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use super::async_event::AsyncEvent;
 use super::completion_channel::CompletionChannel;
 use super::completion_queue::CompletionQueue;
-use super::device_attributes::DeviceAttributes;
-use super::error::{OpenError, VerbsError};
-use super::gid::{Gid, GidEntry, PartitionKey};
-use super::port_attributes::PortAttributes;
 use super::protection_domain::ProtectionDomain;
+use super::types::async_event::AsyncEvent;
+use super::types::device_attributes::DeviceAttributes;
+use super::types::error::{OpenError, VerbsError};
+use super::types::gid::{Gid, GidEntry, PartitionKey};
+use super::types::port_attributes::PortAttributes;
 use crate::provider;
 
 /// An opened device: where every other object comes from. Cheap to clone.

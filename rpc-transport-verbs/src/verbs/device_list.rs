@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::guid::Guid;
+use super::types::guid::Guid;
 use crate::provider;
 
 /// A device that is there, before it is opened.

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use super::element::Element;
-use super::error::{Busy, VerbsError};
 use super::memory_region::{Access, LocalKey, RegisteredMemory, RemoteKey};
+use super::types::error::{Busy, VerbsError};
 
 /// A region whose bytes a peer may read or write at any time, by one-sided operations, as far as its
 /// [`Access`] permits.

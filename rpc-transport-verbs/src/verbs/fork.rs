@@ -4,7 +4,7 @@
 //! if it is the parent, gets another page, while its device keeps to the old one. [`fork_init`] has the library
 //! keep registered pages out of children. In the child no verbs object works, with it or without.
 
-use super::error::VerbsError;
+use super::types::error::VerbsError;
 use crate::provider;
 
 /// Whether a process with registered memory may fork (`enum ibv_fork_status`).

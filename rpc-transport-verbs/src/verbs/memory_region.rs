@@ -4,8 +4,8 @@ use std::fmt;
 use std::ops::BitOr;
 use std::sync::Arc;
 
-use super::error::VerbsError;
 use super::slot::Slot;
+use super::types::error::VerbsError;
 use crate::provider;
 
 /// What a region may be used for, with the bits of `enum ibv_access_flags`. Local read is implied.

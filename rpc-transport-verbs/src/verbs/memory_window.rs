@@ -3,10 +3,10 @@
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::error::{Busy, PostErrorReason, VerbsError};
 use super::exposed_memory::{ExposedMemory, RemoteMemory};
 use super::memory_region::{Access, RemoteKey};
 use super::protection_domain::ProtectionDomain;
+use super::types::error::{Busy, PostErrorReason, VerbsError};
 use crate::provider;
 
 /// Which kind of memory window (`enum ibv_mw_type`).

@@ -1,10 +1,10 @@
 //! Multicast groups: datagrams for whoever has joined.
 
-use super::error::VerbsError;
-use super::gid::Gid;
 use super::queue_pair::QueuePair;
-use super::queue_pair_attributes::QpNum;
-use super::queue_pair_state::QpType;
+use super::types::error::VerbsError;
+use super::types::gid::Gid;
+use super::types::queue_pair_attributes::QpNum;
+use super::types::queue_pair_state::QpType;
 
 impl Gid {
     /// Whether it names a group of ports: `ff00::/8`, and IPv4's groups on networks of that.

@@ -6,23 +6,23 @@ use std::vec;
 
 use super::completion_queue::CompletionQueueHandle;
 use super::element::{Element, Elements};
-use super::error::{ClaimError, ModifyError, PostError, PostErrorReason, VerbsError};
-use super::extended_queue_pair::ExtendedConfig;
 use super::in_flight::InFlight;
 use super::memory_region::{Access, RemoteKey};
 use super::memory_window::{Binding, MemoryWindow, WindowType};
 use super::posted_receives::PostedReceives;
 use super::protection_domain::ProtectionDomain;
-use super::queue_pair_attributes::{
-    AddressVector, Psn, QpAttributes, QpNum, RtrAttributes, RtsAttributes,
-};
-use super::queue_pair_query::QpInitAttributes;
-use super::queue_pair_state::{QpState, QpType, check_transition};
 use super::shared_receive_queue::{self, SharedReceiveQueue};
 use super::slot::Slot;
-use super::work_completion::WorkCompletion;
+use super::types::error::{ClaimError, ModifyError, PostError, PostErrorReason, VerbsError};
+use super::types::extended_queue_pair::ExtendedConfig;
+use super::types::queue_pair_attributes::{
+    AddressVector, Psn, QpAttributes, QpNum, RtrAttributes, RtsAttributes,
+};
+use super::types::queue_pair_query::QpInitAttributes;
+use super::types::queue_pair_state::{QpState, QpType, check_transition};
+use super::types::work_completion::WorkCompletion;
+use super::types::wr_id::{QueueTag, WrId, check_depth};
 use super::work_request::{Operation, ReceiveRequest, WorkRequest};
-use super::wr_id::{QueueTag, WrId, check_depth};
 use crate::provider::{self, SendWork, Sge, Work};
 
 /// What a queue pair is made with.

@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
-use super::async_event::SrqNum;
 use super::element::Elements;
-use super::error::{Busy, ClaimError, PostError, VerbsError};
 use super::posted_receives::PostedReceives;
 use super::protection_domain::ProtectionDomain;
 use super::slot::Slot;
-use super::work_completion::WorkCompletion;
+use super::types::async_event::SrqNum;
+use super::types::error::{Busy, ClaimError, PostError, VerbsError};
+use super::types::work_completion::WorkCompletion;
+use super::types::wr_id::{QueueTag, check_depth};
 use super::work_request::ReceiveRequest;
-use super::wr_id::{QueueTag, check_depth};
 use crate::provider;
 
 /// How much deeper a queue can be made: what it is numbered for when it is created.

@@ -7,9 +7,9 @@ use super::element::Elements;
 use super::exposed_memory::RemoteMemory;
 use super::memory_region::RemoteKey;
 use super::memory_window::{Binding, MemoryWindow};
-use super::queue_pair_attributes::QpNum;
-use super::queue_pair_state::QpType;
 use super::slot::Slot;
+use super::types::queue_pair_attributes::QpNum;
+use super::types::queue_pair_state::QpType;
 use crate::provider;
 
 /// A request for a send queue (`struct ibv_send_wr`), of any kind.

@@ -6,7 +6,7 @@
 //! SEED=17 make faults        # one, replayed exactly; RUST_LOG=debug tells its story
 //! ```
 //!
-//! Every seed is a world of its own on one thread: what is simulated is in `rpc_transport_verbs::sim`,
+//! Every seed is a world of its own on one thread: what is simulated is in `rpc_transport_verbs::testing::simulation`,
 //! what is done in it, and what has to hold of it, in [`seed`]. Each core gets a process of its own
 //! for its share of the seeds, so that a seed that takes its process down is known by name,
 //! and files that are left open are counted exactly.

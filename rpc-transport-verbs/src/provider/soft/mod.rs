@@ -12,15 +12,15 @@
 //!
 //! From the bottom up:
 //!
-//! * shared memory: [`shared_memory`] (sealed files and mappings), [`ring`] with [`commit`] and
-//!   [`descriptor`] (one direction of a connection), [`wake`] (cold rings, ready bits, sleep) with [`wake_file`];
-//! * one context: [`owner`] (one thread at a time), [`domain`] (its state), and what is done with it:
-//!   [`transmit`], [`receive`], [`progress`], [`sleep`], [`retry`], [`failure`]; set-up in
-//!   [`queue_pair`]; what armed queues raise in [`completion_channel`];
-//! * the process: [`node`] (GID, links, directory), [`link`] and [`link_message`], [`peer`],
-//!   [`engine`] (the one thread);
+//! * shared memory: [`shared_memory`](shared::memory) (sealed files and mappings), [`ring`](shared::ring) with [`commit`](shared::commit) and
+//!   [`descriptor`](shared::descriptor) (one direction of a connection), [`wake`](shared::wake) (cold rings, ready bits, sleep) with [`wake_file`](crate::event_fd);
+//! * one context: [`owner`](context::owner) (one thread at a time), [`domain`](context::domain) (its state), and what is done with it:
+//!   [`transmit`](reliable::transmit), [`receive`](reliable::receive), [`progress`](reliable::progress), [`sleep`](reliable::sleep), [`retry`](reliable::retry), [`failure`](reliable::failure); set-up in
+//!   [`queue_pair`](context::queue_pair); what armed queues raise in [`completion_channel`](context::completion_channel);
+//! * the process: [`node`](process::node) (GID, links, directory), [`link`](process::link) and [`link_message`](shared::link_message), [`peer`](process::peer),
+//!   [`engine`](process::engine) (the one thread);
 //! * unreliable queue pairs, which have no rings, since they reach those of their own process alone:
-//!   [`unreliable`] (sends), [`message`] (from one context to another), [`datagram`];
+//!   [`unreliable`](unreliable::send) (sends), [`message`](unreliable::message) (from one context to another), [`datagram`](unreliable::datagram);
 //! * [`objects`]: what the seam above calls.
 //!
 //! **Who may write what.** A ring's memory is made by its receiver; each of its lines has one
@@ -33,60 +33,26 @@
 //! laptop: slots of a send queue are freed by polled completions alone, local keys are checked
 //! against protection domain and rights, a full completion queue is dead.
 
-mod answers;
-mod commit;
-mod completion_channel;
-mod datagram;
-mod descriptor;
-mod device;
-mod domain;
-mod engine;
-mod event_queue;
-mod execute;
-mod failure;
-mod general_send;
+mod context;
 #[cfg(all(any(test, fuzzing), not(loom)))]
 pub(crate) mod hostile;
-mod issue;
-mod link;
-mod link_message;
-mod message;
-mod multicast;
-mod node;
 mod objects;
-mod owner;
-mod peer;
-mod progress;
-mod queue_pair;
-mod receive;
-mod regions;
-mod request_message;
-mod retry;
-mod ring;
-mod shared_copy;
-mod shared_memory;
+mod process;
+mod reliable;
+mod shared;
 #[cfg(feature = "test-util")]
 mod simulated;
-mod sleep;
-mod sync;
-mod transmit;
 mod unreliable;
-mod unsupported;
-mod wake;
-mod wake_file;
-mod window_table;
-mod windows;
-mod work_queues;
 
 use super::limits::AttributeLimits;
 
-pub(super) use completion_channel::CompletionChannel;
-pub(super) use device::device_info;
+pub(super) use context::completion_channel::CompletionChannel;
+pub(super) use objects::device::device_info;
 pub(super) use objects::{
     CompletionQueue, Context, MemoryRegion, ProtectionDomain, QueuePair, SharedReceiveQueue,
 };
 
-pub(super) use windows::{AddressHandle, AddressName, MemoryWindow, WindowName};
+pub(super) use objects::windows::{AddressHandle, AddressName, MemoryWindow, WindowName};
 
 #[cfg(feature = "test-util")]
 pub(crate) use simulated::{Killer, SimulatedProcess};

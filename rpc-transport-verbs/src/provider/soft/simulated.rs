@@ -10,10 +10,10 @@ use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use super::super::fork_guard::ForkGuard;
-use super::domain::Domain;
-use super::engine::Engine;
-use super::node::Node;
+use super::context::domain::Domain;
 use super::objects::Context;
+use super::process::engine::Engine;
+use super::process::node::Node;
 use crate::verbs::{AsyncEvent, CompletionStatus, QpNum, QpState, SoftOptions};
 
 /// One process. Dropped after all of its contexts, as the sockets of a process are closed last.
@@ -106,8 +106,9 @@ impl SimulatedProcess {
         let Ok(mut state) = domain.enter() else {
             return false;
         };
-        let is_up =
-            |qp: &super::queue_pair::SoftQueuePair| matches!(qp.state, QpState::Rtr | QpState::Rts);
+        let is_up = |qp: &super::context::queue_pair::SoftQueuePair| {
+            matches!(qp.state, QpState::Rtr | QpState::Rts)
+        };
         if !state.queue_pairs.get(place as usize).is_some_and(is_up) {
             return false;
         }

@@ -4,12 +4,12 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use super::super::super::limits::in_range;
-use super::super::domain::{Domain, SharedReceives};
-use super::super::regions::MAX_REGIONS;
-use super::super::shared_memory::SharedMemory;
-use super::super::unsupported::check_access;
-use super::super::work_queues::ReceiveQueue;
+use super::unsupported::check_access;
 use super::{LIMITS, MAX_QUEUES, MAX_REGION_LEN, MAX_WR, SharedReceiveQueue, exhausted};
+use crate::provider::soft::context::domain::{Domain, SharedReceives};
+use crate::provider::soft::context::regions::MAX_REGIONS;
+use crate::provider::soft::context::work_queues::ReceiveQueue;
+use crate::provider::soft::shared::memory::SharedMemory;
 use crate::verbs::{Access, LocalKey, RemoteKey, VerbsError};
 
 #[derive(Debug)]

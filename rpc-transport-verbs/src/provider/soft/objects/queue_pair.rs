@@ -7,21 +7,21 @@ use super::super::super::limits::in_range;
 use super::super::super::{
     Operation, QueuePairConfig, ReceiveList, ReceiveWork, SendWork, Sge, WindowBinding, Work,
 };
-use super::super::domain::Domain;
-use super::super::general_send::Outstanding;
-use super::super::link_message::LinkMessage;
-use super::super::peer::Peer;
-use super::super::queue_pair::{Link, Retry, SoftQueuePair, remote_of};
-use super::super::ring::RingReceiver;
-use super::super::unreliable::Waiting;
-use super::super::unsupported::check_extended;
-use super::super::wake::MAX_READY;
-use super::super::work_queues::{ReceiveQueue, SendQueue};
+use super::unsupported::check_extended;
 use super::{
     CompletionQueue, MAX_INLINE, MAX_SGE, MAX_WR, ProtectionDomain, SharedReceiveQueue, all_taken,
     exhausted, not_posted, place32,
 };
 use crate::hooks::point;
+use crate::provider::soft::context::domain::Domain;
+use crate::provider::soft::context::general_send::Outstanding;
+use crate::provider::soft::context::queue_pair::{Link, Retry, SoftQueuePair, remote_of};
+use crate::provider::soft::context::work_queues::{ReceiveQueue, SendQueue};
+use crate::provider::soft::process::peer::Peer;
+use crate::provider::soft::shared::link_message::LinkMessage;
+use crate::provider::soft::shared::ring::RingReceiver;
+use crate::provider::soft::shared::wake::MAX_READY;
+use crate::provider::soft::unreliable::send::Waiting;
 use crate::verbs::{
     ModifyError, PostError, PostErrorReason, QpAttributes, QpNum, QpState, QpType,
     QueuePairCapabilities, RemoteKey, VerbsError, WrId,

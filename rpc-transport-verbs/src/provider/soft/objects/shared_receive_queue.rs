@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use super::super::super::limits::in_range;
 use super::super::super::{ReceiveList, ReceiveWork, Sge};
-use super::super::domain::Domain;
 use super::{LIMITS, MAX_WR, all_taken, not_posted};
 use crate::hooks::taken;
+use crate::provider::soft::context::domain::Domain;
 use crate::verbs::{PostError, SrqAttributes, SrqNum, VerbsError};
 
 #[derive(Debug)]

@@ -1,0 +1,412 @@
+//! [`Device`]: the one name that users of this crate need.
+
+pub(crate) mod setup;
+pub(crate) mod sizing;
+pub(crate) mod survey;
+
+use std::collections::HashSet;
+use std::fmt;
+use std::io;
+use std::net::TcpListener;
+use std::sync::Arc;
+
+use rpc_core::limits::Intents;
+use rpc_core::transport::{Admission, Fabric, FabricError, Listener};
+use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity};
+
+use self::sizing::Sizing;
+use self::survey::{SOFT, Survey};
+use crate::connect::control_thread::{self, Door};
+use crate::connect::server::Port;
+use crate::transport::VerbsTransport;
+use crate::verbs::{AddressError, AddressWish, Context, OpenError};
+
+/// The environment variable that names the device that [`Device::best`] opens.
+pub const DEVICE_VARIABLE: &str = "VERBLINE_DEVICE";
+
+/// A device that messages travel over, chosen at run time; no type says which. Or several, in an order
+/// of preference: a server is then reached over each of them, and a connection goes over the first
+/// of the server's that both sides have.
+///
+/// Cheap to clone, usable from any thread. What it opens is driven by `rpc-core`: hand a reference to
+/// `Server::builder`, `LocalPoller::new` or `Channel::connect`.
+#[derive(Clone)]
+pub struct Device {
+    /// One name, or several with commas between them.
+    name: Arc<str>,
+    /// The same, taken apart.
+    names: Arc<[Name]>,
+    sizing: Arc<Sizing>,
+}
+
+/// Why there is no such device.
+#[derive(thiserror::Error)]
+#[non_exhaustive]
+pub enum DeviceError {
+    /// Nothing has this name.
+    #[error("there is no device named '{name}'; there are: {available}")]
+    Unknown {
+        /// As it was asked for.
+        name: String,
+        /// The names that would do, with commas.
+        available: String,
+    },
+    /// A list names a device more than once.
+    #[error("'{list}' names the device '{name}' more than once; name each device once")]
+    Twice {
+        /// As it was asked for.
+        list: String,
+        /// What is there twice.
+        name: String,
+    },
+    /// What follows a name is neither a port nor a GID.
+    #[error(
+        "'{name}' is no name of a device: wanted name, name:port or name:port:gid, as in mlx5_0:1:3 (numbers up to 255)"
+    )]
+    Malformed {
+        /// As it was asked for.
+        name: String,
+    },
+    /// It cannot be opened.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// It has no port or no address to send from.
+    #[error(transparent)]
+    Address(#[from] AddressError),
+}
+
+/// A device that is asked for, and what is insisted on: `mlx5_0`, `mlx5_0:2`, `mlx5_0:2:3`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Name {
+    pub(crate) device: String,
+    pub(crate) wish: AddressWish,
+}
+
+impl Name {
+    fn parse(text: &str) -> Result<Self, DeviceError> {
+        let malformed = || DeviceError::Malformed {
+            name: text.to_owned(),
+        };
+        let number = |part: Option<&str>| match part {
+            None => Ok(None),
+            Some(part) => part.parse().map(Some).map_err(|_| malformed()),
+        };
+        let mut parts = text.split(':');
+        let device = parts.next().unwrap_or_default().to_owned();
+        let wish = AddressWish {
+            port: number(parts.next())?,
+            gid_index: number(parts.next())?,
+        };
+        if parts.next().is_some() {
+            return Err(malformed());
+        }
+        Ok(Self { device, wish })
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.device)?;
+        for part in [self.wish.port, self.wish.gid_index].into_iter().flatten() {
+            write!(f, ":{part}")?;
+        }
+        Ok(())
+    }
+}
+
+/// The sentence: a `main` that returns an error prints it with `Debug`.
+impl fmt::Debug for DeviceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl Device {
+    /// Opens the best device of this host, or those that the environment variable `VERBLINE_DEVICE`
+    /// names, and logs which it is and why.
+    ///
+    /// The best is the first RDMA device that can be used (an active port, an address), with `soft`
+    /// after it for peers on this host that have no other; and `soft` alone where there is none.
+    /// [`survey`](Self::survey) says the same without opening anything for good.
+    ///
+    /// # Errors
+    ///
+    /// As for [`open`](Self::open).
+    pub fn best() -> Result<Self, DeviceError> {
+        if let Some(names) = survey::named_by_environment() {
+            let device = Self::open(&names)?;
+            tracing::info!(device = %device.name, "named by {DEVICE_VARIABLE}");
+            return Ok(device);
+        }
+        let survey = Survey::take();
+        for device in &survey.devices {
+            if let Err(why) = &device.verdict {
+                tracing::warn!(device = %device.name, %why, "a device of this machine is passed over");
+            }
+        }
+        match survey.best() {
+            Some(best) if !best.is_soft() => {
+                if let Ok(address) = &best.verdict {
+                    tracing::info!(device = %best.name, %address, reason = %address.reason, "the first that can be used");
+                }
+                Self::open(&format!("{},{SOFT}", best.name))
+            }
+            _ => {
+                tracing::info!("the software device: no RDMA device can be used here");
+                Self::open(SOFT)
+            }
+        }
+    }
+
+    /// Looks at every device of this machine: what each can do, and which [`best`](Self::best) takes.
+    #[must_use]
+    pub fn survey() -> Survey {
+        Survey::take()
+    }
+
+    /// Opens a device by name, or several by their names with commas between them, as in
+    /// `"mlx5_0,soft"`. `"soft"` is there everywhere. A port, and an entry of its GID table, may follow
+    /// a name: `"mlx5_0:2:3"`; otherwise they are chosen.
+    ///
+    /// With several, a client offers all of them, and a server takes the first of its own that the
+    /// client has too and that reaches the client. The first has to be there; if one of the others
+    /// cannot be opened, a warning is logged and the list goes on without it.
+    ///
+    /// # Errors
+    ///
+    /// If a name is there more than once; if there is no such device as the first, if it is one that
+    /// this build cannot drive, or if it does not open.
+    pub fn open(names: &str) -> Result<Self, DeviceError> {
+        let mut opened: Vec<Name> = Vec::new();
+        let mut seen = HashSet::new();
+        for (index, name) in names.split(',').map(str::trim).enumerate() {
+            let name = Name::parse(name)?;
+            if !seen.insert(name.device.clone()) {
+                return Err(DeviceError::Twice {
+                    list: names.to_owned(),
+                    name: name.device,
+                });
+            }
+            match try_open(&name) {
+                Ok(()) => opened.push(name),
+                Err(error) if index == 0 => return Err(error),
+                Err(error) => tracing::warn!(%error, "a device is left out"),
+            }
+        }
+        let list: Vec<_> = opened.iter().map(Name::to_string).collect();
+        Ok(Self {
+            name: list.join(",").into(),
+            names: opened.into(),
+            sizing: Arc::default(),
+        })
+    }
+
+    /// The same device, with numbers of an expert's in place of those that are otherwise derived.
+    #[must_use]
+    pub fn with_sizing(self, sizing: Sizing) -> Self {
+        Self {
+            sizing: Arc::new(sizing),
+            ..self
+        }
+    }
+
+    /// Its name; of several, their names with commas between them, without those that could not be
+    /// opened.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+/// Opens a device and closes it again. Each poller opens a context of its own; this is to say now what
+/// would fail then.
+fn try_open(name: &Name) -> Result<(), DeviceError> {
+    let device = &name.device;
+    let context = Context::open(device).map_err(|error| match error {
+        error if survey::lacks_feature(device, &error) => OpenError::NotInThisBuild {
+            name: device.clone(),
+        },
+        OpenError::UnknownDevice { name, .. } => OpenError::UnknownDevice {
+            name,
+            known: survey::known_names(),
+        },
+        error => error,
+    })?;
+    let address = context.choose_address(name.wish)?;
+    tracing::debug!(%device, %address, reason = %address.reason, "where it sends from");
+    Ok(())
+}
+
+impl fmt::Debug for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Device")
+            .field("name", &self.name)
+            .field("sizing", &self.sizing)
+            .finish()
+    }
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)
+    }
+}
+
+impl Fabric for Device {
+    type Transport = VerbsTransport;
+    type Port = Port;
+
+    fn open(&self, intents: &Intents) -> Result<VerbsTransport, FabricError> {
+        setup::open(&self.names, intents, &self.sizing)
+    }
+
+    fn port(&self, transport: &VerbsTransport) -> Port {
+        transport.port()
+    }
+
+    fn listen(
+        &self,
+        address: &str,
+        ports: Vec<Port>,
+        admission: Arc<dyn Admission>,
+    ) -> Result<Box<dyn Listener>, FabricError> {
+        let refused = |source| FabricError::Listen {
+            address: address.to_owned(),
+            source,
+        };
+        let listener = TcpListener::bind(address).map_err(refused)?;
+        let door = Door { ports, admission };
+        let listening = control_thread::control()
+            .and_then(|control| control.listen(listener, door))
+            .map_err(refused)?;
+        Ok(Box::new(listening))
+    }
+
+    fn allowed_cores(&self) -> Vec<usize> {
+        match sched_getaffinity(None) {
+            Ok(cores) => (0..CpuSet::MAX_CPU)
+                .filter(|&core| cores.is_set(core))
+                .collect(),
+            Err(error) => {
+                tracing::warn!(%error, "the system does not say which cores this process may use");
+                Vec::new()
+            }
+        }
+    }
+
+    fn pin_current_thread(&self, core: usize) -> Result<(), io::Error> {
+        if core >= CpuSet::MAX_CPU {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!("there is no core {core}"),
+            ));
+        }
+        let mut cores = CpuSet::new();
+        cores.set(core);
+        // No pid: the calling thread.
+        let this_thread: Option<Pid> = None;
+        Ok(sched_setaffinity(this_thread, &cores)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kernel_verbs_are_missing(error: &DeviceError) -> bool {
+        matches!(
+            error,
+            DeviceError::Open(OpenError::NotInThisBuild { .. } | OpenError::UnknownDevice { .. })
+                | DeviceError::Open(OpenError::LibraryMissing { .. })
+        )
+    }
+
+    #[test]
+    fn a_name_that_nothing_has_is_told_what_there_is() {
+        for name in ["", "sofft", "eth0", "mlx5_", "../etc"] {
+            let error = Device::open(name).unwrap_err();
+            assert!(kernel_verbs_are_missing(&error), "{error}");
+            let said = error.to_string();
+            assert!(
+                said.contains("soft") || said.contains("libibverbs"),
+                "{said}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_port_and_a_gid_may_follow_a_name() {
+        let wish = |text: &str| {
+            let name = Name::parse(text).unwrap();
+            assert_eq!(name.to_string(), text);
+            (name.device, name.wish.port, name.wish.gid_index)
+        };
+        assert_eq!(wish("mlx5_0"), ("mlx5_0".into(), None, None));
+        assert_eq!(wish("mlx5_0:2"), ("mlx5_0".into(), Some(2), None));
+        assert_eq!(wish("mlx5_0:2:3"), ("mlx5_0".into(), Some(2), Some(3)));
+        assert_eq!(Device::open("soft:1:0").unwrap().name(), "soft:1:0");
+        for text in ["soft:", "soft:x", "soft:1:2:3", "soft:256", "soft:1:-1"] {
+            let error = Device::open(text).unwrap_err();
+            assert!(matches!(error, DeviceError::Malformed { .. }), "{error}");
+        }
+        let error = Device::open("soft:2").unwrap_err();
+        assert_eq!(error.to_string(), "'soft' has no port 2; it has 1");
+    }
+
+    #[test]
+    fn a_list_is_opened_in_its_order_without_what_is_not_there() {
+        for (list, name) in [
+            ("soft", "soft"),
+            (" soft ", "soft"),
+            ("soft,mlx5_98", "soft"),
+            ("soft, mlx5_99 ,nothing", "soft"),
+            ("soft,", "soft"),
+        ] {
+            assert_eq!(Device::open(list).unwrap().name(), name, "{list:?}");
+        }
+    }
+
+    #[test]
+    fn the_first_of_a_list_has_to_be_there() {
+        let error = Device::open("nothing,soft").unwrap_err();
+        assert!(kernel_verbs_are_missing(&error), "{error}");
+        let error = Device::open("mlx5_99,soft").unwrap_err();
+        assert!(kernel_verbs_are_missing(&error), "{error}");
+    }
+
+    #[test]
+    fn a_device_that_is_named_twice_is_refused() {
+        for list in ["soft,soft", "soft, soft", "soft,rxe0,rxe0"] {
+            let error = Device::open(list).unwrap_err();
+            assert!(matches!(error, DeviceError::Twice { .. }), "{error}");
+            assert!(error.to_string().contains("more than once"), "{error}");
+        }
+    }
+
+    #[cfg(not(feature = "rdma"))]
+    #[test]
+    fn an_rdma_device_is_told_which_feature_is_missing() {
+        for name in ["mlx5_0", "rxe0", "rocep1s0f0", "siw0"] {
+            let error = Device::open(name).unwrap_err();
+            assert!(
+                matches!(error, DeviceError::Open(OpenError::NotInThisBuild { .. })),
+                "{error}"
+            );
+            assert!(error.to_string().contains("`rdma`"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_thread_is_pinned_to_an_allowed_core_and_to_no_other() {
+        let device = Device::open(SOFT).unwrap();
+        let cores = device.allowed_cores();
+        let last = *cores.last().unwrap();
+        std::thread::spawn(move || {
+            device.pin_current_thread(last).unwrap();
+            assert_eq!(device.allowed_cores(), [last]);
+            assert!(device.pin_current_thread(usize::MAX).is_err());
+        })
+        .join()
+        .unwrap();
+    }
+}

@@ -1,0 +1,99 @@
+//! The file by which a sleeping context is woken: an eventfd that its peers have, too.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::io::Errno;
+
+/// An eventfd that never blocks: readable from the first write until it is emptied.
+#[derive(Debug)]
+pub(crate) struct WakeFile(OwnedFd);
+
+impl WakeFile {
+    pub(crate) fn new() -> io::Result<Self> {
+        let file = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Self(file))
+    }
+
+    /// Takes what a peer sent as one, if it is one: written to by every sender of this process, it must
+    /// neither block, nor end the process as a pipe that nobody reads would.
+    pub(crate) fn of_peer(file: OwnedFd) -> io::Result<Self> {
+        fcntl_setfl(&file, fcntl_getfl(&file)? | OFlags::NONBLOCK)?;
+        // All ones is the one value that an eventfd refuses (eventfd(2)), whatever its counter is.
+        match rustix::io::write(&file, &u64::MAX.to_ne_bytes()) {
+            Err(Errno::INVAL) => Ok(Self(file)),
+            _ => Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "the file that is to wake a peer is no eventfd",
+            )),
+        }
+    }
+
+    /// Makes it readable.
+    pub(crate) fn write(&self) {
+        // It fails only when the counter is at its maximum: readable it is.
+        let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
+    }
+
+    /// Empties it.
+    pub(crate) fn empty(&self) {
+        // It fails when it was empty.
+        let _ = rustix::io::read(&self.0, &mut [0_u8; 8]);
+    }
+}
+
+impl AsFd for WakeFile {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+    use super::*;
+
+    fn is_readable(file: &WakeFile) -> bool {
+        let at_once = Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        poll(&mut [PollFd::new(file, PollFlags::IN)], Some(&at_once)).unwrap() == 1
+    }
+
+    #[test]
+    fn writing_makes_it_readable_until_it_is_emptied() {
+        let file = WakeFile::new().unwrap();
+        let peers = WakeFile::of_peer(file.as_fd().try_clone_to_owned().unwrap()).unwrap();
+        assert!(!is_readable(&file), "taking it does not write it");
+        peers.write();
+        peers.write();
+        assert!(is_readable(&file));
+        file.empty();
+        assert!(!is_readable(&file));
+        file.empty();
+    }
+
+    #[test]
+    fn what_is_no_eventfd_is_refused() {
+        let (reads, writes) = rustix::pipe::pipe().unwrap();
+        drop(reads);
+        assert!(WakeFile::of_peer(writes).is_err());
+        let (here, _there) = std::os::unix::net::UnixStream::pair().unwrap();
+        assert!(WakeFile::of_peer(here.into()).is_err());
+        let memory = rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        assert!(WakeFile::of_peer(memory).is_err());
+    }
+
+    #[test]
+    fn a_full_counter_does_not_block_the_writer() {
+        let file = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+        rustix::io::write(&file, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+        let file = WakeFile::of_peer(file).unwrap();
+        file.write();
+        assert!(is_readable(&file));
+    }
+}

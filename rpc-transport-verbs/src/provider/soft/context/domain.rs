@@ -1,0 +1,162 @@
+//! All that one context has, behind its owner word.
+//!
+//! `State` is what the owner may touch. What is done with it is told by the files that extend it:
+//! `transmit` (sends go into rings), `receive` (messages come out of rings), `progress` (the loop
+//! over hot rings and awaited acknowledgements), `sleep` (completion queues that are armed), `retry`
+//! (timers), `failure` (errors and flushing),
+//! `queue_pair` (set-up).
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use slab::Slab;
+
+use super::event_queue::EventQueue;
+use super::owner::{Inside, Owned};
+use super::queue_pair::SoftQueuePair;
+use super::regions::Regions;
+use super::window_table::Windows;
+use super::work_queues::{CompletionRing, ReceiveQueue};
+use crate::event_fd::WakeFile;
+use crate::provider::soft::process::node::Node;
+use crate::provider::soft::shared::memory::SharedMemory;
+use crate::provider::soft::shared::ring::RingSender;
+use crate::provider::soft::shared::wake::DomainReadyBits;
+use crate::verbs::{DeviceCounters, Forked, Gid, SoftOptions};
+
+/// One context.
+#[derive(Debug)]
+pub(crate) struct Domain {
+    pub(crate) node: Arc<Node>,
+    /// Names it to peers.
+    pub(crate) number: u32,
+    /// The ready bits that peers set.
+    pub(crate) ready: Arc<SharedMemory>,
+    /// What they write when it sleeps.
+    pub(crate) wake: WakeFile,
+    pub(crate) events: Arc<EventQueue>,
+    state: Owned<State>,
+    /// What peers have to map: by number, set-up only.
+    arenas: Mutex<Vec<(u64, Arc<SharedMemory>)>>,
+}
+
+/// What belongs to whoever holds the owner word.
+#[derive(Debug)]
+pub(crate) struct State {
+    pub(crate) regions: Regions,
+    pub(crate) windows: Windows,
+    pub(crate) completion_queues: Slab<CompletionRing>,
+    pub(crate) shared_receive_queues: Slab<SharedReceives>,
+    pub(crate) queue_pairs: Slab<SoftQueuePair>,
+    /// Protection domains are numbers.
+    pub(crate) next_protection_domain: u32,
+    /// Queue pairs whose rings are looked at directly.
+    pub(crate) hot: Vec<u32>,
+    /// Queue pairs with something that a poll has to wait for: a signaled send, a send that had no
+    /// room, a failure that has to wait its turn.
+    pub(crate) awaiting: Vec<u32>,
+    /// Queue pairs with unacknowledged sends, signaled or not: looked at by the engine's tick.
+    pub(crate) unacked: Vec<u32>,
+    /// Completion queues that overran and whose queue pairs have not been failed yet.
+    pub(crate) overrun: Vec<u32>,
+    /// Polls so far, and at the engine's last tick: whether the application polls.
+    pub(crate) polls: u64,
+    pub(crate) polls_at_tick: u64,
+    /// One more than the highest place of a queue pair so far.
+    pub(crate) places: usize,
+    /// Peers are told to call the engine for one-sided requests: since its last tick, nobody polled.
+    pub(crate) is_unattended: bool,
+    /// Peers are told that nobody looks: see `sleep`.
+    pub(crate) is_asleep: bool,
+    pub(crate) ready: Arc<SharedMemory>,
+    pub(crate) events: Arc<EventQueue>,
+    pub(crate) options: SoftOptions,
+    pub(crate) counters: DeviceCounters,
+}
+
+/// A shared receive queue.
+#[derive(Debug)]
+pub(crate) struct SharedReceives {
+    pub(crate) queue: ReceiveQueue,
+    pub(crate) number: u32,
+    pub(crate) domain: u32,
+}
+
+/// A ring to send into, as it came over a link.
+#[derive(Debug)]
+pub(crate) struct NewRing {
+    pub(crate) gid: Gid,
+    pub(crate) qp_num: u32,
+    pub(crate) sender: RingSender,
+}
+
+impl Domain {
+    pub(crate) fn open(node: Arc<Node>, options: SoftOptions) -> std::io::Result<Arc<Self>> {
+        let len = size_of::<DomainReadyBits>();
+        let ready = Arc::new(SharedMemory::for_writers("verbline-ready", len)?);
+        let events = Arc::new(EventQueue::default());
+        let state = State {
+            regions: Regions::default(),
+            windows: Windows::default(),
+            completion_queues: Slab::new(),
+            shared_receive_queues: Slab::new(),
+            queue_pairs: Slab::new(),
+            next_protection_domain: 0,
+            hot: Vec::new(),
+            awaiting: Vec::new(),
+            unacked: Vec::new(),
+            overrun: Vec::new(),
+            polls: 0,
+            polls_at_tick: 0,
+            places: 0,
+            is_unattended: false,
+            is_asleep: false,
+            ready: Arc::clone(&ready),
+            events: Arc::clone(&events),
+            options,
+            counters: DeviceCounters::default(),
+        };
+        let domain = Arc::new(Self {
+            number: node.next_serial(),
+            node,
+            ready,
+            wake: WakeFile::new()?,
+            events,
+            state: Owned::new(state),
+            arenas: Mutex::default(),
+        });
+        domain.node.add_context(&domain);
+        Ok(domain)
+    }
+
+    /// Becomes the owner, as soon as the present one has left.
+    #[inline]
+    pub(crate) fn enter(&self) -> Result<Inside<'_, State>, Forked> {
+        // First: in the child of a fork, the word may be held by a thread that is not there.
+        self.node.check()?;
+        Ok(self.state.enter())
+    }
+
+    /// Becomes the owner if there is none.
+    pub(crate) fn try_enter(&self) -> Option<Inside<'_, State>> {
+        self.state.try_enter()
+    }
+
+    pub(crate) fn arenas(&self) -> Vec<(u64, Arc<SharedMemory>)> {
+        self.arenas
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    pub(crate) fn add_arena(&self, number: u64, memory: Arc<SharedMemory>) {
+        self.arenas
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push((number, memory));
+    }
+
+    pub(crate) fn remove_arena(&self, number: u64) {
+        let mut arenas = self.arenas.lock().unwrap_or_else(PoisonError::into_inner);
+        arenas.retain(|(arena, _)| *arena != number);
+    }
+}

@@ -1,0 +1,221 @@
+//! The registered regions of one context, by local and remote key.
+
+use std::ptr::NonNull;
+
+use slab::Slab;
+
+use crate::provider::Sge;
+use crate::verbs::{Access, CompletionStatus, LocalKey, RemoteKey};
+
+/// Regions of one context: the bits of a key that are the region's place.
+const INDEX_BITS: u32 = 12;
+/// Regions that one context can have.
+pub(crate) const MAX_REGIONS: usize = 1 << INDEX_BITS;
+
+/// What a key stands for.
+#[derive(Debug)]
+pub(crate) struct Region {
+    key: LocalKey,
+    /// Unrelated to the local one, but for the place that both name.
+    pub(crate) remote_key: RemoteKey,
+    pub(crate) domain: u32,
+    start: NonNull<u8>,
+    len: usize,
+    pub(crate) access: Access,
+    arena: u64,
+}
+
+// SAFETY: the address is that of registered memory, the same from every thread; it is followed only by
+// whoever has the context's owner word.
+unsafe impl Send for Region {}
+
+/// The highest bit of a remote key: it is a memory window's.
+pub(crate) const WINDOW_BIT: u32 = 1 << 31;
+
+/// The regions of one context.
+#[derive(Debug, Default)]
+pub(crate) struct Regions(Slab<Region>);
+
+impl Regions {
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Enters a region of protection domain `domain`. `serial` differs from region to region in the
+    /// whole process, so that the key of a region that is gone, or of another context, names none.
+    pub(crate) fn insert(
+        &mut self,
+        serial: u32,
+        domain: u32,
+        (start, len): (NonNull<u8>, usize),
+        access: Access,
+        arena: u64,
+    ) -> (LocalKey, RemoteKey) {
+        let entry = self.0.vacant_entry();
+        // The caller has seen that there are fewer than MAX_REGIONS.
+        let place = entry.key() as u32;
+        let key = LocalKey(serial << INDEX_BITS | place);
+        // Other bits than the local key's, so that one taken for the other is refused.
+        let remote_key = RemoteKey((!serial << INDEX_BITS | place) & !WINDOW_BIT);
+        entry.insert(Region {
+            key,
+            remote_key,
+            domain,
+            start,
+            len,
+            access,
+            arena,
+        });
+        (key, remote_key)
+    }
+
+    pub(crate) fn by_local_key(&self, key: LocalKey) -> Option<&Region> {
+        self.0
+            .get(key.0 as usize & (MAX_REGIONS - 1))
+            .filter(|region| region.key == key)
+    }
+
+    pub(crate) fn by_remote_key(&self, key: RemoteKey) -> Option<&Region> {
+        self.0
+            .get(key.0 as usize & (MAX_REGIONS - 1))
+            .filter(|region| region.remote_key == key)
+    }
+
+    pub(crate) fn remove(&mut self, key: LocalKey) {
+        let index = key.0 as usize & (MAX_REGIONS - 1);
+        if self.0.get(index).is_some_and(|region| region.key == key) {
+            self.0.remove(index);
+        }
+    }
+
+    /// The local protection check: the key exists, is of this protection domain, spans the bytes,
+    /// and permits what is to be done. Gives the arena and the offset in it.
+    #[inline]
+    pub(crate) fn check(
+        &self,
+        key: LocalKey,
+        domain: u32,
+        (addr, len): (NonNull<u8>, usize),
+        needs: Access,
+    ) -> Result<(u64, usize), CompletionStatus> {
+        if len == 0 {
+            // Nothing is touched, so nothing is checked.
+            return Ok((0, 0));
+        }
+        let region = self
+            .0
+            .get(key.0 as usize & (MAX_REGIONS - 1))
+            .filter(|region| {
+                region.key == key && region.domain == domain && region.access.contains(needs)
+            })
+            .ok_or(CompletionStatus::LocalProtection)?;
+        let offset = addr
+            .as_ptr()
+            .addr()
+            .wrapping_sub(region.start.as_ptr().addr());
+        let inside = offset <= region.len && len <= region.len - offset;
+        inside
+            .then_some((region.arena, offset))
+            .ok_or(CompletionStatus::LocalProtection)
+    }
+
+    /// The same for every element of a request.
+    pub(crate) fn check_all(
+        &self,
+        elements: &[Sge],
+        domain: u32,
+        needs: Access,
+    ) -> Result<(), CompletionStatus> {
+        for element in elements {
+            let bytes = (element.addr, element.len as usize);
+            self.check(element.local_key, domain, bytes, needs)?;
+        }
+        Ok(())
+    }
+}
+
+impl Region {
+    /// What a remote address means here: an offset from the first byte, or an address of this process.
+    pub(crate) fn offset_of(&self, addr: u64, is_zero_based: bool) -> u64 {
+        if is_zero_based {
+            addr
+        } else {
+            addr.wrapping_sub(self.address())
+        }
+    }
+
+    /// The address of its first byte, as peers know it.
+    pub(crate) fn address(&self) -> u64 {
+        self.start.as_ptr().addr() as u64
+    }
+
+    /// Where `len` bytes from `offset` on begin, if they are inside.
+    pub(crate) fn bytes(&self, offset: u64, len: u64) -> Option<NonNull<u8>> {
+        let whole = self.len as u64;
+        // SAFETY: inside the region's bytes, which stay mapped while it is in the table.
+        (offset <= whole && len <= whole - offset)
+            .then(|| unsafe { self.start.add(offset as usize) })
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn at(addr: usize) -> NonNull<u8> {
+        NonNull::new(std::ptr::without_provenance_mut(addr)).unwrap()
+    }
+
+    #[test]
+    fn each_reason_to_refuse_is_seen() {
+        let mut regions = Regions::default();
+        let (key, _) = regions.insert(1, 7, (at(4096), 100), Access::NONE, 9);
+        let refused = Err(CompletionStatus::LocalProtection);
+        assert_eq!(
+            regions.check(key, 7, (at(4096), 100), Access::NONE),
+            Ok((9, 0))
+        );
+        assert_eq!(
+            regions.check(key, 7, (at(4195), 1), Access::NONE),
+            Ok((9, 99))
+        );
+        assert_eq!(
+            regions.check(key, 7, (at(4196), 1), Access::NONE),
+            refused,
+            "past the end"
+        );
+        assert_eq!(
+            regions.check(key, 7, (at(4096), 101), Access::NONE),
+            refused,
+            "too long"
+        );
+        assert_eq!(
+            regions.check(key, 7, (at(4095), 1), Access::NONE),
+            refused,
+            "before"
+        );
+        assert_eq!(
+            regions.check(key, 8, (at(4096), 1), Access::NONE),
+            refused,
+            "other domain"
+        );
+        assert_eq!(
+            regions.check(key, 7, (at(4096), 1), Access::LOCAL_WRITE),
+            refused
+        );
+        assert_eq!(
+            regions.check(LocalKey(key.0 + 1), 7, (at(4096), 1), Access::NONE),
+            refused
+        );
+        assert_eq!(
+            regions.check(LocalKey(0), 8, (at(1), 0), Access::LOCAL_WRITE),
+            Ok((0, 0))
+        );
+        regions.remove(key);
+        assert_eq!(
+            regions.check(key, 7, (at(4096), 1), Access::NONE),
+            refused,
+            "gone"
+        );
+    }
+}

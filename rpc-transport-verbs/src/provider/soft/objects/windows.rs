@@ -1,0 +1,71 @@
+//! Memory windows and address handles, as the seam above sees them.
+
+use std::sync::Arc;
+
+use super::ProtectionDomain;
+use crate::provider::soft::context::domain::Domain;
+use crate::provider::soft::unreliable::datagram::check_address;
+use crate::verbs::{AddressVector, RemoteKey, VerbsError, WindowType};
+
+/// A window's place in its context.
+pub(crate) type WindowName = u32;
+
+/// All that there is to say of where a datagram goes.
+pub(crate) type AddressName = AddressVector;
+
+#[derive(Debug)]
+pub(crate) struct MemoryWindow {
+    domain: Arc<Domain>,
+    place: WindowName,
+    first_key: RemoteKey,
+}
+
+impl MemoryWindow {
+    pub(crate) fn first_key(&self) -> RemoteKey {
+        self.first_key
+    }
+
+    pub(crate) fn name(&self) -> WindowName {
+        self.place
+    }
+}
+
+impl Drop for MemoryWindow {
+    fn drop(&mut self) {
+        // In the child of a fork there is nothing to take back.
+        if let Ok(mut state) = self.domain.enter() {
+            state.dealloc_window(self.place);
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct AddressHandle {
+    address: AddressVector,
+}
+
+impl AddressHandle {
+    pub(crate) fn name(&self) -> AddressName {
+        self.address
+    }
+}
+
+impl ProtectionDomain {
+    pub(crate) fn alloc_mw(&self, window_type: WindowType) -> Result<MemoryWindow, VerbsError> {
+        let serial = self.domain.node.next_serial();
+        let mut state = self.domain.enter()?;
+        let (place, first_key) = state.alloc_window(serial, self.number, window_type)?;
+        Ok(MemoryWindow {
+            domain: Arc::clone(&self.domain),
+            place,
+            first_key,
+        })
+    }
+
+    pub(crate) fn create_ah(&self, address: &AddressVector) -> Result<AddressHandle, VerbsError> {
+        self.domain.node.check()?;
+        check_address(address, self.domain.node.gid)
+            .map_err(|wrong| wrong.of("create_ah", "address"))?;
+        Ok(AddressHandle { address: *address })
+    }
+}

@@ -1,0 +1,7 @@
+//! One process: its GID, its links to others, and its engine.
+
+pub(super) mod engine;
+pub(super) mod link;
+pub(super) mod multicast;
+pub(super) mod node;
+pub(super) mod peer;

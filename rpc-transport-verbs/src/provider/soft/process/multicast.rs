@@ -1,0 +1,80 @@
+//! Multicast groups: which queue pairs of the process are in each.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::provider::soft::objects::{QueuePair, exhausted};
+use crate::verbs::{Gid, QpNum, VerbsError};
+
+/// Groups of one process.
+pub(crate) const MAX_GROUPS: usize = 1024;
+/// Queue pairs in one of them.
+pub(crate) const MAX_MEMBERS: usize = 1024;
+
+#[derive(Debug, Default)]
+pub(crate) struct Groups(Mutex<HashMap<Gid, Vec<QpNum>>>);
+
+impl Groups {
+    fn join(&self, gid: Gid, qp_num: QpNum) -> Result<(), VerbsError> {
+        let call = "attach_mcast";
+        let mut groups = self.groups();
+        if groups.len() == MAX_GROUPS && !groups.contains_key(&gid) {
+            return Err(exhausted(call, "multicast groups", MAX_GROUPS));
+        }
+        let members = groups.entry(gid).or_default();
+        if members.contains(&qp_num) {
+            return Ok(());
+        }
+        if members.len() == MAX_MEMBERS {
+            return Err(exhausted(call, "members of the group", MAX_MEMBERS));
+        }
+        members.push(qp_num);
+        Ok(())
+    }
+
+    /// `false` if it was not in the group.
+    fn leave(&self, gid: Gid, qp_num: QpNum) -> bool {
+        let mut groups = self.groups();
+        let Some(members) = groups.get_mut(&gid) else {
+            return false;
+        };
+        let before = members.len();
+        members.retain(|member| *member != qp_num);
+        let was_in = members.len() < before;
+        if members.is_empty() {
+            groups.remove(&gid);
+        }
+        was_in
+    }
+
+    /// The queue pair is gone.
+    pub(crate) fn forget(&self, qp_num: QpNum) {
+        self.groups().retain(|_, members| {
+            members.retain(|member| *member != qp_num);
+            !members.is_empty()
+        });
+    }
+
+    /// Who is in the group at this moment, in the order in which they joined.
+    pub(crate) fn members(&self, gid: Gid) -> Vec<QpNum> {
+        self.groups().get(&gid).cloned().unwrap_or_default()
+    }
+
+    fn groups(&self) -> MutexGuard<'_, HashMap<Gid, Vec<QpNum>>> {
+        // Lists of numbers: whole after each step.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl QueuePair {
+    /// The device has no LIDs.
+    pub(crate) fn attach_multicast(&mut self, gid: Gid, _lid: u16) -> Result<(), VerbsError> {
+        self.domain.node.check()?;
+        self.domain.node.groups.join(gid, self.qp_num())
+    }
+
+    pub(crate) fn detach_multicast(&mut self, gid: Gid, _lid: u16) -> Result<bool, VerbsError> {
+        self.domain.node.check()?;
+        Ok(self.domain.node.groups.leave(gid, self.qp_num()))
+    }
+}

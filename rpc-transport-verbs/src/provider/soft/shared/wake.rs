@@ -1,0 +1,434 @@
+//! How a sender reaches a receiver that has stopped looking at its ring.
+//!
+//! A poller looks directly at a few *hot* rings. A ring that stays empty becomes *cold*: its
+//! receiver arms a mark in it, and from then on relies on its bit in the domain's [`ReadyBits`].
+//!
+//! ```text
+//!  receiver                              sender
+//!  R1 mark = ARMED                       S1 commit the message
+//!  R2 fence                              S2 fence
+//!  R3 look at the commit word again      S3 look at the mark
+//! ```
+//!
+//! Without the fences both looks could miss: the sender's store of the commit word and the
+//! receiver's store of the mark may each wait in a store buffer while the other side's word is read
+//! (R3 before S1 is seen, S3 before R1 is seen), and the message would lie there for ever. With both
+//! fences sequentially consistent, whichever comes second sees the other side's store: either R3
+//! finds the message, or S3 finds the mark and sets the bit.
+//!
+//! # Sleep
+//!
+//! A context whose completion queues are armed looks at nothing by itself. It notes that beside its
+//! ready bits, makes every ring cold, and relies on its [`WakeFile`](crate::event_fd::WakeFile):
+//!
+//! ```text
+//!  receiver                              sender, whose S3 has found the mark
+//!  A1 asleep = 1                         B1 set the ready bit
+//!  A2 fence                              B2 fence
+//!  A3 take the ready bits                B3 look at asleep; if it is 1, write the file
+//!  A4 make each hot ring cold: R1 R2 R3
+//!  A5 wait for the file
+//! ```
+//!
+//! No message is slept through. If the sender's S3 finds a ring hot, then R3, in A4, finds its message,
+//! as above. If S3 finds it cold, the sender goes on to B1, and the two fences order what is left: were
+//! A3 to miss the bit *and* B3 to miss the note, then each side's read would have come before the other
+//! side's write was seen, which two sequentially consistent fences between write and read rule out.
+//!
+//! While the note stands, A3 and A4 may be done again without A1 and A2: a sender whose B3 misses the
+//! note has its fence before A2, so its bit is seen by every look after A2. Who wakes empties the file
+//! *before* A3: a sender that writes the file after that has set its bit before, or has its write left for
+//! the next wait. The other way round, the file could be emptied of the word of a bit that was set after
+//! A3.
+//!
+//! Senders only ever read the note. Were they to clear it, so that one of many writes the file, then one
+//! that was killed or stopped between the two would leave the others' messages asleep. So a sleeper may
+//! be told more than once before it is up, and none of this is on the way of a message to a poller that
+//! is awake: its rings are hot, or it takes its bits, and B2 and B3 lie behind the mark.
+
+use super::sync::{AtomicU32, AtomicU64, Ordering, fence};
+use crate::hooks::point;
+
+const HOT: u32 = 0;
+const ARMED: u32 = 1;
+
+/// A ring's mark, written by its receiver.
+#[repr(transparent)]
+#[derive(Debug)]
+pub(crate) struct Mark(AtomicU32);
+
+impl Mark {
+    #[cfg(loom)]
+    fn new() -> Self {
+        Self(AtomicU32::new(HOT))
+    }
+
+    /// R1 and R2: the receiver will not look again by itself. It must do so once more after this.
+    pub(crate) fn arm(&self) {
+        self.0.store(ARMED, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
+    /// The receiver looks again: senders need not say anything.
+    pub(crate) fn disarm(&self) {
+        // Relaxed: a sender that still sees ARMED sets a bit for nothing.
+        self.0.store(HOT, Ordering::Relaxed);
+    }
+
+    /// S2 and S3, once per doorbell: whether the receiver has to be told.
+    #[inline]
+    pub(crate) fn is_armed_after_commit(&self) -> bool {
+        fence(Ordering::SeqCst);
+        self.0.load(Ordering::Relaxed) == ARMED
+    }
+}
+
+const AWAKE: u32 = 0;
+const ASLEEP: u32 = 1;
+
+/// A context's note that it sleeps, or is left alone, written by itself alone. On a line of its own: senders
+/// read it when they have set a bit, or committed a one-sided request.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub(crate) struct SleepNote {
+    asleep: AtomicU32,
+    /// Nobody polls it. The same handshake as a ring's mark, with the engine as the receiver: it writes the
+    /// note, fences, and looks at the rings once more before it sleeps.
+    unattended: AtomicU32,
+}
+
+impl SleepNote {
+    #[cfg(any(test, loom))]
+    fn new() -> Self {
+        Self {
+            asleep: AtomicU32::new(AWAKE),
+            unattended: AtomicU32::new(0),
+        }
+    }
+
+    /// The context is left to the engine, which has to look at its rings once more after this.
+    pub(crate) fn leave_alone(&self) {
+        self.unattended.store(1, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Somebody polls it, or the engine is at it.
+    pub(crate) fn attend(&self) {
+        // Relaxed: a sender that sees it late calls the engine for nothing.
+        self.unattended.store(0, Ordering::Relaxed);
+    }
+
+    /// After a commit, and the fence of its doorbell: whether the engine has to be called.
+    pub(crate) fn is_unattended_after_commit(&self) -> bool {
+        fence(Ordering::SeqCst);
+        self.unattended.load(Ordering::Relaxed) != 0
+    }
+
+    /// A1 and A2. Before the context waits it has to take its bits, and make its rings cold.
+    pub(crate) fn fall_asleep(&self) {
+        self.asleep.store(ASLEEP, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
+    /// The context looks again by itself.
+    pub(crate) fn wake_up(&self) {
+        // Relaxed: a sender that still sees ASLEEP writes the file for nothing.
+        self.asleep.store(AWAKE, Ordering::Relaxed);
+    }
+
+    /// B2 and B3: whether the context has to be woken.
+    fn is_asleep_after_bit(&self) -> bool {
+        fence(Ordering::SeqCst);
+        self.asleep.load(Ordering::Relaxed) == ASLEEP
+    }
+}
+
+/// Bits of a domain that say which of its cold rings have something: one bit per queue pair, and a
+/// summary bit per word of bits, all summaries in one cache line. A poll reads that line, which
+/// nobody writes while all traffic is on hot rings.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub(crate) struct ReadyBits<const WORDS: usize, const SUMMARIES: usize> {
+    summaries: [AtomicU64; SUMMARIES],
+    pub(crate) note: SleepNote,
+    words: [AtomicU64; WORDS],
+}
+
+/// Queue pairs of one domain: 64 bits × 64 words × 8 summary words, so that the summaries are
+/// exactly one cache line.
+pub(crate) const MAX_READY: usize = 64 * 64 * 8;
+
+/// The bits of a whole domain, as they lie in its shared memory.
+pub(crate) type DomainReadyBits = ReadyBits<{ MAX_READY / 64 }, { MAX_READY / 64 / 64 }>;
+
+impl<const WORDS: usize, const SUMMARIES: usize> ReadyBits<WORDS, SUMMARIES> {
+    #[cfg(any(test, loom))]
+    fn new() -> Self {
+        Self {
+            summaries: std::array::from_fn(|_| AtomicU64::new(0)),
+            note: SleepNote::new(),
+            words: std::array::from_fn(|_| AtomicU64::new(0)),
+        }
+    }
+
+    /// The sender's side, whole: sets the bit, and says whether the receiver has to be woken.
+    pub(crate) fn announce(&self, index: usize) -> bool {
+        self.set(index);
+        self.note.is_asleep_after_bit()
+    }
+
+    /// Sets a bit. An index out of range, which only a peer could have given, does nothing.
+    fn set(&self, index: usize) {
+        let word = index / 64;
+        let (Some(bits), Some(summary)) = (self.words.get(word), self.summaries.get(word / 64))
+        else {
+            return;
+        };
+        // The bit before its summary, and the receiver takes them the other way round: if it
+        // misses this bit, the summary bit is set after it took the summaries, and is there at its
+        // next poll. Release: the commit is seen by whoever takes the bit.
+        bits.fetch_or(1 << (index % 64), Ordering::Release);
+        point!(Summary);
+        summary.fetch_or(1 << (word % 64), Ordering::Release);
+    }
+
+    /// The receiver's side: takes all bits that are set below `end`'s group, and names them.
+    #[inline]
+    pub(crate) fn take(&self, end: usize, mut found: impl FnMut(usize)) {
+        let groups = end.div_ceil(64 * 64);
+        for (group, summary) in self.summaries.iter().take(groups).enumerate() {
+            // A plain load first: the swap would make the line this core's own at each poll.
+            if summary.load(Ordering::Relaxed) == 0 {
+                continue;
+            }
+            // Acquire: pairs with the summary's `fetch_or`, so that its bit is seen below.
+            let mut words = summary.swap(0, Ordering::Acquire);
+            while words != 0 {
+                let word = group * 64 + words.trailing_zeros() as usize;
+                words &= words - 1;
+                point!(TakeBits);
+                let Some(bits) = self.words.get(word) else {
+                    break;
+                };
+                let mut bits = bits.swap(0, Ordering::Acquire);
+                while bits != 0 {
+                    found(word * 64 + bits.trailing_zeros() as usize);
+                    bits &= bits - 1;
+                }
+            }
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_bit_is_taken_once_and_names_its_index() {
+        let ready = Box::new(DomainReadyBits::new());
+        let set = [0, 63, 64, 4095, 4096, MAX_READY - 1];
+        for index in set {
+            ready.set(index);
+        }
+        ready.set(MAX_READY);
+        ready.set(usize::MAX);
+        let mut taken = Vec::new();
+        ready.take(MAX_READY, |index| taken.push(index));
+        assert_eq!(taken, set);
+        ready.take(MAX_READY, |index| panic!("{index} was taken already"));
+    }
+
+    #[test]
+    fn all_summaries_share_one_cache_line_and_the_note_has_its_own() {
+        assert_eq!(std::mem::offset_of!(DomainReadyBits, note), 64);
+        assert_eq!(std::mem::offset_of!(DomainReadyBits, words), 128);
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_models {
+    use loom::sync::Arc;
+    use loom::thread;
+
+    use super::*;
+    use crate::provider::soft::shared::commit::*;
+
+    struct Shared {
+        message: AtomicU64,
+        mark: Mark,
+        ready: ReadyBits<1, 1>,
+    }
+
+    /// A receiver goes cold while a sender sends: one of them notices, always.
+    #[test]
+    fn loom_cold_ring_loses_no_message() {
+        let _ = Flags::default();
+        loom::model(|| {
+            let shared = Arc::new(Shared {
+                message: AtomicU64::new(0),
+                mark: Mark::new(),
+                ready: ReadyBits::new(),
+            });
+            let sender = {
+                let shared = Arc::clone(&shared);
+                thread::spawn(move || {
+                    shared.message.store(1, Ordering::Release);
+                    if shared.mark.is_armed_after_commit() {
+                        shared.ready.set(5);
+                    }
+                })
+            };
+            shared.mark.arm();
+            let seen_directly = shared.message.load(Ordering::Acquire) == 1;
+            sender.join().unwrap();
+            let mut told = false;
+            shared.ready.take(64, |index| told |= index == 5);
+            assert!(seen_directly || told, "the message lies there for ever");
+        });
+    }
+
+    /// The engine attends a context that nobody polls, and leaves it again, while a one-sided request comes:
+    /// it has seen the request, or is called for it.
+    #[test]
+    fn loom_unattended_context_loses_no_request() {
+        loom::model(|| {
+            let shared = Sleeping::new();
+            shared.ready.note.leave_alone();
+            let sender = {
+                let shared = Arc::clone(&shared);
+                thread::spawn(move || {
+                    shared.message.store(1, Ordering::Release);
+                    if shared.ready.note.is_unattended_after_commit() {
+                        shared.file.fetch_add(1, Ordering::Relaxed);
+                    }
+                })
+            };
+            // Called for an earlier one.
+            shared.ready.note.attend();
+            shared.message.load(Ordering::Acquire);
+            shared.ready.note.leave_alone();
+            let is_seen = shared.message.load(Ordering::Acquire) == 1;
+            sender.join().unwrap();
+            let is_called = shared.file.load(Ordering::Relaxed) > 0;
+            assert!(is_seen || is_called, "the request waits for the next tick");
+        });
+    }
+
+    /// What a sleeper and a sender share: `file` stands for the eventfd.
+    struct Sleeping {
+        message: AtomicU64,
+        mark: Mark,
+        ready: ReadyBits<1, 1>,
+        file: AtomicU64,
+    }
+
+    impl Sleeping {
+        fn new() -> Arc<Self> {
+            Arc::new(Self {
+                message: AtomicU64::new(0),
+                mark: Mark::new(),
+                ready: ReadyBits::new(),
+                file: AtomicU64::new(0),
+            })
+        }
+
+        fn send(&self, number: u64) {
+            self.message.store(number, Ordering::Release);
+            if self.mark.is_armed_after_commit() && self.ready.announce(5) {
+                self.file.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+
+        /// A3 and A4, in the order of the code: the newest message that this look brought, and cold
+        /// again.
+        fn look_and_cool(&self) -> u64 {
+            self.ready.take(64, |_| self.mark.disarm());
+            self.mark.arm();
+            self.message.load(Ordering::Acquire)
+        }
+    }
+
+    /// A receiver falls asleep while a sender sends: it has seen the message, or its file is written.
+    #[test]
+    fn loom_sleeper_is_woken_for_every_message() {
+        loom::model(|| {
+            let shared = Sleeping::new();
+            let sender = {
+                let shared = Arc::clone(&shared);
+                thread::spawn(move || shared.send(1))
+            };
+            shared.ready.note.fall_asleep();
+            let seen = shared.look_and_cool() == 1;
+            sender.join().unwrap();
+            let woken = shared.file.load(Ordering::Relaxed) > 0;
+            assert!(seen || woken, "the message is slept through");
+        });
+    }
+
+    /// The same with a ring that has long been cold: its mark orders nothing, only A2 and B2 do.
+    #[test]
+    fn loom_sleeper_is_woken_for_every_message_of_a_cold_ring() {
+        loom::model(|| {
+            let shared = Sleeping::new();
+            shared.mark.arm();
+            let sender = {
+                let shared = Arc::clone(&shared);
+                thread::spawn(move || shared.send(1))
+            };
+            shared.ready.note.fall_asleep();
+            let mut seen = false;
+            shared.ready.take(64, |_| seen = true);
+            sender.join().unwrap();
+            let woken = shared.file.load(Ordering::Relaxed) > 0;
+            assert!(seen || woken, "the message is slept through");
+        });
+    }
+
+    /// A receiver that sleeps already is woken by the first message, looks, and goes back to sleep
+    /// while the second is sent.
+    #[test]
+    fn loom_sleeper_that_was_woken_sleeps_again_without_losing_a_message() {
+        loom::model(|| {
+            let shared = Sleeping::new();
+            shared.ready.note.fall_asleep();
+            shared.look_and_cool();
+            let sender = {
+                let shared = Arc::clone(&shared);
+                thread::spawn(move || {
+                    shared.send(1);
+                    shared.send(2);
+                })
+            };
+            // Emptied first, looked at then.
+            let was_woken = shared.file.swap(0, Ordering::Relaxed) > 0;
+            let seen = shared.look_and_cool();
+            sender.join().unwrap();
+            let woken = shared.file.load(Ordering::Relaxed) > 0;
+            assert!(
+                seen == 2 || woken,
+                "message 2 is slept through (seen {seen}, woken before: {was_woken})"
+            );
+        });
+    }
+
+    /// Bits set while they are being taken are taken then or the next time.
+    #[test]
+    fn loom_ready_bit_is_not_lost_while_bits_are_taken() {
+        loom::model(|| {
+            let ready = Arc::new(ReadyBits::<1, 1>::new());
+            let sender = {
+                let ready = Arc::clone(&ready);
+                thread::spawn(move || {
+                    ready.set(1);
+                    ready.set(2);
+                })
+            };
+            let mut taken = 0_u64;
+            ready.take(64, |index| taken |= 1 << index);
+            sender.join().unwrap();
+            ready.take(64, |index| taken |= 1 << index);
+            assert_eq!(taken, 0b110);
+        });
+    }
+}

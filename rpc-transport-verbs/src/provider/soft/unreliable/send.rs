@@ -1,0 +1,316 @@
+//! Sends of unreliable queue pairs: carried out when they are posted, by the thread that posts them.
+//!
+//! Two contexts take part in a message, and a thread is inside one at a time. So a send is carried out in two
+//! steps: inside its own context it is checked, its bytes are gathered and it completes, as if they had gone
+//! out of a port; then the thread leaves, and what was gathered is [delivered](super::message). No
+//! acknowledgement comes back, so nothing is left to wait for.
+
+use std::collections::VecDeque;
+use std::ptr::NonNull;
+
+use super::datagram::interface_id;
+use super::message::{Message, Way};
+use crate::provider::limits::WrongValue;
+use crate::provider::soft::context::domain::State;
+use crate::provider::soft::context::queue_pair::SoftQueuePair;
+use crate::provider::soft::objects::{MAX_MESSAGE_LEN, QueuePair};
+use crate::provider::soft::shared::copy::gather;
+use crate::provider::{Operation, SendWork, Sge, Work};
+use crate::verbs::{
+    Access, Attribute, CompletionOpcode, CompletionStatus, Gid, LocalKey, Mtu, PostError,
+    PostErrorReason, QpAttributes, QpState, QpType,
+};
+
+/// The longest datagram: one packet of the port's MTU.
+const MAX_DATAGRAM_LEN: u64 = Mtu::Bytes4096.bytes() as u64;
+/// Bytes gathered before they are delivered. A list may name the same memory any number of times, so that
+/// all of it together could be more than there is.
+const BATCH_LEN: usize = 1 << 20;
+/// Requests carried out before others may enter the context.
+const BATCH: usize = 64;
+
+/// Requests that have not been carried out yet: while they are posted, and in SQD. Their slots of the send
+/// queue are taken already.
+pub(crate) type Waiting = VecDeque<WaitingSend>;
+
+#[derive(Debug)]
+pub(crate) struct WaitingSend {
+    work: Work,
+    body: Body,
+}
+
+#[derive(Debug)]
+enum Body {
+    Elements(Box<[Sge]>),
+    /// A copy of inline bytes.
+    Bytes(Vec<u8>),
+}
+
+impl WaitingSend {
+    fn opcode(&self) -> CompletionOpcode {
+        match self.work.operation {
+            Operation::Write(_) | Operation::WriteWithImm(..) => CompletionOpcode::RdmaWrite,
+            Operation::BindWindow(_) => CompletionOpcode::BindWindow,
+            _ => CompletionOpcode::Send,
+        }
+    }
+}
+
+impl Body {
+    fn len(&self) -> u64 {
+        match self {
+            Self::Elements(elements) => elements.iter().map(|element| u64::from(element.len)).sum(),
+            Self::Bytes(bytes) => bytes.len() as u64,
+        }
+    }
+}
+
+/// What a batch of sends came to.
+pub(crate) struct Started {
+    pub(crate) messages: Vec<Message>,
+    /// There are more to be carried out.
+    pub(crate) has_more: bool,
+}
+
+impl QueuePair {
+    #[cold]
+    pub(crate) fn post_send_unreliable(&mut self, list: &[SendWork]) -> Result<(), PostError> {
+        let (work, elements): (Vec<_>, Vec<_>) = list
+            .iter()
+            .enumerate()
+            .map(|(index, send)| {
+                let element = Sge {
+                    addr: send.addr,
+                    len: send.len,
+                    local_key: send.local_key,
+                };
+                (send.general(index), element)
+            })
+            .unzip();
+        self.post(&work, &elements)
+    }
+
+    /// Carries out what unreliable sends can be, and delivers: inside one context at a time.
+    pub(crate) fn send_unreliable(&self) {
+        let mut has_more = true;
+        while has_more {
+            // In the child of a fork, nothing is sent.
+            let Ok(mut state) = self.domain.enter() else {
+                return;
+            };
+            let started = state.start_sends(self.place);
+            drop(state);
+            for message in &started.messages {
+                message.deliver(&self.domain.node);
+            }
+            has_more = started.has_more;
+        }
+    }
+}
+
+impl SoftQueuePair {
+    pub(crate) fn is_reliable(&self) -> bool {
+        self.qp_type == QpType::ReliableConnection
+    }
+
+    /// Refuses what an unreliable connection cannot be connected to.
+    pub(crate) fn check_reach(
+        &self,
+        attributes: &QpAttributes,
+        own: Gid,
+    ) -> Result<(), WrongValue> {
+        match attributes.address {
+            Some(address) if self.qp_type == QpType::UnreliableConnection && address.gid != own => {
+                Err(WrongValue {
+                    attribute: Attribute::Address,
+                    value: interface_id(address.gid),
+                    reason: "gid: another process's; UC on the software device reaches queue pairs of its own process",
+                })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl State {
+    /// Takes a list of requests. [`start_sends`](Self::start_sends) carries them out.
+    pub(crate) fn post_unreliable(
+        &mut self,
+        place: u32,
+        list: &[Work],
+        elements: &[Sge],
+    ) -> Result<(), PostError> {
+        let qp = &mut self.queue_pairs[place as usize];
+        let state = qp.state;
+        let posted = list.iter().enumerate().try_for_each(|(taken, work)| {
+            qp.take_unreliable(work, elements)
+                .map_err(|reason| PostError { taken, reason })
+        });
+        if matches!(state, QpState::Sqe | QpState::Error) {
+            self.flush_sends(place);
+            self.settle_down();
+        }
+        posted
+    }
+
+    /// Carries out a batch of what is waiting, if the state lets sends begin.
+    pub(crate) fn start_sends(&mut self, place: u32) -> Started {
+        let mut messages = Vec::new();
+        let mut len = 0;
+        for _ in 0..BATCH {
+            let qp = &mut self.queue_pairs[place as usize];
+            if qp.state != QpState::Rts || len >= BATCH_LEN || !self.overrun.is_empty() {
+                break;
+            }
+            let Some(waiting) = qp.waiting.pop_front() else {
+                break;
+            };
+            match self.carry_out(place, &waiting) {
+                Ok(message) => {
+                    self.complete_oldest_successfully(place, waiting.opcode(), 0);
+                    if let Some(message) = message {
+                        len += message.payload.len();
+                        messages.push(message);
+                    }
+                }
+                Err(status) => {
+                    // Receives go on: the queue pair goes half into error.
+                    self.queue_pairs[place as usize].state = QpState::Sqe;
+                    self.complete_oldest_send(place, status);
+                    self.flush_sends(place);
+                }
+            }
+        }
+        self.counters.sends += messages.len() as u64;
+        self.counters.doorbells += u64::from(!messages.is_empty());
+        self.settle_down();
+        let qp = &self.queue_pairs[place as usize];
+        Started {
+            messages,
+            has_more: qp.state == QpState::Rts && !qp.waiting.is_empty(),
+        }
+    }
+
+    /// What follows from completions, before the owner word is given back.
+    pub(crate) fn settle_down(&mut self) {
+        if !self.overrun.is_empty() {
+            self.fail_overrun();
+        }
+        if self.is_asleep {
+            // What was armed may have been set off.
+            self.stay_asleep();
+        }
+    }
+
+    /// Does this side's part of a request. An error is how it completes.
+    fn carry_out(
+        &mut self,
+        place: u32,
+        waiting: &WaitingSend,
+    ) -> Result<Option<Message>, CompletionStatus> {
+        let qp = &self.queue_pairs[place as usize];
+        let (domain, from) = (qp.domain, qp.number);
+        let work = &waiting.work;
+        let (remote, imm) = match work.operation {
+            Operation::Send => (None, None),
+            Operation::SendWithImm(imm) => (None, Some(imm)),
+            Operation::Write(remote) => (Some(remote), None),
+            Operation::WriteWithImm(remote, imm) => (Some(remote), Some(imm)),
+            Operation::BindWindow(binding) => {
+                self.bind_window(&binding, domain, from)?;
+                return Ok(None);
+            }
+            // No request of these comes through the layer above.
+            _ => return Err(CompletionStatus::LocalQpOperation),
+        };
+        let (to, way, most) = qp.way_of(work).ok_or(CompletionStatus::LocalQpOperation)?;
+        if waiting.body.len() > most {
+            return Err(CompletionStatus::LocalLength);
+        }
+        let payload = match &waiting.body {
+            Body::Bytes(bytes) => bytes.clone(),
+            Body::Elements(elements) => {
+                self.regions.check_all(elements, domain, Access::NONE)?;
+                // SAFETY: each element lies in a region of this context (just checked), which stays
+                // registered while the owner word is held; its bytes are the device's to read until the
+                // request completes, which it does below.
+                unsafe { gather(elements) }.ok_or(CompletionStatus::LocalQpOperation)?
+            }
+        };
+        Ok(Some(Message {
+            from,
+            to,
+            way,
+            remote,
+            imm,
+            solicited: work.solicited,
+            payload,
+        }))
+    }
+}
+
+impl SoftQueuePair {
+    /// Gives a request a slot of the send queue, and keeps the rest of it beside.
+    fn take_unreliable(&mut self, work: &Work, elements: &[Sge]) -> Result<(), PostErrorReason> {
+        let state = self.state;
+        if matches!(state, QpState::Reset | QpState::Init | QpState::Rtr) {
+            return Err(PostErrorReason::State { state });
+        }
+        if let Some(destination) = work.destination
+            && destination.address.of_soft().is_none()
+        {
+            let object = "the address handle";
+            return Err(PostErrorReason::ForeignObject { object });
+        }
+        let slot = SendWork {
+            wr_id: work.wr_id,
+            addr: NonNull::dangling(),
+            len: 0,
+            local_key: LocalKey(0),
+            signaled: work.signaled || self.sq_sig_all,
+            inline: false,
+            solicited: false,
+            general: false,
+        };
+        if !self.sends.push(slot) {
+            let capacity = self.sends.capacity();
+            return Err(PostErrorReason::QueueFull { capacity });
+        }
+        if matches!(state, QpState::Sqe | QpState::Error) {
+            // It is about to be flushed.
+            return Ok(());
+        }
+        let elements = work.elements(elements);
+        let body = if work.inline {
+            // SAFETY: inline bytes are the caller's while it posts, and it lets them be read.
+            let bytes = unsafe { gather(elements) };
+            // A few hundred at most: see `max_inline_data`.
+            Body::Bytes(bytes.unwrap_or_default())
+        } else {
+            Body::Elements(elements.into())
+        };
+        self.waiting.push_back(WaitingSend { work: *work, body });
+        Ok(())
+    }
+
+    /// Whom a message goes to, what it brings for that, and the most bytes that it may have.
+    fn way_of(&self, work: &Work) -> Option<(crate::verbs::QpNum, Way, u64)> {
+        match work.destination {
+            Some(destination) => {
+                let address = destination.address.of_soft()?;
+                // The highest bit asks for the queue pair's own.
+                let qkey = if destination.qkey >> 31 == 0 {
+                    destination.qkey
+                } else {
+                    self.attributes.qkey?
+                };
+                let way = Way::Datagram { address, qkey };
+                Some((destination.qp_num, way, MAX_DATAGRAM_LEN))
+            }
+            None => {
+                let to = self.attributes.dest_qp_num?;
+                Some((to, Way::Connected, MAX_MESSAGE_LEN as u64))
+            }
+        }
+    }
+}
