@@ -8,12 +8,15 @@ use std::time::{Duration, Instant};
 
 use rpc_core::transport::{ConnectError, Connected, Dialer, Transport};
 
-use crate::connect::control_thread::{self, Line, Pulse};
-use crate::connect::handshake::choice;
-use crate::connect::handshake::client::{self, Answer, ClientHandshake};
-use crate::connect::handshake::{Endpoint, HandshakeError, Offer, VERSION, Welcome};
+use super::control_thread;
+use super::handshake::choice;
+use super::handshake::client::{self, Answer, ClientHandshake};
+use super::handshake::{Endpoint, HandshakeError, Offer, VERSION, Welcome};
+use super::keepalive::Pulse;
+use super::liveness::Line;
 use crate::transport::VerbsTransport;
 use crate::transport::connection::Phase;
+use crate::transport::endpoint::Way;
 use crate::transport::mailbox::LineKey;
 use crate::transport::queue_pairs::{Nascent, QueuePairError, QueuePairs, Ready};
 
@@ -157,7 +160,7 @@ impl LaneOffer<'_> {
         self.lane.queue_pairs.endpoint(&self.nascent)
     }
 
-    fn way(&self) -> choice::Way<'_> {
+    fn way(&self) -> Way<'_> {
         self.lane.queue_pairs.way()
     }
 }

@@ -6,9 +6,20 @@ use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::control_thread::is_transient;
 use super::keepalive::{ACK, Beat, ENQ, Pulse};
 use crate::transport::mailbox::{LineEnd, LineKey, Mailbox, Notice};
+
+/// How long the kernel waits in silence before it asks whether the peer's host is still there, and
+/// between its questions. A process that ends is noticed at once, without any question.
+const KERNEL_KEEPALIVE: Duration = Duration::from_secs(1);
+
+/// Questions without an answer until the peer's host counts as gone.
+const KERNEL_PROBES: u32 = 3;
+
+/// How long a byte may be on its way until the peer's host counts as gone, in milliseconds: the same
+/// time. While one is, the kernel asks no questions and sends it again, by default for a quarter of
+/// an hour.
+const KERNEL_PATIENCE_MS: u32 = KERNEL_KEEPALIVE.as_millis() as u32 * (1 + KERNEL_PROBES);
 
 /// Bytes that are read at a time: a peer that keeps the rules has two under way at most.
 const READ_LEN: usize = 16;
@@ -115,6 +126,27 @@ impl Line {
     }
 }
 
+/// Sends without delay (a handshake is all small messages), never blocks, and notices the end of
+/// the peer's host.
+pub(super) fn prepare_line(stream: &TcpStream) -> io::Result<()> {
+    use rustix::net::sockopt;
+    stream.set_nodelay(true)?;
+    stream.set_nonblocking(true)?;
+    sockopt::set_socket_keepalive(stream, true)?;
+    sockopt::set_tcp_keepidle(stream, KERNEL_KEEPALIVE)?;
+    sockopt::set_tcp_keepintvl(stream, KERNEL_KEEPALIVE)?;
+    sockopt::set_tcp_keepcnt(stream, KERNEL_PROBES)?;
+    sockopt::set_tcp_user_timeout(stream, KERNEL_PATIENCE_MS)?;
+    Ok(())
+}
+
+pub(super) fn is_transient(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use std::net::TcpListener;
@@ -131,7 +163,7 @@ mod tests {
         let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         rustix::net::sockopt::set_socket_send_buffer_size(&stream, 4096).unwrap();
         let _peer = listener.accept().unwrap();
-        super::super::control_thread::prepare_line(&stream).unwrap();
+        prepare_line(&stream).unwrap();
         let pulse = Pulse::of_client(true, None, Instant::now());
         let (mailbox, _inbox) = mailbox(crate::transport::alarm::Alarm::new().unwrap());
         let mut line = Line::new(Arc::new(stream), LineKey::next(), mailbox, pulse);

@@ -5,4 +5,5 @@ pub(crate) mod control_thread;
 pub(crate) mod handshake;
 pub(crate) mod keepalive;
 pub(crate) mod liveness;
+mod rpc_transport;
 pub(crate) mod server;

@@ -6,9 +6,12 @@ use std::time::Instant;
 
 use rpc_core::transport::Admitted;
 
-use crate::connect::control_thread::Pulse;
-use crate::connect::handshake::choice::{self, Unfit, Way};
-use crate::connect::handshake::{Endpoint, Offer, Welcome};
+use super::handshake::choice::{self, Unfit};
+use super::handshake::{Endpoint, Offer, Welcome};
+use super::keepalive::Pulse;
+use crate::transport::VerbsTransport;
+use crate::transport::endpoint::Way;
+use crate::transport::lane::Lane;
 use crate::transport::lifeline::Lifeline;
 use crate::transport::mailbox::{LineKey, Mailbox, Notice, Prepared};
 use crate::transport::queue_pairs::{QueuePairError, QueuePairs, Ready};
@@ -126,6 +129,18 @@ impl LanePort {
         let local = self.queue_pairs.endpoint(&nascent);
         let ready = self.queue_pairs.connect(nascent, remote)?;
         Ok((ready, local))
+    }
+}
+
+impl VerbsTransport {
+    pub(crate) fn port(&self) -> Port {
+        Port::new(self.lanes().map(Lane::port).collect())
+    }
+}
+
+impl Lane {
+    fn port(&self) -> LanePort {
+        LanePort::new(Arc::clone(&self.queue_pairs), self.mailbox.clone())
     }
 }
 

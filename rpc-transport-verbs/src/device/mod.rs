@@ -1,5 +1,6 @@
 //! [`Device`]: the one name that users of this crate need.
 
+pub(crate) mod name;
 pub(crate) mod setup;
 pub(crate) mod sizing;
 pub(crate) mod survey;
@@ -14,12 +15,13 @@ use rpc_core::limits::Intents;
 use rpc_core::transport::{Admission, Fabric, FabricError, Listener};
 use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity};
 
+use self::name::Name;
 use self::sizing::Sizing;
 use self::survey::{SOFT, Survey};
 use crate::connect::control_thread::{self, Door};
 use crate::connect::server::Port;
 use crate::transport::VerbsTransport;
-use crate::verbs::{AddressError, AddressWish, Context, OpenError};
+use crate::verbs::{AddressError, Context, OpenError};
 
 /// The environment variable that names the device that [`Device::best`] opens.
 pub const DEVICE_VARIABLE: &str = "VERBLINE_DEVICE";
@@ -73,45 +75,6 @@ pub enum DeviceError {
     /// It has no port or no address to send from.
     #[error(transparent)]
     Address(#[from] AddressError),
-}
-
-/// A device that is asked for, and what is insisted on: `mlx5_0`, `mlx5_0:2`, `mlx5_0:2:3`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Name {
-    pub(crate) device: String,
-    pub(crate) wish: AddressWish,
-}
-
-impl Name {
-    fn parse(text: &str) -> Result<Self, DeviceError> {
-        let malformed = || DeviceError::Malformed {
-            name: text.to_owned(),
-        };
-        let number = |part: Option<&str>| match part {
-            None => Ok(None),
-            Some(part) => part.parse().map(Some).map_err(|_| malformed()),
-        };
-        let mut parts = text.split(':');
-        let device = parts.next().unwrap_or_default().to_owned();
-        let wish = AddressWish {
-            port: number(parts.next())?,
-            gid_index: number(parts.next())?,
-        };
-        if parts.next().is_some() {
-            return Err(malformed());
-        }
-        Ok(Self { device, wish })
-    }
-}
-
-impl fmt::Display for Name {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.device)?;
-        for part in [self.wish.port, self.wish.gid_index].into_iter().flatten() {
-            write!(f, ":{part}")?;
-        }
-        Ok(())
-    }
 }
 
 /// The sentence: a `main` that returns an error prints it with `Debug`.

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use rpc_core::limits::{Intents, OtherDevice, Waiting};
 use rpc_core::transport::FabricError;
 
-use crate::device::Name;
-use crate::device::sizing::{Plan, Sizing};
+use super::name::Name;
+use super::sizing::Sizing;
 use crate::transport::VerbsTransport;
 use crate::transport::alarm::Alarm;
 use crate::transport::buffer_pool::BufferPool;
@@ -17,6 +17,7 @@ use crate::transport::counters::DeviceCounts;
 use crate::transport::events::EventThread;
 use crate::transport::lane::Lane;
 use crate::transport::mailbox;
+use crate::transport::plan::Plan;
 use crate::transport::queue_pairs::QueuePairs;
 use crate::transport::receive_queue::ReceiveQueue;
 use crate::transport::reserve::{self, ReserveCounts};

@@ -4,6 +4,7 @@
 use rpc_core::limits::{FRAME_OVERHEAD, Intents, Keepalive, Limits};
 use rpc_core::transport::FabricError;
 
+use crate::transport::plan::Plan;
 use crate::verbs::DeviceAttributes;
 
 /// What remains for experts and tests: numbers that are otherwise derived from [`Intents`].
@@ -29,20 +30,6 @@ pub struct Sizing {
     pub signal_interval: Option<u32>,
     /// Bytes up to which a frame travels inside its work request: 0 for never.
     pub max_inline_len: Option<usize>,
-}
-
-/// What one poller is made of: [`Limits`] and the numbers that nobody outside needs to know.
-#[derive(Clone, Debug)]
-pub(crate) struct Plan {
-    pub(crate) limits: Limits,
-    /// Entries of the shared receive queue: every receive slot may be posted at a time.
-    pub(crate) srq_depth: u32,
-    /// The shared receive queue's alarm: fewer receives than this are left.
-    pub(crate) srq_limit: u32,
-    /// Receives posted with one doorbell.
-    pub(crate) refill_batch: u32,
-    /// Completions taken in one poll.
-    pub(crate) poll_batch: u32,
 }
 
 /// A frame's slot begins on a cache line of its own.

@@ -10,14 +10,15 @@ use std::time::{Duration, Instant};
 use rpc_core::limits::Keepalive;
 use rpc_core::testing::hostile::Script;
 
-use crate::connect::control_thread::{ACK, Beat, ENQ, Pulse};
-use crate::connect::handshake::choice::{self, Way};
+use crate::connect::handshake::choice;
 use crate::connect::handshake::client::{self, Answer, ClientHandshake};
 use crate::connect::handshake::server::{self, Request, ServerHandshake};
 use crate::connect::handshake::{
     Endpoint, HandshakeError, MAGIC, MAX_MESSAGE_LEN, Offer, VERSION, Welcome,
 };
+use crate::connect::keepalive::{ACK, Beat, ENQ, Pulse};
 pub use crate::provider::soft_hostile::{soft_device, soft_link, soft_ring};
+use crate::transport::endpoint::Way;
 
 /// Either side of the handshake, fed with bytes in pieces: some as they are, some as whole frames.
 pub fn handshake(bytes: &[u8]) {

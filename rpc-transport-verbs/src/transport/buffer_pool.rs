@@ -17,7 +17,7 @@
 
 use rpc_core::transport::SlotsByPlace;
 
-use crate::device::sizing::Plan;
+use crate::transport::plan::Plan;
 use crate::verbs::{Access, ProtectionDomain, Slot, VerbsError};
 
 /// The free slots, and how many are in the driver's hands.

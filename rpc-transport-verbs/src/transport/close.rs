@@ -16,13 +16,10 @@ use std::time::{Duration, Instant};
 
 use rpc_core::transport::{CloseReason, ConnectionId, Event};
 
+use super::buf::RecvBuf;
 use crate::hooks;
-use crate::transport::RecvBuf;
-use crate::transport::connection::{Connection, Phase};
+use crate::transport::connection::{Closing, Connection, Phase, STEP_LIMIT, Step};
 use crate::transport::lane::Lane;
-
-/// How long a step may take. Far longer than a completion needs, unless the peer is stopped.
-const STEP_LIMIT: Duration = Duration::from_secs(1);
 
 /// Polls that did not fill their batch, after the peer's end, until nothing more is expected of it.
 /// The first may have begun before its last frames could be seen.
@@ -31,47 +28,6 @@ const QUIET_POLLS: u32 = 2;
 /// How long a queue pair in error may take to say that it has taken its last receive. Network cards
 /// say it at once; Soft-RoCE never does.
 const LAST_RECEIVE_LIMIT: Duration = Duration::from_millis(20);
-
-/// A connection that ends.
-#[derive(Debug)]
-pub(crate) struct Closing {
-    step: Step,
-    /// When the next step is taken, whatever was reached.
-    deadline: Instant,
-    /// What the driver is told; `None` if it has never heard of the connection.
-    reason: Option<CloseReason>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
-    Delivering,
-    Draining { quiet_polls: u32 },
-    Flushing { quiet_polls: u32 },
-}
-
-impl Step {
-    /// At its beginning.
-    const FLUSHING: Self = Self::Flushing { quiet_polls: 0 };
-
-    fn is_flushing(self) -> bool {
-        matches!(self, Self::Flushing { .. })
-    }
-}
-
-impl Closing {
-    fn new(step: Step, reason: Option<CloseReason>) -> Self {
-        Self {
-            step,
-            deadline: hooks::now() + STEP_LIMIT,
-            reason,
-        }
-    }
-
-    /// Whether frames that arrive now are for the driver: those that a peer had sent before its end.
-    pub(crate) fn wants_frames(&self) -> bool {
-        matches!(self.step, Step::Draining { .. })
-    }
-}
 
 impl Lane {
     pub(crate) fn close_locally(&mut self, id: ConnectionId) {

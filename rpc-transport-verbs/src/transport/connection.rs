@@ -1,13 +1,18 @@
 //! One connection of a poller, and the table of all of them.
 
-use rpc_core::transport::{Admitted, ConnectionId};
+use std::time::{Duration, Instant};
 
-use crate::transport::close::Closing;
+use rpc_core::transport::{Admitted, CloseReason, ConnectionId};
+
+use crate::hooks;
 use crate::transport::lifeline::Lifeline;
 use crate::transport::mailbox::LineKey;
 use crate::transport::queue_pairs::{Place, Ready};
 use crate::transport::send_queue::SendQueue;
 use crate::verbs::QueuePair;
+
+/// How long a step may take. Far longer than a completion needs, unless the peer is stopped.
+pub(super) const STEP_LIMIT: Duration = Duration::from_secs(1);
 
 /// A queue pair with what belongs to it.
 #[derive(Debug)]
@@ -36,6 +41,47 @@ pub(crate) enum Phase {
     Open,
     /// On its way to its end.
     Closing(Box<Closing>),
+}
+
+/// A connection that ends.
+#[derive(Debug)]
+pub(crate) struct Closing {
+    pub(super) step: Step,
+    /// When the next step is taken, whatever was reached.
+    pub(super) deadline: Instant,
+    /// What the driver is told; `None` if it has never heard of the connection.
+    pub(super) reason: Option<CloseReason>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    Delivering,
+    Draining { quiet_polls: u32 },
+    Flushing { quiet_polls: u32 },
+}
+
+impl Step {
+    /// At its beginning.
+    pub(super) const FLUSHING: Self = Self::Flushing { quiet_polls: 0 };
+
+    pub(super) fn is_flushing(self) -> bool {
+        matches!(self, Self::Flushing { .. })
+    }
+}
+
+impl Closing {
+    pub(super) fn new(step: Step, reason: Option<CloseReason>) -> Self {
+        Self {
+            step,
+            deadline: hooks::now() + STEP_LIMIT,
+            reason,
+        }
+    }
+
+    /// Whether frames that arrive now are for the driver: those that a peer had sent before its end.
+    pub(crate) fn wants_frames(&self) -> bool {
+        matches!(self.step, Step::Draining { .. })
+    }
 }
 
 impl Connection {

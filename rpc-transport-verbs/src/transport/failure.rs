@@ -7,7 +7,7 @@ mod tests;
 use std::fmt;
 use std::time::Duration;
 
-use crate::transport::events::DeviceEvent;
+use crate::transport::device_event::DeviceEvent;
 use crate::verbs::{
     CompletionStatus, Context, PortAttributes, PostError, QpAttributes, QpNum, QueuePair,
     VerbsError, WorkKind,

@@ -12,14 +12,13 @@ use std::sync::atomic::Ordering;
 
 use rpc_core::transport::{ConnectionId, SlotsByPlace};
 
-use crate::connect::server::LanePort;
-use crate::device::sizing::Plan;
 use crate::transport::buffer_pool::BufferPool;
 use crate::transport::connection::{Connection, Connections, Phase};
 use crate::transport::counters::{DeviceCounts, LaneMeter, Tally};
 use crate::transport::events::EventThread;
 use crate::transport::lifeline::Lifeline;
 use crate::transport::mailbox::{Inbox, LineKey, Mailbox};
+use crate::transport::plan::Plan;
 use crate::transport::queue_pairs::{QueuePairs, Ready};
 use crate::transport::receive_queue::ReceiveQueue;
 use crate::transport::reserve::{Reserve, ReserveCounts};
@@ -69,10 +68,6 @@ impl Lane {
     /// The device's name.
     pub(crate) fn device(&self) -> &str {
         &self.plan.limits.device
-    }
-
-    pub(crate) fn port(&self) -> LanePort {
-        LanePort::new(Arc::clone(&self.queue_pairs), self.mailbox.clone())
     }
 
     /// Takes in a connection that stands ready.

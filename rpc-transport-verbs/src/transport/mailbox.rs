@@ -13,7 +13,7 @@ use crossbeam_channel::{Receiver, Sender};
 use rpc_core::transport::Admitted;
 
 use crate::transport::alarm::Alarm;
-use crate::transport::events::DeviceEvent;
+use crate::transport::device_event::DeviceEvent;
 use crate::transport::failure::LaneFailure;
 use crate::transport::lifeline::Lifeline;
 use crate::transport::queue_pairs::Ready;

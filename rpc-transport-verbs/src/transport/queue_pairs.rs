@@ -4,11 +4,9 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use crate::connect::handshake::Endpoint;
-use crate::connect::handshake::choice::Way;
-use crate::connect::handshake::endpoint::{INFINIBAND, ROCE, ROCE_V1, SOFT};
-use crate::device::sizing::Plan;
+use crate::transport::endpoint::{Endpoint, INFINIBAND, ROCE, ROCE_V1, SOFT, Way};
 use crate::transport::failure::LaneFailure;
+use crate::transport::plan::Plan;
 use crate::verbs::{
     Access, AddressError, AddressWish, CompletionQueueHandle, Context, Gid, GidType, LinkLayer,
     ModifyError, Mtu, PortAddress, ProtectionDomain, Psn, QpNum, QueuePair, QueuePairConfig,

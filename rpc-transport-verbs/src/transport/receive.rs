@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use rpc_core::transport::{CloseReason, Event};
 
-use crate::transport::RecvBuf;
+use super::buf::RecvBuf;
 use crate::transport::connection::Phase;
-use crate::transport::events::DeviceEvent;
+use crate::transport::device_event::DeviceEvent;
 use crate::transport::failure::{self, LaneFailure, LineFailure, QueuePairFailure};
 use crate::transport::lane::Lane;
 use crate::transport::mailbox::{LineEnd, LineKey, Notice};

@@ -27,8 +27,8 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::device::sizing::Plan;
 use crate::transport::buffer_pool::BufferPool;
+use crate::transport::plan::Plan;
 use crate::transport::reserve::{Reserve, ReserveCounts};
 use crate::verbs::{ClaimError, PostError, SharedReceiveQueue, Slot, WorkCompletion};
 

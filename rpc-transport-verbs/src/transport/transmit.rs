@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rpc_core::transport::{CloseReason, ConnectionId, ReserveError, SendError};
 
-use crate::transport::SendBuf;
+use super::buf::SendBuf;
 use crate::transport::failure::PostFailure;
 use crate::transport::lane::Lane;
 

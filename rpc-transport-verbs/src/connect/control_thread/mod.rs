@@ -19,7 +19,7 @@ mod preparer;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::io;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -31,12 +31,9 @@ use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 
 use self::arrival::{Arrival, Next};
 use self::preparer::{Job, Prepared};
-pub(crate) use super::keepalive::Pulse;
-#[cfg(any(test, fuzzing))]
-pub(crate) use super::keepalive::{ACK, Beat, ENQ};
-pub(crate) use super::liveness::Line;
-use crate::connect::handshake::TIMEOUT;
-use crate::connect::server::Port;
+use super::handshake::TIMEOUT;
+use super::liveness::{Line, is_transient, prepare_line};
+use super::server::Port;
 use crate::transport::mailbox::LineEnd;
 
 /// Handshakes that may be under way at a time, in the whole process. Each costs a socket and at
@@ -52,18 +49,6 @@ const ACCEPT_BATCH: usize = 64;
 /// How long a listener rests when the process is out of file descriptors: without a pause, the
 /// connection that cannot be accepted would wake the thread again at once.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-
-/// How long the kernel waits in silence before it asks whether the peer's host is still there, and
-/// between its questions. A process that ends is noticed at once, without any question.
-const KERNEL_KEEPALIVE: Duration = Duration::from_secs(1);
-
-/// Questions without an answer until the peer's host counts as gone.
-const KERNEL_PROBES: u32 = 3;
-
-/// How long a byte may be on its way until the peer's host counts as gone, in milliseconds: the same
-/// time. While one is, the kernel asks no questions and sends it again, by default for a quarter of
-/// an hour.
-const KERNEL_PATIENCE_MS: u32 = KERNEL_KEEPALIVE.as_millis() as u32 * (1 + KERNEL_PROBES);
 
 /// The control thread of this process, started at first use.
 pub(crate) fn control() -> io::Result<Control> {
@@ -202,20 +187,6 @@ impl Drop for Listening {
             let _ = closed.recv_timeout(Duration::from_secs(2));
         }
     }
-}
-
-/// Sends without delay (a handshake is all small messages), never blocks, and notices the end of
-/// the peer's host.
-pub(super) fn prepare_line(stream: &TcpStream) -> io::Result<()> {
-    use rustix::net::sockopt;
-    stream.set_nodelay(true)?;
-    stream.set_nonblocking(true)?;
-    sockopt::set_socket_keepalive(stream, true)?;
-    sockopt::set_tcp_keepidle(stream, KERNEL_KEEPALIVE)?;
-    sockopt::set_tcp_keepintvl(stream, KERNEL_KEEPALIVE)?;
-    sockopt::set_tcp_keepcnt(stream, KERNEL_PROBES)?;
-    sockopt::set_tcp_user_timeout(stream, KERNEL_PATIENCE_MS)?;
-    Ok(())
 }
 
 /// All that the thread owns.
@@ -528,11 +499,4 @@ impl Sockets {
             arrival.refuse(reason);
         }
     }
-}
-
-pub(super) fn is_transient(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
-    )
 }

@@ -1,19 +1,7 @@
 //! Which device a connection goes over: the first in the server's order that the client has too, and
 //! that reaches it.
 
-use super::Endpoint;
-use super::endpoint::{INFINIBAND, ROCE, SOFT};
-
-/// One way to reach a side, as far as choosing needs it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Way<'a> {
-    /// The kind of device.
-    pub(crate) kind: &'a str,
-    /// Its name on its host, for sentences.
-    pub(crate) device: &'a str,
-    /// The port's address.
-    pub(crate) gid: [u8; 16],
-}
+use crate::transport::endpoint::{Endpoint, INFINIBAND, ROCE, SOFT, Way};
 
 /// Why a device of this side is of no use to a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

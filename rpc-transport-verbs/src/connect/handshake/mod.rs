@@ -18,7 +18,9 @@ pub(crate) mod endpoint;
 pub(crate) mod frame;
 pub(crate) mod server;
 
-pub(crate) use endpoint::{Endpoint, Offer, Welcome};
+pub(crate) use endpoint::{Offer, Welcome};
+
+pub(crate) use crate::transport::endpoint::Endpoint;
 
 use std::time::Duration;
 

@@ -1,27 +1,7 @@
-//! [`SimulatedLine`]: a lifeline without a socket.
+//! Simulated lifelines, as the world watches them.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-
+use crate::transport::lifeline::SimulatedLine;
 use crate::transport::mailbox::{LineEnd, LineKey, Mailbox, Notice};
-
-/// One connection's lifeline. It ends at once, and either side learns of it when the world says so.
-#[derive(Clone, Debug, Default)]
-pub struct SimulatedLine {
-    has_ended: Arc<AtomicBool>,
-}
-
-impl SimulatedLine {
-    /// Ends it for both sides.
-    pub(crate) fn hang_up(&self) {
-        // One thread: atomic only because a lifeline may go from thread to thread elsewhere.
-        self.has_ended.store(true, Ordering::Relaxed);
-    }
-
-    fn has_ended(&self) -> bool {
-        self.has_ended.load(Ordering::Relaxed)
-    }
-}
 
 /// A lifeline as the world watches it, for the control threads of both sides.
 pub(super) struct WatchedLine {

@@ -27,13 +27,13 @@ use std::time::Instant;
 use rpc_core::testing::Random;
 
 pub use faults::Faults;
-pub use line::SimulatedLine;
 pub use transport::SimulatedTransport;
 pub use world::{Pairing, ProcessId, World};
 
 use crate::hooks::Hooks;
 pub use crate::hooks::{Fault, Point, Post};
 use crate::provider::Killer;
+pub use crate::transport::lifeline::SimulatedLine;
 
 /// What the hooks of one thread's simulation share.
 struct Simulation {

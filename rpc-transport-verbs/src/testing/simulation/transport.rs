@@ -14,12 +14,13 @@ use rpc_core::transport::{
     SendError, SlotsByPlace, Transport,
 };
 
-use super::line::{End, SimulatedLine, WatchedLine};
+use super::line::{End, WatchedLine};
 use super::world::{Pairing, ProcessId};
 use super::{Life, Simulation};
 use crate::connect::handshake::Offer;
 use crate::connect::server::Port;
 use crate::transport::connection::Phase;
+use crate::transport::lifeline::{Lifeline, SimulatedLine};
 use crate::transport::mailbox::LineKey;
 use crate::transport::{RecvBuf, SendBuf, VerbsTransport};
 
@@ -96,7 +97,7 @@ impl SimulatedTransport {
         let line = SimulatedLine::default();
         let (key, server_key) = (LineKey::next(), LineKey::next());
         let prepare = || {
-            let line = crate::transport::lifeline::Lifeline::Simulated(line.clone());
+            let line = Lifeline::Simulated(line.clone());
             server.port.prepare(&offer, admitted, line, server_key)
         };
         // On the server's control thread: it may be killed there.
@@ -133,7 +134,7 @@ impl SimulatedTransport {
             watched.awaits_ready = true;
         }
         let remote_frame_len = welcome.max_frame_len as usize;
-        let line = crate::transport::lifeline::Lifeline::Simulated(line);
+        let line = Lifeline::Simulated(line);
         let connection = lane.add(ready, line, key, remote_frame_len, Phase::Open);
         Ok(Connected {
             connection,

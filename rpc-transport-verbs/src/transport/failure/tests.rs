@@ -20,7 +20,7 @@ use rpc_core::{
 
 use crate::Device;
 use crate::connect::client::Dialed;
-use crate::transport::events::DeviceEvent;
+use crate::transport::device_event::DeviceEvent;
 use crate::transport::mailbox::Notice;
 use crate::transport::{RecvBuf, SendBuf, VerbsTransport};
 use crate::verbs::AsyncEvent;

@@ -10,10 +10,10 @@ use rpc_core::limits::Intents;
 use rpc_core::transport::{CloseReason, ConnectError, ConnectionId, Fabric, Listener, Transport};
 
 use self::transport_harness::{OpenHouse, Other, PATIENCE, Side, device, frame, step_until};
-use crate::connect::handshake::endpoint::{INFINIBAND, ROCE, SOFT};
 use crate::device::setup::{self, Opened};
 use crate::device::sizing::Sizing;
-use crate::transport::events::DeviceEvent;
+use crate::transport::device_event::DeviceEvent;
+use crate::transport::endpoint::{INFINIBAND, ROCE, SOFT};
 use crate::transport::failure::LaneFailure;
 use crate::transport::mailbox::Notice;
 use crate::verbs::{AsyncEvent, LinkLayer, QpNum, VerbsError};
