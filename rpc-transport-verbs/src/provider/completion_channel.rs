@@ -6,7 +6,7 @@ use std::time::Duration;
 #[cfg(feature = "rdma")]
 use super::rdma;
 use super::{forward, soft};
-use crate::verbs::VerbsError;
+use crate::verbs::types::VerbsError;
 
 #[derive(Debug)]
 pub(crate) enum CompletionChannel {

@@ -3,7 +3,7 @@
 #[cfg(feature = "rdma")]
 use super::rdma;
 use super::{forward, soft};
-use crate::verbs::{VerbsError, WorkCompletion};
+use crate::verbs::types::{VerbsError, WorkCompletion};
 
 #[derive(Debug)]
 pub(crate) enum CompletionQueue {

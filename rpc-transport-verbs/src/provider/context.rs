@@ -4,14 +4,12 @@ use std::time::Duration;
 
 #[cfg(feature = "rdma")]
 use super::foreign;
-#[cfg(feature = "rdma")]
-use super::rdma;
 #[cfg(not(feature = "rdma"))]
 use super::is_listed_by_kernel;
-use super::{
-    CompletionChannel, CompletionQueue, ProtectionDomain, forward, soft,
-};
-use crate::verbs::{
+#[cfg(feature = "rdma")]
+use super::rdma;
+use super::{CompletionChannel, CompletionQueue, ProtectionDomain, forward, soft};
+use crate::verbs::types::{
     AsyncEvent, DeviceAttributes, DeviceCounters, Gid, GidEntry, OpenError, PartitionKey,
     PortAttributes, RnrCounters, SoftOptions, VerbsError,
 };

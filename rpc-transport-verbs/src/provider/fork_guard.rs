@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
 
-use crate::verbs::Forked;
+use crate::verbs::types::Forked;
 
 /// A page that the kernel wipes in the child of a fork. It lives as long as the process.
 #[derive(Clone, Copy, Debug)]

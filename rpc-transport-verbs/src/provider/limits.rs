@@ -1,7 +1,9 @@
 //! What is outside a device's limits, refused by name before the device is asked: devices have one error
 //! number for all of it, and some take what they should refuse.
 
-use crate::verbs::{AddressVector, Attribute, ModifyError, QpAttributes, QpState, VerbsError};
+use crate::verbs::types::{
+    AddressVector, Attribute, ModifyError, QpAttributes, QpState, VerbsError,
+};
 
 /// Refuses a parameter outside `min..=max`.
 pub(super) fn in_range(

@@ -5,7 +5,7 @@ use std::ptr::NonNull;
 #[cfg(feature = "rdma")]
 use super::rdma;
 use super::{RegionName, forward, soft};
-use crate::verbs::{LocalKey, RemoteKey};
+use crate::verbs::types::{LocalKey, RemoteKey};
 
 #[derive(Debug)]
 pub(crate) enum MemoryRegion {

@@ -3,7 +3,7 @@
 #[cfg(feature = "rdma")]
 use super::rdma;
 use super::{WindowName, forward, soft};
-use crate::verbs::RemoteKey;
+use crate::verbs::types::RemoteKey;
 
 #[derive(Debug)]
 pub(crate) enum MemoryWindow {

@@ -6,7 +6,7 @@
 //! (or a later one of the same send queue) has been polled, or the queue pair has been reset or
 //! destroyed.
 
-use crate::verbs::{
+use crate::verbs::types::{
     DeviceInfo, ExtendedConfig, ForkStatus, LocalKey, OpenError, QpType, VerbsError,
 };
 

@@ -8,7 +8,7 @@ use super::{
     AddressHandle, CompletionQueue, MemoryRegion, MemoryWindow, QueuePair, QueuePairConfig,
     SharedReceiveQueue, soft,
 };
-use crate::verbs::{Access, AddressVector, VerbsError, WindowType};
+use crate::verbs::types::{Access, AddressVector, VerbsError, WindowType};
 
 #[derive(Debug)]
 pub(crate) enum ProtectionDomain {

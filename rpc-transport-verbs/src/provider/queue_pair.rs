@@ -3,7 +3,7 @@
 #[cfg(feature = "rdma")]
 use super::rdma;
 use super::{ReceiveList, ReceiveWork, SendWork, Sge, WindowBinding, Work, forward, soft};
-use crate::verbs::{
+use crate::verbs::types::{
     Gid, ModifyError, PostError, QpAttributes, QpNum, QpState, QueuePairCapabilities, RemoteKey,
     VerbsError, WrId,
 };

@@ -3,7 +3,7 @@
 #[cfg(feature = "rdma")]
 use super::rdma;
 use super::{ReceiveList, ReceiveWork, Sge, forward, soft};
-use crate::verbs::{PostError, SrqAttributes, SrqNum, VerbsError};
+use crate::verbs::types::{PostError, SrqAttributes, SrqNum, VerbsError};
 
 #[derive(Debug)]
 pub(crate) enum SharedReceiveQueue {

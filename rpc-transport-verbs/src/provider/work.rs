@@ -3,7 +3,7 @@
 use std::ptr::NonNull;
 
 use super::{AddressName, RegionName, WindowName};
-use crate::verbs::{Access, LocalKey, QpNum, RemoteKey, RemoteMemory, WrId};
+use crate::verbs::types::{Access, LocalKey, QpNum, RemoteKey, RemoteMemory, WrId};
 
 /// One send, as the device gets it.
 #[derive(Clone, Copy, Debug)]

@@ -6,10 +6,12 @@ use super::completion_channel::CompletionChannel;
 use super::completion_queue::CompletionQueue;
 use super::protection_domain::ProtectionDomain;
 use super::types::async_event::AsyncEvent;
+use super::types::counters::{DeviceCounters, RnrCounters};
 use super::types::device_attributes::DeviceAttributes;
 use super::types::error::{OpenError, VerbsError};
 use super::types::gid::{Gid, GidEntry, PartitionKey};
 use super::types::port_attributes::PortAttributes;
+use super::types::soft_options::SoftOptions;
 use crate::provider;
 
 /// An opened device: where every other object comes from. Cheap to clone.
@@ -167,42 +169,4 @@ impl Context {
     pub(crate) fn counts_on_data_path(&self) -> bool {
         self.raw.counts_on_data_path()
     }
-}
-
-/// Options of the software device.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SoftOptions {
-    /// Fail sends to a dead process at once, instead of after timeout × (retry_cnt + 1) as a
-    /// device on a network would.
-    pub detect_death_at_once: bool,
-}
-
-/// How often a receiver was not ready.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RnrCounters {
-    /// Times that a message found no receive here.
-    pub nak_sent: u64,
-    /// Times that a peer had no receive for a message from here.
-    pub nak_received: u64,
-}
-
-/// What the device has counted for one context since it was opened.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DeviceCounters {
-    /// Lists of sends that were posted, each with one look at the receiver.
-    pub doorbells: u64,
-    /// Messages sent.
-    pub sends: u64,
-    /// Messages received.
-    pub receives: u64,
-    /// Times that a message found no receive here: a bug in the users' flow control.
-    pub rnr_nak_sent: u64,
-    /// Times that a peer had no receive for a message from here.
-    pub rnr_nak_received: u64,
-    /// Times that a limit of a shared receive queue was reached.
-    pub srq_limit_events: u64,
-    /// Ready bits and wake-ups that senders here had to write for cold receivers.
-    pub wakes: u64,
-    /// Of these, times that it slept, so that it had to be woken by a system call.
-    pub sleepers_woken: u64,
 }

@@ -7,8 +7,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use super::element::Element;
-use super::memory_region::{Access, LocalKey, RegisteredMemory, RemoteKey};
+use super::memory_region::RegisteredMemory;
+use super::types::access::Access;
 use super::types::error::{Busy, VerbsError};
+use super::types::keys::RemoteMemory;
+use super::types::keys::{LocalKey, RemoteKey};
 
 /// A region whose bytes a peer may read or write at any time, by one-sided operations, as far as its
 /// [`Access`] permits.
@@ -29,26 +32,6 @@ use super::types::error::{Busy, VerbsError};
 pub struct ExposedMemory {
     shared: Arc<RegisteredMemory>,
     access: Access,
-}
-
-/// Memory of a peer, as its owner told: plain numbers, to be sent by whatever means (`wr.rdma` of
-/// `struct ibv_send_wr`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct RemoteMemory {
-    /// The address in the owner's terms.
-    pub addr: u64,
-    /// The key that permits it.
-    pub key: RemoteKey,
-}
-
-impl RemoteMemory {
-    /// The same memory from `len` bytes further on.
-    pub fn offset(self, len: u64) -> Self {
-        Self {
-            addr: self.addr.wrapping_add(len),
-            ..self
-        }
-    }
 }
 
 impl ExposedMemory {

@@ -5,20 +5,8 @@
 //! keep registered pages out of children. In the child no verbs object works, with it or without.
 
 use super::types::error::VerbsError;
+use super::types::fork_status::ForkStatus;
 use crate::provider;
-
-/// Whether a process with registered memory may fork (`enum ibv_fork_status`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum ForkStatus {
-    /// It may not: [`fork_init`] was not called, and this kernel needs it.
-    Disabled,
-    /// It may: [`fork_init`] was called.
-    Enabled,
-    /// It may: this kernel gives the child copies of pages that a device uses.
-    Unneeded,
-    /// The library says another number, or is too old to say.
-    Unknown(Option<u32>),
-}
 
 /// Has registered memory kept out of the children of forks (`ibv_fork_init`). Without RDMA devices there is
 /// nothing to do; the software device never needs it.

@@ -3,23 +3,14 @@
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::exposed_memory::{ExposedMemory, RemoteMemory};
-use super::memory_region::{Access, RemoteKey};
+use super::exposed_memory::ExposedMemory;
 use super::protection_domain::ProtectionDomain;
+use super::types::access::Access;
 use super::types::error::{Busy, PostErrorReason, VerbsError};
+use super::types::keys::RemoteKey;
+use super::types::keys::RemoteMemory;
+use super::types::window_type::WindowType;
 use crate::provider;
-
-/// Which kind of memory window (`enum ibv_mw_type`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum WindowType {
-    /// Bound by [`QueuePair::bind_mw`](super::QueuePair::bind_mw), which chooses the key; usable through
-    /// any queue pair of the protection domain; bound again at any time, to no bytes to unbind it.
-    Type1 = 1,
-    /// Bound by a work request ([`WorkRequest::bind_window`](super::WorkRequest::bind_window)) whose author
-    /// chooses the key's lower eight bits; usable through the queue pair that bound it (2B); given back by
-    /// a local invalidate, or by a peer's SEND with invalidate, before it is bound again.
-    Type2 = 2,
-}
 
 /// A memory window: a key of its own for some bytes of a region, with some of its rights.
 ///

@@ -111,29 +111,28 @@ pub use address::{AddressError, AddressWish, PortAddress};
 pub use address_handle::AddressHandle;
 pub use completion_channel::CompletionChannel;
 pub use completion_queue::{CompletionQueue, CompletionQueueHandle};
-pub use context::{Context, DeviceCounters, RnrCounters, SoftOptions};
-pub use device_list::{DeviceInfo, NodeType, TransportType, devices};
+pub use context::Context;
+pub use device_list::devices;
 pub use element::{Element, Elements};
-pub use exposed_memory::{ExposedMemory, RemoteMemory};
-pub use fork::{ForkStatus, fork_init, is_fork_initialized};
-pub use memory_region::{Access, LocalKey, MemoryRegion, RemoteKey};
-pub use memory_window::{Binding, MemoryWindow, WindowType};
+pub use exposed_memory::ExposedMemory;
+pub use fork::{fork_init, is_fork_initialized};
+pub use memory_region::MemoryRegion;
+pub use memory_window::{Binding, MemoryWindow};
 pub use protection_domain::ProtectionDomain;
-pub use queue_pair::{QueuePair, QueuePairCapabilities, QueuePairConfig, SendRequest};
-pub use shared_receive_queue::{SharedReceiveQueue, SrqAttributes};
+pub use queue_pair::{QueuePair, QueuePairConfig, SendRequest};
+pub use shared_receive_queue::SharedReceiveQueue;
 pub use slot::{Slot, SlotIndex};
-pub(crate) use types::Extras;
-#[cfg(feature = "rdma")]
-pub(crate) use types::time_of_code;
 pub use types::{
-    AckTimeout, AddressVector, AlternatePath, AsyncEvent, AtomicCapability, Attribute,
+    Access, AckTimeout, AddressVector, AlternatePath, AsyncEvent, AtomicCapability, Attribute,
     AttributeMask, Busy, ClaimError, CompletionOpcode, CompletionStatus, CreateFlags,
-    DeviceAttributes, DeviceCapabilities, DeviceCapability, Explanation, ExtendedConfig,
-    FirmwareVersion, Forked, Gid, GidEntry, GidType, Guid, InvalidCode, LinkLayer, LinkSpeed,
-    LinkWidth, ModifyError, Mtu, OpenError, PageSizes, PartitionKey, PathMigration, PhysicalState,
-    PortAttributes, PortCapabilities, PortCapability, PortFlag, PortFlags, PortMtu, PortState,
-    PostError, PostErrorReason, Psn, QpAttributes, QpInitAttributes, QpNum, QpState, QpType, Rate,
-    RemoteEndpoint, RetryCount, RnrRetry, RnrTimer, RtrAttributes, RtsAttributes, SendOps, SrqNum,
-    VerbsError, VirtualLanes, WorkCompletion, WorkKind, WrId,
+    DeviceAttributes, DeviceCapabilities, DeviceCapability, DeviceCounters, DeviceInfo,
+    Explanation, ExtendedConfig, FirmwareVersion, ForkStatus, Forked, Gid, GidEntry, GidType, Guid,
+    InvalidCode, LinkLayer, LinkSpeed, LinkWidth, LocalKey, ModifyError, Mtu, NodeType, OpenError,
+    PageSizes, PartitionKey, PathMigration, PhysicalState, PortAttributes, PortCapabilities,
+    PortCapability, PortFlag, PortFlags, PortMtu, PortState, PostError, PostErrorReason, Psn,
+    QpAttributes, QpInitAttributes, QpNum, QpState, QpType, QueuePairCapabilities, Rate,
+    RemoteEndpoint, RemoteKey, RemoteMemory, RetryCount, RnrCounters, RnrRetry, RnrTimer,
+    RtrAttributes, RtsAttributes, SendOps, SoftOptions, SrqAttributes, SrqNum, TransportType,
+    VerbsError, VirtualLanes, WindowType, WorkCompletion, WorkKind, WrId,
 };
 pub use work_request::{ReceiveRequest, WorkRequest};

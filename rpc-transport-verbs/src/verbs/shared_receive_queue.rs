@@ -8,6 +8,7 @@ use super::protection_domain::ProtectionDomain;
 use super::slot::Slot;
 use super::types::async_event::SrqNum;
 use super::types::error::{Busy, ClaimError, PostError, VerbsError};
+use super::types::srq_attributes::SrqAttributes;
 use super::types::work_completion::WorkCompletion;
 use super::types::wr_id::{QueueTag, check_depth};
 use super::work_request::ReceiveRequest;
@@ -31,17 +32,6 @@ pub(super) struct Shared {
     pub(super) raw: provider::SharedReceiveQueue,
     posted: PostedReceives,
     _domain: Arc<provider::ProtectionDomain>,
-}
-
-/// What a shared receive queue says of itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SrqAttributes {
-    /// Work requests that it takes.
-    pub max_wr: usize,
-    /// Scatter/gather elements of each.
-    pub max_sge: usize,
-    /// The armed limit; 0 if none is.
-    pub limit: usize,
 }
 
 impl SharedReceiveQueue {

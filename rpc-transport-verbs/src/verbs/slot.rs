@@ -6,7 +6,8 @@ use std::ptr::NonNull;
 use std::slice;
 use std::sync::Arc;
 
-use super::memory_region::{LocalKey, RegisteredMemory};
+use super::memory_region::RegisteredMemory;
+use super::types::keys::LocalKey;
 
 /// Which piece of its region a slot is, from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

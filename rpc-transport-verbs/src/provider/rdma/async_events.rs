@@ -12,7 +12,7 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 
 use super::context::Handle;
-use crate::verbs::{AsyncEvent, QpNum, SrqNum, VerbsError};
+use crate::verbs::types::{AsyncEvent, QpNum, SrqNum, VerbsError};
 
 /// `struct ibv_async_event`, its type as a plain number: rdma-sys has an enum there, and a value that
 /// is newer than it would be undefined behaviour.

@@ -14,7 +14,7 @@ use super::queue_pair::QueuePair;
 use super::requests::of_same_context;
 use super::shared_receive_queue::reason;
 use super::windows::WindowName;
-use crate::verbs::{PostError, PostErrorReason, RemoteKey, WrId};
+use crate::verbs::types::{PostError, PostErrorReason, RemoteKey, WrId};
 
 /// The bits of a key that are chosen by who binds the window. The others name it.
 const CHOSEN: u32 = 0xff;

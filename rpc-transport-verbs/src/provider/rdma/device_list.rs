@@ -8,7 +8,7 @@ use rdma_sys::ibv_device;
 
 use super::library::{Library, library};
 use super::limit;
-use crate::verbs::{DeviceInfo, Guid, NodeType, OpenError, TransportType};
+use crate::verbs::types::{DeviceInfo, Guid, NodeType, OpenError, TransportType};
 
 /// Where the kernel lists the devices that programs may open.
 const DEVICE_FILES: &str = "/dev/infiniband";

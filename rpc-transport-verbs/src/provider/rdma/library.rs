@@ -13,7 +13,7 @@ use rdma_sys::{
 
 use super::async_events::RawAsyncEvent;
 use super::gid_table::RawGidEntry;
-use crate::verbs::OpenError;
+use crate::verbs::types::OpenError;
 
 /// The library's name at run time: its version is that of its binary interface.
 const NAME: &str = "libibverbs.so.1";

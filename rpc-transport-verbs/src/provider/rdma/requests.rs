@@ -15,7 +15,7 @@ use super::binding::{Windows, bind_info, touched_once, touches_window};
 use super::queue_pair::QueuePair;
 use super::sge;
 use super::shared_receive_queue::{index_of, reason};
-use crate::verbs::{PostError, PostErrorReason, QpState, RemoteMemory};
+use crate::verbs::types::{PostError, PostErrorReason, QpState, RemoteMemory};
 
 /// The header's lists, kept for their memory.
 #[derive(Default)]

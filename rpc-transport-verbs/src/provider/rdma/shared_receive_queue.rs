@@ -16,7 +16,7 @@ use super::super::{ReceiveList, ReceiveWork, Sge};
 use super::memory::Domain;
 use super::requests::post_receive_lists;
 use super::{BATCH, check, log_leak, next_number, not_supported, os_error, sge, to_u32};
-use crate::verbs::{PostError, PostErrorReason, SrqAttributes, SrqNum, VerbsError};
+use crate::verbs::types::{PostError, PostErrorReason, SrqAttributes, SrqNum, VerbsError};
 
 const MODIFY: &str = "modify_srq";
 

@@ -14,7 +14,7 @@ use super::context::domain::Domain;
 use super::objects::Context;
 use super::process::engine::Engine;
 use super::process::node::Node;
-use crate::verbs::{AsyncEvent, CompletionStatus, QpNum, QpState, SoftOptions};
+use crate::verbs::types::{AsyncEvent, CompletionStatus, QpNum, QpState, SoftOptions};
 
 /// One process. Dropped after all of its contexts, as the sockets of a process are closed last.
 pub(crate) struct SimulatedProcess {

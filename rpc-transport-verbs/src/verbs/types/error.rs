@@ -4,11 +4,12 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
+use super::access::Access;
+use super::keys::RemoteKey;
 use super::queue_pair_attributes::QpNum;
 use super::queue_pair_state::{Attribute, QpState, QpType};
+use super::window_type::WindowType;
 use super::wr_id::WrId;
-use crate::verbs::memory_region::{Access, RemoteKey};
-use crate::verbs::memory_window::WindowType;
 
 /// The process was forked after the device was opened: in the child, no object of it works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

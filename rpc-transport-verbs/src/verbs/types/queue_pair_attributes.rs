@@ -2,10 +2,10 @@
 
 use std::fmt;
 
+use super::access::Access;
 use super::gid::Gid;
 use super::queue_pair_state::{Attribute, AttributeMask, QpState};
 use super::timers::{AckTimeout, RetryCount, RnrRetry, RnrTimer};
-use crate::verbs::memory_region::Access;
 
 /// The number of a queue pair: 24 bits; 0 and 1 are special.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -7,8 +7,8 @@ use std::fmt;
 
 use super::lines::{Bytes, Lines};
 use super::queue_pair_attributes::{AddressVector, QpAttributes, QpNum};
+use super::queue_pair_capabilities::QueuePairCapabilities;
 use super::queue_pair_state::{Attribute as A, AttributeMask, QpState, QpType};
-use crate::verbs::queue_pair::QueuePairCapabilities;
 
 /// From INIT on, in all that follow.
 const INIT: [A; 2] = [A::PkeyIndex, A::Port];

@@ -2,9 +2,9 @@
 
 use std::fmt;
 
+use super::keys::RemoteKey;
 use super::queue_pair_attributes::QpNum;
 use super::wr_id::WrId;
-use crate::verbs::memory_region::RemoteKey;
 
 /// One work completion (`struct ibv_wc`). Claiming its memory consumes it, so that this can happen only
 /// once.

@@ -16,7 +16,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, p
 use rustix::io::Errno;
 
 use super::domain::Domain;
-use crate::verbs::VerbsError;
+use crate::verbs::types::VerbsError;
 
 /// The events of one channel.
 #[derive(Debug)]

@@ -21,7 +21,7 @@ use crate::provider::soft::process::node::Node;
 use crate::provider::soft::shared::memory::SharedMemory;
 use crate::provider::soft::shared::ring::RingSender;
 use crate::provider::soft::shared::wake::DomainReadyBits;
-use crate::verbs::{DeviceCounters, Forked, Gid, SoftOptions};
+use crate::verbs::types::{DeviceCounters, Forked, Gid, SoftOptions};
 
 /// One context.
 #[derive(Debug)]

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::verbs::AsyncEvent;
+use crate::verbs::types::AsyncEvent;
 
 /// Events in the order in which they were raised. Never on the data path: the lock is innermost,
 /// and held for a push or a pop.

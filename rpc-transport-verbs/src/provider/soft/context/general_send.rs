@@ -8,7 +8,7 @@ use crate::provider::soft::shared::copy::copy_shared;
 use crate::provider::soft::shared::request_message::MAX_READ_IN_SLOT;
 use crate::provider::soft::shared::ring::STAGE_LEN;
 use crate::provider::{Operation, Sge, Work};
-use crate::verbs::{CompletionOpcode, LocalKey};
+use crate::verbs::types::{CompletionOpcode, LocalKey};
 
 /// A request that is more than a piece of memory.
 #[derive(Debug)]

@@ -12,7 +12,7 @@ use crate::provider::soft::process::peer::Peer;
 use crate::provider::soft::shared::memory::Mapping;
 use crate::provider::soft::shared::ring::{RingReceiver, RingSender};
 use crate::provider::soft::unreliable::send::Waiting;
-use crate::verbs::{
+use crate::verbs::types::{
     AddressVector, AsyncEvent, Attribute, Gid, ModifyError, PathMigration, QpAttributes, QpNum,
     QpState, QpType,
 };

@@ -5,7 +5,7 @@ use std::ptr::NonNull;
 use slab::Slab;
 
 use crate::provider::Sge;
-use crate::verbs::{Access, CompletionStatus, LocalKey, RemoteKey};
+use crate::verbs::types::{Access, CompletionStatus, LocalKey, RemoteKey};
 
 /// Regions of one context: the bits of a key that are the region's place.
 const INDEX_BITS: u32 = 12;

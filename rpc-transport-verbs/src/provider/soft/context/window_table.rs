@@ -9,7 +9,7 @@ use super::regions::WINDOW_BIT;
 use crate::provider::WindowBinding;
 use crate::provider::soft::objects::windows::WindowName;
 use crate::provider::soft::objects::{exhausted, place32};
-use crate::verbs::{
+use crate::verbs::types::{
     Access, CompletionStatus, LocalKey, QpNum, RemoteKey, RemoteMemory, VerbsError, WindowType,
 };
 

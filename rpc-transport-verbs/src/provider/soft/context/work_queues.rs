@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::completion_channel::ChannelEvents;
 use super::general_send::GeneralSend;
 use crate::provider::{ReceiveList, ReceiveWork, SendWork, Sge};
-use crate::verbs::{
+use crate::verbs::types::{
     CompletionOpcode, CompletionStatus, Extras, LocalKey, QpNum, WorkCompletion, WrId,
 };
 

@@ -7,7 +7,7 @@ use super::super::super::limits::in_range;
 use super::{MAX_CQE, place32};
 use crate::provider::soft::context::completion_channel::ChannelEvents;
 use crate::provider::soft::context::domain::Domain;
-use crate::verbs::{VerbsError, WorkCompletion};
+use crate::verbs::types::{VerbsError, WorkCompletion};
 
 #[derive(Debug)]
 pub(crate) struct CompletionQueue {

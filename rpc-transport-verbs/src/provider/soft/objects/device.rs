@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{DEVICE_NAME, MAX_RD_ATOMIC};
 use crate::provider::soft::context::window_table::MAX_WINDOWS;
 use crate::provider::soft::process::multicast::{MAX_GROUPS, MAX_MEMBERS};
-use crate::verbs::{
+use crate::verbs::types::{
     AtomicCapability, DeviceAttributes, DeviceCapabilities, DeviceCapability, DeviceInfo,
     FirmwareVersion, Gid, Guid, LinkLayer, Mtu, NodeType, PageSizes, PhysicalState, PortAttributes,
     PortCapabilities, PortFlag, PortFlags, PortMtu, PortState, TransportType, VirtualLanes,

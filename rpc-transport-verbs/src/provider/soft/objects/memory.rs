@@ -10,7 +10,7 @@ use crate::provider::soft::context::domain::{Domain, SharedReceives};
 use crate::provider::soft::context::regions::MAX_REGIONS;
 use crate::provider::soft::context::work_queues::ReceiveQueue;
 use crate::provider::soft::shared::memory::SharedMemory;
-use crate::verbs::{Access, LocalKey, RemoteKey, VerbsError};
+use crate::verbs::types::{Access, LocalKey, RemoteKey, VerbsError};
 
 #[derive(Debug)]
 pub(crate) struct ProtectionDomain {

@@ -14,7 +14,7 @@ use super::shared::request_message::REMOTE_LEN;
 use super::shared::ring::MAX_IN_RING;
 use super::shared::wake::MAX_READY;
 use super::{DEVICE_NAME, MAX_RD_ATOMIC};
-use crate::verbs::{
+use crate::verbs::types::{
     AsyncEvent, DeviceAttributes, DeviceCounters, Forked, Gid, GidEntry, GidType, OpenError,
     PartitionKey, PortAttributes, PostError, PostErrorReason, RnrCounters, SoftOptions, VerbsError,
 };

@@ -22,7 +22,7 @@ use crate::provider::soft::shared::link_message::LinkMessage;
 use crate::provider::soft::shared::ring::RingReceiver;
 use crate::provider::soft::shared::wake::MAX_READY;
 use crate::provider::soft::unreliable::send::Waiting;
-use crate::verbs::{
+use crate::verbs::types::{
     ModifyError, PostError, PostErrorReason, QpAttributes, QpNum, QpState, QpType,
     QueuePairCapabilities, RemoteKey, VerbsError, WrId,
 };

@@ -7,7 +7,7 @@ use super::super::super::{ReceiveList, ReceiveWork, Sge};
 use super::{LIMITS, MAX_WR, all_taken, not_posted};
 use crate::hooks::taken;
 use crate::provider::soft::context::domain::Domain;
-use crate::verbs::{PostError, SrqAttributes, SrqNum, VerbsError};
+use crate::verbs::types::{PostError, SrqAttributes, SrqNum, VerbsError};
 
 #[derive(Debug)]
 pub(crate) struct SharedReceiveQueue {

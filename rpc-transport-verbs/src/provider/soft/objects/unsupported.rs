@@ -2,7 +2,7 @@
 
 use crate::provider::QueuePairConfig;
 use crate::provider::soft::DEVICE_NAME;
-use crate::verbs::{Access, ExtendedConfig, SendOps, VerbsError};
+use crate::verbs::types::{Access, ExtendedConfig, SendOps, VerbsError};
 
 /// Rights that the device does not give: there is nothing that it could flush to. The others cost nothing, or
 /// are what its memory is like anyway.

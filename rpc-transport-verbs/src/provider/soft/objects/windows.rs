@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::ProtectionDomain;
 use crate::provider::soft::context::domain::Domain;
 use crate::provider::soft::unreliable::datagram::check_address;
-use crate::verbs::{AddressVector, RemoteKey, VerbsError, WindowType};
+use crate::verbs::types::{AddressVector, RemoteKey, VerbsError, WindowType};
 
 /// A window's place in its context.
 pub(crate) type WindowName = u32;

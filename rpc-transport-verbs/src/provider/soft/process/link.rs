@@ -14,7 +14,7 @@ use rustix::net::{
 };
 
 use crate::provider::soft::shared::link_message::{LinkMessage, MAX_FILES, MAX_PACKET};
-use crate::verbs::Gid;
+use crate::verbs::types::Gid;
 
 /// Connections that may wait to be accepted; the system caps it at `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;

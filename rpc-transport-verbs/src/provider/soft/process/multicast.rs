@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::provider::soft::objects::{QueuePair, exhausted};
-use crate::verbs::{Gid, QpNum, VerbsError};
+use crate::verbs::types::{Gid, QpNum, VerbsError};
 
 /// Groups of one process.
 pub(crate) const MAX_GROUPS: usize = 1024;

@@ -18,7 +18,7 @@ use crate::provider::fork_guard::ForkGuard;
 use crate::provider::soft::context::domain::Domain;
 use crate::provider::soft::shared::link_message::LinkMessage;
 use crate::provider::soft::shared::ring::LAYOUT_VERSION;
-use crate::verbs::{Forked, Gid, ModifyError, OpenError, QpNum};
+use crate::verbs::types::{Forked, Gid, ModifyError, OpenError, QpNum};
 
 /// The process's part in the software device: made when the first context is opened, and there
 /// until the process ends.

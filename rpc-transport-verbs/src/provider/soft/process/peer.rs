@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::provider::soft::shared::memory::Mapping;
 use crate::provider::soft::shared::ring::ContextBell;
-use crate::verbs::Gid;
+use crate::verbs::types::Gid;
 
 /// Another process (or this one, seen through its own socket), by its GID.
 #[derive(Debug)]

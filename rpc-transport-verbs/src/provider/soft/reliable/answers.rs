@@ -3,7 +3,7 @@
 use crate::provider::Operation;
 use crate::provider::soft::context::domain::State;
 use crate::provider::soft::context::work_queues::Completion;
-use crate::verbs::{Access, CompletionOpcode, CompletionStatus, Extras};
+use crate::verbs::types::{Access, CompletionOpcode, CompletionStatus, Extras};
 
 /// What a look at the peer's acknowledgement came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -22,7 +22,7 @@ use crate::provider::soft::shared::request_message::{
     IN_SLOT, MAX_READ_IN_SLOT, Request, RequestMessage,
 };
 use crate::provider::soft::shared::ring::{Incoming, MAX_IN_RING, STAGE_LEN};
-use crate::verbs::{
+use crate::verbs::types::{
     Access, AsyncEvent, CompletionOpcode, CompletionStatus, Extras, RemoteKey, RemoteMemory,
 };
 

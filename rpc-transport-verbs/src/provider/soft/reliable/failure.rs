@@ -3,7 +3,7 @@
 use super::answers::Acked;
 use crate::provider::soft::context::domain::State;
 use crate::provider::soft::context::work_queues::Completion;
-use crate::verbs::{AsyncEvent, CompletionOpcode, CompletionStatus, Extras, QpState};
+use crate::verbs::types::{AsyncEvent, CompletionOpcode, CompletionStatus, Extras, QpState};
 
 impl State {
     /// To ERR: the oldest send that is not acknowledged completes with `first`, if that is given;

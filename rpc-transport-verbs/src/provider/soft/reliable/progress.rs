@@ -12,7 +12,7 @@ use crate::provider::soft::context::work_queues::Completion;
 use crate::provider::soft::shared::memory::SharedMemory;
 use crate::provider::soft::shared::ring::RingReceiver;
 use crate::provider::soft::shared::wake::DomainReadyBits;
-use crate::verbs::{
+use crate::verbs::types::{
     AsyncEvent, CompletionOpcode, CompletionStatus, Extras, VerbsError, WorkCompletion,
 };
 

@@ -9,7 +9,7 @@ use crate::provider::soft::context::work_queues::Completion;
 use crate::provider::soft::shared::commit::Flags;
 use crate::provider::soft::shared::descriptor::{DESCRIPTOR_LEN, Descriptor};
 use crate::provider::soft::shared::ring::Incoming;
-use crate::verbs::{
+use crate::verbs::types::{
     Access, AsyncEvent, CompletionOpcode, CompletionStatus, Extras, QpNum, QpState, RnrTimer,
     SrqNum, WrId,
 };

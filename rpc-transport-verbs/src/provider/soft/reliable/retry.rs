@@ -6,7 +6,7 @@ use crate::hooks;
 use crate::provider::soft::context::domain::State;
 use crate::provider::soft::context::queue_pair::SoftQueuePair;
 use crate::provider::soft::shared::ring::RingSender;
-use crate::verbs::{CompletionStatus, QpState, RetryCount, RnrRetry, RnrTimer};
+use crate::verbs::types::{CompletionStatus, QpState, RetryCount, RnrRetry, RnrTimer};
 
 impl State {
     /// "Receiver not ready": waits for the time that the receiver wants, then lets it try again.

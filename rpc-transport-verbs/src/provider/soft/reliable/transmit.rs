@@ -8,7 +8,7 @@ use crate::provider::soft::context::domain::State;
 use crate::provider::soft::shared::commit::Flags;
 use crate::provider::soft::shared::descriptor::Descriptor;
 use crate::provider::soft::shared::ring::{Doorbell, MAX_IN_RING};
-use crate::verbs::{Access, PostError, PostErrorReason, QpState};
+use crate::verbs::types::{Access, PostError, PostErrorReason, QpState};
 
 impl State {
     /// Takes a list of sends and writes what has room, with one doorbell.

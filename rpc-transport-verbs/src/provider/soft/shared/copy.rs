@@ -126,7 +126,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::verbs::LocalKey;
+    use crate::verbs::types::LocalKey;
 
     proptest! {
         #[test]

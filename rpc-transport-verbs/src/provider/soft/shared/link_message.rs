@@ -1,6 +1,6 @@
 //! What processes tell each other over their links, at set-up only: one message per packet.
 
-use crate::verbs::Gid;
+use crate::verbs::types::Gid;
 
 /// One message. Those that say so carry file descriptors beside their bytes.
 ///

@@ -18,7 +18,7 @@
 //! than fits a slot is answered in the ring's staging memory, at the place that the READ names.
 
 use super::ring::MAX_IN_RING;
-use crate::verbs::{RemoteKey, RemoteMemory};
+use crate::verbs::types::{RemoteKey, RemoteMemory};
 
 /// The longest READ that is answered in its slot.
 pub(crate) const MAX_READ_IN_SLOT: u32 = MAX_IN_RING as u32;

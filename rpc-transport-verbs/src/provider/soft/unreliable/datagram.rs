@@ -3,7 +3,7 @@
 use super::message::Message;
 use crate::provider::limits::WrongValue;
 use crate::provider::soft::ATTRIBUTE_LIMITS;
-use crate::verbs::{AddressVector, Attribute, Gid};
+use crate::verbs::types::{AddressVector, Attribute, Gid};
 
 /// Bytes before a received datagram: its global route header.
 pub(crate) const GLOBAL_ROUTE_LEN: usize = 40;

@@ -13,7 +13,7 @@ use crate::provider::soft::context::window_table::RemoteRequest;
 use crate::provider::soft::context::work_queues::Completion;
 use crate::provider::soft::process::node::Node;
 use crate::provider::soft::shared::copy::{copy_shared, scatter};
-use crate::verbs::{
+use crate::verbs::types::{
     Access, AddressVector, CompletionOpcode, CompletionStatus, Extras, Gid, QpNum, QpType,
     RemoteMemory,
 };

@@ -16,7 +16,7 @@ use crate::provider::soft::context::queue_pair::SoftQueuePair;
 use crate::provider::soft::objects::{MAX_MESSAGE_LEN, QueuePair};
 use crate::provider::soft::shared::copy::gather;
 use crate::provider::{Operation, SendWork, Sge, Work};
-use crate::verbs::{
+use crate::verbs::types::{
     Access, Attribute, CompletionOpcode, CompletionStatus, Gid, LocalKey, Mtu, PostError,
     PostErrorReason, QpAttributes, QpState, QpType,
 };
@@ -294,7 +294,7 @@ impl SoftQueuePair {
     }
 
     /// Whom a message goes to, what it brings for that, and the most bytes that it may have.
-    fn way_of(&self, work: &Work) -> Option<(crate::verbs::QpNum, Way, u64)> {
+    fn way_of(&self, work: &Work) -> Option<(crate::verbs::types::QpNum, Way, u64)> {
         match work.destination {
             Some(destination) => {
                 let address = destination.address.of_soft()?;
