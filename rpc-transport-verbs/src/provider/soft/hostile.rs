@@ -9,11 +9,11 @@ use rpc_core::testing::hostile::Script;
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
+use super::context::peer::Peer;
 use super::process::engine::handle_message;
 use super::process::link::{IncomingLink, OutgoingLink, Packet};
+use super::process::link_message::LinkMessage;
 use super::process::node::Node;
-use super::process::peer::Peer;
-use super::shared::link_message::LinkMessage;
 use super::shared::memory::SharedMemory;
 use super::shared::ring::hostile::scribble;
 use super::shared::ring::{LAYOUT_VERSION, RING_LEN, RingReceiver};

@@ -14,10 +14,10 @@
 //!
 //! * shared memory: [`shared_memory`](shared::memory) (sealed files and mappings), [`ring`](shared::ring) with [`commit`](shared::commit) and
 //!   [`descriptor`](shared::descriptor) (one direction of a connection), [`wake`](shared::wake) (cold rings, ready bits, sleep) with [`wake_file`](crate::event_fd);
-//! * one context: [`owner`](context::owner) (one thread at a time), [`domain`](context::domain) (its state), and what is done with it:
+//! * one context: [`owner`](context::owner) (one thread at a time), [`domain`](process::domain) (its state), and what is done with it:
 //!   [`transmit`](reliable::transmit), [`receive`](reliable::receive), [`progress`](reliable::progress), [`sleep`](reliable::sleep), [`retry`](reliable::retry), [`failure`](reliable::failure); set-up in
-//!   [`queue_pair`](context::queue_pair); what armed queues raise in [`completion_channel`](context::completion_channel);
-//! * the process: [`node`](process::node) (GID, links, directory), [`link`](process::link) and [`link_message`](shared::link_message), [`peer`](process::peer),
+//!   [`queue_pair`](context::queue_pair); what armed queues raise in [`completion_channel`](objects::completion_channel);
+//! * the process: [`node`](process::node) (GID, links, directory), [`link`](process::link) and [`link_message`](process::link_message), [`peer`](context::peer),
 //!   [`engine`](process::engine) (the one thread);
 //! * unreliable queue pairs, which have no rings, since they reach those of their own process alone:
 //!   [`unreliable`](unreliable::send) (sends), [`message`](unreliable::message) (from one context to another), [`datagram`](unreliable::datagram);
@@ -33,6 +33,7 @@
 //! laptop: slots of a send queue are freed by polled completions alone, local keys are checked
 //! against protection domain and rights, a full completion queue is dead.
 
+mod capacities;
 mod context;
 #[cfg(all(any(test, fuzzing), not(loom)))]
 pub(crate) mod hostile;
@@ -46,13 +47,14 @@ mod unreliable;
 
 use super::limits::AttributeLimits;
 
-pub(super) use context::completion_channel::CompletionChannel;
+pub(super) use objects::completion_channel::CompletionChannel;
 pub(super) use objects::device::device_info;
 pub(super) use objects::{
     CompletionQueue, Context, MemoryRegion, ProtectionDomain, QueuePair, SharedReceiveQueue,
 };
 
-pub(super) use objects::windows::{AddressHandle, AddressName, MemoryWindow, WindowName};
+pub(super) use context::window_table::WindowName;
+pub(super) use objects::windows::{AddressHandle, AddressName, MemoryWindow};
 
 #[cfg(feature = "test-util")]
 pub(crate) use simulated::{Killer, SimulatedProcess};

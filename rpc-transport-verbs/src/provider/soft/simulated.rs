@@ -10,10 +10,10 @@ use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use super::super::fork_guard::ForkGuard;
-use super::context::domain::Domain;
 use super::objects::Context;
 use super::process::engine::Engine;
 use super::process::node::Node;
+use crate::provider::soft::process::domain::Domain;
 use crate::verbs::types::{AsyncEvent, CompletionStatus, QpNum, QpState, SoftOptions};
 
 /// One process. Dropped after all of its contexts, as the sockets of a process are closed last.

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::ptr::NonNull;
 
-use crate::provider::soft::objects::MAX_SGE;
+use crate::provider::soft::capacities::MAX_SGE;
 use crate::provider::soft::shared::copy::copy_shared;
 use crate::provider::soft::shared::request_message::MAX_READ_IN_SLOT;
 use crate::provider::soft::shared::ring::STAGE_LEN;

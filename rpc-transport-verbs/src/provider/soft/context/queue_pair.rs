@@ -3,15 +3,15 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::domain::{NewRing, State};
 use super::general_send::Outstanding;
+use super::state::{NewRing, State};
 use super::work_queues::{ReceiveQueue, SendQueue};
 use crate::hooks;
 use crate::provider::limits::WrongValue;
-use crate::provider::soft::process::peer::Peer;
+use crate::provider::soft::context::peer::Peer;
+use crate::provider::soft::context::waiting::Waiting;
 use crate::provider::soft::shared::memory::Mapping;
 use crate::provider::soft::shared::ring::{RingReceiver, RingSender};
-use crate::provider::soft::unreliable::send::Waiting;
 use crate::verbs::types::{
     AddressVector, AsyncEvent, Attribute, Gid, ModifyError, PathMigration, QpAttributes, QpNum,
     QpState, QpType,

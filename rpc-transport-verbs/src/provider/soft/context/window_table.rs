@@ -4,14 +4,16 @@ use std::ptr::NonNull;
 
 use slab::Slab;
 
-use super::domain::State;
 use super::regions::WINDOW_BIT;
+use super::state::State;
 use crate::provider::WindowBinding;
-use crate::provider::soft::objects::windows::WindowName;
-use crate::provider::soft::objects::{exhausted, place32};
+use crate::provider::soft::capacities::{exhausted, place32};
 use crate::verbs::types::{
     Access, CompletionStatus, LocalKey, QpNum, RemoteKey, RemoteMemory, VerbsError, WindowType,
 };
+
+/// A window's place in its context.
+pub(crate) type WindowName = u32;
 
 /// Bits of a window's key that its user chooses: the lowest.
 const TAG_BITS: u32 = 8;

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use super::completion_channel::ChannelEvents;
+use super::channel_events::ChannelEvents;
 use super::general_send::GeneralSend;
 use crate::provider::{ReceiveList, ReceiveWork, SendWork, Sge};
 use crate::verbs::types::{

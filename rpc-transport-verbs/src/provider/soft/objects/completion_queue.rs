@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::super::super::limits::in_range;
-use super::{MAX_CQE, place32};
-use crate::provider::soft::context::completion_channel::ChannelEvents;
-use crate::provider::soft::context::domain::Domain;
+use crate::provider::soft::capacities::{MAX_CQE, place32};
+use crate::provider::soft::context::channel_events::ChannelEvents;
+use crate::provider::soft::process::domain::Domain;
 use crate::verbs::types::{VerbsError, WorkCompletion};
 
 #[derive(Debug)]

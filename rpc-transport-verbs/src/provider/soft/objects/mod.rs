@@ -4,21 +4,23 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use self::completion_channel::CompletionChannel;
 use super::super::limits::in_range;
-use super::context::completion_channel::CompletionChannel;
-use super::context::domain::Domain;
+use super::capacities::{
+    MAX_CQE, MAX_INLINE, MAX_MESSAGE_LEN, MAX_QUEUES, MAX_REGION_LEN, MAX_SGE, MAX_WR, exhausted,
+};
 use super::context::regions::MAX_REGIONS;
 use super::context::work_queues::CompletionRing;
 use super::process::node::Node;
-use super::shared::request_message::REMOTE_LEN;
-use super::shared::ring::MAX_IN_RING;
 use super::shared::wake::MAX_READY;
 use super::{DEVICE_NAME, MAX_RD_ATOMIC};
+use crate::provider::soft::process::domain::Domain;
 use crate::verbs::types::{
     AsyncEvent, DeviceAttributes, DeviceCounters, Forked, Gid, GidEntry, GidType, OpenError,
     PartitionKey, PortAttributes, PostError, PostErrorReason, RnrCounters, SoftOptions, VerbsError,
 };
 
+pub(super) mod completion_channel;
 mod completion_queue;
 pub(super) mod device;
 mod memory;
@@ -31,22 +33,6 @@ pub(crate) use completion_queue::CompletionQueue;
 pub(crate) use memory::{MemoryRegion, ProtectionDomain};
 pub(crate) use queue_pair::QueuePair;
 pub(crate) use shared_receive_queue::SharedReceiveQueue;
-
-/// Work requests of one queue. The layer above numbers them in 20 bits and keeps twice as many
-/// places for receives as can be posted.
-const MAX_WR: usize = 1 << 16;
-/// Entries of a completion queue: enough for 64 of the deepest queues.
-const MAX_CQE: usize = 1 << 22;
-/// Completion queues, and shared receive queues, of one context.
-const MAX_QUEUES: usize = 1 << 16;
-/// Bytes of a region: a message's length has 31 bits, and so has an offset that ends one.
-const MAX_REGION_LEN: usize = 1 << 36;
-/// Scatter/gather elements of a request: as many descriptors of long pieces as one slot of a ring holds.
-pub(super) const MAX_SGE: usize = 8;
-/// Bytes that any request can carry in its slot of the ring: a WRITE says first where they go.
-const MAX_INLINE: usize = MAX_IN_RING - REMOTE_LEN;
-/// Bytes of the longest message.
-pub(super) const MAX_MESSAGE_LEN: usize = 1 << 31;
 
 const LIMITS: DeviceAttributes = DeviceAttributes {
     max_qp: MAX_READY,
@@ -68,19 +54,6 @@ const LIMITS: DeviceAttributes = DeviceAttributes {
     port_count: 1,
     ..device::ATTRIBUTES
 };
-
-pub(super) fn exhausted(call: &'static str, what: &'static str, limit: usize) -> VerbsError {
-    VerbsError::Exhausted {
-        call,
-        what,
-        limit: limit as u64,
-    }
-}
-
-/// A place in one of a context's tables, which are all limited to far less than 2³².
-pub(super) fn place32(place: usize) -> u32 {
-    place as u32
-}
 
 #[derive(Clone, Debug)]
 pub(crate) struct Context {

@@ -3,12 +3,10 @@
 use std::sync::Arc;
 
 use super::ProtectionDomain;
-use crate::provider::soft::context::domain::Domain;
+use crate::provider::soft::context::window_table::WindowName;
+use crate::provider::soft::process::domain::Domain;
 use crate::provider::soft::unreliable::datagram::check_address;
 use crate::verbs::types::{AddressVector, RemoteKey, VerbsError, WindowType};
-
-/// A window's place in its context.
-pub(crate) type WindowName = u32;
 
 /// All that there is to say of where a datagram goes.
 pub(crate) type AddressName = AddressVector;

@@ -18,12 +18,13 @@ use std::time::{Duration, Instant};
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
 
+use super::domain::Domain;
 use super::link::{IncomingLink, Packet};
+use super::link_message::LinkMessage;
 use super::node::{FIRST_LINK_TOKEN, Node, TOKEN_CALL, TOKEN_LISTENER, TOKEN_WAKE};
-use super::peer::Peer;
 use crate::event_fd::WakeFile;
-use crate::provider::soft::context::domain::{Domain, NewRing};
-use crate::provider::soft::shared::link_message::LinkMessage;
+use crate::provider::soft::context::peer::Peer;
+use crate::provider::soft::context::state::NewRing;
 use crate::provider::soft::shared::memory::{Mapping, PeerAccess};
 use crate::provider::soft::shared::ring::{
     Bell, ContextBell, LAYOUT_VERSION, RING_LEN, RingSender,

@@ -13,7 +13,7 @@ use rustix::net::{
     accept_with, bind, connect, listen, recvmsg, sendmsg, socket_with, sockopt,
 };
 
-use crate::provider::soft::shared::link_message::{LinkMessage, MAX_FILES, MAX_PACKET};
+use super::link_message::{LinkMessage, MAX_FILES, MAX_PACKET};
 use crate::verbs::types::Gid;
 
 /// Connections that may wait to be accepted; the system caps it at `net.core.somaxconn`.

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::provider::soft::objects::{QueuePair, exhausted};
+use crate::provider::soft::capacities::exhausted;
 use crate::verbs::types::{Gid, QpNum, VerbsError};
 
 /// Groups of one process.
@@ -15,7 +15,7 @@ pub(crate) const MAX_MEMBERS: usize = 1024;
 pub(crate) struct Groups(Mutex<HashMap<Gid, Vec<QpNum>>>);
 
 impl Groups {
-    fn join(&self, gid: Gid, qp_num: QpNum) -> Result<(), VerbsError> {
+    pub(crate) fn join(&self, gid: Gid, qp_num: QpNum) -> Result<(), VerbsError> {
         let call = "attach_mcast";
         let mut groups = self.groups();
         if groups.len() == MAX_GROUPS && !groups.contains_key(&gid) {
@@ -33,7 +33,7 @@ impl Groups {
     }
 
     /// `false` if it was not in the group.
-    fn leave(&self, gid: Gid, qp_num: QpNum) -> bool {
+    pub(crate) fn leave(&self, gid: Gid, qp_num: QpNum) -> bool {
         let mut groups = self.groups();
         let Some(members) = groups.get_mut(&gid) else {
             return false;
@@ -63,18 +63,5 @@ impl Groups {
     fn groups(&self) -> MutexGuard<'_, HashMap<Gid, Vec<QpNum>>> {
         // Lists of numbers: whole after each step.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl QueuePair {
-    /// The device has no LIDs.
-    pub(crate) fn attach_multicast(&mut self, gid: Gid, _lid: u16) -> Result<(), VerbsError> {
-        self.domain.node.check()?;
-        self.domain.node.groups.join(gid, self.qp_num())
-    }
-
-    pub(crate) fn detach_multicast(&mut self, gid: Gid, _lid: u16) -> Result<bool, VerbsError> {
-        self.domain.node.check()?;
-        Ok(self.domain.node.groups.leave(gid, self.qp_num()))
     }
 }

@@ -9,14 +9,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use rustix::event::{EventfdFlags, epoll, eventfd};
 
+use super::domain::Domain;
 use super::engine;
 use super::link::{Listener, OutgoingLink, new_gid};
+use super::link_message::LinkMessage;
 use super::multicast::Groups;
-use super::peer::Peer;
 use crate::event_fd::WakeFile;
 use crate::provider::fork_guard::ForkGuard;
-use crate::provider::soft::context::domain::Domain;
-use crate::provider::soft::shared::link_message::LinkMessage;
+use crate::provider::soft::context::peer::Peer;
 use crate::provider::soft::shared::ring::LAYOUT_VERSION;
 use crate::verbs::types::{Forked, Gid, ModifyError, OpenError, QpNum};
 

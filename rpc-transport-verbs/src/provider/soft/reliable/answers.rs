@@ -1,7 +1,7 @@
 //! The ends of requests of any kind: what the peer has acknowledged, and what it has answered.
 
 use crate::provider::Operation;
-use crate::provider::soft::context::domain::State;
+use crate::provider::soft::context::state::State;
 use crate::provider::soft::context::work_queues::Completion;
 use crate::verbs::types::{Access, CompletionOpcode, CompletionStatus, Extras};
 

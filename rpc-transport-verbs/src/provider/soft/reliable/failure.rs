@@ -1,7 +1,7 @@
 //! Queue pairs that fail, and what becomes of what was posted to them.
 
 use super::answers::Acked;
-use crate::provider::soft::context::domain::State;
+use crate::provider::soft::context::state::State;
 use crate::provider::soft::context::work_queues::Completion;
 use crate::verbs::types::{AsyncEvent, CompletionOpcode, CompletionStatus, Extras, QpState};
 

@@ -6,10 +6,10 @@
 
 use std::ptr::NonNull;
 
-use crate::provider::soft::context::domain::State;
+use crate::provider::soft::capacities::{MAX_MESSAGE_LEN, MAX_SGE};
 use crate::provider::soft::context::general_send::GeneralSend;
 use crate::provider::soft::context::queue_pair::SoftQueuePair;
-use crate::provider::soft::objects::{MAX_MESSAGE_LEN, MAX_SGE};
+use crate::provider::soft::context::state::State;
 use crate::provider::soft::shared::commit::Flags;
 use crate::provider::soft::shared::descriptor::{DESCRIPTOR_LEN, Descriptor};
 use crate::provider::soft::shared::request_message::{

@@ -4,7 +4,7 @@ use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
 use crate::hooks::{point, strikes};
-use crate::provider::soft::context::domain::State;
+use crate::provider::soft::context::state::State;
 use crate::provider::soft::context::work_queues::Completion;
 use crate::provider::soft::shared::commit::Flags;
 use crate::provider::soft::shared::descriptor::{DESCRIPTOR_LEN, Descriptor};
@@ -285,7 +285,7 @@ pub(crate) enum Step {
 #[inline]
 fn locate(
     incoming: &Incoming,
-    peer: &Option<Arc<crate::provider::soft::process::peer::Peer>>,
+    peer: &Option<Arc<crate::provider::soft::context::peer::Peer>>,
     recent: &mut Option<(u64, Arc<crate::provider::soft::shared::memory::Mapping>)>,
 ) -> Body {
     if !incoming.flags.has(Flags::DESCRIPTOR) {

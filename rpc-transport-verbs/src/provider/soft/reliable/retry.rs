@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use crate::hooks;
-use crate::provider::soft::context::domain::State;
 use crate::provider::soft::context::queue_pair::SoftQueuePair;
+use crate::provider::soft::context::state::State;
 use crate::provider::soft::shared::ring::RingSender;
 use crate::verbs::types::{CompletionStatus, QpState, RetryCount, RnrRetry, RnrTimer};
 

@@ -3,7 +3,7 @@
 
 use super::progress::ready_bits;
 use super::receive::Look;
-use crate::provider::soft::context::domain::State;
+use crate::provider::soft::context::state::State;
 use crate::provider::soft::shared::ring::SLOT_COUNT;
 
 impl State {

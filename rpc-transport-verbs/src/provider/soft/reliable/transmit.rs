@@ -4,7 +4,7 @@ use std::ptr::NonNull;
 
 use crate::hooks::{strikes, taken};
 use crate::provider::SendWork;
-use crate::provider::soft::context::domain::State;
+use crate::provider::soft::context::state::State;
 use crate::provider::soft::shared::commit::Flags;
 use crate::provider::soft::shared::descriptor::Descriptor;
 use crate::provider::soft::shared::ring::{Doorbell, MAX_IN_RING};

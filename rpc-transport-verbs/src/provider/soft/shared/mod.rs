@@ -3,7 +3,6 @@
 pub(super) mod commit;
 pub(super) mod copy;
 pub(super) mod descriptor;
-pub(super) mod link_message;
 pub(super) mod memory;
 pub(super) mod request_message;
 pub(super) mod ring;

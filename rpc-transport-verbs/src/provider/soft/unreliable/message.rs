@@ -7,8 +7,8 @@ use std::ptr::NonNull;
 
 use super::datagram::{GLOBAL_ROUTE_LEN, global_route_header};
 use crate::provider::Sge;
-use crate::provider::soft::context::domain::State;
 use crate::provider::soft::context::queue_pair::SoftQueuePair;
+use crate::provider::soft::context::state::State;
 use crate::provider::soft::context::window_table::RemoteRequest;
 use crate::provider::soft::context::work_queues::Completion;
 use crate::provider::soft::process::node::Node;

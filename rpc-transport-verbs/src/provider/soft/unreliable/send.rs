@@ -5,15 +5,15 @@
 //! out of a port; then the thread leaves, and what was gathered is [delivered](super::message). No
 //! acknowledgement comes back, so nothing is left to wait for.
 
-use std::collections::VecDeque;
 use std::ptr::NonNull;
 
 use super::datagram::interface_id;
 use super::message::{Message, Way};
 use crate::provider::limits::WrongValue;
-use crate::provider::soft::context::domain::State;
+use crate::provider::soft::capacities::MAX_MESSAGE_LEN;
 use crate::provider::soft::context::queue_pair::SoftQueuePair;
-use crate::provider::soft::objects::{MAX_MESSAGE_LEN, QueuePair};
+use crate::provider::soft::context::state::State;
+use crate::provider::soft::context::waiting::{Body, WaitingSend};
 use crate::provider::soft::shared::copy::gather;
 use crate::provider::{Operation, SendWork, Sge, Work};
 use crate::verbs::types::{
@@ -28,23 +28,6 @@ const MAX_DATAGRAM_LEN: u64 = Mtu::Bytes4096.bytes() as u64;
 const BATCH_LEN: usize = 1 << 20;
 /// Requests carried out before others may enter the context.
 const BATCH: usize = 64;
-
-/// Requests that have not been carried out yet: while they are posted, and in SQD. Their slots of the send
-/// queue are taken already.
-pub(crate) type Waiting = VecDeque<WaitingSend>;
-
-#[derive(Debug)]
-pub(crate) struct WaitingSend {
-    work: Work,
-    body: Body,
-}
-
-#[derive(Debug)]
-enum Body {
-    Elements(Box<[Sge]>),
-    /// A copy of inline bytes.
-    Bytes(Vec<u8>),
-}
 
 impl WaitingSend {
     fn opcode(&self) -> CompletionOpcode {
@@ -70,42 +53,6 @@ pub(crate) struct Started {
     pub(crate) messages: Vec<Message>,
     /// There are more to be carried out.
     pub(crate) has_more: bool,
-}
-
-impl QueuePair {
-    #[cold]
-    pub(crate) fn post_send_unreliable(&mut self, list: &[SendWork]) -> Result<(), PostError> {
-        let (work, elements): (Vec<_>, Vec<_>) = list
-            .iter()
-            .enumerate()
-            .map(|(index, send)| {
-                let element = Sge {
-                    addr: send.addr,
-                    len: send.len,
-                    local_key: send.local_key,
-                };
-                (send.general(index), element)
-            })
-            .unzip();
-        self.post(&work, &elements)
-    }
-
-    /// Carries out what unreliable sends can be, and delivers: inside one context at a time.
-    pub(crate) fn send_unreliable(&self) {
-        let mut has_more = true;
-        while has_more {
-            // In the child of a fork, nothing is sent.
-            let Ok(mut state) = self.domain.enter() else {
-                return;
-            };
-            let started = state.start_sends(self.place);
-            drop(state);
-            for message in &started.messages {
-                message.deliver(&self.domain.node);
-            }
-            has_more = started.has_more;
-        }
-    }
 }
 
 impl SoftQueuePair {

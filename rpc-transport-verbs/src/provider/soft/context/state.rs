@@ -6,38 +6,18 @@
 //! (timers), `failure` (errors and flushing),
 //! `queue_pair` (set-up).
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use slab::Slab;
 
 use super::event_queue::EventQueue;
-use super::owner::{Inside, Owned};
 use super::queue_pair::SoftQueuePair;
 use super::regions::Regions;
 use super::window_table::Windows;
 use super::work_queues::{CompletionRing, ReceiveQueue};
-use crate::event_fd::WakeFile;
-use crate::provider::soft::process::node::Node;
 use crate::provider::soft::shared::memory::SharedMemory;
 use crate::provider::soft::shared::ring::RingSender;
-use crate::provider::soft::shared::wake::DomainReadyBits;
-use crate::verbs::types::{DeviceCounters, Forked, Gid, SoftOptions};
-
-/// One context.
-#[derive(Debug)]
-pub(crate) struct Domain {
-    pub(crate) node: Arc<Node>,
-    /// Names it to peers.
-    pub(crate) number: u32,
-    /// The ready bits that peers set.
-    pub(crate) ready: Arc<SharedMemory>,
-    /// What they write when it sleeps.
-    pub(crate) wake: WakeFile,
-    pub(crate) events: Arc<EventQueue>,
-    state: Owned<State>,
-    /// What peers have to map: by number, set-up only.
-    arenas: Mutex<Vec<(u64, Arc<SharedMemory>)>>,
-}
+use crate::verbs::types::{DeviceCounters, Gid, SoftOptions};
 
 /// What belongs to whoever holds the owner word.
 #[derive(Debug)]
@@ -89,12 +69,13 @@ pub(crate) struct NewRing {
     pub(crate) sender: RingSender,
 }
 
-impl Domain {
-    pub(crate) fn open(node: Arc<Node>, options: SoftOptions) -> std::io::Result<Arc<Self>> {
-        let len = size_of::<DomainReadyBits>();
-        let ready = Arc::new(SharedMemory::for_writers("verbline-ready", len)?);
-        let events = Arc::new(EventQueue::default());
-        let state = State {
+impl State {
+    pub(crate) fn new(
+        ready: Arc<SharedMemory>,
+        events: Arc<EventQueue>,
+        options: SoftOptions,
+    ) -> Self {
+        Self {
             regions: Regions::default(),
             windows: Windows::default(),
             completion_queues: Slab::new(),
@@ -110,53 +91,10 @@ impl Domain {
             places: 0,
             is_unattended: false,
             is_asleep: false,
-            ready: Arc::clone(&ready),
-            events: Arc::clone(&events),
+            ready,
+            events,
             options,
             counters: DeviceCounters::default(),
-        };
-        let domain = Arc::new(Self {
-            number: node.next_serial(),
-            node,
-            ready,
-            wake: WakeFile::new()?,
-            events,
-            state: Owned::new(state),
-            arenas: Mutex::default(),
-        });
-        domain.node.add_context(&domain);
-        Ok(domain)
-    }
-
-    /// Becomes the owner, as soon as the present one has left.
-    #[inline]
-    pub(crate) fn enter(&self) -> Result<Inside<'_, State>, Forked> {
-        // First: in the child of a fork, the word may be held by a thread that is not there.
-        self.node.check()?;
-        Ok(self.state.enter())
-    }
-
-    /// Becomes the owner if there is none.
-    pub(crate) fn try_enter(&self) -> Option<Inside<'_, State>> {
-        self.state.try_enter()
-    }
-
-    pub(crate) fn arenas(&self) -> Vec<(u64, Arc<SharedMemory>)> {
-        self.arenas
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
-    }
-
-    pub(crate) fn add_arena(&self, number: u64, memory: Arc<SharedMemory>) {
-        self.arenas
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push((number, memory));
-    }
-
-    pub(crate) fn remove_arena(&self, number: u64) {
-        let mut arenas = self.arenas.lock().unwrap_or_else(PoisonError::into_inner);
-        arenas.retain(|(arena, _)| *arena != number);
+        }
     }
 }
