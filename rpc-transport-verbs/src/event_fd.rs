@@ -1,4 +1,4 @@
-//! The file by which a sleeping context is woken: an eventfd that its peers have, too.
+//! [`EventFd`]: the file by which a thread, or a process, wakes another.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -9,12 +9,18 @@ use rustix::io::Errno;
 
 /// An eventfd that never blocks: readable from the first write until it is emptied.
 #[derive(Debug)]
-pub(crate) struct WakeFile(OwnedFd);
+pub(crate) struct EventFd(OwnedFd);
 
-impl WakeFile {
+impl EventFd {
     pub(crate) fn new() -> io::Result<Self> {
         let file = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         Ok(Self(file))
+    }
+
+    /// One that counts: each write is taken one at a time.
+    pub(crate) fn semaphore() -> io::Result<Self> {
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK | EventfdFlags::SEMAPHORE;
+        Ok(Self(eventfd(0, flags)?))
     }
 
     /// Takes what a peer sent as one, if it is one: written to by every sender of this process, it must
@@ -40,11 +46,17 @@ impl WakeFile {
     /// Empties it.
     pub(crate) fn empty(&self) {
         // It fails when it was empty.
-        let _ = rustix::io::read(&self.0, &mut [0_u8; 8]);
+        let _ = self.take();
+    }
+
+    /// Takes all that was written, of a [`semaphore`](Self::semaphore) one write. `false` if there was
+    /// none.
+    pub(crate) fn take(&self) -> bool {
+        rustix::io::read(&self.0, &mut [0_u8; 8]).is_ok()
     }
 }
 
-impl AsFd for WakeFile {
+impl AsFd for EventFd {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
@@ -56,7 +68,7 @@ mod tests {
 
     use super::*;
 
-    fn is_readable(file: &WakeFile) -> bool {
+    fn is_readable(file: &EventFd) -> bool {
         let at_once = Timespec {
             tv_sec: 0,
             tv_nsec: 0,
@@ -66,8 +78,8 @@ mod tests {
 
     #[test]
     fn writing_makes_it_readable_until_it_is_emptied() {
-        let file = WakeFile::new().unwrap();
-        let peers = WakeFile::of_peer(file.as_fd().try_clone_to_owned().unwrap()).unwrap();
+        let file = EventFd::new().unwrap();
+        let peers = EventFd::of_peer(file.as_fd().try_clone_to_owned().unwrap()).unwrap();
         assert!(!is_readable(&file), "taking it does not write it");
         peers.write();
         peers.write();
@@ -81,18 +93,18 @@ mod tests {
     fn what_is_no_eventfd_is_refused() {
         let (reads, writes) = rustix::pipe::pipe().unwrap();
         drop(reads);
-        assert!(WakeFile::of_peer(writes).is_err());
+        assert!(EventFd::of_peer(writes).is_err());
         let (here, _there) = std::os::unix::net::UnixStream::pair().unwrap();
-        assert!(WakeFile::of_peer(here.into()).is_err());
+        assert!(EventFd::of_peer(here.into()).is_err());
         let memory = rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
-        assert!(WakeFile::of_peer(memory).is_err());
+        assert!(EventFd::of_peer(memory).is_err());
     }
 
     #[test]
     fn a_full_counter_does_not_block_the_writer() {
         let file = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
         rustix::io::write(&file, &(u64::MAX - 1).to_ne_bytes()).unwrap();
-        let file = WakeFile::of_peer(file).unwrap();
+        let file = EventFd::of_peer(file).unwrap();
         file.write();
         assert!(is_readable(&file));
     }

@@ -1,12 +1,12 @@
 //! [`Alarm`]: how any thread ends a poller's sleep.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Wake;
 
-use rustix::event::{EventfdFlags, eventfd};
+use crate::event_fd::EventFd;
 
 /// Rung by any thread, turned off by the poller that it has woken. It stays on until then, so that
 /// ringing it before the poller sleeps is not lost, and ringing it again costs no system call.
@@ -14,14 +14,14 @@ use rustix::event::{EventfdFlags, eventfd};
 pub(crate) struct Alarm {
     /// The file has been written, or is about to be, and was not emptied since.
     is_on: AtomicBool,
-    file: OwnedFd,
+    file: EventFd,
 }
 
 impl Alarm {
     pub(crate) fn new() -> io::Result<Arc<Self>> {
         Ok(Arc::new(Self {
             is_on: AtomicBool::new(false),
-            file: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            file: EventFd::new()?,
         }))
     }
 
@@ -30,7 +30,7 @@ impl Alarm {
         // writes the file: `turn_off` reads what the last of all swaps before it has left.
         if !self.is_on.swap(true, Ordering::AcqRel) {
             // It cannot be full: it holds one at a time.
-            let _ = rustix::io::write(&self.file, &1_u64.to_ne_bytes());
+            self.file.write();
         }
     }
 
@@ -39,7 +39,7 @@ impl Alarm {
         // The file first. A ring between the two finds it on and leaves the file alone, and is heard by
         // the one who is turning it off here. The other way round, that ring's write would be emptied,
         // and the alarm stay on with nothing in its file: never to be heard again.
-        let _ = rustix::io::read(&self.file, &mut [0_u8; 8]);
+        self.file.empty();
         self.is_on.swap(false, Ordering::AcqRel);
     }
 }

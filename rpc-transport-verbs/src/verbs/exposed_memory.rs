@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use super::element::Element;
-use super::memory_region::RegisteredMemory;
+use super::registered_memory::RegisteredMemory;
 use super::types::access::Access;
 use super::types::error::{Busy, VerbsError};
 use super::types::keys::RemoteMemory;

@@ -3,10 +3,10 @@
 use std::fmt;
 use std::sync::Arc;
 
+use super::registered_memory::RegisteredMemory;
 use super::slot::Slot;
 use super::types::error::VerbsError;
 use super::types::keys::LocalKey;
-use crate::provider;
 
 /// A registered region, whole. [`into_slots`](Self::into_slots) cuts it up.
 ///
@@ -15,26 +15,6 @@ use crate::provider;
 /// while they are in hand. The registration ends when the region and all of its slots are gone.
 pub struct MemoryRegion {
     pub(super) shared: Arc<RegisteredMemory>,
-}
-
-/// The registration, owned by the region or by its slots together.
-pub(super) struct RegisteredMemory {
-    // Before the domain: a field is dropped before the ones below it, and a domain with regions
-    // cannot be destroyed.
-    pub(super) raw: provider::MemoryRegion,
-    _domain: Arc<provider::ProtectionDomain>,
-}
-
-impl RegisteredMemory {
-    pub(super) fn new(
-        raw: provider::MemoryRegion,
-        domain: Arc<provider::ProtectionDomain>,
-    ) -> Self {
-        Self {
-            raw,
-            _domain: domain,
-        }
-    }
 }
 
 impl MemoryRegion {

@@ -102,6 +102,7 @@ mod posted_receives;
 mod protection_domain;
 mod queue_pair;
 mod receive_places;
+mod registered_memory;
 mod shared_receive_queue;
 mod slot;
 pub(crate) mod types;

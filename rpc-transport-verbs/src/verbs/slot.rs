@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 use std::slice;
 use std::sync::Arc;
 
-use super::memory_region::RegisteredMemory;
+use super::registered_memory::RegisteredMemory;
 use super::types::keys::LocalKey;
 
 /// Which piece of its region a slot is, from 0.

@@ -27,13 +27,14 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender};
 use rpc_core::transport::Admission;
-use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
+use rustix::event::{Timespec, epoll};
 
 use self::arrival::{Arrival, Next};
 use self::preparer::{Job, Prepared};
 use super::handshake::TIMEOUT;
 use super::liveness::{Line, is_transient, prepare_line};
 use super::server::Port;
+use crate::event_fd::EventFd;
 use crate::transport::mailbox::LineEnd;
 
 /// Handshakes that may be under way at a time, in the whole process. Each costs a socket and at
@@ -69,7 +70,7 @@ pub(crate) fn control() -> io::Result<Control> {
 #[derive(Clone, Debug)]
 pub(crate) struct Control {
     commands: Sender<Command>,
-    wakeup: Arc<OwnedFd>,
+    wakeup: Arc<EventFd>,
 }
 
 /// Who is let in by a listener, and where they go.
@@ -97,11 +98,11 @@ const WAKEUP: Token = 0;
 
 impl Control {
     fn start() -> io::Result<Self> {
-        let wakeup = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        let wakeup = Arc::new(EventFd::new()?);
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(
             &epoll,
-            &wakeup,
+            &*wakeup,
             epoll::EventData::new_u64(WAKEUP),
             epoll::EventFlags::IN,
         )?;
@@ -148,11 +149,8 @@ impl Control {
 
     fn command(&self, command: Command) -> io::Result<()> {
         self.commands.send(command).map_err(|_| thread_is_gone())?;
-        // EAGAIN would mean a counter at its maximum, which wakes the thread all the same.
-        match rustix::io::write(&self.wakeup, &1u64.to_ne_bytes()) {
-            Ok(_) | Err(rustix::io::Errno::AGAIN) => Ok(()),
-            Err(error) => Err(error.into()),
-        }
+        self.wakeup.write();
+        Ok(())
     }
 }
 
@@ -192,7 +190,7 @@ impl Drop for Listening {
 /// All that the thread owns.
 struct Sockets {
     epoll: OwnedFd,
-    wakeup: Arc<OwnedFd>,
+    wakeup: Arc<EventFd>,
     commands: Receiver<Command>,
     preparers: Sender<Job>,
     sources: HashMap<Token, Source>,
@@ -245,9 +243,8 @@ impl Sockets {
     }
 
     fn obey(&mut self) {
-        let mut counter = [0; 8];
         // Read before the commands are taken: one that comes later raises it again.
-        let _ = rustix::io::read(&self.wakeup, &mut counter);
+        self.wakeup.empty();
         while let Ok(command) = self.commands.try_recv() {
             match command {
                 Command::Listen(listener, door, reply) => {

@@ -2,16 +2,17 @@
 //! interrupted.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::raw::{c_int, c_void};
 use std::time::{Duration, Instant};
 
 use rdma_sys::{ibv_cq, ibv_qp, ibv_srq};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 
 use super::context::Handle;
+use crate::event_fd::EventFd;
 use crate::verbs::types::{AsyncEvent, QpNum, SrqNum, VerbsError};
 
 /// `struct ibv_async_event`, its type as a plain number: rdma-sys has an enum there, and a value that
@@ -32,23 +33,22 @@ union Element {
 
 /// What makes a wait for events end.
 #[derive(Debug)]
-pub(super) struct Interruption(OwnedFd);
+pub(super) struct Interruption(EventFd);
 
 impl Interruption {
     pub(super) fn new() -> io::Result<Self> {
         // A semaphore: each interruption ends one wait.
-        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK | EventfdFlags::SEMAPHORE;
-        Ok(Self(eventfd(0, flags)?))
+        EventFd::semaphore().map(Self)
     }
 
     pub(super) fn raise(&self) {
         // It fails only when the counter is at its maximum: enough to end any wait.
-        let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
+        self.0.write();
     }
 
     /// Whether there was one.
     fn take(&self) -> bool {
-        rustix::io::read(&self.0, &mut [0u8; 8]).is_ok()
+        self.0.take()
     }
 }
 

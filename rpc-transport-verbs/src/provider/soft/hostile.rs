@@ -18,7 +18,7 @@ use super::shared::memory::SharedMemory;
 use super::shared::ring::hostile::scribble;
 use super::shared::ring::{LAYOUT_VERSION, RING_LEN, RingReceiver};
 use super::shared::wake::DomainReadyBits;
-use crate::event_fd::WakeFile;
+use crate::event_fd::EventFd;
 use crate::verbs::{
     Access, AckTimeout, Binding, CompletionChannel, CompletionQueue, CompletionStatus, Context,
     ExposedMemory, Gid, MemoryWindow, Psn, QpNum, QpState, QueuePair, QueuePairConfig,
@@ -377,7 +377,7 @@ fn file(kind: u8, forged: &RingReceiver, script: &mut Script<'_>) -> OwnedFd {
     match kind {
         0 => again(&forged.fd()),
         1 => shared(size_of::<DomainReadyBits>()).fd,
-        2 => again(&WakeFile::new().expect("an eventfd")),
+        2 => again(&EventFd::new().expect("an eventfd")),
         3 => {
             let SharedMemory { mapping, fd } = shared(RING_LEN);
             scribble(&mapping, usize::from(script.short()), script.piece());

@@ -2,10 +2,9 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use rustix::event::{EventfdFlags, eventfd};
+use crate::event_fd::EventFd;
 
 /// The events of one channel.
 #[derive(Debug)]
@@ -13,17 +12,16 @@ pub(crate) struct ChannelEvents {
     /// The queues' numbers, in the order in which they raised them.
     raised: Mutex<VecDeque<u32>>,
     /// A semaphore with as many units as there are events: written and read under the lock.
-    pub(crate) count: OwnedFd,
+    pub(crate) count: EventFd,
 }
 
 impl ChannelEvents {
     pub(crate) fn new() -> io::Result<Self> {
-        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK | EventfdFlags::SEMAPHORE;
         Ok(Self {
             // An event for each queue that is armed: a handful. On the way of a message that wakes
             // a sleeper, nothing is allocated.
             raised: Mutex::new(VecDeque::with_capacity(16)),
-            count: eventfd(0, flags)?,
+            count: EventFd::semaphore()?,
         })
     }
 
@@ -37,7 +35,7 @@ impl ChannelEvents {
         let mut raised = self.raised();
         raised.push_back(cq);
         // The counter cannot be full: memory would be, before.
-        let _ = rustix::io::write(&self.count, &1_u64.to_ne_bytes());
+        self.count.write();
     }
 
     pub(crate) fn take(&self) -> Option<u32> {
@@ -59,6 +57,6 @@ impl ChannelEvents {
 
     fn count_one_less(&self) {
         // It never blocks, and holds as much as the list did.
-        let _ = rustix::io::read(&self.count, &mut [0_u8; 8]);
+        self.count.empty();
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::node::Node;
-use crate::event_fd::WakeFile;
+use crate::event_fd::EventFd;
 use crate::provider::soft::context::event_queue::EventQueue;
 use crate::provider::soft::context::owner::{Inside, Owned};
 use crate::provider::soft::context::state::State;
@@ -20,7 +20,7 @@ pub(crate) struct Domain {
     /// The ready bits that peers set.
     pub(crate) ready: Arc<SharedMemory>,
     /// What they write when it sleeps.
-    pub(crate) wake: WakeFile,
+    pub(crate) wake: EventFd,
     pub(crate) events: Arc<EventQueue>,
     state: Owned<State>,
     /// What peers have to map: by number, set-up only.
@@ -37,7 +37,7 @@ impl Domain {
             number: node.next_serial(),
             node,
             ready,
-            wake: WakeFile::new()?,
+            wake: EventFd::new()?,
             events,
             state: Owned::new(state),
             arenas: Mutex::default(),

@@ -22,7 +22,7 @@ use super::domain::Domain;
 use super::link::{IncomingLink, Packet};
 use super::link_message::LinkMessage;
 use super::node::{FIRST_LINK_TOKEN, Node, TOKEN_CALL, TOKEN_LISTENER, TOKEN_WAKE};
-use crate::event_fd::WakeFile;
+use crate::event_fd::EventFd;
 use crate::provider::soft::context::peer::Peer;
 use crate::provider::soft::context::state::NewRing;
 use crate::provider::soft::shared::memory::{Mapping, PeerAccess};
@@ -136,9 +136,8 @@ impl Engine {
         match token {
             TOKEN_LISTENER => self.accept(),
             TOKEN_WAKE => {
-                let mut count = [0; 8];
                 // Emptied or empty: either way the next wait sleeps.
-                let _ = rustix::io::read(&self.node.wake, &mut count);
+                self.node.wake.empty();
                 self.node.is_resting.store(false, Ordering::Relaxed);
             }
             TOKEN_CALL => {
@@ -306,8 +305,8 @@ pub(crate) fn handle_message(
                 .bell(context, || {
                     let len = size_of::<DomainReadyBits>();
                     let bits = Mapping::of_peer(&bits, len, PeerAccess::ReadWrite)?;
-                    let file = WakeFile::of_peer(wake)?;
-                    let engine = WakeFile::of_peer(call)?;
+                    let file = EventFd::of_peer(wake)?;
+                    let engine = EventFd::of_peer(call)?;
                     ContextBell::new(bits, file, engine)
                         .ok_or_else(|| io::ErrorKind::InvalidData.into())
                 })

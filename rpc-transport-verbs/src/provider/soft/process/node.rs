@@ -7,14 +7,14 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use rustix::event::{EventfdFlags, epoll, eventfd};
+use rustix::event::epoll;
 
 use super::domain::Domain;
 use super::engine;
 use super::link::{Listener, OutgoingLink, new_gid};
 use super::link_message::LinkMessage;
 use super::multicast::Groups;
-use crate::event_fd::WakeFile;
+use crate::event_fd::EventFd;
 use crate::provider::fork_guard::ForkGuard;
 use crate::provider::soft::context::peer::Peer;
 use crate::provider::soft::shared::ring::LAYOUT_VERSION;
@@ -35,9 +35,9 @@ pub(crate) struct Node {
     pub(crate) epoll: OwnedFd,
     pub(crate) listener: Listener,
     /// Makes the engine look at what has changed.
-    pub(crate) wake: OwnedFd,
+    pub(crate) wake: EventFd,
     /// Makes it do what peers want of contexts that nobody polls; peers have it.
-    pub(crate) call: WakeFile,
+    pub(crate) call: EventFd,
     /// Queue pairs that are connected: while there are any, the engine ticks.
     pub(crate) connected: AtomicU32,
     /// The engine ticks slowly, since everybody sleeps.
@@ -110,7 +110,7 @@ impl Node {
     pub(crate) fn new(fork_guard: ForkGuard) -> io::Result<Self> {
         let gid = new_gid()?;
         let listener = Listener::bind(gid)?;
-        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let wake = EventFd::new()?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let readable = epoll::EventFlags::IN;
         epoll::add(
@@ -125,7 +125,7 @@ impl Node {
             epoll::EventData::new_u64(TOKEN_WAKE),
             readable,
         )?;
-        let call = WakeFile::new()?;
+        let call = EventFd::new()?;
         let data = epoll::EventData::new_u64(TOKEN_CALL);
         epoll::add(&epoll, &call, data, readable)?;
         let mut random = [0; 8];
@@ -186,8 +186,7 @@ impl Node {
 
     /// Makes the engine look around now.
     pub(crate) fn wake_engine(&self) {
-        // A full counter means that it is awake already.
-        let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
+        self.wake.write();
     }
 
     fn directory(&self) -> MutexGuard<'_, Directory> {

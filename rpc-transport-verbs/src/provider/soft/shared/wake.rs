@@ -19,7 +19,7 @@
 //! # Sleep
 //!
 //! A context whose completion queues are armed looks at nothing by itself. It notes that beside its
-//! ready bits, makes every ring cold, and relies on its [`WakeFile`](crate::event_fd::WakeFile):
+//! ready bits, makes every ring cold, and relies on its [`EventFd`](crate::event_fd::EventFd):
 //!
 //! ```text
 //!  receiver                              sender, whose S3 has found the mark

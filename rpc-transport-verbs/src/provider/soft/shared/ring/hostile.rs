@@ -10,7 +10,7 @@ use super::super::commit::{Commit, Flags};
 use super::super::descriptor::{DESCRIPTOR_LEN, Descriptor};
 use super::super::wake::DomainReadyBits;
 use super::{Bell, ContextBell, MAX_IN_RING, RING_LEN, RingReceiver, RingSender, SLOT_COUNT};
-use crate::event_fd::WakeFile;
+use crate::event_fd::EventFd;
 use crate::provider::soft::shared::memory::{Mapping, PeerAccess, SharedMemory};
 
 impl RingReceiver {
@@ -93,8 +93,8 @@ pub fn soft_ring(bytes: &[u8]) {
     let fd = receiver.fd().try_clone_to_owned().expect("a descriptor");
     let mapping = Mapping::of_peer(&fd, RING_LEN, PeerAccess::ReadWrite).expect("it is a ring");
     let bits = SharedMemory::for_writers("ready", size_of::<DomainReadyBits>()).expect("memory");
-    let file = WakeFile::new().expect("an eventfd");
-    let engine = WakeFile::new().expect("an eventfd");
+    let file = EventFd::new().expect("an eventfd");
+    let engine = EventFd::new().expect("an eventfd");
     let context = ContextBell::new(bits.mapping, file, engine).expect("bits of a domain");
     let bell = Bell::new(Arc::new(context), usize::from(script.short()) << 4);
     let mut sender = RingSender::new(mapping, bell).expect("it is a ring");

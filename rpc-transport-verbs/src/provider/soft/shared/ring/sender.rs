@@ -9,7 +9,7 @@ use super::super::descriptor::{DESCRIPTOR_LEN, Descriptor};
 use super::super::sync::{AtomicU64, Ordering};
 use super::super::wake::DomainReadyBits;
 use super::{LAYOUT_VERSION, MAGIC, MAX_IN_RING, OVER, READY, Ring, SLOT_COUNT};
-use crate::event_fd::WakeFile;
+use crate::event_fd::EventFd;
 use crate::hooks::point;
 use crate::provider::soft::shared::copy::copy_shared;
 use crate::provider::soft::shared::memory::Mapping;
@@ -34,14 +34,14 @@ pub(crate) struct RingSender {
 #[derive(Debug)]
 pub(crate) struct ContextBell {
     bits: Mapping,
-    file: WakeFile,
+    file: EventFd,
     /// Has the process's engine look at its contexts.
-    engine: WakeFile,
+    engine: EventFd,
 }
 
 impl ContextBell {
     /// `None` if the memory is too short for a domain's ready bits.
-    pub(crate) fn new(bits: Mapping, file: WakeFile, engine: WakeFile) -> Option<Self> {
+    pub(crate) fn new(bits: Mapping, file: EventFd, engine: EventFd) -> Option<Self> {
         let is_long_enough = bits.len() >= size_of::<DomainReadyBits>();
         is_long_enough.then_some(Self { bits, file, engine })
     }

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 
 use super::sender::BadAck;
 use super::*;
-use crate::event_fd::WakeFile;
+use crate::event_fd::EventFd;
 use crate::provider::soft::shared::memory::{PeerAccess, SharedMemory};
 use crate::provider::soft::shared::wake::DomainReadyBits;
 
@@ -23,8 +23,8 @@ fn pair(psn: u32) -> (RingSender, RingReceiver) {
 
 fn bell() -> Bell {
     let bits = SharedMemory::for_writers("test", size_of::<DomainReadyBits>()).unwrap();
-    let file = WakeFile::new().unwrap();
-    let engine = WakeFile::new().unwrap();
+    let file = EventFd::new().unwrap();
+    let engine = EventFd::new().unwrap();
     let context = ContextBell::new(bits.mapping, file, engine).unwrap();
     Bell::new(Arc::new(context), 3)
 }
