@@ -1,6 +1,6 @@
 //! [`Lane`]: what a poller owns of one device.
 //!
-//! Each thing it does has a file: [`setup`](crate::device::setup) opens it, `connect` and `accept` bring
+//! Each thing it does has a file: [`setup`](crate::device::setup) opens it, `connect` brings
 //! connections, `transmit` and `receive` are the data path, `close` ends connections.
 
 #[cfg(test)]

@@ -243,7 +243,7 @@ fn the_death_of_one_client_costs_the_other_lane_nothing() {
         // Whatever device the tests are run on: this one is about lanes of soft.
         ("VERBLINE_DEVICE", SOFT.to_owned()),
     ]);
-    let mut other = Other::start("lane::tests::other_connects_and_floods", &environment);
+    let mut other = Other::start("transport::lane::tests::other_connects_and_floods", &environment);
     other.hear("CONNECTED");
     step_until(&mut [&mut server.side], "its frames", |sides| {
         sides[0].received.len() >= 32
