@@ -36,7 +36,7 @@
 //! * `rdma` (off): RDMA devices, through libibverbs, which is looked up when a device is opened. Adds no
 //!   public name: without it, naming an RDMA device is an error that says so.
 //!
-//! * `test-util` (off): `sim`, simulated processes over the software device, for the fault campaign.
+//! * `test-util` (off): `testing::simulation`, simulated processes over the software device, for the fault campaign.
 //!
 //! # A small program
 //!
@@ -96,21 +96,23 @@
 //! | module | what happens there |
 //! | --- | --- |
 //! | `device` | names become a [`Device`]; cores are listed and pinned |
-//! | `survey` | what each device of the machine can do, and which is the best |
-//! | `sizing` | intents become numbers, each with its reason, checked against the device |
-//! | `setup` | one poller's resources are made, once: a lane for each of its devices |
-//! | `connect`, `accept` | each side's half of a connection's set-up; `queue_pairs` brings them up |
-//! | `handshake`, `control` | its messages as values and bytes, and the choice of the device that both sides have; every TCP socket of the process |
-//! | `mailbox` | what other threads tell a poller, for the price of one load |
-//! | `sleep`, `alarm` | a poller that has nothing to do: what it waits for, and who wakes it |
-//! | `transport` | the face that the driver sees, and which lane is meant |
-//! | `lane` | what a poller owns of one device; `connection` is one connection, `routes` finds it |
-//! | `buffer_pool` | the places where a slot can be, and their sum |
-//! | `transmit`, `send_queue` | reserve, send, flush; places, signals, chains |
-//! | `receive`, `receive_queue` | poll; receives are claimed, and posted again in batches |
-//! | `async_events` | what a device says unasked, in words, and what follows from it |
-//! | `reserve` | receives for a poller that lags, and the limit that raises the alarm |
-//! | `close`, `post_mortem` | the end of a connection, and what is said of it |
+//! | `device::survey` | what each device of the machine can do, and which is the best |
+//! | `device::sizing` | intents become numbers, each with its reason, checked against the device |
+//! | `device::setup` | one poller's resources are made, once: a lane for each of its devices |
+//! | `connect::client`, `connect::server` | each side's half of a connection's set-up; `transport::queue_pairs` brings them up |
+//! | `connect::handshake`, `connect::control_thread` | its messages as values and bytes, and the choice of the device that both sides have; every TCP socket of the process |
+//! | `connect::liveness`, `connect::keepalive` | whether the peer's process is there, and whether it stands still |
+//! | `connect::rpc_transport` | the face that the driver sees, and which lane is meant |
+//! | `transport` | a poller's lanes |
+//! | `transport::mailbox` | what other threads tell a poller, for the price of one load |
+//! | `transport::sleep`, `alarm` | a poller that has nothing to do: what it waits for, and who wakes it |
+//! | `transport::lane` | what a poller owns of one device; `connection` is one connection, `routes` finds it |
+//! | `transport::buffer_pool` | the places where a slot can be, and their sum |
+//! | `transport::transmit`, `send_queue` | reserve, send, flush; places, signals, chains |
+//! | `transport::receive`, `receive_queue` | poll; receives are claimed, and posted again in batches |
+//! | `transport::events`, `device_event` | what a device says unasked, in words, and what follows from it |
+//! | `transport::reserve` | receives for a poller that lags, and the limit that raises the alarm |
+//! | `transport::close`, `failure` | the end of a connection, and what is said of it |
 //! | [`verbs`], `provider` | the verbs as safe types, and who carries them out |
 //!
 //! [`Fabric`]: rpc_core::transport::Fabric
@@ -120,46 +122,21 @@
 #[cfg(test)]
 extern crate self as rpc_transport_verbs;
 
-mod accept;
-mod alarm;
-mod async_events;
-mod buffer_pool;
-mod clock;
-mod close;
 mod connect;
-mod connection;
-mod control;
 mod device;
-mod handshake;
-#[cfg(all(any(test, fuzzing), not(loom)))]
-pub mod hostile;
-mod lane;
-mod lifeline;
-mod mailbox;
-mod meter;
-mod post_mortem;
+mod event_fd;
+mod hooks;
 mod provider;
-mod queue_pairs;
-mod receive;
-mod receive_queue;
-mod reserve;
-mod routes;
-mod send_queue;
-mod setup;
-#[cfg(feature = "test-util")]
-pub mod sim;
-mod sizing;
-mod sleep;
-mod survey;
-mod transmit;
+#[cfg(any(feature = "test-util", all(any(test, fuzzing), not(loom))))]
+pub mod testing;
 mod transport;
 pub mod verbs;
 
-pub use accept::Port;
-pub use connect::Dialed;
+pub use connect::client::Dialed;
+pub use connect::server::Port;
+pub use device::sizing::Sizing;
+pub use device::survey::{Survey, SurveyedDevice, SurveyedPort};
 pub use device::{DEVICE_VARIABLE, Device, DeviceError};
-pub use post_mortem::ConnectionFailure;
 pub use rpc_core::transport::SlotsByPlace;
-pub use sizing::Sizing;
-pub use survey::{Survey, SurveyedDevice, SurveyedPort};
+pub use transport::failure::ConnectionFailure;
 pub use transport::{RecvBuf, SendBuf, VerbsTransport};

@@ -11,7 +11,7 @@ use std::path::Path;
 fn committed_messages_are_what_the_proto_generates() -> Result<(), Box<dyn Error>> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let proto = root.join("../proto");
-    let committed = root.join("src/handshake/verbline.handshake.v1.rs");
+    let committed = root.join("src/connect/handshake/verbline.handshake.v1.rs");
 
     let descriptors = protox::compile(["handshake.proto"], [&proto])?;
     let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join("handshake");

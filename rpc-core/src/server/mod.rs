@@ -41,7 +41,7 @@ pub enum ServerError {
     /// Two services have the same name.
     #[error("two services with the name {name} were added: a method could be either's")]
     DuplicateService {
-        /// Returns the service's name, `package.Service`.
+        /// The service's name, `package.Service`.
         name: &'static str,
     },
     /// A poller could not be pinned to its core.

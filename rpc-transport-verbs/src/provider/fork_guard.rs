@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
 
-use crate::verbs::Forked;
+use crate::verbs::types::Forked;
 
 /// A page that the kernel zeroes in the child of a fork. It lives as long as the process.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct ForkGuard(&'static AtomicU32);
+pub(crate) struct ForkGuard(&'static AtomicU32);
 
 const PAGE: usize = 4096;
 const HERE: u32 = 1;

@@ -2,7 +2,9 @@
 //! wrong value: devices report all such errors with one error number, and some accept values that
 //! they should reject.
 
-use crate::verbs::{AddressVector, Attribute, ModifyError, QpAttributes, QpState, VerbsError};
+use crate::verbs::types::{
+    AddressVector, Attribute, ModifyError, QpAttributes, QpState, VerbsError,
+};
 
 /// Rejects a parameter outside `min..=max`.
 pub(super) fn in_range(
@@ -27,7 +29,7 @@ pub(super) fn in_range(
 
 /// An attribute with a value that the device does not accept.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct WrongValue {
+pub(crate) struct WrongValue {
     pub(super) attribute: Attribute,
     pub(super) value: u64,
     /// The rule that the value violates.

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use super::error::{Busy, VerbsError};
 use super::protection_domain::ProtectionDomain;
-use super::queue_pair_attributes::AddressVector;
+use super::types::error::{Busy, VerbsError};
+use super::types::queue_pair_attributes::AddressVector;
 use crate::provider;
 
 /// An address handle: the path to a remote port, for datagrams

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use super::completion_channel::CompletionChannel;
 use super::context::Context;
-use super::error::{Busy, VerbsError};
-use super::work_completion::WorkCompletion;
+use super::types::error::{Busy, VerbsError};
+use super::types::work_completion::WorkCompletion;
 use crate::provider;
 
 /// A completion queue (`ibv_create_cq(3)`), owned by the thread that polls it. It is destroyed once

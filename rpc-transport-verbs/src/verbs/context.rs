@@ -2,14 +2,16 @@
 
 use std::time::Duration;
 
-use super::async_event::AsyncEvent;
 use super::completion_channel::CompletionChannel;
 use super::completion_queue::CompletionQueue;
-use super::device_attributes::DeviceAttributes;
-use super::error::{OpenError, VerbsError};
-use super::gid::{Gid, GidEntry, PartitionKey};
-use super::port_attributes::PortAttributes;
 use super::protection_domain::ProtectionDomain;
+use super::types::async_event::AsyncEvent;
+use super::types::counters::{DeviceCounters, RnrCounters};
+use super::types::device_attributes::DeviceAttributes;
+use super::types::error::{OpenError, VerbsError};
+use super::types::gid::{Gid, GidEntry, PartitionKey};
+use super::types::port_attributes::PortAttributes;
+use super::types::soft_options::SoftOptions;
 use crate::provider;
 
 /// An open device, from which every other object is created. Cloning it is cheap.
@@ -230,44 +232,4 @@ impl Context {
     pub(crate) fn counts_on_data_path(&self) -> bool {
         self.raw.counts_on_data_path()
     }
-}
-
-/// Options of the software device.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SoftOptions {
-    /// Fail sends to a dead process at once, rather than after timeout × (retry_cnt + 1) as a
-    /// device on a network would.
-    pub detect_death_at_once: bool,
-}
-
-/// How often a receiver was not ready.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RnrCounters {
-    /// Times that a message arrived here and found no receive.
-    pub nak_sent: u64,
-    /// Times that a peer had no receive for a message from this side.
-    pub nak_received: u64,
-}
-
-/// What the device has counted for one context since it was opened.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DeviceCounters {
-    /// Posted chains of sends; each checks the receiver's wakeup state once.
-    pub doorbells: u64,
-    /// Messages sent.
-    pub sends: u64,
-    /// Messages received.
-    pub receives: u64,
-    /// Times that a message arrived here and found no receive: a flow control bug in the user's
-    /// protocol.
-    pub rnr_nak_sent: u64,
-    /// Times that a peer had no receive for a message from this side.
-    pub rnr_nak_received: u64,
-    /// Times that a shared receive queue reached its limit.
-    pub srq_limit_events: u64,
-    /// Wakeups that senders on this side wrote (a ready bit) because the receiver was not polling
-    /// the ring.
-    pub wakes: u64,
-    /// Those of `wakes` for which the receiver slept and needed a system call to wake up.
-    pub sleepers_woken: u64,
 }

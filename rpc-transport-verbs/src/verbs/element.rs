@@ -4,8 +4,8 @@ use std::fmt;
 use std::ptr::NonNull;
 
 use super::exposed_memory::ExposedMemory;
-use super::memory_region::LocalKey;
 use super::slot::Slot;
+use super::types::keys::LocalKey;
 use crate::provider::Sge;
 
 /// One scatter/gather element (`struct ibv_sge`, `ibv_post_send(3)`): a piece of registered memory,

@@ -7,8 +7,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use super::element::Element;
-use super::error::{Busy, VerbsError};
-use super::memory_region::{Access, LocalKey, RegisteredMemory, RemoteKey};
+use super::registered_memory::RegisteredMemory;
+use super::types::access::Access;
+use super::types::error::{Busy, VerbsError};
+use super::types::keys::RemoteMemory;
+use super::types::keys::{LocalKey, RemoteKey};
 
 /// A region whose bytes a peer may read or write at any time by one-sided operations, as far as its
 /// [`Access`] permits.
@@ -30,26 +33,6 @@ use super::memory_region::{Access, LocalKey, RegisteredMemory, RemoteKey};
 pub struct ExposedMemory {
     shared: Arc<RegisteredMemory>,
     access: Access,
-}
-
-/// Memory of a peer, as described by its owner: plain numbers that can be sent in any message
-/// (`wr.rdma` of `struct ibv_send_wr`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct RemoteMemory {
-    /// The address in the owner's address space, or an offset if the region is zero-based.
-    pub addr: u64,
-    /// The remote key that permits access.
-    pub key: RemoteKey,
-}
-
-impl RemoteMemory {
-    /// Returns the same memory starting `len` bytes further on.
-    pub fn offset(self, len: u64) -> Self {
-        Self {
-            addr: self.addr.wrapping_add(len),
-            ..self
-        }
-    }
 }
 
 impl ExposedMemory {

@@ -5,21 +5,9 @@
 //! [`fork_init`] makes the library keep registered pages out of children. In the child no verbs
 //! object works in either case.
 
-use super::error::VerbsError;
+use super::types::error::VerbsError;
+use super::types::fork_status::ForkStatus;
 use crate::provider;
-
-/// Whether a process with registered memory may fork (`enum ibv_fork_status`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum ForkStatus {
-    /// Unsafe to fork: [`fork_init`] was not called, and this kernel needs it.
-    Disabled,
-    /// Safe to fork: [`fork_init`] was called.
-    Enabled,
-    /// Safe to fork: this kernel gives the child copies of pages that a device uses.
-    Unneeded,
-    /// The library returned another number, or is too old to report the status.
-    Unknown(Option<u32>),
-}
 
 /// Keeps registered memory out of the children of forks (`ibv_fork_init(3)`). Without RDMA devices
 /// it does nothing; the software device never needs it.

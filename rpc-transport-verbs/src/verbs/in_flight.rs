@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 
 use super::slot::Slot;
+use super::types::wr_id::{QueueTag, WorkKind, WrId};
 use super::work_request::WorkRequest;
-use super::wr_id::{QueueTag, WorkKind, WrId};
 
 /// A ring with one entry per send queue entry in use. An entry holds the memory slot of its
 /// request, or nothing if the request was inline.

@@ -3,25 +3,14 @@
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::error::{Busy, PostErrorReason, VerbsError};
-use super::exposed_memory::{ExposedMemory, RemoteMemory};
-use super::memory_region::{Access, RemoteKey};
+use super::exposed_memory::ExposedMemory;
 use super::protection_domain::ProtectionDomain;
+use super::types::access::Access;
+use super::types::error::{Busy, PostErrorReason, VerbsError};
+use super::types::keys::RemoteKey;
+use super::types::keys::RemoteMemory;
+use super::types::window_type::WindowType;
 use crate::provider;
-
-/// The type of a memory window (`enum ibv_mw_type`, `ibv_alloc_mw(3)`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum WindowType {
-    /// Bound by [`QueuePair::bind_mw`](super::QueuePair::bind_mw), which chooses the key. Usable
-    /// through any queue pair of the protection domain. It may be bound again at any time; binding
-    /// it to zero bytes unbinds it.
-    Type1 = 1,
-    /// Bound by a work request ([`WorkRequest::bind_window`](super::WorkRequest::bind_window)), for
-    /// which the caller chooses the key's lower eight bits. Usable only through the queue pair that
-    /// bound it (type 2B). Before it is bound again, it must be released by a local invalidate or
-    /// by a peer's SEND with invalidate.
-    Type2 = 2,
-}
 
 /// A memory window: a separate key for some bytes of a region, with a subset of its access rights.
 ///

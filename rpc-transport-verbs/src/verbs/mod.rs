@@ -87,87 +87,56 @@
 
 mod address;
 mod address_handle;
-mod async_event;
 mod completion_channel;
 mod completion_queue;
 mod context;
-mod device_attributes;
-mod device_capabilities;
 mod device_list;
 mod element;
-mod error;
-mod explanation;
 mod exposed_memory;
-mod extended_queue_pair;
-mod flags;
 mod fork;
-mod gid;
-mod guid;
 mod in_flight;
-mod lines;
 mod memory_region;
 mod memory_window;
 // Only doctests: programs that must not compile.
 #[cfg(doctest)]
 mod misuse;
 mod multicast;
-mod port_attributes;
-mod port_capabilities;
 mod posted_receives;
 mod protection_domain;
 mod queue_pair;
-mod queue_pair_attributes;
-mod queue_pair_query;
-mod queue_pair_state;
-mod rate;
 mod receive_places;
+mod registered_memory;
 mod shared_receive_queue;
 mod slot;
-mod timers;
-mod work_completion;
+pub(crate) mod types;
 mod work_request;
-mod wr_id;
 
 pub use address::{AddressError, AddressWish, PortAddress};
 pub use address_handle::AddressHandle;
-pub use async_event::{AsyncEvent, SrqNum};
 pub use completion_channel::CompletionChannel;
 pub use completion_queue::{CompletionQueue, CompletionQueueHandle};
-pub use context::{Context, DeviceCounters, RnrCounters, SoftOptions};
-#[cfg(feature = "rdma")]
-pub(crate) use device_attributes::time_of_code;
-pub use device_attributes::{AtomicCapability, DeviceAttributes, FirmwareVersion, PageSizes};
-pub use device_capabilities::{DeviceCapabilities, DeviceCapability};
-pub use device_list::{DeviceInfo, NodeType, TransportType, devices};
+pub use context::Context;
+pub use device_list::devices;
 pub use element::{Element, Elements};
-pub use error::{
-    Busy, ClaimError, Forked, ModifyError, OpenError, PostError, PostErrorReason, VerbsError,
-};
-pub use explanation::Explanation;
-pub use exposed_memory::{ExposedMemory, RemoteMemory};
-pub use extended_queue_pair::{CreateFlags, ExtendedConfig, SendOps};
-pub use fork::{ForkStatus, fork_init, is_fork_initialized};
-pub use gid::{Gid, GidEntry, GidType, PartitionKey};
-pub use guid::Guid;
-pub use memory_region::{Access, LocalKey, MemoryRegion, RemoteKey};
-pub use memory_window::{Binding, MemoryWindow, WindowType};
-pub use port_attributes::{
-    LinkLayer, PhysicalState, PortAttributes, PortFlag, PortFlags, PortMtu, PortState, VirtualLanes,
-};
-pub use port_capabilities::{PortCapabilities, PortCapability};
+pub use exposed_memory::ExposedMemory;
+pub use fork::{fork_init, is_fork_initialized};
+pub use memory_region::MemoryRegion;
+pub use memory_window::{Binding, MemoryWindow};
 pub use protection_domain::ProtectionDomain;
-pub use queue_pair::{QueuePair, QueuePairCapabilities, QueuePairConfig, SendRequest};
-pub use queue_pair_attributes::{
-    AddressVector, AlternatePath, Mtu, PathMigration, Psn, QpAttributes, QpNum, RemoteEndpoint,
-    RtrAttributes, RtsAttributes,
-};
-pub use queue_pair_query::QpInitAttributes;
-pub use queue_pair_state::{Attribute, AttributeMask, QpState, QpType};
-pub use rate::{LinkSpeed, LinkWidth, Rate};
-pub use shared_receive_queue::{SharedReceiveQueue, SrqAttributes};
+pub use queue_pair::{QueuePair, QueuePairConfig, SendRequest};
+pub use shared_receive_queue::SharedReceiveQueue;
 pub use slot::{Slot, SlotIndex};
-pub use timers::{AckTimeout, InvalidCode, RetryCount, RnrRetry, RnrTimer};
-pub(crate) use work_completion::Extras;
-pub use work_completion::{CompletionOpcode, CompletionStatus, WorkCompletion};
+pub use types::{
+    Access, AckTimeout, AddressVector, AlternatePath, AsyncEvent, AtomicCapability, Attribute,
+    AttributeMask, Busy, ClaimError, CompletionOpcode, CompletionStatus, CreateFlags,
+    DeviceAttributes, DeviceCapabilities, DeviceCapability, DeviceCounters, DeviceInfo,
+    Explanation, ExtendedConfig, FirmwareVersion, ForkStatus, Forked, Gid, GidEntry, GidType, Guid,
+    InvalidCode, LinkLayer, LinkSpeed, LinkWidth, LocalKey, ModifyError, Mtu, NodeType, OpenError,
+    PageSizes, PartitionKey, PathMigration, PhysicalState, PortAttributes, PortCapabilities,
+    PortCapability, PortFlag, PortFlags, PortMtu, PortState, PostError, PostErrorReason, Psn,
+    QpAttributes, QpInitAttributes, QpNum, QpState, QpType, QueuePairCapabilities, Rate,
+    RemoteEndpoint, RemoteKey, RemoteMemory, RetryCount, RnrCounters, RnrRetry, RnrTimer,
+    RtrAttributes, RtsAttributes, SendOps, SoftOptions, SrqAttributes, SrqNum, TransportType,
+    VerbsError, VirtualLanes, WindowType, WorkCompletion, WorkKind, WrId,
+};
 pub use work_request::{ReceiveRequest, WorkRequest};
-pub use wr_id::{WorkKind, WrId};

@@ -5,14 +5,14 @@ use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::element::{Element, Elements};
-use super::error::{ClaimError, PostError, PostErrorReason, VerbsError};
 use super::receive_places::{
     CLAIMING, FREE, PHASE_BITS, PHASE_MASK, POSTED, POSTED_LIST, Place, Places,
 };
 use super::slot::Slot;
-use super::work_completion::WorkCompletion;
+use super::types::error::{ClaimError, PostError, PostErrorReason, VerbsError};
+use super::types::work_completion::WorkCompletion;
+use super::types::wr_id::{MAX_DEPTH, Numbering, QueueTag, WorkKind, WrId};
 use super::work_request::ReceiveRequest;
-use super::wr_id::{MAX_DEPTH, Numbering, QueueTag, WorkKind, WrId};
 use crate::provider::{ReceiveList, ReceiveWork, Sge};
 
 /// A table with one entry for each receive that can be posted, plus spare entries.

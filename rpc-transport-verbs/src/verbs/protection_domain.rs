@@ -4,14 +4,17 @@ use std::sync::Arc;
 
 use super::address_handle::AddressHandle;
 use super::context::Context;
-use super::error::{Busy, VerbsError};
 use super::exposed_memory::ExposedMemory;
-use super::extended_queue_pair::ExtendedConfig;
-use super::memory_region::{Access, MemoryRegion, RegisteredMemory};
-use super::memory_window::{MemoryWindow, WindowType};
+use super::memory_region::MemoryRegion;
+use super::memory_window::MemoryWindow;
 use super::queue_pair::{QueuePair, QueuePairConfig};
-use super::queue_pair_attributes::AddressVector;
+use super::registered_memory::RegisteredMemory;
 use super::shared_receive_queue::SharedReceiveQueue;
+use super::types::access::Access;
+use super::types::error::{Busy, VerbsError};
+use super::types::extended_queue_pair::ExtendedConfig;
+use super::types::queue_pair_attributes::AddressVector;
+use super::types::window_type::WindowType;
 use crate::provider;
 
 /// A protection domain (`ibv_alloc_pd(3)`). Cloning it is cheap; it is destroyed after everything

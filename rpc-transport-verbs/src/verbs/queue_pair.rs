@@ -6,23 +6,26 @@ use std::vec;
 
 use super::completion_queue::CompletionQueueHandle;
 use super::element::{Element, Elements};
-use super::error::{ClaimError, ModifyError, PostError, PostErrorReason, VerbsError};
-use super::extended_queue_pair::ExtendedConfig;
 use super::in_flight::InFlight;
-use super::memory_region::{Access, RemoteKey};
-use super::memory_window::{Binding, MemoryWindow, WindowType};
+use super::memory_window::{Binding, MemoryWindow};
 use super::posted_receives::PostedReceives;
 use super::protection_domain::ProtectionDomain;
-use super::queue_pair_attributes::{
-    AddressVector, Psn, QpAttributes, QpNum, RtrAttributes, RtsAttributes,
-};
-use super::queue_pair_query::QpInitAttributes;
-use super::queue_pair_state::{QpState, QpType, check_transition};
 use super::shared_receive_queue::{self, SharedReceiveQueue};
 use super::slot::Slot;
-use super::work_completion::WorkCompletion;
+use super::types::access::Access;
+use super::types::error::{ClaimError, ModifyError, PostError, PostErrorReason, VerbsError};
+use super::types::extended_queue_pair::ExtendedConfig;
+use super::types::keys::RemoteKey;
+use super::types::queue_pair_attributes::{
+    AddressVector, Psn, QpAttributes, QpNum, RtrAttributes, RtsAttributes,
+};
+use super::types::queue_pair_capabilities::QueuePairCapabilities;
+use super::types::queue_pair_query::QpInitAttributes;
+use super::types::queue_pair_state::{QpState, QpType, check_transition};
+use super::types::window_type::WindowType;
+use super::types::work_completion::WorkCompletion;
+use super::types::wr_id::{QueueTag, WrId, check_depth};
 use super::work_request::{Operation, ReceiveRequest, WorkRequest};
-use super::wr_id::{QueueTag, WrId, check_depth};
 use crate::provider::{self, SendWork, Sge, Work};
 
 /// The configuration of a new queue pair (`struct ibv_qp_init_attr`).
@@ -68,21 +71,6 @@ impl<'a> QueuePairConfig<'a> {
             sq_sig_all: false,
         }
     }
-}
-
-/// The capabilities that were granted: at least those requested (`struct ibv_qp_cap`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct QueuePairCapabilities {
-    /// Depth of the send queue in work requests.
-    pub max_send_wr: usize,
-    /// Depth of the receive queue in work requests; 0 with a shared one.
-    pub max_recv_wr: usize,
-    /// Scatter/gather elements per send.
-    pub max_send_sge: usize,
-    /// Scatter/gather elements per receive; 0 with a shared queue.
-    pub max_recv_sge: usize,
-    /// Bytes that a send may carry inline.
-    pub max_inline_data: usize,
 }
 
 /// A message to send from one slot.

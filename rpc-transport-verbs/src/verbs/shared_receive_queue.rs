@@ -2,15 +2,16 @@
 
 use std::sync::Arc;
 
-use super::async_event::SrqNum;
 use super::element::Elements;
-use super::error::{Busy, ClaimError, PostError, VerbsError};
 use super::posted_receives::PostedReceives;
 use super::protection_domain::ProtectionDomain;
 use super::slot::Slot;
-use super::work_completion::WorkCompletion;
+use super::types::async_event::SrqNum;
+use super::types::error::{Busy, ClaimError, PostError, VerbsError};
+use super::types::srq_attributes::SrqAttributes;
+use super::types::work_completion::WorkCompletion;
+use super::types::wr_id::{QueueTag, check_depth};
 use super::work_request::ReceiveRequest;
-use super::wr_id::{QueueTag, check_depth};
 use crate::provider;
 
 /// How many times deeper a queue may become. Its requests are numbered for that depth from the
@@ -34,17 +35,6 @@ pub(super) struct Shared {
     pub(super) raw: provider::SharedReceiveQueue,
     posted: PostedReceives,
     _domain: Arc<provider::ProtectionDomain>,
-}
-
-/// Attributes of a shared receive queue (`struct ibv_srq_attr`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SrqAttributes {
-    /// Capacity in work requests.
-    pub max_wr: usize,
-    /// Scatter/gather elements per work request.
-    pub max_sge: usize,
-    /// The armed limit; 0 if it is not armed.
-    pub limit: usize,
 }
 
 impl SharedReceiveQueue {

@@ -6,7 +6,8 @@ use std::ptr::NonNull;
 use std::slice;
 use std::sync::Arc;
 
-use super::memory_region::{LocalKey, RegisteredMemory};
+use super::registered_memory::RegisteredMemory;
+use super::types::keys::LocalKey;
 
 /// The index of a slot in its region, from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -4,12 +4,12 @@ use std::fmt;
 
 use super::address_handle::AddressHandle;
 use super::element::Elements;
-use super::exposed_memory::RemoteMemory;
-use super::memory_region::RemoteKey;
 use super::memory_window::{Binding, MemoryWindow};
-use super::queue_pair_attributes::QpNum;
-use super::queue_pair_state::QpType;
 use super::slot::Slot;
+use super::types::keys::RemoteKey;
+use super::types::keys::RemoteMemory;
+use super::types::queue_pair_attributes::QpNum;
+use super::types::queue_pair_state::QpType;
 use crate::provider;
 
 /// A request of any kind for a send queue (`struct ibv_send_wr`, `ibv_post_send(3)`).

@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Instant;
 
-use rpc_transport_verbs::sim::Tally;
+use rpc_transport_verbs::testing::simulation::Tally;
 
 use super::seed::{self, OUTCOMES, Report};
 

@@ -9,7 +9,9 @@ use rpc_core::limits::Intents;
 use rpc_core::testing::Random;
 use rpc_core::{CallError, Code, MethodSpec, Request};
 use rpc_transport_verbs::Sizing;
-use rpc_transport_verbs::sim::{Fault, Faults, Pairing, Point, Post, ProcessId, Tally, World};
+use rpc_transport_verbs::testing::simulation::{
+    Fault, Faults, Pairing, Point, Post, ProcessId, Tally, World,
+};
 
 use super::services::{ECHO, FAIL, HELD, Order, Services, send};
 use super::topology::Topology;

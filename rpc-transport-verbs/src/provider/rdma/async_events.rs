@@ -2,17 +2,18 @@
 //! interruptible wait.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::raw::{c_int, c_void};
 use std::time::{Duration, Instant};
 
 use rdma_sys::{ibv_cq, ibv_qp, ibv_srq};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 
 use super::context::Handle;
-use crate::verbs::{AsyncEvent, QpNum, SrqNum, VerbsError};
+use crate::event_fd::EventFd;
+use crate::verbs::types::{AsyncEvent, QpNum, SrqNum, VerbsError};
 
 /// `struct ibv_async_event` with the event type as a plain number. rdma-sys declares an enum there,
 /// for which a value newer than rdma-sys would be undefined behavior.
@@ -32,23 +33,22 @@ union Element {
 
 /// An eventfd that interrupts a wait for events.
 #[derive(Debug)]
-pub(super) struct Interruption(OwnedFd);
+pub(super) struct Interruption(EventFd);
 
 impl Interruption {
     pub(super) fn new() -> io::Result<Self> {
         // A semaphore: each interruption ends one wait.
-        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK | EventfdFlags::SEMAPHORE;
-        Ok(Self(eventfd(0, flags)?))
+        EventFd::semaphore().map(Self)
     }
 
     pub(super) fn raise(&self) {
         // Fails only if the counter is at its maximum, which interrupts any wait as well.
-        let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
+        self.0.write();
     }
 
     /// Consumes an interruption. Returns true if there was one.
     fn take(&self) -> bool {
-        rustix::io::read(&self.0, &mut [0u8; 8]).is_ok()
+        self.0.take()
     }
 }
 

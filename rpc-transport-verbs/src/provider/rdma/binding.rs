@@ -16,7 +16,7 @@ use super::queue_pair::QueuePair;
 use super::requests::of_same_context;
 use super::shared_receive_queue::reason;
 use super::windows::WindowName;
-use crate::verbs::{PostError, PostErrorReason, RemoteKey, WrId};
+use crate::verbs::types::{PostError, PostErrorReason, RemoteKey, WrId};
 
 /// The bits of a key that the user chooses when binding the window. The others identify the window.
 const CHOSEN: u32 = 0xff;

@@ -16,7 +16,7 @@ use super::async_events::do_not_block;
 use super::completion_queue::Queue;
 use super::context::Handle;
 use super::{log_leak, os_error};
-use crate::verbs::VerbsError;
+use crate::verbs::types::VerbsError;
 
 /// The channel, shared by the queues that raise events on it.
 #[derive(Debug)]

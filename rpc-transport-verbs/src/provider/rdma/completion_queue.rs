@@ -13,7 +13,9 @@ use super::super::limits::in_range;
 use super::completion_channel::{Channel, CompletionChannel};
 use super::context::Handle;
 use super::{BATCH, check, log_leak, next_number, not_supported, os_error, to_u32};
-use crate::verbs::{CompletionOpcode, Extras, QpNum, RemoteKey, VerbsError, WorkCompletion, WrId};
+use crate::verbs::types::{
+    CompletionOpcode, Extras, QpNum, RemoteKey, VerbsError, WorkCompletion, WrId,
+};
 
 /// Events of a queue that are acknowledged together, since the library locks a mutex in each call.
 const ACKNOWLEDGED_AT_ONCE: u32 = 64;

@@ -22,7 +22,7 @@ use super::device_list::{DeviceList, is_soft_roce, not_found, not_opened};
 use super::library::{Library, library};
 use super::memory::ProtectionDomain;
 use super::{check, os_error, port_counters};
-use crate::verbs::{
+use crate::verbs::types::{
     AsyncEvent, DeviceAttributes, Gid, OpenError, PartitionKey, PortAttributes, RnrCounters,
     TransportType, VerbsError,
 };

@@ -4,7 +4,7 @@ use rdma_sys::{ibv_device_attr, ibv_port_attr};
 
 use super::limit;
 use super::memory::lockable_len;
-use crate::verbs::{
+use crate::verbs::types::{
     AtomicCapability, DeviceAttributes, DeviceCapabilities, FirmwareVersion, Guid, LinkLayer,
     PageSizes, PhysicalState, PortAttributes, PortCapabilities, PortFlags, PortMtu, PortState,
     Rate, VirtualLanes, time_of_code,
@@ -91,7 +91,7 @@ pub(super) fn port_attributes(raw: &ibv_port_attr) -> PortAttributes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::verbs::{LinkSpeed, LinkWidth};
+    use crate::verbs::types::{LinkSpeed, LinkWidth};
 
     #[test]
     fn a_port_that_says_only_what_nobody_knows_is_numbers_and_no_panic() {

@@ -9,7 +9,7 @@ use rdma_sys::ibv_device;
 
 use super::library::{Library, library};
 use super::limit;
-use crate::verbs::{DeviceInfo, Guid, NodeType, OpenError, TransportType};
+use crate::verbs::types::{DeviceInfo, Guid, NodeType, OpenError, TransportType};
 
 /// The directory with the kernel's device files.
 const DEVICE_FILES: &str = "/dev/infiniband";

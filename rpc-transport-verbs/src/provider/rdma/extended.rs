@@ -13,7 +13,7 @@ use rdma_sys::{
 
 use super::log_leak;
 use super::memory::Domain;
-use crate::verbs::{CreateFlags, ExtendedConfig, VerbsError};
+use crate::verbs::types::{CreateFlags, ExtendedConfig, VerbsError};
 
 const CALL: &str = "create_qp_ex";
 

@@ -3,7 +3,7 @@
 use std::io;
 
 use super::library::library;
-use crate::verbs::{ForkStatus, VerbsError};
+use crate::verbs::types::{ForkStatus, VerbsError};
 
 pub(crate) fn fork_init() -> Result<(), VerbsError> {
     // Without the library no memory can have been registered.

@@ -4,7 +4,7 @@ use std::os::raw::c_int;
 
 use super::check;
 use super::context::Context;
-use crate::verbs::{Gid, GidEntry, GidType, VerbsError};
+use crate::verbs::types::{Gid, GidEntry, GidType, VerbsError};
 
 /// GID table entries that an address vector can name: its index has 8 bits.
 const MAX_GIDS: usize = 256;

@@ -13,7 +13,7 @@ use rdma_sys::{
 
 use super::async_events::RawAsyncEvent;
 use super::gid_table::RawGidEntry;
-use crate::verbs::OpenError;
+use crate::verbs::types::OpenError;
 
 /// The library's runtime name (soname); its version is the version of the ABI.
 const NAME: &str = "libibverbs.so.1";

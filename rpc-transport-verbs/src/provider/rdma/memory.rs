@@ -13,7 +13,7 @@ use super::region::MemoryRegion;
 use super::shared_receive_queue::SharedReceiveQueue;
 use super::windows::{AddressHandle, MemoryWindow};
 use super::{log_leak, os_error};
-use crate::verbs::{Access, AddressVector, VerbsError, WindowType};
+use crate::verbs::types::{Access, AddressVector, VerbsError, WindowType};
 
 /// The domain, shared by everything that was created from it.
 #[derive(Debug)]

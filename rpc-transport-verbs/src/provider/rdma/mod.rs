@@ -69,7 +69,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use rdma_sys::ibv_sge;
 
-use crate::verbs::{LocalKey, VerbsError};
+use crate::verbs::types::{LocalKey, VerbsError};
 use context::Handle;
 
 /// Work requests or completions that are built on the stack at a time. It is the length of the

@@ -10,7 +10,7 @@ use super::super::limits::WrongValue;
 use super::context::Handle;
 use super::queue_pair::QueuePair;
 use super::raw_attributes::{from_raw, state_of, to_raw};
-use crate::verbs::{
+use crate::verbs::types::{
     AddressVector, Attribute, Gid, LinkLayer, ModifyError, QpAttributes, QpState, QpType,
     VerbsError,
 };

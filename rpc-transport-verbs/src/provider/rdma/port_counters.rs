@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::verbs::RnrCounters;
+use crate::verbs::types::RnrCounters;
 
 /// Counters of messages that found no receive on this side: those of rxe and of mlx5.
 const NAK_SENT: [&str; 2] = ["send_rnr_err", "out_of_buffer"];

@@ -14,7 +14,7 @@ use super::queue_pair::QueuePair;
 use super::raw_attributes::to_raw;
 use super::shared_receive_queue::{index_of, post_receives, reason};
 use super::{BATCH, sge};
-use crate::verbs::{PostError, PostErrorReason, QpAttributes, QpState};
+use crate::verbs::types::{PostError, PostErrorReason, QpAttributes, QpState};
 
 impl QueuePair {
     pub(crate) fn post_send(&mut self, work: &[SendWork]) -> Result<(), PostError> {

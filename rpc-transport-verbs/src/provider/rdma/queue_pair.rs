@@ -17,7 +17,7 @@ use super::raw_attributes::type_of;
 use super::requests::RequestLists;
 use super::shared_receive_queue::{self, SharedReceiveQueue};
 use super::{check, log_leak, not_supported, os_error, to_u32};
-use crate::verbs::{
+use crate::verbs::types::{
     DeviceAttributes, Gid, QpNum, QpState, QpType, QueuePairCapabilities, VerbsError,
 };
 

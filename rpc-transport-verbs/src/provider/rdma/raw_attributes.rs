@@ -7,7 +7,7 @@ use rdma_sys::{
     ibv_ah_attr, ibv_gid, ibv_global_route, ibv_qp_attr, ibv_qp_attr_mask as mask, ibv_qp_type,
 };
 
-use crate::verbs::{
+use crate::verbs::types::{
     Access, AckTimeout, AddressVector, AlternatePath, Gid, Mtu, PathMigration, Psn, QpAttributes,
     QpNum, QpState, QpType, RetryCount, RnrRetry, RnrTimer, VerbsError,
 };

@@ -12,7 +12,7 @@ use super::log_leak;
 use super::memory::{Domain, memlock_limit};
 use super::pages::Pages;
 use super::windows::RegionName;
-use crate::verbs::{Access, LocalKey, RemoteKey, VerbsError};
+use crate::verbs::types::{Access, LocalKey, RemoteKey, VerbsError};
 
 const CALL: &str = "reg_mr";
 

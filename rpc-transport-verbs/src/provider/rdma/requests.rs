@@ -15,7 +15,7 @@ use super::binding::{Windows, bind_info, touched_once, touches_window};
 use super::queue_pair::QueuePair;
 use super::sge;
 use super::shared_receive_queue::{index_of, reason};
-use crate::verbs::{PostError, PostErrorReason, QpState, RemoteMemory};
+use crate::verbs::types::{PostError, PostErrorReason, QpState, RemoteMemory};
 
 /// The chain in the header's structs, kept to reuse the allocations.
 #[derive(Default)]
@@ -148,8 +148,8 @@ impl QueuePair {
             .map_err(|reason| PostError { taken: 0, reason })?;
         let capacity = self.capabilities.max_recv_wr;
         let posted = post_receive_lists(work, elements, capacity, |first, refused| {
-            // SAFETY: the queue pair is alive while `self` holds it, and `post_receive_lists`
-            // passes a complete, null-terminated chain.
+            // SAFETY: the queue pair is alive while `self` holds it, and `post_receives` passes a
+            // complete, null-terminated chain.
             unsafe { ibv_post_recv(raw.as_ptr(), first, refused) }
         });
         self.after_receives(raw);
@@ -333,8 +333,8 @@ pub(super) fn post_receive_lists(
         .collect();
     let first = requests.as_mut_ptr();
     for index in 1..requests.len() {
-        // SAFETY: both indexes are inside the vector, which from here on is accessed only through
-        // `first`.
+        // SAFETY: both indexes are inside the vector, which from here on is accessed only
+        // through `first`.
         unsafe { (*first.add(index - 1)).next = first.add(index) };
     }
     let mut refused = ptr::null_mut();

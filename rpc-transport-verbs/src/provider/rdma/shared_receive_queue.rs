@@ -17,7 +17,7 @@ use super::super::{ReceiveList, ReceiveWork, Sge};
 use super::memory::Domain;
 use super::requests::post_receive_lists;
 use super::{BATCH, check, log_leak, next_number, not_supported, os_error, sge, to_u32};
-use crate::verbs::{PostError, PostErrorReason, SrqAttributes, SrqNum, VerbsError};
+use crate::verbs::types::{PostError, PostErrorReason, SrqAttributes, SrqNum, VerbsError};
 
 const MODIFY: &str = "modify_srq";
 
@@ -129,8 +129,8 @@ impl SharedReceiveQueue {
     ) -> Result<(), PostError> {
         self.check_fork()?;
         post_receive_lists(work, elements, self.max_wr(), |first, refused| {
-            // SAFETY: the queue is alive while `self` is, and `post_receive_lists` passes a
-            // complete, null-terminated chain.
+            // SAFETY: the queue is alive while `self` is, and `post_receives` passes a complete,
+            // null-terminated chain.
             unsafe { ibv_post_srq_recv(self.queue.raw, first, refused) }
         })
     }
@@ -225,8 +225,8 @@ pub(super) fn post_receives(
     for (batch, chunk) in work.chunks(BATCH).enumerate() {
         let mut elements = [const { MaybeUninit::<ibv_sge>::uninit() }; BATCH];
         let mut requests = [const { MaybeUninit::<ibv_recv_wr>::uninit() }; BATCH];
-        // From here until the device has read the chain, the arrays are accessed only through these
-        // pointers.
+        // From here until the device has read the chain, the arrays are accessed only through
+        // these pointers.
         let element: *mut ibv_sge = elements.as_mut_ptr().cast();
         let first: *mut ibv_recv_wr = requests.as_mut_ptr().cast();
         for (index, work) in chunk.iter().enumerate() {

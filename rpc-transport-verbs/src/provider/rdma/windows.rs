@@ -11,7 +11,7 @@ use super::memory::Domain;
 use super::modify::address_refused;
 use super::raw_attributes::address_handle;
 use super::{log_leak, not_supported, os_error};
-use crate::verbs::{AddressVector, RemoteKey, VerbsError, WindowType};
+use crate::verbs::types::{AddressVector, RemoteKey, VerbsError, WindowType};
 
 /// Identifies a window in a request that binds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,16 +9,16 @@ use rpc_core::testing::hostile::Script;
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
-use super::engine::handle_message;
-use super::link::{IncomingLink, OutgoingLink, Packet};
-use super::link_message::LinkMessage;
-use super::node::Node;
-use super::peer::Peer;
-use super::ring::hostile::scribble;
-use super::ring::{LAYOUT_VERSION, RING_LEN, RingReceiver};
-use super::shared_memory::SharedMemory;
-use super::wake::DomainReadyBits;
-use super::wake_file::WakeFile;
+use super::context::peer::Peer;
+use super::process::engine::handle_message;
+use super::process::link::{IncomingLink, OutgoingLink, Packet};
+use super::process::link_message::LinkMessage;
+use super::process::node::Node;
+use super::shared::memory::SharedMemory;
+use super::shared::ring::hostile::scribble;
+use super::shared::ring::{LAYOUT_VERSION, RING_LEN, RingReceiver};
+use super::shared::wake::DomainReadyBits;
+use crate::event_fd::EventFd;
 use crate::verbs::{
     Access, AckTimeout, Binding, CompletionChannel, CompletionQueue, CompletionStatus, Context,
     ExposedMemory, Gid, MemoryWindow, Psn, QpNum, QpState, QueuePair, QueuePairConfig,
@@ -26,7 +26,7 @@ use crate::verbs::{
     SharedReceiveQueue, Slot, WindowType, WorkKind, WorkRequest,
 };
 
-pub use super::ring::hostile::soft_ring;
+pub use super::shared::ring::hostile::soft_ring;
 
 const SLOT_LEN: usize = 512;
 const PAGE: usize = 4096;
@@ -380,7 +380,7 @@ fn file(kind: u8, forged: &RingReceiver, script: &mut Script<'_>) -> OwnedFd {
     match kind {
         0 => again(&forged.fd()),
         1 => shared(size_of::<DomainReadyBits>()).fd,
-        2 => again(&WakeFile::new().expect("an eventfd")),
+        2 => again(&EventFd::new().expect("an eventfd")),
         3 => {
             let SharedMemory { mapping, fd } = shared(RING_LEN);
             scribble(&mapping, usize::from(script.short()), script.piece());

@@ -12,16 +12,17 @@
 //!
 //! The modules, bottom up:
 //!
-//! * shared memory: [`shared_memory`] (sealed files and mappings), [`ring`] with [`commit`] and
-//!   [`descriptor`] (one direction of a connection), [`wake`] (cold rings, ready bits, sleep) with
-//!   [`wake_file`];
-//! * one context: [`owner`] (one thread at a time), [`domain`] (the state), and the operations on
-//!   it: [`transmit`], [`receive`], [`progress`], [`sleep`], [`retry`], [`failure`]; set-up in
-//!   [`queue_pair`]; events of armed completion queues in [`completion_channel`];
-//! * the process: [`node`] (GID, links, directory), [`link`] and [`link_message`], [`peer`],
-//!   [`engine`] (the device's only thread);
-//! * unreliable queue pairs, which need no rings because they reach only queue pairs of their own
-//!   process: [`unreliable`] (sends), [`message`] (from one context to another), [`datagram`];
+//! * [`shared`]: memory that two processes map. [`shared::ring`] is one direction of a connection,
+//!   with [`shared::commit`] and [`shared::descriptor`]; [`shared::wake`] holds cold rings, ready
+//!   bits and sleep.
+//! * [`context`]: the state of one context, and [`context::owner`], which admits one thread at a
+//!   time.
+//! * [`process`]: the node (GID, links, directory), the links to other processes, and the engine,
+//!   which is the device's only thread.
+//! * [`reliable`]: the operations of RC queue pairs: transmit, receive, progress, sleep, retry,
+//!   failure.
+//! * [`unreliable`]: UC and UD queue pairs. They need no rings because they reach only queue pairs
+//!   of their own process.
 //! * [`objects`]: the types that the provider interface above uses.
 //!
 //! **Write access.** The receiver creates a ring's memory; each cache line of the ring has one
@@ -35,61 +36,28 @@
 //! protection domain and access rights, and a completion queue that overflows is unusable
 //! afterwards.
 
-mod answers;
-mod commit;
-mod completion_channel;
-mod datagram;
-mod descriptor;
-mod device;
-mod domain;
-mod engine;
-mod event_queue;
-mod execute;
-mod failure;
-mod faults;
-mod general_send;
+mod capacities;
+mod context;
 #[cfg(all(any(test, fuzzing), not(loom)))]
 pub(crate) mod hostile;
-mod issue;
-mod link;
-mod link_message;
-mod message;
-mod multicast;
-mod node;
 mod objects;
-mod owner;
-mod peer;
-mod progress;
-mod queue_pair;
-mod receive;
-mod regions;
-mod request_message;
-mod retry;
-mod ring;
-mod shared_copy;
-mod shared_memory;
+mod process;
+mod reliable;
+mod shared;
 #[cfg(feature = "test-util")]
 mod simulated;
-mod sleep;
-mod sync;
-mod transmit;
 mod unreliable;
-mod unsupported;
-mod wake;
-mod wake_file;
-mod window_table;
-mod windows;
-mod work_queues;
 
 use super::limits::AttributeLimits;
 
-pub(super) use completion_channel::CompletionChannel;
-pub(super) use device::device_info;
+pub(super) use objects::completion_channel::CompletionChannel;
+pub(super) use objects::device::device_info;
 pub(super) use objects::{
     CompletionQueue, Context, MemoryRegion, ProtectionDomain, QueuePair, SharedReceiveQueue,
 };
 
-pub(super) use windows::{AddressHandle, AddressName, MemoryWindow, WindowName};
+pub(super) use context::window_table::WindowName;
+pub(super) use objects::windows::{AddressHandle, AddressName, MemoryWindow};
 
 #[cfg(feature = "test-util")]
 pub(crate) use simulated::{Killer, SimulatedProcess};

@@ -10,11 +10,11 @@ use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use super::super::fork_guard::ForkGuard;
-use super::domain::Domain;
-use super::engine::Engine;
-use super::node::Node;
 use super::objects::Context;
-use crate::verbs::{AsyncEvent, CompletionStatus, QpNum, QpState, SoftOptions};
+use super::process::engine::Engine;
+use super::process::node::Node;
+use crate::provider::soft::process::domain::Domain;
+use crate::verbs::types::{AsyncEvent, CompletionStatus, QpNum, QpState, SoftOptions};
 
 /// One simulated process. Drop it after all of its contexts, because a process's sockets are closed
 /// last.
@@ -110,8 +110,9 @@ impl SimulatedProcess {
         let Ok(mut state) = domain.enter() else {
             return false;
         };
-        let is_up =
-            |qp: &super::queue_pair::SoftQueuePair| matches!(qp.state, QpState::Rtr | QpState::Rts);
+        let is_up = |qp: &super::context::queue_pair::SoftQueuePair| {
+            matches!(qp.state, QpState::Rtr | QpState::Rts)
+        };
         if !state.queue_pairs.get(place as usize).is_some_and(is_up) {
             return false;
         }

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::super::super::limits::in_range;
-use super::super::completion_channel::ChannelEvents;
-use super::super::domain::Domain;
-use super::{MAX_CQE, place32};
-use crate::verbs::{VerbsError, WorkCompletion};
+use crate::provider::soft::capacities::{MAX_CQE, place32};
+use crate::provider::soft::context::channel_events::ChannelEvents;
+use crate::provider::soft::process::domain::Domain;
+use crate::verbs::types::{VerbsError, WorkCompletion};
 
 #[derive(Debug)]
 pub(crate) struct CompletionQueue {

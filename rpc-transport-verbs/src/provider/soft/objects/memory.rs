@@ -4,13 +4,15 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use super::super::super::limits::in_range;
-use super::super::domain::{Domain, SharedReceives};
-use super::super::regions::MAX_REGIONS;
-use super::super::shared_memory::SharedMemory;
-use super::super::unsupported::check_access;
-use super::super::work_queues::ReceiveQueue;
-use super::{LIMITS, MAX_QUEUES, MAX_REGION_LEN, MAX_WR, SharedReceiveQueue, exhausted};
-use crate::verbs::{Access, LocalKey, RemoteKey, VerbsError};
+use super::unsupported::check_access;
+use super::{LIMITS, SharedReceiveQueue};
+use crate::provider::soft::capacities::{MAX_QUEUES, MAX_REGION_LEN, MAX_WR, exhausted};
+use crate::provider::soft::context::regions::MAX_REGIONS;
+use crate::provider::soft::context::state::SharedReceives;
+use crate::provider::soft::context::work_queues::ReceiveQueue;
+use crate::provider::soft::process::domain::Domain;
+use crate::provider::soft::shared::memory::SharedMemory;
+use crate::verbs::types::{Access, LocalKey, RemoteKey, VerbsError};
 
 #[derive(Debug)]
 pub(crate) struct ProtectionDomain {

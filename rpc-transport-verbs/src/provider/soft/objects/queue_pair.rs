@@ -8,23 +8,21 @@ use super::super::super::limits::in_range;
 use super::super::super::{
     Operation, QueuePairConfig, ReceiveList, ReceiveWork, SendWork, Sge, WindowBinding, Work,
 };
-use super::super::domain::Domain;
-use super::super::faults::point;
-use super::super::general_send::Outstanding;
-use super::super::link_message::LinkMessage;
-use super::super::peer::Peer;
-use super::super::queue_pair::{Link, Retry, SoftQueuePair, remote_of};
-use super::super::ring::RingReceiver;
-use super::super::unreliable::Waiting;
-use super::super::unsupported::check_extended;
-use super::super::wake::MAX_READY;
-use super::super::work_queues::{ReceiveQueue, SendQueue};
-use super::{
-    CompletionQueue, MAX_INLINE, MAX_SGE, MAX_WR, ProtectionDomain, SharedReceiveQueue, all_taken,
-    exhausted, not_posted, place32,
-};
-use crate::verbs::{
-    ModifyError, PostError, PostErrorReason, QpAttributes, QpNum, QpState, QpType,
+use super::unsupported::check_extended;
+use super::{CompletionQueue, ProtectionDomain, SharedReceiveQueue, all_taken, not_posted};
+use crate::hooks::point;
+use crate::provider::soft::capacities::{MAX_INLINE, MAX_SGE, MAX_WR, exhausted, place32};
+use crate::provider::soft::context::general_send::Outstanding;
+use crate::provider::soft::context::peer::Peer;
+use crate::provider::soft::context::queue_pair::{Link, Retry, SoftQueuePair, remote_of};
+use crate::provider::soft::context::waiting::Waiting;
+use crate::provider::soft::context::work_queues::{ReceiveQueue, SendQueue};
+use crate::provider::soft::process::domain::Domain;
+use crate::provider::soft::process::link_message::LinkMessage;
+use crate::provider::soft::shared::ring::RingReceiver;
+use crate::provider::soft::shared::wake::MAX_READY;
+use crate::verbs::types::{
+    Gid, ModifyError, PostError, PostErrorReason, QpAttributes, QpNum, QpState, QpType,
     QueuePairCapabilities, RemoteKey, VerbsError, WrId,
 };
 
@@ -343,5 +341,55 @@ impl QueuePair {
 impl Drop for QueuePair {
     fn drop(&mut self) {
         self.destroy();
+    }
+}
+
+impl QueuePair {
+    #[cold]
+    pub(crate) fn post_send_unreliable(&mut self, list: &[SendWork]) -> Result<(), PostError> {
+        let (work, elements): (Vec<_>, Vec<_>) = list
+            .iter()
+            .enumerate()
+            .map(|(index, send)| {
+                let element = Sge {
+                    addr: send.addr,
+                    len: send.len,
+                    local_key: send.local_key,
+                };
+                (send.general(index), element)
+            })
+            .unzip();
+        self.post(&work, &elements)
+    }
+
+    /// Carries out all unreliable sends that can begin, and delivers them: inside one context at a
+    /// time.
+    pub(crate) fn send_unreliable(&self) {
+        let mut has_more = true;
+        while has_more {
+            // In the child of a fork, nothing is sent.
+            let Ok(mut state) = self.domain.enter() else {
+                return;
+            };
+            let started = state.start_sends(self.place);
+            drop(state);
+            for message in &started.messages {
+                message.deliver(&self.domain.node);
+            }
+            has_more = started.has_more;
+        }
+    }
+}
+
+impl QueuePair {
+    /// Joins a multicast group. The LID is ignored: the device has none.
+    pub(crate) fn attach_multicast(&mut self, gid: Gid, _lid: u16) -> Result<(), VerbsError> {
+        self.domain.node.check()?;
+        self.domain.node.groups.join(gid, self.qp_num())
+    }
+
+    pub(crate) fn detach_multicast(&mut self, gid: Gid, _lid: u16) -> Result<bool, VerbsError> {
+        self.domain.node.check()?;
+        Ok(self.domain.node.groups.leave(gid, self.qp_num()))
     }
 }

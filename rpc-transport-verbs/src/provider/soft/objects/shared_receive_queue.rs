@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use super::super::super::limits::in_range;
 use super::super::super::{ReceiveList, ReceiveWork, Sge};
-use super::super::domain::Domain;
-use super::super::faults::taken;
-use super::{LIMITS, MAX_WR, all_taken, not_posted};
-use crate::verbs::{PostError, SrqAttributes, SrqNum, VerbsError};
+use super::{LIMITS, all_taken, not_posted};
+use crate::hooks::taken;
+use crate::provider::soft::capacities::MAX_WR;
+use crate::provider::soft::process::domain::Domain;
+use crate::verbs::types::{PostError, SrqAttributes, SrqNum, VerbsError};
 
 #[derive(Debug)]
 pub(crate) struct SharedReceiveQueue {

@@ -1,0 +1,321 @@
+//! The client's half of connection setup: a blocking handshake on any thread, after which the
+//! poller adopts the connection.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rpc_core::transport::{ConnectError, Connected, Dialer, Transport};
+
+use super::control_thread;
+use super::handshake::choice;
+use super::handshake::client::{self, Answer, ClientHandshake};
+use super::handshake::{Endpoint, HandshakeError, Offer, VERSION, Welcome};
+use super::keepalive::Pulse;
+use super::liveness::Line;
+use crate::transport::VerbsTransport;
+use crate::transport::connection::Phase;
+use crate::transport::endpoint::Way;
+use crate::transport::mailbox::LineKey;
+use crate::transport::queue_pairs::{Nascent, QueuePairError, QueuePairs, Ready};
+
+/// Runs handshakes for one transport, on any thread.
+pub(crate) struct HandshakeDialer {
+    /// In the order of the transport's lanes.
+    lanes: Vec<DialingLane>,
+    slot_len: u32,
+}
+
+struct DialingLane {
+    number: u32,
+    queue_pairs: Arc<QueuePairs>,
+}
+
+/// A connection that has completed the handshake and waits for its poller to adopt it.
+#[derive(Debug)]
+pub struct Dialed {
+    lane: u32,
+    ready: Ready,
+    stream: TcpStream,
+    welcome: Welcome,
+    remote: SocketAddr,
+    address: String,
+}
+
+impl HandshakeDialer {
+    pub(crate) fn new(transport: &VerbsTransport) -> Self {
+        let lanes = transport.lanes().map(|lane| DialingLane {
+            number: lane.number,
+            queue_pairs: Arc::clone(&lane.queue_pairs),
+        });
+        Self {
+            lanes: lanes.collect(),
+            slot_len: u32::try_from(transport.limits().slot_len).unwrap_or(u32::MAX),
+        }
+    }
+}
+
+impl Dialer<Dialed> for HandshakeDialer {
+    fn dial(
+        &self,
+        address: &str,
+        session: &[u8],
+        timeout: Duration,
+    ) -> Result<Dialed, ConnectError> {
+        let deadline = Deadline::after(timeout);
+        let device_error =
+            |source: Box<dyn std::error::Error + Send + Sync>| ConnectError::Device {
+                address: address.to_owned(),
+                source,
+            };
+        let (mut stream, remote) = dial(address, &deadline)?;
+
+        let offers = offers(&self.lanes).map_err(|e| device_error(e.into()))?;
+        let hello = client::hello(Offer {
+            endpoints: offers.iter().map(LaneOffer::endpoint).collect(),
+            max_frame_len: self.slot_len,
+            session: session.to_vec(),
+            keepalive: true,
+        })
+        .map_err(|e| device_error(e.into()))?;
+
+        let talk = |error| talk_error(address, timeout, error);
+        deadline.write(&mut stream, &hello).map_err(talk)?;
+        let welcome = match read_answer(&mut stream, &deadline).map_err(talk)? {
+            Answer::Welcome(welcome) => welcome,
+            Answer::Refused(reason) => {
+                return Err(ConnectError::Refused {
+                    address: address.to_owned(),
+                    reason,
+                });
+            }
+        };
+        // Queue pairs that the server did not choose are dropped here.
+        let LaneOffer { lane, nascent } =
+            chosen(offers, &welcome).map_err(|reason| ConnectError::NotVerbline {
+                address: address.to_owned(),
+                reason,
+            })?;
+        let ready = lane
+            .queue_pairs
+            .connect(nascent, &welcome.endpoint)
+            .map_err(|e| device_error(e.into()))?;
+        let frame = client::ready().map_err(|e| device_error(e.into()))?;
+        deadline.write(&mut stream, &frame).map_err(talk)?;
+
+        Ok(Dialed {
+            lane: lane.number,
+            ready,
+            stream,
+            welcome,
+            remote,
+            address: address.to_owned(),
+        })
+    }
+}
+
+/// Adopts a dialed connection, on the poller's thread.
+pub(crate) fn adopt(
+    transport: &mut VerbsTransport,
+    dialed: Dialed,
+) -> Result<Connected, ConnectError> {
+    let Some(lane) = transport.lane(dialed.lane) else {
+        return Err(ConnectError::Device {
+            address: dialed.address,
+            source: "its lane is gone".into(),
+        });
+    };
+    let line = Arc::new(dialed.stream);
+    let key = LineKey::next();
+    // Register with the control thread only now, on the poller's thread: if the TCP connection
+    // ended before the lane knew it, the end would go unnoticed.
+    control_thread::control()
+        .and_then(|control| {
+            let keepalive = lane.plan.limits.keepalive;
+            let pulse = Pulse::of_server(dialed.welcome.keepalive, keepalive, Instant::now());
+            let mailbox = lane.mailbox.clone();
+            control.watch(Line::new(Arc::clone(&line), key, mailbox, pulse))
+        })
+        .map_err(|error| ConnectError::Device {
+            address: dialed.address,
+            source: error.into(),
+        })?;
+    let remote_frame_len = dialed.welcome.max_frame_len as usize;
+    let connection = lane.add(dialed.ready, line, key, remote_frame_len, Phase::Open);
+    Ok(Connected {
+        connection,
+        session: dialed.welcome.session,
+        remote: dialed.remote,
+    })
+}
+
+/// A lane's queue pair, offered to the server.
+struct LaneOffer<'a> {
+    lane: &'a DialingLane,
+    nascent: Nascent,
+}
+
+impl LaneOffer<'_> {
+    fn endpoint(&self) -> Endpoint {
+        self.lane.queue_pairs.endpoint(&self.nascent)
+    }
+
+    fn way(&self) -> Way<'_> {
+        self.lane.queue_pairs.way()
+    }
+}
+
+/// Creates one queue pair on each lane, in the order of the lanes, and leaves out lanes that fail.
+/// Returns the first lane's error if all fail.
+fn offers(lanes: &[DialingLane]) -> Result<Vec<LaneOffer<'_>>, QueuePairError> {
+    let mut offers = Vec::new();
+    let mut first_error = None;
+    for lane in lanes {
+        match lane.queue_pairs.create() {
+            Ok(nascent) => offers.push(LaneOffer { lane, nascent }),
+            Err(error) => {
+                let device = lane.queue_pairs.way().device;
+                tracing::warn!(device, %error, "a device is not offered");
+                first_error.get_or_insert(error);
+            }
+        }
+    }
+    match first_error {
+        Some(error) if offers.is_empty() => Err(error),
+        _ => Ok(offers),
+    }
+}
+
+/// Returns the offer that the server chose, or a message that says why its choice is invalid.
+fn chosen<'a>(mut offers: Vec<LaneOffer<'a>>, welcome: &Welcome) -> Result<LaneOffer<'a>, String> {
+    let offered = choice::list(offers.iter().map(|offer| offer.way()));
+    let remote = &welcome.endpoint;
+    let index = welcome.client_endpoint;
+    if index >= offers.len() || offers[index].way().kind != remote.kind {
+        return Err(format!(
+            "it chose its device {} of kind {} for number {index} of those offered, which are {offered}",
+            remote.device, remote.kind
+        ));
+    }
+    let offer = offers.swap_remove(index);
+    tracing::info!(
+        device = offer.way().device,
+        kind = remote.kind,
+        remote_device = remote.device,
+        offered,
+        "connected over the first of the server's devices that both sides have"
+    );
+    Ok(offer)
+}
+
+/// Opens a TCP connection to the first reachable host of the address.
+fn dial(address: &str, deadline: &Deadline) -> Result<(TcpStream, SocketAddr), ConnectError> {
+    let wrong = |source| ConnectError::Address {
+        address: address.to_owned(),
+        source,
+    };
+    let unreachable = |source| ConnectError::Unreachable {
+        address: address.to_owned(),
+        source,
+    };
+    let mut last = None;
+    for remote in address.to_socket_addrs().map_err(wrong)? {
+        let left = deadline.left().map_err(unreachable)?;
+        match TcpStream::connect_timeout(&remote, left) {
+            Ok(stream) => {
+                stream.set_nodelay(true).map_err(unreachable)?;
+                return Ok((stream, remote));
+            }
+            Err(error) => last = Some(error),
+        }
+    }
+    Err(match last {
+        Some(error) => unreachable(error),
+        None => wrong(io::Error::other("it resolves to no address")),
+    })
+}
+
+fn read_answer(stream: &mut TcpStream, deadline: &Deadline) -> Result<Answer, TalkError> {
+    let mut handshake = ClientHandshake::default();
+    let mut bytes = [0; 4096];
+    loop {
+        let len = deadline.read(stream, &mut bytes)?;
+        if len == 0 {
+            return Err(TalkError::Closed);
+        }
+        if let Some(answer) = handshake.handle(&bytes[..len])? {
+            return Ok(answer);
+        }
+    }
+}
+
+/// An error after the TCP connection was established.
+#[derive(Debug, thiserror::Error)]
+enum TalkError {
+    #[error("it closed the socket in the middle of the handshake")]
+    Closed,
+    #[error("the socket failed: {0}")]
+    Socket(#[from] io::Error),
+    #[error(transparent)]
+    Handshake(#[from] HandshakeError),
+}
+
+fn talk_error(address: &str, timeout: Duration, error: TalkError) -> ConnectError {
+    let address = address.to_owned();
+    match error {
+        TalkError::Handshake(HandshakeError::Version { remote }) => ConnectError::Version {
+            address,
+            local: VERSION.into(),
+            remote: remote.into(),
+        },
+        TalkError::Socket(error)
+            if matches!(
+                error.kind(),
+                io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut
+            ) =>
+        {
+            ConnectError::TimedOut { address, timeout }
+        }
+        other => ConnectError::NotVerbline {
+            address,
+            reason: other.to_string(),
+        },
+    }
+}
+
+/// The time limit of the whole handshake.
+struct Deadline(Option<Instant>);
+
+impl Deadline {
+    fn after(timeout: Duration) -> Self {
+        // A timeout beyond the range of the clock means no timeout.
+        Self(Instant::now().checked_add(timeout))
+    }
+
+    fn left(&self) -> io::Result<Duration> {
+        let Some(deadline) = self.0 else {
+            return Ok(Duration::MAX);
+        };
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        Ok(left)
+    }
+
+    fn read(&self, stream: &mut TcpStream, bytes: &mut [u8]) -> io::Result<usize> {
+        loop {
+            stream.set_read_timeout(Some(self.left()?))?;
+            match stream.read(bytes) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                other => return other,
+            }
+        }
+    }
+
+    fn write(&self, stream: &mut TcpStream, bytes: &[u8]) -> Result<(), TalkError> {
+        stream.set_write_timeout(Some(self.left()?))?;
+        Ok(stream.write_all(bytes)?)
+    }
+}

@@ -1,0 +1,160 @@
+//! Chooses the device of a connection: the first in the server's order that the client also has and
+//! that reaches the client.
+
+use crate::transport::endpoint::{Endpoint, INFINIBAND, ROCE, SOFT, Way};
+
+/// Why a device of this side cannot serve a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Unfit {
+    /// The client has no device of this kind.
+    #[error("the client has none of its kind")]
+    NotOffered,
+    /// The client has a device of this kind, but the two cannot reach each other.
+    #[error("{obstacle}")]
+    Unreachable {
+        /// Why they cannot.
+        obstacle: &'static str,
+    },
+}
+
+/// Returns the indexes of the client's endpoints that a device of this side may connect to: those
+/// of its kind that their addresses do not rule out, in the client's order. There is at least one;
+/// otherwise the error says why there is none.
+pub(crate) fn meet(local: Way<'_>, client: &[Endpoint]) -> Result<Vec<usize>, Unfit> {
+    let mut unfit = Unfit::NotOffered;
+    let mut fit = Vec::new();
+    for (index, remote) in client.iter().enumerate() {
+        if remote.kind != local.kind {
+            continue;
+        }
+        match obstacle(local, remote.way()) {
+            None => fit.push(index),
+            Some(obstacle) => unfit = Unfit::Unreachable { obstacle },
+        }
+    }
+    if fit.is_empty() { Err(unfit) } else { Ok(fit) }
+}
+
+/// Returns why two devices of one kind cannot reach each other, if their addresses show it. Other
+/// obstacles are detected when the queue pairs are connected.
+fn obstacle(local: Way<'_>, remote: Way<'_>) -> Option<&'static str> {
+    match local.kind {
+        SOFT if soft_place(&local.gid) != soft_place(&remote.gid) => Some(
+            "the software device reaches processes of its own host only, and none in a container with namespaces of its own",
+        ),
+        ROCE if is_ipv4(&local.gid) != is_ipv4(&remote.gid) => {
+            Some("one side's address is of IPv4, and the other's of IPv6")
+        }
+        INFINIBAND if local.gid[..SUBNET_LEN] != remote.gid[..SUBNET_LEN] => {
+            Some("the two are on different InfiniBand subnets")
+        }
+        _ => None,
+    }
+}
+
+/// Length of the subnet prefix of an InfiniBand GID.
+const SUBNET_LEN: usize = 8;
+
+/// Length of the prefix of a soft GID that identifies the host and the namespaces. Two processes
+/// that can reach each other have the same prefix. The bytes that identify the process follow.
+const SOFT_PLACE_LEN: usize = 6;
+
+fn soft_place(gid: &[u8; 16]) -> &[u8] {
+    &gid[..SOFT_PLACE_LEN]
+}
+
+/// Returns true if a GID contains an IPv4 address. RoCE represents it as an IPv4-mapped IPv6
+/// address, `::ffff:192.0.2.1`.
+fn is_ipv4(gid: &[u8; 16]) -> bool {
+    std::net::Ipv6Addr::from(*gid).to_ipv4_mapped().is_some()
+}
+
+/// Formats the devices of one side for a message: "rxe0 (roce), soft".
+pub(crate) fn list<'a>(ways: impl Iterator<Item = Way<'a>>) -> String {
+    let names: Vec<_> = ways
+        .map(|way| match way.kind == way.device {
+            true => way.kind.to_owned(),
+            false => format!("{} ({})", way.device, way.kind),
+        })
+        .collect();
+    if names.is_empty() {
+        return "none".to_owned();
+    }
+    names.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv6Addr;
+
+    use super::super::endpoint::tests::sample;
+    use super::*;
+
+    fn endpoint(kind: &str, gid: &str) -> Endpoint {
+        Endpoint {
+            kind: kind.to_owned(),
+            gid: gid.parse::<Ipv6Addr>().unwrap().octets(),
+            ..sample()
+        }
+    }
+
+    const V4: &str = "::ffff:192.0.2.1";
+    const V6: &str = "2001:db8::1";
+    /// Soft GIDs of two processes on one host.
+    const HERE: [&str; 2] = ["fe80:7662:6c6e:1::17", "fe80:7662:6c6e:2::18"];
+
+    #[test]
+    fn the_first_of_its_kind_is_met_whatever_else_is_on_offer() {
+        let client = [
+            endpoint(INFINIBAND, "fe80::1"),
+            endpoint(SOFT, HERE[1]),
+            endpoint(ROCE, V4),
+            endpoint(ROCE, V4),
+        ];
+        let meets = |kind, gid| meet(endpoint(kind, gid).way(), &client);
+        assert_eq!(meets(ROCE, V4), Ok(vec![2, 3]));
+        assert_eq!(meets(SOFT, HERE[0]), Ok(vec![1]));
+        assert_eq!(meets(INFINIBAND, "fe80::2"), Ok(vec![0]));
+        assert_eq!(meets("pigeon", V4), Err(Unfit::NotOffered));
+        assert_eq!(meet(endpoint(ROCE, V4).way(), &[]), Err(Unfit::NotOffered));
+    }
+
+    #[test]
+    fn one_that_cannot_be_reached_is_passed_over_for_one_that_can() {
+        let local = endpoint(ROCE, V6);
+        let client = [endpoint(ROCE, V4), endpoint(ROCE, V6)];
+        assert_eq!(meet(local.way(), &client), Ok(vec![1]));
+        let unfit = meet(local.way(), &client[..1]).unwrap_err();
+        assert!(unfit.to_string().contains("IPv4"), "{unfit}");
+    }
+
+    #[test]
+    fn what_is_between_two_of_a_kind_is_said() {
+        for (kind, local, remote, hint) in [
+            (SOFT, HERE[0], V6, "its own host only"),
+            (ROCE, V4, V6, "IPv4"),
+            (ROCE, V6, V4, "IPv6"),
+            (
+                INFINIBAND,
+                "fe80::1",
+                "fec0::1",
+                "different InfiniBand subnets",
+            ),
+        ] {
+            let (local, remote) = (endpoint(kind, local), endpoint(kind, remote));
+            let said = obstacle(local.way(), remote.way()).unwrap();
+            assert!(said.contains(hint), "{kind}: {said}");
+            assert_eq!(obstacle(local.way(), local.way()), None);
+        }
+    }
+
+    #[test]
+    fn a_list_names_the_kind_where_the_name_does_not() {
+        let mut first = endpoint(ROCE, V4);
+        first.device = "rxe0".to_owned();
+        let second = endpoint(SOFT, HERE[0]);
+        let ways = [first.way(), second.way()];
+        assert_eq!(list(ways.into_iter()), "rxe0 (roce), soft");
+        assert_eq!(list(ways[..0].iter().copied()), "none");
+    }
+}

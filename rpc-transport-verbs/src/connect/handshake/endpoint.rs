@@ -1,0 +1,236 @@
+//! Endpoints and hellos, validated.
+
+use super::{HandshakeError, messages};
+use crate::transport::endpoint::{Endpoint, INFINIBAND};
+
+/// The largest queue pair number and packet sequence number, which have 24 bits.
+const MAX_24_BITS: u32 = 0x00ff_ffff;
+
+/// The shortest frame limit that a peer may have: the core's header and a few bytes. A peer with a
+/// lower limit is rejected, because all its calls would fail.
+const MIN_FRAME_LEN: u32 = 64;
+
+/// Maximum number of devices that a side may offer. Each of them may be tried, which takes time.
+const MAX_ENDPOINTS: usize = 8;
+
+/// Maximum length of a device's name or kind, which messages repeat.
+const MAX_NAME_LEN: usize = 64;
+
+impl From<Endpoint> for messages::Endpoint {
+    fn from(endpoint: Endpoint) -> Self {
+        Self {
+            kind: endpoint.kind,
+            device: endpoint.device,
+            gid: endpoint.gid.to_vec(),
+            mtu: endpoint.mtu,
+            qp_number: endpoint.qp_number,
+            psn: endpoint.psn,
+            lid: endpoint.lid.into(),
+        }
+    }
+}
+
+impl TryFrom<messages::Endpoint> for Endpoint {
+    type Error = HandshakeError;
+
+    fn try_from(sent: messages::Endpoint) -> Result<Self, HandshakeError> {
+        let field = |field, value: String, why| Err(HandshakeError::Field { field, value, why });
+        let Ok(gid) = <[u8; 16]>::try_from(sent.gid.as_slice()) else {
+            return field("gid", format!("{} bytes", sent.gid.len()), "it has 16");
+        };
+        if !matches!(sent.mtu, 256 | 512 | 1024 | 2048 | 4096) {
+            return field("mtu", sent.mtu.to_string(), "256 to 4096, a power of two");
+        }
+        if sent.qp_number > MAX_24_BITS {
+            return field("qp_number", sent.qp_number.to_string(), "it has 24 bits");
+        }
+        if sent.psn > MAX_24_BITS {
+            return field("psn", sent.psn.to_string(), "it has 24 bits");
+        }
+        let Ok(lid) = u16::try_from(sent.lid) else {
+            return field("lid", sent.lid.to_string(), "it has 16 bits");
+        };
+        for (name, value) in [("kind", &sent.kind), ("device", &sent.device)] {
+            if value.is_empty() || value.len() > MAX_NAME_LEN {
+                let len = format!("{} bytes long", value.len());
+                return field(name, len, "1 to 64 bytes are taken");
+            }
+            // The value appears in logs and messages.
+            if !value.bytes().all(|byte| byte.is_ascii_graphic()) {
+                let value = value.escape_default().to_string();
+                return field(name, value, "letters, digits and signs of ASCII are taken");
+            }
+        }
+        // Only ports of an InfiniBand subnet are addressed by LID.
+        if sent.kind != INFINIBAND && lid != 0 {
+            return field("lid", lid.to_string(), "only InfiniBand ports have one");
+        }
+        Ok(Self {
+            kind: sent.kind,
+            device: sent.device,
+            gid,
+            mtu: sent.mtu,
+            qp_number: sent.qp_number,
+            psn: sent.psn,
+            lid,
+        })
+    }
+}
+
+/// A client's hello: its endpoints, its limits and the core's session data.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Offer {
+    /// One endpoint for each of the client's devices, in the client's order.
+    pub(crate) endpoints: Vec<Endpoint>,
+    /// The longest frame that the client can receive, in bytes.
+    pub(crate) max_frame_len: u32,
+    /// Opaque to the transport.
+    pub(crate) session: Vec<u8>,
+    /// True if the client answers keepalives and may send them.
+    pub(crate) keepalive: bool,
+}
+
+impl Offer {
+    /// Validates a client's message.
+    pub(crate) fn check(sent: messages::ClientHello) -> Result<Self, HandshakeError> {
+        let messages::ClientHello {
+            endpoints,
+            max_frame_len,
+            session,
+            keepalive,
+        } = sent;
+        check_frame_len(max_frame_len)?;
+        if endpoints.len() > MAX_ENDPOINTS {
+            return Err(HandshakeError::Field {
+                field: "endpoints",
+                value: format!("{} of them", endpoints.len()),
+                why: "at most 8 are taken",
+            });
+        }
+        Ok(Self {
+            endpoints: endpoints
+                .into_iter()
+                .map(Endpoint::try_from)
+                .collect::<Result<_, _>>()?,
+            max_frame_len,
+            session,
+            keepalive,
+        })
+    }
+}
+
+/// A server's response: the endpoint that it chose, its limits and the core's session data.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Welcome {
+    /// The endpoint of the server's queue pair.
+    pub(crate) endpoint: Endpoint,
+    /// The index, from 0, of the client's endpoint that the queue pair is connected to.
+    pub(crate) client_endpoint: usize,
+    /// The longest frame that the client can receive, in bytes.
+    pub(crate) max_frame_len: u32,
+    /// Opaque to the transport.
+    pub(crate) session: Vec<u8>,
+    /// True if the client answers keepalives and may send them.
+    pub(crate) keepalive: bool,
+}
+
+impl Welcome {
+    /// Validates a server's message.
+    pub(crate) fn check(sent: messages::ServerHello) -> Result<Self, HandshakeError> {
+        let Some(endpoint) = sent.endpoint else {
+            return Err(HandshakeError::Field {
+                field: "endpoint",
+                value: "missing".to_owned(),
+                why: "a welcome names the queue pair that waits",
+            });
+        };
+        check_frame_len(sent.max_frame_len)?;
+        Ok(Self {
+            endpoint: endpoint.try_into()?,
+            client_endpoint: sent.client_endpoint as usize,
+            max_frame_len: sent.max_frame_len,
+            session: sent.session,
+            keepalive: sent.keepalive,
+        })
+    }
+}
+
+fn check_frame_len(max_frame_len: u32) -> Result<(), HandshakeError> {
+    if max_frame_len < MIN_FRAME_LEN {
+        return Err(HandshakeError::Field {
+            field: "max_frame_len",
+            value: max_frame_len.to_string(),
+            why: "a frame has at least 64 bytes",
+        });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// Returns a valid endpoint, for tests that invalidate one field.
+    pub(crate) fn sample() -> Endpoint {
+        Endpoint {
+            kind: "soft".to_owned(),
+            device: "soft".to_owned(),
+            gid: *b"0123456789abcdef",
+            mtu: 4096,
+            qp_number: 17,
+            psn: 0x00ab_cdef,
+            lid: 0,
+        }
+    }
+
+    #[test]
+    fn a_good_endpoint_survives_the_way_there_and_back() {
+        let sent = messages::Endpoint::from(sample());
+        assert_eq!(Endpoint::try_from(sent).unwrap(), sample());
+        let infiniband = Endpoint {
+            kind: INFINIBAND.to_owned(),
+            lid: 0xc0de,
+            ..sample()
+        };
+        let sent = messages::Endpoint::from(infiniband.clone());
+        assert_eq!(Endpoint::try_from(sent).unwrap(), infiniband);
+    }
+
+    #[test]
+    fn every_field_that_cannot_be_is_named() {
+        type Spoil = fn(&mut messages::Endpoint);
+        let cases: [(&str, Spoil); 9] = [
+            ("gid", |e| e.gid.truncate(15)),
+            ("mtu", |e| e.mtu = 1500),
+            ("qp_number", |e| e.qp_number = 1 << 24),
+            ("psn", |e| e.psn = u32::MAX),
+            ("lid", |e| e.lid = 1 << 16),
+            ("lid", |e| e.lid = 17),
+            ("device", |e| e.device = "rxe0\n".to_owned()),
+            ("kind", |e| e.kind.clear()),
+            ("device", |e| e.device = "x".repeat(65)),
+        ];
+        for (name, spoil) in cases {
+            let mut sent = messages::Endpoint::from(sample());
+            spoil(&mut sent);
+            match Endpoint::try_from(sent) {
+                Err(HandshakeError::Field { field, .. }) => assert_eq!(field, name),
+                other => panic!("{name}: {other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_peer_that_takes_only_tiny_frames_is_refused() {
+        let hello = |endpoints, max_frame_len| messages::ClientHello {
+            endpoints,
+            max_frame_len,
+            ..Default::default()
+        };
+        assert!(Offer::check(hello(Vec::new(), 63)).is_err());
+        assert!(Offer::check(hello(Vec::new(), 64)).is_ok());
+        let many = |count| vec![messages::Endpoint::from(sample()); count];
+        assert!(Offer::check(hello(many(MAX_ENDPOINTS), 64)).is_ok());
+        assert!(Offer::check(hello(many(MAX_ENDPOINTS + 1), 64)).is_err());
+    }
+}

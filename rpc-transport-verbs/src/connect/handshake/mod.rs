@@ -1,0 +1,91 @@
+//! The handshake as values and bytes, without sockets, clocks or devices.
+//!
+//! `proto/handshake.proto` draws the frames and the order of the messages; [`messages`] is
+//! generated from it. From the bytes up:
+//!
+//! - [`frame`] splits the bytes of a socket into frames and rejects invalid ones as early as
+//!   possible;
+//! - [`Endpoint`] is the validated form of the message with that name: no value from a peer reaches
+//!   a queue pair without a check;
+//! - [`choice`] determines which devices of the two sides can connect;
+//! - [`server::ServerHandshake`] and [`client::ClientHandshake`] determine which message may come
+//!   next, and what it requests.
+//!
+//! The sockets are read by `control` for all servers of the process, and by `connect` for a client.
+
+pub(crate) mod choice;
+pub(crate) mod client;
+pub(crate) mod endpoint;
+pub(crate) mod frame;
+pub(crate) mod server;
+
+pub(crate) use endpoint::{Offer, Welcome};
+
+pub(crate) use crate::transport::endpoint::Endpoint;
+
+use std::time::Duration;
+
+/// The message structs, generated from `proto/handshake.proto`. They are committed so that no build
+/// script is needed; a test checks that they are up to date.
+#[allow(unreachable_pub)]
+pub(crate) mod messages {
+    include!("verbline.handshake.v1.rs");
+}
+
+/// The first bytes of every frame. They are the same in every version; the version follows them.
+pub(crate) const MAGIC: [u8; 4] = *b"VBLN";
+
+/// The protocol version of this build. It covers both the handshake and the frames.
+pub(crate) const VERSION: u16 = 1;
+
+/// Maximum length of a message in bytes. A hello contains a few endpoints of about 50 bytes and the
+/// core's method table; this leaves room for about a thousand method names.
+pub(crate) const MAX_MESSAGE_LEN: usize = 64 * 1024;
+
+/// Time limit of the whole handshake on the server. Between two running processes it takes a few
+/// network round trips and two queue pair setups of about a millisecond each.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Why a handshake failed: what was received, compared with what was expected.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum HandshakeError {
+    /// The first bytes are not Verbline's magic.
+    #[error("it began with {}, not with a Verbline handshake", .got.escape_ascii())]
+    Magic {
+        /// The received bytes at the position of the magic, possibly incomplete.
+        got: Vec<u8>,
+    },
+    /// The other side speaks another version.
+    #[error("it speaks version {remote} of the protocol, this side speaks {VERSION}")]
+    Version {
+        /// The other side's version.
+        remote: u16,
+    },
+    /// The message is longer than allowed.
+    #[error("it announced a message of {len} bytes; at most {MAX_MESSAGE_LEN} are taken")]
+    TooLong {
+        /// The announced length, or the length of this side's own message.
+        len: usize,
+    },
+    /// The bytes cannot be decoded as a message.
+    #[error("its message cannot be decoded: {0}")]
+    Undecodable(#[from] prost::DecodeError),
+    /// A message arrived that is not allowed in this state.
+    #[error("it sent {got} where {wanted} was expected")]
+    Unexpected {
+        /// The expected message.
+        wanted: &'static str,
+        /// The received message.
+        got: &'static str,
+    },
+    /// A field has an invalid value.
+    #[error("its {field} is {value}, which cannot be: {why}")]
+    Field {
+        /// The field's name in the `.proto` file.
+        field: &'static str,
+        /// The received value.
+        value: String,
+        /// The constraint that it violates.
+        why: &'static str,
+    },
+}

@@ -1,0 +1,114 @@
+//! [`VerbsTransport`] as rpc-core's [`Transport`]: it dials, and moves frames through its lanes.
+
+use std::sync::Arc;
+use std::task::Waker;
+use std::time::Duration;
+
+use rpc_core::limits::Limits;
+use rpc_core::transport::{
+    ConnectError, Connected, ConnectionId, Counters, Dialer, Event, Meter, ReserveError, SendError,
+    SlotsByPlace, Transport,
+};
+
+use super::client::{self, Dialed, HandshakeDialer};
+use crate::transport::counters::TransportMeter;
+use crate::transport::lane::Lane;
+use crate::transport::{RecvBuf, SendBuf, VerbsTransport};
+
+impl Transport for VerbsTransport {
+    type SendBuf = SendBuf;
+    type RecvBuf = RecvBuf;
+    type Dialed = Dialed;
+
+    fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    fn meter(&self) -> Arc<dyn Meter> {
+        Arc::new(TransportMeter(self.lanes().map(Lane::meter).collect()))
+    }
+
+    fn counters(&self) -> Counters {
+        self.lanes().for_each(Lane::publish);
+        self.meter().counters()
+    }
+
+    fn slots_by_place(&self) -> SlotsByPlace {
+        self.lanes().for_each(Lane::publish);
+        Self::slots_by_place(self)
+    }
+
+    fn dialer(&self) -> Arc<dyn Dialer<Dialed>> {
+        Arc::new(HandshakeDialer::new(self))
+    }
+
+    fn adopt(&mut self, dialed: Dialed) -> Result<Connected, ConnectError> {
+        client::adopt(self, dialed)
+    }
+
+    #[inline]
+    fn reserve(&mut self, connection: ConnectionId, len: usize) -> Result<SendBuf, ReserveError> {
+        self.lane(connection.index)
+            .ok_or(ReserveError::Closed)?
+            .reserve_slot(connection, len)
+    }
+
+    #[inline]
+    fn send(&mut self, connection: ConnectionId, buf: SendBuf) -> Result<(), SendError> {
+        debug_assert_eq!(
+            connection, buf.connection,
+            "a buffer is sent where it was reserved for"
+        );
+        self.lane(buf.connection.index)
+            .ok_or(SendError)?
+            .send_slot(buf)
+    }
+
+    fn cancel(&mut self, buf: SendBuf) {
+        if let Some(lane) = self.lane(buf.connection.index) {
+            lane.cancel_slot(buf);
+        }
+    }
+
+    #[inline]
+    fn flush(&mut self) {
+        self.first.flush_chains();
+        if self.lane_mask != 0 {
+            self.flush_others();
+        }
+    }
+
+    #[inline]
+    fn poll(&mut self, events: &mut Vec<Event<RecvBuf>>) {
+        // Each lane polls one batch each time, so a busy lane cannot starve the others.
+        self.first.poll_completions(events);
+        if self.lane_mask != 0 {
+            self.poll_others(events);
+        }
+    }
+
+    #[inline]
+    fn release(&mut self, buf: RecvBuf) {
+        if let Some(lane) = self.lane(buf.lane) {
+            lane.release_slot(buf);
+        }
+    }
+
+    fn close(&mut self, connection: ConnectionId) {
+        if let Some(lane) = self.lane(connection.index) {
+            lane.close_locally(connection);
+        }
+    }
+
+    fn waker(&self) -> Waker {
+        Waker::from(Arc::clone(&self.sleep.alarm))
+    }
+
+    fn arm(&mut self) {
+        self.arm_lanes();
+    }
+
+    fn wait(&mut self, timeout: Option<Duration>) {
+        self.sleep(timeout);
+    }
+}

@@ -1,0 +1,243 @@
+//! The server's half of connection setup. It runs on the preparer threads of `control`.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Instant;
+
+use rpc_core::transport::Admitted;
+
+use super::handshake::choice::{self, Unfit};
+use super::handshake::{Endpoint, Offer, Welcome};
+use super::keepalive::Pulse;
+use crate::transport::VerbsTransport;
+use crate::transport::endpoint::Way;
+use crate::transport::lane::Lane;
+use crate::transport::lifeline::Lifeline;
+use crate::transport::mailbox::{LineKey, Mailbox, Notice, Prepared};
+use crate::transport::queue_pairs::{QueuePairError, QueuePairs, Ready};
+
+/// Hands a listener's connections to one poller's transport. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Port {
+    /// In the order in which they are tried.
+    lanes: Arc<[LanePort]>,
+}
+
+/// Hands connections to one lane.
+#[derive(Debug)]
+pub(crate) struct LanePort {
+    queue_pairs: Arc<QueuePairs>,
+    mailbox: Mailbox,
+}
+
+/// A client that has a queue pair and can be sent its `Welcome`.
+#[derive(Debug)]
+pub(crate) struct Invited {
+    /// The message to send to the client.
+    pub(crate) welcome: Welcome,
+    /// The mailbox of the lane that the client was assigned to.
+    pub(crate) mailbox: Mailbox,
+    /// The keepalive state of the client's TCP connection, for when the handshake is complete.
+    pub(crate) pulse: Pulse,
+}
+
+/// Why no queue pair could be set up for an admitted client. The message is sent to the client.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum AcceptError {
+    /// The two sides have no kind of device in common.
+    #[error(
+        "the two sides have no kind of device in common: the server has {server}, the client offers {client}. Name one that both have, as in VERBLINE_DEVICE=soft; or build both with the feature `rdma`"
+    )]
+    NoCommonDevice {
+        /// The server's devices.
+        server: String,
+        /// The client's devices.
+        client: String,
+    },
+    /// The two sides have a kind of device in common, but no pair of devices that can connect.
+    #[error(
+        "no device of the server reaches the client ({passed_over}): the server has {server}, the client offers {client}"
+    )]
+    NoWay {
+        /// Why each of the server's devices was rejected.
+        passed_over: PassedOver,
+        /// The server's devices.
+        server: String,
+        /// The client's devices.
+        client: String,
+    },
+    /// The poller's transport has been dropped.
+    #[error("the server is shutting down")]
+    Closed,
+}
+
+/// The devices that were tried before the chosen one, each with the reason why it was rejected.
+#[derive(Debug, Default)]
+pub(crate) struct PassedOver(Vec<(String, NotTaken)>);
+
+/// Why a device was rejected.
+#[derive(Debug, thiserror::Error)]
+enum NotTaken {
+    #[error(transparent)]
+    Unfit(Unfit),
+    #[error("the server's device refused: {0}")]
+    Refused(QueuePairError),
+}
+
+impl PassedOver {
+    fn add(&mut self, device: Way<'_>, why: NotTaken) {
+        self.0.push((device.device.to_owned(), why));
+    }
+
+    /// Formats the list for a log line.
+    fn or_none(&self) -> String {
+        if self.0.is_empty() {
+            return "none".to_owned();
+        }
+        self.to_string()
+    }
+
+    /// Returns true if every device was rejected because the client has no device of its kind.
+    fn only_for_their_kind(&self) -> bool {
+        self.0
+            .iter()
+            .all(|(_, why)| matches!(why, NotTaken::Unfit(Unfit::NotOffered)))
+    }
+}
+
+impl fmt::Display for PassedOver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, (device, why)) in self.0.iter().enumerate() {
+            let separator = if index == 0 { "" } else { "; " };
+            write!(f, "{separator}{device}: {why}")?;
+        }
+        Ok(())
+    }
+}
+
+impl LanePort {
+    pub(crate) fn new(queue_pairs: Arc<QueuePairs>, mailbox: Mailbox) -> Self {
+        Self {
+            queue_pairs,
+            mailbox,
+        }
+    }
+
+    /// Creates a queue pair, connects it to `remote` and moves it to RTS. Also returns the local
+    /// endpoint.
+    fn bring_up(&self, remote: &Endpoint) -> Result<(Ready, Endpoint), QueuePairError> {
+        let nascent = self.queue_pairs.create()?;
+        let local = self.queue_pairs.endpoint(&nascent);
+        let ready = self.queue_pairs.connect(nascent, remote)?;
+        Ok((ready, local))
+    }
+}
+
+impl VerbsTransport {
+    pub(crate) fn port(&self) -> Port {
+        Port::new(self.lanes().map(Lane::port).collect())
+    }
+}
+
+impl Lane {
+    fn port(&self) -> LanePort {
+        LanePort::new(Arc::clone(&self.queue_pairs), self.mailbox.clone())
+    }
+}
+
+impl Port {
+    pub(crate) fn new(lanes: Vec<LanePort>) -> Self {
+        Self {
+            lanes: lanes.into(),
+        }
+    }
+
+    /// Creates a queue pair for a client, on the first device that both sides have and that reaches
+    /// the client, brings it up, and notifies the poller. Returns the `Welcome` to send to the
+    /// client.
+    ///
+    /// The poller is notified before the client is sent anything, so a frame can never arrive
+    /// before the poller knows its connection.
+    pub(crate) fn prepare(
+        &self,
+        client: &Offer,
+        admitted: Admitted,
+        line: impl Into<Lifeline>,
+        key: LineKey,
+    ) -> Result<Invited, AcceptError> {
+        let (lane, remote, (ready, local)) = self.choose(client)?;
+        let limits = &lane.queue_pairs.plan().limits;
+        let slot_len = limits.slot_len;
+        let pulse = Pulse::of_client(client.keepalive, limits.keepalive, Instant::now());
+        let welcome = Welcome {
+            endpoint: local,
+            client_endpoint: remote,
+            max_frame_len: u32::try_from(slot_len).unwrap_or(u32::MAX),
+            session: admitted.server_session.clone(),
+            keepalive: true,
+        };
+        let prepared = Prepared {
+            ready,
+            remote_frame_len: client.max_frame_len as usize,
+            admitted,
+            line: line.into(),
+            key,
+        };
+        lane.mailbox
+            .put(Notice::Prepared(Box::new(prepared)))
+            .map_err(|_| AcceptError::Closed)?;
+        Ok(Invited {
+            welcome,
+            mailbox: lane.mailbox.clone(),
+            pulse,
+        })
+    }
+
+    /// Returns the first lane that can connect to the client, with the index of the client's
+    /// endpoint and the connected queue pair.
+    fn choose(&self, client: &Offer) -> Result<(&LanePort, usize, (Ready, Endpoint)), AcceptError> {
+        let mut passed_over = PassedOver::default();
+        for lane in self.lanes.iter() {
+            let local = lane.queue_pairs.way();
+            let fit = match choice::meet(local, &client.endpoints) {
+                Ok(fit) => fit,
+                Err(unfit) => {
+                    passed_over.add(local, NotTaken::Unfit(unfit));
+                    continue;
+                }
+            };
+            // So far only addresses were compared. Whether the client is reachable shows when the
+            // queue pair is connected.
+            for index in fit {
+                let remote = &client.endpoints[index];
+                match lane.bring_up(remote) {
+                    Ok(up) => {
+                        tracing::info!(
+                            device = local.device,
+                            kind = local.kind,
+                            remote_device = remote.device,
+                            passed_over = %passed_over.or_none(),
+                            "a client comes over the first of this side's devices that both sides have"
+                        );
+                        return Ok((lane, index, up));
+                    }
+                    Err(error) => {
+                        tracing::warn!(device = local.device, %error, "a device refused a client");
+                        passed_over.add(local, NotTaken::Refused(error));
+                    }
+                }
+            }
+        }
+        let server = choice::list(self.lanes.iter().map(|lane| lane.queue_pairs.way()));
+        let client = choice::list(client.endpoints.iter().map(Endpoint::way));
+        Err(if passed_over.only_for_their_kind() {
+            AcceptError::NoCommonDevice { server, client }
+        } else {
+            AcceptError::NoWay {
+                passed_over,
+                server,
+                client,
+            }
+        })
+    }
+}

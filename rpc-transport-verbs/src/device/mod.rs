@@ -1,0 +1,377 @@
+//! [`Device`]: the entry point of this crate.
+
+pub(crate) mod name;
+pub(crate) mod setup;
+pub(crate) mod sizing;
+pub(crate) mod survey;
+
+use std::collections::HashSet;
+use std::fmt;
+use std::io;
+use std::net::TcpListener;
+use std::sync::Arc;
+
+use rpc_core::limits::Intents;
+use rpc_core::transport::{Admission, Fabric, FabricError, Listener};
+use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity};
+
+use self::name::Name;
+use self::sizing::Sizing;
+use self::survey::{SOFT, Survey};
+use crate::connect::control_thread::{self, Door};
+use crate::connect::server::Port;
+use crate::transport::VerbsTransport;
+use crate::verbs::{AddressError, Context, OpenError};
+
+/// The environment variable whose value [`Device::best`] opens.
+pub const DEVICE_VARIABLE: &str = "VERBLINE_DEVICE";
+
+/// A device that carries messages, chosen at run time: no type parameter names it. It can also be a
+/// list of devices in order of preference. A server is then reachable over each of them, and a
+/// connection uses the first of the server's devices that both sides have.
+///
+/// Cheap to clone, and usable from any thread. `rpc-core` drives what it opens: pass a reference to
+/// `Server::builder`, `LocalPoller::new` or `Channel::connect`.
+#[derive(Clone)]
+pub struct Device {
+    /// One name, or several names separated by commas.
+    name: Arc<str>,
+    /// The same names, parsed.
+    names: Arc<[Name]>,
+    sizing: Arc<Sizing>,
+}
+
+/// Why a device could not be opened.
+#[derive(thiserror::Error)]
+#[non_exhaustive]
+pub enum DeviceError {
+    /// No device has this name.
+    #[error("there is no device named '{name}'; there are: {available}")]
+    Unknown {
+        /// The requested name.
+        name: String,
+        /// The available names, separated by commas.
+        available: String,
+    },
+    /// A list names a device more than once.
+    #[error("'{list}' names the device '{name}' more than once; name each device once")]
+    Twice {
+        /// The requested list.
+        list: String,
+        /// The name that occurs twice.
+        name: String,
+    },
+    /// A name is followed by something other than a port and a GID index.
+    #[error(
+        "'{name}' is no name of a device: wanted name, name:port or name:port:gid, as in mlx5_0:1:3 (numbers up to 255)"
+    )]
+    Malformed {
+        /// The requested name.
+        name: String,
+    },
+    /// The device cannot be opened.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// The device has no port or no address to send from.
+    #[error(transparent)]
+    Address(#[from] AddressError),
+}
+
+/// Prints the message, because a `main` that returns an error prints it with `Debug`.
+impl fmt::Debug for DeviceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl Device {
+    /// Opens the best device of this host, or the devices that the environment variable
+    /// `VERBLINE_DEVICE` names, and logs the choice and its reason.
+    ///
+    /// The best device is the first RDMA device that can be used (it has an active port and an
+    /// address), followed by `soft` for peers on this host that have no RDMA device. Without a
+    /// usable RDMA device, it is `soft` alone. [`survey`](Self::survey) reports the same choice
+    /// without keeping a device open.
+    ///
+    /// # Errors
+    ///
+    /// As for [`open`](Self::open).
+    pub fn best() -> Result<Self, DeviceError> {
+        if let Some(names) = survey::named_by_environment() {
+            let device = Self::open(&names)?;
+            tracing::info!(device = %device.name, "named by {DEVICE_VARIABLE}");
+            return Ok(device);
+        }
+        let survey = Survey::take();
+        for device in &survey.devices {
+            if let Err(why) = &device.verdict {
+                tracing::warn!(device = %device.name, %why, "a device of this machine is passed over");
+            }
+        }
+        match survey.best() {
+            Some(best) if !best.is_soft() => {
+                if let Ok(address) = &best.verdict {
+                    tracing::info!(device = %best.name, %address, reason = %address.reason, "the first that can be used");
+                }
+                Self::open(&format!("{},{SOFT}", best.name))
+            }
+            _ => {
+                tracing::info!("the software device: no RDMA device can be used here");
+                Self::open(SOFT)
+            }
+        }
+    }
+
+    /// Examines every device of this machine: its attributes, and which device [`best`](Self::best)
+    /// opens.
+    #[must_use]
+    pub fn survey() -> Survey {
+        Survey::take()
+    }
+
+    /// Opens a device by name, or several devices whose names are separated by commas, as in
+    /// `"mlx5_0,soft"`. `"soft"` exists on every machine. A name may be followed by a port and by
+    /// an index in the port's GID table: `"mlx5_0:2:3"`. Otherwise both are chosen automatically.
+    ///
+    /// With several devices, a client offers all of them. A server uses the first of its own
+    /// devices that the client also has and that reaches the client. The first device in the list
+    /// must exist. If one of the others cannot be opened, a warning is logged and it is skipped.
+    ///
+    /// # Errors
+    ///
+    /// If a name occurs more than once or is malformed; or if the first device does not exist, is
+    /// not supported by this build, cannot be opened or has no address to send from.
+    pub fn open(names: &str) -> Result<Self, DeviceError> {
+        let mut opened: Vec<Name> = Vec::new();
+        let mut seen = HashSet::new();
+        for (index, name) in names.split(',').map(str::trim).enumerate() {
+            let name = Name::parse(name)?;
+            if !seen.insert(name.device.clone()) {
+                return Err(DeviceError::Twice {
+                    list: names.to_owned(),
+                    name: name.device,
+                });
+            }
+            match try_open(&name) {
+                Ok(()) => opened.push(name),
+                Err(error) if index == 0 => return Err(error),
+                Err(error) => tracing::warn!(%error, "a device is left out"),
+            }
+        }
+        let list: Vec<_> = opened.iter().map(Name::to_string).collect();
+        Ok(Self {
+            name: list.join(",").into(),
+            names: opened.into(),
+            sizing: Arc::default(),
+        })
+    }
+
+    /// Returns the same device, with numbers set by an expert in place of the derived ones.
+    #[must_use]
+    pub fn with_sizing(self, sizing: Sizing) -> Self {
+        Self {
+            sizing: Arc::new(sizing),
+            ..self
+        }
+    }
+
+    /// Returns the device's name, or the names of several devices, separated by commas, without the
+    /// devices that could not be opened.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+/// Opens a device and closes it again. Each poller opens its own context; this reports errors early
+/// that would occur then.
+fn try_open(name: &Name) -> Result<(), DeviceError> {
+    let device = &name.device;
+    let context = Context::open(device).map_err(|error| match error {
+        error if survey::lacks_feature(device, &error) => OpenError::NotInThisBuild {
+            name: device.clone(),
+        },
+        OpenError::UnknownDevice { name, .. } => OpenError::UnknownDevice {
+            name,
+            known: survey::known_names(),
+        },
+        error => error,
+    })?;
+    let address = context.choose_address(name.wish)?;
+    tracing::debug!(%device, %address, reason = %address.reason, "where it sends from");
+    Ok(())
+}
+
+impl fmt::Debug for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Device")
+            .field("name", &self.name)
+            .field("sizing", &self.sizing)
+            .finish()
+    }
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)
+    }
+}
+
+impl Fabric for Device {
+    type Transport = VerbsTransport;
+    type Port = Port;
+
+    fn open(&self, intents: &Intents) -> Result<VerbsTransport, FabricError> {
+        setup::open(&self.names, intents, &self.sizing)
+    }
+
+    fn port(&self, transport: &VerbsTransport) -> Port {
+        transport.port()
+    }
+
+    fn listen(
+        &self,
+        address: &str,
+        ports: Vec<Port>,
+        admission: Arc<dyn Admission>,
+    ) -> Result<Box<dyn Listener>, FabricError> {
+        let refused = |source| FabricError::Listen {
+            address: address.to_owned(),
+            source,
+        };
+        let listener = TcpListener::bind(address).map_err(refused)?;
+        let door = Door { ports, admission };
+        let listening = control_thread::control()
+            .and_then(|control| control.listen(listener, door))
+            .map_err(refused)?;
+        Ok(Box::new(listening))
+    }
+
+    fn allowed_cores(&self) -> Vec<usize> {
+        match sched_getaffinity(None) {
+            Ok(cores) => (0..CpuSet::MAX_CPU)
+                .filter(|&core| cores.is_set(core))
+                .collect(),
+            Err(error) => {
+                tracing::warn!(%error, "the system does not say which cores this process may use");
+                Vec::new()
+            }
+        }
+    }
+
+    fn pin_current_thread(&self, core: usize) -> Result<(), io::Error> {
+        if core >= CpuSet::MAX_CPU {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!("there is no core {core}"),
+            ));
+        }
+        let mut cores = CpuSet::new();
+        cores.set(core);
+        // `None` means the calling thread.
+        let this_thread: Option<Pid> = None;
+        Ok(sched_setaffinity(this_thread, &cores)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kernel_verbs_are_missing(error: &DeviceError) -> bool {
+        matches!(
+            error,
+            DeviceError::Open(OpenError::NotInThisBuild { .. } | OpenError::UnknownDevice { .. })
+                | DeviceError::Open(OpenError::LibraryMissing { .. })
+        )
+    }
+
+    #[test]
+    fn a_name_that_nothing_has_is_told_what_there_is() {
+        for name in ["", "sofft", "eth0", "mlx5_", "../etc"] {
+            let error = Device::open(name).unwrap_err();
+            assert!(kernel_verbs_are_missing(&error), "{error}");
+            let said = error.to_string();
+            assert!(
+                said.contains("soft") || said.contains("libibverbs"),
+                "{said}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_port_and_a_gid_may_follow_a_name() {
+        let wish = |text: &str| {
+            let name = Name::parse(text).unwrap();
+            assert_eq!(name.to_string(), text);
+            (name.device, name.wish.port, name.wish.gid_index)
+        };
+        assert_eq!(wish("mlx5_0"), ("mlx5_0".into(), None, None));
+        assert_eq!(wish("mlx5_0:2"), ("mlx5_0".into(), Some(2), None));
+        assert_eq!(wish("mlx5_0:2:3"), ("mlx5_0".into(), Some(2), Some(3)));
+        assert_eq!(Device::open("soft:1:0").unwrap().name(), "soft:1:0");
+        for text in ["soft:", "soft:x", "soft:1:2:3", "soft:256", "soft:1:-1"] {
+            let error = Device::open(text).unwrap_err();
+            assert!(matches!(error, DeviceError::Malformed { .. }), "{error}");
+        }
+        let error = Device::open("soft:2").unwrap_err();
+        assert_eq!(error.to_string(), "'soft' has no port 2; it has 1");
+    }
+
+    #[test]
+    fn a_list_is_opened_in_its_order_without_what_is_not_there() {
+        for (list, name) in [
+            ("soft", "soft"),
+            (" soft ", "soft"),
+            ("soft,mlx5_98", "soft"),
+            ("soft, mlx5_99 ,nothing", "soft"),
+            ("soft,", "soft"),
+        ] {
+            assert_eq!(Device::open(list).unwrap().name(), name, "{list:?}");
+        }
+    }
+
+    #[test]
+    fn the_first_of_a_list_has_to_be_there() {
+        let error = Device::open("nothing,soft").unwrap_err();
+        assert!(kernel_verbs_are_missing(&error), "{error}");
+        let error = Device::open("mlx5_99,soft").unwrap_err();
+        assert!(kernel_verbs_are_missing(&error), "{error}");
+    }
+
+    #[test]
+    fn a_device_that_is_named_twice_is_refused() {
+        for list in ["soft,soft", "soft, soft", "soft,rxe0,rxe0"] {
+            let error = Device::open(list).unwrap_err();
+            assert!(matches!(error, DeviceError::Twice { .. }), "{error}");
+            assert!(error.to_string().contains("more than once"), "{error}");
+        }
+    }
+
+    #[cfg(not(feature = "rdma"))]
+    #[test]
+    fn an_rdma_device_is_told_which_feature_is_missing() {
+        for name in ["mlx5_0", "rxe0", "rocep1s0f0", "siw0"] {
+            let error = Device::open(name).unwrap_err();
+            assert!(
+                matches!(error, DeviceError::Open(OpenError::NotInThisBuild { .. })),
+                "{error}"
+            );
+            assert!(error.to_string().contains("`rdma`"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_thread_is_pinned_to_an_allowed_core_and_to_no_other() {
+        let device = Device::open(SOFT).unwrap();
+        let cores = device.allowed_cores();
+        let last = *cores.last().unwrap();
+        std::thread::spawn(move || {
+            device.pin_current_thread(last).unwrap();
+            assert_eq!(device.allowed_cores(), [last]);
+            assert!(device.pin_current_thread(usize::MAX).is_err());
+        })
+        .join()
+        .unwrap();
+    }
+}

@@ -1,0 +1,45 @@
+//! [`Name`]: a device that is asked for, with the port and the GID that are insisted on.
+
+use std::fmt;
+
+use super::DeviceError;
+use crate::verbs::AddressWish;
+
+/// A requested device, with an optional port and GID index: `mlx5_0`, `mlx5_0:2`, `mlx5_0:2:3`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Name {
+    pub(crate) device: String,
+    pub(crate) wish: AddressWish,
+}
+
+impl Name {
+    pub(super) fn parse(text: &str) -> Result<Self, DeviceError> {
+        let malformed = || DeviceError::Malformed {
+            name: text.to_owned(),
+        };
+        let number = |part: Option<&str>| match part {
+            None => Ok(None),
+            Some(part) => part.parse().map(Some).map_err(|_| malformed()),
+        };
+        let mut parts = text.split(':');
+        let device = parts.next().unwrap_or_default().to_owned();
+        let wish = AddressWish {
+            port: number(parts.next())?,
+            gid_index: number(parts.next())?,
+        };
+        if parts.next().is_some() {
+            return Err(malformed());
+        }
+        Ok(Self { device, wish })
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.device)?;
+        for part in [self.wish.port, self.wish.gid_index].into_iter().flatten() {
+            write!(f, ":{part}")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,326 @@
+//! Opens a poller's transport: creates every resource of each lane once, off the data path.
+
+use std::collections::HashMap;
+use std::error::Error;
+use std::sync::Arc;
+
+use rpc_core::limits::{Intents, OtherDevice, Waiting};
+use rpc_core::transport::FabricError;
+
+use super::name::Name;
+use super::sizing::Sizing;
+use crate::transport::VerbsTransport;
+use crate::transport::alarm::Alarm;
+use crate::transport::buffer_pool::BufferPool;
+use crate::transport::connection::Connections;
+use crate::transport::counters::DeviceCounts;
+use crate::transport::events::EventThread;
+use crate::transport::lane::Lane;
+use crate::transport::mailbox;
+use crate::transport::plan::Plan;
+use crate::transport::queue_pairs::QueuePairs;
+use crate::transport::receive_queue::ReceiveQueue;
+use crate::transport::reserve::{self, ReserveCounts};
+use crate::transport::routes::Routes;
+use crate::transport::sleep::Sleep;
+#[cfg(test)]
+use crate::verbs::LinkLayer;
+use crate::verbs::{AddressWish, Context, DeviceAttributes, PortAddress};
+
+/// Opens devices for one poller, each as a lane, and posts their receives.
+///
+/// The first device has to be usable. Any other device that cannot be used is skipped with a
+/// warning.
+pub(crate) fn open(
+    names: &[Name],
+    intents: &Intents,
+    sizing: &Sizing,
+) -> Result<VerbsTransport, FabricError> {
+    let Some((first, others)) = names.split_first() else {
+        unreachable!("a device has a name");
+    };
+    let (first, others) = first_and_others(first, others, |name| {
+        let opened = Opened::new(name)?;
+        // Plan for each device alone, so a device that is too weak is skipped and does not weaken
+        // the others.
+        Plan::new(&opened.name, intents, sizing, &opened.attributes)?;
+        Ok(opened)
+    })?;
+    open_lanes(first, others, intents, sizing)
+}
+
+/// A device that has been opened for a poller, with its attributes and address.
+pub(crate) struct Opened {
+    name: Box<str>,
+    context: Context,
+    attributes: DeviceAttributes,
+    wish: AddressWish,
+    pub(crate) address: PortAddress,
+}
+
+impl Opened {
+    pub(crate) fn new(name: &Name) -> Result<Self, FabricError> {
+        let device = &*name.device;
+        let context = Context::open(device).map_err(|e| refused(device, "cannot be opened", e))?;
+        Ok(Self {
+            name: device.into(),
+            attributes: context.query_device(),
+            wish: name.wish,
+            address: context
+                .choose_address(name.wish)
+                .map_err(|e| refused(device, "cannot send", e))?,
+            context,
+        })
+    }
+}
+
+#[cfg(feature = "test-util")]
+impl Opened {
+    /// Opens the software device of a simulated process.
+    pub(crate) fn simulated(context: Context) -> Result<Self, FabricError> {
+        let wish = AddressWish::default();
+        let address = context.choose_address(wish);
+        Ok(Self {
+            name: context.device_name().into(),
+            attributes: context.query_device(),
+            wish,
+            address: address.map_err(|e| refused("soft", "cannot send", e))?,
+            context,
+        })
+    }
+}
+
+#[cfg(test)]
+impl Opened {
+    /// Opens the software device under another name and kind, so a test can have two devices.
+    pub(crate) fn soft_as(name: &str, link_layer: LinkLayer) -> Self {
+        let context = Context::open("soft").expect("the software device is everywhere");
+        let wish = AddressWish::default();
+        let address = context.choose_address(wish).expect("it has an address");
+        Self {
+            name: name.into(),
+            attributes: context.query_device(),
+            wish,
+            address: PortAddress {
+                link_layer,
+                ..address
+            },
+            context,
+        }
+    }
+}
+
+/// Returns the plan of each of `lanes` lanes, which share the memory that the poller may register.
+fn plan_of_each(
+    device: &str,
+    lanes: usize,
+    intents: &Intents,
+    sizing: &Sizing,
+    attributes: &DeviceAttributes,
+) -> Result<Plan, FabricError> {
+    let share = Intents {
+        max_memory: intents.max_memory.map(|bytes| bytes / lanes as u64),
+        ..intents.clone()
+    };
+    Plan::new(device, &share, sizing, attributes).map_err(|mut error| {
+        if let FabricError::Intent {
+            setting: "max_memory",
+            value,
+            reason,
+        } = &mut error
+        {
+            *value = intents.max_memory.unwrap_or(*value);
+            if lanes > 1 {
+                reason.push_str(&format!(
+                    "; each of the {lanes} devices has its share of it"
+                ));
+            }
+        }
+        error
+    })
+}
+
+/// Opens a lane for each device. All lanes have the same sizes, those that the weakest device can
+/// provide, so one [`Limits`](rpc_core::limits::Limits) holds for every lane.
+pub(crate) fn open_lanes(
+    first: Opened,
+    others: Vec<Opened>,
+    intents: &Intents,
+    sizing: &Sizing,
+) -> Result<VerbsTransport, FabricError> {
+    let weakest = others.iter().fold(first.attributes, |weakest, other| {
+        weaker(weakest, other.attributes)
+    });
+    let plan = plan_of_each(&first.name, 1 + others.len(), intents, sizing, &weakest)?;
+    let count = 1 + others.len();
+    let name = first.name.clone();
+    let no_files = |error| refused(&name, "has no files for its poller to sleep at", error);
+    let alarm = Alarm::new().map_err(no_files)?;
+    let mut number = 0;
+    let (first, others) = first_and_others(first, others, |device| {
+        let plan = plan.on(&device.name, device.address.to_string(), &device.attributes);
+        let connections = Connections::of_lane(number, count);
+        let lane = open_lane(device, plan, number, connections, &alarm, intents.waiting)?;
+        number += 1;
+        Ok(lane)
+    })?;
+    let mut limits = first.plan.limits.clone();
+    limits.others = others.iter().map(other_device).collect();
+    tracing::debug!(%limits, "a transport is open");
+    let lanes = std::iter::once(&first).chain(&others);
+    let sleep = Sleep::new(alarm, lanes).map_err(no_files)?;
+    Ok(VerbsTransport::new(first, others, limits, sleep))
+}
+
+fn other_device(lane: &Lane) -> OtherDevice {
+    OtherDevice {
+        device: lane.plan.limits.device.clone(),
+        address: lane.plan.limits.address.clone(),
+        max_inline_len: lane.plan.limits.max_inline_len,
+    }
+}
+
+/// Applies `make` to each device. Fails if it fails for the first device; skips any other device
+/// for which it fails, with a warning.
+fn first_and_others<T, U>(
+    first: T,
+    others: impl IntoIterator<Item = T>,
+    mut make: impl FnMut(T) -> Result<U, FabricError>,
+) -> Result<(U, Vec<U>), FabricError> {
+    let first = make(first)?;
+    let others = others.into_iter().filter_map(|other| {
+        make(other)
+            .inspect_err(|error| tracing::warn!(%error, "a device is left out"))
+            .ok()
+    });
+    Ok((first, others.collect()))
+}
+
+/// Returns the minimum of both devices for each attribute that the plan uses.
+fn weaker(one: DeviceAttributes, other: DeviceAttributes) -> DeviceAttributes {
+    DeviceAttributes {
+        max_qp: one.max_qp.min(other.max_qp),
+        max_qp_wr: one.max_qp_wr.min(other.max_qp_wr),
+        max_cqe: one.max_cqe.min(other.max_cqe),
+        max_srq: one.max_srq.min(other.max_srq),
+        max_srq_wr: one.max_srq_wr.min(other.max_srq_wr),
+        max_mr_len: one.max_mr_len.min(other.max_mr_len),
+        max_locked_len: one.max_locked_len.min(other.max_locked_len),
+        max_inline_data: one.max_inline_data.min(other.max_inline_data),
+        ..one
+    }
+}
+
+fn open_lane(
+    device: Opened,
+    plan: Plan,
+    number: u32,
+    connections: Connections,
+    alarm: &Arc<Alarm>,
+    waiting: Waiting,
+) -> Result<Lane, FabricError> {
+    let Opened {
+        name,
+        context,
+        wish,
+        address,
+        ..
+    } = device;
+    let name = &*name;
+    let limits = &plan.limits;
+    let domain = context
+        .alloc_pd()
+        .map_err(|e| refused(name, "has no protection domain left", e))?;
+    let (mut pool, reserved) = BufferPool::register(&domain, &plan)
+        .map_err(|e| refused(name, "has no memory for its slots (smaller 'connections' and 'max_message_len' need less, and the device soft needs no locked memory)", e))?;
+    let channel = match waiting {
+        Waiting::Busy => None,
+        Waiting::Adaptive | Waiting::Event => Some(
+            context
+                .create_comp_channel()
+                .map_err(|e| refused(name, "cannot create a completion channel", e))?,
+        ),
+    };
+    let depth = limits.completion_queue_depth as usize;
+    let completion_queue = match &channel {
+        None => context.create_cq(depth),
+        Some(channel) => context.create_cq_with_channel(depth, channel),
+    }
+    .map_err(|e| refused(name, "cannot create a completion queue", e))?;
+    let srq = domain
+        .create_srq(plan.srq_depth as usize, 1)
+        .map_err(|e| refused(name, "cannot create a shared receive queue", e))?;
+
+    let (mailbox, inbox) = mailbox::mailbox(Arc::clone(alarm));
+    let counts = Arc::new(ReserveCounts::default());
+    let mut receives = ReceiveQueue::new(srq.clone(), Arc::clone(&counts), &plan);
+    receives
+        .post_all(&mut pool)
+        .map_err(|e| refused(name, "cannot post its receives", e))?;
+    let (reserve, stock) = reserve::reserve(
+        context.clone(),
+        srq.clone(),
+        plan.srq_limit,
+        reserved,
+        Arc::clone(&counts),
+    );
+    let queue_pairs = Arc::new(QueuePairs::new(
+        wish,
+        address,
+        domain,
+        completion_queue.handle(),
+        srq,
+        plan.clone(),
+    ));
+    // Start the thread after the receives are posted: it arms the limit first, and a limit above
+    // the number of posted receives would fire at once on some devices.
+    let events = EventThread::start(
+        context.clone(),
+        Arc::clone(&queue_pairs),
+        stock,
+        mailbox.clone(),
+    )
+    .map_err(|e| refused(name, "has no thread for its events", e))?;
+
+    let max_connections = limits.max_connections as usize;
+    Ok(Lane {
+        number,
+        is_idle: true,
+        is_armed: false,
+        pool,
+        connections,
+        routes: Routes::with_capacity(max_connections),
+        completion_queue,
+        channel,
+        completions: Vec::with_capacity(plan.poll_batch as usize),
+        receives,
+        dirty: Vec::with_capacity(max_connections),
+        tally: Arc::default(),
+        device_counts: Arc::new(DeviceCounts {
+            context: context.clone(),
+            queue_pairs: Arc::clone(&queue_pairs),
+        }),
+        inbox,
+        closing: Vec::new(),
+        lines: HashMap::new(),
+        queue_pairs,
+        mailbox,
+        reserve_counts: counts,
+        reserve,
+        events,
+        context,
+        plan,
+    })
+}
+
+fn refused(
+    device: &str,
+    action: impl Into<String>,
+    source: impl Error + Send + Sync + 'static,
+) -> FabricError {
+    FabricError::Device {
+        device: device.to_owned(),
+        action: action.into(),
+        source: Box::new(source),
+    }
+}

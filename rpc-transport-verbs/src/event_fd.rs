@@ -1,0 +1,112 @@
+//! [`EventFd`]: the file by which a thread, or a process, wakes another.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::io::Errno;
+
+/// An eventfd that never blocks: it is readable from the first write until it is emptied.
+#[derive(Debug)]
+pub(crate) struct EventFd(OwnedFd);
+
+impl EventFd {
+    pub(crate) fn new() -> io::Result<Self> {
+        let file = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Self(file))
+    }
+
+    /// One that counts: each write is taken one at a time.
+    pub(crate) fn semaphore() -> io::Result<Self> {
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK | EventfdFlags::SEMAPHORE;
+        Ok(Self(eventfd(0, flags)?))
+    }
+
+    /// Adopts a peer's file after checking that it is an eventfd: every sender of this process
+    /// writes to it, so a write must neither block nor end the process with SIGPIPE, as a write to
+    /// a pipe without a reader would.
+    pub(crate) fn of_peer(file: OwnedFd) -> io::Result<Self> {
+        fcntl_setfl(&file, fcntl_getfl(&file)? | OFlags::NONBLOCK)?;
+        // All ones is the one value that an eventfd rejects whatever its counter is (eventfd(2)).
+        match rustix::io::write(&file, &u64::MAX.to_ne_bytes()) {
+            Err(Errno::INVAL) => Ok(Self(file)),
+            _ => Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "the file that is to wake a peer is no eventfd",
+            )),
+        }
+    }
+
+    /// Makes the file readable.
+    pub(crate) fn write(&self) {
+        // This fails only when the counter is at its maximum: then the file is readable already.
+        let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
+    }
+
+    /// Empties the file, so that it is no longer readable.
+    pub(crate) fn empty(&self) {
+        // This fails only when the file was already empty.
+        let _ = self.take();
+    }
+
+    /// Takes all that was written, of a [`semaphore`](Self::semaphore) one write. `false` if there was
+    /// none.
+    pub(crate) fn take(&self) -> bool {
+        rustix::io::read(&self.0, &mut [0_u8; 8]).is_ok()
+    }
+}
+
+impl AsFd for EventFd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+    use super::*;
+
+    fn is_readable(file: &EventFd) -> bool {
+        let at_once = Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        poll(&mut [PollFd::new(file, PollFlags::IN)], Some(&at_once)).unwrap() == 1
+    }
+
+    #[test]
+    fn writing_makes_it_readable_until_it_is_emptied() {
+        let file = EventFd::new().unwrap();
+        let peers = EventFd::of_peer(file.as_fd().try_clone_to_owned().unwrap()).unwrap();
+        assert!(!is_readable(&file), "taking it does not write it");
+        peers.write();
+        peers.write();
+        assert!(is_readable(&file));
+        file.empty();
+        assert!(!is_readable(&file));
+        file.empty();
+    }
+
+    #[test]
+    fn what_is_no_eventfd_is_refused() {
+        let (reads, writes) = rustix::pipe::pipe().unwrap();
+        drop(reads);
+        assert!(EventFd::of_peer(writes).is_err());
+        let (here, _there) = std::os::unix::net::UnixStream::pair().unwrap();
+        assert!(EventFd::of_peer(here.into()).is_err());
+        let memory = rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        assert!(EventFd::of_peer(memory).is_err());
+    }
+
+    #[test]
+    fn a_full_counter_does_not_block_the_writer() {
+        let file = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+        rustix::io::write(&file, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+        let file = EventFd::of_peer(file).unwrap();
+        file.write();
+        assert!(is_readable(&file));
+    }
+}

@@ -1,0 +1,37 @@
+//! How much of everything a context of this device has.
+
+use super::shared::request_message::REMOTE_LEN;
+use super::shared::ring::MAX_IN_RING;
+use crate::verbs::types::VerbsError;
+
+/// Work requests of one queue. The layer above numbers them in 20 bits and keeps twice as many
+/// receive entries as can be posted.
+pub(super) const MAX_WR: usize = 1 << 16;
+/// Entries of a completion queue: enough for 64 queues of the maximum depth.
+pub(super) const MAX_CQE: usize = 1 << 22;
+/// Maximum number of completion queues, and of shared receive queues, of one context.
+pub(super) const MAX_QUEUES: usize = 1 << 16;
+/// Bytes of a region: 64 GiB.
+pub(super) const MAX_REGION_LEN: usize = 1 << 36;
+/// Scatter/gather elements of a request: the number of descriptors that fit into one slot of a
+/// ring.
+pub(super) const MAX_SGE: usize = 8;
+/// Bytes that any request can carry in its slot of the ring: a WRITE puts its remote address and
+/// key first.
+pub(super) const MAX_INLINE: usize = MAX_IN_RING - REMOTE_LEN;
+/// Longest message, in bytes.
+pub(super) const MAX_MESSAGE_LEN: usize = 1 << 31;
+
+pub(super) fn exhausted(call: &'static str, what: &'static str, limit: usize) -> VerbsError {
+    VerbsError::Exhausted {
+        call,
+        what,
+        limit: limit as u64,
+    }
+}
+
+/// Converts an index into one of a context's tables, which are all limited to far less than 2³²
+/// entries.
+pub(super) fn place32(place: usize) -> u32 {
+    place as u32
+}

@@ -1,0 +1,168 @@
+//! A send-queue request other than a plain message of one element, from its post to its completion.
+
+use std::ops::Range;
+use std::ptr::NonNull;
+
+use crate::provider::soft::capacities::MAX_SGE;
+use crate::provider::soft::shared::copy::copy_shared;
+use crate::provider::soft::shared::request_message::MAX_READ_IN_SLOT;
+use crate::provider::soft::shared::ring::STAGE_LEN;
+use crate::provider::{Operation, Sge, Work};
+use crate::verbs::types::{CompletionOpcode, LocalKey};
+
+/// A request other than a plain message of one element.
+#[derive(Debug)]
+pub(crate) struct GeneralSend {
+    /// Its sequence number in the send queue.
+    pub(crate) number: u64,
+    pub(crate) operation: Operation,
+    pub(crate) fenced: bool,
+    pub(crate) solicited: bool,
+    pub(crate) elements: [Sge; MAX_SGE],
+    pub(crate) element_count: usize,
+    /// The bytes of an inline request, copied while it was posted.
+    pub(crate) inline: Option<Box<[u8]>>,
+    /// Total bytes of all elements.
+    pub(crate) total: u64,
+    /// The ring slots that the request has taken so far, by sequence number; `None` until it has
+    /// begun. The range is empty for an operation carried out locally, and has several slots for a
+    /// long READ.
+    pub(crate) slots: Option<Range<u64>>,
+    /// Of a READ: bytes requested so far, and bytes received so far.
+    pub(crate) asked: u64,
+    pub(crate) came: u64,
+}
+
+/// State of a queue pair's sending half besides the send queue itself.
+#[derive(Debug, Default)]
+pub(crate) struct Outstanding {
+    /// READs and atomics in flight.
+    pub(crate) reads: u8,
+    /// READ pieces requested into staging memory, and READ pieces copied out of it, since the ring
+    /// was created.
+    pub(crate) staged: u64,
+    pub(crate) unstaged: u64,
+}
+
+/// A part of a READ.
+#[derive(Clone, Copy)]
+pub(crate) struct Piece {
+    pub(crate) len: u32,
+    pub(crate) is_staged: bool,
+}
+
+impl GeneralSend {
+    pub(crate) fn new(number: u64, work: &Work, elements: &[Sge]) -> Self {
+        let mut own = [Sge {
+            addr: NonNull::dangling(),
+            len: 0,
+            local_key: LocalKey(0),
+        }; MAX_SGE];
+        own[..elements.len()].copy_from_slice(elements);
+        let total = elements.iter().map(|element| u64::from(element.len)).sum();
+        Self {
+            number,
+            operation: work.operation,
+            fenced: work.fenced,
+            solicited: work.solicited,
+            elements: own,
+            element_count: elements.len(),
+            inline: None,
+            total,
+            slots: None,
+            asked: 0,
+            came: 0,
+        }
+    }
+
+    pub(crate) fn elements(&self) -> &[Sge] {
+        &self.elements[..self.element_count]
+    }
+
+    pub(crate) fn is_read_or_atomic(&self) -> bool {
+        self.opcode_of_answer().is_some()
+    }
+
+    pub(crate) fn opcode_of_answer(&self) -> Option<CompletionOpcode> {
+        match self.operation {
+            Operation::Read(_) => Some(CompletionOpcode::RdmaRead),
+            Operation::CompareAndSwap { .. } => Some(CompletionOpcode::CompareAndSwap),
+            Operation::FetchAndAdd { .. } => Some(CompletionOpcode::FetchAndAdd),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn opcode(&self) -> CompletionOpcode {
+        match self.operation {
+            Operation::Write(_) | Operation::WriteWithImm(..) => CompletionOpcode::RdmaWrite,
+            Operation::LocalInvalidate(_) => CompletionOpcode::LocalInvalidate,
+            Operation::BindWindow(_) => CompletionOpcode::BindWindow,
+            _ => self.opcode_of_answer().unwrap_or(CompletionOpcode::Send),
+        }
+    }
+
+    /// Copies the bytes of an inline request.
+    ///
+    /// # Safety
+    ///
+    /// The elements are readable for their lengths. The poster guarantees this until its call
+    /// returns.
+    pub(crate) unsafe fn stage(&mut self) {
+        let mut bytes = vec![0; self.total as usize].into_boxed_slice();
+        let mut rest = NonNull::from(&mut *bytes).cast::<u8>();
+        for element in self.elements() {
+            // SAFETY: the caller guarantees that the element is readable; the lengths add up to the
+            // box's length.
+            unsafe {
+                copy_shared(element.addr, rest, element.len as usize);
+                rest = rest.add(element.len as usize);
+            }
+        }
+        self.inline = Some(bytes);
+    }
+
+    /// Copies `len` bytes at `from` into the elements, starting at their byte `offset`.
+    ///
+    /// # Safety
+    ///
+    /// The elements were checked to lie in registered memory, and `from` is readable for `len`
+    /// bytes.
+    pub(crate) unsafe fn scatter(&self, from: NonNull<u8>, mut offset: u64, len: usize) {
+        let mut done = 0;
+        for element in self.elements() {
+            let element_len = u64::from(element.len);
+            if offset >= element_len {
+                offset -= element_len;
+                continue;
+            }
+            let part = (len - done).min((element_len - offset) as usize);
+            // SAFETY: the range is within the element and within `from`. While the request is in
+            // flight, the application and peers access both only through atomics or raw copies.
+            unsafe { copy_shared(from.add(done), element.addr.add(offset as usize), part) };
+            done += part;
+            offset = 0;
+            if done == len {
+                return;
+            }
+        }
+    }
+}
+
+impl GeneralSend {
+    /// Returns the piece of a READ, or the response of an atomic, that begins at byte `start`.
+    pub(crate) fn piece(&self, start: u64) -> Piece {
+        let whole = match self.operation {
+            Operation::Read(_) => self.total,
+            _ => 8,
+        };
+        Piece {
+            // The cast is lossless: the length is at most STAGE_LEN.
+            len: (whole - start.min(whole)).min(STAGE_LEN as u64) as u32,
+            is_staged: whole > u64::from(MAX_READ_IN_SLOT),
+        }
+    }
+
+    pub(crate) fn pieces_that_came(&self) -> u64 {
+        self.came.div_ceil(STAGE_LEN as u64)
+    }
+}

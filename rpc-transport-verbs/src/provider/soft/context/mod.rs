@@ -1,0 +1,13 @@
+//! One context: what it has behind its owner word.
+
+pub(super) mod channel_events;
+pub(super) mod event_queue;
+pub(super) mod general_send;
+pub(super) mod owner;
+pub(super) mod peer;
+pub(super) mod queue_pair;
+pub(super) mod regions;
+pub(super) mod state;
+pub(super) mod waiting;
+pub(super) mod window_table;
+pub(super) mod work_queues;

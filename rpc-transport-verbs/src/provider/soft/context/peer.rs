@@ -1,0 +1,81 @@
+//! The state that this process keeps about a process that it communicates with.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use crate::provider::soft::shared::memory::Mapping;
+use crate::provider::soft::shared::ring::ContextBell;
+use crate::verbs::types::Gid;
+
+/// Another process, or this one seen through its own socket, identified by its GID.
+#[derive(Debug)]
+pub(crate) struct Peer {
+    pub(crate) gid: Gid,
+    gone: AtomicBool,
+    memory: Mutex<Memory>,
+}
+
+/// Memory of the peer that is mapped here, by the peer's own numbers.
+#[derive(Debug, Default)]
+struct Memory {
+    arenas: HashMap<u64, Arc<Mapping>>,
+    /// The [`ContextBell`]s of the peer's contexts; each lives as long as a ring to the context.
+    bells: HashMap<u32, Weak<ContextBell>>,
+}
+
+impl Peer {
+    pub(crate) fn new(gid: Gid) -> Self {
+        Self {
+            gid,
+            gone: AtomicBool::new(false),
+            memory: Mutex::default(),
+        }
+    }
+
+    /// Returns true if the peer's process has ended or its link was closed.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_gone(&self) {
+        self.gone.store(true, Ordering::Release);
+    }
+
+    fn memory(&self) -> MutexGuard<'_, Memory> {
+        // Under the lock only the maps change, each in one step, so they are always consistent.
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn add_arena(&self, number: u64, mapping: Mapping) {
+        self.memory().arenas.insert(number, Arc::new(mapping));
+    }
+
+    pub(crate) fn remove_arena(&self, number: u64) {
+        self.memory().arenas.remove(&number);
+    }
+
+    /// Returns the arena; `None` if it has not arrived yet. Not on the data path: the caller caches
+    /// the last arena.
+    pub(crate) fn arena(&self, number: u64) -> Option<Arc<Mapping>> {
+        self.memory().arenas.get(&number).cloned()
+    }
+
+    /// Returns the [`ContextBell`] of one of the peer's contexts. Calls `make` to create it if it
+    /// is not known yet.
+    pub(crate) fn bell(
+        &self,
+        context: u32,
+        make: impl FnOnce() -> io::Result<ContextBell>,
+    ) -> io::Result<Arc<ContextBell>> {
+        let mut memory = self.memory();
+        if let Some(bell) = memory.bells.get(&context).and_then(Weak::upgrade) {
+            return Ok(bell);
+        }
+        let bell = Arc::new(make()?);
+        memory.bells.retain(|_, bell| bell.strong_count() > 0);
+        memory.bells.insert(context, Arc::downgrade(&bell));
+        Ok(bell)
+    }
+}

@@ -1,0 +1,352 @@
+//! A queue pair of the device: its state, and its transitions from RESET to RTS and back.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::general_send::Outstanding;
+use super::state::{NewRing, State};
+use super::work_queues::{ReceiveQueue, SendQueue};
+use crate::hooks;
+use crate::provider::limits::WrongValue;
+use crate::provider::soft::context::peer::Peer;
+use crate::provider::soft::context::waiting::Waiting;
+use crate::provider::soft::shared::memory::Mapping;
+use crate::provider::soft::shared::ring::{RingReceiver, RingSender};
+use crate::verbs::types::{
+    AddressVector, AsyncEvent, Attribute, Gid, ModifyError, PathMigration, QpAttributes, QpNum,
+    QpState, QpType,
+};
+
+/// One queue pair.
+#[derive(Debug)]
+pub(crate) struct SoftQueuePair {
+    pub(crate) number: QpNum,
+    pub(crate) qp_type: QpType,
+    pub(crate) domain: u32,
+    pub(crate) state: QpState,
+    /// The attributes as last set. `state` and the attributes that are only valid in a call are
+    /// `None`.
+    pub(crate) attributes: QpAttributes,
+    pub(crate) send_cq: usize,
+    pub(crate) recv_cq: usize,
+    pub(crate) srq: Option<usize>,
+    pub(crate) sq_sig_all: bool,
+    pub(crate) sends: SendQueue,
+    /// Sends not carried out yet; used only by unreliable queue pairs.
+    pub(crate) waiting: Waiting,
+    pub(crate) receives: ReceiveQueue,
+    pub(crate) link: Link,
+    pub(crate) retry: Retry,
+    pub(crate) outstanding: Outstanding,
+    /// Membership in the lists of `State`.
+    pub(crate) is_hot: bool,
+    pub(crate) is_awaiting: bool,
+    pub(crate) is_unacked: bool,
+    /// Consecutive looks that found the hot ring empty.
+    pub(crate) empty_looks: u32,
+    /// Set on the way to SQD: raise `SqDrained` when nothing is in flight.
+    pub(crate) draining: Option<NotifyDrained>,
+    pub(crate) established: bool,
+}
+
+/// True if the application requested a `SqDrained` event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NotifyDrained(pub(crate) bool);
+
+/// The two rings, once they exist, and the peer.
+#[derive(Debug, Default)]
+pub(crate) struct Link {
+    /// This side's ring; present from RTR on.
+    pub(crate) receiver: Option<RingReceiver>,
+    /// The peer's ring; present once the peer has also reached RTR and its message has arrived.
+    pub(crate) sender: Option<RingSender>,
+    pub(crate) peer: Option<Arc<Peer>>,
+    /// True if the peer expects other sequence numbers than this side sends: it would silently drop
+    /// every message.
+    pub(crate) is_deaf: bool,
+    /// Rings of peers that reached RTR before this side did.
+    early: Vec<NewRing>,
+    /// The peer's arena that the last descriptor named; a cache.
+    pub(crate) arena: Option<(u64, Arc<Mapping>)>,
+}
+
+/// Maximum number of rings kept for a queue pair that is not at RTR yet. One is expected; more are
+/// a peer's mistakes.
+const MAX_EARLY_RINGS: usize = 4;
+
+/// Retry state of a queue pair.
+#[derive(Debug, Default)]
+pub(crate) struct Retry {
+    /// RNR NAKs noticed on this ring.
+    pub(crate) naks: u64,
+    /// RNR NAKs since the last progress.
+    pub(crate) rnr_count: u32,
+    /// Time at which the receiver may be asked to retry.
+    pub(crate) rnr_until: Option<Instant>,
+    /// Start of the peer's silence: it is dead or does not accept messages.
+    pub(crate) silent_since: Option<Instant>,
+}
+
+impl SoftQueuePair {
+    /// Returns true if messages are received in this state.
+    pub(crate) fn receives_now(&self) -> bool {
+        matches!(
+            self.state,
+            QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe
+        )
+    }
+
+    fn is_remote(&self, ring: &NewRing) -> bool {
+        self.attributes.dest_qp_num == Some(QpNum(ring.qp_num))
+            && self
+                .attributes
+                .address
+                .is_some_and(|address| address.gid == ring.gid)
+    }
+
+    /// Checks the values of the attributes that are present. The caller has checked which are
+    /// present.
+    pub(crate) fn check_values(&self, attributes: &QpAttributes) -> Result<(), WrongValue> {
+        crate::provider::soft::ATTRIBUTE_LIMITS.check(attributes)?;
+        let wrong = |attribute, value, reason| {
+            Err(WrongValue {
+                attribute,
+                value,
+                reason,
+            })
+        };
+        if let Some(path) = attributes.alternate_path {
+            let reason = "the device has one path";
+            return wrong(Attribute::AlternatePath, path.port.into(), reason);
+        }
+        if let Some(key) = attributes.qkey.filter(|key| key >> 31 != 0) {
+            let reason = "the top bit is for privileged programs";
+            return wrong(Attribute::Qkey, key.into(), reason);
+        }
+        match attributes.address {
+            Some(address) => self.check_address(address, attributes),
+            None => Ok(()),
+        }
+    }
+
+    fn check_address(
+        &self,
+        address: AddressVector,
+        attributes: &QpAttributes,
+    ) -> Result<(), WrongValue> {
+        let wrong = |value: u8, reason| {
+            Err(WrongValue {
+                attribute: Attribute::Address,
+                value: u64::from(value),
+                reason,
+            })
+        };
+        if !address.is_global {
+            return wrong(0, "is_global has to be set: the device has no LIDs");
+        }
+        if address.sgid_index != 0 {
+            return wrong(address.sgid_index, "sgid_index: the device has one GID");
+        }
+        let port = attributes.port.or(self.attributes.port);
+        if Some(address.port) != port {
+            return wrong(address.port, "port: another than the queue pair's");
+        }
+        if self.state == QpState::Sqd
+            && self
+                .attributes
+                .address
+                .is_some_and(|now| now.gid != address.gid)
+        {
+            return wrong(
+                address.port,
+                "gid: a connection cannot be moved to another process",
+            );
+        }
+        Ok(())
+    }
+
+    /// Compares the sequence numbers of both sides, to detect that the peer would drop every
+    /// message. Call this when both are known and nothing has been sent.
+    fn compare_sequence_numbers(&mut self) {
+        self.link.is_deaf = match (&self.link.sender, self.attributes.sq_psn) {
+            (Some(sender), Some(psn)) => sender.expected_psn() != psn.get(),
+            _ => false,
+        };
+    }
+
+    /// Adopts the attributes that are present.
+    fn set(&mut self, new: &QpAttributes) {
+        let old = &mut self.attributes;
+        *old = QpAttributes {
+            state: None,
+            current_state: None,
+            notify_drained: None,
+            access: new.access.or(old.access),
+            pkey_index: new.pkey_index.or(old.pkey_index),
+            port: new.port.or(old.port),
+            qkey: new.qkey.or(old.qkey),
+            address: new.address.or(old.address),
+            path_mtu: new.path_mtu.or(old.path_mtu),
+            timeout: new.timeout.or(old.timeout),
+            retry_cnt: new.retry_cnt.or(old.retry_cnt),
+            rnr_retry: new.rnr_retry.or(old.rnr_retry),
+            rq_psn: new.rq_psn.or(old.rq_psn),
+            max_rd_atomic: new.max_rd_atomic.or(old.max_rd_atomic),
+            alternate_path: None,
+            min_rnr_timer: new.min_rnr_timer.or(old.min_rnr_timer),
+            sq_psn: new.sq_psn.or(old.sq_psn),
+            max_dest_rd_atomic: new.max_dest_rd_atomic.or(old.max_dest_rd_atomic),
+            path_migration: new.path_migration.or(old.path_migration),
+            dest_qp_num: new.dest_qp_num.or(old.dest_qp_num),
+            sq_draining: None,
+        };
+    }
+}
+
+impl State {
+    /// Makes a transition whose attributes were checked. INIT→RTR needs `ready`.
+    pub(crate) fn modify(
+        &mut self,
+        place: u32,
+        to: QpState,
+        attributes: &QpAttributes,
+        ready: Option<(RingReceiver, Arc<Peer>)>,
+    ) -> Result<(), ModifyError> {
+        let qp = &mut self.queue_pairs[place as usize];
+        if qp.draining.is_some() && qp.state == QpState::Sqd && to == QpState::Rts {
+            return Err(ModifyError::Draining);
+        }
+        match to {
+            QpState::Reset => {
+                self.disconnect(place);
+                let qp = &mut self.queue_pairs[place as usize];
+                qp.state = QpState::Reset;
+                qp.attributes = QpAttributes::default();
+                qp.sends.reset();
+                qp.receives.clear();
+                return Ok(());
+            }
+            QpState::Error => {
+                self.fail(place, None);
+                return Ok(());
+            }
+            _ => {}
+        }
+        qp.set(attributes);
+        let from = std::mem::replace(&mut qp.state, to);
+        match (from, to) {
+            (QpState::Init, QpState::Rtr) => {
+                if let Some((receiver, peer)) = ready {
+                    receiver.set_ready();
+                    qp.link.receiver = Some(receiver);
+                    qp.link.peer = Some(peer);
+                    qp.retry = Retry::default();
+                    // A ring of a previous connection of the peer is over by now, or will be
+                    // replaced.
+                    let mut early = std::mem::take(&mut qp.link.early);
+                    early.retain(|ring| !ring.sender.is_over());
+                    if let Some(ring) = early.into_iter().rev().find(|ring| qp.is_remote(ring)) {
+                        qp.link.sender = Some(ring.sender);
+                    }
+                    self.make_hot(place);
+                    if self.is_asleep {
+                        self.stay_asleep();
+                    }
+                }
+            }
+            (QpState::Rts, QpState::Sqd) => {
+                qp.draining = Some(NotifyDrained(attributes.notify_drained == Some(true)));
+                // Unreliable sends that have begun have already ended.
+                if qp.is_reliable() {
+                    self.await_progress(place);
+                }
+                self.settle(place, hooks::now);
+            }
+            // The caller carries out the waiting sends, after leaving the context.
+            (_, QpState::Rts) if !qp.is_reliable() => {}
+            (_, QpState::Rts) => {
+                qp.draining = None;
+                if from == QpState::Rtr {
+                    qp.compare_sequence_numbers();
+                }
+                self.transmit(place);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Handles a ring that arrived for this queue pair: uses it if the queue pair is connected to
+    /// the ring's owner, and keeps it otherwise.
+    pub(crate) fn attach(&mut self, place: u32, number: u32, ring: NewRing) {
+        let Some(qp) = self.queue_pairs.get_mut(place as usize) else {
+            return;
+        };
+        // A ring of a previous connection may arrive late.
+        if qp.number != QpNum(number) || ring.sender.is_over() {
+            return;
+        }
+        // A peer that was reset and reconnected creates a new ring. The new ring replaces the old
+        // one if nothing was sent on that. Otherwise the messages sent are lost with the old ring,
+        // and their retries run out.
+        let is_used = qp.link.sender.as_ref().is_some_and(RingSender::is_used);
+        if qp.receives_now() && !is_used && qp.is_remote(&ring) {
+            qp.link.sender = Some(ring.sender);
+            qp.compare_sequence_numbers();
+            self.transmit(place);
+            return;
+        }
+        qp.link.early.retain(|ring| !ring.sender.is_over());
+        if qp.link.early.len() == MAX_EARLY_RINGS {
+            qp.link.early.remove(0);
+        }
+        qp.link.early.push(ring);
+    }
+
+    /// Releases both rings: nothing more is received from the peer, and our descriptors are void.
+    /// Messages already received stay in the completion queue.
+    pub(crate) fn disconnect(&mut self, place: u32) {
+        let qp = &mut self.queue_pairs[place as usize];
+        if let Some(receiver) = &qp.link.receiver {
+            receiver.set_over();
+        }
+        if let Some(sender) = &qp.link.sender {
+            sender.close();
+        }
+        let early = std::mem::take(&mut qp.link.early);
+        qp.link = Link {
+            early,
+            ..Link::default()
+        };
+        qp.retry = Retry::default();
+        qp.outstanding = Outstanding::default();
+        qp.draining = None;
+        qp.established = false;
+        qp.waiting.clear();
+        self.forget_in_lists(place);
+    }
+
+    pub(crate) fn raise(&self, event: AsyncEvent) {
+        self.events.raise(event);
+    }
+
+    /// Returns the attributes, as `query` reports them.
+    pub(crate) fn query(&self, place: u32) -> QpAttributes {
+        let qp = &self.queue_pairs[place as usize];
+        QpAttributes {
+            state: Some(qp.state),
+            sq_draining: Some(qp.state == QpState::Sqd && qp.draining.is_some()),
+            // The device has a single path, so there is nothing to migrate to.
+            path_migration: qp
+                .attributes
+                .path_migration
+                .or(Some(PathMigration::Migrated)),
+            ..qp.attributes
+        }
+    }
+}
+
+/// Returns the remote queue pair that INIT→RTR connects to.
+pub(crate) fn remote_of(attributes: &QpAttributes) -> Option<(Gid, QpNum)> {
+    Some((attributes.address?.gid, attributes.dest_qp_num?))
+}

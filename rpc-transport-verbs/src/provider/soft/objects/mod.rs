@@ -1,0 +1,209 @@
+//! The device's objects as the provider interface above sees them: each is an index into a
+//! context's tables, with the code that creates and destroys it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use self::completion_channel::CompletionChannel;
+use super::super::limits::in_range;
+use super::capacities::{
+    MAX_CQE, MAX_INLINE, MAX_MESSAGE_LEN, MAX_QUEUES, MAX_REGION_LEN, MAX_SGE, MAX_WR, exhausted,
+};
+use super::context::regions::MAX_REGIONS;
+use super::context::work_queues::CompletionRing;
+use super::process::node::Node;
+use super::shared::wake::MAX_READY;
+use super::{DEVICE_NAME, MAX_RD_ATOMIC};
+use crate::provider::soft::process::domain::Domain;
+use crate::verbs::types::{
+    AsyncEvent, DeviceAttributes, DeviceCounters, Forked, Gid, GidEntry, GidType, OpenError,
+    PartitionKey, PortAttributes, PostError, PostErrorReason, RnrCounters, SoftOptions, VerbsError,
+};
+
+pub(super) mod completion_channel;
+mod completion_queue;
+pub(super) mod device;
+mod memory;
+mod queue_pair;
+mod shared_receive_queue;
+pub(super) mod unsupported;
+pub(super) mod windows;
+
+pub(crate) use completion_queue::CompletionQueue;
+pub(crate) use memory::{MemoryRegion, ProtectionDomain};
+pub(crate) use queue_pair::QueuePair;
+pub(crate) use shared_receive_queue::SharedReceiveQueue;
+
+const LIMITS: DeviceAttributes = DeviceAttributes {
+    max_qp: MAX_READY,
+    max_qp_wr: MAX_WR,
+    max_sge: MAX_SGE,
+    max_sge_rd: MAX_SGE,
+    max_srq_sge: MAX_SGE,
+    max_cq: MAX_QUEUES,
+    max_cqe: MAX_CQE,
+    max_srq: MAX_QUEUES,
+    max_srq_wr: MAX_WR,
+    max_mr: MAX_REGIONS,
+    max_mr_len: MAX_REGION_LEN,
+    // No limit: shared memory is not locked.
+    max_locked_len: usize::MAX,
+    max_inline_data: MAX_INLINE,
+    max_qp_rd_atomic: MAX_RD_ATOMIC,
+    max_res_rd_atomic: MAX_RD_ATOMIC as usize * MAX_READY,
+    port_count: 1,
+    ..device::ATTRIBUTES
+};
+
+#[derive(Clone, Debug)]
+pub(crate) struct Context {
+    domain: Arc<Domain>,
+}
+
+impl Context {
+    pub(crate) fn open(options: SoftOptions) -> Result<Self, OpenError> {
+        Self::on(Node::get()?, options).map_err(|source| OpenError::Os {
+            name: DEVICE_NAME.to_owned(),
+            action: "make a context",
+            source,
+        })
+    }
+
+    /// Opens a context of the given process.
+    pub(super) fn on(node: Arc<Node>, options: SoftOptions) -> std::io::Result<Self> {
+        let domain = Domain::open(node, options)?;
+        Ok(Self { domain })
+    }
+
+    pub(crate) fn query_device(&self) -> DeviceAttributes {
+        DeviceAttributes {
+            node_guid: device::guid(self.domain.node.gid),
+            sys_image_guid: device::guid(self.domain.node.gid),
+            ..LIMITS
+        }
+    }
+
+    pub(crate) fn query_port(&self, port: u8) -> Result<PortAttributes, VerbsError> {
+        in_range("query_port", "port", usize::from(port), 1, 1)?;
+        Ok(PortAttributes {
+            max_msg_len: MAX_MESSAGE_LEN,
+            ..device::port()
+        })
+    }
+
+    pub(crate) fn query_pkey(&self, port: u8, index: u16) -> Result<PartitionKey, VerbsError> {
+        in_range("query_pkey", "port", usize::from(port), 1, 1)?;
+        in_range("query_pkey", "index", usize::from(index), 0, 0)?;
+        Ok(PartitionKey::DEFAULT)
+    }
+
+    pub(crate) fn query_gid(&self, port: u8, index: u8) -> Result<Gid, VerbsError> {
+        in_range("query_gid", "port", usize::from(port), 1, 1)?;
+        in_range("query_gid", "index", usize::from(index), 0, 0)?;
+        Ok(self.domain.node.gid)
+    }
+
+    pub(crate) fn query_gid_table(&self, port: u8) -> Result<Vec<GidEntry>, VerbsError> {
+        Ok(vec![GidEntry {
+            index: 0,
+            gid: self.query_gid(port, 0)?,
+            gid_type: GidType::Soft,
+            netdev: None,
+        }])
+    }
+
+    pub(crate) fn alloc_pd(&self) -> Result<ProtectionDomain, VerbsError> {
+        let mut state = self.domain.enter()?;
+        let number = state.next_protection_domain;
+        state.next_protection_domain = number
+            .checked_add(1)
+            .ok_or_else(|| exhausted("alloc_pd", "protection domains", u32::MAX as usize))?;
+        Ok(ProtectionDomain {
+            domain: Arc::clone(&self.domain),
+            number,
+        })
+    }
+
+    pub(crate) fn create_comp_channel(&self) -> Result<CompletionChannel, VerbsError> {
+        self.domain.node.check()?;
+        CompletionChannel::new(&self.domain).map_err(|source| VerbsError::Os {
+            call: "create_comp_channel",
+            source,
+        })
+    }
+
+    pub(crate) fn create_cq(
+        &self,
+        depth: usize,
+        channel: Option<&CompletionChannel>,
+    ) -> Result<CompletionQueue, VerbsError> {
+        self.domain.node.check()?;
+        in_range("create_cq", "depth", depth, 1, MAX_CQE)?;
+        if channel.is_some_and(|channel| !channel.is_of(&self.domain)) {
+            return Err(VerbsError::ForeignObject {
+                call: "create_cq",
+                object: "the completion channel",
+            });
+        }
+        let number = self.domain.node.next_serial();
+        let channel = channel.map(CompletionChannel::events);
+        let ring = CompletionRing::new(depth, number, channel.clone());
+        let mut state = self.domain.enter()?;
+        if state.completion_queues.len() == MAX_QUEUES {
+            return Err(exhausted("create_cq", "completion queues", MAX_QUEUES));
+        }
+        let place = state.completion_queues.insert(ring);
+        Ok(CompletionQueue {
+            domain: Arc::clone(&self.domain),
+            place,
+            number,
+            channel,
+        })
+    }
+
+    pub(crate) fn get_async_event(
+        &self,
+        timeout: Option<Duration>,
+    ) -> Result<Option<AsyncEvent>, VerbsError> {
+        self.domain.node.check()?;
+        Ok(self.domain.events.next(timeout))
+    }
+
+    pub(crate) fn is_forked(&self) -> bool {
+        self.domain.node.check().is_err()
+    }
+
+    pub(crate) fn interrupt_async_events(&self) {
+        self.domain.events.interrupt();
+    }
+
+    pub(crate) fn counters(&self) -> Result<DeviceCounters, VerbsError> {
+        Ok(self.domain.enter()?.counters)
+    }
+
+    pub(crate) fn rnr_counters(&self, port: u8) -> Option<RnrCounters> {
+        in_range("rnr_counters", "port", usize::from(port), 1, 1).ok()?;
+        let counters = self.counters().ok()?;
+        Some(RnrCounters {
+            nak_sent: counters.rnr_nak_sent,
+            nak_received: counters.rnr_nak_received,
+        })
+    }
+}
+
+fn not_posted(forked: Forked) -> PostError {
+    PostError {
+        taken: 0,
+        reason: forked.into(),
+    }
+}
+
+fn all_taken(taken: usize, posted: usize, capacity: usize) -> Result<(), PostError> {
+    if taken == posted {
+        return Ok(());
+    }
+    Err(PostError {
+        taken,
+        reason: PostErrorReason::QueueFull { capacity },
+    })
+}

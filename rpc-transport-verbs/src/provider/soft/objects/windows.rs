@@ -1,0 +1,69 @@
+//! Memory windows and address handles, as the provider interface above sees them.
+
+use std::sync::Arc;
+
+use super::ProtectionDomain;
+use crate::provider::soft::context::window_table::WindowName;
+use crate::provider::soft::process::domain::Domain;
+use crate::provider::soft::unreliable::datagram::check_address;
+use crate::verbs::types::{AddressVector, RemoteKey, VerbsError, WindowType};
+
+/// A datagram's destination address, in full.
+pub(crate) type AddressName = AddressVector;
+
+#[derive(Debug)]
+pub(crate) struct MemoryWindow {
+    domain: Arc<Domain>,
+    place: WindowName,
+    first_key: RemoteKey,
+}
+
+impl MemoryWindow {
+    pub(crate) fn first_key(&self) -> RemoteKey {
+        self.first_key
+    }
+
+    pub(crate) fn name(&self) -> WindowName {
+        self.place
+    }
+}
+
+impl Drop for MemoryWindow {
+    fn drop(&mut self) {
+        // In the child of a fork there is nothing to release.
+        if let Ok(mut state) = self.domain.enter() {
+            state.dealloc_window(self.place);
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct AddressHandle {
+    address: AddressVector,
+}
+
+impl AddressHandle {
+    pub(crate) fn name(&self) -> AddressName {
+        self.address
+    }
+}
+
+impl ProtectionDomain {
+    pub(crate) fn alloc_mw(&self, window_type: WindowType) -> Result<MemoryWindow, VerbsError> {
+        let serial = self.domain.node.next_serial();
+        let mut state = self.domain.enter()?;
+        let (place, first_key) = state.alloc_window(serial, self.number, window_type)?;
+        Ok(MemoryWindow {
+            domain: Arc::clone(&self.domain),
+            place,
+            first_key,
+        })
+    }
+
+    pub(crate) fn create_ah(&self, address: &AddressVector) -> Result<AddressHandle, VerbsError> {
+        self.domain.node.check()?;
+        check_address(address, self.domain.node.gid)
+            .map_err(|wrong| wrong.of("create_ah", "address"))?;
+        Ok(AddressHandle { address: *address })
+    }
+}

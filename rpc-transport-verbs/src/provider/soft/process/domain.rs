@@ -1,0 +1,80 @@
+//! One context as its process and its peers see it.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::node::Node;
+use crate::event_fd::EventFd;
+use crate::provider::soft::context::event_queue::EventQueue;
+use crate::provider::soft::context::owner::{Inside, Owned};
+use crate::provider::soft::context::state::State;
+use crate::provider::soft::shared::memory::SharedMemory;
+use crate::provider::soft::shared::wake::DomainReadyBits;
+use crate::verbs::types::{Forked, SoftOptions};
+
+/// One context of the software device.
+#[derive(Debug)]
+pub(crate) struct Domain {
+    pub(crate) node: Arc<Node>,
+    /// Identifies the context to peers.
+    pub(crate) number: u32,
+    /// The ready bits, which peers set.
+    pub(crate) ready: Arc<SharedMemory>,
+    /// The eventfd that peers write to wake the context.
+    pub(crate) wake: EventFd,
+    pub(crate) events: Arc<EventQueue>,
+    state: Owned<State>,
+    /// Arenas that peers have to map, by number; used at set-up only.
+    arenas: Mutex<Vec<(u64, Arc<SharedMemory>)>>,
+}
+
+impl Domain {
+    pub(crate) fn open(node: Arc<Node>, options: SoftOptions) -> std::io::Result<Arc<Self>> {
+        let len = size_of::<DomainReadyBits>();
+        let ready = Arc::new(SharedMemory::for_writers("verbline-ready", len)?);
+        let events = Arc::new(EventQueue::default());
+        let state = State::new(Arc::clone(&ready), Arc::clone(&events), options);
+        let domain = Arc::new(Self {
+            number: node.next_serial(),
+            node,
+            ready,
+            wake: EventFd::new()?,
+            events,
+            state: Owned::new(state),
+            arenas: Mutex::default(),
+        });
+        domain.node.add_context(&domain);
+        Ok(domain)
+    }
+
+    /// Becomes the owner, waiting until the current owner has left.
+    #[inline]
+    pub(crate) fn enter(&self) -> Result<Inside<'_, State>, Forked> {
+        // First: in the child of a fork, a thread that does not exist there may hold the word.
+        self.node.check()?;
+        Ok(self.state.enter())
+    }
+
+    /// Becomes the owner if the word is free.
+    pub(crate) fn try_enter(&self) -> Option<Inside<'_, State>> {
+        self.state.try_enter()
+    }
+
+    pub(crate) fn arenas(&self) -> Vec<(u64, Arc<SharedMemory>)> {
+        self.arenas
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    pub(crate) fn add_arena(&self, number: u64, memory: Arc<SharedMemory>) {
+        self.arenas
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push((number, memory));
+    }
+
+    pub(crate) fn remove_arena(&self, number: u64) {
+        let mut arenas = self.arenas.lock().unwrap_or_else(PoisonError::into_inner);
+        arenas.retain(|(arena, _)| *arena != number);
+    }
+}

@@ -1,0 +1,337 @@
+//! The engine: the device's only thread. It sleeps until another process sends something, and ticks
+//! while any queue pair is connected.
+//!
+//! At a tick it does, for each context, the work that the context's application has not done. It
+//! receives and completes while the application does not poll, so that messages are received,
+//! acknowledged, and counted against the limit of a shared receive queue while a handler blocks. It
+//! also expires timers. It only ever tries to acquire the owner word, and releases it after a
+//! bounded batch. While all contexts sleep and await nothing, it ticks ten times slower. One-sided
+//! requests for a context that no thread polls do not wait for a tick: their sender wakes the
+//! engine.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use rustix::buffer::spare_capacity;
+use rustix::event::{Timespec, epoll};
+
+use super::domain::Domain;
+use super::link::{IncomingLink, Packet};
+use super::link_message::LinkMessage;
+use super::node::{FIRST_LINK_TOKEN, Node, TOKEN_CALL, TOKEN_LISTENER, TOKEN_WAKE};
+use crate::event_fd::EventFd;
+use crate::provider::soft::context::peer::Peer;
+use crate::provider::soft::context::state::NewRing;
+use crate::provider::soft::shared::memory::{Mapping, PeerAccess};
+use crate::provider::soft::shared::ring::{
+    Bell, ContextBell, LAYOUT_VERSION, RING_LEN, RingSender,
+};
+use crate::provider::soft::shared::wake::DomainReadyBits;
+
+/// Time between two ticks. It is short compared with the 67 ms of the default acknowledgement timer
+/// and with the time that a sender waits for a stalled peer. The work of a tick takes about a
+/// microsecond. The wakeup costs more: a few microseconds, or 20 in a virtual machine, 200 times a
+/// second.
+const TICK: Duration = Duration::from_millis(5);
+
+/// Time between two ticks while every context sleeps and nothing is awaited: twenty wakeups a
+/// second, less than a thousandth of a core. Only two things can wait for such a tick: a message
+/// whose sender was killed between committing it and ringing the doorbell, and a context that is
+/// used again and stalls at once.
+const TICK_AT_REST: Duration = Duration::from_millis(50);
+
+/// Maximum number of batches that a tick does for a context whose application does not poll, before
+/// it serves the other contexts.
+const BATCHES_PER_TICK: usize = 64;
+
+/// Starts the engine thread of `node`.
+pub(crate) fn start(node: Arc<Node>) -> io::Result<()> {
+    std::thread::Builder::new()
+        .name("verbline-soft".into())
+        .spawn(move || {
+            Engine::new(node).run();
+        })
+        .map(drop)
+}
+
+pub(crate) struct Engine {
+    node: Arc<Node>,
+    /// Links that other processes made, with the peer after its hello message.
+    links: HashMap<u64, (IncomingLink, Option<Arc<Peer>>)>,
+    next_token: u64,
+    /// The contexts of the current tick; kept to reuse its memory.
+    contexts: Vec<Arc<Domain>>,
+}
+
+impl Engine {
+    pub(crate) fn new(node: Arc<Node>) -> Self {
+        Self {
+            node,
+            links: HashMap::new(),
+            next_token: FIRST_LINK_TOKEN + 1,
+            contexts: Vec::new(),
+        }
+    }
+
+    /// Does what `run` does between two waits, for a simulation, which has no engine thread.
+    #[cfg(feature = "test-util")]
+    pub(crate) fn step(&mut self, now: Instant) {
+        let mut events = Vec::with_capacity(64);
+        let at_once = Timespec::default();
+        if epoll::wait(
+            &self.node.epoll,
+            spare_capacity(&mut events),
+            Some(&at_once),
+        )
+        .is_ok()
+        {
+            for event in events.drain(..) {
+                self.handle_event(event.data.u64());
+            }
+        }
+        self.tick(now);
+    }
+
+    fn run(mut self) {
+        let mut events = Vec::with_capacity(64);
+        let mut next_tick = Instant::now() + TICK;
+        loop {
+            let ticking = self.node.connected.load(Ordering::Acquire) > 0;
+            let timeout = ticking.then(|| {
+                let left = next_tick.saturating_duration_since(Instant::now());
+                // Less than a second: at most TICK_AT_REST.
+                Timespec {
+                    tv_sec: 0,
+                    tv_nsec: i64::from(left.subsec_nanos()),
+                }
+            });
+            events.clear();
+            match epoll::wait(
+                &self.node.epoll,
+                spare_capacity(&mut events),
+                timeout.as_ref(),
+            ) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => {
+                    // No action of this process makes a wait fail, but the engine must not spin if
+                    // one does.
+                    tracing::error!(%error, "the software device's engine cannot wait");
+                    std::thread::sleep(TICK);
+                }
+            }
+            for event in events.drain(..) {
+                self.handle_event(event.data.u64());
+            }
+            let now = Instant::now();
+            // Events bring work that should not wait for a slow tick.
+            next_tick = next_tick.min(now + self.time_to_tick());
+            if ticking && now >= next_tick {
+                self.tick(now);
+                next_tick = now + self.time_to_tick();
+            }
+        }
+    }
+
+    fn handle_event(&mut self, token: u64) {
+        match token {
+            TOKEN_LISTENER => self.accept(),
+            TOKEN_WAKE => {
+                // Whether the read succeeds or fails, the eventfd is empty and the next wait
+                // sleeps.
+                self.node.wake.empty();
+                self.node.is_resting.store(false, Ordering::Relaxed);
+            }
+            TOKEN_CALL => {
+                // Emptied before the look, so that a call arriving meanwhile wakes the engine
+                // again.
+                self.node.call.empty();
+                self.attend();
+            }
+            token if token % 2 == 0 => {
+                if let Some(gid) = self.node.gid_of_token(token) {
+                    self.node.forget_peer(gid);
+                }
+            }
+            token => self.receive(token),
+        }
+    }
+
+    fn accept(&mut self) {
+        loop {
+            match self.node.listener.accept() {
+                Ok(Some(link)) => {
+                    let token = self.next_token;
+                    self.next_token += 2;
+                    let data = epoll::EventData::new_u64(token);
+                    match epoll::add(&self.node.epoll, &link, data, epoll::EventFlags::IN) {
+                        Ok(()) => drop(self.links.insert(token, (link, None))),
+                        Err(error) => tracing::warn!(%error, "a link cannot be watched"),
+                    }
+                }
+                Ok(None) => return,
+                Err(error) => {
+                    tracing::warn!(%error, "a link cannot be accepted");
+                    // Most likely out of file descriptors: retry when some are closed.
+                    std::thread::sleep(TICK);
+                    return;
+                }
+            }
+        }
+    }
+
+    fn receive(&mut self, token: u64) {
+        let Some((link, peer)) = self.links.get_mut(&token) else {
+            return;
+        };
+        let reason = loop {
+            match link.receive() {
+                Ok(Packet::Empty) => return,
+                Ok(Packet::End) => break None,
+                Ok(Packet::Garbage) => break Some("it sent what is no message".to_owned()),
+                Ok(Packet::Message(message, files)) => {
+                    if let Err(reason) = handle_message(&self.node, link, peer, message, files) {
+                        break Some(reason);
+                    }
+                }
+                Err(error) => break Some(error.to_string()),
+            }
+        };
+        // Closing the socket also removes it from the epoll set.
+        let Some((_, peer)) = self.links.remove(&token) else {
+            return;
+        };
+        let gid = peer.map(|peer| peer.gid);
+        if let Some(reason) = reason {
+            tracing::warn!(?gid, reason, "a link of the software device is broken off");
+        }
+        if let Some(gid) = gid {
+            self.node.forget_peer(gid);
+        }
+    }
+
+    /// Handles one-sided requests of peers for contexts that no thread polls.
+    fn attend(&mut self) {
+        self.node.contexts(&mut self.contexts);
+        for context in self.contexts.drain(..) {
+            // A context that has an owner now is attended, or is tried again at the next tick.
+            if let Some(mut state) = context.try_enter() {
+                state.attend_unattended();
+            }
+        }
+    }
+
+    fn time_to_tick(&self) -> Duration {
+        // Relaxed: only this thread sets it.
+        if self.node.is_resting.load(Ordering::Relaxed) {
+            TICK_AT_REST
+        } else {
+            TICK
+        }
+    }
+
+    fn tick(&mut self, now: Instant) {
+        // Set first and cleared below. Consider a context that falls asleep while it awaits
+        // something, after this tick found it at rest. It sees this store, because the tick entered
+        // it in between and the owner word's release and acquire order the two. So it knows that it
+        // has to wake the engine (`CompletionQueue::arm`).
+        self.node.is_resting.store(true, Ordering::Relaxed);
+        let mut is_at_rest = true;
+        self.node.contexts(&mut self.contexts);
+        // Drained: the engine keeps no context alive from one tick to the next.
+        for context in self.contexts.drain(..) {
+            let mut rests = false;
+            for _ in 0..BATCHES_PER_TICK {
+                // An active owner does everything that a tick would do, except for the timers,
+                // which can wait for the next tick.
+                let Some(mut state) = context.try_enter() else {
+                    break;
+                };
+                if !state.progress_while_idle(now) {
+                    rests = state.is_at_rest();
+                    break;
+                }
+            }
+            is_at_rest &= rests;
+        }
+        if !is_at_rest {
+            self.node.is_resting.store(false, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Handles a link message. An error is the reason to close the link.
+pub(crate) fn handle_message(
+    node: &Node,
+    link: &IncomingLink,
+    peer: &mut Option<Arc<Peer>>,
+    message: LinkMessage,
+    files: Vec<OwnedFd>,
+) -> Result<(), String> {
+    let wrong = |error: io::Error| error.to_string();
+    let Some(peer) = peer else {
+        let LinkMessage::Hello {
+            layout_version,
+            gid,
+        } = message
+        else {
+            return Err("it did not say who it is".into());
+        };
+        if layout_version != LAYOUT_VERSION {
+            return Err(format!(
+                "its shared memory has layout {layout_version}, ours has {LAYOUT_VERSION}"
+            ));
+        }
+        if !link.is_from(gid).map_err(wrong)? {
+            return Err(format!("it is not the process of {gid}, or another user's"));
+        }
+        *peer = Some(node.peer(gid));
+        return Ok(());
+    };
+    let without = |_| String::from("a message came without its files");
+    match message {
+        LinkMessage::Hello { .. } => return Err("it said twice who it is".into()),
+        LinkMessage::Arena { number } => {
+            let [file] = files.try_into().map_err(without)?;
+            let mapping = Mapping::of_peer(&file, 1, PeerAccess::ReadOnly).map_err(wrong)?;
+            peer.add_arena(number, mapping);
+        }
+        LinkMessage::ArenaGone { number } => peer.remove_arena(number),
+        LinkMessage::Attach {
+            from,
+            to,
+            context,
+            ready_index,
+        } => {
+            let [ring, bits, wake, call] = files.try_into().map_err(without)?;
+            let ring = Mapping::of_peer(&ring, RING_LEN, PeerAccess::ReadWrite).map_err(wrong)?;
+            let bell = peer
+                .bell(context, || {
+                    let len = size_of::<DomainReadyBits>();
+                    let bits = Mapping::of_peer(&bits, len, PeerAccess::ReadWrite)?;
+                    let file = EventFd::of_peer(wake)?;
+                    let engine = EventFd::of_peer(call)?;
+                    ContextBell::new(bits, file, engine)
+                        .ok_or_else(|| io::ErrorKind::InvalidData.into())
+                })
+                .map_err(wrong)?;
+            let bell = Bell::new(bell, ready_index as usize);
+            let sender = RingSender::new(ring, bell).map_err(wrong)?;
+            // A queue pair that has been destroyed meanwhile needs no ring.
+            if let Some((context, place)) = node.find_queue_pair(to) {
+                let ring = NewRing {
+                    gid: peer.gid,
+                    qp_num: from,
+                    sender,
+                };
+                if let Ok(mut state) = context.enter() {
+                    state.attach(place, to, ring);
+                }
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,481 @@
+//! Executes requests of any kind on the side that owns the memory: takes them out of a ring and
+//! applies them to receives and regions.
+//!
+//! The steps follow the specification's order: check that this queue pair permits the operation,
+//! that a receive is available, that the message fits it, and that the key permits the access; then
+//! carry out the whole operation; finally complete the receive. The thread that holds the context's
+//! owner word does this: the application's poll, or the engine.
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::receive::Step;
+use crate::hooks::strikes;
+use crate::provider::Sge;
+use crate::provider::soft::capacities::MAX_SGE;
+use crate::provider::soft::context::state::State;
+use crate::provider::soft::context::window_table::RemoteRequest;
+use crate::provider::soft::shared::commit::Flags;
+use crate::provider::soft::shared::copy::copy_shared;
+use crate::provider::soft::shared::descriptor::{DESCRIPTOR_LEN, Descriptor};
+use crate::provider::soft::shared::memory::Mapping;
+use crate::provider::soft::shared::request_message::{
+    IN_SLOT, MAX_READ_IN_SLOT, Request, RequestMessage,
+};
+use crate::provider::soft::shared::ring::{Incoming, MAX_IN_RING, STAGE_LEN};
+use crate::verbs::types::{
+    Access, AsyncEvent, CompletionOpcode, CompletionStatus, Extras, RemoteKey, RemoteMemory,
+};
+
+/// The bytes of a request: in its slot, or in the sender's arenas. The mappings are kept alive
+/// until the bytes have been copied.
+struct Body {
+    parts: [(NonNull<u8>, usize); MAX_SGE],
+    count: usize,
+    len: usize,
+    arenas: [Option<Arc<Mapping>>; MAX_SGE],
+}
+
+/// Reason for not executing a request.
+enum Refusal {
+    /// The request cannot be executed now and stays in its slot.
+    Later,
+    /// The request is malformed: no software device sends it.
+    Nonsense,
+    /// The request fails: the status for the requester, and how this side reports it.
+    For(CompletionStatus, Told),
+}
+
+/// How this side reports a failed request.
+enum Told {
+    /// By the completion of the receive that the request consumed.
+    Receive(CompletionStatus),
+    /// By an asynchronous event.
+    RequestError,
+    AccessError,
+}
+
+impl State {
+    /// Executes the message that a look at the ring returned: a request other than a plain message,
+    /// or any message that arrives while receives with a number of elements other than one are
+    /// posted.
+    #[cold]
+    pub(crate) fn execute(&mut self, place: u32, incoming: &Incoming) -> Step {
+        match self.try_execute(place, incoming) {
+            Ok(()) => {
+                let qp = &mut self.queue_pairs[place as usize];
+                if let Some(receiver) = &mut qp.link.receiver {
+                    receiver.advance();
+                }
+                self.communication_established(place);
+                Step::Took
+            }
+            Err(Refusal::Later) => Step::Wait,
+            Err(Refusal::Nonsense) => {
+                self.refuse_nonsense(place);
+                Step::Failed
+            }
+            Err(Refusal::For(status, told)) => {
+                self.refuse(place, status, told);
+                Step::Failed
+            }
+        }
+    }
+
+    fn refuse(&mut self, place: u32, status: CompletionStatus, told: Told) {
+        match told {
+            Told::Receive(local) => {
+                self.complete_receive(place, local, CompletionOpcode::Receive, 0, None, 0);
+            }
+            Told::RequestError | Told::AccessError => {
+                let qp_num = self.queue_pairs[place as usize].number;
+                self.raise(match told {
+                    Told::RequestError => AsyncEvent::QpRequestError { qp_num },
+                    _ => AsyncEvent::QpAccessError { qp_num },
+                });
+            }
+        }
+        let qp = &mut self.queue_pairs[place as usize];
+        if let Some(receiver) = &mut qp.link.receiver {
+            receiver.publish_ack();
+            // The cast is lossless: status codes are below 256.
+            receiver.refuse_for_good(status.code() as u8);
+        }
+        self.fail(place, None);
+    }
+
+    fn try_execute(&mut self, place: u32, incoming: &Incoming) -> Result<(), Refusal> {
+        let qp = &self.queue_pairs[place as usize];
+        let receiver = qp.link.receiver.as_ref().ok_or(Refusal::Nonsense)?;
+        let mut slot = [0; MAX_IN_RING];
+        // SAFETY: the slot has `len` readable bytes, which the sender leaves alone until the
+        // acknowledgement. They are copied once, so that the checked bytes are the ones used.
+        unsafe {
+            copy_shared(
+                incoming.payload,
+                NonNull::from(&mut slot).cast(),
+                incoming.len,
+            );
+        }
+        let slot = &slot[..incoming.len];
+        let (message, start) = if incoming.flags.has(Flags::REQUEST) {
+            let word = receiver.request_word(incoming);
+            RequestMessage::parse(word, slot).ok_or(Refusal::Nonsense)?
+        } else {
+            let is_descriptor = incoming.flags.has(Flags::DESCRIPTOR);
+            (RequestMessage::plain(is_descriptor), 0)
+        };
+        let request_error =
+            || Refusal::For(CompletionStatus::RemoteInvalidRequest, Told::RequestError);
+        let needs = match message.request {
+            Request::Write(_) | Request::WriteWithImm(..) => Access::REMOTE_WRITE,
+            Request::Read { .. } => Access::REMOTE_READ,
+            Request::CompareAndSwap { .. } | Request::FetchAndAdd { .. } => Access::REMOTE_ATOMIC,
+            _ => Access::NONE,
+        };
+        if !qp.attributes.access.unwrap_or_default().contains(needs) {
+            return Err(request_error());
+        }
+        if needs.intersects(Access::REMOTE_READ | Access::REMOTE_ATOMIC)
+            && message.outstanding > qp.attributes.max_dest_rd_atomic.unwrap_or(0)
+        {
+            return Err(request_error());
+        }
+        let solicited = incoming.flags.has(Flags::SOLICITED);
+        match message.request {
+            Request::Send => self.execute_send(place, &message, slot, start, solicited, None, None),
+            Request::SendWithImm(imm) => {
+                self.execute_send(place, &message, slot, start, solicited, Some(imm), None)
+            }
+            Request::SendWithInvalidate(key) => {
+                self.execute_send(place, &message, slot, start, solicited, None, Some(key))
+            }
+            Request::Write(memory) => self
+                .execute_write(place, &message, slot, start, memory)
+                .map(drop),
+            Request::WriteWithImm(memory, imm) => {
+                self.need_receive(place)?;
+                let len = self.execute_write(place, &message, slot, start, memory)?;
+                let flag = if solicited { Extras::SOLICITED } else { 0 };
+                let opcode = CompletionOpcode::ReceiveRdmaWithImm;
+                let (imm, extras) = (Some(imm), flag | Extras::IMMEDIATE);
+                self.complete_receive(place, CompletionStatus::Success, opcode, len, imm, extras);
+                Ok(())
+            }
+            Request::Read {
+                memory,
+                len,
+                total,
+                place: stage,
+            } => self.execute_read(place, incoming, memory, len, total, stage),
+            Request::CompareAndSwap {
+                memory,
+                expected,
+                desired,
+            } => self.execute_atomic(place, incoming, memory, |cell| {
+                let swapped =
+                    cell.compare_exchange(expected, desired, Ordering::SeqCst, Ordering::SeqCst);
+                swapped.unwrap_or_else(|was| was)
+            }),
+            Request::FetchAndAdd { memory, addend } => {
+                self.execute_atomic(place, incoming, memory, |cell| {
+                    cell.fetch_add(addend, Ordering::SeqCst)
+                })
+            }
+        }
+    }
+
+    /// Checks that a receive is available; otherwise sends an RNR NAK.
+    fn need_receive(&mut self, place: u32) -> Result<(), Refusal> {
+        let qp = &mut self.queue_pairs[place as usize];
+        let queue = match qp.srq {
+            Some(srq) => &self.shared_receive_queues[srq].queue,
+            None => &qp.receives,
+        };
+        if queue.front().is_some_and(|_| !strikes!(ReceiverNotReady)) {
+            return Ok(());
+        }
+        self.refuse_for_now(place);
+        Err(Refusal::Later)
+    }
+
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "what a message says, in its parts"
+    )]
+    fn execute_send(
+        &mut self,
+        place: u32,
+        message: &RequestMessage,
+        slot: &[u8],
+        start: usize,
+        solicited: bool,
+        imm: Option<u32>,
+        invalidate: Option<RemoteKey>,
+    ) -> Result<(), Refusal> {
+        self.need_receive(place)?;
+        let body = self.locate_all(place, message, slot, start)?;
+        let qp = &self.queue_pairs[place as usize];
+        let queue = match qp.srq {
+            Some(srq) => &self.shared_receive_queues[srq].queue,
+            None => &qp.receives,
+        };
+        let receive = queue.front().ok_or(Refusal::Later)?;
+        let only = [Sge {
+            addr: receive.addr,
+            len: receive.len,
+            local_key: receive.local_key,
+        }];
+        let elements = queue.front_list().unwrap_or(&only);
+        let capacity: usize = elements.iter().map(|element| element.len as usize).sum();
+        if body.len > capacity {
+            let told = Told::Receive(CompletionStatus::LocalLength);
+            return Err(Refusal::For(CompletionStatus::RemoteInvalidRequest, told));
+        }
+        if body.len > 0 {
+            self.regions
+                .check_all(elements, qp.domain, Access::LOCAL_WRITE)
+                .map_err(|status| {
+                    Refusal::For(CompletionStatus::RemoteOperation, Told::Receive(status))
+                })?;
+        }
+        // SAFETY: the elements were checked to lie in registered memory, which stays registered
+        // while the owner word is held, and they have room for the body.
+        unsafe { body.scatter(elements) };
+        if self.was_taken_back(place, message) {
+            // The sender has reclaimed its memory, so the message no longer exists: it is dropped,
+            // and the receive stays for the next message.
+            return Ok(());
+        }
+        let (domain, qp_num) = (qp.domain, qp.number);
+        let mut extras = if solicited { Extras::SOLICITED } else { 0 };
+        if let Some(key) = invalidate {
+            self.invalidate(key, domain, qp_num).map_err(|status| {
+                Refusal::For(status, Told::Receive(CompletionStatus::LocalAccess))
+            })?;
+            extras |= Extras::INVALIDATED;
+        }
+        if imm.is_some() {
+            extras |= Extras::IMMEDIATE;
+        }
+        let data = imm.or(invalidate.map(|key| key.0));
+        self.complete_receive(
+            place,
+            CompletionStatus::Success,
+            CompletionOpcode::Receive,
+            // The cast is lossless: the length is at most the receive's.
+            body.len as u32,
+            data,
+            extras,
+        );
+        Ok(())
+    }
+
+    fn execute_write(
+        &mut self,
+        place: u32,
+        message: &RequestMessage,
+        slot: &[u8],
+        start: usize,
+        memory: RemoteMemory,
+    ) -> Result<u32, Refusal> {
+        let body = self.locate_all(place, message, slot, start)?;
+        if body.len > 0 {
+            let permitted = self.permitted(place, memory, body.len as u64, Access::REMOTE_WRITE)?;
+            if self.was_taken_back(place, message) {
+                return Ok(0);
+            }
+            let mut to = permitted;
+            for &(from, len) in &body.parts[..body.count] {
+                // SAFETY: `locate_all` found `len` readable bytes. The whole body fits into the
+                // permitted range, which stays mapped while the owner word is held.
+                unsafe {
+                    copy_shared(from, to, len);
+                    to = to.add(len);
+                }
+            }
+        }
+        // The cast is lossless: a message's length fits in 32 bits.
+        Ok(body.len as u32)
+    }
+
+    fn execute_read(
+        &mut self,
+        place: u32,
+        incoming: &Incoming,
+        memory: RemoteMemory,
+        len: u32,
+        total: u32,
+        stage: u32,
+    ) -> Result<(), Refusal> {
+        if len as usize > STAGE_LEN || len > total {
+            return Err(Refusal::Nonsense);
+        }
+        if total == 0 {
+            return Ok(());
+        }
+        let permitted = self.permitted(place, memory, total.into(), Access::REMOTE_READ)?;
+        let qp = &self.queue_pairs[place as usize];
+        let receiver = qp.link.receiver.as_ref().ok_or(Refusal::Nonsense)?;
+        let to = match stage {
+            IN_SLOT if len <= MAX_READ_IN_SLOT => incoming.payload,
+            IN_SLOT => return Err(Refusal::Nonsense),
+            stage => receiver.stage(stage).ok_or(Refusal::Nonsense)?,
+        };
+        // SAFETY: the permitted range has `total` bytes, of which `len` is a part. A slot has room
+        // for `MAX_READ_IN_SLOT` bytes and a stage for `STAGE_LEN`, and both belong to this side
+        // until the acknowledgement.
+        unsafe { copy_shared(permitted, to, len as usize) };
+        Ok(())
+    }
+
+    fn execute_atomic(
+        &mut self,
+        place: u32,
+        incoming: &Incoming,
+        memory: RemoteMemory,
+        operate: impl FnOnce(&AtomicU64) -> u64,
+    ) -> Result<(), Refusal> {
+        let misaligned = Refusal::For(CompletionStatus::RemoteInvalidRequest, Told::RequestError);
+        if !memory.addr.is_multiple_of(8) {
+            return Err(misaligned);
+        }
+        let permitted = self.permitted(place, memory, 8, Access::REMOTE_ATOMIC)?;
+        let cell = permitted.cast::<AtomicU64>();
+        if !cell.is_aligned() {
+            // A zero-based window may begin at any address.
+            return Err(misaligned);
+        }
+        // SAFETY: the eight bytes are permitted, aligned, and mapped while the owner word is held;
+        // they are accessed only through atomics.
+        let was = operate(unsafe { cell.as_ref() });
+        let answer = was.to_ne_bytes();
+        // SAFETY: a slot has room for eight bytes and belongs to this side until the
+        // acknowledgement.
+        unsafe {
+            copy_shared(
+                NonNull::from(&answer).cast(),
+                incoming.payload,
+                answer.len(),
+            )
+        };
+        Ok(())
+    }
+
+    fn permitted(
+        &self,
+        place: u32,
+        memory: RemoteMemory,
+        len: u64,
+        needs: Access,
+    ) -> Result<NonNull<u8>, Refusal> {
+        let qp = &self.queue_pairs[place as usize];
+        let request = RemoteRequest {
+            memory,
+            len,
+            needs,
+            domain: qp.domain,
+            qp_num: qp.number,
+        };
+        self.check_remote(&request).ok_or(Refusal::For(
+            CompletionStatus::RemoteAccess,
+            Told::AccessError,
+        ))
+    }
+
+    /// Returns true if the sender may have reclaimed its memory since, so that its descriptors are
+    /// void.
+    fn was_taken_back(&self, place: u32, message: &RequestMessage) -> bool {
+        let receiver = &self.queue_pairs[place as usize].link.receiver;
+        message.descriptors > 0
+            && receiver
+                .as_ref()
+                .is_some_and(|receiver| receiver.is_closed_after_copy())
+    }
+
+    /// Locates the bytes of a request. All of it comes from a peer and is validated.
+    fn locate_all(
+        &self,
+        place: u32,
+        message: &RequestMessage,
+        slot: &[u8],
+        start: usize,
+    ) -> Result<Body, Refusal> {
+        let mut body = Body {
+            parts: [(NonNull::dangling(), 0); MAX_SGE],
+            count: 0,
+            len: 0,
+            arenas: Default::default(),
+        };
+        let rest = &slot[start..];
+        if message.descriptors == 0 {
+            body.put(NonNull::from(rest).cast(), rest.len(), None)?;
+            return Ok(body);
+        }
+        if rest.len() != usize::from(message.descriptors) * DESCRIPTOR_LEN {
+            return Err(Refusal::Nonsense);
+        }
+        let peer = &self.queue_pairs[place as usize].link.peer;
+        for bytes in rest.chunks(DESCRIPTOR_LEN) {
+            let descriptor = Descriptor::parse(bytes).ok_or(Refusal::Nonsense)?;
+            let arena = peer.as_ref().and_then(|peer| peer.arena(descriptor.arena));
+            // The arena has not arrived yet.
+            let arena = arena.ok_or(Refusal::Later)?;
+            let offset = descriptor.offset_within(arena.len());
+            let offset = offset.ok_or(Refusal::Nonsense)?;
+            // SAFETY: `offset_within` checked that the offset, and `len` bytes after it, are inside
+            // the mapping, which `arena` keeps alive.
+            let from = unsafe { arena.start().add(offset) };
+            body.put(from, descriptor.len as usize, Some(arena))?;
+        }
+        Ok(body)
+    }
+}
+
+impl Body {
+    fn put(
+        &mut self,
+        from: NonNull<u8>,
+        len: usize,
+        arena: Option<Arc<Mapping>>,
+    ) -> Result<(), Refusal> {
+        let part = self.parts.get_mut(self.count).ok_or(Refusal::Nonsense)?;
+        *part = (from, len);
+        self.arenas[self.count] = arena;
+        self.count += 1;
+        self.len += len;
+        Ok(())
+    }
+
+    /// Copies the body into the elements, in order.
+    ///
+    /// # Safety
+    ///
+    /// The elements are writable, have room for the whole body, and belong to the device.
+    unsafe fn scatter(&self, elements: &[Sge]) {
+        let mut elements = elements
+            .iter()
+            .map(|element| (element.addr, element.len as usize));
+        let mut room = (NonNull::dangling(), 0);
+        for &(mut from, mut len) in &self.parts[..self.count] {
+            while len > 0 {
+                if room.1 == 0 {
+                    let Some(next) = elements.next() else { return };
+                    room = next;
+                    continue;
+                }
+                let part = len.min(room.1);
+                // SAFETY: the range is within the part, and the caller guarantees that the element
+                // is writable.
+                unsafe {
+                    copy_shared(from, room.0, part);
+                    from = from.add(part);
+                    room.0 = room.0.add(part);
+                }
+                len -= part;
+                room.1 -= part;
+            }
+        }
+    }
+}

@@ -1,0 +1,377 @@
+//! Issues requests of any kind on a reliable connection: writes them from the send queue into the
+//! peer's ring. `answers` completes them.
+//!
+//! Plain messages of one element take the fast path (`transmit`). All other requests take this
+//! path, in order with the plain ones: the send queue has a small entry for each, and
+//! [`GeneralSend`] holds the rest.
+
+use std::ptr::NonNull;
+
+use crate::provider::soft::capacities::{MAX_MESSAGE_LEN, MAX_SGE};
+use crate::provider::soft::context::general_send::GeneralSend;
+use crate::provider::soft::context::queue_pair::SoftQueuePair;
+use crate::provider::soft::context::state::State;
+use crate::provider::soft::shared::commit::Flags;
+use crate::provider::soft::shared::descriptor::{DESCRIPTOR_LEN, Descriptor};
+use crate::provider::soft::shared::request_message::{
+    IN_SLOT, REMOTE_LEN, Request, RequestMessage,
+};
+use crate::provider::soft::shared::ring::{Doorbell, MAX_IN_RING, RingSender, STAGES};
+use crate::provider::{Operation, SendWork, Sge, Work};
+use crate::verbs::types::{
+    Access, CompletionOpcode, CompletionStatus, LocalKey, PostError, PostErrorReason, QpState,
+    QpType, RemoteMemory,
+};
+
+/// Outcome of an attempt to begin a request.
+enum Begun {
+    Whole,
+    /// The request has to wait, for room or for an earlier request.
+    Not,
+}
+
+impl State {
+    /// Posts a list of requests of any kind.
+    pub(crate) fn post(
+        &mut self,
+        place: u32,
+        list: &[Work],
+        elements: &[Sge],
+    ) -> Result<(), PostError> {
+        let qp = &mut self.queue_pairs[place as usize];
+        if qp.qp_type != QpType::ReliableConnection {
+            return self.post_unreliable(place, list, elements);
+        }
+        let state = qp.state;
+        if matches!(state, QpState::Reset | QpState::Init | QpState::Rtr) && !list.is_empty() {
+            return Err(PostError {
+                taken: 0,
+                reason: PostErrorReason::State { state },
+            });
+        }
+        let mut taken = 0;
+        for work in list {
+            if !qp.post_one(work, work.elements(elements)) {
+                break;
+            }
+            taken += 1;
+        }
+        match state {
+            QpState::Error => self.flush_sends(place),
+            _ => self.transmit(place),
+        }
+        if taken == list.len() {
+            return Ok(());
+        }
+        let capacity = self.queue_pairs[place as usize].sends.capacity();
+        Err(PostError {
+            taken,
+            reason: PostErrorReason::QueueFull { capacity },
+        })
+    }
+
+    /// Begins the next requests as long as they are not plain messages, and rings the doorbell
+    /// once. Returns `true` if the next request is a plain message that may be begun.
+    #[cold]
+    pub(crate) fn issue(&mut self, place: u32) -> bool {
+        let qp = &mut self.queue_pairs[place as usize];
+        let before = qp.link.sender.as_ref().map(RingSender::next);
+        let mut is_one_sided = false;
+        let goes_on = loop {
+            let qp = &mut self.queue_pairs[place as usize];
+            let number = qp.sends.started;
+            let Some(work) = qp
+                .sends
+                .request(number)
+                .filter(|_| number < qp.sends.posted)
+            else {
+                break false;
+            };
+            if !work.general {
+                break true;
+            }
+            let Some(index) = qp
+                .sends
+                .general
+                .iter()
+                .position(|send| send.number == number)
+            else {
+                break false;
+            };
+            match self.begin(place, index) {
+                Ok(Begun::Whole) => {
+                    let qp = &mut self.queue_pairs[place as usize];
+                    let send = &qp.sends.general[index];
+                    is_one_sided |= !matches!(send.opcode(), CompletionOpcode::Send);
+                    qp.sends.started += 1;
+                }
+                Ok(Begun::Not) => {
+                    let qp = &self.queue_pairs[place as usize];
+                    is_one_sided |= qp.sends.general[index].slots.is_some();
+                    break false;
+                }
+                Err(status) => {
+                    // The request completes after all earlier ones: see `settle`.
+                    self.queue_pairs[place as usize].sends.local_failure = Some(status);
+                    break false;
+                }
+            }
+        };
+        let qp = &mut self.queue_pairs[place as usize];
+        if let (Some(sender), Some(before)) = (&mut qp.link.sender, before) {
+            sender.set_held(qp.outstanding.reads > 0);
+            let written = sender.next() - before;
+            if written > 0 {
+                self.counters.sends += written;
+                self.counters.doorbells += 1;
+                let doorbell = sender.ring_doorbell();
+                self.counters.wakes += u64::from(doorbell != Doorbell::Hot);
+                self.counters.sleepers_woken += u64::from(doorbell == Doorbell::Asleep);
+                if is_one_sided {
+                    sender.call_engine();
+                }
+            }
+        }
+        goes_on
+    }
+
+    /// Begins a request or continues to begin it: writes as much as there is room for. An error is
+    /// the status that the request completes with.
+    fn begin(&mut self, place: u32, index: usize) -> Result<Begun, CompletionStatus> {
+        let qp = &mut self.queue_pairs[place as usize];
+        let (domain, qp_num) = (qp.domain, qp.number);
+        let (may_begin, may_go_on) = match qp.state {
+            QpState::Rts => (true, true),
+            // In SQD, requests that have begun are finished.
+            QpState::Sqd => (false, true),
+            _ => (false, false),
+        };
+        let send = &mut qp.sends.general[index];
+        let is_begun = send.slots.is_some();
+        let Some(sender) = &mut qp.link.sender else {
+            return Ok(Begun::Not);
+        };
+        let is_permitted = if is_begun { may_go_on } else { may_begin };
+        if !is_permitted || qp.link.is_deaf || qp.sends.local_failure.is_some() {
+            return Ok(Begun::Not);
+        }
+        if !is_begun {
+            if send.fenced && qp.outstanding.reads > 0 {
+                return Ok(Begun::Not);
+            }
+            let most = qp.attributes.max_rd_atomic.unwrap_or(0);
+            if send.is_read_or_atomic() && qp.outstanding.reads >= most {
+                return Ok(Begun::Not);
+            }
+            if send.total > MAX_MESSAGE_LEN as u64 {
+                return Err(CompletionStatus::LocalLength);
+            }
+        }
+        let next = sender.next();
+        match send.operation {
+            // Earlier requests may use the key, so it is invalidated only after they have
+            // completed.
+            Operation::LocalInvalidate(_) if qp.sends.acked < qp.sends.started => {
+                return Ok(Begun::Not);
+            }
+            Operation::LocalInvalidate(key) => {
+                send.slots = Some(next..next);
+                // Unlike in a peer's request, a wrong key is this side's mistake.
+                let invalidated = self.invalidate(key, domain, qp_num);
+                invalidated.map_err(|_| CompletionStatus::MemoryWindowBind)?;
+                return Ok(Begun::Whole);
+            }
+            Operation::BindWindow(binding) => {
+                send.slots = Some(next..next);
+                self.bind_window(&binding, domain, qp_num)?;
+                return Ok(Begun::Whole);
+            }
+            Operation::Read(memory) => return Ok(qp.ask(index, memory)),
+            _ => {}
+        }
+        if !sender.has_room() {
+            return Ok(Begun::Not);
+        }
+        let outstanding = qp.outstanding.reads + u8::from(send.is_read_or_atomic());
+        let Some(request) = request_of(&send.operation) else {
+            return Ok(Begun::Not);
+        };
+        let mut message = RequestMessage {
+            request,
+            outstanding,
+            descriptors: 0,
+        };
+        let flags = if send.solicited { Flags::SOLICITED } else { 0 };
+        // Must outlive the write to the ring: `parts` points into it.
+        let mut descriptors = [[0; DESCRIPTOR_LEN]; MAX_SGE];
+        let mut parts = [(NonNull::dangling(), 0); MAX_SGE];
+        let mut count = 0;
+        let mut put = |part| {
+            parts[count] = part;
+            count += 1;
+        };
+        if send.is_read_or_atomic() {
+            // No local bytes are sent; the response's destination is checked when the response
+            // arrives.
+        } else if let Some(bytes) = &send.inline {
+            put((NonNull::from(&**bytes).cast(), bytes.len()));
+        } else {
+            let fits = send.total as usize <= MAX_IN_RING - REMOTE_LEN;
+            for (element, descriptor) in send.elements().iter().zip(&mut descriptors) {
+                let bytes = (element.addr, element.len as usize);
+                let checked = self
+                    .regions
+                    .check(element.local_key, domain, bytes, Access::NONE)?;
+                if element.len == 0 {
+                    continue;
+                }
+                if fits {
+                    put(bytes);
+                    continue;
+                }
+                let (arena, offset) = checked;
+                *descriptor = Descriptor {
+                    arena,
+                    offset: offset as u64,
+                    len: element.len,
+                }
+                .emit();
+                message.descriptors += 1;
+                put((NonNull::from(&*descriptor).cast(), DESCRIPTOR_LEN));
+            }
+        }
+        let (word, prefix, prefix_len) = message.emit();
+        // SAFETY: the parts are registered memory that was just checked and belongs to the request,
+        // bytes of this function, or bytes owned by the request. The descriptors of all elements
+        // fit a slot.
+        unsafe {
+            sender.send_request(
+                word,
+                &prefix[..prefix_len],
+                parts[..count].iter().copied(),
+                flags,
+            );
+        }
+        send.slots = Some(next..next + 1);
+        qp.outstanding.reads = outstanding;
+        Ok(Begun::Whole)
+    }
+}
+
+/// Returns the message that requests the operation from the peer; `None` for a READ, which is
+/// requested in pieces, and for operations that are carried out locally.
+fn request_of(operation: &Operation) -> Option<Request> {
+    Some(match *operation {
+        Operation::Send => Request::Send,
+        Operation::SendWithImm(imm) => Request::SendWithImm(imm),
+        Operation::SendWithInvalidate(key) => Request::SendWithInvalidate(key),
+        Operation::Write(memory) => Request::Write(memory),
+        Operation::WriteWithImm(memory, imm) => Request::WriteWithImm(memory, imm),
+        Operation::CompareAndSwap {
+            remote: memory,
+            expected,
+            desired,
+        } => Request::CompareAndSwap {
+            memory,
+            expected,
+            desired,
+        },
+        Operation::FetchAndAdd {
+            remote: memory,
+            addend,
+        } => Request::FetchAndAdd { memory, addend },
+        Operation::Read(_) | Operation::LocalInvalidate(_) | Operation::BindWindow(_) => {
+            return None;
+        }
+    })
+}
+
+impl SoftQueuePair {
+    /// Puts a request into the queue. Returns `false` if the queue is full.
+    fn post_one(&mut self, work: &Work, elements: &[Sge]) -> bool {
+        let signaled = work.signaled || self.sq_sig_all;
+        let number = self.sends.posted;
+        let is_plain = matches!(work.operation, Operation::Send) && !work.fenced && !work.inline;
+        if let (true, &[only]) = (is_plain, elements) {
+            return self.sends.push(SendWork {
+                wr_id: work.wr_id,
+                addr: only.addr,
+                len: only.len,
+                local_key: only.local_key,
+                signaled,
+                inline: false,
+                solicited: work.solicited,
+                general: false,
+            });
+        }
+        let is_taken = self.sends.push(SendWork {
+            wr_id: work.wr_id,
+            addr: NonNull::dangling(),
+            len: 0,
+            local_key: LocalKey(0),
+            signaled,
+            inline: false,
+            solicited: work.solicited,
+            general: true,
+        });
+        if is_taken {
+            let mut send = GeneralSend::new(number, work, elements);
+            if work.inline {
+                // SAFETY: this call posts the request, and its elements belong to the caller until
+                // the call returns.
+                unsafe { send.stage() };
+            }
+            self.sends.general.push_back(send);
+        }
+        is_taken
+    }
+
+    /// Requests as many pieces of a READ as there is room for.
+    fn ask(&mut self, index: usize, memory: RemoteMemory) -> Begun {
+        let send = &mut self.sends.general[index];
+        let Some(sender) = &mut self.link.sender else {
+            return Begun::Not;
+        };
+        let outstanding = self.outstanding.reads + u8::from(send.slots.is_none());
+        loop {
+            let piece = send.piece(send.asked);
+            let staged = self.outstanding.staged - self.outstanding.unstaged;
+            if !sender.has_room() || (piece.is_staged && staged == STAGES) {
+                return Begun::Not;
+            }
+            let request = Request::Read {
+                memory: memory.offset(send.asked),
+                len: piece.len,
+                total: if send.asked == 0 {
+                    // The cast is lossless: `total` is at most MAX_MESSAGE_LEN.
+                    send.total as u32
+                } else {
+                    piece.len
+                },
+                place: if piece.is_staged {
+                    (self.outstanding.staged % STAGES) as u32
+                } else {
+                    IN_SLOT
+                },
+            };
+            let message = RequestMessage {
+                request,
+                outstanding,
+                descriptors: 0,
+            };
+            let (word, prefix, len) = message.emit();
+            let next = sender.next();
+            // SAFETY: the request has no parts, so `send_request` reads no memory but the prefix.
+            unsafe { sender.send_request(word, &prefix[..len], std::iter::empty(), 0) };
+            sender.set_held(true);
+            self.outstanding.staged += u64::from(piece.is_staged);
+            self.outstanding.reads = outstanding;
+            send.asked += u64::from(piece.len);
+            let first = send.slots.as_ref().map_or(next, |slots| slots.start);
+            send.slots = Some(first..next + 1);
+            if send.asked == send.total {
+                return Begun::Whole;
+            }
+        }
+    }
+}

@@ -1,0 +1,347 @@
+//! The progress loop over everything that may have changed: hot rings, ready bits, awaited
+//! acknowledgements.
+
+use std::time::Instant;
+
+use super::answers::Acked;
+use super::receive::Look;
+use crate::hooks;
+use crate::hooks::strikes;
+use crate::provider::soft::context::queue_pair::NotifyDrained;
+use crate::provider::soft::context::state::State;
+use crate::provider::soft::context::work_queues::Completion;
+use crate::provider::soft::shared::memory::SharedMemory;
+use crate::provider::soft::shared::ring::RingReceiver;
+use crate::provider::soft::shared::wake::DomainReadyBits;
+use crate::verbs::types::{
+    AsyncEvent, CompletionOpcode, CompletionStatus, Extras, VerbsError, WorkCompletion,
+};
+
+/// Maximum number of rings that are polled directly. Each costs a poll one cached line. With more
+/// rings than this, a poll of empty rings takes longer than the path over a ready bit.
+const MAX_HOT: usize = 16;
+/// Empty polls after which a ring goes cold while others are hot: some 10 µs of polling, far longer
+/// than a response takes, so that connections in use stay hot.
+const PATIENCE: u32 = 512;
+/// As `PATIENCE`, while more than `MAX_HOT` rings are hot.
+const PATIENCE_IN_A_CROWD: u32 = 8;
+
+/// Maximum number of batches that the engine does for a context when a peer wakes it, before it
+/// turns to other contexts.
+const CALLED_BATCHES: usize = 64;
+
+impl State {
+    /// Polls a completion queue, as `poll_cq` does: makes progress first if the queue is empty.
+    #[inline]
+    pub(crate) fn poll(
+        &mut self,
+        cq: usize,
+        out: &mut Vec<WorkCompletion>,
+        max: usize,
+    ) -> Result<usize, VerbsError> {
+        self.polls += 1;
+        if self.is_unattended {
+            self.is_attended_again();
+        }
+        if self.completion_queues[cq].is_empty() {
+            self.progress();
+        }
+        let queue = &mut self.completion_queues[cq];
+        let max = if strikes!(ShortPoll) { max / 2 } else { max };
+        let mut count = 0;
+        while count < max {
+            let Some(completion) = queue.pop() else { break };
+            if let Some((place, number)) = completion.frees
+                // A queue pair that has been destroyed since has no entry to free.
+                && let Some(qp) = self.queue_pairs.get_mut(place as usize)
+                && qp.number == completion.qp_num
+            {
+                qp.sends.free_through(number);
+            }
+            out.push(completion.report());
+            count += 1;
+        }
+        if count == 0 && max > 0 && queue.is_overrun() {
+            return Err(VerbsError::CompletionQueueOverrun {
+                capacity: queue.capacity(),
+            });
+        }
+        Ok(count)
+    }
+
+    /// Makes one bounded batch of progress on everything. Returns the number of messages received.
+    #[inline]
+    pub(crate) fn progress(&mut self) -> usize {
+        if !strikes!(LateBell) {
+            self.heed_ready_bits();
+        }
+        let mut received = 0;
+        let mut index = 0;
+        while let Some(&place) = self.hot.get(index) {
+            match self.receive(place) {
+                Look::Took(count) => {
+                    received += count;
+                    self.queue_pairs[place as usize].empty_looks = 0;
+                    index += 1;
+                }
+                Look::Nothing => {
+                    if self.stays_hot(place) {
+                        index += 1;
+                    } else {
+                        self.hot.swap_remove(index);
+                    }
+                }
+                Look::Over => self.leave_hot(place),
+            }
+        }
+        if !self.awaiting.is_empty() {
+            self.settle_awaiting();
+        }
+        if self.is_asleep {
+            self.stay_asleep();
+        }
+        if !self.overrun.is_empty() {
+            self.fail_overrun();
+        }
+        received
+    }
+
+    // ---- hot and cold rings ----
+
+    #[inline]
+    pub(crate) fn heed_ready_bits(&mut self) {
+        let (queue_pairs, hot) = (&mut self.queue_pairs, &mut self.hot);
+        ready_bits(&self.ready).take(self.places, |place| {
+            // A peer can set any bit: a bit without a ring behind it is ignored.
+            if let Some(qp) = queue_pairs.get_mut(place)
+                && !qp.is_hot
+                && let Some(receiver) = &qp.link.receiver
+            {
+                receiver.go_hot();
+                qp.is_hot = true;
+                qp.empty_looks = 0;
+                // The cast is lossless: the index is below `places`, which fits.
+                hot.push(place as u32);
+            }
+        });
+    }
+
+    pub(crate) fn make_hot(&mut self, place: u32) {
+        let qp = &mut self.queue_pairs[place as usize];
+        if !qp.is_hot {
+            qp.is_hot = true;
+            qp.empty_looks = 0;
+            self.hot.push(place);
+        }
+    }
+
+    pub(crate) fn leave_hot(&mut self, place: u32) {
+        if let Some(qp) = self.queue_pairs.get_mut(place as usize) {
+            qp.is_hot = false;
+        }
+        self.hot.retain(|hot| *hot != place);
+    }
+
+    /// Decides after an empty look whether a ring stays hot. Returns `false` if it has gone cold;
+    /// the caller then removes it from the list.
+    #[inline]
+    fn stays_hot(&mut self, place: u32) -> bool {
+        let crowd = self.hot.len();
+        let qp = &mut self.queue_pairs[place as usize];
+        qp.empty_looks += 1;
+        let patience = if crowd > MAX_HOT {
+            PATIENCE_IN_A_CROWD
+        } else {
+            PATIENCE
+        };
+        // A lone ring stays hot, because it delays no other ring.
+        let is_patient = qp.empty_looks < patience && !strikes!(GoesCold);
+        if is_patient || crowd == 1 {
+            return true;
+        }
+        !self.goes_cold(place)
+    }
+
+    /// Makes a ring cold unless it holds a message, and returns true if it did. The caller then
+    /// removes it from the list.
+    #[inline]
+    pub(crate) fn goes_cold(&mut self, place: u32) -> bool {
+        let qp = &mut self.queue_pairs[place as usize];
+        qp.empty_looks = 0;
+        qp.is_hot = !qp
+            .link
+            .receiver
+            .as_mut()
+            .is_some_and(RingReceiver::try_go_cold);
+        !qp.is_hot
+    }
+
+    // ---- acknowledgements ----
+
+    pub(crate) fn await_progress(&mut self, place: u32) {
+        let qp = &mut self.queue_pairs[place as usize];
+        if !qp.is_awaiting {
+            qp.is_awaiting = true;
+            self.awaiting.push(place);
+        }
+    }
+
+    #[inline]
+    fn settle_awaiting(&mut self) {
+        let mut index = 0;
+        while let Some(&place) = self.awaiting.get(index) {
+            self.settle(place, hooks::now);
+            // A queue pair that has failed meanwhile has removed itself from the list.
+            if self.awaiting.get(index) != Some(&place) {
+                continue;
+            }
+            let qp = &mut self.queue_pairs[place as usize];
+            let sends = &qp.sends;
+            if sends.signaled > 0 || sends.started < sends.posted || qp.draining.is_some() {
+                index += 1;
+            } else {
+                qp.is_awaiting = false;
+                self.awaiting.swap_remove(index);
+            }
+        }
+    }
+
+    /// Processes the peer's acknowledgements and NAKs for this queue pair's sends.
+    #[inline]
+    pub(crate) fn settle(&mut self, place: u32, now: fn() -> Instant) {
+        if strikes!(LateCompletion) {
+            return;
+        }
+        match self.complete_acked(place) {
+            Acked::Fine => {}
+            // The peer's acknowledgement is invalid.
+            Acked::Nonsense => return self.fail(place, Some(CompletionStatus::BadResponse)),
+            Acked::Failed => return self.fail_from_here(place, None),
+        }
+        let qp = &mut self.queue_pairs[place as usize];
+        if let Some(sender) = &mut qp.link.sender
+            && sender.unacked() > 0
+        {
+            if let Some(code) = sender.verdict() {
+                let status = CompletionStatus::from_code(u32::from(code));
+                return self.fail(place, Some(status));
+            }
+            if !self.heed_receiver_not_ready(place, now) {
+                return self.fail(place, Some(CompletionStatus::RnrRetryExceeded));
+            }
+        }
+        let qp = &mut self.queue_pairs[place as usize];
+        if let Some(status) = qp.sends.local_failure
+            && qp.sends.acked == qp.sends.started
+        {
+            return self.fail(place, Some(status));
+        }
+        if qp.sends.started < qp.sends.posted {
+            self.transmit(place);
+        }
+        let qp = &mut self.queue_pairs[place as usize];
+        if qp.draining.is_some() && !qp.is_under_way() {
+            let notify = qp.draining.take();
+            let qp_num = qp.number;
+            if notify == Some(NotifyDrained(true)) {
+                self.raise(AsyncEvent::SqDrained { qp_num });
+            }
+        }
+    }
+
+    /// Completes the sends that the peer has acknowledged.
+    #[inline]
+    pub(crate) fn complete_acked(&mut self, place: u32) -> Acked {
+        let qp = &mut self.queue_pairs[place as usize];
+        let Some(sender) = &mut qp.link.sender else {
+            return Acked::Fine;
+        };
+        match sender.collect_ack() {
+            Err(_) => return Acked::Nonsense,
+            Ok(0) => {}
+            Ok(_) => {
+                qp.retry.rnr_count = 0;
+                qp.retry.silent_since = None;
+            }
+        }
+        if !qp.sends.general.is_empty() {
+            return self.complete_general(place);
+        }
+        // Every plain send took one slot of the ring, so the two counts advance together.
+        let unacked = sender.unacked();
+        let acked = qp.sends.started - unacked.min(qp.sends.started);
+        while qp.sends.acked < acked {
+            let Some((number, work)) = qp.sends.retire() else {
+                break;
+            };
+            if work.signaled {
+                let completion = Completion {
+                    wr_id: work.wr_id,
+                    status: CompletionStatus::Success.code(),
+                    opcode: CompletionOpcode::Send,
+                    extras: Extras::default(),
+                    data: 0,
+                    src_qp: 0,
+                    qp_num: qp.number,
+                    byte_len: 0,
+                    frees: Some((place, number)),
+                };
+                if self.completion_queues[qp.send_cq].push(completion) {
+                    self.overrun.push(qp.send_cq as u32);
+                }
+            }
+        }
+        Acked::Fine
+    }
+
+    // ---- for the engine ----
+
+    #[cold]
+    fn is_attended_again(&mut self) {
+        self.is_unattended = false;
+        ready_bits(&self.ready).note.attend();
+    }
+
+    /// Handles peers' requests for a context that no thread polls, until nothing is left for the
+    /// moment. While this runs, peers need not wake the engine.
+    pub(crate) fn attend_unattended(&mut self) {
+        if !self.is_unattended {
+            return;
+        }
+        ready_bits(&self.ready).note.attend();
+        for _ in 0..CALLED_BATCHES {
+            if self.progress() == 0 {
+                break;
+            }
+        }
+        ready_bits(&self.ready).note.leave_alone();
+        self.progress();
+    }
+
+    /// Does the work that the application has not done since the last call, and expires timers.
+    /// Returns `true` if there may be more work.
+    pub(crate) fn progress_while_idle(&mut self, now: Instant) -> bool {
+        let is_polled = self.polls != self.polls_at_tick;
+        self.polls_at_tick = self.polls;
+        if !is_polled && !self.is_unattended {
+            self.is_unattended = true;
+            // Before the look at the rings below.
+            ready_bits(&self.ready).note.leave_alone();
+        }
+        let received = if is_polled { 0 } else { self.progress() };
+        self.expire_timers(now);
+        if !self.overrun.is_empty() {
+            self.fail_overrun();
+        }
+        received > 0
+    }
+}
+
+/// Returns the ready bits in a context's own memory.
+#[inline]
+pub(crate) fn ready_bits(memory: &SharedMemory) -> &DomainReadyBits {
+    // SAFETY: the only such memory of this process belongs to a context. `Domain::open` made it
+    // large enough for the bits; it is aligned to a page and lives as long as the borrow. The bits
+    // are atomics, for which all bit patterns are valid.
+    unsafe { memory.mapping.start().cast().as_ref() }
+}

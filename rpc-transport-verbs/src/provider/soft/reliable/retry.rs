@@ -1,0 +1,105 @@
+//! Handles a peer that is not ready to receive, or that is silent.
+
+use std::time::{Duration, Instant};
+
+use crate::hooks;
+use crate::provider::soft::context::queue_pair::SoftQueuePair;
+use crate::provider::soft::context::state::State;
+use crate::provider::soft::shared::ring::RingSender;
+use crate::verbs::types::{CompletionStatus, QpState, RetryCount, RnrRetry, RnrTimer};
+
+impl State {
+    /// Handles RNR NAKs: waits for the time that the receiver requested, then lets it retry.
+    /// Returns `false` if the permitted number of retries is used up.
+    pub(crate) fn heed_receiver_not_ready(&mut self, place: u32, now: fn() -> Instant) -> bool {
+        let qp = &mut self.queue_pairs[place as usize];
+        let Some(sender) = &qp.link.sender else {
+            return true;
+        };
+        let nak = sender.nak();
+        if nak.count != qp.retry.naks {
+            qp.retry.naks = nak.count;
+            self.counters.rnr_nak_received += 1;
+            let permitted = qp.attributes.rnr_retry.and_then(RnrRetry::limit);
+            if permitted.is_some_and(|limit| qp.retry.rnr_count >= u32::from(limit)) {
+                return false;
+            }
+            qp.retry.rnr_count = qp.retry.rnr_count.saturating_add(1);
+            qp.retry.rnr_until = Some(now() + RnrTimer::from_wire(nak.timer).duration());
+        }
+        if let Some(until) = qp.retry.rnr_until
+            && now() >= until
+        {
+            qp.retry.rnr_until = None;
+            sender.allow_retry(nak);
+        }
+        true
+    }
+
+    /// Checks all queue pairs with unacknowledged sends, signaled or not; called by the engine.
+    pub(crate) fn expire_timers(&mut self, now: Instant) {
+        let mut index = 0;
+        while let Some(&place) = self.unacked.get(index) {
+            self.settle(place, hooks::now);
+            if self.unacked.get(index) != Some(&place) {
+                continue;
+            }
+            let instantly = self.options.detect_death_at_once;
+            let qp = &mut self.queue_pairs[place as usize];
+            if qp.sends.acked == qp.sends.posted {
+                qp.is_unacked = false;
+                self.unacked.swap_remove(index);
+            } else if qp.has_retried_enough(now, instantly) {
+                self.fail(place, Some(CompletionStatus::RetryExceeded));
+            } else {
+                index += 1;
+            }
+        }
+    }
+}
+
+impl SoftQueuePair {
+    /// Returns true if the peer has been silent for as long as all retries take.
+    ///
+    /// Shared memory loses nothing, so a peer is silent only if it cannot respond: its process is
+    /// dead, or its queue pair drops messages. A peer that is merely stopped looks like a slow one,
+    /// however long it is stopped.
+    fn has_retried_enough(&mut self, now: Instant, instantly: bool) -> bool {
+        let waits = match self.state {
+            QpState::Rts => true,
+            QpState::Sqd => self.is_under_way(),
+            _ => false,
+        };
+        let is_gone = self.link.peer.as_ref().is_some_and(|peer| peer.is_gone());
+        let drops = self.link.is_deaf
+            || self
+                .link
+                .sender
+                .as_ref()
+                .is_none_or(|sender| !sender.is_ready());
+        if !waits || !(is_gone || drops) {
+            self.retry.silent_since = None;
+            return false;
+        }
+        let since = *self.retry.silent_since.get_or_insert(now);
+        if is_gone && instantly {
+            return true;
+        }
+        let Some(budget) = self.retry_budget() else {
+            return false;
+        };
+        now.saturating_duration_since(since) >= budget
+    }
+
+    /// Returns true if a request is in flight: it has begun and has not ended.
+    pub(crate) fn is_under_way(&self) -> bool {
+        let is_unacked = |sender: &RingSender| sender.unacked() > 0;
+        self.sends.acked < self.sends.started || self.link.sender.as_ref().is_some_and(is_unacked)
+    }
+
+    /// Returns the time for the first try and all retries; `None` means to wait forever.
+    fn retry_budget(&self) -> Option<Duration> {
+        let retries = self.attributes.retry_cnt.unwrap_or(RetryCount::NONE);
+        retries.budget(self.attributes.timeout?)
+    }
+}

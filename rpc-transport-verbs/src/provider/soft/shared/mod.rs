@@ -1,0 +1,10 @@
+//! What processes share: sealed memory, rings, commit words, and the bits that wake.
+
+pub(super) mod commit;
+pub(super) mod copy;
+pub(super) mod descriptor;
+pub(super) mod memory;
+pub(super) mod request_message;
+pub(super) mod ring;
+pub(super) mod sync;
+pub(super) mod wake;

@@ -1,0 +1,152 @@
+//! Attacks of a hostile peer on a ring: forged writes, interleaved with the work of both halves.
+
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use rpc_core::testing::hostile::Script;
+
+use super::super::commit::{Commit, Flags};
+use super::super::descriptor::{DESCRIPTOR_LEN, Descriptor};
+use super::super::wake::DomainReadyBits;
+use super::{Bell, ContextBell, MAX_IN_RING, RING_LEN, RingReceiver, RingSender, SLOT_COUNT};
+use crate::event_fd::EventFd;
+use crate::provider::soft::shared::memory::{Mapping, PeerAccess, SharedMemory};
+
+impl RingReceiver {
+    /// Makes one write to the ring that no correct process makes, chosen by the script.
+    pub(crate) fn forge(&self, script: &mut Script<'_>) {
+        let (ring, next) = (self.ring_for_tests(), self.next_for_tests());
+        let head = ring.head();
+        // Sequence numbers near the current one, where forged values have an effect.
+        let near = |byte: u8| next.wrapping_add(u64::from(byte)).wrapping_sub(8);
+        match script.byte() % 9 {
+            0 => {
+                let at = usize::from(script.short());
+                scribble(&ring.mapping, at, script.piece());
+            }
+            1 | 2 => {
+                let sequence = next.wrapping_add(u64::from(script.byte() % 4));
+                let flags = script.byte();
+                let len = match flags & 0x80 {
+                    0 => u16::from(script.byte()),
+                    _ => script.short(),
+                };
+                let commit = Commit {
+                    len,
+                    flags: Flags(flags.into()),
+                };
+                ring.commit_word(sequence).publish(sequence, commit);
+            }
+            3 => {
+                let sequence = next.wrapping_add(u64::from(script.byte() % 4));
+                let descriptor = Descriptor {
+                    arena: u64::from(script.byte()),
+                    offset: script.long() >> (script.byte() % 64),
+                    len: u32::from(script.short()) << (script.byte() % 17),
+                };
+                for (at, byte) in descriptor.emit().into_iter().enumerate() {
+                    // SAFETY: a descriptor fits a slot's payload, and every byte value is valid for
+                    // an atomic.
+                    let cell: &AtomicU8 = unsafe { ring.payload(sequence).add(at).cast().as_ref() };
+                    cell.store(byte, Ordering::Relaxed);
+                }
+                let commit = Commit {
+                    len: DESCRIPTOR_LEN as u16,
+                    flags: Flags(Flags::DESCRIPTOR),
+                };
+                ring.commit_word(sequence).publish(sequence, commit);
+            }
+            4 => head.progress.ack.publish(near(script.byte())),
+            5 => {
+                let verdict = near(script.byte()) << 8 | u64::from(script.byte());
+                head.progress.verdict.store(verdict, Ordering::Release);
+            }
+            6 => head.progress.nak.store(script.long(), Ordering::Release),
+            7 => head.notices.retry.store(script.long(), Ordering::Release),
+            _ => {
+                let value = u32::from(script.byte() % 4);
+                match script.byte() % 3 {
+                    0 => head.readiness.state.store(value, Ordering::Release),
+                    1 => head.notices.closed.close(),
+                    _ => head.readiness.mark.arm(),
+                }
+            }
+        }
+    }
+}
+
+/// Writes anywhere in a mapping, as another process could.
+pub(crate) fn scribble(memory: &Mapping, at: usize, bytes: &[u8]) {
+    for (offset, &byte) in bytes.iter().enumerate() {
+        let at = (at + offset) % memory.len();
+        // SAFETY: the byte is within the mapping, which lives for the borrow, and every byte value
+        // is valid for an atomic.
+        let cell: &AtomicU8 = unsafe { memory.start().add(at).cast().as_ref() };
+        cell.store(byte, Ordering::Relaxed);
+    }
+}
+
+/// Runs both halves of a ring while a third party writes to its memory.
+pub fn soft_ring(bytes: &[u8]) {
+    let mut script = Script::new(bytes);
+    let mut receiver =
+        RingReceiver::new(u32::from(script.byte()) << 16, false).expect("memory for a ring");
+    let fd = receiver.fd().try_clone_to_owned().expect("a descriptor");
+    let mapping = Mapping::of_peer(&fd, RING_LEN, PeerAccess::ReadWrite).expect("it is a ring");
+    let bits = SharedMemory::for_writers("ready", size_of::<DomainReadyBits>()).expect("memory");
+    let file = EventFd::new().expect("an eventfd");
+    let engine = EventFd::new().expect("an eventfd");
+    let context = ContextBell::new(bits.mapping, file, engine).expect("bits of a domain");
+    let bell = Bell::new(Arc::new(context), usize::from(script.short()) << 4);
+    let mut sender = RingSender::new(mapping, bell).expect("it is a ring");
+    let mut message = [0; MAX_IN_RING];
+    while let Some(step) = script.step() {
+        match step % 8 {
+            0 | 1 => {
+                if sender.has_room() {
+                    let piece = script.piece();
+                    let len = piece.len().min(MAX_IN_RING);
+                    sender.send(NonNull::from(piece).cast(), len, (step >> 3).into());
+                    sender.ring_doorbell();
+                }
+            }
+            2 | 3 => {
+                if let Ok(Some(incoming)) = receiver.look() {
+                    assert!(incoming.len <= MAX_IN_RING);
+                    // SAFETY: `look` returned a payload of this length, which is at most the
+                    // array's.
+                    unsafe {
+                        let from = incoming.payload.as_ptr();
+                        ptr::copy_nonoverlapping(from, message.as_mut_ptr(), incoming.len);
+                    }
+                    if step & 8 != 0 {
+                        receiver.is_closed_after_copy();
+                    }
+                    receiver.advance();
+                }
+            }
+            4 => receiver.publish_ack(),
+            5 => {
+                let before = sender.unacked();
+                if let Ok(newly) = sender.collect_ack() {
+                    assert_eq!(sender.unacked() + newly, before);
+                }
+                sender.verdict();
+                assert!(sender.nak().timer < 32);
+            }
+            6 => match step >> 3 {
+                0..8 => receiver.refuse_for_now(step),
+                8..16 => receiver.refuse_for_good(step),
+                16..20 => sender.allow_retry(sender.nak()),
+                20..24 => sender.close(),
+                24..28 => drop(receiver.try_go_cold()),
+                28..30 => receiver.go_hot(),
+                30 => receiver.set_ready(),
+                _ => receiver.set_over(),
+            },
+            _ => receiver.forge(&mut script),
+        }
+        assert!(sender.unacked() <= SLOT_COUNT);
+    }
+}

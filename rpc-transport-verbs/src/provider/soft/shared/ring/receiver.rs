@@ -1,0 +1,224 @@
+//! The receiving half of a ring: memory that this process creates and the peer writes.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+
+use super::super::commit::Flags;
+use super::super::sync::Ordering;
+use super::{
+    LAYOUT_VERSION, MAGIC, MAX_IN_RING, NOT_READY, OVER, READY, RING_AND_STAGING_LEN, RING_LEN,
+    Ring, SLOT_COUNT,
+};
+use crate::hooks::point;
+use crate::provider::soft::shared::memory::SharedMemory;
+
+/// The receiving half of a ring.
+#[derive(Debug)]
+pub(crate) struct RingReceiver {
+    ring: Ring,
+    fd: OwnedFd,
+    /// Sequence number of the next message.
+    next: u64,
+    /// Sequence number of the last acknowledgement published to the sender.
+    published: u64,
+    /// RNR NAKs sent so far.
+    naks: u64,
+    /// The next message waits until the sender allows a retry.
+    awaits_retry: bool,
+}
+
+/// The next message, still in its slot.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Incoming {
+    /// `len` untrusted bytes from a peer. The sender leaves them alone until the message is
+    /// acknowledged.
+    pub(crate) payload: NonNull<u8>,
+    pub(crate) len: usize,
+    pub(crate) flags: Flags,
+    /// The message's sequence number, which also locates its request word.
+    pub(crate) sequence: u64,
+}
+
+/// Error: the sender committed an invalid message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct BadCommit;
+
+impl RingReceiver {
+    /// Creates a ring whose first message follows `psn`, with staging memory if READs are
+    /// permitted.
+    pub(crate) fn new(psn: u32, may_be_read: bool) -> io::Result<Self> {
+        let len = if may_be_read {
+            RING_AND_STAGING_LEN
+        } else {
+            RING_LEN
+        };
+        let SharedMemory { mapping, fd } = SharedMemory::for_writers("verbline-ring", len)?;
+        let ring = Ring::new(mapping)?;
+        point!(MakeRing);
+        let head = ring.head();
+        head.preamble.magic.store(MAGIC, Ordering::Relaxed);
+        head.preamble
+            .version
+            .store(LAYOUT_VERSION, Ordering::Relaxed);
+        head.preamble
+            .slot_count
+            .store(SLOT_COUNT as u32, Ordering::Relaxed);
+        head.preamble.psn.store(u64::from(psn), Ordering::Relaxed);
+        head.progress.ack.publish(u64::from(psn));
+        head.readiness.state.store(NOT_READY, Ordering::Release);
+        let psn = u64::from(psn);
+        Ok(Self {
+            ring,
+            fd,
+            next: psn + 1,
+            published: psn,
+            naks: 0,
+            awaits_retry: false,
+        })
+    }
+
+    /// Returns the file to send to the peer.
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// Starts accepting messages.
+    pub(crate) fn set_ready(&self) {
+        point!(RingReady);
+        self.ring
+            .head()
+            .readiness
+            .state
+            .store(READY, Ordering::Release);
+    }
+
+    /// Stops accepting messages: from now on they are dropped, and the sender sees a silent peer.
+    pub(crate) fn set_over(&self) {
+        point!(RingOver);
+        self.ring
+            .head()
+            .readiness
+            .state
+            .store(OVER, Ordering::Release);
+    }
+
+    /// Returns the next message, if it has arrived and does not wait for a retry.
+    #[inline]
+    pub(crate) fn look(&mut self) -> Result<Option<Incoming>, BadCommit> {
+        if self.awaits_retry {
+            if self.ring.head().notices.retry.load(Ordering::Acquire) < self.naks {
+                return Ok(None);
+            }
+            self.awaits_retry = false;
+        }
+        let Some(commit) = self.ring.commit_word(self.next).look(self.next) else {
+            return Ok(None);
+        };
+        let len = usize::from(commit.len);
+        if len > MAX_IN_RING {
+            return Err(BadCommit);
+        }
+        let payload = self.ring.payload(self.next);
+        Ok(Some(Incoming {
+            payload,
+            len,
+            flags: commit.flags,
+            sequence: self.next,
+        }))
+    }
+
+    /// Returns the request word of the request that `look` returned.
+    pub(crate) fn request_word(&self, incoming: &Incoming) -> u64 {
+        // Relaxed: `look` has seen the commit word, which published this word.
+        self.ring
+            .request_word(incoming.sequence)
+            .load(Ordering::Relaxed)
+    }
+
+    /// Returns the stage for the response to a READ that names it; `None` if the ring has no
+    /// staging memory.
+    pub(crate) fn stage(&self, place: u32) -> Option<NonNull<u8>> {
+        self.ring.stage(place.into())
+    }
+
+    /// Moves on to the next message, after the one that `look` returned was copied out of its slot.
+    #[inline]
+    pub(crate) fn advance(&mut self) {
+        self.next += 1;
+    }
+
+    /// Acknowledges the messages received since the last call: once per batch.
+    #[inline]
+    pub(crate) fn publish_ack(&mut self) {
+        let ack = self.next - 1;
+        if ack != self.published {
+            point!(Ack);
+            self.published = ack;
+            self.ring.head().progress.ack.publish(ack);
+        }
+    }
+
+    /// Sends an RNR NAK for the next message, which has no receive: it stays in its slot, and the
+    /// sender has to wait for the time that `timer` encodes.
+    pub(crate) fn refuse_for_now(&mut self, timer: u8) {
+        point!(Nak);
+        self.naks += 1;
+        self.awaits_retry = true;
+        // Release: a sender that sees this also sees the acknowledgement of earlier messages.
+        self.ring
+            .head()
+            .progress
+            .nak
+            .store(self.naks << 8 | u64::from(timer), Ordering::Release);
+    }
+
+    /// Sends a fatal NAK for the next message, with the status that its sender is to report.
+    pub(crate) fn refuse_for_good(&mut self, code: u8) {
+        // Release: a sender that sees this also sees the acknowledgement of earlier messages.
+        let verdict = self.next << 8 | u64::from(code);
+        self.ring
+            .head()
+            .progress
+            .verdict
+            .store(verdict, Ordering::Release);
+    }
+
+    /// Returns true if the sender may have reused its memory before a copy from its arena ended, so
+    /// that the copied data is invalid. Called after the copy.
+    pub(crate) fn is_closed_after_copy(&self) -> bool {
+        self.ring.head().notices.closed.is_closed_after_copy()
+    }
+
+    /// Makes the ring cold. Returns `false` if something arrived meanwhile; the ring then stays
+    /// hot.
+    pub(crate) fn try_go_cold(&mut self) -> bool {
+        point!(Arm);
+        self.ring.head().readiness.mark.arm();
+        point!(SecondLook);
+        // The second look, R3 in the drawing of `wake`. An invalid commit also counts as an
+        // arrival.
+        if matches!(self.look(), Ok(None)) {
+            true
+        } else {
+            self.go_hot();
+            false
+        }
+    }
+
+    /// Makes the ring hot: the receiver polls it directly again.
+    pub(crate) fn go_hot(&self) {
+        point!(Disarm);
+        self.ring.head().readiness.mark.disarm();
+    }
+
+    #[cfg(all(any(test, fuzzing), not(loom)))]
+    pub(super) fn ring_for_tests(&self) -> &Ring {
+        &self.ring
+    }
+
+    #[cfg(all(any(test, fuzzing), not(loom)))]
+    pub(super) fn next_for_tests(&self) -> u64 {
+        self.next
+    }
+}

@@ -1,0 +1,331 @@
+//! The sending half of a ring: the receiver's memory, mapped into this process.
+
+use std::io;
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+
+use super::super::commit::{Commit, Flags};
+use super::super::descriptor::{DESCRIPTOR_LEN, Descriptor};
+use super::super::sync::{AtomicU64, Ordering};
+use super::super::wake::DomainReadyBits;
+use super::{LAYOUT_VERSION, MAGIC, MAX_IN_RING, OVER, READY, Ring, SLOT_COUNT};
+use crate::event_fd::EventFd;
+use crate::hooks::point;
+use crate::provider::soft::shared::copy::copy_shared;
+use crate::provider::soft::shared::memory::Mapping;
+
+/// The sending half of a ring.
+#[derive(Debug)]
+pub(crate) struct RingSender {
+    ring: Ring,
+    /// Sequence number of the first message.
+    first: u64,
+    /// Sequence number of the next message.
+    next: u64,
+    /// The receiver's acknowledgement when it was last read; never beyond the last message sent.
+    acked: u64,
+    /// Responses are pending in slots. A slot must not be rewritten before its response is read, so
+    /// only the code that reads responses may collect acknowledgements.
+    is_held: bool,
+    bell: Bell,
+}
+
+/// Handle that notifies a context that does not poll its rings, and wakes it if it sleeps.
+#[derive(Debug)]
+pub(crate) struct ContextBell {
+    bits: Mapping,
+    file: EventFd,
+    /// Written to make the engine of the context's process maintain its contexts.
+    engine: EventFd,
+}
+
+impl ContextBell {
+    /// Returns `None` if the memory is too short for a domain's ready bits.
+    pub(crate) fn new(bits: Mapping, file: EventFd, engine: EventFd) -> Option<Self> {
+        let is_long_enough = bits.len() >= size_of::<DomainReadyBits>();
+        is_long_enough.then_some(Self { bits, file, engine })
+    }
+
+    fn bits(&self) -> &DomainReadyBits {
+        // SAFETY: `new` checked that the mapping is long enough, mmap aligned it to a page, and it
+        // lives as long as `self`. The bits are atomics, for which all bit patterns are valid.
+        unsafe { self.bits.start().cast().as_ref() }
+    }
+}
+
+/// Handle that notifies a context about one of its rings.
+#[derive(Clone, Debug)]
+pub(crate) struct Bell {
+    context: Arc<ContextBell>,
+    index: usize,
+}
+
+/// State in which the doorbell found the receiver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Doorbell {
+    /// The receiver polls the ring directly; nothing was done.
+    Hot,
+    /// The receiver polls its ready bits; the ring's bit was set.
+    Cold,
+    /// The receiver slept; it has been woken.
+    Asleep,
+}
+
+impl Bell {
+    /// `index` may come from a peer unchecked: it is range-checked at each use.
+    pub(crate) fn new(context: Arc<ContextBell>, index: usize) -> Self {
+        Self { context, index }
+    }
+
+    #[cold]
+    fn ring(&self) -> Doorbell {
+        point!(ReadyBit);
+        if self.context.bits().announce(self.index) {
+            point!(Wake);
+            self.context.file.write();
+            Doorbell::Asleep
+        } else {
+            Doorbell::Cold
+        }
+    }
+
+    #[cold]
+    fn call_engine(&self) {
+        if self.context.bits().note.is_unattended_after_commit() {
+            self.context.engine.write();
+        }
+    }
+}
+
+/// An RNR NAK: the number of RNR NAKs so far, and the receiver's timer code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Nak {
+    pub(crate) count: u64,
+    pub(crate) timer: u8,
+}
+
+impl RingSender {
+    /// Adopts a ring that a peer created, after checking its magic number, version and slot count.
+    pub(crate) fn new(mapping: Mapping, bell: Bell) -> io::Result<Self> {
+        let ring = Ring::new(mapping)?;
+        let preamble = &ring.head().preamble;
+        let is_ours = preamble.magic.load(Ordering::Relaxed) == MAGIC
+            && preamble.version.load(Ordering::Relaxed) == LAYOUT_VERSION
+            && u64::from(preamble.slot_count.load(Ordering::Relaxed)) == SLOT_COUNT;
+        if !is_ours {
+            let reason = "a ring has another layout: both sides have to run the same version";
+            return Err(io::Error::new(io::ErrorKind::InvalidData, reason));
+        }
+        let psn = preamble.psn.load(Ordering::Relaxed) & 0x00ff_ffff;
+        Ok(Self {
+            ring,
+            first: psn + 1,
+            next: psn + 1,
+            acked: psn,
+            is_held: false,
+            bell,
+        })
+    }
+
+    /// Returns the PSN that the receiver expects first: it would silently drop anything else.
+    pub(crate) fn expected_psn(&self) -> u32 {
+        // Masked to 24 bits in `new`.
+        (self.first - 1) as u32
+    }
+
+    /// Returns true if the receiver accepts messages. A receiver that is not ready silently drops
+    /// them.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.ring.head().readiness.state.load(Ordering::Acquire) == READY
+    }
+
+    /// Returns true if the receiver will never accept a message again.
+    pub(crate) fn is_over(&self) -> bool {
+        self.ring.head().readiness.state.load(Ordering::Acquire) == OVER
+    }
+
+    /// Returns true if any message was ever sent.
+    pub(crate) fn is_used(&self) -> bool {
+        self.next != self.first
+    }
+
+    /// Returns the number of messages sent and not known to be acknowledged.
+    pub(crate) fn unacked(&self) -> u64 {
+        self.next - 1 - self.acked
+    }
+
+    /// Returns true if a message fits. Reads the acknowledgement only if the ring seems full.
+    #[inline]
+    pub(crate) fn has_room(&mut self) -> bool {
+        self.unacked() < SLOT_COUNT
+            || !self.is_held && {
+                // `collect_ack` runs again where completions are made, and an invalid
+                // acknowledgement is reported there.
+                let _ = self.collect_ack();
+                self.unacked() < SLOT_COUNT
+            }
+    }
+
+    /// Reads the acknowledgement and returns how many more messages it covers. Fails if it covers
+    /// messages that were never sent, or fewer messages than before.
+    #[inline]
+    pub(crate) fn collect_ack(&mut self) -> Result<u64, BadAck> {
+        let ack = self.ring.head().progress.ack.look();
+        // Both counts are far below 2⁶³, unless the peer wrote an invalid value.
+        let newly = ack.wrapping_sub(self.acked);
+        if newly > self.unacked() {
+            return Err(BadAck);
+        }
+        self.acked = ack;
+        Ok(newly)
+    }
+
+    /// Writes and commits a message. The caller has checked that there is room and that `len` is at
+    /// most `MAX_IN_RING`, and it owns the bytes at `from`.
+    #[inline]
+    pub(crate) fn send(&mut self, from: NonNull<u8>, len: usize, flags: u16) {
+        debug_assert!(len <= MAX_IN_RING && self.unacked() < SLOT_COUNT);
+        point!(Payload);
+        let payload = self.ring.payload(self.next);
+        // SAFETY: the caller guarantees that `from` is readable for `len` bytes, which is at most a
+        // slot's payload. The slot's previous message was acknowledged, so the receiver no longer
+        // reads it. A ring never overlaps registered memory.
+        unsafe { ptr::copy_nonoverlapping(from.as_ptr(), payload.as_ptr(), len) };
+        self.commit(len, flags);
+    }
+
+    /// Writes and commits a descriptor in place of a long message.
+    pub(crate) fn send_descriptor(&mut self, descriptor: Descriptor, flags: u16) {
+        let bytes = descriptor.emit();
+        self.send(
+            NonNull::from(&bytes).cast(),
+            DESCRIPTOR_LEN,
+            flags | Flags::DESCRIPTOR,
+        );
+    }
+
+    /// Writes and commits a request: its request word, its prefix, and then the bytes of `parts`.
+    /// The caller has checked that there is room, and that prefix and parts together are at most
+    /// `MAX_IN_RING` bytes.
+    ///
+    /// # Safety
+    ///
+    /// Each part is readable for its length, and during the call nothing reaches it through a
+    /// mutable reference.
+    pub(crate) unsafe fn send_request(
+        &mut self,
+        word: u64,
+        prefix: &[u8],
+        parts: impl Iterator<Item = (NonNull<u8>, usize)>,
+        flags: u16,
+    ) {
+        let payload = self.ring.payload(self.next);
+        let mut len = 0;
+        for (from, part_len) in
+            std::iter::once((NonNull::from(prefix).cast(), prefix.len())).chain(parts)
+        {
+            debug_assert!(len + part_len <= MAX_IN_RING);
+            let part_len = part_len.min(MAX_IN_RING - len);
+            // SAFETY: the caller guarantees that the part is readable. The copy ends within the
+            // slot's payload. The slot's previous message was acknowledged and its response read.
+            unsafe { copy_shared(from, payload.add(len), part_len) };
+            len += part_len;
+        }
+        // Relaxed: the commit word publishes this store.
+        self.ring
+            .request_word(self.next)
+            .store(word, Ordering::Relaxed);
+        self.commit(len, flags | Flags::REQUEST);
+    }
+
+    /// Returns the sequence number of the next message.
+    pub(crate) fn next(&self) -> u64 {
+        self.next
+    }
+
+    /// Returns the sequence number up to which messages were acknowledged when this was last read.
+    pub(crate) fn acked(&self) -> u64 {
+        self.acked
+    }
+
+    pub(crate) fn set_held(&mut self, is_held: bool) {
+        self.is_held = is_held;
+    }
+
+    /// Returns the receiver's response in the slot of an acknowledged request.
+    pub(crate) fn answer_in_slot(&self, sequence: u64) -> NonNull<u8> {
+        self.ring.payload(sequence)
+    }
+
+    /// Returns the receiver's response in the staging memory; `None` if the receiver created none.
+    pub(crate) fn answer_in_stage(&self, place: u64) -> Option<NonNull<u8>> {
+        self.ring.stage(place)
+    }
+
+    /// Wakes the engine of the receiver's process if nothing else polls the context. Called after
+    /// the doorbell of one-sided requests.
+    pub(crate) fn call_engine(&self) {
+        self.bell.call_engine();
+    }
+
+    #[inline]
+    fn commit(&mut self, len: usize, flags: u16) {
+        // `len` fits u16: it is at most MAX_IN_RING.
+        let commit = Commit {
+            len: len as u16,
+            flags: Flags(flags),
+        };
+        point!(Commit);
+        self.ring.commit_word(self.next).publish(self.next, commit);
+        self.next += 1;
+    }
+
+    /// Rings the doorbell: call it once after a batch of messages.
+    #[inline]
+    pub(crate) fn ring_doorbell(&self) -> Doorbell {
+        point!(Doorbell);
+        if self.ring.head().readiness.mark.is_armed_after_commit() {
+            self.bell.ring()
+        } else {
+            Doorbell::Hot
+        }
+    }
+
+    /// Returns the status of the fatal NAK, if the receiver sent one for the oldest unacknowledged
+    /// message. A verdict on any other message is a peer's mistake and is ignored.
+    #[inline]
+    pub(crate) fn verdict(&self) -> Option<u8> {
+        let word = self.ring.head().progress.verdict.load(Ordering::Acquire);
+        (word >> 8 == self.acked + 1).then_some(word as u8)
+    }
+
+    /// Returns the latest RNR NAK.
+    #[inline]
+    pub(crate) fn nak(&self) -> Nak {
+        let word = self.ring.head().progress.nak.load(Ordering::Acquire);
+        Nak {
+            count: word >> 8,
+            timer: word as u8 & 31,
+        }
+    }
+
+    /// Lets the receiver retry the message that it sent the RNR NAK for.
+    pub(crate) fn allow_retry(&self, nak: Nak) {
+        let retry: &AtomicU64 = &self.ring.head().notices.retry;
+        point!(Retry);
+        // Release: a receiver that sees this store has its own `nak` acknowledged; no data is
+        // published.
+        retry.store(nak.count, Ordering::Release);
+        self.ring_doorbell();
+    }
+
+    /// Voids all descriptors in flight: afterwards the memory that they name may be written again.
+    pub(crate) fn close(&self) {
+        point!(Close);
+        self.ring.head().notices.closed.close();
+    }
+}
+
+/// Error: the peer's acknowledgement is invalid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct BadAck;

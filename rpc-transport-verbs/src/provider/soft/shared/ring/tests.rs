@@ -1,0 +1,242 @@
+//! Tests of a ring against a small model, and against peers that write garbage into it.
+
+use std::collections::VecDeque;
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use proptest::prelude::*;
+
+use super::sender::BadAck;
+use super::*;
+use crate::event_fd::EventFd;
+use crate::provider::soft::shared::memory::{PeerAccess, SharedMemory};
+use crate::provider::soft::shared::wake::DomainReadyBits;
+
+/// Returns both halves of one ring, mapped twice, as in two processes.
+fn pair(psn: u32) -> (RingSender, RingReceiver) {
+    let receiver = RingReceiver::new(psn, false).unwrap();
+    let fd = receiver.fd().try_clone_to_owned().unwrap();
+    let mapping = Mapping::of_peer(&fd, RING_LEN, PeerAccess::ReadWrite).unwrap();
+    (RingSender::new(mapping, bell()).unwrap(), receiver)
+}
+
+fn bell() -> Bell {
+    let bits = SharedMemory::for_writers("test", size_of::<DomainReadyBits>()).unwrap();
+    let file = EventFd::new().unwrap();
+    let engine = EventFd::new().unwrap();
+    let context = ContextBell::new(bits.mapping, file, engine).unwrap();
+    Bell::new(Arc::new(context), 3)
+}
+
+fn send(sender: &mut RingSender, message: &[u8]) {
+    sender.send(NonNull::from(message).cast(), message.len(), 0);
+}
+
+fn copy(incoming: &Incoming) -> Vec<u8> {
+    let mut bytes = vec![0; incoming.len];
+    // SAFETY: `look` returned a payload of this length, and the message is not yet acknowledged.
+    unsafe {
+        ptr::copy_nonoverlapping(incoming.payload.as_ptr(), bytes.as_mut_ptr(), incoming.len)
+    };
+    bytes
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Send(Vec<u8>),
+    Receive,
+    Acknowledge,
+    CollectAck,
+    GoCold,
+}
+
+fn any_step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        8 => proptest::collection::vec(any::<u8>(), 0..=MAX_IN_RING).prop_map(Step::Send),
+        6 => Just(Step::Receive),
+        3 => Just(Step::Acknowledge),
+        3 => Just(Step::CollectAck),
+        1 => Just(Step::GoCold),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// The model: a queue of messages, the number acknowledged, and how much of it the sender
+    /// knows.
+    #[test]
+    fn a_ring_is_a_bounded_queue(
+        psn in 0..1_u32 << 24,
+        steps in proptest::collection::vec(any_step(), 0..600),
+    ) {
+        let (mut sender, mut receiver) = pair(psn);
+        let mut under_way = VecDeque::new();
+        let (mut unacked_sender, mut received, mut acked) = (0_u64, 0_u64, 0_u64);
+        for step in steps {
+            match step {
+                Step::Send(message) => {
+                    if unacked_sender == SLOT_COUNT {
+                        // A full ring reads the acknowledgement by itself.
+                        unacked_sender -= acked;
+                        acked = 0;
+                    }
+                    prop_assert_eq!(sender.has_room(), unacked_sender < SLOT_COUNT);
+                    if unacked_sender < SLOT_COUNT {
+                        send(&mut sender, &message);
+                        prop_assert_eq!(sender.ring_doorbell(), Doorbell::Hot);
+                        under_way.push_back(message);
+                        unacked_sender += 1;
+                    }
+                }
+                Step::Receive => {
+                    let incoming = receiver.look().unwrap();
+                    prop_assert_eq!(incoming.as_ref().map(copy), under_way.front().cloned());
+                    if incoming.is_some() {
+                        receiver.advance();
+                        under_way.pop_front();
+                        received += 1;
+                    }
+                }
+                Step::Acknowledge => {
+                    receiver.publish_ack();
+                    acked += received;
+                    received = 0;
+                }
+                Step::CollectAck => {
+                    prop_assert_eq!(sender.collect_ack(), Ok(acked));
+                    unacked_sender -= acked;
+                    acked = 0;
+                }
+                Step::GoCold => {
+                    prop_assert_eq!(receiver.try_go_cold(), under_way.is_empty());
+                    receiver.go_hot();
+                }
+            }
+            prop_assert_eq!(sender.unacked(), unacked_sender);
+        }
+    }
+
+    /// Whatever a peer writes into the ring it sends on, the receiver gets a message within bounds,
+    /// nothing, or an error.
+    #[test]
+    fn a_receiver_bounds_what_a_peer_commits(words in proptest::collection::vec(any::<u64>(), 16)) {
+        let mut receiver = RingReceiver::new(0, false).unwrap();
+        for (sequence, word) in (1_u64..).zip(words) {
+            // Most garbage has a wrong sequence number; half of the words get the right one.
+            let word = if word & 1 << 63 != 0 { word & !0xffff_ffff | sequence } else { word };
+            // SAFETY: the commit word is an aligned atomic of this size inside the mapping, which
+            // the receiver keeps alive.
+            let commit: &AtomicU64 = unsafe { receiver_slot(&receiver, sequence).cast().as_ref() };
+            commit.store(word, Ordering::Release);
+            if let Ok(Some(incoming)) = receiver.look() {
+                prop_assert!(incoming.len <= MAX_IN_RING);
+                copy(&incoming);
+            }
+            receiver.advance();
+        }
+    }
+
+    /// Whatever a peer writes into the lines it acknowledges on, the sender accepts only valid
+    /// acknowledgements.
+    #[test]
+    fn a_sender_believes_no_impossible_acknowledgement(
+        sent in 0..SLOT_COUNT,
+        ack in prop_oneof![any::<u64>(), 0..300_u64],
+        verdict: u64,
+        nak: u64,
+    ) {
+        let (mut sender, receiver) = pair(100);
+        for _ in 0..sent {
+            send(&mut sender, b"x");
+        }
+        let head = receiver_head(&receiver);
+        head.progress.ack.publish(ack);
+        head.progress.verdict.store(verdict, Ordering::Release);
+        head.progress.nak.store(nak, Ordering::Release);
+        match sender.collect_ack() {
+            Ok(newly) => {
+                prop_assert!(newly <= sent && ack == 100 + newly);
+                prop_assert_eq!(sender.unacked(), sent - newly);
+            }
+            Err(BadAck) => {
+                prop_assert!(!(100..=100 + sent).contains(&ack));
+                prop_assert_eq!(sender.unacked(), sent);
+            }
+        }
+        if let Some(code) = sender.verdict() {
+            prop_assert_eq!((verdict >> 8, verdict as u8), (100 + sent - sender.unacked() + 1, code));
+        }
+        prop_assert!(sender.nak().timer < 32);
+    }
+}
+
+fn receiver_head(receiver: &RingReceiver) -> &Head {
+    receiver.ring_for_tests().head()
+}
+
+fn receiver_slot(receiver: &RingReceiver, sequence: u64) -> NonNull<u8> {
+    receiver.ring_for_tests().slot(sequence)
+}
+
+#[test]
+fn a_receiver_that_is_not_ready_is_asked_again_only_when_the_sender_says_so() {
+    let (mut sender, mut receiver) = pair(0);
+    send(&mut sender, b"now?");
+    assert!(receiver.look().unwrap().is_some());
+    receiver.refuse_for_now(13);
+    assert!(receiver.look().unwrap().is_none());
+    let nak = sender.nak();
+    assert_eq!((nak.count, nak.timer), (1, 13));
+    sender.allow_retry(nak);
+    assert!(receiver.look().unwrap().is_some());
+}
+
+#[test]
+fn a_cold_ring_rings_its_bell() {
+    let (mut sender, mut receiver) = pair(0);
+    assert!(receiver.try_go_cold());
+    send(&mut sender, b"hello");
+    assert_eq!(sender.ring_doorbell(), Doorbell::Cold);
+    receiver.go_hot();
+    assert_eq!(sender.ring_doorbell(), Doorbell::Hot);
+}
+
+#[test]
+fn a_ring_does_not_go_cold_over_a_message() {
+    let (mut sender, mut receiver) = pair(0);
+    send(&mut sender, b"hello");
+    assert!(!receiver.try_go_cold());
+    assert_eq!(sender.ring_doorbell(), Doorbell::Hot, "as hot as before");
+}
+
+#[test]
+fn a_refusal_for_good_names_the_oldest_message_and_nothing_else() {
+    let (mut sender, mut receiver) = pair(7);
+    send(&mut sender, b"good");
+    send(&mut sender, b"bad");
+    receiver.look().unwrap().unwrap();
+    receiver.advance();
+    receiver.publish_ack();
+    receiver.refuse_for_good(9);
+    assert_eq!(
+        sender.verdict(),
+        None,
+        "the first is not known to be taken yet"
+    );
+    assert_eq!(sender.collect_ack(), Ok(1));
+    assert_eq!(sender.verdict(), Some(9));
+}
+
+#[test]
+fn a_ring_of_another_layout_is_refused() {
+    let receiver = RingReceiver::new(0, false).unwrap();
+    receiver_head(&receiver)
+        .preamble
+        .version
+        .store(LAYOUT_VERSION + 1, Ordering::Relaxed);
+    let fd = receiver.fd().try_clone_to_owned().unwrap();
+    let mapping = Mapping::of_peer(&fd, RING_LEN, PeerAccess::ReadWrite).unwrap();
+    assert!(RingSender::new(mapping, bell()).is_err());
+}

@@ -1,0 +1,5 @@
+//! Unreliable connections and datagrams, within one process.
+
+pub(super) mod datagram;
+pub(super) mod message;
+pub(super) mod send;

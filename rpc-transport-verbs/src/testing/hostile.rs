@@ -1,0 +1,285 @@
+//! Attacks of a hostile peer on this crate, each as a function of bytes: in the handshake, on the
+//! liveness socket after it, and through the memory and the links of the software device.
+//!
+//! This module serves the crate's tests and, under `cfg(fuzzing)`, the fuzz targets of `fuzz/`,
+//! which call the same functions; see `rpc_core::testing::hostile`. Each function panics if an
+//! invariant is violated that has to hold whatever a peer does.
+
+use std::time::{Duration, Instant};
+
+use rpc_core::limits::Keepalive;
+use rpc_core::testing::hostile::Script;
+
+use crate::connect::handshake::choice;
+use crate::connect::handshake::client::{self, Answer, ClientHandshake};
+use crate::connect::handshake::server::{self, Request, ServerHandshake};
+use crate::connect::handshake::{
+    Endpoint, HandshakeError, MAGIC, MAX_MESSAGE_LEN, Offer, VERSION, Welcome,
+};
+use crate::connect::keepalive::{ACK, Beat, ENQ, Pulse};
+pub use crate::provider::soft_hostile::{soft_device, soft_link, soft_ring};
+use crate::transport::endpoint::Way;
+
+/// Feeds one side of the handshake with bytes in pieces: some raw, some as whole frames.
+pub fn handshake(bytes: &[u8]) {
+    let mut script = Script::new(bytes);
+    let is_server = script.byte().is_multiple_of(2);
+    let (mut server, mut client) = (ServerHandshake::default(), ClientHandshake::default());
+    let (mut fed, mut greeted) = (0, false);
+    while let Some(step) = script.step() {
+        let mut piece = Vec::new();
+        match step % 4 {
+            0 => piece.extend(script.piece()),
+            1 => piece.extend([&MAGIC[..], &VERSION.to_be_bytes(), &[0, 0]].concat()),
+            _ => {
+                let message = if step % 4 == 2 {
+                    script.piece()
+                } else {
+                    script.rest()
+                };
+                piece.extend([&MAGIC[..], &VERSION.to_be_bytes()].concat());
+                // The cast is lossless: a script is shorter than the limit of a message.
+                piece.extend((message.len() as u32).to_be_bytes());
+                piece.extend(message);
+            }
+        }
+        // In two pieces, as a socket may deliver it.
+        let cut = usize::from(step >> 2).min(piece.len());
+        for piece in [&piece[..cut], &piece[cut..]] {
+            fed += piece.len();
+            let outcome = if is_server {
+                server.handle(piece).map(|request| match request {
+                    None => false,
+                    Some(Request::Hello(offer)) => {
+                        assert!(!std::mem::replace(&mut greeted, true), "one hello");
+                        answer(offer);
+                        false
+                    }
+                    Some(Request::Ready) => {
+                        assert!(greeted, "nobody is ready before the hello");
+                        true
+                    }
+                })
+            } else {
+                client.handle(piece).map(|answer| match answer {
+                    None => false,
+                    Some(Answer::Welcome(welcome)) => {
+                        assert_same(welcome);
+                        true
+                    }
+                    Some(Answer::Refused(_)) => true,
+                })
+            };
+            match outcome {
+                Ok(false) => {}
+                Ok(true) => {
+                    let rest = server.into_rest();
+                    assert!(rest.len() <= fed);
+                    return;
+                }
+                Err(error) => {
+                    assert!(!error.to_string().is_empty());
+                    // The error as the client would receive it.
+                    assert!(!server::refuse(&error.to_string()).is_empty());
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// Does what a server does with an accepted hello.
+fn answer(offer: Offer) {
+    let hello = client::hello(offer.clone());
+    match ServerHandshake::default().handle(&hello.unwrap_or_default()) {
+        Ok(Some(Request::Hello(again))) => assert_eq!(again, offer),
+        // Encoded again after validation, it may be a few bytes longer than the original.
+        Err(HandshakeError::TooLong { len }) => assert!(len > MAX_MESSAGE_LEN),
+        Ok(None) => {}
+        other => panic!("what was taken is not taken again: {other:?}"),
+    }
+    for gid in [[0; 16], *b"0123456789abcdef"] {
+        for kind in ["soft", "roce", "infiniband"] {
+            let way = Way {
+                kind,
+                device: "here",
+                gid,
+            };
+            match choice::meet(way, &offer.endpoints) {
+                Ok(fit) => {
+                    for index in fit {
+                        assert_eq!(offer.endpoints[index].kind, kind);
+                    }
+                }
+                Err(unfit) => assert!(!unfit.to_string().is_empty()),
+            }
+        }
+    }
+    let _ = choice::list(offer.endpoints.iter().map(Endpoint::way));
+}
+
+fn assert_same(welcome: Welcome) {
+    let frame = server::welcome(welcome.clone()).unwrap_or_default();
+    match ClientHandshake::default().handle(&frame) {
+        Ok(Some(Answer::Welcome(again))) => assert_eq!(again, welcome),
+        Ok(None) => assert!(frame.is_empty(), "it was too long to be sent"),
+        other => panic!("what was taken is not taken again: {other:?}"),
+    }
+}
+
+/// Feeds the liveness socket after the handshake: bytes, and intervals that expire. Checks the
+/// outcome against the rules in `proto/handshake.proto`.
+pub fn keepalive(bytes: &[u8]) {
+    let mut script = Script::new(bytes);
+    let shape = script.byte();
+    let (is_agreed, is_server) = (shape & 1 != 0, shape & 2 != 0);
+    let intervals = u32::from(script.byte() % 8).max(2);
+    let keepalive = (shape & 4 != 0).then_some(Keepalive {
+        every: Duration::from_secs(1),
+        gone_after: Duration::from_secs(1) * intervals,
+    });
+    let mut now = Instant::now();
+    let mut pulse = match is_server {
+        true => Pulse::of_server(is_agreed, keepalive, now),
+        false => Pulse::of_client(is_agreed, keepalive, now),
+    };
+    // The model: whether a response is due, whether anything was received, and intervals since.
+    let (mut is_asked, mut is_heard, mut missed) = (false, is_server, 0);
+    if pulse.begins() {
+        assert!(is_agreed && is_server);
+        pulse.asked();
+        is_asked = true;
+    }
+    while let Some(step) = script.step() {
+        if step.is_multiple_of(4) {
+            now += Duration::from_millis(u64::from(step) * 10);
+            match pulse.beat(now) {
+                Beat::Wait => missed += u32::from(is_asked),
+                Beat::Ask => {
+                    assert!(is_agreed && is_heard && !is_asked && keepalive.is_some());
+                    // The script decides whether the socket accepted the byte.
+                    if step & 4 == 0 {
+                        pulse.asked();
+                        is_asked = true;
+                    }
+                }
+                Beat::Silent(silence) => {
+                    assert!(is_asked && missed + 1 >= intervals && keepalive.is_some());
+                    assert!(silence <= now.elapsed() + Duration::from_secs(3600));
+                    return;
+                }
+            }
+            continue;
+        }
+        let heard = match step % 4 {
+            1 => &[ENQ][..],
+            2 => &[ACK],
+            _ => script.piece(),
+        };
+        let questions = heard.iter().filter(|byte| **byte == ENQ).count();
+        let answers = heard.iter().filter(|byte| **byte == ACK).count();
+        let may_come = is_agreed
+            && questions + answers == heard.len()
+            && questions <= 1
+            && answers <= usize::from(is_asked);
+        match pulse.hear(heard, now) {
+            Ok(answer) => {
+                assert!(may_come || heard.is_empty());
+                assert_eq!(answer, questions == 1);
+            }
+            Err(_) => return assert!(!may_come),
+        }
+        if !heard.is_empty() {
+            is_heard = true;
+            missed = 0;
+        }
+        is_asked &= answers == 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    //! Run the functions of the fuzz targets on random bytes and on everything that the fuzzers
+    //! have found worth keeping.
+
+    use std::path::Path;
+
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Runs every file of a target's corpus.
+    fn replay(target: &str, run: fn(&[u8])) {
+        let directory = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("../fuzz/corpus")
+            .join(target);
+        let mut count = 0;
+        for entry in directory.read_dir().unwrap() {
+            let path = entry.unwrap().path();
+            let bytes = std::fs::read(&path).unwrap();
+            // The panic's own message says what is wrong; this assertion adds the file.
+            let outcome = std::panic::catch_unwind(|| run(&bytes));
+            assert!(outcome.is_ok(), "{} fails", path.display());
+            count += 1;
+        }
+        assert!(count > 0, "{} is empty", directory.display());
+    }
+
+    #[test]
+    fn corpus_of_handshakes() {
+        replay("handshake", handshake);
+    }
+
+    #[test]
+    fn corpus_of_keepalives() {
+        replay("keepalive", keepalive);
+    }
+
+    #[test]
+    fn corpus_of_soft_rings() {
+        replay("soft_ring", soft_ring);
+    }
+
+    #[test]
+    fn corpus_of_soft_links() {
+        replay("soft_link", soft_link);
+    }
+
+    #[test]
+    fn corpus_of_soft_devices() {
+        replay("soft_device", soft_device);
+    }
+
+    proptest! {
+        #[test]
+        fn any_script_of_a_handshake(bytes in vec(any::<u8>(), 0..300)) {
+            handshake(&bytes);
+        }
+
+        #[test]
+        fn any_script_of_a_keepalive(bytes in vec(any::<u8>(), 0..100)) {
+            keepalive(&bytes);
+        }
+
+        #[test]
+        fn any_script_of_a_soft_ring(bytes in vec(any::<u8>(), 0..400)) {
+            soft_ring(&bytes);
+        }
+    }
+
+    proptest! {
+        // Each case opens contexts, which creates mappings and files, so there are fewer cases.
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        #[test]
+        fn any_script_of_a_soft_link(bytes in vec(any::<u8>(), 0..300)) {
+            soft_link(&bytes);
+        }
+
+        #[test]
+        fn any_script_of_a_soft_device(bytes in vec(any::<u8>(), 0..400)) {
+            soft_device(&bytes);
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! A deterministic simulation: processes over the software device on one thread, where time and
+//! faults are values. Requires the feature `test-util`.
+//!
+//! A simulation uses the real code, except where it would make two runs differ:
+//!
+//! | in a process | in a simulation |
+//! | --- | --- |
+//! | its memory, sockets, links, rings, contexts, transports and drivers | the same |
+//! | its threads: pollers, engine, async events | steps, which [`World`] takes in an order that the seed determines |
+//! | its clock | [`World::advance`] moves it |
+//! | TCP: the handshake, and the liveness socket | the two halves of the handshake exchange values; a [`SimulatedLine`] is closed by hand |
+//! | its death | [`Point`]: between any two stores that a peer can see |
+//!
+//! A thread-local variable holds the simulation: its hooks are deep in the device, and a build
+//! without the feature contains none of them.
+
+mod faults;
+mod line;
+mod transport;
+mod world;
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashSet;
+use std::rc::Rc;
+use std::time::Instant;
+
+use rpc_core::testing::Random;
+
+pub use faults::Faults;
+pub use transport::SimulatedTransport;
+pub use world::{Pairing, ProcessId, World};
+
+use crate::hooks::Hooks;
+pub use crate::hooks::{Fault, Point, Post};
+use crate::provider::Killer;
+pub use crate::transport::lifeline::SimulatedLine;
+
+/// State shared by the hooks of one thread's simulation.
+struct Simulation {
+    now: Cell<Instant>,
+    random: Random,
+    faults: Faults,
+    /// True once no more faults are injected.
+    is_calm: Cell<bool>,
+    /// How often each fault was injected, each post was cut, and each point killed a process.
+    struck: RefCell<Tally>,
+    /// The process whose code is running, if any.
+    running: RefCell<Option<Rc<Life>>>,
+    trace: Cell<u64>,
+}
+
+/// Counters of injected faults.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Counts by [`Fault`].
+    pub faults: [u64; Fault::ALL.len()],
+    /// Counts by [`Post`]: rejected completely, and accepted in part.
+    pub posts: [[u64; 2]; Post::ALL.len()],
+    /// Counts of kills by [`Point`].
+    pub deaths: [u64; Point::ALL.len()],
+}
+
+impl Tally {
+    /// Adds the counts of `other`.
+    pub fn add(&mut self, other: &Self) {
+        let add = |sums: &mut [u64], others: &[u64]| {
+            sums.iter_mut().zip(others).for_each(|(sum, n)| *sum += n);
+        };
+        add(&mut self.faults, &other.faults);
+        add(self.posts.as_flattened_mut(), other.posts.as_flattened());
+        add(&mut self.deaths, &other.deaths);
+    }
+
+    /// Returns each count with its name.
+    pub fn entries(&self) -> impl Iterator<Item = (String, u64)> {
+        let faults = Fault::ALL.iter().zip(self.faults);
+        let posts = Post::ALL.iter().zip(self.posts);
+        let deaths = Point::ALL.iter().zip(self.deaths);
+        faults
+            .map(|(fault, count)| (format!("{fault:?}"), count))
+            .chain(posts.flat_map(|(post, [refused, cut])| {
+                [
+                    (format!("{post:?} refused"), refused),
+                    (format!("{post:?} in part"), cut),
+                ]
+            }))
+            .chain(deaths.map(|(point, count)| (format!("death {point:?}"), count)))
+    }
+}
+
+/// State of one simulated process as far as faults concern it.
+struct Life {
+    number: usize,
+    killer: Killer,
+    /// The point at which the process is to be killed, and how often it still passes that point
+    /// before.
+    dies_at: Cell<Option<(Point, u64)>>,
+    /// Number of coming looks for a receive that will find none.
+    unready_left: Cell<u32>,
+    /// Queue pairs that a fault may have ended.
+    broken: RefCell<HashSet<u32>>,
+    /// True if a fault may have ended all of its queue pairs.
+    is_broken: Cell<bool>,
+}
+
+/// Payload of the panic that unwinds the stack of a killed process.
+struct Killed;
+
+impl Hooks for Simulation {
+    fn now(&self) -> Instant {
+        self.now.get()
+    }
+
+    fn is_in_process(&self) -> bool {
+        self.running.borrow().is_some()
+    }
+
+    /// Kills the running process if it is to be killed at this point: unwinds its stack and disables
+    /// its device.
+    fn point(&self, point: Point) {
+        if let Some(life) = self.running_life()
+            && let Some((fatal, left)) = life.dies_at.get()
+            && fatal == point
+            && !self.is_calm.get()
+        {
+            if left > 0 {
+                return life.dies_at.set(Some((fatal, left - 1)));
+            }
+            // A stack that is already unwinding cannot be unwound again.
+            if std::thread::panicking() || life.killer.has_killed() {
+                return;
+            }
+            life.killer.kill();
+            self.struck.borrow_mut().deaths[point as usize] += 1;
+            self.note(&[u64::MAX, point as u64]);
+            tracing::info!(process = life.number, ?point, "is killed");
+            std::panic::resume_unwind(Box::new(Killed));
+        }
+    }
+
+    /// Returns true if the fault is injected now.
+    fn does_strike(&self, fault: Fault) -> bool {
+        let Some(life) = self.running_life() else {
+            return false;
+        };
+        if fault == Fault::ReceiverNotReady {
+            return self.is_unready(&life);
+        }
+        self.strikes(fault)
+    }
+
+    /// Returns how many of `count` requests are accepted. If not all are, the fault may end the queue
+    /// pair `blamed`, or with `None` all queue pairs of the process.
+    fn taken(&self, post: Post, count: usize, blamed: Option<u32>) -> usize {
+        let Some(life) = self.running_life() else {
+            return count;
+        };
+        if count == 0 || !self.happens(self.faults.posts[post as usize]) {
+            return count;
+        }
+        let taken = match self.random.happens(500) {
+            true => 0,
+            false => self.random.below(count as u64) as usize,
+        };
+        self.struck.borrow_mut().posts[post as usize][usize::from(taken > 0)] += 1;
+        self.note(&[post as u64, taken as u64]);
+        tracing::info!(process = life.number, ?post, count, taken, "is cut");
+        match blamed {
+            Some(qp_num) => drop(life.broken.borrow_mut().insert(qp_num)),
+            None => life.is_broken.set(true),
+        }
+        taken
+    }
+}
+
+impl Simulation {
+    fn running_life(&self) -> Option<Rc<Life>> {
+        self.running.borrow().clone()
+    }
+
+    fn happens(&self, thousandths: u16) -> bool {
+        !self.is_calm.get() && self.random.happens(thousandths)
+    }
+
+    fn strikes(&self, fault: Fault) -> bool {
+        let strikes = self.happens(self.faults.rates[fault as usize]);
+        if strikes {
+            self.struck.borrow_mut().faults[fault as usize] += 1;
+            self.note(&[fault as u64]);
+        }
+        strikes
+    }
+
+    /// Returns true if receives are hidden now; they are hidden in bursts.
+    fn is_unready(&self, life: &Life) -> bool {
+        let left = life.unready_left.get();
+        if self.is_calm.get() {
+            return false;
+        }
+        if left > 0 {
+            life.unready_left.set(left - 1);
+            return true;
+        }
+        let strikes = self.strikes(Fault::ReceiverNotReady);
+        if strikes {
+            life.unready_left.set(self.random.below(4) as u32);
+        }
+        strikes
+    }
+
+    /// Adds to the hash of everything that has happened (FNV-1a).
+    fn note(&self, words: &[u64]) {
+        let step = |hash: u64, word: &u64| (hash ^ word).wrapping_mul(0x0100_0000_01b3);
+        self.trace.set(words.iter().fold(self.trace.get(), step));
+    }
+}

@@ -1,0 +1,233 @@
+//! [`SimulatedTransport`]: a poller's transport, which finds its peers in its thread's world.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+use std::task::Waker;
+use std::time::Duration;
+
+use rpc_core::limits::Limits;
+use rpc_core::transport::{
+    Admission, ConnectError, Connected, ConnectionId, Counters, Dialer, Event, Meter, ReserveError,
+    SendError, SlotsByPlace, Transport,
+};
+
+use super::line::{End, WatchedLine};
+use super::world::{Pairing, ProcessId};
+use super::{Life, Simulation};
+use crate::connect::handshake::Offer;
+use crate::connect::server::Port;
+use crate::transport::connection::Phase;
+use crate::transport::lifeline::{Lifeline, SimulatedLine};
+use crate::transport::mailbox::LineKey;
+use crate::transport::{RecvBuf, SendBuf, VerbsTransport};
+
+/// The real transport of a simulated process. Its handshake is simulated, and the world simulates
+/// its sleep.
+pub struct SimulatedTransport {
+    pub(super) verbs: VerbsTransport,
+    pub(super) life: Rc<Life>,
+    pub(super) town: Weak<Town>,
+}
+
+/// Directory in which processes find each other.
+pub(super) struct Town {
+    pub(super) simulation: Rc<Simulation>,
+    pub(super) servers: RefCell<HashMap<String, Server>>,
+    pub(super) lines: RefCell<Vec<WatchedLine>>,
+    /// Every connection ever made, in order.
+    pub(super) pairings: RefCell<Vec<Pairing>>,
+}
+
+#[derive(Clone)]
+pub(super) struct Server {
+    pub(super) life: Rc<Life>,
+    pub(super) port: Port,
+    pub(super) admission: Arc<dyn Admission>,
+}
+
+impl SimulatedTransport {
+    /// Returns the real transport.
+    #[must_use]
+    pub fn verbs(&self) -> &VerbsTransport {
+        &self.verbs
+    }
+
+    /// Executes both halves of a handshake, as far as they concern the device.
+    fn meet(&mut self, Wish { address, session }: Wish) -> Result<Connected, ConnectError> {
+        let unreachable = |address: &str| ConnectError::Unreachable {
+            address: address.to_owned(),
+            source: std::io::ErrorKind::ConnectionRefused.into(),
+        };
+        let Some(town) = self.town.upgrade() else {
+            return Err(unreachable(&address));
+        };
+        let server = town.servers.borrow().get(&address).cloned();
+        let server = server.filter(|server| !server.life.killer.has_killed());
+        let Some(server) = server else {
+            return Err(unreachable(&address));
+        };
+        let refused = |reason: String| ConnectError::Refused {
+            address: address.clone(),
+            reason,
+        };
+        let device_error = |error: Box<dyn std::error::Error + Send + Sync>| ConnectError::Device {
+            address: address.clone(),
+            source: error,
+        };
+        let limits = self.verbs.limits();
+        let max_frame_len = limits.slot_len as u32;
+        let lane = self.verbs.lane(0).ok_or_else(|| unreachable(&address))?;
+        let queue_pairs = Arc::clone(&lane.queue_pairs);
+        let nascent = queue_pairs.create().map_err(|e| device_error(e.into()))?;
+        let endpoint = queue_pairs.endpoint(&nascent);
+        let client_qp_num = endpoint.qp_number;
+        let offer = Offer {
+            endpoints: vec![endpoint],
+            keepalive: false,
+            max_frame_len,
+            session,
+        };
+        let admitted = server
+            .admission
+            .admit(&offer.session)
+            .map_err(|refusal| refused(refusal.reason))?;
+
+        let line = SimulatedLine::default();
+        let (key, server_key) = (LineKey::next(), LineKey::next());
+        let prepare = || {
+            let line = Lifeline::Simulated(line.clone());
+            server.port.prepare(&offer, admitted, line, server_key)
+        };
+        // This part runs on the server's control thread, so the server may be killed in it.
+        let Some(invited) = town.simulation.as_life(&server.life, prepare) else {
+            return Err(unreachable(&address));
+        };
+        let invited = invited.map_err(|error| refused(error.to_string()))?;
+        let welcome = invited.welcome;
+        let end = |process, key, mailbox| End {
+            process,
+            key,
+            mailbox,
+            is_told: false,
+        };
+        town.lines.borrow_mut().push(WatchedLine {
+            line: line.clone(),
+            ends: [
+                end(self.life.number, key, lane.mailbox.clone()),
+                end(server.life.number, server_key, invited.mailbox),
+            ],
+            awaits_ready: false,
+        });
+        town.pairings.borrow_mut().push(Pairing {
+            client: (ProcessId(self.life.number), client_qp_num),
+            server: (ProcessId(server.life.number), welcome.endpoint.qp_number),
+        });
+        let ready = queue_pairs
+            .connect(nascent, &welcome.endpoint)
+            .map_err(|error| {
+                line.hang_up();
+                device_error(error.into())
+            })?;
+        if let Some(watched) = town.lines.borrow_mut().last_mut() {
+            watched.awaits_ready = true;
+        }
+        let remote_frame_len = welcome.max_frame_len as usize;
+        let line = Lifeline::Simulated(line);
+        let connection = lane.add(ready, line, key, remote_frame_len, Phase::Open);
+        Ok(Connected {
+            connection,
+            session: welcome.session,
+            remote: SocketAddr::from(([127, 0, 0, 1], 0)),
+        })
+    }
+}
+
+/// A requested connection. The only thread makes it when the transport adopts it.
+pub struct Wish {
+    address: String,
+    session: Vec<u8>,
+}
+
+struct WishDialer;
+
+impl Dialer<Wish> for WishDialer {
+    fn dial(&self, address: &str, session: &[u8], _: Duration) -> Result<Wish, ConnectError> {
+        Ok(Wish {
+            address: address.to_owned(),
+            session: session.to_vec(),
+        })
+    }
+}
+
+impl Transport for SimulatedTransport {
+    type SendBuf = SendBuf;
+    type RecvBuf = RecvBuf;
+    type Dialed = Wish;
+
+    fn limits(&self) -> &Limits {
+        self.verbs.limits()
+    }
+
+    fn meter(&self) -> Arc<dyn Meter> {
+        self.verbs.meter()
+    }
+
+    fn counters(&self) -> Counters {
+        self.verbs.counters()
+    }
+
+    fn slots_by_place(&self) -> SlotsByPlace {
+        Transport::slots_by_place(&self.verbs)
+    }
+
+    fn dialer(&self) -> Arc<dyn Dialer<Wish>> {
+        Arc::new(WishDialer)
+    }
+
+    fn adopt(&mut self, wish: Wish) -> Result<Connected, ConnectError> {
+        self.meet(wish)
+    }
+
+    fn reserve(&mut self, connection: ConnectionId, len: usize) -> Result<SendBuf, ReserveError> {
+        self.verbs.reserve(connection, len)
+    }
+
+    fn send(&mut self, connection: ConnectionId, buf: SendBuf) -> Result<(), SendError> {
+        self.verbs.send(connection, buf)
+    }
+
+    fn cancel(&mut self, buf: SendBuf) {
+        self.verbs.cancel(buf);
+    }
+
+    fn flush(&mut self) {
+        self.verbs.flush();
+    }
+
+    fn poll(&mut self, events: &mut Vec<Event<RecvBuf>>) {
+        self.verbs.poll(events);
+    }
+
+    fn release(&mut self, buf: RecvBuf) {
+        self.verbs.release(buf);
+    }
+
+    fn close(&mut self, connection: ConnectionId) {
+        self.verbs.close(connection);
+    }
+
+    fn waker(&self) -> Waker {
+        Waker::noop().clone()
+    }
+
+    fn arm(&mut self) {
+        self.verbs.arm();
+    }
+
+    /// Returns at once: processes are stepped by hand, and sleep while their world does not step
+    /// them.
+    fn wait(&mut self, _: Option<Duration>) {}
+}

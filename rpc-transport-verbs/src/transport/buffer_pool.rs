@@ -1,0 +1,123 @@
+//! The slots of one poller: one memory region, cut into slots at startup, and the counts of where
+//! the slots are.
+//!
+//! A slot is always in exactly one of these states. Each state has a bound, and the size of the
+//! pool is the sum of the bounds:
+//!
+//! | state | owner | how a slot leaves it |
+//! | --- | --- | --- |
+//! | receive: free | this pool | posted in a batch, or returned to the reserve |
+//! | receive: posted | the device, in the shared receive queue | a completion |
+//! | receive: reserve | the async-event thread | posted when the poller lags |
+//! | receive: held | the driver, as a `RecvBuf` | `release` |
+//! | send: free | this pool | `reserve` |
+//! | send: in hand | the driver, as a `SendBuf` | `send`, `cancel` |
+//! | send: in flight | a connection's chain, then its queue pair | posting if inline, else a completion |
+//!
+//! Receives and sends have separate free lists, so a burst of responses can never use up the
+//! receives that the credits have promised.
+
+use rpc_core::transport::SlotsByPlace;
+
+use crate::transport::plan::Plan;
+use crate::verbs::{Access, ProtectionDomain, Slot, VerbsError};
+
+/// The free slots, and counts of the slots in the driver's hands.
+///
+/// The free lists are stacks: the slot that was freed last has the warmest cache lines. Each list
+/// has capacity for all its slots from the start, so no path allocates.
+#[derive(Debug)]
+pub(crate) struct BufferPool {
+    /// Slots that wait to be posted.
+    pub(crate) receives: Vec<Slot>,
+    sends: Vec<Slot>,
+    held: u32,
+    in_hand: u32,
+    in_flight: u32,
+}
+
+impl BufferPool {
+    /// Registers the poller's memory and cuts it into slots. Returns the reserve's slots
+    /// separately.
+    pub(crate) fn register(
+        domain: &ProtectionDomain,
+        plan: &Plan,
+    ) -> Result<(Self, Vec<Slot>), VerbsError> {
+        let limits = &plan.limits;
+        // No remote access flags: peers reach these bytes through posted receives only, so it is
+        // sound to hand out a slot as a plain byte slice.
+        let region = domain.register(limits.registered_len(), Access::LOCAL_WRITE)?;
+        let mut slots = region.into_slots(limits.slot_len)?;
+        // The provider may have rounded the region up. The pool does not use slots beyond the
+        // planned number.
+        slots.truncate(limits.slots() as usize);
+        let reserve = slots.split_off(slots.len() - limits.receives_reserved as usize);
+        let receives = slots.split_off(limits.send_slots as usize);
+        let mut pool = Self {
+            receives: Vec::with_capacity(plan.srq_depth as usize),
+            sends: Vec::with_capacity(slots.len()),
+            held: 0,
+            in_hand: 0,
+            in_flight: 0,
+        };
+        pool.receives.extend(receives);
+        // Reversed, so that the first slots to be used are the first ones in the region.
+        pool.sends.extend(slots.into_iter().rev());
+        Ok((pool, reserve))
+    }
+
+    /// Takes a free send slot for the driver to fill.
+    #[inline]
+    pub(crate) fn take_send(&mut self) -> Option<Slot> {
+        let slot = self.sends.pop()?;
+        self.in_hand += 1;
+        Some(slot)
+    }
+
+    /// Counts a send slot that moves from the driver to its connection's queue.
+    #[inline]
+    pub(crate) fn queue_send(&mut self) {
+        self.in_hand -= 1;
+        self.in_flight += 1;
+    }
+
+    /// Takes back a send slot that the driver did not send.
+    #[inline]
+    pub(crate) fn cancel_send(&mut self, slot: Slot) {
+        self.in_hand -= 1;
+        self.sends.push(slot);
+    }
+
+    /// Takes back a send slot from its connection's queue or from the device.
+    #[inline]
+    pub(crate) fn complete_send(&mut self, slot: Slot) {
+        self.in_flight -= 1;
+        self.sends.push(slot);
+    }
+
+    /// Counts a receive slot that is handed to the driver.
+    #[inline]
+    pub(crate) fn hold_receive(&mut self) {
+        self.held += 1;
+    }
+
+    /// Takes back a receive slot from the driver.
+    #[inline]
+    pub(crate) fn release_receive(&mut self, slot: Slot) {
+        self.held -= 1;
+        self.receives.push(slot);
+    }
+
+    /// Returns the counts that this pool keeps. The owners of the others (receives posted to the
+    /// device, and receives of the async-event thread) add theirs.
+    pub(crate) fn by_place(&self) -> SlotsByPlace {
+        SlotsByPlace {
+            receives_free: self.receives.len() as u32,
+            receives_held: self.held,
+            sends_free: self.sends.len() as u32,
+            sends_in_hand: self.in_hand,
+            sends_in_flight: self.in_flight,
+            ..SlotsByPlace::default()
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! Closing a connection.
+//!
+//! ```text
+//!  close()      --> Delivering --> Flushing --> gone, Closed{Local}
+//!  peer gone    --> Draining   --> Flushing --> gone, Closed{PeerGone}
+//!  device error -----------------> Flushing --> gone, Closed{Failed}
+//! ```
+//!
+//! *Delivering*: waits for the completions of everything sent before `close`. *Draining*: the peer
+//! is gone; frames that it had sent before are still received from the device. *Flushing*: the
+//! queue pair is in the error state, and each request comes back with a flush completion. Each step
+//! has a time limit, because some devices never report that a queue is empty. Then the queue pair
+//! is destroyed, which frees the remaining slots.
+
+use std::time::{Duration, Instant};
+
+use rpc_core::transport::{CloseReason, ConnectionId, Event};
+
+use super::buf::RecvBuf;
+use crate::hooks;
+use crate::transport::connection::{Closing, Connection, Phase, STEP_LIMIT, Step};
+use crate::transport::lane::Lane;
+
+/// Number of polls that must return less than a full batch before the queue counts as empty. One is
+/// not enough: it may have started before the last completions were visible.
+const QUIET_POLLS: u32 = 2;
+
+/// How long a queue pair in the error state may take to report its last receive. Network cards
+/// report it at once; Soft-RoCE never does.
+const LAST_RECEIVE_LIMIT: Duration = Duration::from_millis(20);
+
+impl Lane {
+    pub(crate) fn close_locally(&mut self, id: ConnectionId) {
+        match self.connections.get(id) {
+            Some(connection) if connection.is_open() => {}
+            _ => return,
+        }
+        self.ring(id.index);
+        // `ring` may have failed and started closing the connection for another reason.
+        if let Some(connection) = self.connections.get(id)
+            && connection.is_open()
+        {
+            self.begin(id.index, Step::Delivering, CloseReason::Local);
+        }
+    }
+
+    pub(crate) fn peer_gone(&mut self, index: u32) {
+        self.begin(
+            index,
+            Step::Draining { quiet_polls: 0 },
+            CloseReason::PeerGone,
+        );
+    }
+
+    pub(crate) fn fail(&mut self, index: u32, reason: CloseReason) {
+        self.begin(index, Step::FLUSHING, reason);
+    }
+
+    /// Starts closing a connection. Only the first reason counts: later ones are consequences of
+    /// it.
+    fn begin(&mut self, index: u32, step: Step, reason: CloseReason) {
+        let Some((id, connection)) = self.connections.at(index) else {
+            return;
+        };
+        let reason = match &connection.phase {
+            Phase::Closing(_) => return,
+            Phase::Prepared(_) => None,
+            Phase::Open => Some(reason),
+        };
+        // A client that left during the handshake has sent no frames that the driver would receive.
+        let step = if reason.is_none() {
+            Step::FLUSHING
+        } else {
+            step
+        };
+        tracing::debug!(connection = %id, ?reason, "a connection ends");
+        if let Some(CloseReason::Failed(error)) = &reason {
+            tracing::warn!(connection = %id, %error, "a connection has failed");
+        }
+        connection.phase = Phase::Closing(Box::new(Closing::new(step, reason)));
+        let pool = &mut self.pool;
+        for slot in connection.sends.abandon() {
+            pool.complete_send(slot);
+        }
+        if step.is_flushing() {
+            put_in_error(connection);
+        }
+        self.closing.push(index);
+    }
+
+    /// Advances every closing connection as far as possible. `quiet`: the poll returned less than a
+    /// full batch.
+    #[cold]
+    pub(crate) fn advance_closing(&mut self, quiet: bool, events: &mut Vec<Event<RecvBuf>>) {
+        let now = hooks::now();
+        let mut closing = std::mem::take(&mut self.closing);
+        closing.retain(|&index| !self.advance(index, quiet, now, events));
+        // `advance` starts closing no other connection today; if that changes, keep the new
+        // entries.
+        closing.append(&mut self.closing);
+        self.closing = closing;
+    }
+
+    /// Advances one closing connection. Returns true if it is gone.
+    fn advance(
+        &mut self,
+        index: u32,
+        quiet: bool,
+        now: Instant,
+        events: &mut Vec<Event<RecvBuf>>,
+    ) -> bool {
+        let Some((_, connection)) = self.connections.at(index) else {
+            return true;
+        };
+        let (in_flight, uncovered) = (connection.in_flight(), connection.sends.uncovered());
+        let has_taken_last_receive = connection.has_taken_last_receive;
+        let Phase::Closing(closing) = &mut connection.phase else {
+            return true;
+        };
+        let is_late = now >= closing.deadline;
+        let is_done = match &mut closing.step {
+            // Requests after the last signaled one hold no slot and produce no completion.
+            Step::Delivering => in_flight <= uncovered,
+            Step::Draining { quiet_polls } => {
+                *quiet_polls += u32::from(quiet);
+                *quiet_polls >= QUIET_POLLS
+            }
+            // The peer may have received the unsignaled requests before it was gone. Then there is
+            // nothing to flush, and no completion comes.
+            //
+            // Receives that the queue pair had taken from the shared receive queue also come back
+            // with completions. Some devices drop these completions when the queue pair is
+            // destroyed, and the slots would be lost.
+            Step::Flushing { quiet_polls } => {
+                *quiet_polls += u32::from(quiet);
+                let has_said_all = has_taken_last_receive
+                    || closing.deadline.saturating_duration_since(now)
+                        <= STEP_LIMIT - LAST_RECEIVE_LIMIT;
+                in_flight <= uncovered && *quiet_polls >= QUIET_POLLS && has_said_all
+            }
+        };
+        if !is_done && !is_late {
+            return false;
+        }
+        if !closing.step.is_flushing() {
+            closing.step = Step::FLUSHING;
+            closing.deadline = now + STEP_LIMIT;
+            put_in_error(connection);
+            return false;
+        }
+        if !is_done {
+            tracing::debug!(in_flight, "a queue pair is destroyed before it was empty");
+        }
+        self.bury(index, events);
+        true
+    }
+
+    /// Destroys the queue pair, takes back its slots and reports the closed connection to the
+    /// driver.
+    fn bury(&mut self, index: u32, events: &mut Vec<Event<RecvBuf>>) {
+        let Some((id, _)) = self.connections.at(index) else {
+            return;
+        };
+        let Some(connection) = self.connections.remove(index) else {
+            return;
+        };
+        self.routes.remove(connection.queue_pair.qp_num());
+        self.lines.remove(&connection.key);
+        let pool = &mut self.pool;
+        connection
+            .queue_pair
+            .destroy(&mut |slot| pool.complete_send(slot));
+        if let Phase::Closing(closing) = connection.phase
+            && let Some(reason) = closing.reason
+        {
+            events.push(Event::Closed {
+                connection: id,
+                reason,
+            });
+        }
+    }
+}
+
+/// Moves the queue pair to the error state. Shuts down the TCP connection first, so the peer sees
+/// an orderly end rather than a send that is never acknowledged.
+fn put_in_error(connection: &mut Connection) {
+    connection.hang_up();
+    if let Err(error) = connection.queue_pair.to_error() {
+        // Continue: the queue pair is destroyed next, in whatever state it is.
+        tracing::debug!(%error, "a queue pair cannot be put in error");
+    }
+}

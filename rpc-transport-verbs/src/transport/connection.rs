@@ -1,0 +1,269 @@
+//! A connection, and the table of a lane's connections.
+
+use std::time::{Duration, Instant};
+
+use rpc_core::transport::{Admitted, CloseReason, ConnectionId};
+
+use crate::hooks;
+use crate::transport::lifeline::Lifeline;
+use crate::transport::mailbox::LineKey;
+use crate::transport::queue_pairs::{Place, Ready};
+use crate::transport::send_queue::SendQueue;
+use crate::verbs::QueuePair;
+
+/// Time limit of a step. Far longer than a completion takes, unless the peer is stopped.
+pub(super) const STEP_LIMIT: Duration = Duration::from_secs(1);
+
+/// A queue pair and its state.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    pub(crate) queue_pair: QueuePair,
+    pub(crate) sends: SendQueue,
+    /// The longest frame that both sides accept.
+    pub(crate) frame_limit: usize,
+    /// True if the connection is in the lane's list of connections to flush.
+    pub(crate) is_dirty: bool,
+    pub(crate) phase: Phase,
+    /// True if the queue pair, in the error state, has reported that it takes no more receives.
+    pub(crate) has_taken_last_receive: bool,
+    pub(crate) key: LineKey,
+    line: Lifeline,
+    _place: Place,
+}
+
+/// The stage of a connection's life.
+#[derive(Debug)]
+pub(crate) enum Phase {
+    /// This side is ready, but the client has not reported that it is. The driver does not know the
+    /// connection yet.
+    Prepared(Box<Admitted>),
+    /// Frames can be sent and received.
+    Open,
+    /// The connection is being closed.
+    Closing(Box<Closing>),
+}
+
+/// The state of a connection that is being closed.
+#[derive(Debug)]
+pub(crate) struct Closing {
+    pub(super) step: Step,
+    /// The time at which the next step starts even if this one is not done.
+    pub(super) deadline: Instant,
+    /// The reason reported to the driver; `None` if the driver has never seen the connection.
+    pub(super) reason: Option<CloseReason>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    Delivering,
+    Draining { quiet_polls: u32 },
+    Flushing { quiet_polls: u32 },
+}
+
+impl Step {
+    /// The start of the flushing step.
+    pub(super) const FLUSHING: Self = Self::Flushing { quiet_polls: 0 };
+
+    pub(super) fn is_flushing(self) -> bool {
+        matches!(self, Self::Flushing { .. })
+    }
+}
+
+impl Closing {
+    pub(super) fn new(step: Step, reason: Option<CloseReason>) -> Self {
+        Self {
+            step,
+            deadline: hooks::now() + STEP_LIMIT,
+            reason,
+        }
+    }
+
+    /// Returns true if frames that arrive now go to the driver: frames that the peer sent before it
+    /// was gone.
+    pub(crate) fn wants_frames(&self) -> bool {
+        matches!(self.step, Step::Draining { .. })
+    }
+}
+
+impl Connection {
+    pub(crate) fn new(
+        ready: Ready,
+        line: Lifeline,
+        key: LineKey,
+        frame_limit: usize,
+        signal_interval: u32,
+        phase: Phase,
+    ) -> Self {
+        Self {
+            queue_pair: ready.queue_pair,
+            sends: SendQueue::new(signal_interval),
+            frame_limit,
+            is_dirty: false,
+            has_taken_last_receive: false,
+            phase,
+            key,
+            line,
+            _place: ready.place,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn is_open(&self) -> bool {
+        matches!(self.phase, Phase::Open)
+    }
+
+    /// Returns the number of send-queue entries that wait for a completion.
+    pub(crate) fn in_flight(&self) -> usize {
+        self.queue_pair.capabilities().max_send_wr - self.queue_pair.send_slots_free()
+    }
+
+    /// Shuts down the TCP connection.
+    pub(crate) fn hang_up(&self) {
+        self.line.hang_up();
+    }
+}
+
+/// Connections by index, with a generation for each index, so an id that outlives its connection
+/// refers to nothing.
+///
+/// The lanes of a transport share one range of indexes. The range stays dense, because the core
+/// keeps tables by index: the lane's number is in the low bits, as many as the number of lanes
+/// requires.
+///
+/// ```text
+///  31                     0
+/// +------------------+------+
+/// |                  | lane |     one lane: no bits
+/// +------------------+------+
+/// ```
+///
+/// This table also has entries for the indexes of other lanes, which stay empty. Leaving them out
+/// would cost a shift on every lookup.
+#[derive(Debug)]
+pub(crate) struct Connections {
+    entries: Vec<Entry>,
+    /// Indexes of this lane that are free for reuse.
+    vacant: Vec<u32>,
+    /// This lane's number.
+    lane: u32,
+    /// The distance between two consecutive indexes of this lane: a power of two.
+    stride: u32,
+}
+
+#[derive(Debug, Default)]
+struct Entry {
+    generation: u32,
+    connection: Option<Connection>,
+}
+
+impl Connections {
+    /// Creates the table of lane number `lane`, counted from 0, of at most `lanes` lanes.
+    pub(crate) fn of_lane(lane: u32, lanes: usize) -> Self {
+        Self {
+            entries: Vec::new(),
+            vacant: Vec::new(),
+            lane,
+            // Fits: there is one lane for each device of a machine, so only a few.
+            stride: lanes.next_power_of_two() as u32,
+        }
+    }
+
+    /// Returns the bits of an index that contain the lane's number.
+    pub(crate) fn lane_mask(&self) -> u32 {
+        self.stride - 1
+    }
+
+    pub(crate) fn insert(&mut self, connection: Connection) -> ConnectionId {
+        let index = self.vacant.pop().unwrap_or_else(|| self.grow());
+        let entry = &mut self.entries[index as usize];
+        entry.connection = Some(connection);
+        ConnectionId {
+            index,
+            generation: entry.generation,
+        }
+    }
+
+    /// Adds an index of this lane that was never used.
+    fn grow(&mut self) -> u32 {
+        let used = self.entries.len();
+        self.entries
+            .resize_with(used + self.stride as usize, Entry::default);
+        // Fits: each lane has at most as many connections as queue pairs, whose numbers have 24
+        // bits.
+        used as u32 + self.lane
+    }
+
+    #[inline]
+    pub(crate) fn get(&mut self, id: ConnectionId) -> Option<&mut Connection> {
+        let entry = self.entries.get_mut(id.index as usize)?;
+        if entry.generation != id.generation {
+            return None;
+        }
+        entry.connection.as_mut()
+    }
+
+    /// Looks up a connection by index alone. For indexes that this crate drops together with the
+    /// connection.
+    #[inline]
+    pub(crate) fn at(&mut self, index: u32) -> Option<(ConnectionId, &mut Connection)> {
+        let entry = self.entries.get_mut(index as usize)?;
+        let id = ConnectionId {
+            index,
+            generation: entry.generation,
+        };
+        Some((id, entry.connection.as_mut()?))
+    }
+
+    pub(crate) fn remove(&mut self, index: u32) -> Option<Connection> {
+        let entry = self.entries.get_mut(index as usize)?;
+        let connection = entry.connection.take()?;
+        entry.generation = entry.generation.wrapping_add(1);
+        self.vacant.push(index);
+        Some(connection)
+    }
+
+    /// Returns the indexes of all connections.
+    pub(crate) fn indexes(&self) -> Vec<u32> {
+        let taken =
+            |(index, entry): (usize, &Entry)| entry.connection.is_some().then_some(index as u32);
+        self.entries.iter().enumerate().filter_map(taken).collect()
+    }
+
+    pub(crate) fn drain(&mut self) -> impl Iterator<Item = Connection> {
+        self.entries.drain(..).filter_map(|entry| entry.connection)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_lane_has_all_indexes() {
+        let mut connections = Connections::of_lane(0, 1);
+        assert_eq!(connections.lane_mask(), 0);
+        let indexes: Vec<_> = (0..100).map(|_| connections.grow()).collect();
+        assert!(indexes.into_iter().eq(0..100));
+    }
+
+    #[test]
+    fn lanes_share_the_indexes_without_gaps_or_doubles() {
+        for lanes in 2..=8u32 {
+            let mut indexes = Vec::new();
+            for lane in 0..lanes {
+                let mut connections = Connections::of_lane(lane, lanes as usize);
+                for _ in 0..100 {
+                    let index = connections.grow();
+                    assert_eq!(index & connections.lane_mask(), lane);
+                    assert!(connections.at(index).is_none(), "it is there, and empty");
+                    indexes.push(index);
+                }
+            }
+            indexes.sort_unstable();
+            indexes.dedup();
+            assert_eq!(indexes.len(), 100 * lanes as usize, "one is there twice");
+            let highest = indexes.last().copied().unwrap();
+            assert!(highest < 100 * lanes.next_power_of_two(), "dense");
+        }
+    }
+}

@@ -1,0 +1,417 @@
+//! The asynchronous events of a lane's device: the thread that waits for them, and how each event
+//! is handled and logged.
+//!
+//! | event | closes | log level |
+//! | --- | --- | --- |
+//! | limit of the shared receive queue | nothing: the [reserve](crate::transport::reserve) is posted | warning |
+//! | fatal, request or access error of a queue pair | its connection | error |
+//! | error of the completion queue or the shared receive queue, failure of the device | all connections of the lane, and the lane | error |
+//! | a port is down, or its addresses, partition keys or speed have changed | nothing by itself | warning |
+//! | a port is up, has another subnet manager, or has to be registered again | nothing | information |
+//! | a queue pair has drained its sends, taken its last receive, received its first message or migrated its path | nothing | debug |
+//! | a failed work queue that is not Verbline's, or an event that this version does not know | nothing | warning |
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+
+use tracing::Level;
+
+use crate::transport::device_event::{Consequence, DeviceEvent, consequence_of};
+use crate::transport::failure::LaneFailure;
+use crate::transport::mailbox::{Mailbox, Notice};
+use crate::transport::queue_pairs::QueuePairs;
+use crate::transport::reserve::Stock;
+use crate::verbs::{AsyncEvent, Context};
+
+/// The async-event thread, which is stopped when this value is dropped.
+pub(crate) struct EventThread {
+    context: Context,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+    /// The thread's state in a simulation, which runs no thread.
+    #[cfg(feature = "test-util")]
+    stepped: Option<Watch>,
+}
+
+impl EventThread {
+    /// Starts the thread. The receives must have been posted before, because the thread arms the
+    /// limit first.
+    pub(crate) fn start(
+        context: Context,
+        queue_pairs: Arc<QueuePairs>,
+        stock: Stock,
+        mailbox: Mailbox,
+    ) -> io::Result<Self> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let mut watch = Watch {
+            device: queue_pairs.plan().limits.device.as_str().into(),
+            context: context.clone(),
+            queue_pairs,
+            stock,
+            stop: Arc::clone(&stop),
+            mailbox,
+        };
+        #[cfg(feature = "test-util")]
+        if crate::hooks::is_simulated() {
+            watch.stock.arm();
+            return Ok(Self {
+                context,
+                stop,
+                thread: None,
+                stepped: Some(watch),
+            });
+        }
+        let thread = thread::Builder::new()
+            .name("verbline-events".to_owned())
+            .spawn(move || watch.run())?;
+        Ok(Self {
+            context,
+            stop,
+            thread: Some(thread),
+            #[cfg(feature = "test-util")]
+            stepped: None,
+        })
+    }
+
+    /// Does what the thread would do now. For simulations.
+    #[cfg(feature = "test-util")]
+    pub(crate) fn step(&mut self) {
+        let Some(watch) = &mut self.stepped else {
+            return;
+        };
+        let at_once = Some(std::time::Duration::ZERO);
+        while let Ok(Some(event)) = watch.context.get_async_event(at_once) {
+            for _ in 0..crate::hooks::times_heard() {
+                watch.heed(Some(event));
+            }
+        }
+        watch.heed(None);
+    }
+}
+
+impl Drop for EventThread {
+    fn drop(&mut self) {
+        // Release pairs with the Acquire in the thread. The interruption is latched, so the thread
+        // sees it whether it is waiting already or about to wait.
+        self.stop.store(true, Ordering::Release);
+        self.context.interrupt_async_events();
+        // After a fork, the thread exists only in the parent process, so it cannot be joined here.
+        if let Some(thread) = self.thread.take()
+            && !self.context.is_forked()
+            && thread.join().is_err()
+        {
+            tracing::error!("the async-event thread has panicked");
+        }
+    }
+}
+
+/// The state of the thread.
+struct Watch {
+    device: Arc<str>,
+    context: Context,
+    queue_pairs: Arc<QueuePairs>,
+    stock: Stock,
+    stop: Arc<AtomicBool>,
+    mailbox: Mailbox,
+}
+
+impl Watch {
+    fn run(&mut self) {
+        self.stock.arm();
+        loop {
+            let event = match self.context.get_async_event(None) {
+                Ok(event) => event,
+                Err(error) => {
+                    // Without events the reserve cannot be posted, and failures go unnoticed.
+                    self.fail_lane(LaneFailure::Events(error));
+                    return;
+                }
+            };
+            if self.stop.load(Ordering::Acquire) {
+                return;
+            }
+            self.heed(event);
+        }
+    }
+
+    fn heed(&mut self, event: Option<AsyncEvent>) {
+        self.stock.take_back();
+        if let Some(event) = event {
+            self.handle(event);
+        }
+        self.stock.arm_if_needed();
+    }
+
+    fn handle(&mut self, event: AsyncEvent) {
+        let said = DeviceEvent {
+            device: Arc::clone(&self.device),
+            event,
+        };
+        match consequence_of(event) {
+            Consequence::Refill => {
+                // The reserve logs the warning, with the number of receives that it posted.
+                tracing::debug!("{said}");
+                self.stock.limit_reached();
+            }
+            Consequence::ConnectionFails(qp_num) => {
+                tracing::error!("{said}");
+                // An error means that the transport has been dropped.
+                let _ = self.mailbox.put(Notice::QueuePairFailed(qp_num, said));
+            }
+            Consequence::LastReceiveTaken(qp_num) => {
+                tracing::debug!("{said}");
+                let _ = self.mailbox.put(Notice::LastReceiveTaken(qp_num));
+            }
+            Consequence::LaneFails => self.fail_lane(LaneFailure::Device(said)),
+            Consequence::AddressChanges => {
+                match event {
+                    AsyncEvent::PortActive { .. } | AsyncEvent::ClientReregister { .. } => {
+                        tracing::info!("{said}");
+                    }
+                    _ => tracing::warn!("{said}"),
+                }
+                if let Err(error) = self.queue_pairs.choose_address_again(&self.context) {
+                    tracing::warn!(%error, "{} does not say its address; new connections keep to the old one", self.device);
+                }
+            }
+            Consequence::Said(Level::WARN) => tracing::warn!("{said}"),
+            Consequence::Said(Level::INFO) => tracing::info!("{said}"),
+            Consequence::Said(_) => tracing::debug!("{said}"),
+        }
+    }
+
+    /// Stops the creation of queue pairs and tells the poller to close the existing connections.
+    /// Has an effect only once, however often the device reports the failure.
+    fn fail_lane(&self, failure: LaneFailure) {
+        let failure = Arc::new(failure);
+        if self.queue_pairs.retire(&self.device, Arc::clone(&failure)) {
+            let _ = self.mailbox.put(Notice::LaneFailed(failure));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rpc_core::limits::Intents;
+
+    use super::*;
+    use crate::device::setup::{self, Opened};
+    use crate::device::sizing::Sizing;
+    use crate::transport::VerbsTransport;
+    use crate::transport::alarm::Alarm;
+    use crate::transport::mailbox::{self, Inbox};
+    use crate::transport::reserve::{self, ReserveCounts};
+    use crate::verbs::{LinkLayer, QpNum, SrqNum};
+
+    const QP: QpNum = QpNum(0x17);
+
+    /// Every event, with its consequence and with words that its message must contain: what has
+    /// failed, what it means, and what to do.
+    fn cases() -> Vec<(AsyncEvent, Consequence, &'static [&'static str])> {
+        use AsyncEvent::*;
+        let said = Consequence::Said;
+        let connection = Consequence::ConnectionFails(QP);
+        let address = Consequence::AddressChanges;
+        vec![
+            (
+                SrqLimitReached { srq: SrqNum(5) },
+                Consequence::Refill,
+                &["queue 5 of", "lags", "reserve is posted"],
+            ),
+            (
+                QpFatal { qp_num: QP },
+                connection,
+                &["queue pair", "its connection ends", "Check"],
+            ),
+            (
+                QpRequestError { qp_num: QP },
+                connection,
+                &[
+                    "does not take",
+                    "its connection ends",
+                    "check that the peer",
+                ],
+            ),
+            (
+                QpAccessError { qp_num: QP },
+                connection,
+                &["rights", "its connection ends", "check who else"],
+            ),
+            (
+                CompletionQueueError { cq: 3 },
+                Consequence::LaneFails,
+                &[
+                    "queue 3 of",
+                    "all of this poller's connections",
+                    "open the device again",
+                ],
+            ),
+            (
+                SrqError { srq: SrqNum(5) },
+                Consequence::LaneFails,
+                &[
+                    "queue 5 of",
+                    "all of this poller's connections",
+                    "open it again",
+                ],
+            ),
+            (
+                DeviceFatal,
+                Consequence::LaneFails,
+                &[
+                    "all connections",
+                    "needs a reset",
+                    "the process has to open it again",
+                ],
+            ),
+            (
+                PortError { port: 2 },
+                said(Level::WARN),
+                &[
+                    "port 2",
+                    "may time out",
+                    "survive if it is back",
+                    "Check the cable",
+                ],
+            ),
+            (
+                DeviceSpeedChange { port: 2 },
+                said(Level::WARN),
+                &["port 2 of", "another speed", "cable"],
+            ),
+            (PortActive { port: 2 }, address, &["port 2", "is up"]),
+            (
+                LidChange { port: 2 },
+                address,
+                &["port 2", "will fail", "new ones"],
+            ),
+            (
+                GidChange { port: 2 },
+                address,
+                &[
+                    "port 2",
+                    "whose address went away will fail",
+                    "present table",
+                ],
+            ),
+            (
+                PkeyChange { port: 2 },
+                said(Level::WARN),
+                &["port 2", "partition", "will fail"],
+            ),
+            (
+                SmChange { port: 2 },
+                said(Level::INFO),
+                &["port 2", "subnet manager", "connections stay"],
+            ),
+            (
+                ClientReregister { port: 2 },
+                address,
+                &["port 2", "register again", "connections stay"],
+            ),
+            (SqDrained { qp_num: QP }, said(Level::DEBUG), &["drained"]),
+            (
+                QpLastWqeReached { qp_num: QP },
+                Consequence::LastReceiveTaken(QP),
+                &["no more receives"],
+            ),
+            (
+                CommunicationEstablished { qp_num: QP },
+                said(Level::DEBUG),
+                &["before it could send"],
+            ),
+            (
+                PathMigrated { qp_num: QP },
+                said(Level::DEBUG),
+                &["alternate path"],
+            ),
+            (
+                PathMigrationError { qp_num: QP },
+                said(Level::DEBUG),
+                &["could not change"],
+            ),
+            (WorkQueueFatal, said(Level::WARN), &["none of Verbline's"]),
+            (
+                Unknown(77),
+                said(Level::WARN),
+                &["event 77", "nothing was done"],
+            ),
+        ]
+    }
+
+    #[test]
+    fn every_event_has_its_consequence_and_its_sentence() {
+        for (event, consequence, words) in cases() {
+            assert_eq!(consequence_of(event), consequence, "{event:?}");
+            let said = DeviceEvent::of("rxe0", event).to_string();
+            assert!(said.contains("rxe0"), "{said}");
+            for word in words {
+                assert!(said.contains(word), "{said:?} does not say {word:?}");
+            }
+        }
+    }
+
+    /// Returns the state of an async-event thread and the receiver of its notices, on the device of
+    /// a transport that has its own async-event thread.
+    fn watch() -> (VerbsTransport, Watch, Inbox, Arc<ReserveCounts>) {
+        let device = Opened::soft_as("soft", LinkLayer::Memory);
+        let (intents, sizing) = (Intents::default(), Sizing::default());
+        let mut transport = setup::open_lanes(device, Vec::new(), &intents, &sizing).unwrap();
+        let lane = transport.lane(0).unwrap();
+        let context = lane.context.clone();
+        let srq = context.alloc_pd().unwrap().create_srq(16, 1).unwrap();
+        let counts = Arc::new(ReserveCounts::default());
+        let (_, stock) = reserve::reserve(context.clone(), srq, 4, Vec::new(), Arc::clone(&counts));
+        let (mailbox, inbox) = mailbox::mailbox(Alarm::new().unwrap());
+        let watch = Watch {
+            device: "rxe0".into(),
+            context,
+            queue_pairs: Arc::clone(&lane.queue_pairs),
+            stock,
+            stop: Arc::default(),
+            mailbox,
+        };
+        (transport, watch, inbox, counts)
+    }
+
+    #[test]
+    fn the_poller_is_told_of_what_ends_a_connection_or_the_lane_and_of_nothing_else() {
+        let mut limits_reached = 0;
+        for (event, consequence, words) in cases() {
+            // A new one for each event, because a lane fails only once.
+            let (_transport, mut watch, inbox, counts) = watch();
+            watch.handle(event);
+            limits_reached += counts.events.load(Ordering::Relaxed);
+            let said = match (consequence, inbox.take()) {
+                (
+                    Consequence::ConnectionFails(failed),
+                    Some(Notice::QueuePairFailed(qp_num, said)),
+                ) if failed == qp_num => said.to_string(),
+                (Consequence::LaneFails, Some(Notice::LaneFailed(failure))) => failure.to_string(),
+                (Consequence::LastReceiveTaken(taken), Some(Notice::LastReceiveTaken(qp_num)))
+                    if taken == qp_num =>
+                {
+                    continue;
+                }
+                (
+                    Consequence::LaneFails
+                    | Consequence::ConnectionFails(_)
+                    | Consequence::LastReceiveTaken(_),
+                    other,
+                ) => panic!("{event:?}: {other:?}"),
+                (_, None) => continue,
+                (_, Some(other)) => panic!("{event:?}: {other:?}"),
+            };
+            assert!(said.contains("rxe0") && said.contains(words[0]), "{said}");
+            watch.handle(event);
+            let again = inbox.take();
+            assert!(
+                consequence != Consequence::LaneFails || again.is_none(),
+                "a lane fails once: {again:?}"
+            );
+        }
+        assert_eq!(limits_reached, 1);
+    }
+}

@@ -1,0 +1,185 @@
+//! Error messages for failed connections: what happened, what usually causes it, and what to check.
+
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::transport::device_event::DeviceEvent;
+use crate::verbs::{
+    CompletionStatus, Context, PortAttributes, PostError, QpAttributes, QpNum, QueuePair,
+    VerbsError, WorkKind,
+};
+
+/// A work request completed with an error, which also moved its queue pair to the error state.
+#[derive(Debug)]
+pub struct ConnectionFailure {
+    /// The completion status of the request.
+    pub status: CompletionStatus,
+    /// Whether the request was a send or a receive.
+    pub kind: WorkKind,
+    /// This side's queue pair.
+    pub qp_num: QpNum,
+    /// The queue pair's attributes after the failure, if the device could still be queried.
+    pub queue_pair: Option<QpAttributes>,
+    /// The port's state at that time.
+    pub port: Option<PortAttributes>,
+}
+
+impl std::error::Error for ConnectionFailure {}
+
+impl fmt::Display for ConnectionFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = match self.kind {
+            WorkKind::Send => "a send",
+            WorkKind::Receive => "a receive",
+        };
+        write!(
+            f,
+            "{kind} of queue pair {} ended with {}",
+            self.qp_num, self.status
+        )?;
+        write_circumstances(f, self.queue_pair.as_ref(), self.port.as_ref())?;
+        write!(f, ". {}", what_to_check(self.status))
+    }
+}
+
+/// Writes the attributes of the queue pair and the port at the time of the failure.
+fn write_circumstances(
+    f: &mut fmt::Formatter<'_>,
+    queue_pair: Option<&QpAttributes>,
+    port: Option<&PortAttributes>,
+) -> fmt::Result {
+    if let Some(attributes) = queue_pair {
+        f.write_str(" (")?;
+        if let Some(state) = attributes.state {
+            write!(f, "now in {state}")?;
+        }
+        if let Some(remote) = attributes.dest_qp_num {
+            write!(f, ", its peer is {remote}")?;
+        }
+        if let Some(address) = attributes.address {
+            write!(f, " at {}", address.gid)?;
+        }
+        if let (Some(timeout), Some(retries)) = (attributes.timeout, attributes.retry_cnt) {
+            write!(f, ", timeout {}, {retries} retries", timeout.code())?;
+        }
+        f.write_str(")")?;
+    }
+    if let Some(port) = port {
+        write!(f, "; port {}, MTU {}", port.state, port.active_mtu)?;
+    }
+    Ok(())
+}
+
+/// Queries a failed queue pair and its port.
+pub(crate) fn examine(
+    context: &Context,
+    port: u8,
+    queue_pair: &QueuePair,
+    kind: WorkKind,
+    status: CompletionStatus,
+) -> ConnectionFailure {
+    ConnectionFailure {
+        status,
+        kind,
+        qp_num: queue_pair.qp_num(),
+        queue_pair: queue_pair.query_remains().ok(),
+        port: context.query_port(port).ok(),
+    }
+}
+
+/// Returns advice for each failure that a user can do something about.
+fn what_to_check(status: CompletionStatus) -> &'static str {
+    match status {
+        CompletionStatus::RetryExceeded => {
+            "Check that the peer's process is alive, and on a network that its port is up, routed, not filtered (RoCE: UDP port 4791) and not congested"
+        }
+        CompletionStatus::RnrRetryExceeded => {
+            "The peer ran out of posted receives: flow control failed, which is a bug here or in the peer"
+        }
+        CompletionStatus::RemoteInvalidRequest | CompletionStatus::LocalLength => {
+            "A frame was longer than the receiver's slots: compare max_message_len on both sides"
+        }
+        CompletionStatus::LocalProtection
+        | CompletionStatus::LocalAccess
+        | CompletionStatus::RemoteAccess => {
+            "Memory was used that is not registered for it, which is a bug in this crate"
+        }
+        CompletionStatus::WorkRequestFlushed => {
+            "The queue pair had failed before: the cause is in an earlier message, or with the peer"
+        }
+        CompletionStatus::Fatal => "Check the system's log for the device",
+        _ => "This is not expected between two Verbline processes: please report it",
+    }
+}
+
+/// The device rejected a chain of sends.
+#[derive(Debug, thiserror::Error)]
+#[error("queue pair {qp_num} did not take a send: {source}")]
+pub(crate) struct PostFailure {
+    pub(crate) qp_num: QpNum,
+    pub(crate) source: PostError,
+}
+
+/// An asynchronous event reported that a queue pair has failed.
+#[derive(Debug)]
+pub(crate) struct QueuePairFailure {
+    event: DeviceEvent,
+    queue_pair: Option<QpAttributes>,
+    port: Option<PortAttributes>,
+}
+
+impl std::error::Error for QueuePairFailure {}
+
+impl fmt::Display for QueuePairFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.event, f)?;
+        write_circumstances(f, self.queue_pair.as_ref(), self.port.as_ref())
+    }
+}
+
+impl QueuePairFailure {
+    /// Queries a failed queue pair and its port.
+    pub(crate) fn new(
+        event: DeviceEvent,
+        context: &Context,
+        port: u8,
+        queue_pair: &QueuePair,
+    ) -> Self {
+        Self {
+            event,
+            queue_pair: queue_pair.query_remains().ok(),
+            port: context.query_port(port).ok(),
+        }
+    }
+}
+
+/// A failure of a connection's TCP connection other than its end.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum LineFailure {
+    #[error(
+        "the peer sent bytes on its TCP connection after the handshake, where silence is kept but for keepalives"
+    )]
+    Bytes,
+    #[error(
+        "the peer's process has been silent for {silence:.1?}, although it was asked whether it still runs: it is stopped (by a debugger, a signal, or with its container or virtual machine), or its host is gone, or the network between. Who wants stopped peers to be waited for leaves 'keepalive' out of the intents"
+    )]
+    Silent { silence: Duration },
+}
+
+/// A failure of a resource that all connections of a lane share.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum LaneFailure {
+    #[error("the completion queue cannot be polled: {0}")]
+    Completions(#[source] VerbsError),
+    #[error("receives cannot be posted: {0}")]
+    Receives(#[source] PostError),
+    #[error("{0}")]
+    Device(#[source] DeviceEvent),
+    #[error(
+        "the device's asynchronous events cannot be read, and without them no failure is heard of: {0}. Check the system's log for the device; the process has to open it again"
+    )]
+    Events(#[source] VerbsError),
+}

@@ -1,0 +1,171 @@
+//! The details of a queue pair's failure are reported to every call that was in flight on it.
+
+use std::cell::Cell;
+use std::error::Error;
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Poll, Waker};
+use std::time::Duration;
+
+use rpc_core::clock::Clock;
+use rpc_core::transport::{
+    ConnectError, Connected, ConnectionId, Dialer, Event, Fabric, Meter, ReserveError, SendError,
+    SlotsByPlace, Transport,
+};
+use rpc_core::{
+    Caller, Cause, Code, Execution, Idempotency, Intents, Limits, LocalPoller, MethodKind,
+    MethodSpec, Methods, Request, Response, Server, Service, Status,
+};
+
+use crate::Device;
+use crate::connect::client::Dialed;
+use crate::transport::device_event::DeviceEvent;
+use crate::transport::mailbox::Notice;
+use crate::transport::{RecvBuf, SendBuf, VerbsTransport};
+use crate::verbs::AsyncEvent;
+
+const NEVER: MethodSpec = MethodSpec::new(
+    "test.Silent/Never",
+    MethodKind::Unary,
+    Idempotency::Unknown,
+    "uint64",
+    "uint64",
+);
+
+struct Silent;
+
+impl Service for Silent {
+    fn name(&self) -> &'static str {
+        "test.Silent"
+    }
+
+    fn register(&self, methods: &mut Methods) {
+        methods.unary(&NEVER, |request: Request<u64>| async move {
+            poll_fn(|_| Poll::<()>::Pending).await;
+            Ok::<_, Status>(Response::new(request.into_inner()))
+        });
+    }
+}
+
+/// A transport whose device reports, on request, that the queue pair has failed.
+struct Breakable {
+    transport: VerbsTransport,
+    breaks: Rc<Cell<bool>>,
+}
+
+impl Transport for Breakable {
+    type SendBuf = SendBuf;
+    type RecvBuf = RecvBuf;
+    type Dialed = Dialed;
+
+    fn limits(&self) -> &Limits {
+        self.transport.limits()
+    }
+    fn meter(&self) -> Arc<dyn Meter> {
+        self.transport.meter()
+    }
+    fn slots_by_place(&self) -> SlotsByPlace {
+        self.transport.slots_by_place()
+    }
+    fn dialer(&self) -> Arc<dyn Dialer<Dialed>> {
+        self.transport.dialer()
+    }
+    fn adopt(&mut self, dialed: Dialed) -> Result<Connected, ConnectError> {
+        self.transport.adopt(dialed)
+    }
+    fn reserve(&mut self, connection: ConnectionId, len: usize) -> Result<SendBuf, ReserveError> {
+        self.transport.reserve(connection, len)
+    }
+    fn send(&mut self, connection: ConnectionId, buf: SendBuf) -> Result<(), SendError> {
+        self.transport.send(connection, buf)
+    }
+    fn cancel(&mut self, buf: SendBuf) {
+        self.transport.cancel(buf);
+    }
+    fn flush(&mut self) {
+        self.transport.flush();
+    }
+    fn poll(&mut self, events: &mut Vec<Event<RecvBuf>>) {
+        if self.breaks.take() {
+            let lane = self.transport.lane(0).expect("there is one lane");
+            let (_, connection) = lane.connections.at(0).expect("there is one connection");
+            let qp_num = connection.queue_pair.qp_num();
+            let event = DeviceEvent::of("soft", AsyncEvent::QpFatal { qp_num });
+            let told = lane.mailbox.put(Notice::QueuePairFailed(qp_num, event));
+            told.expect("the transport is there");
+        }
+        self.transport.poll(events);
+    }
+    fn release(&mut self, buf: RecvBuf) {
+        self.transport.release(buf);
+    }
+    fn close(&mut self, connection: ConnectionId) {
+        self.transport.close(connection);
+    }
+    fn waker(&self) -> Waker {
+        self.transport.waker()
+    }
+    fn arm(&mut self) {
+        self.transport.arm();
+    }
+    fn wait(&mut self, timeout: Option<Duration>) {
+        self.transport.wait(timeout);
+    }
+}
+
+#[test]
+fn the_end_of_a_queue_pair_is_told_to_every_call_in_flight_with_all_that_is_known_of_it() {
+    let device = Device::open("soft").unwrap();
+    let server = Server::builder(&device)
+        .add_service(Silent)
+        .bind("127.0.0.1:0")
+        .unwrap()
+        .spawn();
+    let breaks = Rc::new(Cell::new(false));
+    let transport = Breakable {
+        transport: device.open(&Intents::default()).unwrap(),
+        breaks: Rc::clone(&breaks),
+    };
+    let poller = LocalPoller::over(transport, Clock::system());
+    let channel = poller.connect(&server.local_addr().to_string()).unwrap();
+    let mut calls: Vec<_> = (0..16)
+        .map(|n| Box::pin(channel.unary::<u64, u64>(&NEVER, Request::new(n))))
+        .collect();
+    poller.block_on(poll_fn(|cx| {
+        for call in &mut calls {
+            assert!(call.as_mut().poll(cx).is_pending());
+        }
+        Poll::Ready(())
+    }));
+    while server.stats().total().handlers.awaited == 0 {
+        poller.turn();
+        std::thread::yield_now();
+    }
+    breaks.set(true);
+    for call in calls {
+        let error = poller.block_on(call).unwrap_err();
+        assert!(matches!(error.cause(), Cause::Disconnected(_)), "{error}");
+        assert_eq!(error.code(), Code::Unavailable);
+        if error.execution() == Execution::NeverSent {
+            // The call was waiting for a credit. It gets the same details.
+            assert!(error.to_string().ends_with("was never sent"), "{error}");
+        } else {
+            assert!(error.to_string().ends_with("may have run"), "{error}");
+        }
+        let post_mortem = error.source().expect("there is more to be said");
+        let said = post_mortem.to_string();
+        for part in [
+            "failed outside of any request",
+            "(now in ",
+            ", its peer is ",
+            "; port ",
+        ] {
+            assert!(said.contains(part), "'{part}' is not in: {said}");
+        }
+        assert!(error.to_string().contains(&said), "{error}");
+    }
+    let stats = poller.stats().total();
+    assert_eq!(stats.connections.failed, 1);
+    assert_eq!(stats.in_flight(), 0);
+}

@@ -1,0 +1,145 @@
+//! [`Lane`]: a poller's resources on one device.
+//!
+//! Its methods are in several files: [`setup`](crate::device::setup) opens it, `connect` and `accept` add
+//! connections, `transmit` and `receive` are the data path, and `close` closes connections.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use rpc_core::transport::{ConnectionId, SlotsByPlace};
+
+use crate::transport::buffer_pool::BufferPool;
+use crate::transport::connection::{Connection, Connections, Phase};
+use crate::transport::counters::{DeviceCounts, LaneMeter, Tally};
+use crate::transport::events::EventThread;
+use crate::transport::lifeline::Lifeline;
+use crate::transport::mailbox::{Inbox, LineKey, Mailbox};
+use crate::transport::plan::Plan;
+use crate::transport::queue_pairs::{QueuePairs, Ready};
+use crate::transport::receive_queue::ReceiveQueue;
+use crate::transport::reserve::{Reserve, ReserveCounts};
+use crate::transport::routes::Routes;
+use crate::verbs::{CompletionChannel, CompletionQueue, Context, WorkCompletion};
+
+/// A poller's resources on one device: one context, one memory region, one completion queue, one
+/// shared receive queue, and a queue pair for each connection over this device.
+pub(crate) struct Lane {
+    /// The index among the poller's lanes, from 0.
+    pub(crate) number: u32,
+    /// True if the lane has no connections and a poll since the last one closed found nothing:
+    /// there is nothing to poll for until a notice adds a connection.
+    pub(crate) is_idle: bool,
+    /// True if the completion queue was armed when the poller last prepared to sleep.
+    pub(crate) is_armed: bool,
+    pub(crate) plan: Plan,
+    pub(crate) pool: BufferPool,
+    pub(crate) connections: Connections,
+    pub(crate) routes: Routes,
+    pub(crate) completion_queue: CompletionQueue,
+    /// The channel on which the poller sleeps; `None` if it never sleeps.
+    pub(crate) channel: Option<CompletionChannel>,
+    /// The batch of a poll. Kept to reuse its memory.
+    pub(crate) completions: Vec<WorkCompletion>,
+    pub(crate) receives: ReceiveQueue,
+    /// Connections with requests to flush.
+    pub(crate) dirty: Vec<u32>,
+    pub(crate) tally: Arc<Tally>,
+    pub(crate) device_counts: Arc<DeviceCounts>,
+    pub(crate) inbox: Inbox,
+    /// Connections that are being closed.
+    pub(crate) closing: Vec<u32>,
+    /// Connection indexes by the key of their TCP connection, to handle notices. One entry for each
+    /// connection.
+    pub(crate) lines: HashMap<LineKey, u32>,
+    pub(crate) queue_pairs: Arc<QueuePairs>,
+    pub(crate) mailbox: Mailbox,
+    pub(crate) reserve_counts: Arc<ReserveCounts>,
+    pub(crate) reserve: Reserve,
+    /// Kept alive as long as the lane. Only a simulation calls it.
+    #[cfg_attr(not(feature = "test-util"), allow(dead_code))]
+    pub(crate) events: EventThread,
+    pub(crate) context: Context,
+}
+
+impl Lane {
+    /// Returns the device's name.
+    pub(crate) fn device(&self) -> &str {
+        &self.plan.limits.device
+    }
+
+    /// Adds a connection whose queue pair is in RTS.
+    pub(crate) fn add(
+        &mut self,
+        ready: Ready,
+        line: impl Into<Lifeline>,
+        key: LineKey,
+        remote_frame_len: usize,
+        phase: Phase,
+    ) -> ConnectionId {
+        let qp_num = ready.queue_pair.qp_num();
+        let slot_len = self.plan.limits.slot_len;
+        let frame_limit = slot_len.min(remote_frame_len);
+        if remote_frame_len < slot_len {
+            tracing::info!(
+                local = slot_len,
+                remote = remote_frame_len,
+                "frames to this peer are limited by its slots"
+            );
+        }
+        let id = self.connections.insert(Connection::new(
+            ready,
+            line.into(),
+            key,
+            frame_limit,
+            self.plan.limits.signal_interval,
+            phase,
+        ));
+        self.routes.insert(qp_num, id.index);
+        self.lines.insert(key, id.index);
+        self.is_idle = false;
+        id
+    }
+
+    pub(crate) fn slots_by_place(&self) -> SlotsByPlace {
+        SlotsByPlace {
+            receives_posted: self.receives.outstanding() as u32,
+            receives_reserved: self.reserve_counts.in_hand.load(Ordering::Relaxed),
+            ..self.pool.by_place()
+        }
+    }
+
+    pub(crate) fn limit_armings(&self) -> u64 {
+        self.reserve_counts.armed.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn meter(&self) -> LaneMeter {
+        LaneMeter {
+            tally: Arc::clone(&self.tally),
+            reserve: Arc::clone(&self.reserve_counts),
+            device: Arc::downgrade(&self.device_counts),
+        }
+    }
+
+    /// Publishes the counters that are cheap to read on this thread only.
+    pub(crate) fn publish(&self) {
+        if self.context.counts_on_data_path() {
+            self.tally.rnr.set(self.device_counts.rnr());
+        }
+    }
+}
+
+impl Drop for Lane {
+    fn drop(&mut self) {
+        // Keep the last value for meters that are read after the lane is gone.
+        self.tally.rnr.set(self.device_counts.rnr());
+        for connection in self.connections.drain() {
+            connection.hang_up();
+            // The slots' memory is freed with the region, when the last slot is dropped.
+            connection.queue_pair.destroy(&mut drop);
+        }
+    }
+}

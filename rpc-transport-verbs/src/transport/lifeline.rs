@@ -1,0 +1,57 @@
+//! [`Lifeline`]: the liveness socket, which tells each process of a connection when the other one
+//! ends.
+
+use std::net::{Shutdown, TcpStream};
+use std::sync::Arc;
+#[cfg(feature = "test-util")]
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// A connection's TCP connection, which stays open as long as both sides live.
+#[derive(Debug)]
+pub(crate) enum Lifeline {
+    /// Watched by the control thread.
+    Tcp(Arc<TcpStream>),
+    /// Watched by the simulation.
+    #[cfg(feature = "test-util")]
+    Simulated(SimulatedLine),
+}
+
+impl Lifeline {
+    /// Shuts down the socket. The peer sees its end, and its watcher on this side removes it.
+    pub(crate) fn hang_up(&self) {
+        match self {
+            // An error means that the socket is already closed.
+            Self::Tcp(stream) => drop(stream.shutdown(Shutdown::Both)),
+            #[cfg(feature = "test-util")]
+            Self::Simulated(line) => line.hang_up(),
+        }
+    }
+}
+
+impl From<Arc<TcpStream>> for Lifeline {
+    fn from(stream: Arc<TcpStream>) -> Self {
+        Self::Tcp(stream)
+    }
+}
+
+/// The liveness connection of one connection. It ends at once for both sides, but each side learns
+/// of its end only when the world reports it.
+#[cfg(feature = "test-util")]
+#[derive(Clone, Debug, Default)]
+pub struct SimulatedLine {
+    has_ended: Arc<AtomicBool>,
+}
+
+#[cfg(feature = "test-util")]
+impl SimulatedLine {
+    /// Ends the line for both sides.
+    pub(crate) fn hang_up(&self) {
+        // Relaxed: a simulation has one thread. The flag is atomic only because real liveness
+        // sockets may move between threads.
+        self.has_ended.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        self.has_ended.load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,228 @@
+//! The notice queue, on which other threads send notices to a poller. Checking it costs the poller
+//! one load.
+//!
+//! The control thread, its preparer threads and the async-event thread put a [`Notice`] into the
+//! poller's [`Inbox`] and set a flag. The poller reads the flag on every poll. Nothing writes the
+//! flag between notices, so its cache line stays in the poller's cache.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, Sender};
+use rpc_core::transport::Admitted;
+
+use crate::transport::alarm::Alarm;
+use crate::transport::device_event::DeviceEvent;
+use crate::transport::failure::LaneFailure;
+use crate::transport::lifeline::Lifeline;
+use crate::transport::queue_pairs::Ready;
+use crate::verbs::QpNum;
+
+/// Identifies one TCP connection of this process. Unlike a file descriptor or a queue pair number,
+/// a key is never reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct LineKey(u64);
+
+impl LineKey {
+    /// Returns a key that was never returned before.
+    pub(crate) fn next() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        // Only the number must be unique: it publishes no other data.
+        Self(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+impl fmt::Display for LineKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "line {}", self.0)
+    }
+}
+
+/// A message to a poller.
+#[derive(Debug)]
+pub(crate) enum Notice {
+    /// A client was admitted and its queue pair on this side is in RTS. Whether the client's queue
+    /// pair is ready is not known yet.
+    Prepared(Box<Prepared>),
+    /// The client of a prepared connection is ready to receive.
+    Ready(LineKey),
+    /// The TCP connection has ended, or the handshake has failed.
+    Ended(LineKey, LineEnd),
+    /// An asynchronous event of the device reported that a queue pair has failed.
+    QueuePairFailed(QpNum, DeviceEvent),
+    /// A resource that all connections of the lane share has failed.
+    LaneFailed(Arc<LaneFailure>),
+    /// A queue pair in the error state has taken its last receive from the shared receive queue,
+    /// and that receive has completed.
+    LastReceiveTaken(QpNum),
+}
+
+/// A connection that is handed to its poller.
+#[derive(Debug)]
+pub(crate) struct Prepared {
+    /// Its queue pair, in RTS.
+    pub(crate) ready: Ready,
+    /// The longest frame that the client accepts.
+    pub(crate) remote_frame_len: usize,
+    /// The core's decision, with the permit that counts the client among the connections.
+    pub(crate) admitted: Admitted,
+    /// The TCP connection, kept open as long as the connection.
+    pub(crate) line: Lifeline,
+    /// The TCP connection's key in later notices.
+    pub(crate) key: LineKey,
+}
+
+/// How a TCP connection ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LineEnd {
+    /// End of file or a reset: the peer's process closed the socket or ended.
+    Gone,
+    /// Bytes other than a keepalive arrived on a connection that should be silent.
+    Bytes,
+    /// The peer has not answered keepalives for this long.
+    Silent(Duration),
+}
+
+/// The sender of notices, for any thread.
+#[derive(Clone, Debug)]
+pub(crate) struct Mailbox {
+    notices: Sender<Notice>,
+    flag: Arc<Flag>,
+    alarm: Arc<Alarm>,
+}
+
+/// The receiver of notices, owned by the poller.
+#[derive(Debug)]
+pub(crate) struct Inbox {
+    notices: Receiver<Notice>,
+    flag: Arc<Flag>,
+}
+
+/// On its own cache line: other threads write the channel beside it.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Flag(AtomicBool);
+
+/// Creates the two ends of a notice queue. The queue is unbounded, but the number of notices is
+/// bounded: a few for each connection, and one for the failure of the lane.
+///
+/// Each notice notifies the poller's alarm, because the poller may sleep.
+pub(crate) fn mailbox(alarm: Arc<Alarm>) -> (Mailbox, Inbox) {
+    let (sender, receiver) = crossbeam_channel::unbounded();
+    let flag = Arc::new(Flag::default());
+    (
+        Mailbox {
+            notices: sender,
+            flag: Arc::clone(&flag),
+            alarm,
+        },
+        Inbox {
+            notices: receiver,
+            flag,
+        },
+    )
+}
+
+impl Mailbox {
+    /// Sends a notice to the poller.
+    ///
+    /// # Errors
+    ///
+    /// Returns the notice if the poller's transport is gone.
+    pub(crate) fn put(&self, notice: Notice) -> Result<(), Notice> {
+        self.notices.send(notice).map_err(|error| error.0)?;
+        // After the notice is in the channel, so a poller that sees the flag finds the notice.
+        self.flag.0.store(true, Ordering::Release);
+        // After the flag, because the poller checks the flag next when it is woken or kept from
+        // sleeping.
+        self.alarm.ring();
+        Ok(())
+    }
+}
+
+impl Inbox {
+    /// Returns true if there may be notices. Costs one load of a cache line that is written only
+    /// when a notice is sent or taken.
+    #[inline]
+    pub(crate) fn is_flagged(&self) -> bool {
+        self.flag.0.load(Ordering::Relaxed)
+    }
+
+    /// Takes the next notice. Clears the flag if there is none.
+    pub(crate) fn take(&self) -> Option<Notice> {
+        // Clear the flag before the check: a notice sent after the check sets the flag again, so no
+        // notice remains in the queue under a cleared flag. The Acquire pairs with the Release in
+        // `put`.
+        self.flag.0.swap(false, Ordering::AcqRel);
+        let notice = self.notices.try_recv().ok();
+        if notice.is_some() {
+            // There may be more notices.
+            self.flag.0.store(true, Ordering::Relaxed);
+        }
+        notice
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key_of(notice: Option<Notice>) -> Option<LineKey> {
+        match notice? {
+            Notice::Ready(key) => Some(key),
+            other => panic!("{other:?} was not put"),
+        }
+    }
+
+    #[test]
+    fn notices_come_in_order_and_the_flag_is_lowered_behind_the_last() {
+        let (mailbox, inbox) = mailbox(Alarm::new().unwrap());
+        assert!(!inbox.is_flagged());
+        let keys = [LineKey::next(), LineKey::next()];
+        for key in keys {
+            mailbox.put(Notice::Ready(key)).unwrap();
+        }
+        for key in keys {
+            assert!(inbox.is_flagged());
+            assert_eq!(key_of(inbox.take()), Some(key));
+        }
+        assert!(inbox.take().is_none());
+        assert!(!inbox.is_flagged());
+    }
+
+    #[test]
+    fn what_is_put_for_nobody_comes_back() {
+        let (mailbox, inbox) = mailbox(Alarm::new().unwrap());
+        drop(inbox);
+        let key = LineKey::next();
+        assert_eq!(key_of(mailbox.put(Notice::Ready(key)).err()), Some(key));
+    }
+
+    /// While one thread sends notices, a poller takes them with arbitrary timing: the flag never
+    /// stays clear while a notice is queued.
+    #[test]
+    fn no_notice_is_left_behind_a_lowered_flag() {
+        let (mailbox, inbox) = mailbox(Alarm::new().unwrap());
+        const COUNT: u64 = 20_000;
+        let sender = std::thread::spawn(move || {
+            for number in 0..COUNT {
+                mailbox.put(Notice::Ready(LineKey(number))).unwrap();
+            }
+        });
+        let mut next = 0;
+        while next < COUNT {
+            // Check only the flag, as a poller does.
+            if inbox.is_flagged() {
+                while let Some(key) = key_of(inbox.take()) {
+                    assert_eq!(key, LineKey(next));
+                    next += 1;
+                }
+            } else if sender.is_finished() && !inbox.is_flagged() {
+                panic!("{next} of {COUNT} notices came, and the flag is low");
+            }
+        }
+        sender.join().unwrap();
+    }
+}

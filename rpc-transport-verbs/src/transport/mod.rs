@@ -1,0 +1,131 @@
+//! [`VerbsTransport`]: a poller's lanes, and the interface that the driver uses.
+//!
+//! Most operations go to one [`Lane`]: the lane of the connection or the buffer. Only polling and
+//! flushing go to each lane in turn.
+
+pub(crate) mod alarm;
+pub(crate) mod buf;
+pub(crate) mod buffer_pool;
+pub(crate) mod close;
+pub(crate) mod connection;
+pub(crate) mod counters;
+pub(crate) mod device_event;
+pub(crate) mod endpoint;
+pub(crate) mod events;
+pub(crate) mod failure;
+pub(crate) mod lane;
+pub(crate) mod lifeline;
+pub(crate) mod mailbox;
+pub(crate) mod plan;
+pub(crate) mod queue_pairs;
+pub(crate) mod receive;
+pub(crate) mod receive_queue;
+pub(crate) mod reserve;
+pub(crate) mod routes;
+pub(crate) mod send_queue;
+pub(crate) mod sleep;
+pub(crate) mod transmit;
+
+use std::fmt;
+
+use rpc_core::limits::Limits;
+use rpc_core::transport::{Event, SlotsByPlace};
+
+pub use self::buf::{RecvBuf, SendBuf};
+use self::lane::Lane;
+use self::sleep::Sleep;
+
+/// A poller's transport: one lane for each device, each with its own context, memory region,
+/// completion queue and shared receive queue, and a queue pair for each connection.
+///
+/// Opened by [`Device`](crate::Device) through [`Fabric::open`](rpc_core::transport::Fabric::open),
+/// and used by one thread. See [`Transport`](rpc_core::transport::Transport) for the order of the calls.
+pub struct VerbsTransport {
+    /// The first lane, in its own field so that no lookup is needed with one device.
+    pub(crate) first: Lane,
+    others: Box<[Lane]>,
+    /// The bits of a connection's index that contain the lane's number.
+    pub(crate) lane_mask: u32,
+    /// Limits that hold for every lane.
+    pub(crate) limits: Limits,
+    pub(crate) sleep: Sleep,
+}
+
+impl VerbsTransport {
+    /// Combines lanes, whose numbers are their indexes.
+    pub(crate) fn new(first: Lane, others: Vec<Lane>, limits: Limits, sleep: Sleep) -> Self {
+        let lane_mask = first.connections.lane_mask();
+        Self {
+            first,
+            others: others.into_boxed_slice(),
+            lane_mask,
+            limits,
+            sleep,
+        }
+    }
+
+    /// Returns how many slots are in each state now, summed over all lanes. The total is
+    /// [`Limits::slots`] for each device. Not for the data path.
+    #[must_use]
+    pub fn slots_by_place(&self) -> SlotsByPlace {
+        self.lanes().map(Lane::slots_by_place).sum()
+    }
+
+    /// Returns how often the limit of a shared receive queue was armed: once for each device at
+    /// startup, and again after each event for which there was a reserve to post, or after slots
+    /// were returned to the reserve.
+    #[must_use]
+    pub fn limit_armings(&self) -> u64 {
+        self.lanes().map(Lane::limit_armings).sum()
+    }
+
+    /// Returns the number of ignored completions, which matched no outstanding request or
+    /// connection.
+    #[must_use]
+    pub fn stale_completions(&self) -> u64 {
+        self.lanes().map(|lane| lane.tally.stale.get()).sum()
+    }
+
+    /// Returns all lanes, in the order of their devices.
+    pub(crate) fn lanes(&self) -> impl Iterator<Item = &Lane> {
+        std::iter::once(&self.first).chain(&self.others)
+    }
+
+    pub(crate) fn lanes_mut(&mut self) -> impl Iterator<Item = &mut Lane> {
+        std::iter::once(&mut self.first).chain(&mut self.others)
+    }
+
+    // Out of line: with one device, the caller only makes one comparison.
+    #[inline(never)]
+    pub(crate) fn flush_others(&mut self) {
+        for lane in &mut self.others {
+            lane.flush_chains();
+        }
+    }
+
+    #[inline(never)]
+    pub(crate) fn poll_others(&mut self, events: &mut Vec<Event<RecvBuf>>) {
+        for lane in &mut self.others {
+            lane.poll_completions(events);
+        }
+    }
+
+    /// Returns the lane with this number. Ignores the bits above the lane's number, so the index of
+    /// a connection can be passed.
+    #[inline]
+    pub(crate) fn lane(&mut self, number: u32) -> Option<&mut Lane> {
+        match number & self.lane_mask {
+            0 => Some(&mut self.first),
+            other => self.others.get_mut(other as usize - 1),
+        }
+    }
+}
+
+impl fmt::Debug for VerbsTransport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("VerbsTransport")
+            .field("limits", &self.limits)
+            .field("slots", &self.slots_by_place())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,254 @@
+//! Creates and connects the queue pairs of one poller: on the dialing thread when it connects to a
+//! server, on a preparer thread of `control` when a client is admitted.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use crate::transport::endpoint::{Endpoint, INFINIBAND, ROCE, ROCE_V1, SOFT, Way};
+use crate::transport::failure::LaneFailure;
+use crate::transport::plan::Plan;
+use crate::verbs::{
+    Access, AddressError, AddressWish, CompletionQueueHandle, Context, Gid, GidType, LinkLayer,
+    ModifyError, Mtu, PortAddress, ProtectionDomain, Psn, QpNum, QueuePair, QueuePairConfig,
+    RemoteEndpoint, RnrTimer, RtrAttributes, RtsAttributes, SharedReceiveQueue, VerbsError,
+};
+
+/// 0.96 ms: short compared with the retry timeout, and never code 0, which is the longest of all.
+const MIN_RNR_TIMER: RnrTimer = RnrTimer::new(13).unwrap();
+
+/// Returns the device kind, as named in the handshake, of a device that sends from this address.
+fn kind_of(address: &PortAddress) -> &'static str {
+    match address.link_layer {
+        LinkLayer::Memory => SOFT,
+        LinkLayer::InfiniBand => INFINIBAND,
+        LinkLayer::Ethernet | LinkLayer::Other(_) => match address.gid_type {
+            GidType::RoceV1 => ROCE_V1,
+            _ => ROCE,
+        },
+    }
+}
+
+/// The resources from which one poller's queue pairs are created. Usable from any thread.
+#[derive(Debug)]
+pub(crate) struct QueuePairs {
+    domain: ProtectionDomain,
+    completion_queue: CompletionQueueHandle,
+    srq: SharedReceiveQueue,
+    plan: Plan,
+    /// The user's requirements for the address.
+    wish: AddressWish,
+    /// The source address. Chosen again when the device reports that its GID table has changed.
+    address: Mutex<Arc<PortAddress>>,
+    /// Why no more queue pairs can be created.
+    retired: OnceLock<Arc<LaneFailure>>,
+    /// The number of existing queue pairs. The completion queue is sized for the plan's maximum.
+    count: Arc<AtomicU32>,
+}
+
+/// Why a queue pair could not be created or connected.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum QueuePairError {
+    /// The poller has as many connections as it was sized for.
+    #[error("the poller holds {limit} connections already; raise 'connections' where it is built")]
+    Full {
+        /// The number of connections it was sized for.
+        limit: u32,
+    },
+    /// A resource that its queue pairs share has failed.
+    #[error("it has failed before: {0}")]
+    Retired(Arc<LaneFailure>),
+    /// The device could not create the queue pair.
+    #[error("no queue pair can be created: {0}")]
+    Create(#[from] VerbsError),
+    /// The device rejected a state transition.
+    #[error("the queue pair cannot be connected: {0}")]
+    Modify(#[from] ModifyError),
+    /// The system returned no random number.
+    #[error("no random packet sequence number: {0}")]
+    Random(#[from] rustix::io::Errno),
+}
+
+/// One of the poller's queue pairs in the count of existing ones. Decrements the count when
+/// dropped.
+#[derive(Debug)]
+pub(crate) struct Place(Arc<AtomicU32>);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        // Relaxed: the count publishes no other data.
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A queue pair in INIT, whose endpoint can be sent to a peer.
+#[derive(Debug)]
+pub(crate) struct Nascent {
+    queue_pair: QueuePair,
+    /// The address sent to the peer. The queue pair is connected from it even if the address of
+    /// later queue pairs changes.
+    address: Arc<PortAddress>,
+    psn: Psn,
+    place: Place,
+}
+
+/// A queue pair in RTS.
+#[derive(Debug)]
+pub(crate) struct Ready {
+    pub(crate) queue_pair: QueuePair,
+    pub(crate) place: Place,
+}
+
+impl QueuePairs {
+    pub(crate) fn new(
+        wish: AddressWish,
+        address: PortAddress,
+        domain: ProtectionDomain,
+        completion_queue: CompletionQueueHandle,
+        srq: SharedReceiveQueue,
+        plan: Plan,
+    ) -> Self {
+        Self {
+            domain,
+            completion_queue,
+            srq,
+            plan,
+            wish,
+            address: Mutex::new(Arc::new(address)),
+            retired: OnceLock::new(),
+            count: Arc::default(),
+        }
+    }
+
+    pub(crate) fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// Stops the creation of queue pairs because a resource that they share has failed. Returns
+    /// false if it was already stopped.
+    pub(crate) fn retire(&self, device: &str, failure: Arc<LaneFailure>) -> bool {
+        let is_first = self.retired.set(Arc::clone(&failure)).is_ok();
+        if is_first {
+            tracing::error!(device, error = %failure, "all connections of a poller over a device are lost");
+        }
+        is_first
+    }
+
+    /// Returns the failure that stopped the creation of queue pairs, if any.
+    pub(crate) fn failure(&self) -> Option<&Arc<LaneFailure>> {
+        self.retired.get()
+    }
+
+    /// Chooses the source address again, for queue pairs that are created from now on.
+    pub(crate) fn choose_address_again(&self, context: &Context) -> Result<(), AddressError> {
+        let present = Arc::new(context.choose_address(self.wish)?);
+        *self.address.lock().unwrap_or_else(PoisonError::into_inner) = present;
+        Ok(())
+    }
+
+    fn address(&self) -> Arc<PortAddress> {
+        // A poisoned lock is fine: the value is replaced as a whole, never half-written.
+        let address = self.address.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(&address)
+    }
+
+    /// Returns the port in use, counted from 1.
+    pub(crate) fn port(&self) -> u8 {
+        self.address().port
+    }
+
+    /// Returns this side's device as used to choose among several.
+    pub(crate) fn way(&self) -> Way<'_> {
+        let address = self.address();
+        Way {
+            kind: kind_of(&address),
+            device: &self.plan.limits.device,
+            gid: address.gid.0,
+        }
+    }
+
+    /// Returns the number of queue pairs that exist now.
+    #[cfg(any(test, feature = "test-util"))]
+    pub(crate) fn count(&self) -> u32 {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// Creates a queue pair and moves it to INIT.
+    pub(crate) fn create(&self) -> Result<Nascent, QueuePairError> {
+        if let Some(failure) = self.retired.get() {
+            return Err(QueuePairError::Retired(Arc::clone(failure)));
+        }
+        let limit = self.plan.limits.max_connections;
+        let before = self.count.fetch_add(1, Ordering::Relaxed);
+        let place = Place(Arc::clone(&self.count));
+        if before >= limit {
+            return Err(QueuePairError::Full { limit });
+        }
+        let mut queue_pair = self.domain.create_qp(QueuePairConfig {
+            srq: Some(&self.srq),
+            max_send_wr: self.plan.limits.send_queue_depth as usize,
+            max_recv_wr: 0,
+            max_inline_data: self.plan.limits.max_inline_len,
+            sq_sig_all: false,
+            ..QueuePairConfig::new(&self.completion_queue, &self.completion_queue)
+        })?;
+        let address = self.address();
+        queue_pair.to_init(address.port, Access::LOCAL_WRITE)?;
+        Ok(Nascent {
+            queue_pair,
+            address,
+            psn: random_psn()?,
+            place,
+        })
+    }
+
+    /// Returns the endpoint through which a peer reaches the queue pair.
+    pub(crate) fn endpoint(&self, nascent: &Nascent) -> Endpoint {
+        let address = &nascent.address;
+        Endpoint {
+            kind: kind_of(address).to_owned(),
+            device: self.plan.limits.device.clone(),
+            gid: address.gid.0,
+            mtu: address.mtu.bytes(),
+            qp_number: nascent.queue_pair.qp_num().0,
+            psn: nascent.psn.get(),
+            lid: address.lid,
+        }
+    }
+
+    /// Connects a queue pair to a peer: moves it from INIT to RTR to RTS.
+    pub(crate) fn connect(
+        &self,
+        nascent: Nascent,
+        remote: &Endpoint,
+    ) -> Result<Ready, QueuePairError> {
+        let Nascent {
+            mut queue_pair,
+            address,
+            psn,
+            place,
+        } = nascent;
+        let remote_endpoint = RemoteEndpoint {
+            gid: Gid(remote.gid),
+            lid: remote.lid,
+            qp_num: QpNum(remote.qp_number),
+            psn: Psn::new(remote.psn),
+        };
+        queue_pair.to_rtr(RtrAttributes {
+            sgid_index: address.gid_index,
+            // Both sides compute the same value: the minimum of their own MTU and the peer's.
+            path_mtu: address.mtu.min(Mtu::at_most(remote.mtu)),
+            min_rnr_timer: MIN_RNR_TIMER,
+            ..RtrAttributes::new(remote_endpoint)
+        })?;
+        queue_pair.to_rts(RtsAttributes::new(psn))?;
+        Ok(Ready { queue_pair, place })
+    }
+}
+
+/// Returns a random initial PSN, so packets of an earlier connection with the same queue pair
+/// numbers are not accepted.
+fn random_psn() -> Result<Psn, rustix::io::Errno> {
+    let mut bytes = [0; 4];
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
+    Ok(Psn::new(u32::from_ne_bytes(bytes)))
+}

@@ -1,0 +1,247 @@
+//! Work request ids: the number that the device copies from a work request to its completion.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::error::VerbsError;
+
+/// The id of a work request in flight (`wr_id` in `ibv_post_send(3)` and `ibv_poll_cq(3)`).
+///
+/// ```text
+///  63 62 61                          32 31                              0
+/// ┌─────┬──────────────────────────────┬─────────────────────────────────┐
+/// │kind │ queue                        │ number                          │
+/// └─────┴──────────────────────────────┴─────────────────────────────────┘
+/// ```
+///
+/// * **kind**: send or receive. It is needed because a failed completion has no valid opcode;
+/// * **queue**: the queue's number in this process, never reused. A completion therefore cannot
+///   release memory of another queue, or of a later queue pair with the same number;
+/// * **number**: identifies the request in its queue. For a send, it is the number of earlier
+///   sends; for a receive, its index in the queue's table and how often that entry had been used
+///   before. A completion that is late, duplicated or was kept is thereby recognized as stale,
+///   until the numbers wrap around after 2³² requests (2²⁸ on a shared receive queue).
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct WrId(u64);
+
+/// The kind of request that a [`WrId`] names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum WorkKind {
+    /// A request of a send queue.
+    Send,
+    /// A request of a receive queue, shared or not.
+    Receive,
+}
+
+/// The number of a queue pair or shared receive queue, unique in this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct QueueTag(u32);
+
+impl QueueTag {
+    /// Returns the next number, or an error after 2³⁰ queues, because numbers are never reused.
+    pub(crate) fn allocate(call: &'static str) -> Result<Self, VerbsError> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        // Relaxed: only uniqueness matters; the number orders no other memory access.
+        NEXT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |next| {
+            (next < 1 << QUEUE_BITS).then_some(next + 1)
+        })
+        .map(Self)
+        .map_err(|limit| VerbsError::Exhausted {
+            call,
+            what: "queue numbers of the process",
+            limit: u64::from(limit),
+        })
+    }
+}
+
+/// Bits of an entry's index in the largest receive table.
+const MAX_INDEX_BITS: u32 = 20;
+const NUMBER_BITS: u32 = 32;
+const QUEUE_BITS: u32 = 30;
+const KIND_SHIFT: u32 = NUMBER_BITS + QUEUE_BITS;
+const KIND_SEND: u64 = 1;
+const KIND_RECEIVE: u64 = 2;
+
+/// Maximum work requests per queue: half of the entries that can be numbered, since a receive
+/// queue's table has two entries for each request.
+pub(crate) const MAX_DEPTH: u64 = 1 << (MAX_INDEX_BITS - 1);
+
+/// Bits of an entry's state that remain for its generation.
+const GENERATION_BITS: u32 = 30;
+
+/// How a receive queue's table splits a request number: the lower bits are the entry's index, the
+/// upper bits its generation, which counts how often the entry has been used.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Numbering {
+    index_bits: u32,
+    index_mask: u32,
+    generation_mask: u32,
+}
+
+impl Numbering {
+    /// Numbers a table of `places` entries, which may grow by the factor `growth`.
+    pub(crate) fn new(places: usize, growth: usize) -> Self {
+        let places = places.saturating_mul(growth).max(2);
+        let index_bits = (usize::BITS - (places - 1).leading_zeros()).min(MAX_INDEX_BITS);
+        let generation_bits = GENERATION_BITS.min(NUMBER_BITS - index_bits);
+        Self {
+            index_bits,
+            index_mask: (1 << index_bits) - 1,
+            generation_mask: (1 << generation_bits) - 1,
+        }
+    }
+
+    /// Returns how many entries can be numbered.
+    pub(crate) fn max_places(self) -> usize {
+        1 << self.index_bits
+    }
+
+    #[inline]
+    pub(crate) fn generation_mask(self) -> u32 {
+        self.generation_mask
+    }
+
+    #[inline]
+    pub(crate) fn number(self, index: u32, generation: u32) -> u32 {
+        generation << self.index_bits | index
+    }
+
+    #[inline]
+    pub(crate) fn index(self, id: WrId) -> u32 {
+        id.number() & self.index_mask
+    }
+
+    #[inline]
+    pub(crate) fn generation(self, id: WrId) -> u32 {
+        id.number() >> self.index_bits & self.generation_mask
+    }
+}
+
+/// Rejects a depth for which not all entries could be numbered.
+pub(crate) fn check_depth(
+    call: &'static str,
+    parameter: &'static str,
+    depth: usize,
+) -> Result<(), VerbsError> {
+    let value = depth as u64;
+    if value <= MAX_DEPTH {
+        return Ok(());
+    }
+    Err(VerbsError::OutOfRange {
+        call,
+        parameter,
+        value,
+        min: 0,
+        max: MAX_DEPTH,
+    })
+}
+
+impl WrId {
+    #[inline]
+    pub(crate) fn new(kind: WorkKind, queue: QueueTag, number: u32) -> Self {
+        let kind = match kind {
+            WorkKind::Send => KIND_SEND,
+            WorkKind::Receive => KIND_RECEIVE,
+        };
+        Self(kind << KIND_SHIFT | u64::from(queue.0) << NUMBER_BITS | u64::from(number))
+    }
+
+    /// Wraps the number that the device returned.
+    #[cfg(any(feature = "rdma", test))]
+    pub(crate) fn from_raw(raw: u64) -> Self {
+        Self(raw)
+    }
+
+    /// Returns the number that the device carries.
+    pub fn to_raw(self) -> u64 {
+        self.0
+    }
+
+    /// Returns whether it names a send or a receive; `None` if this layer did not create it.
+    pub fn kind(self) -> Option<WorkKind> {
+        match self.0 >> KIND_SHIFT {
+            KIND_SEND => Some(WorkKind::Send),
+            KIND_RECEIVE => Some(WorkKind::Receive),
+            _ => None,
+        }
+    }
+
+    /// Returns true if it is of this kind and belongs to this queue.
+    #[inline]
+    pub(crate) fn belongs_to(self, kind: WorkKind, queue: QueueTag) -> bool {
+        let mine = Self::new(kind, queue, 0);
+        self.0 >> NUMBER_BITS == mine.0 >> NUMBER_BITS
+    }
+
+    /// Returns the request's number in its queue.
+    #[inline]
+    pub fn number(self) -> u32 {
+        self.0 as u32
+    }
+}
+
+impl fmt::Debug for WrId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl fmt::Display for WrId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.kind() {
+            Some(WorkKind::Send) => write!(f, "send {}", self.number()),
+            Some(WorkKind::Receive) => write!(f, "receive {:#x}", self.number()),
+            None => write!(f, "wr_id {:#x}", self.0),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LAST_QUEUE: QueueTag = QueueTag((1 << QUEUE_BITS) - 1);
+
+    #[test]
+    fn every_field_comes_back_from_the_packed_number() {
+        let id = WrId::new(WorkKind::Receive, LAST_QUEUE, u32::MAX - 1);
+        assert_eq!(id.kind(), Some(WorkKind::Receive));
+        assert_eq!(id.number(), u32::MAX - 1);
+        assert!(id.belongs_to(WorkKind::Receive, LAST_QUEUE));
+        assert!(!id.belongs_to(WorkKind::Send, LAST_QUEUE));
+        assert!(!id.belongs_to(WorkKind::Receive, QueueTag(0)));
+        assert_eq!(WrId::from_raw(id.to_raw()), id);
+    }
+
+    #[test]
+    fn tables_of_every_size_number_their_places_and_use_what_is_left_for_generations() {
+        for places in [1, 2, 3, 4, 1000, 1 << 20] {
+            let numbering = Numbering::new(places, 1);
+            assert!(numbering.max_places() >= places);
+            let (index, generation) = (places as u32 - 1, numbering.generation_mask());
+            let number = numbering.number(index, generation);
+            let id = WrId::new(WorkKind::Receive, LAST_QUEUE, number);
+            assert_eq!(
+                (numbering.index(id), numbering.generation(id)),
+                (index, generation)
+            );
+            assert!(id.belongs_to(WorkKind::Receive, LAST_QUEUE));
+        }
+        assert_eq!(Numbering::new(1000, 16).max_places(), 1 << 14);
+        assert_eq!(Numbering::new(usize::MAX, 16).max_places(), 1 << 20);
+    }
+
+    #[test]
+    fn a_foreign_number_has_no_kind() {
+        assert_eq!(WrId::from_raw(0).kind(), None);
+        assert_eq!(WrId::from_raw(u64::MAX).kind(), None);
+    }
+
+    #[test]
+    fn no_two_queues_have_the_same_number() {
+        assert_ne!(
+            QueueTag::allocate("test").unwrap(),
+            QueueTag::allocate("test").unwrap()
+        );
+    }
+}
