@@ -3,6 +3,10 @@
 //! The slot of a request is released and its credit recorded as owed as soon as the message is
 //! decoded, before the handler runs. A handler thus holds no receive, however long it takes, so
 //! that nested calls cannot starve each other of receives.
+//!
+//! While `max_concurrent_calls` handlers are pending, the next request is answered with an error
+//! before its message is decoded. It is rejected rather than queued: queueing nested calls could
+//! deadlock.
 
 use std::collections::VecDeque;
 use std::task::{Context, Poll, Waker};

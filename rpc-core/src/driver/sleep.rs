@@ -1,4 +1,17 @@
 //! Idle time: the periodic maintenance of connections, and how a poller sleeps.
+//!
+//! A poller sleeps in three steps, so that it misses no work: it arms the notification, polls once
+//! more, and waits. This happens at two levels:
+//!
+//! * Other threads (callers that submit, wakers of handlers, a shutdown) store their work where the
+//!   poller looks, and then notify it (`wakeup.rs`). A notification costs a fence and a load while
+//!   the poller is awake, and one system call while it sleeps.
+//! * The device notifies through the completion channels of the lanes. The control thread and the
+//!   event threads notify through an eventfd, on which the poller waits together with the channels
+//!   (`rpc-transport-verbs/src/transport/sleep.rs`).
+//!
+//! The code of each handshake draws it, with the interleaving that each fence prevents. Loom models
+//! check both.
 
 use std::time::{Duration, Instant};
 

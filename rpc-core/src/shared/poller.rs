@@ -1,5 +1,15 @@
 //! [`SharedPoller`]: the poller of a shared channel. It sends submitted requests, settles calls
 //! that have ended, and maintains the connection.
+//!
+//! At the beginning of a turn the poller takes the submissions, and copies each request once, into
+//! a send slot. Requests without a credit, or without a connection, wait in the poller's backlog,
+//! in order.
+//!
+//! A handshake blocks, so a [`Dialer`] runs it on a thread of its own, and the poller adopts the
+//! finished connection ([`Transport::adopt`]). When a connection ends, the calls in flight on it
+//! end with it. The poller then connects again, after a delay that grows with each failure and
+//! differs between clients (`backoff.rs`). When the server announces its shutdown, calls in flight
+//! stay on the old connection, and new calls use the next one.
 
 use std::collections::VecDeque;
 use std::io;

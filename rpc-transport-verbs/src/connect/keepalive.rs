@@ -3,6 +3,9 @@
 //!
 //! `proto/handshake.proto` draws the bytes and says which side may send which byte when. A byte is
 //! a frame by itself, which a socket accepts whole or not at all, so no byte has to be buffered.
+//!
+//! The peer's control thread responds to a probe, so a poller that runs a long handler counts as
+//! alive.
 
 use std::time::{Duration, Instant};
 

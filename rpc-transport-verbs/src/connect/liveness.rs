@@ -1,5 +1,10 @@
-//! A TCP connection after its handshake. Its end means that the peer's process has ended; an
-//! unanswered keepalive means that the process is stopped.
+//! A TCP connection after its handshake: the liveness socket.
+//!
+//! * The end of the peer's process is reported at once, because the kernel closes its sockets.
+//! * The end of the peer's host is reported after four seconds, by the kernel's TCP keepalive.
+//! * A process that is stopped on a live host loses nothing: its peers wait for it. With the intent
+//!   `keepalive`, they probe it over this socket, and close the connection if it does not respond
+//!   (`keepalive.rs`).
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;

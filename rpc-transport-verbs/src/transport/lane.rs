@@ -2,6 +2,13 @@
 //!
 //! Its methods are in several files: [`setup`](crate::device::setup) opens it, `connect` and `accept` add
 //! connections, `transmit` and `receive` are the data path, and `close` closes connections.
+//!
+//! A lane owns everything that belongs to one device: context, registration, pool, completion
+//! queue, shared receive queue, reserve with its event thread, queue pairs and connections.
+//!
+//! The poller does not poll a lane without connections; it only checks the flag of the lane's
+//! notice queue. A lane whose completion queue, shared receive queue or device has failed creates
+//! no more queue pairs, so new connections use the next lane.
 
 #[cfg(test)]
 mod tests;

@@ -5,6 +5,9 @@
 //! that a receive is available, that the message fits it, and that the key permits the access; then
 //! carry out the whole operation; finally complete the receive. The thread that holds the context's
 //! owner word does this: the application's poll, or the engine.
+//!
+//! The process that owns the memory checks the keys under its context's owner word. Deregistering
+//! takes the same word, so the device does not access the memory afterwards.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
