@@ -15,7 +15,8 @@ use super::keepalive::{ACK, Beat, ENQ, Pulse};
 use crate::transport::mailbox::{LineEnd, LineKey, Mailbox, Notice};
 
 /// How long the kernel waits without traffic before it sends a TCP keepalive probe, and between
-/// probes. Probes detect hosts that are gone; the end of a process is noticed at once without them.
+/// probes. Probes detect a host that has failed; the end of a process is noticed at once without
+/// probes.
 const KERNEL_KEEPALIVE: Duration = Duration::from_secs(1);
 
 /// Number of unanswered probes after which the peer's host counts as gone.
@@ -40,8 +41,7 @@ pub(crate) struct Line {
 }
 
 impl Line {
-    /// Creates a line. `key` identifies it in notices. `mailbox` is the mailbox to notify of its
-    /// end.
+    /// Creates a line. `key` identifies it in notices. `mailbox` sends the notice of its end.
     pub(crate) fn new(
         stream: Arc<TcpStream>,
         key: LineKey,
@@ -56,7 +56,8 @@ impl Line {
         }
     }
 
-    /// Called when the control thread starts watching the line.
+    /// Sends an ENQ if the server waits for one. Called when the control thread starts watching the
+    /// line.
     pub(crate) fn begin(&mut self) {
         if self.pulse.begins() {
             self.ask();

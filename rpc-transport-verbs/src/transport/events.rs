@@ -83,7 +83,7 @@ impl EventThread {
         })
     }
 
-    /// Does what the thread would do now. For simulations.
+    /// Does the work that the thread would do now. For simulations.
     #[cfg(feature = "test-util")]
     pub(crate) fn step(&mut self) {
         let Some(watch) = &mut self.stepped else {

@@ -77,7 +77,7 @@ impl VerbsTransport {
     }
 
     /// Returns how often the limit of a shared receive queue was armed: once for each device at
-    /// startup, and again after each event for which there was a reserve to post, or after slots
+    /// startup, again after each event for which there was a reserve to post, and again after slots
     /// were returned to the reserve.
     #[must_use]
     pub fn limit_armings(&self) -> u64 {

@@ -1,4 +1,4 @@
-//! How a poller sleeps: on one epoll set with the completion channels of its lanes and its alarm.
+//! How a poller sleeps: on one epoll set with the completion channels of its lanes and its eventfd.
 //!
 //! ```text
 //!   arm:   each lane's completion queue      ── from now on, a completion raises an event
@@ -9,7 +9,7 @@
 //!
 //! None of this is on the path of a call while the poller is awake. The poller arms the queues only
 //! after it has polled without result for as long as its [`Waiting`](rpc_core::limits::Waiting)
-//! mode says.
+//! mode specifies.
 
 use std::io;
 use std::mem::MaybeUninit;

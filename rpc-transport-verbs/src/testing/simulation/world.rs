@@ -523,8 +523,8 @@ impl World {
         self.processes.iter().map(of).sum()
     }
 
-    /// Drops a value that belonged to a process; if the process was killed, this is what its kernel
-    /// does.
+    /// Drops a value that belonged to a process. If the process was killed, this stands for the
+    /// cleanup by its kernel.
     pub fn drop_of<T>(&self, process: ProcessId, value: T) {
         let life = &self.processes[process.0].life;
         self.simulation.as_life(life, || drop(value));

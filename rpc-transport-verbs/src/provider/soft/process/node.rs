@@ -71,7 +71,7 @@ struct Links {
     next_token: u64,
 }
 
-/// A link, and what the peer has been told over it.
+/// A link, and the arenas and contexts that it has announced to the peer.
 #[derive(Debug)]
 struct Link {
     socket: OutgoingLink,
