@@ -1,4 +1,4 @@
-//! [`Link`] is one connection of a poller, with its calls.
+//! [`Link`]: one connection of a poller, with its calls.
 
 use std::time::Instant;
 

@@ -1,4 +1,4 @@
-//! [`Idle`]: what a poller does when there is nothing to do.
+//! [`Idle`]: how a poller waits while it has no work.
 //!
 //! It spins, and eventually sleeps, as its [`Waiting`] mode specifies. A poller that shares its
 //! core with the thread it waits for would spin away the time slice that the other thread needs, so

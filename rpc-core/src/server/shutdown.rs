@@ -52,7 +52,7 @@ const CLOSING_TIME: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub(crate) struct ShuttingDown {
     phase: Phase,
-    /// Time at which the phase ends in any case.
+    /// Time at which the phase ends even if work remains.
     deadline: Option<Instant>,
     close: Duration,
     /// Time at which something last arrived.
@@ -80,8 +80,8 @@ impl ShuttingDown {
         }
     }
 
-    /// Advances the shutdown. Called after each turn, with whether the turn found anything to do.
-    /// Returns true if the shutdown is complete.
+    /// Advances the shutdown. Must be called after each turn; `found_any` is true if the turn found
+    /// anything to do. Returns true if the shutdown is complete.
     pub(crate) fn after_turn<T: Transport>(&mut self, driver: &Driver<T>, found_any: bool) -> bool {
         let now = driver.clock.now();
         if found_any {

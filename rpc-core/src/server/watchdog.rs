@@ -22,7 +22,8 @@ use crate::stats::{BlockedMethods, Counts};
 /// core, short enough to detect noticeable delays.
 const TICK: Duration = Duration::from_millis(20);
 
-/// Time since it was first seen after which a poll counts as blocking: two ticks.
+/// A poll counts as blocking once it has lasted this long since the first check that found it: two
+/// ticks.
 const TOO_LONG: Duration = Duration::from_millis(40);
 
 /// The watchdog's view of one poller.
@@ -45,7 +46,7 @@ impl Watched {
         }
     }
 
-    /// Returns the method whose poll has lasted too long, and its minimum duration. Returns it once
+    /// If the current poll has lasted too long, returns its method and its minimum duration, once
     /// per poll.
     fn look(&mut self, now: Instant) -> Option<(u16, Duration)> {
         let found = self.at_work.0.load(Ordering::Relaxed);
