@@ -217,7 +217,7 @@ impl ServerHandle {
     ///
     /// Returns [`ServerError::PollerPanicked`] if a poller panicked.
     pub fn shutdown_within(mut self, shutdown: Shutdown) -> Result<(), ServerError> {
-        // Only set here, once, because this call consumes the handle.
+        // This is the only call that sets it. It runs at most once, because it consumes the handle.
         let _ = self.running.stopping.shutdown.set(shutdown);
         self.running.stop();
         self.running.join()

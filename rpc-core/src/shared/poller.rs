@@ -44,8 +44,8 @@ use crate::stats::{PollerTally, TicketTally};
 use crate::status::Code;
 use crate::transport::{CloseReason, ConnectError, Dialer, FabricError, Transport};
 
-/// Submissions accepted in one turn: as many as a few doorbells carry, so that responses are not
-/// delayed by a burst of callers.
+/// Maximum number of submissions accepted in one turn. A few doorbells suffice for them, so a burst
+/// of callers does not delay responses.
 const BATCH: usize = 64;
 
 /// Turns between two checks of the permit queue.
@@ -82,7 +82,7 @@ pub(crate) trait Elsewhere {
     fn run(&self, job: Box<dyn FnOnce() + Send>) -> io::Result<()>;
 }
 
-/// Runs each job on a new thread that ends with it. Handshakes are rare enough for this.
+/// Runs each job on a new thread, which ends with the job. Handshakes are rare enough for this.
 pub(super) struct OnThreads;
 
 impl Elsewhere for OnThreads {

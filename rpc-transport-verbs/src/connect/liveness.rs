@@ -14,17 +14,17 @@ use std::time::{Duration, Instant};
 use super::keepalive::{ACK, Beat, ENQ, Pulse};
 use crate::transport::mailbox::{LineEnd, LineKey, Mailbox, Notice};
 
-/// How long the kernel waits without traffic before it sends a TCP keepalive probe, and between
-/// probes. Probes detect a host that has failed; the end of a process is noticed at once without
-/// probes.
+/// Time without traffic after which the kernel sends a TCP keepalive probe, and the time between
+/// two probes. Probes detect a host that has failed; the end of a process is noticed at once
+/// without probes.
 const KERNEL_KEEPALIVE: Duration = Duration::from_secs(1);
 
 /// Number of unanswered probes after which the peer's host counts as gone.
 const KERNEL_PROBES: u32 = 3;
 
 /// How long data may stay unacknowledged before the peer's host counts as gone, in milliseconds:
-/// the same time as with probes. While data is unacknowledged, the kernel sends no probes and
-/// retransmits, by default for a quarter of an hour.
+/// the same time as with probes. While data is unacknowledged, the kernel sends no probes. It
+/// retransmits instead, by default for a quarter of an hour.
 const KERNEL_PATIENCE_MS: u32 = KERNEL_KEEPALIVE.as_millis() as u32 * (1 + KERNEL_PROBES);
 
 /// Maximum number of bytes read at a time. A peer that follows the rules has at most two in flight.

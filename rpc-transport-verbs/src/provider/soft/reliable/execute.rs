@@ -60,9 +60,8 @@ enum Told {
 }
 
 impl State {
-    /// Executes the message that a look at the ring returned: a request other than a plain message,
-    /// or any message that arrives while receives with a number of elements other than one are
-    /// posted.
+    /// Executes the message that was found in the ring: a request other than a plain message, or
+    /// any message that arrives while receives with a number of elements other than one are posted.
     #[cold]
     pub(crate) fn execute(&mut self, place: u32, incoming: &Incoming) -> Step {
         match self.try_execute(place, incoming) {
