@@ -40,7 +40,7 @@ struct Inner {
     execution: Execution,
 }
 
-/// What went wrong.
+/// The reason for the failure.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Cause {

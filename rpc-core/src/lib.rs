@@ -1,10 +1,9 @@
-//! The core of Verbline: what an RPC is, without a socket, a device, an async runtime or a line of
-//! unsafe code.
+//! The core of Verbline: RPC without sockets, devices, an async runtime or unsafe code.
 //!
-//! Services are defined in `.proto` files; `rpc-codegen` turns them into the traits and clients
-//! that a program uses, all in terms of this crate. A *transport* below it moves frames into
-//! registered memory of the peer; `rpc-transport-verbs` has the one over RDMA verbs and its
-//! software twin. This crate is what lies between:
+//! Services are defined in `.proto` files. `rpc-codegen` generates from them the traits and clients
+//! that a program uses, in terms of this crate. Below this crate, a *transport* moves frames into
+//! registered memory of the peer. `rpc-transport-verbs` has a transport over RDMA verbs, on RDMA
+//! devices and on a software device. This crate is the layer in between:
 //!
 //! ```text
 //!  generated client ── Caller ──▶ client/ ──▶ outgoing.rs ─┐            ┌─▶ incoming.rs ──▶ service/ ──▶ handler
@@ -31,32 +30,33 @@
 //! Server::builder(&Device::best()?).add_service(GreeterServer::new(MyGreeter)).bind("127.0.0.1:50051")?.run()?;
 //! ```
 //!
-//! # The way of a call
+//! # The steps of a call
 //!
-//! 1. The stub makes a [`Request`] and gives it to its [`Caller`] ([`client`]).
-//! 2. The poller notes the deadline and takes a credit, a place among the calls under way, and the
-//!    promise of a receive for the answer; a call that lacks one waits in line ([`credit`]).
-//! 3. It reserves a send slot of exactly the frame's length; [`frame`] and message are written into
-//!    it, once; the transport takes it.
-//! 4. The server's poller takes the frame in its next turn. [`connection`] checks what the peer may
-//!    send; the method is found by its number; the message is decoded where it lies, and the slot
-//!    goes back, before the handler runs ([`dispatch`]).
-//! 5. The answer goes the same way back, and finds its call by the index in its id.
+//! 1. The stub creates a [`Request`] and passes it to its [`Caller`] ([`client`]).
+//! 2. The poller registers the deadline and takes a credit, one unit of the in-flight limit, and a
+//!    promised receive for the response. A call that lacks one of them is queued ([`credit`]).
+//! 3. It reserves a send slot of exactly the frame's length. [`frame`] and message are written into
+//!    the slot, once, and the transport sends it.
+//! 4. The server's poller receives the frame in its next turn. [`connection`] checks that the peer
+//!    may send it. The method is found by its number, the message is decoded in place, and the slot
+//!    is released before the handler runs ([`dispatch`]).
+//! 5. The response takes the same path back, and finds its call by the index in its id.
 //!
 //! # Threads
 //!
-//! Everything here belongs to one *poller*, and a poller to one thread: nothing on the way of a call
-//! is locked or shared. [`Server`] runs as many pollers as it is told and spreads connections over
-//! them; [`LocalPoller`] makes the application's own thread one.
+//! All state belongs to one *poller*, and a poller to one thread: nothing on the path of a call is
+//! locked or shared. [`Server`] runs the configured number of pollers and spreads connections over
+//! them; [`LocalPoller`] is a poller on the application's own thread.
 //!
-//! A handler runs on its poller's thread and may await whatever wakes it from anywhere, such as the
-//! calls that it makes. What it must not do is to keep the thread: the other calls of that poller wait
-//! for it. One that does is noticed, counted and named ([`BlockedMethods`]). A service that waits for
-//! sockets of some runtime, or computes for long, is put on an [`Executor`] instead.
+//! A handler runs on its poller's thread. It may await anything, such as the calls that it makes,
+//! and may be woken from any thread. It must not block the thread, because the other calls of that
+//! poller wait for it. A handler that blocks is detected, counted and reported by name
+//! ([`BlockedMethods`]). Services that wait for sockets of a runtime, or compute for long, run on an
+//! [`Executor`] instead.
 //!
 //! # Features
 //!
-//! - `metrics`: `metrics`, what is counted, through the facade of that name.
+//! - `metrics`: the module `metrics`, which publishes the statistics through the facade of that name.
 //! - `test-util`: `testing`, where time, network and faults are values.
 #![forbid(unsafe_code)]
 
@@ -98,7 +98,7 @@ pub use shared::{Channel, ChannelError, ConnectivityState};
 pub use stats::{BlockedMethod, BlockedMethods, Observer, Stats};
 pub use status::{Code, Status};
 
-/// Includes what `rpc-codegen` generated for a package: `include_proto!("demo.v1")`.
+/// Includes the code that `rpc-codegen` generated for a package: `include_proto!("demo.v1")`.
 ///
 /// The code is expected where a build script puts it, in `OUT_DIR`, under the package's name.
 #[macro_export]

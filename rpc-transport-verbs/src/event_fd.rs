@@ -1,4 +1,4 @@
-//! [`EventFd`]: the file by which a thread, or a process, wakes another.
+//! [`EventFd`]: a file through which a thread or a process wakes another.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -17,7 +17,7 @@ impl EventFd {
         Ok(Self(file))
     }
 
-    /// One that counts: each write is taken one at a time.
+    /// Creates an eventfd that counts its writes: each [`take`](Self::take) consumes one write.
     pub(crate) fn semaphore() -> io::Result<Self> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK | EventfdFlags::SEMAPHORE;
         Ok(Self(eventfd(0, flags)?))
@@ -28,7 +28,7 @@ impl EventFd {
     /// a pipe without a reader would.
     pub(crate) fn of_peer(file: OwnedFd) -> io::Result<Self> {
         fcntl_setfl(&file, fcntl_getfl(&file)? | OFlags::NONBLOCK)?;
-        // All ones is the one value that an eventfd rejects whatever its counter is (eventfd(2)).
+        // An eventfd rejects exactly one value regardless of its counter: all ones (eventfd(2)).
         match rustix::io::write(&file, &u64::MAX.to_ne_bytes()) {
             Err(Errno::INVAL) => Ok(Self(file)),
             _ => Err(io::Error::new(
@@ -50,8 +50,8 @@ impl EventFd {
         let _ = self.take();
     }
 
-    /// Takes all that was written, of a [`semaphore`](Self::semaphore) one write. `false` if there was
-    /// none.
+    /// Consumes all writes, or a single write of a [`semaphore`](Self::semaphore). Returns false if
+    /// there was none.
     pub(crate) fn take(&self) -> bool {
         rustix::io::read(&self.0, &mut [0_u8; 8]).is_ok()
     }

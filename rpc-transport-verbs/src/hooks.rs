@@ -1,6 +1,6 @@
 //! Hooks for the simulation: the source of time, and the points where it injects faults.
 //!
-//! Without the feature `test-util`, only the system's clock remains of them.
+//! Without the feature `test-util`, only the system's clock remains.
 
 use std::time::Instant;
 
@@ -21,7 +21,7 @@ pub(crate) fn now() -> Instant {
     Instant::now()
 }
 
-// Macros, so that a build without the feature `test-util` contains nothing of them.
+// Macros, so that a build without the feature `test-util` contains no hooks.
 
 /// Marks a point at which the process may be killed. The kill takes effect before the store that
 /// follows: peers see all of the process's earlier stores, and none later.
@@ -173,24 +173,24 @@ mod with_simulation {
             Close,
             /// Before a mark is armed.
             Arm,
-            /// After a mark was armed, before the second look.
+            /// After a mark was armed, before the ring is checked again.
             SecondLook,
             /// Before a mark is disarmed.
             Disarm,
         }
     }
 
-    /// What a simulation decides, for the thread that it runs on.
+    /// The decisions of a simulation, for the thread that it runs on.
     pub(crate) trait Hooks {
-        /// Its time.
+        /// Returns the simulation's time.
         fn now(&self) -> Instant;
         /// Returns true if the calling thread is running a simulated process.
         fn is_in_process(&self) -> bool;
-        /// A process that is to die at this point does so.
+        /// Kills the running process if it is to be killed at this point.
         fn point(&self, point: Point);
         /// Returns true if the fault is injected now.
         fn does_strike(&self, fault: Fault) -> bool;
-        /// How many of `count` requests are taken.
+        /// Returns how many of `count` requests are accepted.
         fn taken(&self, post: Post, count: usize, blamed: Option<u32>) -> usize;
     }
 
@@ -198,7 +198,7 @@ mod with_simulation {
         static INSTALLED: RefCell<Option<Rc<dyn Hooks>>> = const { RefCell::new(None) };
     }
 
-    /// Sets the calling thread's simulation, or with `None` takes it away.
+    /// Sets the calling thread's simulation, or removes it with `None`.
     pub(crate) fn install(hooks: Option<Rc<dyn Hooks>>) {
         INSTALLED.set(hooks);
     }

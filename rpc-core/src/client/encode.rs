@@ -1,4 +1,4 @@
-//! Requests are written to frames here, and responses are read from them.
+//! Encodes requests into frames, and decodes responses from frames.
 
 use prost::Message;
 

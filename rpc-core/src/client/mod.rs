@@ -114,8 +114,8 @@ impl<Req: Message, Res: Message + Default> Future for LocalCall<'_, Req, Res> {
         if poller.is_turning() {
             return Poll::Pending;
         }
-        // No one else runs this poller: an executor that does not know it has polled this future.
-        // Take a turn here and ask to be polled again.
+        // The future is polled by an executor that does not run this poller. Take a turn here, and
+        // request another poll.
         poller.turn();
         let polled = this.step(cx);
         if polled.is_pending() {
@@ -215,7 +215,7 @@ impl<Req: Message, Res: Message + Default> LocalCall<'_, Req, Res> {
                 self.state = CallState::Waiting(waiter);
                 Ok(())
             }
-            // Only returned for permits.
+            // Returned only to holders of permits, which this call is not.
             Begun::NoRoom => Ok(()),
             Begun::Failed(error) => Err(error),
         }

@@ -1,4 +1,4 @@
-//! [`AtWork`] tells other threads which handler a poller is polling.
+//! [`AtWork`]: tells other threads which handler a poller is polling.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

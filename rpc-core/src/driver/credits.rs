@@ -1,4 +1,5 @@
-//! The driver promises receives to its peers, and sends the credits that no response carries.
+//! Credits of the driver: promises receives to peers, and sends the credits that no response
+//! carries.
 
 use super::State;
 use super::call_table::Answer;

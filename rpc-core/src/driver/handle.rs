@@ -1,4 +1,5 @@
-//! [`Poller`] is a driver with the type of its transport erased, for those who make calls.
+//! [`Poller`]: a driver with the type of its transport erased, as used by the code that makes
+//! calls.
 
 use std::sync::Arc;
 use std::task::Waker;
@@ -40,7 +41,7 @@ pub(crate) enum Asker<'a> {
 pub(crate) enum Begun {
     /// The call was sent. Its origin is notified when the response arrives.
     Sent(CallId),
-    /// The call has to wait, under this key, and is woken.
+    /// The call has to wait. This key identifies it, and it is woken when it may be sent.
     Waiting(WaiterKey),
     /// There is no capacity yet: the shared channel's own queue keeps the call.
     NoRoom,
@@ -89,7 +90,7 @@ pub(crate) trait Poller {
     fn deadline_after(&self, timeout: Duration) -> Option<Instant>;
     /// Takes a turn. Returns true if any event arrived.
     fn turn(&self) -> bool;
-    /// Sleeps until something comes; see [`Driver::sleep`](super::Driver::sleep).
+    /// Sleeps until there is work: see [`Driver::sleep`](super::Driver::sleep).
     fn sleep(&self, how_long: &dyn Fn() -> Option<Duration>);
     fn is_turning(&self) -> bool;
     /// Returns the waker of `block_on`.

@@ -3,6 +3,10 @@
 //! The slot of a request is released and its credit recorded as owed as soon as the message is
 //! decoded, before the handler runs. A handler thus holds no receive, however long it takes, so
 //! that nested calls cannot starve each other of receives.
+//!
+//! While `max_concurrent_calls` handlers are pending, the next request is answered with an error
+//! before its message is decoded. It is rejected rather than queued: queueing nested calls could
+//! deadlock.
 
 use std::collections::VecDeque;
 use std::task::{Context, Poll, Waker};
@@ -80,8 +84,8 @@ impl<T: Transport> Driver<T> {
                     Poll::Pending => {
                         let state = &mut *self.state.borrow_mut();
                         self.tally.handlers.awaited.add(1);
-                        // The response comes later, so the credit of this request needs another
-                        // frame.
+                        // The response comes later, so another frame has to carry the credit of
+                        // this request.
                         state.owe(link);
                         let timer = deadline
                             .map(|deadline| state.timers.insert(deadline, TimerTarget::Task(key)));
@@ -118,7 +122,8 @@ impl<T: Transport> Driver<T> {
             return Status::unavailable("the server is shutting down; the call did not run");
         }
         let limit = self.tasks.borrow().max_parked();
-        // Logged at powers of two, so that logging does not worsen an overload.
+        // Logged only for counts that are powers of two, so that logging does not worsen an
+        // overload.
         if shed.is_power_of_two() {
             tracing::warn!(shed, limit, "calls are shed: all that may be are at work");
         }
@@ -429,8 +434,8 @@ impl<T: Transport> State<T> {
         status.metadata().encode(metadata);
         // The buffer was reserved to fit.
         let _ = body.encode(&mut message);
-        // `OK` tells the client that a response follows, so it cannot be used here: a handler that
-        // returned it as its error did not say what went wrong.
+        // `OK` would tell the client that a response message follows. A handler that returns `OK`
+        // as its error has not specified the error, so the code is `UNKNOWN`.
         let code = match status.code() {
             Code::Ok => Code::Unknown,
             code => code,
@@ -443,7 +448,8 @@ impl<T: Transport> State<T> {
         if !std::mem::replace(&mut blocked.served.has_waited, true) {
             self.tally.stalls.responses.add(1);
         }
-        // The response will carry its credit: a credit frame would find no slot either.
+        // The response will carry the credit of its request. A credit frame is of no use here,
+        // because it would find no slot either.
         self.blocked.push_back(blocked);
     }
 }

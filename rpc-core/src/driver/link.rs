@@ -1,4 +1,4 @@
-//! [`Link`] is one connection of a poller, with its calls.
+//! [`Link`]: one connection of a poller, with its calls.
 
 use std::time::Instant;
 
@@ -32,8 +32,8 @@ pub(crate) struct Link<B> {
     pub(crate) handles: u32,
     /// Client: the server has announced its shutdown, so no more calls are started.
     pub(crate) going_away: bool,
-    /// Since when no call was begun, as far as [`Driver::on_idle`](super::Driver::on_idle) has
-    /// noticed.
+    /// The time since which no call was begun, according to the checks by
+    /// [`Driver::on_idle`](super::Driver::on_idle).
     pub(crate) idle_since: Option<Instant>,
     /// Set when this side has decided to close the connection, or when the transport has closed it.
     pub(crate) ended: Option<CloseReason>,

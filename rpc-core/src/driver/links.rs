@@ -1,4 +1,4 @@
-//! The driver adds, ends and forgets its connections.
+//! Connections of the driver: adds, ends and removes them.
 
 use std::sync::Arc;
 use std::task::Waker;

@@ -1,18 +1,18 @@
-//! [`Driver`]: what one poller's thread does, turn by turn.
+//! [`Driver`]: the work of one poller's thread, turn by turn.
 //!
 //! A turn, in the order of its steps:
 //!
-//! 1. [`Driver::turn`] flushes what was sent since the last turn, and polls the transport; responses
-//!    that waited for a send slot are the first to get those that this brought back;
-//! 2. each frame is checked and routed ([`Driver::receive`]): an answer to the call that waits for
-//!    it, a request to its handler (`incoming.rs`);
-//! 3. handlers that were woken go on (`incoming.rs`);
-//! 4. what had to wait is tried again: calls without a credit; credits that no response carried;
-//!    deadlines;
-//! 5. one flush.
+//! 1. [`Driver::turn`] flushes the frames sent since the last turn, and polls the transport. Blocked
+//!    responses are the first to use the send slots that this poll freed.
+//! 2. Each frame is checked and routed ([`Driver::receive`]): a response to the call that waits for
+//!    it, a request to its handler (`incoming.rs`).
+//! 3. Woken handlers are polled (`incoming.rs`).
+//! 4. Waiting work is retried: calls without a credit, credits that no response carried, and
+//!    deadlines.
+//! 5. One flush.
 //!
-//! The state is borrowed for the steps between the user's code, never across it: decoding, handlers,
-//! wakers and destructors all run while nothing is borrowed, so they may call back into the poller.
+//! The state is never borrowed across application code: decoding, handlers, wakers and destructors
+//! all run while nothing is borrowed, so they may reenter the poller.
 
 pub(crate) mod at_work;
 pub(crate) mod call_table;
@@ -107,7 +107,7 @@ pub(crate) struct State<T: Transport> {
     pub(crate) waiting: Vec<LinkKey>,
     /// Time of the latest check by [`Driver::on_idle`].
     pub(crate) idle_looked_at: Option<Instant>,
-    /// The server has begun to shut down.
+    /// True once the server has begun to shut down.
     pub(crate) going_away: bool,
     /// Wakers to call as soon as the state is no longer borrowed.
     wakers: Vec<Waker>,
@@ -115,7 +115,7 @@ pub(crate) struct State<T: Transport> {
     pub(crate) settled: Vec<u32>,
 }
 
-/// The object of a deadline.
+/// The target of a deadline.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum TimerTarget {
     Call(LinkKey, CallId),
@@ -219,7 +219,8 @@ impl<T: Transport> Driver<T> {
             self.tally.turns.busy.add(1);
         }
         if found_any {
-            // The previous batch needed the time, so this one probably does too: read it now.
+            // The previous batch needed the time, so this batch probably needs it too. Read the
+            // clock now.
             let timed = self.polled_at.get().is_some();
             self.polled_at.set(None);
             if timed && self.saw_deadline.take() {
@@ -266,7 +267,7 @@ impl<T: Transport> Driver<T> {
             .route(id)
             .filter(|key| state.links[key.index()].ended.is_none())
         else {
-            // This side has closed the connection, and the peer does not know yet.
+            // This side has closed the connection, but the peer has not noticed yet.
             state.transport.release(buf);
             return;
         };

@@ -1,4 +1,4 @@
-//! [`OwnWaker`] wakes the future that a poller runs in `block_on`.
+//! [`OwnWaker`]: wakes the future that a poller runs in `block_on`.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -11,9 +11,10 @@ use super::wakeup::Doorbell;
 /// The waker of a poller's `block_on`, shared by all futures that it runs. A wake left over from an
 /// earlier future only causes a spurious poll.
 pub(crate) struct OwnWaker {
-    /// Woken by the poller's own turns. This is what nearly every call waits for.
+    /// Set when one of the poller's own turns wakes the future, which is the case for nearly every
+    /// call.
     here: Cell<bool>,
-    /// Woken through the waker, from any thread.
+    /// Set through the waker, from any thread.
     anywhere: Arc<Woken>,
     waker: Waker,
 }
@@ -57,8 +58,8 @@ impl OwnWaker {
                 && self.anywhere.flag.swap(false, Ordering::Acquire))
     }
 
-    /// Returns what [`take`](Self::take) would, without clearing the flags: for the last check
-    /// before sleeping.
+    /// Returns the same as [`take`](Self::take), but does not clear the flags. Used for the last
+    /// check before sleeping.
     pub(crate) fn is_woken(&self) -> bool {
         self.here.get() || self.anywhere.flag.load(Ordering::Relaxed)
     }

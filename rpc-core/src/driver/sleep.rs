@@ -1,4 +1,17 @@
 //! Idle time: the periodic maintenance of connections, and how a poller sleeps.
+//!
+//! A poller sleeps in three steps, so that it misses no work: it arms the notification, polls once
+//! more, and waits. This happens at two levels:
+//!
+//! * Other threads (callers that submit, wakers of handlers, a shutdown) store their work where the
+//!   poller looks, and then notify it (`wakeup.rs`). A notification costs a fence and a load while
+//!   the poller is awake, and one system call while it sleeps.
+//! * The device notifies through the completion channels of the lanes. The control thread and the
+//!   event threads notify through an eventfd, on which the poller waits together with the channels
+//!   (`rpc-transport-verbs/src/transport/sleep.rs`).
+//!
+//! The code of each handshake draws it, with the interleaving that each fence prevents. Loom models
+//! check both.
 
 use std::time::{Duration, Instant};
 
@@ -54,13 +67,14 @@ impl<T: Transport> Driver<T> {
 
     /// Sleeps until the device has an event, a deadline passes, or another thread notifies the
     /// poller. Does not sleep if there is something to do already. `how_long` returns the caller's
-    /// limit, or `None` if the caller has work. Returns true if it did not sleep.
+    /// limit on the sleep, or `None` if the caller has work and the poller must not sleep. Returns
+    /// true if it did not sleep.
     pub(crate) fn sleep(&self, how_long: &dyn Fn() -> Option<Duration>) -> bool {
         self.on_idle(self.clock.now());
         self.bell.lie_down();
         self.state.borrow_mut().transport.arm();
-        // Finds what arrived before the device was armed, and what other threads queued before they
-        // could see that this poller sleeps.
+        // This turn finds events that arrived before the device was armed, and work that other
+        // threads queued before they could see that this poller sleeps.
         let found_any =
             self.turn() || self.ready.is_any() || !self.state.borrow().settled.is_empty();
         // Called after `lie_down`: a thread that queues something from now on notifies the poller.
@@ -113,8 +127,8 @@ impl<T: Transport> Driver<T> {
 impl<T: Transport> State<T> {
     /// Returns how long the poller may sleep if nothing arrives.
     fn longest_sleep(&self, now: Instant) -> Duration {
-        // Woken waiters that do not retry are skipped after some turns, and whatever found no slot
-        // is retried, even if the device reports no event.
+        // Some work needs turns even if the device reports no event: woken waiters that do not
+        // retry are skipped, and calls and responses that found no slot are retried.
         let is_waiting =
             !(self.waiting.is_empty() && self.blocked.is_empty() && self.owing.is_empty());
         let longest = if is_waiting { SHORT_SLEEP } else { LONG_SLEEP };

@@ -36,14 +36,15 @@ impl Doorbell {
         }
     }
 
-    /// Steps W2 and W3. Must be called after the work was stored where the poller finds it.
+    /// Executes steps W2 and W3. Must be called after the work was stored where the poller finds
+    /// it.
     pub(crate) fn ring(&self) {
         if self.slumber.is_to_be_ended() {
             self.waker.wake_by_ref();
         }
     }
 
-    /// Steps P1 and P2. Afterwards the poller must check for work once more, and must call
+    /// Executes steps P1 and P2. Afterwards the poller must check for work once more, and must call
     /// [`get_up`](Self::get_up) when it has slept or found work.
     pub(crate) fn lie_down(&self) {
         self.slumber.begin();

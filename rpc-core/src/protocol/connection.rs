@@ -186,8 +186,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Server: takes the receives freed by the client's latest credit frame. The caller returns
-    /// them to the budget.
+    /// Takes the receives freed by the client's latest credit frame. Only on the server. The caller
+    /// returns them to the budget.
     pub fn take_freed(&mut self) -> u32 {
         std::mem::take(&mut self.freed)
     }
@@ -236,8 +236,8 @@ impl Connection {
         header
     }
 
-    /// Server: announces the shutdown, and removes the credits, which the client could no longer
-    /// use.
+    /// Announces the server's shutdown in a header, and removes the credits from it, because the
+    /// client could no longer use them.
     #[cold]
     fn tell(&mut self, header: &mut FrameHeader) {
         header.going_away = true;
@@ -315,7 +315,7 @@ impl Connection {
         }
     }
 
-    /// Server: begins the shutdown. From now on every frame announces it and grants no credits.
+    /// Begins the server's shutdown. From now on every frame announces it and grants no credits.
     pub fn go_away(&mut self) {
         self.going_away = true;
     }
@@ -327,20 +327,20 @@ impl Connection {
         self.going_away
     }
 
-    /// Server: returns true if the shutdown has not been announced to the client yet.
+    /// Returns true if this side is a server that has not announced its shutdown to the client yet.
     #[must_use]
     pub fn has_to_tell(&self) -> bool {
         self.role == Role::Server && self.going_away && !self.has_told
     }
 
-    /// Server: returns true if the client can send no more requests and all of them have been
-    /// responded to. The client has then returned all of its credits.
+    /// Returns true if the client can send no more requests and all of its requests have been
+    /// responded to. Only on the server. The client has then returned all of its credits.
     #[must_use]
     pub fn is_finished(&self) -> bool {
         self.window.is_spent() && self.calls_under_way == 0
     }
 
-    /// Client: returns true if a request was sent since the last call of this method.
+    /// Returns true if a request was sent since the last call of this method. Only on the client.
     pub fn take_was_used(&mut self) -> bool {
         std::mem::take(&mut self.was_used)
     }

@@ -17,6 +17,14 @@
 //! | [`SendCredits`] | sender of requests | how many requests it may still send |
 //! | [`ReceiveWindow`] | receiver of requests | how many requests the peer may send, how many credits are owed to it |
 //! | [`ReceiveBudget`] | one per poller | how many receives are promised to all peers together |
+//!
+//! Every frame header carries credits. A credit frame is sent only if at least half of a window is
+//! owed and no response carries the credits. At most one credit frame is in flight per direction
+//! until the peer has acknowledged it.
+//!
+//! A window doubles while its client uses all of it. A client that has started no call for a second
+//! returns its credits above its initial window, in a credit frame. A client whose server is
+//! shutting down returns all of its credits.
 
 /// The receives of one poller that are promised to peers.
 #[derive(Debug)]

@@ -3,6 +3,10 @@
 //!
 //! These types are the messages of `proto/session.proto`. Fields are only ever added, so that old
 //! and new peers can interoperate; [`VERSION`] changes when an old peer could misread a frame.
+//!
+//! The server's parameters contain its method table: the name and the number of each method. The
+//! client looks up a method by name when the method is first called. If the server lacks a method,
+//! only the calls of that method fail.
 
 use std::collections::HashMap;
 

@@ -1,4 +1,4 @@
-//! [`Shares`] divides the receives of a poller among its connections.
+//! [`Shares`]: how the receives of a poller are divided among its connections.
 
 use crate::limits::Limits;
 

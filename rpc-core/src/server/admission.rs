@@ -1,4 +1,4 @@
-//! [`ServerAdmission`] lets clients in while there are receives for them.
+//! [`ServerAdmission`]: admits clients while there are receives for them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

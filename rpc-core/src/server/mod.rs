@@ -85,8 +85,8 @@ pub struct ServerHandle {
 struct Running {
     local_addr: SocketAddr,
     limits: Limits,
-    /// Starts the pollers, one message each. Dropping it ends pollers that still wait, so it must
-    /// be dropped before they are joined.
+    /// Starts the pollers: each receives one message. Dropping the sender ends the pollers that
+    /// still wait for their message, so it must be dropped before their threads are joined.
     start: Option<Sender<()>>,
     stopping: Arc<Stopping>,
     /// The pollers' wakeups, notified when the server stops.
@@ -217,7 +217,7 @@ impl ServerHandle {
     ///
     /// Returns [`ServerError::PollerPanicked`] if a poller panicked.
     pub fn shutdown_within(mut self, shutdown: Shutdown) -> Result<(), ServerError> {
-        // Only set here, once, because this call consumes the handle.
+        // This is the only call that sets it. It runs at most once, because it consumes the handle.
         let _ = self.running.stopping.shutdown.set(shutdown);
         self.running.stop();
         self.running.join()

@@ -9,9 +9,10 @@
 //!
 //! Clients are notified by a flag in every further frame; a client without calls in flight is sent
 //! a credit frame that carries it. A notified client starts no more calls and returns its credits.
-//! The server thus knows when no more requests will arrive, and need not wait for its deadlines.
-//! For a client that does not run or cannot be notified, the server waits as long as handlers may
-//! take, unless nothing has arrived for a while.
+//! When the clients hold none of the server's credits, no more requests can arrive, and the server
+//! waits for its time limits only while handlers run. A client cannot be notified if its thread
+//! does not run, or if it has not acknowledged an earlier credit frame. In that case the server
+//! waits until nothing has arrived from any client for 50 ms.
 
 use std::time::{Duration, Instant};
 
@@ -51,7 +52,7 @@ const CLOSING_TIME: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub(crate) struct ShuttingDown {
     phase: Phase,
-    /// Time at which the phase ends in any case.
+    /// Time at which the phase ends even if work remains.
     deadline: Option<Instant>,
     close: Duration,
     /// Time at which something last arrived.
@@ -79,8 +80,8 @@ impl ShuttingDown {
         }
     }
 
-    /// Advances the shutdown. Called after each turn, with whether the turn found anything to do.
-    /// Returns true if the shutdown is complete.
+    /// Advances the shutdown. Must be called after each turn; `found_any` is true if the turn found
+    /// anything to do. Returns true if the shutdown is complete.
     pub(crate) fn after_turn<T: Transport>(&mut self, driver: &Driver<T>, found_any: bool) -> bool {
         let now = driver.clock.now();
         if found_any {

@@ -1,4 +1,4 @@
-//! A poller's thread of a server opens its device, serves, and shuts down.
+//! The thread of a server's poller: opens the device, serves, and shuts down.
 
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};

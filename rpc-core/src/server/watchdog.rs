@@ -1,10 +1,11 @@
 //! [`Watchdog`]: detects methods that block their poller.
 //!
 //! A handler that does not await occupies its poller's thread, and no other call of that poller
-//! makes progress meanwhile. Through its [`AtWork`], a poller shows which handler it is polling, at
-//! a cost of a few instructions per call. One thread per server checks it about fifty times a
-//! second. A poll that is still running after 40 ms is counted for its method; the first one of
-//! each method is logged as a warning.
+//! makes progress meanwhile. Through its [`AtWork`], a poller shows which handler it is polling: it
+//! stores the number and the method of each poll before and after the poll, which costs a few
+//! instructions, none of them locked. One thread per server checks it about fifty times a second. A
+//! poll that is still running after 40 ms is counted for its method; the first one of each method
+//! is logged as a warning.
 
 use std::fmt;
 use std::io;
@@ -21,7 +22,8 @@ use crate::stats::{BlockedMethods, Counts};
 /// core, short enough to detect noticeable delays.
 const TICK: Duration = Duration::from_millis(20);
 
-/// Time since it was first seen after which a poll counts as blocking: two ticks.
+/// A poll counts as blocking once it has lasted this long since the first check that found it: two
+/// ticks.
 const TOO_LONG: Duration = Duration::from_millis(40);
 
 /// The watchdog's view of one poller.
@@ -44,7 +46,7 @@ impl Watched {
         }
     }
 
-    /// Returns the method whose poll has lasted too long, and its minimum duration. Returns it once
+    /// If the current poll has lasted too long, returns its method and its minimum duration, once
     /// per poll.
     fn look(&mut self, now: Instant) -> Option<(u16, Duration)> {
         let found = self.at_work.0.load(Ordering::Relaxed);

@@ -8,6 +8,9 @@
 //! All application code runs here: decoding into the application's types, the handler, and its
 //! destructors. None of it can bring the poller down, because a panic becomes `INTERNAL` for that
 //! call alone.
+//!
+//! A response that finds no send slot stays in its method's slot, as a value. The driver keeps such
+//! responses in its *blocked* queue and retries them in each turn, oldest first.
 
 use std::any::Any;
 use std::cell::RefCell;

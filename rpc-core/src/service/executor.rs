@@ -52,7 +52,7 @@ impl<F: Fn(Spawned) + Send + Sync + 'static> Executor for F {
     }
 }
 
-/// A service whose handlers run on an executor: what a generated `…Server::on_executor` registers.
+/// A service whose handlers run on an executor. A generated `…Server::on_executor` registers it.
 pub struct OnExecutor<T> {
     service: Arc<T>,
     executor: Arc<dyn Executor>,

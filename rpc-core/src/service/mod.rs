@@ -1,5 +1,4 @@
-//! A service's code as the driver calls it: methods by their numbers, and the executor that a handler
-//! may run on.
+//! Services as the driver uses them: methods by number, and the executor on which handlers may run.
 
 pub mod dispatch;
 pub mod executor;

@@ -1,4 +1,4 @@
-//! [`ChannelBuilder`] takes the settings of a channel, and starts its pollers.
+//! [`ChannelBuilder`]: the settings of a channel, and the start of its pollers.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -36,7 +36,8 @@ const CONNECTIONS: u32 = 2;
 /// server soon, long enough to spread a thousand clients over time.
 const FIRST_BACKOFF: Duration = Duration::from_millis(50);
 
-/// Upper limit of every delay: the time that a person is willing to wait after a repair.
+/// Upper limit of every delay: a person who has repaired the server should not wait longer for
+/// clients to reconnect.
 const LONGEST_BACKOFF: Duration = Duration::from_secs(5);
 
 impl Channel {
@@ -137,15 +138,15 @@ impl<F: Fabric> ChannelBuilder<F> {
         self
     }
 
-    /// What goes for requests that do not say whether they
-    /// [wait for ready](crate::Request::wait_for_ready). Default: `false`.
+    /// Sets whether requests [wait for ready](crate::Request::wait_for_ready) if they do not
+    /// specify it themselves. Default: `false`.
     pub fn wait_for_ready(mut self, waits: bool) -> Self {
         self.waits_for_ready = waits;
         self
     }
 
-    /// Sets the upper limits of the delays between attempts to connect: the limit of the first
-    /// delay, and the limit of all. Default: 50 ms and 5 s.
+    /// Sets the upper limits of the delays between attempts to connect: `first` limits the first
+    /// delay, and `longest` limits every delay. Default: 50 ms and 5 s.
     pub fn reconnect_backoff(mut self, first: Duration, longest: Duration) -> Self {
         self.backoff = (first, longest.max(first));
         self
@@ -163,12 +164,12 @@ impl<F: Fabric> ChannelBuilder<F> {
         Ok(channel)
     }
 
-    /// Starts the pollers, and lets the first call connect. A server that cannot be reached is found
-    /// by calls, as [`CallError`](crate::CallError)s; a device that cannot be used as well.
+    /// Starts the pollers, and lets the first call connect. If the server cannot be reached, or the
+    /// device cannot be used, calls fail with [`CallError`](crate::CallError).
     ///
     /// # Errors
     ///
-    /// [`ChannelError::Thread`].
+    /// Returns [`ChannelError::Thread`] if a poller's thread cannot be started.
     pub fn connect_lazy(self) -> Result<Channel, ChannelError> {
         self.spawn(None)
     }
@@ -297,7 +298,7 @@ fn run<F: Fabric>(
             tracing::error!(%error, "a channel's poller cannot open its device");
             return match start {
                 Some(_) => report.tell(Err(error.into())),
-                // The calls of a lazy channel report the error.
+                // With a lazy channel, the calls report the error.
                 None => poller::refuse_all(&settings, error),
             };
         }

@@ -114,13 +114,14 @@ impl<'a, Req: Message, Res: Message + Default> SharedCall<'a, Req, Res> {
                 let joined = matches!(self.state, State::New);
                 self.state = State::Waiting(lane, waiter);
                 if joined && self.deadline.is_some() {
-                    // Wakes the poller, so that it recomputes its sleep to end by this deadline.
+                    // Wakes the poller, so that its next sleep ends at this deadline at the latest.
                     lane.ring();
                 }
                 Poll::Pending
             }
             Wanted::Ticket(ticket) => {
-                // The call has left the queue, whatever the message's own code does from here on.
+                // The call has left the queue. Set the state first, because the message's own code,
+                // which runs next, may panic.
                 self.state = State::Done;
                 self.submit(lane, ticket, lens, cx);
                 Poll::Pending

@@ -1,4 +1,4 @@
-//! [`Channel`] is what callers hold.
+//! [`Channel`]: a client that any number of threads share.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,14 +16,14 @@ use crate::method::MethodSpec;
 use crate::stats::Stats;
 use crate::transport::ConnectError;
 
-/// A connection to a server that is shared: cheap to clone, used from any thread, by futures on any
-/// executor or through [`block_on`](crate::block_on()). The connection ends when the last clone is gone.
+/// A shared connection to a server. Cheap to clone; used from any thread, by futures on any executor
+/// or through [`block_on`](crate::block_on()). The connection closes when the last clone is dropped.
 ///
-/// A call that is dropped leaves its place to others when its answer has come or its time is up; one that
-/// is forgotten ([`std::mem::forget`]) keeps its place among those that may be under way.
+/// A dropped call counts towards `max_in_flight` until its response arrives or its deadline passes.
+/// A leaked call ([`std::mem::forget`]) counts for as long as the channel exists.
 ///
-/// It keeps itself connected. See the [module](super) for how, and
-/// [`ChannelBuilder`](super::ChannelBuilder) for what can be set.
+/// The channel reconnects by itself: see the [module](super). Its settings are those of
+/// [`ChannelBuilder`](super::ChannelBuilder).
 #[derive(Clone)]
 pub struct Channel(pub(super) Arc<Shared>);
 
@@ -52,12 +52,13 @@ impl Channel {
         self.0.lanes.iter().find_map(|lane| lane.limits.get())
     }
 
-    /// Returns a snapshot of the pollers' statistics. A poller that has not opened its device yet
-    /// has zeros.
+    /// Returns a snapshot of the pollers' statistics. The counters of a poller that has not opened
+    /// its device yet are zero.
     #[must_use]
     pub fn stats(&self) -> Stats {
         let pollers = self.0.lanes.iter().map(|lane| {
-            // A poller that has not started has zeros, and keeps its index in the list.
+            // The counters of a poller that has not started are zero. It keeps its index in the
+            // list.
             let mut poller = lane
                 .tally
                 .get()

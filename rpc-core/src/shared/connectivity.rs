@@ -1,5 +1,8 @@
 //! [`ConnectivityState`], the state of a channel's connection, and [`Watch`], which reports its
 //! changes.
+//!
+//! The five states and their rules are those of gRPC. While the channel is connecting, calls wait.
+//! After a failed attempt, calls fail at once, unless they wait for ready.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,4 +1,4 @@
-//! [`ChannelError`] says why a channel could not be made.
+//! [`ChannelError`]: the reasons that a channel could not be created.
 
 use std::fmt;
 use std::io;

@@ -1,5 +1,15 @@
 //! [`SharedPoller`]: the poller of a shared channel. It sends submitted requests, settles calls
 //! that have ended, and maintains the connection.
+//!
+//! At the beginning of a turn the poller takes the submissions, and copies each request once, into
+//! a send slot. Requests without a credit, or without a connection, wait in the poller's backlog,
+//! in order.
+//!
+//! A handshake blocks, so a [`Dialer`] runs it on a thread of its own, and the poller adopts the
+//! finished connection ([`Transport::adopt`]). When a connection ends, the calls in flight on it
+//! end with it. The poller then connects again, after a delay that grows with each failure and
+//! differs between clients (`backoff.rs`). When the server announces its shutdown, calls in flight
+//! stay on the old connection, and new calls use the next one.
 
 use std::collections::VecDeque;
 use std::io;
@@ -34,8 +44,8 @@ use crate::stats::{PollerTally, TicketTally};
 use crate::status::Code;
 use crate::transport::{CloseReason, ConnectError, Dialer, FabricError, Transport};
 
-/// Submissions accepted in one turn: as many as a few doorbells carry, so that responses are not
-/// delayed by a burst of callers.
+/// Maximum number of submissions accepted in one turn. A few doorbells suffice for them, so a burst
+/// of callers does not delay responses.
 const BATCH: usize = 64;
 
 /// Turns between two checks of the permit queue.
@@ -72,7 +82,7 @@ pub(crate) trait Elsewhere {
     fn run(&self, job: Box<dyn FnOnce() + Send>) -> io::Result<()>;
 }
 
-/// Runs each job on a new thread that ends with it. Handshakes are rare enough for this.
+/// Runs each job on a new thread, which ends with the job. Handshakes are rare enough for this.
 pub(super) struct OnThreads;
 
 impl Elsewhere for OnThreads {

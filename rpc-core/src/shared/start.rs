@@ -1,4 +1,4 @@
-//! [`Start`] waits until the pollers of a new channel have connected.
+//! [`Start`]: waits until the pollers of a new channel have connected.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Poll, Waker};

@@ -1,4 +1,4 @@
-//! Callers hand their requests to the pollers of a channel here.
+//! The submission queues, through which callers pass requests to the pollers of a channel.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, OnceLock};

@@ -1,4 +1,4 @@
-//! [`BlockedMethods`] says which methods have kept a poller's thread, and [`Counts`] counts them.
+//! [`BlockedMethods`]: the methods that have blocked a poller's thread, counted by [`Counts`].
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

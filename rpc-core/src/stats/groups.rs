@@ -83,8 +83,8 @@ group! {
 }
 
 group! {
-    /// What had to wait, and for which resource. Each counter counts a call or response at most
-    /// once.
+    /// Calls and responses that had to wait, by the resource that they waited for. Each counter
+    /// counts a call or response at most once.
     Stalls read from StallsTally
     counts {
         /// Calls that started while the server's limit for this client was reached: either the

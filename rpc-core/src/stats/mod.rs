@@ -50,9 +50,9 @@ use crate::transport::SlotsByPlace;
 /// cost about 50 ns, which is less than 2 ns per call.
 pub const SAMPLED: u64 = 32;
 
-/// Turns between two updates of the gauges. An update visits every connection: it takes at most
-/// some tens of microseconds for a thousand connections, once in the time of more than ten thousand
-/// empty turns.
+/// Turns between two updates of the gauges. An update visits every connection. For a thousand
+/// connections it takes some tens of microseconds at most, while this many empty turns take some
+/// milliseconds.
 pub const TURNS_PER_PUBLICATION: u64 = 16_384;
 
 /// Takes snapshots of the counters of a server, channel or local poller, on any thread. Cheap to

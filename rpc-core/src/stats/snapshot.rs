@@ -28,7 +28,7 @@ pub struct PollerStats {
     pub called: Vec<MethodStats>,
     /// How the poller spends its time.
     pub turns: Turns,
-    /// What had to wait.
+    /// Calls and responses that had to wait.
     pub stalls: Stalls,
     /// Receives and promises.
     pub credits: Credits,

@@ -1,4 +1,4 @@
-//! [`Admission`] decides which clients may connect.
+//! [`Admission`]: decides which clients may connect.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,4 +1,4 @@
-//! Errors say why a transport could not do what was asked of it, and why a connection ended.
+//! Errors: the reasons that a transport operation failed, and that a connection ended.
 
 use std::error::Error;
 use std::fmt;

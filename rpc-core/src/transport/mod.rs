@@ -180,9 +180,9 @@ pub trait Transport: 'static {
     /// Closes a connection. [`Event::Closed`] follows when its buffers have been returned.
     fn close(&mut self, connection: ConnectionId);
 
-    /// Returns a waker that ends a [`wait`](Self::wait) of this transport from any thread: the
-    /// current one, or else the next. It may cost a system call, so it is only used while the
-    /// poller sleeps or is about to.
+    /// Returns a waker that ends a [`wait`](Self::wait) of this transport from any thread. If no
+    /// wait is in progress, it ends the next one. Waking may cost a system call, so the waker is
+    /// used only while the poller sleeps or is about to sleep.
     fn waker(&self) -> Waker;
 
     /// Requests that events on the device from now on end the next [`wait`](Self::wait). A
@@ -199,7 +199,7 @@ pub trait Transport: 'static {
 pub trait Dialer<D>: Send + Sync {
     /// Connects to a server's listener and performs the handshake, within `timeout`.
     ///
-    /// `session` is passed to the server's [`Admission::admit`]; its reply becomes the
+    /// `session` is passed to the server's [`Admission::admit`]. The reply of `admit` becomes the
     /// [`Connected::session`] that [`Transport::adopt`] returns.
     ///
     /// # Errors

@@ -22,7 +22,7 @@ use crate::transport::queue_pairs::{Nascent, QueuePairError, QueuePairs, Ready};
 
 /// Runs handshakes for one transport, on any thread.
 pub(crate) struct HandshakeDialer {
-    /// In the order of the transport's lanes.
+    /// The lanes, in the order of the transport's lanes.
     lanes: Vec<DialingLane>,
     slot_len: u32,
 }
@@ -129,7 +129,7 @@ pub(crate) fn adopt(
     let line = Arc::new(dialed.stream);
     let key = LineKey::next();
     // Register with the control thread only now, on the poller's thread: if the TCP connection
-    // ended before the lane knew it, the end would go unnoticed.
+    // ended before the lane had the connection, the end would go unnoticed.
     control_thread::control()
         .and_then(|control| {
             let keepalive = lane.plan.limits.keepalive;

@@ -3,6 +3,9 @@
 //!
 //! `proto/handshake.proto` draws the bytes and says which side may send which byte when. A byte is
 //! a frame by itself, which a socket accepts whole or not at all, so no byte has to be buffered.
+//!
+//! The peer's control thread responds to a probe, so a poller that runs a long handler counts as
+//! alive.
 
 use std::time::{Duration, Instant};
 
@@ -80,8 +83,8 @@ impl Pulse {
 
     /// Handles bytes read from the socket. Returns true if an ACK has to be sent.
     ///
-    /// A peer may have at most one ENQ in flight. Thus, whatever it sends, few bytes are unread in
-    /// either direction.
+    /// A peer may have at most one ENQ in flight. So there are few unread bytes in either
+    /// direction, whatever the peer sends.
     pub(crate) fn hear(&mut self, bytes: &[u8], now: Instant) -> Result<bool, OutOfPlace> {
         let mut answer = false;
         for &byte in bytes {

@@ -1,5 +1,10 @@
-//! A TCP connection after its handshake. Its end means that the peer's process has ended; an
-//! unanswered keepalive means that the process is stopped.
+//! A TCP connection after its handshake: the liveness socket.
+//!
+//! * The end of the peer's process is reported at once, because the kernel closes its sockets.
+//! * The end of the peer's host is reported after four seconds, by the kernel's TCP keepalive.
+//! * A process that is stopped on a live host loses nothing: its peers wait for it. With the intent
+//!   `keepalive`, they probe it over this socket, and close the connection if it does not respond
+//!   (`keepalive.rs`).
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -9,16 +14,17 @@ use std::time::{Duration, Instant};
 use super::keepalive::{ACK, Beat, ENQ, Pulse};
 use crate::transport::mailbox::{LineEnd, LineKey, Mailbox, Notice};
 
-/// How long the kernel waits without traffic before it sends a TCP keepalive probe, and between
-/// probes. Probes detect hosts that are gone; the end of a process is noticed at once without them.
+/// Time without traffic after which the kernel sends a TCP keepalive probe, and the time between
+/// two probes. Probes detect a host that has failed; the end of a process is noticed at once
+/// without probes.
 const KERNEL_KEEPALIVE: Duration = Duration::from_secs(1);
 
 /// Number of unanswered probes after which the peer's host counts as gone.
 const KERNEL_PROBES: u32 = 3;
 
 /// How long data may stay unacknowledged before the peer's host counts as gone, in milliseconds:
-/// the same time as with probes. While data is unacknowledged, the kernel sends no probes and
-/// retransmits, by default for a quarter of an hour.
+/// the same time as with probes. While data is unacknowledged, the kernel sends no probes. It
+/// retransmits instead, by default for a quarter of an hour.
 const KERNEL_PATIENCE_MS: u32 = KERNEL_KEEPALIVE.as_millis() as u32 * (1 + KERNEL_PROBES);
 
 /// Maximum number of bytes read at a time. A peer that follows the rules has at most two in flight.
@@ -35,8 +41,7 @@ pub(crate) struct Line {
 }
 
 impl Line {
-    /// Creates a line. `key` identifies it in notices. `mailbox` is the mailbox to notify of its
-    /// end.
+    /// Creates a line. `key` identifies it in notices. `mailbox` sends the notice of its end.
     pub(crate) fn new(
         stream: Arc<TcpStream>,
         key: LineKey,
@@ -51,7 +56,8 @@ impl Line {
         }
     }
 
-    /// Called when the control thread starts watching the line.
+    /// Sends an ENQ if the server waits for one. Called when the control thread starts watching the
+    /// line.
     pub(crate) fn begin(&mut self) {
         if self.pulse.begins() {
             self.ask();

@@ -1,4 +1,4 @@
-//! The server's half of connection setup. It runs on the preparer threads of `control`.
+//! The server's half of connection setup. It runs on the preparer threads of `control_thread`.
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::transport::queue_pairs::{QueuePairError, QueuePairs, Ready};
 /// Hands a listener's connections to one poller's transport. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Port {
-    /// In the order in which they are tried.
+    /// The lanes, in the order in which they are tried.
     lanes: Arc<[LanePort]>,
 }
 
@@ -35,7 +35,7 @@ pub(crate) struct LanePort {
 pub(crate) struct Invited {
     /// The message to send to the client.
     pub(crate) welcome: Welcome,
-    /// The mailbox of the lane that the client was assigned to.
+    /// The notice sender of the lane that the client was assigned to.
     pub(crate) mailbox: Mailbox,
     /// The keepalive state of the client's TCP connection, for when the handshake is complete.
     pub(crate) pulse: Pulse,

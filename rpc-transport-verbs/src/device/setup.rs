@@ -1,4 +1,7 @@
 //! Opens a poller's transport: creates every resource of each lane once, off the data path.
+//!
+//! The first device must open. Any other device that cannot be opened, or that is too weak for the
+//! intents, is skipped with a warning.
 
 use std::collections::HashMap;
 use std::error::Error;

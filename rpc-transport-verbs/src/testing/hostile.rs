@@ -2,8 +2,8 @@
 //! liveness socket after it, and through the memory and the links of the software device.
 //!
 //! This module serves the crate's tests and, under `cfg(fuzzing)`, the fuzz targets of `fuzz/`,
-//! which call the same functions; see `rpc_core::testing::hostile`. Each function panics if an
-//! invariant is violated that has to hold whatever a peer does.
+//! which call the same functions; see `rpc_core::testing::hostile`. Each function panics if it
+//! finds a violation of an invariant that must hold whatever a peer does.
 
 use std::time::{Duration, Instant};
 
@@ -88,7 +88,7 @@ pub fn handshake(bytes: &[u8]) {
     }
 }
 
-/// Does what a server does with an accepted hello.
+/// Processes an accepted hello as a server does.
 fn answer(offer: Offer) {
     let hello = client::hello(offer.clone());
     match ServerHandshake::default().handle(&hello.unwrap_or_default()) {

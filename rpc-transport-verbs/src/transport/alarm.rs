@@ -8,9 +8,9 @@ use std::task::Wake;
 
 use crate::event_fd::EventFd;
 
-/// Set by any thread, cleared by the poller that it has woken. It stays set until then: a
-/// notification sent before the poller sleeps is not lost, and a repeated notification costs no
-/// system call.
+/// The notification of a poller: any thread sets it, and the woken poller clears it. It stays set
+/// until then, so a notification sent before the poller sleeps is not lost, and a repeated
+/// notification costs no system call.
 #[derive(Debug)]
 pub(crate) struct Alarm {
     /// True from just before the file is written until just after it is drained.

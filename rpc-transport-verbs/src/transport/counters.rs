@@ -21,13 +21,13 @@ pub(crate) struct Tally {
     pub(crate) stale: Counter,
     /// Peers that did not answer the keepalive.
     pub(crate) silent_peers: Counter,
-    /// Frames that found no receive, as last published by the poller. Used for a device that guards
-    /// this counter with its data path's lock, and for a device that is closed.
+    /// Frames that found no receive, as of the poller's last update. Used if the device is closed,
+    /// and for a device that guards its own counter with the lock of the data path.
     pub(crate) rnr: Level,
 }
 
-/// Access to a device's own counters. It keeps the device open, so a meter holds only a weak
-/// reference.
+/// Access to a device's own counters. It keeps the device open, so a [`LaneMeter`] has only a weak
+/// reference to it.
 #[derive(Debug)]
 pub(crate) struct DeviceCounts {
     pub(crate) context: Context,

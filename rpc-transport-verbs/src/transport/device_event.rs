@@ -1,4 +1,4 @@
-//! [`DeviceEvent`]: what is said of an asynchronous event, and what follows from it.
+//! [`DeviceEvent`]: the log message of an asynchronous event, and how the event is handled.
 
 use std::fmt;
 use std::sync::Arc;

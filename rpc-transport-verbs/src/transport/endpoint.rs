@@ -1,6 +1,7 @@
-//! How a side is reached: its device, its address, and the queue pair that waits there.
+//! [`Endpoint`]: the address of one side, which consists of its device, its port and its queue
+//! pair.
 
-/// The software device: two of one host reach each other.
+/// The software device, which connects processes of one host.
 pub(crate) const SOFT: &str = "soft";
 
 /// RDMA over Ethernet.

@@ -10,6 +10,14 @@
 //! | a port is up, has another subnet manager, or has to be registered again | nothing | information |
 //! | a queue pair has drained its sends, taken its last receive, received its first message or migrated its path | nothing | debug |
 //! | a failed work queue that is not Verbline's, or an event that this version does not know | nothing | warning |
+//!
+//! A port that is down closes nothing: calls in flight may time out, and connections survive if the
+//! port is up again before their retries are used up. After a port's GIDs or LID have changed, new
+//! connections use its current address. A request to register again also causes the address to be
+//! read again.
+//!
+//! A queue pair in the error state that has taken its last receive can be destroyed at once, rather
+//! than after 20 ms.
 
 use std::io;
 use std::sync::Arc;
@@ -75,7 +83,7 @@ impl EventThread {
         })
     }
 
-    /// Does what the thread would do now. For simulations.
+    /// Does the work that the thread would do now. For simulations.
     #[cfg(feature = "test-util")]
     pub(crate) fn step(&mut self) {
         let Some(watch) = &mut self.stepped else {

@@ -2,6 +2,13 @@
 //!
 //! Its methods are in several files: [`setup`](crate::device::setup) opens it, `connect` and `accept` add
 //! connections, `transmit` and `receive` are the data path, and `close` closes connections.
+//!
+//! A lane owns everything that belongs to one device: context, registration, pool, completion
+//! queue, shared receive queue, reserve with its event thread, queue pairs and connections.
+//!
+//! The poller does not poll a lane without connections; it only checks the flag of the lane's
+//! notice queue. A lane whose completion queue, shared receive queue or device has failed creates
+//! no more queue pairs, so new connections use the next lane.
 
 #[cfg(test)]
 mod tests;
@@ -28,10 +35,10 @@ use crate::verbs::{CompletionChannel, CompletionQueue, Context, WorkCompletion};
 /// A poller's resources on one device: one context, one memory region, one completion queue, one
 /// shared receive queue, and a queue pair for each connection over this device.
 pub(crate) struct Lane {
-    /// The index among the poller's lanes, from 0.
+    /// The lane's index among the poller's lanes, from 0.
     pub(crate) number: u32,
-    /// True if the lane has no connections and a poll since the last one closed found nothing:
-    /// there is nothing to poll for until a notice adds a connection.
+    /// True if the lane has no connections, and a poll after the last connection closed found
+    /// nothing. The lane is then not polled until a notice adds a connection.
     pub(crate) is_idle: bool,
     /// True if the completion queue was armed when the poller last prepared to sleep.
     pub(crate) is_armed: bool,

@@ -1,5 +1,5 @@
-//! [`Lifeline`]: the liveness socket, which tells each process of a connection when the other one
-//! ends.
+//! [`Lifeline`]: the liveness socket. Through it, each process of a connection learns that the
+//! other process has ended.
 
 use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;

@@ -108,7 +108,7 @@ struct Flag(AtomicBool);
 /// Creates the two ends of a notice queue. The queue is unbounded, but the number of notices is
 /// bounded: a few for each connection, and one for the failure of the lane.
 ///
-/// Each notice notifies the poller's alarm, because the poller may sleep.
+/// Each notice also notifies the poller's eventfd, because the poller may sleep.
 pub(crate) fn mailbox(alarm: Arc<Alarm>) -> (Mailbox, Inbox) {
     let (sender, receiver) = crossbeam_channel::unbounded();
     let flag = Arc::new(Flag::default());
@@ -130,7 +130,7 @@ impl Mailbox {
     ///
     /// # Errors
     ///
-    /// Returns the notice if the poller's transport is gone.
+    /// Returns the notice if the poller's transport has been dropped.
     pub(crate) fn put(&self, notice: Notice) -> Result<(), Notice> {
         self.notices.send(notice).map_err(|error| error.0)?;
         // After the notice is in the channel, so a poller that sees the flag finds the notice.

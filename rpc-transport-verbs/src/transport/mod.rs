@@ -2,6 +2,11 @@
 //!
 //! Most operations go to one [`Lane`]: the lane of the connection or the buffer. Only polling and
 //! flushing go to each lane in turn.
+//!
+//! A [`Device`](crate::Device) is an ordered list of names (`"rxe0,soft"`), and each poller has one
+//! lane for each name. The transport finds the lane of a connection or of a buffer without a
+//! lookup. The lane's number is in the low bits of the connection's index, and in each received
+//! buffer. With one device these bits do not exist, so the core's tables stay dense.
 
 pub(crate) mod alarm;
 pub(crate) mod buf;
@@ -72,7 +77,7 @@ impl VerbsTransport {
     }
 
     /// Returns how often the limit of a shared receive queue was armed: once for each device at
-    /// startup, and again after each event for which there was a reserve to post, or after slots
+    /// startup, again after each event for which there was a reserve to post, and again after slots
     /// were returned to the reserve.
     #[must_use]
     pub fn limit_armings(&self) -> u64 {

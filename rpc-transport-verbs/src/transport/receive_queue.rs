@@ -24,6 +24,10 @@
 //!
 //! If the poller lagged and the reserve was posted, freed slots are returned to the reserve as soon
 //! as enough receives are posted again.
+//!
+//! It is not enough to limit the credits to `P + R`: a burst can outrun the thread that posts the
+//! reserve. The `H` additional slots cover such a burst, and the reserve is the second line of
+//! defense.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

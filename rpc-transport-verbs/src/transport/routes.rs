@@ -3,8 +3,8 @@
 use crate::verbs::QpNum;
 
 /// A small hash table with open addressing. The device assigns queue pair numbers for the whole
-/// process (or host), so they are not dense within one poller; but nobody can choose them so that
-/// they collide.
+/// process (or host), so they are not dense within one poller. But no peer can choose them, so none
+/// can make them collide.
 #[derive(Debug)]
 pub(crate) struct Routes {
     /// At most half full. The length is a power of two.

@@ -1,15 +1,15 @@
-//! How a poller sleeps: on one epoll set with the completion channels of its lanes and its alarm.
+//! How a poller sleeps: on one epoll set with the completion channels of its lanes and its eventfd.
 //!
 //! ```text
 //!   arm:   each lane's completion queue      ── from now on, a completion raises an event
 //!   poll:  finds earlier completions, or nothing
 //!   wait:  ┌ completion channel of each lane ◄─ the device, a peer of the software device, its engine
-//!          └ alarm ◄─────────────────────────── wakers; notices of the control and event threads
+//!          └ eventfd ◄───────────────────────── wakers; notices of the control and event threads
 //! ```
 //!
 //! None of this is on the path of a call while the poller is awake. The poller arms the queues only
 //! after it has polled without result for as long as its [`Waiting`](rpc_core::limits::Waiting)
-//! mode says.
+//! mode specifies.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -28,7 +28,7 @@ use crate::transport::lane::Lane;
 /// shortest time limit of a step is 20 ms.
 const NAP: Duration = Duration::from_millis(1);
 
-/// The alarm's key in the epoll set. The key of a completion channel is its lane's number.
+/// The eventfd's key in the epoll set. The key of a completion channel is its lane's number.
 const ALARM: u64 = u64::MAX;
 
 /// Maximum number of events per wait. If more files are readable, the next wait returns the others.

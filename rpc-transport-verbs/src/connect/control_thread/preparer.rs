@@ -1,7 +1,8 @@
 //! The threads that create queue pairs for clients.
 //!
 //! A device may be slow to connect one: for an address that does not answer, a kernel takes about a
-//! second. On the control thread, that would stop all other handshakes and keepalives.
+//! second. On the control thread, that would stop all other handshakes and keepalives. So four
+//! threads create the queue pairs.
 
 use std::io;
 use std::net::TcpStream;

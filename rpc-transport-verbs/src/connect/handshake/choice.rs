@@ -1,5 +1,15 @@
 //! Chooses the device of a connection: the first in the server's order that the client also has and
 //! that reaches the client.
+//!
+//! The client's hello has an endpoint for each of its lanes. The server tries its own devices in
+//! order. It takes a device if
+//!
+//! * the client has an endpoint of the same kind (such as `soft`, `roce` or `infiniband`),
+//! * the addresses do not rule it out (another host, another subnet, IPv4 against IPv6),
+//! * and the queue pair can be connected.
+//!
+//! Otherwise it tries its next device. The reply names the chosen endpoint of the client, and the
+//! client destroys the queue pairs of its other lanes. Both sides log the choice.
 
 use crate::transport::endpoint::{Endpoint, INFINIBAND, ROCE, SOFT, Way};
 

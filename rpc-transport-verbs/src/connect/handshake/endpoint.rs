@@ -126,11 +126,11 @@ pub(crate) struct Welcome {
     pub(crate) endpoint: Endpoint,
     /// The index, from 0, of the client's endpoint that the queue pair is connected to.
     pub(crate) client_endpoint: usize,
-    /// The longest frame that the client can receive, in bytes.
+    /// The longest frame that the server can receive, in bytes.
     pub(crate) max_frame_len: u32,
     /// Opaque to the transport.
     pub(crate) session: Vec<u8>,
-    /// True if the client answers keepalives and may send them.
+    /// True if the server answers keepalives and may send them.
     pub(crate) keepalive: bool,
 }
 

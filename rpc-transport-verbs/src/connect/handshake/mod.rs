@@ -9,9 +9,10 @@
 //!   a queue pair without a check;
 //! - [`choice`] determines which devices of the two sides can connect;
 //! - [`server::ServerHandshake`] and [`client::ClientHandshake`] determine which message may come
-//!   next, and what it requests.
+//!   next, and which action it requests.
 //!
-//! The sockets are read by `control` for all servers of the process, and by `connect` for a client.
+//! `control_thread` reads the sockets of all servers of the process, and `connect::client` reads
+//! the socket of a client.
 
 pub(crate) mod choice;
 pub(crate) mod client;

@@ -7,9 +7,9 @@ use super::{HandshakeError, Offer, Welcome};
 /// A client's request.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Request {
-    /// To be admitted. Answered with [`welcome`] or [`refuse`].
+    /// The client asks to be admitted. The response is [`welcome`] or [`refuse`].
     Hello(Offer),
-    /// To be handed to its poller: the client's queue pair can receive and send.
+    /// The client asks to be handed to its poller: its queue pair can receive and send.
     Ready,
 }
 

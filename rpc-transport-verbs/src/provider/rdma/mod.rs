@@ -20,13 +20,19 @@
 //!   an ordinary error.
 //! * **rdma-sys's types are correct, but some of its functions are not** (it is unmaintained).
 //!   Therefore only the legacy calls are used, except for `ibv_create_qp_ex` ([`extended`]); port
-//!   attributes are zeroed before they are queried; asynchronous events and the GID table are read
-//!   through structs of our own ([`async_events`], [`gid_table`]).
+//!   attributes are zeroed before they are queried, because libibverbs may write an older, shorter
+//!   struct; asynchronous events and the GID table are read through structs of our own
+//!   ([`async_events`], [`gid_table`]). For events, that is because a number that rdma-sys's enum
+//!   lacks would be undefined behavior.
 //! * **Objects hold their parents by `Arc`**, so an object is destroyed after everything created
 //!   from it. If the device refuses to destroy an object, this is logged, and the object's memory
 //!   is leaked.
 //! * **After `fork()`**, calls in the child fail, and its destructors do nothing: the child shares
 //!   the device's file with the parent, and would destroy the parent's objects.
+//! * **The inline length is found by trying** to create queue pairs ([`context`]), because no call
+//!   reports it.
+//! * **Memory is registered at its exact length**, in huge pages if the system has reserved some
+//!   ([`pages`]).
 
 mod async_events;
 mod binding;

@@ -207,7 +207,7 @@ pub(super) fn address_refused(
     None
 }
 
-/// Returns what a rejected transition was to do, in words.
+/// Describes the purpose of a rejected transition.
 fn action(from: QpState, to: QpState) -> &'static str {
     match (from, to) {
         (_, QpState::Reset) => "reset the queue pair",

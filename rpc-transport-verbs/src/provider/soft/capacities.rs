@@ -1,4 +1,4 @@
-//! How much of everything a context of this device has.
+//! The capacities of a context of this device.
 
 use super::shared::request_message::REMOTE_LEN;
 use super::shared::ring::MAX_IN_RING;

@@ -52,7 +52,7 @@ impl SimulatedProcess {
         Killer(Arc::clone(&self.node))
     }
 
-    /// Does what the engine would do at this moment.
+    /// Does the work that the engine would do at this moment.
     pub(crate) fn step_engine(&self, now: Instant) {
         self.engine.borrow_mut().step(now);
     }

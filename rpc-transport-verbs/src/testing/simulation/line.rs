@@ -1,4 +1,4 @@
-//! Simulated lifelines, as the world watches them.
+//! Simulated liveness sockets, as the world watches them.
 
 use crate::transport::lifeline::SimulatedLine;
 use crate::transport::mailbox::{LineEnd, LineKey, Mailbox, Notice};

@@ -92,10 +92,10 @@ impl Tally {
 struct Life {
     number: usize,
     killer: Killer,
-    /// The point at which the process is to be killed, and how often it still passes that point
-    /// before.
+    /// The point at which the process is to be killed, and how many more times it passes that point
+    /// before that.
     dies_at: Cell<Option<(Point, u64)>>,
-    /// Number of coming looks for a receive that will find none.
+    /// Number of further checks for a receive that will find none.
     unready_left: Cell<u32>,
     /// Queue pairs that a fault may have ended.
     broken: RefCell<HashSet<u32>>,

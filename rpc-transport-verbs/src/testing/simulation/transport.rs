@@ -145,7 +145,8 @@ impl SimulatedTransport {
     }
 }
 
-/// A requested connection. The only thread makes it when the transport adopts it.
+/// A requested connection. The simulation has a single thread, so the connection is made only when
+/// the transport adopts it.
 pub struct Wish {
     address: String,
     session: Vec<u8>,

@@ -60,7 +60,7 @@ struct Process {
     stalled: [Cell<u32>; 3],
     /// Start of its poller's current sleep.
     asleep: Cell<Option<Instant>>,
-    /// Number of times its poller found work after a sleep that this work should have ended.
+    /// Number of times that work should have ended a sleep of the poller, but did not.
     slept_through: Cell<u64>,
 }
 
@@ -222,7 +222,8 @@ impl World {
         self.processes[process.0].node.as_ref()
     }
 
-    /// Runs code of a process. Returns `None` if the process was killed before, or is killed in it.
+    /// Runs code of a process. Returns `None` if the process has been killed, or is killed while it
+    /// runs this code.
     pub fn run<R>(
         &self,
         process: ProcessId,
@@ -237,7 +238,8 @@ impl World {
         self.simulation.as_life(life, || work(node))
     }
 
-    /// Connects a process to another one, by name. Returns `None` if the client is killed in it.
+    /// Connects a process to another one, by name. Returns `None` if the client is killed
+    /// meanwhile.
     pub fn connect(
         &self,
         client: ProcessId,
@@ -330,7 +332,7 @@ impl World {
     }
 
     /// Takes a poller's turn unless the poller sleeps. A poller without work may go to sleep: it
-    /// arms, looks once more, and waits.
+    /// arms, polls once more, and waits.
     fn step_poller(
         &self,
         process: &Process,
@@ -412,7 +414,7 @@ impl World {
             let index = random.below(lines.len() as u64) as usize;
             let line = &mut lines[index];
             for end in &line.ends {
-                // Both processes: the line belongs to both.
+                // Both processes are affected, because the socket connects them.
                 self.processes[end.process].life.is_broken.set(true);
             }
             tracing::info!(index, "a lifeline is cut");
@@ -523,8 +525,8 @@ impl World {
         self.processes.iter().map(of).sum()
     }
 
-    /// Drops a value that belonged to a process; if the process was killed, this is what its kernel
-    /// does.
+    /// Drops a value that belonged to a process. If the process was killed, this stands for the
+    /// cleanup by its kernel.
     pub fn drop_of<T>(&self, process: ProcessId, value: T) {
         let life = &self.processes[process.0].life;
         self.simulation.as_life(life, || drop(value));
@@ -577,8 +579,8 @@ impl Simulation {
         let result = catch_unwind(AssertUnwindSafe(work));
         self.running.replace(before);
         match result {
-            // The process may have been killed without this result showing it: a kill inside a
-            // handler unwinds only to the handler's turn, which catches panics.
+            // The process may have been killed although the result is `Ok`: a kill inside a handler
+            // unwinds only to the handler's turn, which catches panics.
             Ok(_) if life.killer.has_killed() => None,
             Ok(result) => Some(result),
             Err(payload) if payload.is::<Killed>() => None,

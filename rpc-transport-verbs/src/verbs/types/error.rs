@@ -1,4 +1,4 @@
-//! Error types, one per family of calls. They carry data to match on, and their sources.
+//! Error types, one per family of calls. They contain data to match on, and their sources.
 
 use std::fmt;
 use std::io;
@@ -11,8 +11,8 @@ use super::queue_pair_state::{Attribute, QpState, QpType};
 use super::window_type::WindowType;
 use super::wr_id::WrId;
 
-/// The process was forked after the device was opened. In the child none of the device's objects
-/// works.
+/// The process was forked after the device was opened. None of the device's objects works in the
+/// child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the device was opened before fork(), and works in the parent only; a child has to start a program (exec) that opens its own"

@@ -57,8 +57,9 @@ impl<T> Owned<T> {
 
     #[inline]
     pub(crate) fn try_enter(&self) -> Option<Inside<'_, T>> {
-        // Not `then_some`: it would construct its argument, and drop it, even when the word is
-        // taken, and the drop would release a word that was never acquired.
+        // `then_some` would be wrong here: if the word is taken, it would still construct an
+        // `Inside` and drop it, and the drop would release a word that this thread has not
+        // acquired.
         self.word.try_acquire().then(|| Inside { owned: self })
     }
 

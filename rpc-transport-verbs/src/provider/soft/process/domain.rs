@@ -46,15 +46,16 @@ impl Domain {
         Ok(domain)
     }
 
-    /// Becomes the owner, waiting until the current owner has left.
+    /// Acquires the owner word, after waiting for its current holder to release it.
     #[inline]
     pub(crate) fn enter(&self) -> Result<Inside<'_, State>, Forked> {
-        // First: in the child of a fork, a thread that does not exist there may hold the word.
+        // Check first: in the child of a fork, the word may be held by a thread that does not exist
+        // there.
         self.node.check()?;
         Ok(self.state.enter())
     }
 
-    /// Becomes the owner if the word is free.
+    /// Acquires the owner word if it is free.
     pub(crate) fn try_enter(&self) -> Option<Inside<'_, State>> {
         self.state.try_enter()
     }

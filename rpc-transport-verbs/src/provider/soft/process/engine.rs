@@ -8,6 +8,12 @@
 //! bounded batch. While all contexts sleep and await nothing, it ticks ten times slower. One-sided
 //! requests for a context that no thread polls do not wait for a tick: their sender wakes the
 //! engine.
+//!
+//! A tick that finds that no thread has polled a context since the last tick sets a note beside the
+//! ready bits: the context is unattended. A sender of one-sided requests that finds the note after
+//! its fence notifies the engine through an eventfd. The engine clears the note while it works for
+//! the context. Plain messages to an unattended context do not notify the engine: they wait for a
+//! poll or a tick.
 
 use std::collections::HashMap;
 use std::io;

@@ -1,5 +1,9 @@
 //! This process as other processes see it: its GID, its links, and the directory of its queue
 //! pairs.
+//!
+//! A GID begins with the link-local prefix and a hash of the boot, the network namespace and the
+//! PID namespace (see `link.rs`). The handshake compares these bytes, so two processes that cannot
+//! reach each other learn this without an attempt to connect.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
@@ -67,7 +71,7 @@ struct Links {
     next_token: u64,
 }
 
-/// A link, and what the peer has been told over it.
+/// A link, and the arenas and contexts that it has announced to the peer.
 #[derive(Debug)]
 struct Link {
     socket: OutgoingLink,

@@ -5,6 +5,9 @@
 //! that a receive is available, that the message fits it, and that the key permits the access; then
 //! carry out the whole operation; finally complete the receive. The thread that holds the context's
 //! owner word does this: the application's poll, or the engine.
+//!
+//! The process that owns the memory checks the keys under its context's owner word. Deregistering
+//! takes the same word, so the device does not access the memory afterwards.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -57,9 +60,8 @@ enum Told {
 }
 
 impl State {
-    /// Executes the message that a look at the ring returned: a request other than a plain message,
-    /// or any message that arrives while receives with a number of elements other than one are
-    /// posted.
+    /// Executes the message that was found in the ring: a request other than a plain message, or
+    /// any message that arrives while receives with a number of elements other than one are posted.
     #[cold]
     pub(crate) fn execute(&mut self, place: u32, incoming: &Incoming) -> Step {
         match self.try_execute(place, incoming) {

@@ -4,6 +4,14 @@
 //! Plain messages of one element take the fast path (`transmit`). All other requests take this
 //! path, in order with the plain ones: the send queue has a small entry for each, and
 //! [`GeneralSend`] holds the rest.
+//!
+//! Requests of every kind take slots of the same ring in order: SENDs with an immediate or a key to
+//! invalidate, WRITEs, READs, atomics, and lists of elements. Local requests (bind, invalidate)
+//! take no slot, and complete in order with the others.
+//!
+//! The response to a READ or an atomic is written into the request's own slot before that slot is
+//! acknowledged. A longer result goes through the staging memory behind the ring, 64 KiB at a time,
+//! with four pieces in flight.
 
 use std::ptr::NonNull;
 

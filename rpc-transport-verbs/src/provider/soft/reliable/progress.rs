@@ -142,8 +142,8 @@ impl State {
         self.hot.retain(|hot| *hot != place);
     }
 
-    /// Decides after an empty look whether a ring stays hot. Returns `false` if it has gone cold;
-    /// the caller then removes it from the list.
+    /// Decides whether a ring stays hot after it was found empty. Returns `false` if it has gone
+    /// cold; the caller then removes it from the list.
     #[inline]
     fn stays_hot(&mut self, place: u32) -> bool {
         let crowd = self.hot.len();
@@ -325,7 +325,7 @@ impl State {
         self.polls_at_tick = self.polls;
         if !is_polled && !self.is_unattended {
             self.is_unattended = true;
-            // Before the look at the rings below.
+            // This precedes the check of the rings below.
             ready_bits(&self.ready).note.leave_alone();
         }
         let received = if is_polled { 0 } else { self.progress() };

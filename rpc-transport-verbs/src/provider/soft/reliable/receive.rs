@@ -18,7 +18,7 @@ use crate::verbs::types::{
 /// one half while it waits for the acknowledgement of the other.
 const BATCH: usize = 64;
 
-/// Result of a look at a ring.
+/// Result of checking a ring for messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Look {
     /// Number of messages received.
@@ -212,8 +212,8 @@ impl State {
         }
     }
 
-    /// Consumes the oldest receive and completes it. `extras` says which optional fields are valid,
-    /// and what `data` is.
+    /// Consumes the oldest receive and completes it. `extras` specifies which optional fields are
+    /// valid, and whether `data` is an immediate or a key.
     pub(crate) fn complete_receive(
         &mut self,
         place: u32,

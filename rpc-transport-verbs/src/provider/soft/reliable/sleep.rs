@@ -68,7 +68,8 @@ impl State {
         self.wakes_up();
     }
 
-    /// Wakes the context unless a queue is armed, and tells the peers. Returns true if it is awake.
+    /// Wakes the context unless a queue is armed, and clears the sleep note for the peers. Returns
+    /// true if the context is awake.
     fn wakes_up(&mut self) -> bool {
         let mut queues = self.completion_queues.iter();
         let is_awake = !queues.any(|(_, queue)| queue.is_armed());

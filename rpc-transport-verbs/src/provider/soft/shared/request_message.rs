@@ -27,7 +27,7 @@ pub(crate) const MAX_READ_IN_SLOT: u32 = MAX_IN_RING as u32;
 pub(crate) const IN_SLOT: u32 = u32::MAX;
 /// Bytes in front of a WRITE's payload: remote address and key.
 pub(crate) const REMOTE_LEN: usize = 12;
-/// Length in bytes of the longest prefix: that of an atomic.
+/// Length in bytes of the longest prefix, which is the prefix of an atomic.
 const MAX_PREFIX: usize = 28;
 
 /// A request as it appears in a slot.

@@ -96,9 +96,9 @@ const ASLEEP: u32 = 1;
 #[derive(Debug)]
 pub(crate) struct SleepNote {
     asleep: AtomicU32,
-    /// Nonzero if no application thread polls the context. The handshake is that of a ring's mark,
-    /// with the engine as the receiver: it writes the note, fences, and looks at the rings once
-    /// more before it sleeps.
+    /// Nonzero if no application thread polls the context. The handshake is the same as for a
+    /// ring's mark, with the engine as the receiver: it writes the note, fences, and looks at the
+    /// rings once more before it sleeps.
     unattended: AtomicU32,
 }
 

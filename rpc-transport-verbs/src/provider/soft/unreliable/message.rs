@@ -88,8 +88,8 @@ impl SoftQueuePair {
     /// Returns true if the queue pair accepts this message from a queue pair of its process.
     fn hears(&self, message: &Message, gid: Gid) -> bool {
         let is_for = match message.way {
-            // Sequence numbers are not checked: a message may begin with any number, and here no
-            // message loses its middle.
+            // Sequence numbers are not checked: a message may begin with any number, and messages
+            // are delivered whole.
             Way::Connected => {
                 self.qp_type == QpType::UnreliableConnection
                     && self.attributes.dest_qp_num == Some(message.from)

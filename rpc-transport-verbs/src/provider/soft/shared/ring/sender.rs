@@ -72,7 +72,8 @@ pub(crate) enum Doorbell {
 }
 
 impl Bell {
-    /// `index` may come from a peer unchecked: it is range-checked at each use.
+    /// Creates the wakeup of a ring. `index` may come from a peer unchecked: it is range-checked at
+    /// each use.
     pub(crate) fn new(context: Arc<ContextBell>, index: usize) -> Self {
         Self { context, index }
     }
