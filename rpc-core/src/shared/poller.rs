@@ -22,8 +22,9 @@ use super::start::Report;
 use super::submissions::{Prospect, Submission};
 use crate::call_error::{CallError, Cause, Execution};
 use crate::client::channel::MethodNumbers;
-use crate::driver::handle::{Asker, Begun, Outgoing, Polled, Poller};
+use crate::driver::handle::{Begun, Outgoing, Polled, Poller};
 use crate::driver::link::{LinkKey, LinkStanding};
+use crate::driver::outgoing::{HeldPermit, NoRoom};
 use crate::driver::timers::TimerKey;
 use crate::driver::wakeup::Doorbell;
 use crate::driver::{Driver, TimerTarget};
@@ -306,8 +307,8 @@ impl<T: Transport> SharedPoller<T> {
             message_len: body.len() - submission.metadata_len,
             write: &mut |out| out.copy_from_slice(body),
         };
-        let asker = Asker::Ticket(submission.ticket.number);
-        match self.driver.begin(link, outgoing, asker) {
+        let asker = HeldPermit(submission.ticket.number);
+        match self.driver.begin_from(link, outgoing, asker) {
             Begun::Sent(call) => {
                 self.tally.sent(submission.ticket.number);
                 self.records[submission.ticket.number as usize] = Record::InFlight {
@@ -318,7 +319,7 @@ impl<T: Transport> SharedPoller<T> {
                 };
                 None
             }
-            Begun::NoRoom | Begun::Waiting(_) => Some(submission),
+            Begun::Waiting(NoRoom) => Some(submission),
             // The next connection will send it.
             Begun::Failed(error) if matches!(error.cause(), Cause::Disconnected(_)) => {
                 Some(submission)
@@ -402,10 +403,10 @@ impl<T: Transport> SharedPoller<T> {
                     deadline,
                     mut buf,
                 } => {
-                    let asker = Asker::Ticket(number);
+                    let asker = HeldPermit(number);
                     let polled =
                         self.driver
-                            .poll_answer(link, call, deadline, asker, &mut |frame| {
+                            .poll_answer_from(link, call, deadline, asker, &mut |frame| {
                                 buf.clear();
                                 buf.extend_from_slice(frame);
                             });
