@@ -20,7 +20,7 @@ use public::clashes::{TraitClient, T};
 use public::greeter::{Greeter, GreeterClient, GreeterServer, HelloReply, HelloRequest, LocalGreeter};
 use public::keywords::{Empty, SelfClient, TypeClient};
 use rpc_core::codegen::v1::{CallError, Caller, MethodSpec, Service, prost};
-use rpc_core::executor::Spawned;
+use rpc_core::Spawned;
 use rpc_core::{Request, Response, Status};
 
 /// Every package, for all to see.

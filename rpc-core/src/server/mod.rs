@@ -70,7 +70,10 @@ impl fmt::Debug for ServerError {
     }
 }
 
-/// A server that is bound to its address. Its pollers wait for [`run`](Self::run).
+/// A server that is bound to its address.
+///
+/// [`builder`](Self::builder) creates one. It accepts calls once it [`run`](Self::run)s or is
+/// [`spawn`](Self::spawn)ed.
 pub struct Server {
     running: Running,
 }

@@ -16,14 +16,16 @@ use crate::method::MethodSpec;
 use crate::stats::Stats;
 use crate::transport::ConnectError;
 
-/// A connection to a server that is shared: cheap to clone, used from any thread, by futures on any
-/// executor or through [`block_on`](crate::block_on()). The connection ends when the last clone is gone.
+/// A client connection for any thread and any executor. Cheap to clone.
 ///
-/// A call that is dropped leaves its place to others when its answer has come or its time is up; one that
-/// is forgotten ([`std::mem::forget`]) keeps its place among those that may be under way.
+/// Calls are futures on any executor, or run through [`block_on`](crate::block_on()). The channel
+/// connects again when its connection ends; [`state`](Self::state) and [`watch`](Self::watch) report
+/// the state of the connection. The connection closes when the last clone is dropped.
 ///
-/// It keeps itself connected. See the [module](super) for how, and
-/// [`ChannelBuilder`](super::ChannelBuilder) for what can be set.
+/// A dropped call keeps its part of [`max_in_flight`](super::ChannelBuilder::max_in_flight) until
+/// its response arrives or its deadline passes. A leaked one ([`std::mem::forget`]) keeps it forever.
+///
+/// [`ChannelBuilder`](super::ChannelBuilder) has the settings.
 #[derive(Clone)]
 pub struct Channel(pub(super) Arc<Shared>);
 
