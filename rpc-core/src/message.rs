@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::metadata::Metadata;
 
-/// A message to a server, with its metadata and the time that the call may take.
+/// A message to a server, with metadata and an optional deadline.
 #[derive(Debug)]
 pub struct Request<T> {
     message: T,

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use rpc_core::poller::BlockOnInTurn;
+use rpc_core::BlockOnInTurn;
 use rpc_core::testing::{Faults, Network, Node, Pair};
 use rpc_core::{
     Caller, Cause, Code, Execution, Intents, Limits, LocalChannel, LocalPoller, Request, Response,

@@ -11,9 +11,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rpc_core::codegen::v1::OnExecutor;
-use rpc_core::executor::{Executor, Spawned};
 use rpc_core::testing::Pair;
 use rpc_core::{Code, LocalPoller, Methods, Request, Response, Status};
+use rpc_core::{Executor, Spawned};
 use support::{ECHO, HELD, PANIC, call, method, send};
 
 const DROP: rpc_core::MethodSpec = method("test.Test/PanicWhenDropped");

@@ -9,7 +9,7 @@ use std::task::{Wake, Waker};
 use std::thread::{self, Thread, ThreadId};
 use std::time::Duration;
 
-use rpc_core::dispatch::Instances;
+use rpc_core::codegen::v1::Instances;
 use rpc_core::transport::{
     Admission, ConnectError, Connected, ConnectionId, Counters, Dialer, Event, Fabric, FabricError,
     Listener, Meter, ReserveError, SendError, SlotsByPlace, Transport,

@@ -16,7 +16,7 @@ use prost::Message;
 use self::channel::ChannelCore;
 use self::encode::{RequestLens, decode, write_request};
 use crate::call_error::{CallError, Cause, Execution};
-use crate::driver::handle::{Asker, Begun, Outgoing, Polled};
+use crate::driver::handle::{Begun, Outgoing, Polled};
 use crate::driver::waiters::WaiterKey;
 use crate::message::{Request, Response, TimeAllowed};
 use crate::method::MethodSpec;
@@ -146,7 +146,7 @@ impl<Req: Message, Res: Message + Default> LocalCall<'_, Req, Res> {
             channel.link,
             call,
             self.deadline,
-            Asker::Future(cx.waker(), None),
+            cx.waker(),
             &mut |frame| {
                 received = Some(decode(frame));
             },
@@ -204,8 +204,10 @@ impl<Req: Message, Res: Message + Default> LocalCall<'_, Req, Res> {
             message_len: lens.message,
             write: &mut |out| write_request(&self.request, self.method, out),
         };
-        let asker = Asker::Future(cx.waker(), waiter);
-        match channel.poller.begin(channel.link, outgoing, asker) {
+        let begun = channel
+            .poller
+            .begin(channel.link, outgoing, cx.waker(), waiter);
+        match begun {
             Begun::Sent(call) => {
                 self.state = CallState::InFlight(call);
                 channel.tally(place).start();
@@ -215,8 +217,6 @@ impl<Req: Message, Res: Message + Default> LocalCall<'_, Req, Res> {
                 self.state = CallState::Waiting(waiter);
                 Ok(())
             }
-            // Returned only to holders of permits, which this call is not.
-            Begun::NoRoom => Ok(()),
             Begun::Failed(error) => Err(error),
         }
     }

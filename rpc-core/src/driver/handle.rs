@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use super::call_table::WhoWaits;
 use super::link::LinkKey;
 use super::own_waker::OwnWaker;
 use super::waiters::WaiterKey;
@@ -27,24 +26,16 @@ pub(crate) struct Outgoing<'a> {
     pub(crate) write: &'a mut dyn FnMut(&mut [u8]),
 }
 
-/// The origin of a call, which is notified when the call ends.
-#[derive(Clone, Copy)]
-pub(crate) enum Asker<'a> {
-    /// A future, polled with this waker. The key identifies its queue entry if it has waited.
-    Future(&'a Waker, Option<WaiterKey>),
-    /// The holder of a permit of the shared channel.
-    Ticket(u32),
-}
-
 /// The outcome of an attempt to send a call.
+///
+/// `W` is what a call that has to wait gets, which depends on its origin: see
+/// [`Asker::Waiting`](super::outgoing::Asker::Waiting).
 #[derive(Debug)]
-pub(crate) enum Begun {
+pub(crate) enum Begun<W> {
     /// The call was sent. Its origin is notified when the response arrives.
     Sent(CallId),
-    /// The call has to wait. This key identifies it, and it is woken when it may be sent.
-    Waiting(WaiterKey),
-    /// There is no capacity yet: the shared channel's own queue keeps the call.
-    NoRoom,
+    /// There is no capacity yet.
+    Waiting(W),
     /// The call will never be sent.
     Failed(CallError),
 }
@@ -70,15 +61,23 @@ pub(crate) struct Joined {
 /// A driver with the type of its transport erased.
 pub(crate) trait Poller {
     fn connect(&self, address: &str, timeout: Duration) -> Result<Joined, ConnectError>;
-    /// Sends a call, or queues it.
-    fn begin(&self, link: LinkKey, call: Outgoing<'_>, asker: Asker<'_>) -> Begun;
+    /// Sends the call of a future that is polled with `waker`, or queues it. `waiter` is its queue
+    /// entry if it has waited.
+    fn begin(
+        &self,
+        link: LinkKey,
+        call: Outgoing<'_>,
+        waker: &Waker,
+        waiter: Option<WaiterKey>,
+    ) -> Begun<WaiterKey>;
     /// Takes the response of a call, if it has arrived, and passes the frame to `receive`.
+    /// Otherwise registers `waker`.
     fn poll_answer(
         &self,
         link: LinkKey,
         call: CallId,
         deadline: Option<Instant>,
-        asker: Asker<'_>,
+        waker: &Waker,
         receive: &mut dyn FnMut(&[u8]),
     ) -> Polled;
     /// Abandons a call whose future is dropped.
@@ -103,20 +102,4 @@ pub(crate) trait Poller {
     fn tally(&self) -> &Arc<PollerTally>;
     /// See [`Driver::publish`](super::Driver::publish).
     fn publish(&self);
-}
-
-impl Asker<'_> {
-    pub(super) fn waiter(self) -> Option<WaiterKey> {
-        match self {
-            Asker::Future(_, waiter) => waiter,
-            Asker::Ticket(_) => None,
-        }
-    }
-
-    pub(super) fn waits(self, own: &OwnWaker) -> WhoWaits {
-        match self {
-            Asker::Future(waker, _) => own.waiting(waker),
-            Asker::Ticket(ticket) => WhoWaits::Ticket(ticket),
-        }
-    }
 }

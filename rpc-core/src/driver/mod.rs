@@ -21,7 +21,7 @@ pub(crate) mod handle;
 mod incoming;
 pub(crate) mod link;
 mod links;
-mod outgoing;
+pub(crate) mod outgoing;
 pub(crate) mod own_waker;
 mod sleep;
 pub(crate) mod tasks;

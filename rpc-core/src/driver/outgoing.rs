@@ -5,15 +5,16 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
+use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use prost::Message;
 
-use super::call_table::{Answer, Taken};
-use super::handle::{Asker, Begun, Joined, Outgoing, Polled, Poller};
+use super::call_table::{Answer, Taken, WhoWaits};
+use super::handle::{Begun, Joined, Outgoing, Polled, Poller};
 use super::link::LinkKey;
 use super::own_waker::OwnWaker;
-use super::waiters::WaiterKey;
+use super::waiters::{WaiterKey, Waiters};
 use super::{Driver, State, TimerTarget};
 use crate::call_error::{CallError, Cause, Execution};
 use crate::limits::Limits;
@@ -22,6 +23,103 @@ use crate::protocol::frame::{CallId, FrameKind, HEADER_LEN, timeout_us};
 use crate::protocol::session::{ClientSession, ServerSession, VERSION, calls_told_apart};
 use crate::stats::{Counter, PollerTally};
 use crate::transport::{CloseReason, ConnectError, Connected, Counters, ReserveError, Transport};
+
+/// The origin of a call, which is notified when the call ends.
+pub(crate) trait Asker: Copy {
+    /// What a call that has to wait gets.
+    type Waiting;
+
+    /// The queue entry of a call that has waited.
+    fn waiter(self) -> Option<WaiterKey>;
+
+    /// Returns true if the call may be sent now: first come, first served.
+    fn is_turn(self, waiters: &mut Waiters) -> bool;
+
+    /// Keeps a call waiting. `stall` counts the reason.
+    fn wait<T: Transport>(
+        self,
+        state: &mut State<T>,
+        link: LinkKey,
+        deadline: Option<Instant>,
+        stall: &Counter,
+    ) -> Begun<Self::Waiting>;
+
+    /// Says whom to notify when the response arrives.
+    fn waits(self, own: &OwnWaker) -> WhoWaits;
+}
+
+/// A future that makes a call. A call that has to wait is queued, and its waker is woken.
+#[derive(Clone, Copy)]
+pub(crate) struct CallingFuture<'a> {
+    /// The waker that the future is polled with.
+    waker: &'a Waker,
+    /// The call's queue entry, if it has waited.
+    waiter: Option<WaiterKey>,
+}
+
+impl Asker for CallingFuture<'_> {
+    type Waiting = WaiterKey;
+
+    fn waiter(self) -> Option<WaiterKey> {
+        self.waiter
+    }
+
+    fn is_turn(self, waiters: &mut Waiters) -> bool {
+        match self.waiter {
+            Some(waiter) => waiters.is_called_up(waiter, self.waker),
+            None => waiters.is_empty(),
+        }
+    }
+
+    fn wait<T: Transport>(
+        self,
+        state: &mut State<T>,
+        link: LinkKey,
+        deadline: Option<Instant>,
+        stall: &Counter,
+    ) -> Begun<WaiterKey> {
+        Begun::Waiting(state.wait(link, self, deadline, stall))
+    }
+
+    fn waits(self, own: &OwnWaker) -> WhoWaits {
+        own.waiting(self.waker)
+    }
+}
+
+/// The permit of a call through a shared channel, by its number. The channel keeps the calls that
+/// have to wait, and their order.
+#[derive(Clone, Copy)]
+pub(crate) struct HeldPermit(pub(crate) u32);
+
+/// There is no capacity yet, and nothing was queued.
+#[derive(Debug)]
+pub(crate) struct NoRoom;
+
+impl Asker for HeldPermit {
+    type Waiting = NoRoom;
+
+    fn waiter(self) -> Option<WaiterKey> {
+        None
+    }
+
+    fn is_turn(self, _: &mut Waiters) -> bool {
+        true
+    }
+
+    fn wait<T: Transport>(
+        self,
+        _: &mut State<T>,
+        _: LinkKey,
+        _: Option<Instant>,
+        _: &Counter,
+    ) -> Begun<NoRoom> {
+        Begun::Waiting(NoRoom)
+    }
+
+    fn waits(self, _: &OwnWaker) -> WhoWaits {
+        WhoWaits::Ticket(self.0)
+    }
+}
 
 impl<T: Transport> Driver<T> {
     /// Encodes this side's session parameters for a handshake.
@@ -71,20 +169,15 @@ impl<T: Transport> Driver<T> {
         let link = state.add_client(connected.connection, connection);
         Ok(Joined { link, session })
     }
-}
 
-impl<T: Transport> Poller for Driver<T> {
-    fn connect(&self, address: &str, timeout: Duration) -> Result<Joined, ConnectError> {
-        let hello = self.hello();
-        let joined = self.join(address, |transport| {
-            transport.connect(address, &hello, timeout)
-        });
-        joined.inspect_err(|_| {
-            self.tally.connections.not_connected.add(1);
-        })
-    }
-
-    fn begin(&self, link: LinkKey, call: Outgoing<'_>, asker: Asker<'_>) -> Begun {
+    /// Sends a call, or keeps it waiting in the way of its origin.
+    #[inline]
+    pub(crate) fn begin_from<A: Asker>(
+        &self,
+        link: LinkKey,
+        call: Outgoing<'_>,
+        asker: A,
+    ) -> Begun<A::Waiting> {
         let now = call.deadline.map(|_| self.clock.now());
         let metadata_len = call.metadata_len;
         let frame_len = HEADER_LEN + metadata_len + call.message_len;
@@ -116,23 +209,18 @@ impl<T: Transport> Poller for Driver<T> {
             return Begun::Failed(never_sent(cause));
         }
         // First come, first served: a new call must not overtake waiting ones.
-        let is_turn = match asker {
-            Asker::Future(waker, Some(waiter)) => entry.waiters.is_called_up(waiter, waker),
-            Asker::Future(_, None) => entry.waiters.is_empty(),
-            // The shared channel keeps the order.
-            Asker::Ticket(_) => true,
-        };
+        let is_turn = asker.is_turn(&mut entry.waiters);
         let stalls = &self.tally.stalls;
         if !is_turn {
-            return state.wait(link, asker, call.deadline, &stalls.in_line);
+            return asker.wait(state, link, call.deadline, &stalls.in_line);
         }
         if !entry.connection.take_request() {
-            return state.wait(link, asker, call.deadline, &stalls.no_credit);
+            return asker.wait(state, link, call.deadline, &stalls.no_credit);
         }
         let id = entry.id;
         if !state.promise_receive() {
             state.links[link.index()].connection.untake_request();
-            return state.wait(link, asker, call.deadline, &stalls.no_receive);
+            return asker.wait(state, link, call.deadline, &stalls.no_receive);
         }
         let mut buf = match state.transport.reserve(id, frame_len) {
             Ok(buf) => buf,
@@ -141,7 +229,7 @@ impl<T: Transport> Poller for Driver<T> {
                 state.links[link.index()].connection.untake_request();
                 let cause = match error {
                     ReserveError::NoSlot => {
-                        return state.wait(link, asker, call.deadline, &stalls.no_send_slot);
+                        return asker.wait(state, link, call.deadline, &stalls.no_send_slot);
                     }
                     ReserveError::Closed => Cause::Disconnected(CloseReason::PeerGone),
                     ReserveError::TooLong { limit, .. } => Cause::RequestTooLong {
@@ -175,7 +263,7 @@ impl<T: Transport> Poller for Driver<T> {
                 drop(borrowed);
                 resume_unwind(panic);
             }
-            return state.wait(link, asker, call.deadline, &stalls.no_credit);
+            return asker.wait(state, link, call.deadline, &stalls.no_credit);
         };
         let mut header = entry
             .connection
@@ -195,12 +283,14 @@ impl<T: Transport> Poller for Driver<T> {
         Begun::Sent(call_id)
     }
 
-    fn poll_answer(
+    /// Takes the response of a call, if it has arrived, and passes the frame to `receive`.
+    #[inline]
+    pub(crate) fn poll_answer_from(
         &self,
         link: LinkKey,
         call: CallId,
         deadline: Option<Instant>,
-        asker: Asker<'_>,
+        asker: impl Asker,
         receive: &mut dyn FnMut(&[u8]),
     ) -> Polled {
         let mut state = self.state.borrow_mut();
@@ -236,6 +326,46 @@ impl<T: Transport> Poller for Driver<T> {
                 Polled::Received
             }
         }
+    }
+}
+
+impl<T: Transport> Poller for Driver<T> {
+    fn connect(&self, address: &str, timeout: Duration) -> Result<Joined, ConnectError> {
+        let hello = self.hello();
+        let joined = self.join(address, |transport| {
+            transport.connect(address, &hello, timeout)
+        });
+        joined.inspect_err(|_| {
+            self.tally.connections.not_connected.add(1);
+        })
+    }
+
+    fn begin(
+        &self,
+        link: LinkKey,
+        call: Outgoing<'_>,
+        waker: &Waker,
+        waiter: Option<WaiterKey>,
+    ) -> Begun<WaiterKey> {
+        self.begin_from(link, call, CallingFuture { waker, waiter })
+    }
+
+    fn poll_answer(
+        &self,
+        link: LinkKey,
+        call: CallId,
+        deadline: Option<Instant>,
+        waker: &Waker,
+        receive: &mut dyn FnMut(&[u8]),
+    ) -> Polled {
+        let waiter = None;
+        self.poll_answer_from(
+            link,
+            call,
+            deadline,
+            CallingFuture { waker, waiter },
+            receive,
+        )
     }
 
     fn abandon(&self, link: LinkKey, call: CallId) {
@@ -317,17 +447,14 @@ impl<T: Transport> Poller for Driver<T> {
 }
 
 impl<T: Transport> State<T> {
-    /// Queues a call. `stall` counts the reason.
+    /// Queues the call of a future. `stall` counts the reason.
     fn wait(
         &mut self,
         link: LinkKey,
-        asker: Asker<'_>,
+        CallingFuture { waker, waiter }: CallingFuture<'_>,
         deadline: Option<Instant>,
         stall: &Counter,
-    ) -> Begun {
-        let Asker::Future(waker, waiter) = asker else {
-            return Begun::NoRoom;
-        };
+    ) -> WaiterKey {
         let waiters = &mut self.links[link.index()].waiters;
         let key = match waiter {
             Some(key) => {
@@ -349,7 +476,7 @@ impl<T: Transport> State<T> {
         if !self.waiting.contains(&link) {
             self.waiting.push(link);
         }
-        Begun::Waiting(key)
+        key
     }
 
     fn leave(&mut self, link: LinkKey, waiter: Option<WaiterKey>) {

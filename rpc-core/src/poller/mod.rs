@@ -27,7 +27,7 @@ use crate::transport::{ConnectError, Counters, Fabric, FabricError, Transport};
 /// a person who waits.
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A poller that runs on the thread that owns it: waiting for a call polls the device.
+/// The client with the lowest latency: waiting for a call polls the device, on the thread that waits.
 ///
 /// One poller serves all connections of its thread. It is `!Send`, as are its connections. Clones
 /// refer to the same poller.
@@ -74,6 +74,7 @@ impl LocalPoller {
     }
 
     /// Creates a poller over any transport and clock, for tests. It never sleeps.
+    #[doc(hidden)]
     pub fn over<T: Transport>(transport: T, clock: Clock) -> Self {
         let driver = Driver::new(transport, Methods::new(), clock);
         Self::stepped(Rc::new(driver))

@@ -11,7 +11,7 @@ use super::frame::{CallId, FrameError, FrameHeader, FrameKind};
 
 /// The side of a connection. Requests only go from the client to the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
+pub(crate) enum Role {
     /// The side that connected.
     Client,
     /// The side that listened.
@@ -22,7 +22,7 @@ pub enum Role {
 /// reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum ProtocolError {
+pub(crate) enum ProtocolError {
     /// The bytes are not a valid frame.
     #[error("the peer sent {0}")]
     Frame(#[from] FrameError),
@@ -64,7 +64,7 @@ pub enum ProtocolError {
 
 /// The state of one connection that both sides share.
 #[derive(Debug)]
-pub struct Connection {
+pub(crate) struct Connection {
     role: Role,
     credits: SendCredits,
     window: ReceiveWindow,
@@ -90,7 +90,7 @@ pub struct Connection {
 impl Connection {
     /// Creates the client's state after a handshake in which the server granted `initial_credits`.
     #[must_use]
-    pub fn client(initial_credits: u32, max_in_flight: u32) -> Self {
+    pub(crate) fn client(initial_credits: u32, max_in_flight: u32) -> Self {
         Self {
             role: Role::Client,
             credits: SendCredits::new(initial_credits, max_in_flight),
@@ -108,7 +108,7 @@ impl Connection {
 
     /// Creates the server's state after a handshake in which it granted `initial_credits`.
     #[must_use]
-    pub fn server(initial_credits: u32, max_in_flight: u32) -> Self {
+    pub(crate) fn server(initial_credits: u32, max_in_flight: u32) -> Self {
         Self {
             role: Role::Server,
             credits: SendCredits::new(0, 0),
@@ -130,7 +130,7 @@ impl Connection {
     ///
     /// Returns [`ProtocolError`] if the peer must not send this frame now.
     #[inline]
-    pub fn handle_header(&mut self, header: &FrameHeader) -> Result<(), ProtocolError> {
+    pub(crate) fn handle_header(&mut self, header: &FrameHeader) -> Result<(), ProtocolError> {
         if header.going_away | header.credits_returned {
             self.handle_rare_flags(header)?;
         } else if header.credits != 0 {
@@ -188,7 +188,7 @@ impl Connection {
 
     /// Takes the receives freed by the client's latest credit frame. Only on the server. The caller
     /// returns them to the budget.
-    pub fn take_freed(&mut self) -> u32 {
+    pub(crate) fn take_freed(&mut self) -> u32 {
         std::mem::take(&mut self.freed)
     }
 
@@ -205,7 +205,12 @@ impl Connection {
     /// Builds the header of a frame to send, with the credits that it carries. The caller must send
     /// the frame, because these credits are no longer recorded as owed.
     #[inline]
-    pub fn poll_header(&mut self, kind: FrameKind, call: CallId, selector: u16) -> FrameHeader {
+    pub(crate) fn poll_header(
+        &mut self,
+        kind: FrameKind,
+        call: CallId,
+        selector: u16,
+    ) -> FrameHeader {
         let (credits, credit_ack) = self.window.take_owed();
         let mut header = FrameHeader {
             kind,
@@ -247,7 +252,7 @@ impl Connection {
 
     /// Returns the number of further requests that may be sent now.
     #[must_use]
-    pub fn requests_allowed(&self) -> u32 {
+    pub(crate) fn requests_allowed(&self) -> u32 {
         self.credits
             .available()
             .min(self.max_in_flight - self.calls_under_way)
@@ -255,7 +260,7 @@ impl Connection {
 
     /// Takes the credit and the in-flight capacity that a request needs. Returns false if either is
     /// exhausted.
-    pub fn take_request(&mut self) -> bool {
+    pub(crate) fn take_request(&mut self) -> bool {
         let allowed = self.requests_allowed() > 0 && self.credits.take();
         self.calls_under_way += u32::from(allowed);
         self.was_used = true;
@@ -263,7 +268,7 @@ impl Connection {
     }
 
     /// Reverts [`take_request`](Self::take_request) for a request that was not sent.
-    pub fn untake_request(&mut self) {
+    pub(crate) fn untake_request(&mut self) {
         self.credits.untake();
         // A malicious peer may already have responded to the unsent request. The check of the
         // call's id detects this.
@@ -271,7 +276,7 @@ impl Connection {
     }
 
     /// Records that the receive of a request is free again.
-    pub fn release_request(&mut self) {
+    pub(crate) fn release_request(&mut self) {
         self.window.release();
     }
 
@@ -279,7 +284,7 @@ impl Connection {
     /// client has used up its credits, the window doubles, but most of the free receives are left
     /// to other connections.
     #[must_use]
-    pub fn wants_growth(&self, free: u32) -> u32 {
+    pub(crate) fn wants_growth(&self, free: u32) -> u32 {
         if !self.client_is_out || self.going_away {
             return 0;
         }
@@ -290,7 +295,7 @@ impl Connection {
     }
 
     /// Grows the window by receives that the caller took from the budget.
-    pub fn grow(&mut self, receives: u32) {
+    pub(crate) fn grow(&mut self, receives: u32) {
         self.window.grow(receives);
     }
 
@@ -299,7 +304,7 @@ impl Connection {
     /// credits to return or an acknowledgement to send. The client must only ask when it has been
     /// idle or may start no more calls.
     #[must_use]
-    pub fn wants_credit_frame(&self) -> bool {
+    pub(crate) fn wants_credit_frame(&self) -> bool {
         match self.role {
             Role::Server if self.going_away => {
                 self.has_to_tell() && self.window.may_send_credit_frame()
@@ -316,38 +321,38 @@ impl Connection {
     }
 
     /// Begins the server's shutdown. From now on every frame announces it and grants no credits.
-    pub fn go_away(&mut self) {
+    pub(crate) fn go_away(&mut self) {
         self.going_away = true;
     }
 
     /// Returns true if the server is shutting down, as decided by this side or announced by the
     /// peer.
-    #[must_use]
-    pub fn is_going_away(&self) -> bool {
+    #[cfg(test)]
+    pub(crate) fn is_going_away(&self) -> bool {
         self.going_away
     }
 
     /// Returns true if this side is a server that has not announced its shutdown to the client yet.
     #[must_use]
-    pub fn has_to_tell(&self) -> bool {
+    pub(crate) fn has_to_tell(&self) -> bool {
         self.role == Role::Server && self.going_away && !self.has_told
     }
 
     /// Returns true if the client can send no more requests and all of its requests have been
     /// responded to. Only on the server. The client has then returned all of its credits.
     #[must_use]
-    pub fn is_finished(&self) -> bool {
+    pub(crate) fn is_finished(&self) -> bool {
         self.window.is_spent() && self.calls_under_way == 0
     }
 
     /// Returns true if a request was sent since the last call of this method. Only on the client.
-    pub fn take_was_used(&mut self) -> bool {
+    pub(crate) fn take_was_used(&mut self) -> bool {
         std::mem::take(&mut self.was_used)
     }
 
     /// Returns the number of receives promised to the peer's requests.
     #[must_use]
-    pub fn window_len(&self) -> u32 {
+    pub(crate) fn window_len(&self) -> u32 {
         self.window.size()
     }
 }

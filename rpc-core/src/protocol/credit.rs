@@ -28,7 +28,7 @@
 
 /// The receives of one poller that are promised to peers.
 #[derive(Debug)]
-pub struct ReceiveBudget {
+pub(crate) struct ReceiveBudget {
     capacity: u32,
     promised: u32,
 }
@@ -36,7 +36,7 @@ pub struct ReceiveBudget {
 impl ReceiveBudget {
     /// Creates a budget of `capacity` receives: those posted plus those in reserve.
     #[must_use]
-    pub fn new(capacity: u32) -> Self {
+    pub(crate) fn new(capacity: u32) -> Self {
         Self {
             capacity,
             promised: 0,
@@ -44,7 +44,7 @@ impl ReceiveBudget {
     }
 
     /// Promises `count` receives. Returns false, and promises none, if fewer are left.
-    pub fn take(&mut self, count: u32) -> bool {
+    pub(crate) fn take(&mut self, count: u32) -> bool {
         let fits = count <= self.left();
         if fits {
             self.promised += count;
@@ -53,7 +53,7 @@ impl ReceiveBudget {
     }
 
     /// Releases `count` promises that were kept or can no longer be claimed.
-    pub fn give_back(&mut self, count: u32) {
+    pub(crate) fn give_back(&mut self, count: u32) {
         debug_assert!(
             count <= self.promised,
             "a receive is given back that was not promised"
@@ -63,13 +63,13 @@ impl ReceiveBudget {
 
     /// Returns the number of receives that are not promised.
     #[must_use]
-    pub fn left(&self) -> u32 {
+    pub(crate) fn left(&self) -> u32 {
         self.capacity - self.promised
     }
 
     /// Returns the number of promised receives.
     #[must_use]
-    pub fn promised(&self) -> u32 {
+    pub(crate) fn promised(&self) -> u32 {
         self.promised
     }
 }
@@ -77,7 +77,7 @@ impl ReceiveBudget {
 /// A violation of the credit rules by the peer. The connection is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum CreditError {
+pub(crate) enum CreditError {
     /// The peer granted more credits than the agreed limit.
     #[error("{credits} credits on top of {available} exceed the {limit} that were agreed on")]
     Overflow {
@@ -111,7 +111,7 @@ pub enum CreditError {
 
 /// The requests that this side may still send.
 #[derive(Debug)]
-pub struct SendCredits {
+pub(crate) struct SendCredits {
     available: u32,
     limit: u32,
 }
@@ -119,7 +119,7 @@ pub struct SendCredits {
 impl SendCredits {
     /// Creates the credits granted in the handshake, with the agreed limit.
     #[must_use]
-    pub fn new(initial: u32, limit: u32) -> Self {
+    pub(crate) fn new(initial: u32, limit: u32) -> Self {
         Self {
             available: initial.min(limit),
             limit,
@@ -128,26 +128,26 @@ impl SendCredits {
 
     /// Returns the available credits.
     #[must_use]
-    pub fn available(&self) -> u32 {
+    pub(crate) fn available(&self) -> u32 {
         self.available
     }
 
     /// Takes a credit. Returns false if there is none.
-    pub fn take(&mut self) -> bool {
+    pub(crate) fn take(&mut self) -> bool {
         let some = self.available > 0;
         self.available -= u32::from(some);
         some
     }
 
     /// Returns a credit that was taken for a request that was not sent.
-    pub fn untake(&mut self) {
+    pub(crate) fn untake(&mut self) {
         // If a peer grants too much in the meantime, the next grant detects it.
         self.available = self.limit.min(self.available + 1);
     }
 
     /// Removes the credits above `kept`, up to the number that one frame can carry, so that the
     /// caller can return them to the server.
-    pub fn give_up(&mut self, kept: u32) -> u16 {
+    pub(crate) fn give_up(&mut self, kept: u32) -> u16 {
         let surplus = self.available.saturating_sub(kept);
         let given_up = u16::try_from(surplus).unwrap_or(u16::MAX);
         self.available -= u32::from(given_up);
@@ -159,7 +159,7 @@ impl SendCredits {
     /// # Errors
     ///
     /// Returns [`CreditError::Overflow`] if the sum exceeds the agreed limit.
-    pub fn add(&mut self, credits: u16) -> Result<(), CreditError> {
+    pub(crate) fn add(&mut self, credits: u16) -> Result<(), CreditError> {
         let credits = u32::from(credits);
         if credits > self.limit - self.available {
             return Err(CreditError::Overflow {
@@ -175,7 +175,7 @@ impl SendCredits {
 
 /// The requests that the peer may send, and the credits and acknowledgements to send to it.
 #[derive(Debug)]
-pub struct ReceiveWindow {
+pub(crate) struct ReceiveWindow {
     /// Receives promised to this connection: always `granted + owed + held`, where `held` are
     /// occupied by requests.
     size: u32,
@@ -192,7 +192,7 @@ pub struct ReceiveWindow {
 impl ReceiveWindow {
     /// Creates a window of `size` receives, all granted in the handshake.
     #[must_use]
-    pub fn new(size: u32) -> Self {
+    pub(crate) fn new(size: u32) -> Self {
         Self {
             size,
             granted: size,
@@ -204,7 +204,7 @@ impl ReceiveWindow {
 
     /// Returns the number of receives promised through this window.
     #[must_use]
-    pub fn size(&self) -> u32 {
+    pub(crate) fn size(&self) -> u32 {
         self.size
     }
 
@@ -213,19 +213,19 @@ impl ReceiveWindow {
     /// # Errors
     ///
     /// Returns [`CreditError::NotGranted`] if the peer had no credit for it.
-    pub fn consume(&mut self) -> Result<(), CreditError> {
+    pub(crate) fn consume(&mut self) -> Result<(), CreditError> {
         self.granted = self.granted.checked_sub(1).ok_or(CreditError::NotGranted)?;
         Ok(())
     }
 
     /// Records that the receive of a request is free again, so that a credit for it is owed to the
     /// peer.
-    pub fn release(&mut self) {
+    pub(crate) fn release(&mut self) {
         self.owed += 1;
     }
 
     /// Grows the window by receives that the caller took from the budget.
-    pub fn grow(&mut self, receives: u32) {
+    pub(crate) fn grow(&mut self, receives: u32) {
         self.size += receives;
         self.owed += receives;
     }
@@ -238,7 +238,7 @@ impl ReceiveWindow {
     ///
     /// Returns [`CreditError::NotHeld`] if the peer cannot hold as many credits, or must keep some
     /// of them.
-    pub fn take_back(&mut self, returned: u16, least: u32) -> Result<u32, CreditError> {
+    pub(crate) fn take_back(&mut self, returned: u16, least: u32) -> Result<u32, CreditError> {
         let returned = u32::from(returned);
         // Credits in flight to the peer count as granted, so an honest peer never holds more.
         let limit = self.granted.min(self.size.saturating_sub(least));
@@ -255,32 +255,32 @@ impl ReceiveWindow {
 
     /// Returns true if the peer holds no credits and none are in flight to it.
     #[must_use]
-    pub fn is_spent(&self) -> bool {
+    pub(crate) fn is_spent(&self) -> bool {
         self.granted == 0
     }
 
     /// Returns true if a credit frame may be sent, because the previous one has been acknowledged.
     #[must_use]
-    pub fn may_send_credit_frame(&self) -> bool {
+    pub(crate) fn may_send_credit_frame(&self) -> bool {
         !self.credit_frame_under_way
     }
 
     /// Returns true if an acknowledgement of the peer's credit frame is still to be sent.
     #[must_use]
-    pub fn owes_ack(&self) -> bool {
+    pub(crate) fn owes_ack(&self) -> bool {
         self.ack_owed
     }
 
     /// Takes back credits that [`take_owed`](Self::take_owed) returned, because the frame does not
     /// carry them.
-    pub fn keep(&mut self, credits: u16) {
+    pub(crate) fn keep(&mut self, credits: u16) {
         self.granted -= u32::from(credits);
         self.owed += u32::from(credits);
     }
 
     /// Returns the contents of the next frame to the peer: the owed credits, and whether the frame
     /// acknowledges the peer's credit frame. The caller must send the frame.
-    pub fn take_owed(&mut self) -> (u16, bool) {
+    pub(crate) fn take_owed(&mut self) -> (u16, bool) {
         let credits = u16::try_from(self.owed).unwrap_or(u16::MAX);
         self.owed -= u32::from(credits);
         self.granted += u32::from(credits);
@@ -291,12 +291,12 @@ impl ReceiveWindow {
     /// half the window: a peer that sends without receiving responses then never runs out of
     /// credits, and such frames are no more frequent than necessary.
     #[must_use]
-    pub fn wants_credit_frame(&self) -> bool {
+    pub(crate) fn wants_credit_frame(&self) -> bool {
         !self.credit_frame_under_way && self.owed > 0 && self.owed >= self.size.div_ceil(2)
     }
 
     /// Records that a credit frame has been sent.
-    pub fn credit_frame_sent(&mut self) {
+    pub(crate) fn credit_frame_sent(&mut self) {
         self.credit_frame_under_way = true;
     }
 
@@ -305,7 +305,7 @@ impl ReceiveWindow {
     /// # Errors
     ///
     /// Returns [`CreditError::TwoCreditFrames`] if the previous one has not been acknowledged yet.
-    pub fn credit_frame_received(&mut self) -> Result<(), CreditError> {
+    pub(crate) fn credit_frame_received(&mut self) -> Result<(), CreditError> {
         if std::mem::replace(&mut self.ack_owed, true) {
             return Err(CreditError::TwoCreditFrames);
         }
@@ -317,7 +317,7 @@ impl ReceiveWindow {
     /// # Errors
     ///
     /// Returns [`CreditError::AckOfNothing`] if no credit frame was in flight.
-    pub fn credit_frame_acknowledged(&mut self) -> Result<(), CreditError> {
+    pub(crate) fn credit_frame_acknowledged(&mut self) -> Result<(), CreditError> {
         if std::mem::take(&mut self.credit_frame_under_way) {
             Ok(())
         } else {

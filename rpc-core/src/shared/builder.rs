@@ -14,9 +14,10 @@ use super::channel::Channel;
 use super::connectivity::{Connectivity, ConnectivityState};
 use super::error::ChannelError;
 use super::permits::Tickets;
+use super::poller::{self, SharedPoller};
 #[cfg(feature = "test-util")]
-use super::poller::Elsewhere;
-use super::poller::{self, OnThreads, SharedPoller};
+use super::reconnect::Elsewhere;
+use super::reconnect::{OnThreads, Target};
 use super::start::{Report, Start};
 use super::submissions::{Lane, Shared};
 use crate::clock::Clock;
@@ -185,20 +186,17 @@ impl<F: Fabric> ChannelBuilder<F> {
         let mut lanes = Vec::new();
         for index in 0..self.pollers {
             let count = calls_told_apart(self.intents.max_in_flight);
-            let (lane, inner) =
+            let (lane, mut settings) =
                 Lane::new(&self.address, count, &self.backoff, &connectivity, index);
-            let inner = poller::Settings {
-                connect_timeout: self.connect_timeout,
-                waiting: self.intents.waiting,
-                is_lazy: start.is_none(),
-                ..inner
-            };
+            settings.target.connect_timeout = self.connect_timeout;
+            settings.waiting = self.intents.waiting;
+            settings.is_lazy = start.is_none();
             let (fabric, intents, start) =
                 (self.fabric.clone(), self.intents.clone(), start.clone());
             lanes.push(lane);
             thread::Builder::new()
                 .name(format!("verbline-client-{index}"))
-                .spawn(move || run(&fabric, &intents, inner, start))?;
+                .spawn(move || run(&fabric, &intents, settings, start))?;
         }
         Ok(Channel(Arc::new(Shared {
             address: self.address,
@@ -224,12 +222,9 @@ impl Channel {
         let connectivity = Arc::new(Connectivity::new(1, ConnectivityState::Idle));
         let count = calls_told_apart(transport.limits().max_in_flight);
         let backoff = (FIRST_BACKOFF, LONGEST_BACKOFF);
-        let (lane, settings) = Lane::new(address, count, &backoff, &connectivity, 0);
-        let settings = poller::Settings {
-            backoff: Backoff::seeded(backoff.0, backoff.1, seed),
-            is_lazy: true,
-            ..settings
-        };
+        let (lane, mut settings) = Lane::new(address, count, &backoff, &connectivity, 0);
+        settings.target.backoff = Backoff::seeded(backoff.0, backoff.1, seed);
+        settings.is_lazy = true;
         let _ = lane.limits.set(transport.limits().clone());
         let driver = Driver::new(transport, Methods::new(), clock.clone());
         let poller = SharedPoller::new(driver, settings, elsewhere, Report(None));
@@ -265,18 +260,20 @@ impl Lane {
             tally: Arc::default(),
         };
         let settings = poller::Settings {
-            index,
-            address: address.to_owned(),
+            target: Target {
+                index,
+                address: address.to_owned(),
+                connect_timeout: CONNECT_TIMEOUT,
+                backoff: Backoff::new(backoff.0, backoff.1),
+                connectivity: Arc::clone(connectivity),
+                prospect: Arc::clone(&lane.prospect),
+            },
             tickets: Arc::clone(&lane.tickets),
             submissions: receiver,
             bell: Arc::clone(&lane.bell),
             is_over: Arc::clone(&lane.is_over),
-            prospect: Arc::clone(&lane.prospect),
             limits: Arc::clone(&lane.limits),
             tally: Arc::clone(&lane.tally),
-            connectivity: Arc::clone(connectivity),
-            backoff: Backoff::new(backoff.0, backoff.1),
-            connect_timeout: CONNECT_TIMEOUT,
             waiting: Waiting::default(),
             is_lazy: false,
         };

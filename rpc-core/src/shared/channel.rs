@@ -16,14 +16,16 @@ use crate::method::MethodSpec;
 use crate::stats::Stats;
 use crate::transport::ConnectError;
 
-/// A shared connection to a server. Cheap to clone; used from any thread, by futures on any executor
-/// or through [`block_on`](crate::block_on()). The connection closes when the last clone is dropped.
+/// A client connection for any thread and any executor. Cheap to clone.
 ///
-/// A dropped call counts towards `max_in_flight` until its response arrives or its deadline passes.
-/// A leaked call ([`std::mem::forget`]) counts for as long as the channel exists.
+/// Calls are futures on any executor, or run through [`block_on`](crate::block_on()). The channel
+/// connects again when its connection ends; [`state`](Self::state) and [`watch`](Self::watch) report
+/// the state of the connection. The connection closes when the last clone is dropped.
 ///
-/// The channel reconnects by itself: see the [module](super). Its settings are those of
-/// [`ChannelBuilder`](super::ChannelBuilder).
+/// A dropped call keeps its part of [`max_in_flight`](super::ChannelBuilder::max_in_flight) until
+/// its response arrives or its deadline passes. A leaked one ([`std::mem::forget`]) keeps it forever.
+///
+/// [`ChannelBuilder`](super::ChannelBuilder) has the settings.
 #[derive(Clone)]
 pub struct Channel(pub(super) Arc<Shared>);
 

@@ -26,11 +26,13 @@
 mod backoff;
 mod builder;
 mod call;
+mod calls;
 mod channel;
 mod connectivity;
 mod error;
 mod permits;
 mod poller;
+mod reconnect;
 mod start;
 mod submissions;
 
@@ -39,4 +41,6 @@ pub use self::channel::Channel;
 pub use self::connectivity::{ConnectivityState, Watch};
 pub use self::error::ChannelError;
 #[cfg(feature = "test-util")]
-pub(crate) use self::poller::{Elsewhere, SharedPoller};
+pub(crate) use self::poller::SharedPoller;
+#[cfg(feature = "test-util")]
+pub(crate) use self::reconnect::Elsewhere;

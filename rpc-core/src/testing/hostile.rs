@@ -14,14 +14,15 @@ use std::time::Duration;
 use prost::Message;
 
 use super::{Node, Pair};
+use crate::call_error::CallError;
+use crate::client::{Caller, LocalChannel};
+use crate::message::{Request, Response};
 use crate::metadata::Metadata;
+use crate::method::{Idempotency, MethodKind, MethodSpec};
 use crate::protocol::connection::Connection;
 use crate::protocol::frame::{CallId, FrameHeader, FrameKind, HEADER_LEN, StatusBody};
 use crate::protocol::session::{ClientSession, ServerSession};
 use crate::transport::ConnectionId;
-use crate::{
-    CallError, Caller, Idempotency, LocalChannel, MethodKind, MethodSpec, Request, Response,
-};
 
 /// A script that is read from its beginning.
 #[derive(Clone, Copy, Debug)]

@@ -9,6 +9,10 @@ pub trait Admission: Send + Sync {
     ///
     /// `session` is what the client's core passed to
     /// [`Transport::connect`](super::Transport::connect): bytes from a peer.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`Refusal`] if the client is rejected. Its reason is sent to the client.
     fn admit(&self, session: &[u8]) -> Result<Admitted, Refusal>;
 }
 
