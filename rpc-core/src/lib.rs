@@ -141,7 +141,7 @@ pub use service::executor::{Executor, Spawned};
 #[doc(inline)]
 pub use shared::{Channel, ChannelBuilder, ChannelError, ConnectivityState, Watch};
 #[doc(inline)]
-pub use stats::{BlockedMethod, BlockedMethods, Observer, Stats};
+pub use stats::{BlockedMethod, BlockedMethods, Stats, StatsReader};
 #[doc(inline)]
 pub use status::{Code, Status};
 

@@ -442,8 +442,11 @@ fn forgotten_futures_do_not_keep_slots_when_others_need_them() {
         pair.run(call(&channel, &ECHO, *b"after")).unwrap(),
         b"after"
     );
-    assert!(pair.client().places().held <= receives);
-    assert_eq!(pair.client().places().rnr + pair.server().places().rnr, 0);
+    assert!(pair.client().slot_counts().held <= receives);
+    assert_eq!(
+        pair.client().slot_counts().rnr + pair.server().slot_counts().rnr,
+        0
+    );
 }
 
 #[test]

@@ -30,7 +30,7 @@ fn header(kind: FrameKind) -> FrameHeader {
 
 fn frame(header: FrameHeader, message: &[u8]) -> Vec<u8> {
     let mut frame = vec![0; HEADER_LEN];
-    header.emit(&mut frame);
+    header.encode(&mut frame);
     frame.extend(message);
     frame
 }
@@ -272,7 +272,7 @@ proptest! {
         let _ = pair.run(call(&attacked, &ECHO, *b"x"));
         drop(attacked);
         pair.network().settle();
-        prop_assert_eq!(pair.server().places().held + pair.client().places().held, 0);
-        prop_assert_eq!(pair.server().places().sending + pair.client().places().sending, 0);
+        prop_assert_eq!(pair.server().slot_counts().held + pair.client().slot_counts().held, 0);
+        prop_assert_eq!(pair.server().slot_counts().sending + pair.client().slot_counts().sending, 0);
     }
 }

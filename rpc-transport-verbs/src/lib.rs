@@ -50,16 +50,16 @@
 //! use std::time::Duration;
 //!
 //! use rpc_core::limits::Intents;
-//! use rpc_core::transport::{Admission, Admitted, Event, Fabric, Permit, Refusal, Transport};
+//! use rpc_core::transport::{Admission, Admitted, Event, Fabric, ConnectionQuota, Refusal, Transport};
 //! use rpc_transport_verbs::Device;
 //!
 //! struct LetEverybodyIn;
 //!
 //! impl Admission for LetEverybodyIn {
 //!     fn admit(&self, session: &[u8]) -> Result<Admitted, Refusal> {
-//!         let permit = Permit::of(&Arc::new(AtomicUsize::new(0)));
+//!         let quota = ConnectionQuota::acquire(&Arc::new(AtomicUsize::new(0)));
 //!         let client_session = session.to_vec();
-//!         Ok(Admitted { poller: 0, client_session, server_session: Vec::new(), permit })
+//!         Ok(Admitted { poller: 0, client_session, server_session: Vec::new(), quota })
 //!     }
 //! }
 //!
@@ -140,6 +140,6 @@ pub use connect::server::Port;
 pub use device::sizing::Sizing;
 pub use device::survey::{Survey, SurveyedDevice, SurveyedPort};
 pub use device::{DEVICE_VARIABLE, Device, DeviceError};
-pub use rpc_core::transport::SlotsByPlace;
+pub use rpc_core::transport::SlotsByState;
 pub use transport::failure::ConnectionFailure;
 pub use transport::{RecvBuf, SendBuf, VerbsTransport};

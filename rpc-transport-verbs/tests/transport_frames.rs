@@ -84,7 +84,7 @@ fn a_thousand_frames_of_mixed_lengths_arrive_in_order() {
         );
     }
     rig.step_until("every slot is back", |_, client| {
-        client.transport.slots_by_place().sends_in_flight == 0
+        client.transport.slots_by_state().sends_in_flight == 0
     });
     rig.client.assert_quiet_pool();
     rig.server.assert_quiet_pool();
@@ -143,7 +143,7 @@ fn after_silence_every_slot_of_a_small_pool_is_back() {
         });
     }
     rig.step_until("every slot is back", |_, client| {
-        client.transport.slots_by_place().sends_in_flight == 0
+        client.transport.slots_by_state().sends_in_flight == 0
     });
     rig.client.assert_quiet_pool();
     rig.server.assert_quiet_pool();

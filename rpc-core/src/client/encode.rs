@@ -11,13 +11,13 @@ use crate::status::{Code, Status};
 
 /// Lengths in bytes of the parts of a request that follow the frame's header.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct RequestLens {
+pub(crate) struct RequestLengths {
     pub(crate) metadata: usize,
     pub(crate) message: usize,
 }
 
-impl RequestLens {
-    pub(crate) fn of(request: &Request<impl Message>) -> Self {
+impl RequestLengths {
+    pub(crate) fn new(request: &Request<impl Message>) -> Self {
         Self {
             metadata: request.metadata().encoded_len(),
             message: request.get_ref().encoded_len(),

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
+use super::block_on_waker::BlockOnWaker;
 use super::link::LinkKey;
-use super::own_waker::OwnWaker;
 use super::waiters::WaiterKey;
 use crate::call_error::CallError;
 use crate::limits::Limits;
 use crate::protocol::frame::CallId;
 use crate::protocol::session::ServerSession;
-use crate::stats::PollerTally;
+use crate::stats::PollerCounters;
 use crate::transport::{ConnectError, Counters};
 
 /// A call to send.
@@ -29,9 +29,9 @@ pub(crate) struct Outgoing<'a> {
 /// The outcome of an attempt to send a call.
 ///
 /// `W` is what a call that has to wait gets, which depends on its origin: see
-/// [`Asker::Waiting`](super::outgoing::Asker::Waiting).
+/// [`CallOrigin::Waiting`](super::outgoing::CallOrigin::Waiting).
 #[derive(Debug)]
-pub(crate) enum Begun<W> {
+pub(crate) enum BeginOutcome<W> {
     /// The call was sent. Its origin is notified when the response arrives.
     Sent(CallId),
     /// There is no capacity yet.
@@ -42,7 +42,7 @@ pub(crate) enum Begun<W> {
 
 /// The result of polling a call in flight.
 #[derive(Debug)]
-pub(crate) enum Polled {
+pub(crate) enum PollOutcome {
     /// There is no response yet. The origin is notified when there is.
     Pending,
     /// The response was passed to `receive`.
@@ -53,14 +53,14 @@ pub(crate) enum Polled {
 
 /// A new connection, from which a channel is built.
 #[derive(Debug)]
-pub(crate) struct Joined {
+pub(crate) struct ConnectedLink {
     pub(crate) link: LinkKey,
     pub(crate) session: ServerSession,
 }
 
 /// A driver with the type of its transport erased.
 pub(crate) trait Poller {
-    fn connect(&self, address: &str, timeout: Duration) -> Result<Joined, ConnectError>;
+    fn connect(&self, address: &str, timeout: Duration) -> Result<ConnectedLink, ConnectError>;
     /// Sends the call of a future that is polled with `waker`, or queues it. `waiter` is its queue
     /// entry if it has waited.
     fn begin(
@@ -69,23 +69,23 @@ pub(crate) trait Poller {
         call: Outgoing<'_>,
         waker: &Waker,
         waiter: Option<WaiterKey>,
-    ) -> Begun<WaiterKey>;
+    ) -> BeginOutcome<WaiterKey>;
     /// Takes the response of a call, if it has arrived, and passes the frame to `receive`.
     /// Otherwise registers `waker`.
-    fn poll_answer(
+    fn poll_response(
         &self,
         link: LinkKey,
         call: CallId,
         deadline: Option<Instant>,
         waker: &Waker,
         receive: &mut dyn FnMut(&[u8]),
-    ) -> Polled;
+    ) -> PollOutcome;
     /// Abandons a call whose future is dropped.
     fn abandon(&self, link: LinkKey, call: CallId);
     /// Removes a waiting call whose future is dropped.
     fn leave(&self, link: LinkKey, waiter: WaiterKey);
-    fn hold(&self, link: LinkKey);
-    fn let_go(&self, link: LinkKey);
+    fn acquire_ref(&self, link: LinkKey);
+    fn release_ref(&self, link: LinkKey);
     fn deadline_after(&self, timeout: Duration) -> Option<Instant>;
     /// Takes a turn. Returns true if any event arrived.
     fn turn(&self) -> bool;
@@ -93,13 +93,13 @@ pub(crate) trait Poller {
     fn sleep(&self, how_long: &dyn Fn() -> Option<Duration>);
     fn is_turning(&self) -> bool;
     /// Returns the waker of `block_on`.
-    fn own_waker(&self) -> &OwnWaker;
+    fn block_on_waker(&self) -> &BlockOnWaker;
     /// Runs `work` as a part of a turn.
-    fn inside_turn(&self, work: &mut dyn FnMut());
+    fn run_in_turn(&self, work: &mut dyn FnMut());
     fn limits(&self) -> Limits;
-    fn counters(&self) -> Counters;
+    fn transport_counters(&self) -> Counters;
     /// Returns the poller's counters.
-    fn tally(&self) -> &Arc<PollerTally>;
-    /// See [`Driver::publish`](super::Driver::publish).
-    fn publish(&self);
+    fn poller_counters(&self) -> &Arc<PollerCounters>;
+    /// See [`Driver::update_gauges`](super::Driver::update_gauges).
+    fn update_gauges(&self);
 }

@@ -5,7 +5,7 @@ use std::time::Instant;
 use super::call_table::CallTable;
 use super::waiters::Waiters;
 use crate::protocol::connection::Connection;
-use crate::transport::{CloseReason, ConnectionId, Permit};
+use crate::transport::{CloseReason, ConnectionId, ConnectionQuota};
 
 /// Identifies a connection in the driver for as long as a channel to it exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,7 +13,7 @@ pub(crate) struct LinkKey(pub(crate) u32);
 
 /// The state of a link, which determines the operations it permits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum LinkStanding {
+pub(crate) enum LinkState {
     /// It accepts calls.
     Up,
     /// Calls in flight continue; it accepts no new ones.
@@ -40,13 +40,13 @@ pub(crate) struct Link<B> {
     pub(super) closed: bool,
     /// True if the link is in `State::owing`.
     pub(crate) owes: bool,
-    pub(super) permit: Option<Permit>,
+    pub(super) quota: Option<ConnectionQuota>,
 }
 
 impl<B> Link<B> {
-    /// Returns true if this is the server's side. Only that side holds a permit of the admission.
+    /// Returns true if this is the server's side. Only that side holds a quota of the admission.
     pub(crate) fn is_server(&self) -> bool {
-        self.permit.is_some()
+        self.quota.is_some()
     }
 }
 

@@ -20,7 +20,7 @@ use crate::driver::Driver;
 use crate::driver::handle::Poller;
 use crate::limits::{Intents, Limits, Waiting};
 use crate::service::dispatch::Methods;
-use crate::stats::{Observer, Stats};
+use crate::stats::{Stats, StatsReader};
 use crate::transport::{ConnectError, Counters, Fabric, FabricError, Transport};
 
 /// Time limit of [`LocalPoller::connect`] for a handshake: generous for a loaded server, short for
@@ -84,7 +84,7 @@ impl LocalPoller {
         Self {
             driver,
             waiting,
-            _busy: BusyPoller::announce(waiting).map(Rc::new),
+            _busy: BusyPoller::register(waiting).map(Rc::new),
         }
     }
 
@@ -129,11 +129,11 @@ impl LocalPoller {
         address: &str,
         timeout: Duration,
     ) -> Result<LocalChannel, ConnectError> {
-        let joined = self.driver.connect(address, timeout)?;
+        let connected = self.driver.connect(address, timeout)?;
         Ok(LocalChannel(Rc::new(ChannelCore::new(
             Rc::clone(&self.driver),
             address,
-            joined,
+            connected,
         ))))
     }
 
@@ -159,25 +159,25 @@ impl LocalPoller {
         if self.driver.is_turning() {
             return Err(BlockOnInTurn);
         }
-        let own = self.driver.own_waker();
-        own.wake();
-        let mut cx = Context::from_waker(own.waker());
+        let block_on_waker = self.driver.block_on_waker();
+        block_on_waker.wake();
+        let mut cx = Context::from_waker(block_on_waker.waker());
         let mut future = pin!(future);
         let mut idle = Idle::new(self.waiting);
         loop {
-            if own.take() {
+            if block_on_waker.take() {
                 let mut polled = Poll::Pending;
                 // Calls polled here only register, so that many calls started together share a
                 // doorbell.
                 self.driver
-                    .inside_turn(&mut || polled = future.as_mut().poll(&mut cx));
+                    .run_in_turn(&mut || polled = future.as_mut().poll(&mut cx));
                 if let Poll::Ready(output) = polled {
                     return Ok(output);
                 }
             }
             if idle.after_turn(self.driver.turn()) {
                 self.driver
-                    .sleep(&|| (!own.is_woken()).then_some(Duration::MAX));
+                    .sleep(&|| (!block_on_waker.is_woken()).then_some(Duration::MAX));
             }
         }
     }
@@ -198,21 +198,21 @@ impl LocalPoller {
     /// Returns the transport's counters.
     #[must_use]
     pub fn counters(&self) -> Counters {
-        self.driver.counters()
+        self.driver.transport_counters()
     }
 
     /// Updates this poller's gauges and returns a snapshot of its statistics.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        self.driver.publish();
-        self.observer().stats()
+        self.driver.update_gauges();
+        self.stats_reader().stats()
     }
 
     /// Returns a handle that reads the counters from any thread. Its gauges have the values of the
     /// poller's last update: see [`crate::stats`].
     #[must_use]
-    pub fn observer(&self) -> Observer {
-        Observer::of(vec![Arc::clone(self.driver.tally())])
+    pub fn stats_reader(&self) -> StatsReader {
+        StatsReader::new(vec![Arc::clone(self.driver.poller_counters())])
     }
 }
 

@@ -1,7 +1,7 @@
 //! [`Connection`]: the protocol state of one connection, without its bytes.
 //!
 //! The caller reports every header that arrives ([`handle_header`](Connection::handle_header)) and
-//! requests every header to send ([`poll_header`](Connection::poll_header)). The connection tracks
+//! requests every header to send ([`next_header`](Connection::next_header)). The connection tracks
 //! the credits in both directions and the limits that both sides agreed on, and reports the rule
 //! that a peer violates. It does no I/O, has no clock, and knows neither messages nor buffers, so
 //! tests can try every order of events.
@@ -31,7 +31,7 @@ pub(crate) enum ProtocolError {
     Credit(#[from] CreditError),
     /// The peer sent a request to a client, or a response to a server.
     #[error("the peer sent a {kind:?} to a {role:?}")]
-    WrongWay {
+    WrongDirection {
         /// The kind of frame received.
         kind: FrameKind,
         /// The role of this side.
@@ -70,7 +70,7 @@ pub(crate) struct Connection {
     window: ReceiveWindow,
     /// Client: requests sent and not yet responded to. Server: requests received and not yet
     /// responded to.
-    calls_under_way: u32,
+    calls_in_flight: u32,
     max_in_flight: u32,
     /// Credits granted in the handshake. A client always keeps this many, however long it is idle.
     initial_credits: u32,
@@ -79,12 +79,12 @@ pub(crate) struct Connection {
     /// Server: receives freed by shrinking the window, not yet returned to the budget.
     freed: u32,
     /// Server: a frame has announced the shutdown to the client.
-    has_told: bool,
+    has_announced: bool,
     /// Client: a request was sent since the flag was last read.
     was_used: bool,
     /// Server: the client's latest request took its last credit. Only the client can know this,
     /// because credits that this side granted may still be in flight.
-    client_is_out: bool,
+    client_used_all_credits: bool,
 }
 
 impl Connection {
@@ -95,14 +95,14 @@ impl Connection {
             role: Role::Client,
             credits: SendCredits::new(initial_credits, max_in_flight),
             window: ReceiveWindow::new(0),
-            calls_under_way: 0,
+            calls_in_flight: 0,
             max_in_flight,
             initial_credits,
             going_away: false,
             freed: 0,
-            has_told: false,
+            has_announced: false,
             was_used: false,
-            client_is_out: false,
+            client_used_all_credits: false,
         }
     }
 
@@ -113,14 +113,14 @@ impl Connection {
             role: Role::Server,
             credits: SendCredits::new(0, 0),
             window: ReceiveWindow::new(initial_credits),
-            calls_under_way: 0,
+            calls_in_flight: 0,
             max_in_flight,
             initial_credits,
             going_away: false,
             freed: 0,
-            has_told: false,
+            has_announced: false,
             was_used: false,
-            client_is_out: false,
+            client_used_all_credits: false,
         }
     }
 
@@ -142,22 +142,22 @@ impl Connection {
         match (header.kind, self.role) {
             (FrameKind::Request, Role::Server) => {
                 self.window.consume()?;
-                if self.calls_under_way >= self.max_in_flight {
+                if self.calls_in_flight >= self.max_in_flight {
                     return Err(ProtocolError::TooManyCalls {
                         limit: self.max_in_flight,
                     });
                 }
-                self.calls_under_way += 1;
-                self.client_is_out = header.credits_spent;
+                self.calls_in_flight += 1;
+                self.client_used_all_credits = header.credits_spent;
             }
             (FrameKind::Response, Role::Client) => {
-                self.calls_under_way = self
-                    .calls_under_way
+                self.calls_in_flight = self
+                    .calls_in_flight
                     .checked_sub(1)
                     .ok_or(ProtocolError::UnknownCall { call: header.call })?;
             }
             (FrameKind::Credit, _) => self.window.credit_frame_received()?,
-            (kind, role) => return Err(ProtocolError::WrongWay { kind, role }),
+            (kind, role) => return Err(ProtocolError::WrongDirection { kind, role }),
         }
         Ok(())
     }
@@ -182,7 +182,7 @@ impl Connection {
         if self.role == Role::Client || header.kind != FrameKind::Credit {
             return Err(wrong("credits returned"));
         }
-        self.freed = self.window.take_back(header.credits, self.kept_credits())?;
+        self.freed = self.window.reclaim(header.credits, self.kept_credits())?;
         Ok(())
     }
 
@@ -205,7 +205,7 @@ impl Connection {
     /// Builds the header of a frame to send, with the credits that it carries. The caller must send
     /// the frame, because these credits are no longer recorded as owed.
     #[inline]
-    pub(crate) fn poll_header(
+    pub(crate) fn next_header(
         &mut self,
         kind: FrameKind,
         call: CallId,
@@ -226,17 +226,17 @@ impl Connection {
         };
         match kind {
             FrameKind::Request => header.credits_spent = self.credits.available() == 0,
-            FrameKind::Response => self.calls_under_way = self.calls_under_way.saturating_sub(1),
+            FrameKind::Response => self.calls_in_flight = self.calls_in_flight.saturating_sub(1),
             FrameKind::Credit => {
                 self.window.credit_frame_sent();
                 if self.role == Role::Client {
-                    header.credits = self.credits.give_up(self.kept_credits());
+                    header.credits = self.credits.take_surplus(self.kept_credits());
                     header.credits_returned = true;
                 }
             }
         }
         if self.going_away && self.role == Role::Server {
-            self.tell(&mut header);
+            self.announce_shutdown(&mut header);
         }
         header
     }
@@ -244,9 +244,9 @@ impl Connection {
     /// Announces the server's shutdown in a header, and removes the credits from it, because the
     /// client could no longer use them.
     #[cold]
-    fn tell(&mut self, header: &mut FrameHeader) {
+    fn announce_shutdown(&mut self, header: &mut FrameHeader) {
         header.going_away = true;
-        self.has_told = true;
+        self.has_announced = true;
         self.window.keep(std::mem::take(&mut header.credits));
     }
 
@@ -255,14 +255,14 @@ impl Connection {
     pub(crate) fn requests_allowed(&self) -> u32 {
         self.credits
             .available()
-            .min(self.max_in_flight - self.calls_under_way)
+            .min(self.max_in_flight - self.calls_in_flight)
     }
 
     /// Takes the credit and the in-flight capacity that a request needs. Returns false if either is
     /// exhausted.
     pub(crate) fn take_request(&mut self) -> bool {
         let allowed = self.requests_allowed() > 0 && self.credits.take();
-        self.calls_under_way += u32::from(allowed);
+        self.calls_in_flight += u32::from(allowed);
         self.was_used = true;
         allowed
     }
@@ -272,7 +272,7 @@ impl Connection {
         self.credits.untake();
         // A malicious peer may already have responded to the unsent request. The check of the
         // call's id detects this.
-        self.calls_under_way = self.calls_under_way.saturating_sub(1);
+        self.calls_in_flight = self.calls_in_flight.saturating_sub(1);
     }
 
     /// Records that the receive of a request is free again.
@@ -285,7 +285,7 @@ impl Connection {
     /// to other connections.
     #[must_use]
     pub(crate) fn wants_growth(&self, free: u32) -> u32 {
-        if !self.client_is_out || self.going_away {
+        if !self.client_used_all_credits || self.going_away {
             return 0;
         }
         self.window
@@ -307,7 +307,7 @@ impl Connection {
     pub(crate) fn wants_credit_frame(&self) -> bool {
         match self.role {
             Role::Server if self.going_away => {
-                self.has_to_tell() && self.window.may_send_credit_frame()
+                self.must_announce_shutdown() && self.window.may_send_credit_frame()
             }
             Role::Server => self.window.wants_credit_frame(),
             Role::Client => {
@@ -334,15 +334,15 @@ impl Connection {
 
     /// Returns true if this side is a server that has not announced its shutdown to the client yet.
     #[must_use]
-    pub(crate) fn has_to_tell(&self) -> bool {
-        self.role == Role::Server && self.going_away && !self.has_told
+    pub(crate) fn must_announce_shutdown(&self) -> bool {
+        self.role == Role::Server && self.going_away && !self.has_announced
     }
 
     /// Returns true if the client can send no more requests and all of its requests have been
     /// responded to. Only on the server. The client has then returned all of its credits.
     #[must_use]
     pub(crate) fn is_finished(&self) -> bool {
-        self.window.is_spent() && self.calls_under_way == 0
+        self.window.is_spent() && self.calls_in_flight == 0
     }
 
     /// Returns true if a request was sent since the last call of this method. Only on the client.
@@ -388,7 +388,7 @@ mod tests {
         );
         assert!(matches!(
             server.handle_header(&header(FrameKind::Response)),
-            Err(ProtocolError::WrongWay { .. })
+            Err(ProtocolError::WrongDirection { .. })
         ));
         let mut client = Connection::client(2, 4);
         assert!(matches!(
@@ -410,12 +410,12 @@ mod tests {
         for _ in 0..3 {
             assert!(client.take_request());
             assert!(!client.take_request());
-            let request = client.poll_header(FrameKind::Request, CallId(0), 0);
+            let request = client.next_header(FrameKind::Request, CallId(0), 0);
             server.handle_header(&request).unwrap();
             assert!(!server.wants_credit_frame());
             server.release_request();
             assert!(server.wants_credit_frame());
-            let credit = server.poll_header(FrameKind::Credit, CallId(0), 0);
+            let credit = server.next_header(FrameKind::Credit, CallId(0), 0);
             client.handle_header(&credit).unwrap();
         }
     }
@@ -440,7 +440,7 @@ mod tests {
                 }
                 match step {
                     0 if !client.is_going_away() && client.take_request() => {
-                        to_server.push_back(client.poll_header(FrameKind::Request, CallId(0), 0));
+                        to_server.push_back(client.next_header(FrameKind::Request, CallId(0), 0));
                     }
                     1 => if let Some(frame) = to_server.pop_front() {
                         server.handle_header(&frame).unwrap();
@@ -455,16 +455,16 @@ mod tests {
                     }
                     3 if running > 0 => {
                         running -= 1;
-                        to_client.push_back(server.poll_header(FrameKind::Response, CallId(0), 0));
+                        to_client.push_back(server.next_header(FrameKind::Response, CallId(0), 0));
                     }
                     4 => if let Some(frame) = to_client.pop_front() {
                         client.handle_header(&frame).unwrap();
                     },
                     5 if server.wants_credit_frame() => {
-                        to_client.push_back(server.poll_header(FrameKind::Credit, CallId(0), 0));
+                        to_client.push_back(server.next_header(FrameKind::Credit, CallId(0), 0));
                     }
                     6 if client.wants_credit_frame() => {
-                        to_server.push_back(client.poll_header(FrameKind::Credit, CallId(0), 0));
+                        to_server.push_back(client.next_header(FrameKind::Credit, CallId(0), 0));
                     }
                     _ => {}
                 }

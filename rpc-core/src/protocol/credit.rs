@@ -53,7 +53,7 @@ impl ReceiveBudget {
     }
 
     /// Releases `count` promises that were kept or can no longer be claimed.
-    pub(crate) fn give_back(&mut self, count: u32) {
+    pub(crate) fn release(&mut self, count: u32) {
         debug_assert!(
             count <= self.promised,
             "a receive is given back that was not promised"
@@ -106,7 +106,7 @@ pub(crate) enum CreditError {
     },
     /// The peer acknowledged a credit frame although none was in flight.
     #[error("a credit frame was acknowledged that was not sent")]
-    AckOfNothing,
+    UnexpectedAck,
 }
 
 /// The requests that this side may still send.
@@ -147,11 +147,11 @@ impl SendCredits {
 
     /// Removes the credits above `kept`, up to the number that one frame can carry, so that the
     /// caller can return them to the server.
-    pub(crate) fn give_up(&mut self, kept: u32) -> u16 {
+    pub(crate) fn take_surplus(&mut self, kept: u32) -> u16 {
         let surplus = self.available.saturating_sub(kept);
-        let given_up = u16::try_from(surplus).unwrap_or(u16::MAX);
-        self.available -= u32::from(given_up);
-        given_up
+        let taken = u16::try_from(surplus).unwrap_or(u16::MAX);
+        self.available -= u32::from(taken);
+        taken
     }
 
     /// Adds the credits that a frame carried.
@@ -184,7 +184,7 @@ pub(crate) struct ReceiveWindow {
     /// Receives that are free again and have not been granted to the peer yet.
     owed: u32,
     /// A credit frame is in flight that the peer has not acknowledged.
-    credit_frame_under_way: bool,
+    credit_frame_in_flight: bool,
     /// The peer's credit frame has been consumed, and the acknowledgement has not been sent yet.
     ack_owed: bool,
 }
@@ -197,7 +197,7 @@ impl ReceiveWindow {
             size,
             granted: size,
             owed: 0,
-            credit_frame_under_way: false,
+            credit_frame_in_flight: false,
             ack_owed: false,
         }
     }
@@ -238,7 +238,7 @@ impl ReceiveWindow {
     ///
     /// Returns [`CreditError::NotHeld`] if the peer cannot hold as many credits, or must keep some
     /// of them.
-    pub(crate) fn take_back(&mut self, returned: u16, least: u32) -> Result<u32, CreditError> {
+    pub(crate) fn reclaim(&mut self, returned: u16, least: u32) -> Result<u32, CreditError> {
         let returned = u32::from(returned);
         // Credits in flight to the peer count as granted, so an honest peer never holds more.
         let limit = self.granted.min(self.size.saturating_sub(least));
@@ -262,7 +262,7 @@ impl ReceiveWindow {
     /// Returns true if a credit frame may be sent, because the previous one has been acknowledged.
     #[must_use]
     pub(crate) fn may_send_credit_frame(&self) -> bool {
-        !self.credit_frame_under_way
+        !self.credit_frame_in_flight
     }
 
     /// Returns true if an acknowledgement of the peer's credit frame is still to be sent.
@@ -292,12 +292,12 @@ impl ReceiveWindow {
     /// credits, and such frames are no more frequent than necessary.
     #[must_use]
     pub(crate) fn wants_credit_frame(&self) -> bool {
-        !self.credit_frame_under_way && self.owed > 0 && self.owed >= self.size.div_ceil(2)
+        !self.credit_frame_in_flight && self.owed > 0 && self.owed >= self.size.div_ceil(2)
     }
 
     /// Records that a credit frame has been sent.
     pub(crate) fn credit_frame_sent(&mut self) {
-        self.credit_frame_under_way = true;
+        self.credit_frame_in_flight = true;
     }
 
     /// Records that the peer's credit frame has been consumed. The next frame acknowledges it.
@@ -316,12 +316,12 @@ impl ReceiveWindow {
     ///
     /// # Errors
     ///
-    /// Returns [`CreditError::AckOfNothing`] if no credit frame was in flight.
+    /// Returns [`CreditError::UnexpectedAck`] if no credit frame was in flight.
     pub(crate) fn credit_frame_acknowledged(&mut self) -> Result<(), CreditError> {
-        if std::mem::take(&mut self.credit_frame_under_way) {
+        if std::mem::take(&mut self.credit_frame_in_flight) {
             Ok(())
         } else {
-            Err(CreditError::AckOfNothing)
+            Err(CreditError::UnexpectedAck)
         }
     }
 }
@@ -338,7 +338,7 @@ mod tests {
         assert!(budget.take(8));
         assert!(!budget.take(3));
         assert_eq!(budget.left(), 2);
-        budget.give_back(1);
+        budget.release(1);
         assert!(budget.take(3));
         assert_eq!((budget.left(), budget.promised()), (0, 10));
     }
@@ -353,7 +353,7 @@ mod tests {
         assert_eq!(window.consume(), Err(CreditError::NotGranted));
         assert_eq!(
             window.credit_frame_acknowledged(),
-            Err(CreditError::AckOfNothing)
+            Err(CreditError::UnexpectedAck)
         );
     }
 
@@ -362,19 +362,19 @@ mod tests {
         let mut window = ReceiveWindow::new(4);
         window.grow(8);
         let not_held = |returned, limit| Err(CreditError::NotHeld { returned, limit });
-        assert_eq!(window.take_back(5, 0), not_held(5, 4), "the rest is owed");
+        assert_eq!(window.reclaim(5, 0), not_held(5, 4), "the rest is owed");
         assert_eq!(window.take_owed(), (8, false));
-        assert_eq!(window.take_back(9, 4), not_held(9, 8), "four stay");
+        assert_eq!(window.reclaim(9, 4), not_held(9, 8), "four stay");
         window.consume().unwrap();
-        assert_eq!(window.take_back(5, 4), Ok(5));
+        assert_eq!(window.reclaim(5, 4), Ok(5));
         assert_eq!((window.size(), window.granted), (7, 6));
         window.release();
-        assert_eq!(window.take_back(2, 4), Ok(3), "and the one that is owed");
+        assert_eq!(window.reclaim(2, 4), Ok(3), "and the one that is owed");
         assert_eq!((window.size(), window.granted, window.owed), (4, 4, 0));
         window.consume().unwrap();
-        assert_eq!(window.take_back(4, 0), not_held(4, 3), "one was used");
-        assert_eq!(window.take_back(u16::MAX, 0), not_held(65535, 3));
-        assert_eq!(window.take_back(3, 0), Ok(3));
+        assert_eq!(window.reclaim(4, 0), not_held(4, 3), "one was used");
+        assert_eq!(window.reclaim(u16::MAX, 0), not_held(65535, 3));
+        assert_eq!(window.reclaim(3, 0), Ok(3));
         assert!(window.is_spent());
         assert_eq!(window.size(), 1);
     }
@@ -406,8 +406,8 @@ mod tests {
                         promised += 1;
                     },
                     _ => {
-                        let returned = credits.give_up(initial);
-                        let freed = window.take_back(returned, initial).unwrap();
+                        let returned = credits.take_surplus(initial);
+                        let freed = window.reclaim(returned, initial).unwrap();
                         prop_assert!(freed >= u32::from(returned));
                         promised -= freed;
                     }

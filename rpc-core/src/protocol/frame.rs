@@ -152,7 +152,7 @@ impl FrameHeader {
     /// # Panics
     ///
     /// Panics if `frame` is shorter than [`HEADER_LEN`].
-    pub fn emit(&self, frame: &mut [u8]) {
+    pub fn encode(&self, frame: &mut [u8]) {
         let kind = match self.kind {
             FrameKind::Request => Self::KIND_REQUEST,
             FrameKind::Response => Self::KIND_RESPONSE,
@@ -300,10 +300,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_emitted_is_parsed(header in headers(), message in proptest::collection::vec(any::<u8>(), 0..64)) {
+        fn what_is_encoded_is_parsed(header in headers(), message in proptest::collection::vec(any::<u8>(), 0..64)) {
             let metadata = vec![7; usize::from(header.metadata_len)];
             let mut frame = vec![0; HEADER_LEN];
-            header.emit(&mut frame);
+            header.encode(&mut frame);
             frame.extend(&metadata);
             frame.extend(&message);
             prop_assert_eq!(FrameHeader::parse(&frame), Ok((header, &metadata[..], &message[..])));

@@ -21,7 +21,7 @@ pub const VERSION: u32 = 1;
 
 /// Clamps the wanted number of calls in flight on a connection: at least one, and no more than call
 /// ids can distinguish.
-pub(crate) fn calls_told_apart(wanted: u32) -> u32 {
+pub(crate) fn clamp_in_flight(wanted: u32) -> u32 {
     wanted.clamp(1, CallId::MAX_INDEX)
 }
 
@@ -90,7 +90,7 @@ impl ClientSession {
 impl ServerSession {
     /// Creates the parameters of a server that implements `methods`, each with its number.
     #[must_use]
-    pub fn offer(
+    pub fn new(
         methods: &[(u16, &'static MethodSpec)],
         max_in_flight: u32,
         initial_credits: u32,

@@ -21,9 +21,9 @@ pub use self::builder::ServerBuilder;
 pub use self::shutdown::Shutdown;
 use self::threads::PollerThreads;
 use self::watchdog::Watchdog;
-use crate::driver::wakeup::Doorbell;
+use crate::driver::wakeup::Wakeup;
 use crate::limits::{Intents, Limits};
-use crate::stats::{BlockedMethods, Observer, Stats};
+use crate::stats::{BlockedMethods, Stats, StatsReader};
 use crate::transport::{Fabric, FabricError, Listener};
 
 /// The reason that a server could not be started, or that it ended.
@@ -89,10 +89,10 @@ struct Running {
     /// `None` once the server has been stopped.
     listener: Option<Box<dyn Listener>>,
     /// The pollers' wakeups, notified when the server stops.
-    bells: Vec<Arc<Doorbell>>,
+    wakeups: Vec<Arc<Wakeup>>,
     threads: PollerThreads,
     watchdog: Watchdog,
-    observer: Observer,
+    stats_reader: StatsReader,
 }
 
 impl Server {
@@ -124,14 +124,14 @@ impl Server {
     /// Returns a snapshot of the statistics: see [`ServerHandle::stats`].
     #[must_use]
     pub fn stats(&self) -> Stats {
-        self.running.observer.stats()
+        self.running.stats_reader.stats()
     }
 
     /// Returns a handle that takes snapshots of this server's statistics on any thread, for example
     /// on a thread that is started before [`run`](Self::run).
     #[must_use]
-    pub fn observer(&self) -> Observer {
-        self.running.observer.clone()
+    pub fn stats_reader(&self) -> StatsReader {
+        self.running.stats_reader.clone()
     }
 
     /// Serves until the process ends. Blocks the calling thread.
@@ -158,13 +158,13 @@ impl ServerHandle {
     /// the pollers.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        self.running.observer.stats()
+        self.running.stats_reader.stats()
     }
 
     /// Returns a handle that takes snapshots of this server's statistics on any thread.
     #[must_use]
-    pub fn observer(&self) -> Observer {
-        self.running.observer.clone()
+    pub fn stats_reader(&self) -> StatsReader {
+        self.running.stats_reader.clone()
     }
 
     /// Returns the methods whose handlers have blocked a poller's thread for long. Every other call
@@ -207,7 +207,7 @@ impl ServerHandle {
     /// Returns [`ServerError::PollerPanicked`] if a poller panicked.
     pub fn shutdown_within(mut self, shutdown: Shutdown) -> Result<(), ServerError> {
         // This is the only call that sets it. It runs at most once, because it consumes the handle.
-        let _ = self.running.threads.stopping.shutdown.set(shutdown);
+        let _ = self.running.threads.stop_signal.shutdown.set(shutdown);
         self.running.stop();
         self.running.threads.join()
     }
@@ -218,8 +218,8 @@ impl Running {
     fn stop(&mut self) {
         self.listener = None;
         self.threads.stop();
-        for bell in &self.bells {
-            bell.ring();
+        for wakeup in &self.wakeups {
+            wakeup.notify();
         }
     }
 }

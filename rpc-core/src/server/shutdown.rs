@@ -42,7 +42,7 @@ impl Default for Shutdown {
 
 /// Quiet period after which we assume that no request is in flight: far longer than a request
 /// travels, short enough for a caller that waits for the server to end.
-const SILENCE: Duration = Duration::from_millis(50);
+const QUIET_PERIOD: Duration = Duration::from_millis(50);
 
 /// How long connections may take to close once nothing more is sent: the limit that a transport
 /// applies to each connection, plus a margin.
@@ -62,9 +62,9 @@ pub(crate) struct ShuttingDown {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Finishing,
-    Refusing,
+    Rejecting,
     Closing,
-    Over,
+    Complete,
 }
 
 impl ShuttingDown {
@@ -87,39 +87,39 @@ impl ShuttingDown {
         if found_any {
             self.latest = now;
         }
-        while self.phase != Phase::Over && self.is_done(driver, now) {
+        while self.phase != Phase::Complete && self.is_done(driver, now) {
             self.enter_next(driver, now);
         }
-        self.phase == Phase::Over
+        self.phase == Phase::Complete
     }
 
     fn is_done<T: Transport>(&self, driver: &Driver<T>, now: Instant) -> bool {
         if self.deadline.is_some_and(|deadline| deadline <= now) {
             return true;
         }
-        let is_silent = now.duration_since(self.latest) >= SILENCE;
+        let is_quiet = now.duration_since(self.latest) >= QUIET_PERIOD;
         match self.phase {
-            Phase::Finishing | Phase::Refusing => {
-                !driver.is_serving() && (is_silent || driver.are_clients_finished())
+            Phase::Finishing | Phase::Rejecting => {
+                !driver.is_serving() && (is_quiet || driver.are_clients_finished())
             }
             Phase::Closing => driver.is_closed(),
-            Phase::Over => true,
+            Phase::Complete => true,
         }
     }
 
     fn enter_next<T: Transport>(&mut self, driver: &Driver<T>, now: Instant) {
         let (next, time) = match self.phase {
             Phase::Finishing => {
-                driver.refuse_calls();
-                (Phase::Refusing, self.close)
+                driver.reject_calls();
+                (Phase::Rejecting, self.close)
             }
-            Phase::Refusing => {
+            Phase::Rejecting => {
                 driver.close_all();
                 (Phase::Closing, CLOSING_TIME)
             }
-            Phase::Closing | Phase::Over => {
+            Phase::Closing | Phase::Complete => {
                 driver.discard_all_tasks();
-                (Phase::Over, Duration::ZERO)
+                (Phase::Complete, Duration::ZERO)
             }
         };
         self.phase = next;

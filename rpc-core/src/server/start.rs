@@ -11,7 +11,7 @@ use super::threads::PollerThreads;
 use super::watchdog::Watchdog;
 use super::{Running, Server, ServerError};
 use crate::poller::idle;
-use crate::stats::{Observer, ServerCounts};
+use crate::stats::{ServerCounters, StatsReader};
 use crate::transport::Fabric;
 
 impl<F: Fabric> ServerBuilder<F> {
@@ -57,7 +57,7 @@ impl<F: Fabric> ServerBuilder<F> {
                 max_concurrent_calls: self.max_concurrent_calls,
                 ready: ready.clone(),
                 started: threads.started(),
-                stopping: Arc::clone(&threads.stopping),
+                stop_signal: Arc::clone(&threads.stop_signal),
             })?;
         }
         // Without this sender, the reports end if all threads do.
@@ -73,23 +73,25 @@ impl<F: Fabric> ServerBuilder<F> {
         threads: PollerThreads,
         pollers: Vec<Opened<F::Port>>,
     ) -> Result<Server, ServerError> {
-        let at_work = pollers.iter().map(|poller| Arc::clone(&poller.at_work));
-        let tallies = pollers.iter().map(|poller| Arc::clone(&poller.tally));
-        let bells = pollers.iter().map(|poller| Arc::clone(&poller.bell));
+        let running_handler = pollers
+            .iter()
+            .map(|poller| Arc::clone(&poller.running_handler));
+        let counters = pollers.iter().map(|poller| Arc::clone(&poller.counters));
+        let wakeups = pollers.iter().map(|poller| Arc::clone(&poller.wakeup));
         // All pollers have the same sizes and methods.
         let (limits, methods) = (pollers[0].limits.clone(), pollers[0].methods.clone());
 
-        let watchdog = Watchdog::start(at_work.collect(), &methods)?;
+        let watchdog = Watchdog::start(running_handler.collect(), &methods)?;
         let mut admission = ServerAdmission::new(&limits, methods, self.pollers);
         admission.limit_connections(self.max_connections);
-        let observer = Observer::of_server(
-            tallies.collect(),
-            ServerCounts {
+        let stats_reader = StatsReader::for_server(
+            counters.collect(),
+            ServerCounters {
                 refused: Arc::clone(&admission.refused),
-                blocked: watchdog.counts(),
+                blocked: watchdog.counters(),
             },
         );
-        let bells = bells.collect();
+        let wakeups = wakeups.collect();
         let ports = pollers.into_iter().map(|poller| poller.port).collect();
         let listener = self.fabric.listen(address, ports, Arc::new(admission))?;
         Ok(Server {
@@ -97,10 +99,10 @@ impl<F: Fabric> ServerBuilder<F> {
                 local_addr: listener.local_addr(),
                 limits,
                 listener: Some(listener),
-                bells,
+                wakeups,
                 threads,
                 watchdog,
-                observer,
+                stats_reader,
             },
         })
     }

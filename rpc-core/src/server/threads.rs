@@ -7,7 +7,7 @@ use std::thread::{self, JoinHandle};
 use crossbeam_channel::{Receiver, Sender, bounded};
 
 use super::ServerError;
-use super::thread::{Opened, PollerSetup, Stopping};
+use super::thread::{Opened, PollerSetup, StopSignal};
 use crate::transport::Fabric;
 
 /// The threads of a server's pollers. Dropping it stops them and waits until they have ended.
@@ -16,7 +16,7 @@ pub(super) struct PollerThreads {
     /// still wait for their message, so it must be dropped before their threads are joined.
     start: Option<Sender<()>>,
     started: Receiver<()>,
-    pub(super) stopping: Arc<Stopping>,
+    pub(super) stop_signal: Arc<StopSignal>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -27,7 +27,7 @@ impl PollerThreads {
         Self {
             start: Some(start),
             started,
-            stopping: Arc::default(),
+            stop_signal: Arc::default(),
             threads: Vec::new(),
         }
     }
@@ -72,7 +72,7 @@ impl PollerThreads {
     /// Tells the pollers to stop. One that sleeps must also be woken.
     pub(super) fn stop(&mut self) {
         self.start = None;
-        self.stopping.tell();
+        self.stop_signal.set();
     }
 
     /// Waits until all threads have ended, and returns the panic of one if any panicked.

@@ -13,19 +13,19 @@ use super::backoff::Backoff;
 use super::channel::Channel;
 use super::connectivity::{Connectivity, ConnectivityState};
 use super::error::ChannelError;
-use super::permits::Tickets;
+use super::permits::CallPermits;
 use super::poller::{self, SharedPoller};
 #[cfg(feature = "test-util")]
-use super::reconnect::Elsewhere;
-use super::reconnect::{OnThreads, Target};
+use super::reconnect::Spawner;
+use super::reconnect::{Target, ThreadSpawner};
 use super::start::{Report, Start};
-use super::submissions::{Lane, Shared};
+use super::submissions::{PollerHandle, Shared};
 use crate::clock::Clock;
 use crate::driver::Driver;
 use crate::limits::{Intents, Keepalive, Waiting};
 use crate::poller::CONNECT_TIMEOUT;
 use crate::poller::idle;
-use crate::protocol::session::calls_told_apart;
+use crate::protocol::session::clamp_in_flight;
 use crate::service::dispatch::Methods;
 use crate::transport::{Fabric, Transport};
 
@@ -183,25 +183,25 @@ impl<F: Fabric> ChannelBuilder<F> {
             None => ConnectivityState::Idle,
         };
         let connectivity = Arc::new(Connectivity::new(self.pollers, state));
-        let mut lanes = Vec::new();
+        let mut pollers = Vec::new();
         for index in 0..self.pollers {
-            let count = calls_told_apart(self.intents.max_in_flight);
-            let (lane, mut settings) =
-                Lane::new(&self.address, count, &self.backoff, &connectivity, index);
+            let count = clamp_in_flight(self.intents.max_in_flight);
+            let (handle, mut settings) =
+                PollerHandle::new(&self.address, count, &self.backoff, &connectivity, index);
             settings.target.connect_timeout = self.connect_timeout;
             settings.waiting = self.intents.waiting;
             settings.is_lazy = start.is_none();
             let (fabric, intents, start) =
                 (self.fabric.clone(), self.intents.clone(), start.clone());
-            lanes.push(lane);
+            pollers.push(handle);
             thread::Builder::new()
                 .name(format!("verbline-client-{index}"))
                 .spawn(move || run(&fabric, &intents, settings, start))?;
         }
         Ok(Channel(Arc::new(Shared {
             address: self.address,
-            lanes: lanes.into(),
-            turn: AtomicUsize::new(0),
+            pollers: pollers.into(),
+            next: AtomicUsize::new(0),
             connectivity,
             waits_for_ready: self.waits_for_ready,
             clock: Clock::system(),
@@ -217,21 +217,21 @@ impl Channel {
         clock: &Clock,
         address: &str,
         seed: u64,
-        elsewhere: impl Elsewhere + 'static,
+        spawner: impl Spawner + 'static,
     ) -> (Self, SharedPoller<T>) {
         let connectivity = Arc::new(Connectivity::new(1, ConnectivityState::Idle));
-        let count = calls_told_apart(transport.limits().max_in_flight);
+        let count = clamp_in_flight(transport.limits().max_in_flight);
         let backoff = (FIRST_BACKOFF, LONGEST_BACKOFF);
-        let (lane, mut settings) = Lane::new(address, count, &backoff, &connectivity, 0);
+        let (handle, mut settings) = PollerHandle::new(address, count, &backoff, &connectivity, 0);
         settings.target.backoff = Backoff::seeded(backoff.0, backoff.1, seed);
         settings.is_lazy = true;
-        let _ = lane.limits.set(transport.limits().clone());
+        let _ = handle.limits.set(transport.limits().clone());
         let driver = Driver::new(transport, Methods::new(), clock.clone());
-        let poller = SharedPoller::new(driver, settings, elsewhere, Report(None));
+        let poller = SharedPoller::new(driver, settings, spawner, Report(None));
         let shared = Shared {
             address: address.to_owned(),
-            lanes: [lane].into(),
-            turn: AtomicUsize::new(0),
+            pollers: [handle].into(),
+            next: AtomicUsize::new(0),
             connectivity,
             waits_for_ready: false,
             clock: clock.clone(),
@@ -240,7 +240,7 @@ impl Channel {
     }
 }
 
-impl Lane {
+impl PollerHandle {
     fn new(
         address: &str,
         count: u32,
@@ -249,15 +249,15 @@ impl Lane {
         index: usize,
     ) -> (Self, poller::Settings) {
         let (submissions, receiver) = bounded(count as usize);
-        let lane = Self {
+        let handle = Self {
             address: address.to_owned(),
-            tickets: Arc::new(Tickets::new(count)),
+            permits: Arc::new(CallPermits::new(count)),
             submissions,
-            bell: Arc::default(),
-            is_over: Arc::default(),
-            prospect: Arc::default(),
+            wakeup: Arc::default(),
+            is_closed: Arc::default(),
+            health: Arc::default(),
             limits: Arc::default(),
-            tally: Arc::default(),
+            counters: Arc::default(),
         };
         let settings = poller::Settings {
             target: Target {
@@ -266,18 +266,18 @@ impl Lane {
                 connect_timeout: CONNECT_TIMEOUT,
                 backoff: Backoff::new(backoff.0, backoff.1),
                 connectivity: Arc::clone(connectivity),
-                prospect: Arc::clone(&lane.prospect),
+                health: Arc::clone(&handle.health),
             },
-            tickets: Arc::clone(&lane.tickets),
+            permits: Arc::clone(&handle.permits),
             submissions: receiver,
-            bell: Arc::clone(&lane.bell),
-            is_over: Arc::clone(&lane.is_over),
-            limits: Arc::clone(&lane.limits),
-            tally: Arc::clone(&lane.tally),
+            wakeup: Arc::clone(&handle.wakeup),
+            is_closed: Arc::clone(&handle.is_closed),
+            limits: Arc::clone(&handle.limits),
+            counters: Arc::clone(&handle.counters),
             waiting: Waiting::default(),
             is_lazy: false,
         };
-        (lane, settings)
+        (handle, settings)
     }
 }
 
@@ -294,13 +294,13 @@ fn run<F: Fabric>(
         Err(error) => {
             tracing::error!(%error, "a channel's poller cannot open its device");
             return match start {
-                Some(_) => report.tell(Err(error.into())),
+                Some(_) => report.send(Err(error.into())),
                 // With a lazy channel, the calls report the error.
-                None => poller::refuse_all(&settings, error),
+                None => poller::fail_all(&settings, error),
             };
         }
     };
     let _ = settings.limits.set(transport.limits().clone());
     let driver = Driver::new(transport, Methods::new(), Clock::system());
-    SharedPoller::new(driver, settings, OnThreads, report).run();
+    SharedPoller::new(driver, settings, ThreadSpawner, report).run();
 }

@@ -17,17 +17,17 @@ use std::time::Instant;
 
 use crossbeam_channel::Receiver;
 
-use super::permits::{Settled, Ticket, Tickets};
+use super::permits::{CallPermit, CallPermits, Settled};
 use super::reconnect::Reconnect;
 use super::submissions::Submission;
 use crate::call_error::{CallError, Cause, Execution};
-use crate::driver::handle::{Begun, Outgoing, Polled};
+use crate::driver::handle::{BeginOutcome, Outgoing, PollOutcome};
 use crate::driver::link::LinkKey;
-use crate::driver::outgoing::{HeldPermit, NoRoom};
+use crate::driver::outgoing::{HeldPermit, NoCapacity};
 use crate::driver::timers::TimerKey;
 use crate::driver::{Driver, TimerTarget};
 use crate::protocol::frame::{CallId, FrameHeader};
-use crate::stats::TicketTally;
+use crate::stats::PermitCounters;
 use crate::status::Code;
 use crate::transport::{CloseReason, Transport};
 
@@ -38,12 +38,12 @@ const BATCH: usize = 64;
 /// The calls that are with a poller.
 pub(super) struct Calls<T: Transport> {
     driver: Rc<Driver<T>>,
-    tickets: Arc<Tickets>,
+    permits: Arc<CallPermits>,
     submissions: Receiver<Submission>,
     /// The poller's record of each permit, by number.
     records: Vec<Record>,
     /// The accounting of these calls.
-    tally: TicketTally,
+    counters: PermitCounters,
     /// Requests that cannot be sent yet, oldest first.
     backlog: VecDeque<Submission>,
     /// Wakers of the callers whose calls have ended in this turn. All are woken at the end of the
@@ -69,14 +69,14 @@ enum Record {
 impl<T: Transport> Calls<T> {
     pub(super) fn new(
         driver: &Rc<Driver<T>>,
-        tickets: Arc<Tickets>,
+        permits: Arc<CallPermits>,
         submissions: Receiver<Submission>,
     ) -> Self {
-        let count = tickets.count();
+        let count = permits.count();
         Self {
-            tally: TicketTally::new(Arc::clone(&driver.tally), count),
+            counters: PermitCounters::new(Arc::clone(&driver.counters), count),
             driver: Rc::clone(driver),
-            tickets,
+            permits,
             submissions,
             records: (0..count).map(|_| Record::Free).collect(),
             backlog: VecDeque::new(),
@@ -101,8 +101,8 @@ impl<T: Transport> Calls<T> {
             let Ok(submission) = self.submissions.try_recv() else {
                 return taken > 0;
             };
-            self.tally.begin(
-                submission.ticket.number,
+            self.counters.begin(
+                submission.permit.number,
                 submission.method,
                 submission.began,
             );
@@ -113,7 +113,7 @@ impl<T: Transport> Calls<T> {
                 Some(submission)
             };
             if let Some(submission) = unsent {
-                self.keep(submission, connection);
+                self.enqueue(submission, connection);
             }
         }
         true
@@ -130,10 +130,10 @@ impl<T: Transport> Calls<T> {
         };
         let Some(method) = methods.number_of(submission.method) else {
             let path = submission.method.path;
-            self.refuse(submission.ticket, Cause::Unimplemented { path });
+            self.fail_unsent(submission.permit, Cause::Unimplemented { path });
             return None;
         };
-        let body = &submission.ticket.buf;
+        let body = &submission.permit.buf;
         let outgoing = Outgoing {
             method,
             deadline: submission.deadline,
@@ -141,25 +141,25 @@ impl<T: Transport> Calls<T> {
             message_len: body.len() - submission.metadata_len,
             write: &mut |out| out.copy_from_slice(body),
         };
-        let asker = HeldPermit(submission.ticket.number);
-        match self.driver.begin_from(link, outgoing, asker) {
-            Begun::Sent(call) => {
-                self.tally.sent(submission.ticket.number);
-                self.records[submission.ticket.number as usize] = Record::InFlight {
+        let origin = HeldPermit(submission.permit.number);
+        match self.driver.begin_from(link, outgoing, origin) {
+            BeginOutcome::Sent(call) => {
+                self.counters.sent(submission.permit.number);
+                self.records[submission.permit.number as usize] = Record::InFlight {
                     link,
                     call,
                     deadline: submission.deadline,
-                    buf: mem::take(&mut submission.ticket.buf),
+                    buf: mem::take(&mut submission.permit.buf),
                 };
                 None
             }
-            Begun::Waiting(NoRoom) => Some(submission),
+            BeginOutcome::Waiting(NoCapacity) => Some(submission),
             // The next connection will send it.
-            Begun::Failed(error) if matches!(error.cause(), Cause::Disconnected(_)) => {
+            BeginOutcome::Failed(error) if matches!(error.cause(), Cause::Disconnected(_)) => {
                 Some(submission)
             }
-            Begun::Failed(error) => {
-                self.settle_one(submission.ticket, Err(error));
+            BeginOutcome::Failed(error) => {
+                self.settle_one(submission.permit, Err(error));
                 None
             }
         }
@@ -167,17 +167,17 @@ impl<T: Transport> Calls<T> {
 
     /// Adds a request to the backlog, or fails it if the latest attempt to connect failed and the
     /// request does not wait for ready.
-    fn keep(&mut self, submission: Submission, connection: &Reconnect<T>) {
+    fn enqueue(&mut self, submission: Submission, connection: &Reconnect<T>) {
         if !submission.waits_for_ready
             && let Some(cause) = connection.failure()
         {
-            return self.refuse(submission.ticket, cause);
+            return self.fail_unsent(submission.permit, cause);
         }
-        self.driver.tally.stalls.backlogged.add(1);
-        let number = submission.ticket.number;
+        self.driver.counters.stalls.backlogged.add(1);
+        let number = submission.permit.number;
         let timer = submission.deadline.map(|deadline| {
             let timers = &mut self.driver.state.borrow_mut().timers;
-            timers.insert(deadline, TimerTarget::Ticket(number))
+            timers.insert(deadline, TimerTarget::Permit(number))
         });
         self.records[number as usize] = Record::Backlogged { timer };
         self.backlog.push_back(submission);
@@ -186,10 +186,10 @@ impl<T: Transport> Calls<T> {
     /// Sends the requests that waited, as far as they can be sent.
     pub(super) fn send_backlog(&mut self, connection: &mut Reconnect<T>) {
         while let Some(submission) = self.backlog.pop_front() {
-            let number = submission.ticket.number;
-            let unsent = if self.tickets.is_abandoned(number) {
+            let number = submission.permit.number;
+            let unsent = if self.permits.is_abandoned(number) {
                 // Settling the call releases its permit.
-                self.refuse(submission.ticket, Cause::DeadlineExceeded);
+                self.fail_unsent(submission.permit, Cause::DeadlineExceeded);
                 None
             } else {
                 let record = mem::replace(&mut self.records[number as usize], Record::Free);
@@ -217,13 +217,13 @@ impl<T: Transport> Calls<T> {
             match mem::replace(&mut self.records[number as usize], Record::Free) {
                 Record::Free => {}
                 Record::Backlogged { .. } => {
-                    let place = self
+                    let index = self
                         .backlog
                         .iter()
-                        .position(|submission| submission.ticket.number == number);
-                    if let Some(submission) = place.and_then(|place| self.backlog.remove(place)) {
+                        .position(|submission| submission.permit.number == number);
+                    if let Some(submission) = index.and_then(|index| self.backlog.remove(index)) {
                         // The timer has fired.
-                        self.refuse(submission.ticket, Cause::DeadlineExceeded);
+                        self.fail_unsent(submission.permit, Cause::DeadlineExceeded);
                     }
                 }
                 Record::InFlight {
@@ -232,15 +232,19 @@ impl<T: Transport> Calls<T> {
                     deadline,
                     mut buf,
                 } => {
-                    let asker = HeldPermit(number);
-                    let polled =
-                        self.driver
-                            .poll_answer_from(link, call, deadline, asker, &mut |frame| {
-                                buf.clear();
-                                buf.extend_from_slice(frame);
-                            });
+                    let origin = HeldPermit(number);
+                    let polled = self.driver.poll_response_from(
+                        link,
+                        call,
+                        deadline,
+                        origin,
+                        &mut |frame| {
+                            buf.clear();
+                            buf.extend_from_slice(frame);
+                        },
+                    );
                     let outcome = match polled {
-                        Polled::Pending => {
+                        PollOutcome::Pending => {
                             self.records[number as usize] = Record::InFlight {
                                 link,
                                 call,
@@ -249,10 +253,10 @@ impl<T: Transport> Calls<T> {
                             };
                             continue;
                         }
-                        Polled::Received => Ok(()),
-                        Polled::Failed(error) => Err(error),
+                        PollOutcome::Received => Ok(()),
+                        PollOutcome::Failed(error) => Err(error),
                     };
-                    self.settle_one(Ticket { number, buf }, outcome);
+                    self.settle_one(CallPermit { number, buf }, outcome);
                 }
             }
         }
@@ -263,37 +267,37 @@ impl<T: Transport> Calls<T> {
         any
     }
 
-    fn settle_one(&mut self, ticket: Ticket, outcome: Result<(), CallError>) {
-        let Ticket { number, buf } = ticket;
+    fn settle_one(&mut self, permit: CallPermit, outcome: Result<(), CallError>) {
+        let CallPermit { number, buf } = permit;
         let code = match &outcome {
-            Ok(()) => code_of_answer(&buf),
+            Ok(()) => code_of_response(&buf),
             Err(error) => error.code().number(),
         };
         let settled = Settled { buf, outcome };
-        let waker = self.tickets.settle(number, settled);
-        self.tally.end(number, code, waker.is_some());
+        let waker = self.permits.settle(number, settled);
+        self.counters.end(number, code, waker.is_some());
         self.wakers.extend(waker);
     }
 
     /// Fails a call that was never sent.
-    fn refuse(&mut self, ticket: Ticket, cause: Cause) {
-        let record = mem::replace(&mut self.records[ticket.number as usize], Record::Free);
+    fn fail_unsent(&mut self, permit: CallPermit, cause: Cause) {
+        let record = mem::replace(&mut self.records[permit.number as usize], Record::Free);
         self.cancel(record);
         let error = CallError::new(cause, Execution::NeverSent);
-        self.settle_one(ticket, Err(error));
+        self.settle_one(permit, Err(error));
     }
 
     /// Fails the requests that wait for a connection, other than those that wait for ready, after
     /// an attempt to connect has failed.
-    pub(super) fn refuse_unready(&mut self, connection: &Reconnect<T>) {
-        let (kept, refused): (VecDeque<_>, _) = mem::take(&mut self.backlog)
+    pub(super) fn fail_unready(&mut self, connection: &Reconnect<T>) {
+        let (kept, failed): (VecDeque<_>, _) = mem::take(&mut self.backlog)
             .into_iter()
             .partition(|submission| submission.waits_for_ready);
         self.backlog = kept;
-        for submission in refused {
+        for submission in failed {
             let cause = connection.failure();
             let cause = cause.unwrap_or_else(|| connection.not_connected(None));
-            self.refuse(submission.ticket, cause);
+            self.fail_unsent(submission.permit, cause);
         }
     }
 
@@ -305,13 +309,13 @@ impl<T: Transport> Calls<T> {
                 let cause = Cause::Disconnected(CloseReason::Local);
                 let error = CallError::new(cause, Execution::MayHaveRun);
                 let number = number as u32;
-                self.settle_one(Ticket { number, buf }, Err(error));
+                self.settle_one(CallPermit { number, buf }, Err(error));
             }
         }
         let backlog = mem::take(&mut self.backlog);
         let submitted: Vec<_> = self.submissions.try_iter().collect();
         for submission in backlog.into_iter().chain(submitted) {
-            self.refuse(submission.ticket, connection.not_connected(None));
+            self.fail_unsent(submission.permit, connection.not_connected(None));
         }
     }
 
@@ -335,9 +339,9 @@ impl<T: Transport> Calls<T> {
     pub(super) fn drop_abandoned(&mut self) {
         let mut index = 0;
         while let Some(submission) = self.backlog.get(index) {
-            let is_abandoned = self.tickets.is_abandoned(submission.ticket.number);
+            let is_abandoned = self.permits.is_abandoned(submission.permit.number);
             match is_abandoned.then(|| self.backlog.remove(index)).flatten() {
-                Some(submission) => self.refuse(submission.ticket, Cause::DeadlineExceeded),
+                Some(submission) => self.fail_unsent(submission.permit, Cause::DeadlineExceeded),
                 None => index += 1,
             }
         }
@@ -349,14 +353,14 @@ impl<T: Transport> Calls<T> {
         let records = self.records.iter();
         let with_poller = records.filter(|record| !matches!(record, Record::Free));
         [
-            (self.tickets.in_use(), "tickets"),
-            (with_poller.count(), "tickets with their poller"),
+            (self.permits.in_use(), "permits"),
+            (with_poller.count(), "permits with their poller"),
             (self.backlog.len(), "requests in the backlog"),
         ]
     }
 }
 
 /// Returns the code in the header of a response that has been validated.
-fn code_of_answer(frame: &[u8]) -> u16 {
+fn code_of_response(frame: &[u8]) -> u16 {
     FrameHeader::parse(frame).map_or(Code::Unknown.number(), |(header, ..)| header.selector)
 }

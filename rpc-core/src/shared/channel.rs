@@ -45,29 +45,29 @@ impl Channel {
     /// Returns a watch that reports changes of [`state`](Self::state) from now on.
     #[must_use]
     pub fn watch(&self) -> Watch {
-        Watch::of(&self.0.connectivity)
+        Watch::new(&self.0.connectivity)
     }
 
     /// Returns the sizes of each poller, or `None` until a poller has opened its device.
     #[must_use]
     pub fn limits(&self) -> Option<&Limits> {
-        self.0.lanes.iter().find_map(|lane| lane.limits.get())
+        self.0.pollers.iter().find_map(|handle| handle.limits.get())
     }
 
     /// Returns a snapshot of the pollers' statistics. The counters of a poller that has not opened
     /// its device yet are zero.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        let pollers = self.0.lanes.iter().map(|lane| {
+        let pollers = self.0.pollers.iter().map(|handle| {
             // The counters of a poller that has not started are zero. It keeps its index in the
             // list.
-            let mut poller = lane
-                .tally
+            let mut poller = handle
+                .counters
                 .get()
-                .map(|tally| tally.read())
+                .map(|counters| counters.read())
                 .unwrap_or_default();
-            poller.stalls.no_ticket = lane.tickets.waited.get();
-            poller.stalls.gave_up = lane.tickets.gave_up.get();
+            poller.stalls.no_permit = handle.permits.waited.get();
+            poller.stalls.gave_up = handle.permits.gave_up.get();
             poller
         });
         Stats {

@@ -43,4 +43,4 @@ pub use self::error::ChannelError;
 #[cfg(feature = "test-util")]
 pub(crate) use self::poller::SharedPoller;
 #[cfg(feature = "test-util")]
-pub(crate) use self::reconnect::Elsewhere;
+pub(crate) use self::reconnect::Spawner;

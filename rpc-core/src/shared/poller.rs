@@ -9,20 +9,20 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::Receiver;
 
 use super::calls::Calls;
-use super::permits::{Settled, Ticket, Tickets};
-use super::reconnect::{Attempt, Elsewhere, Reconnect, Target};
+use super::permits::{CallPermit, CallPermits, Settled};
+use super::reconnect::{Attempt, Reconnect, Spawner, Target};
 use super::start::Report;
 use super::submissions::Submission;
 use crate::call_error::{CallError, Cause, Execution};
 use crate::driver::Driver;
-use crate::driver::wakeup::Doorbell;
+use crate::driver::wakeup::Wakeup;
 use crate::limits::{Limits, Waiting};
 use crate::poller::idle::{BusyPoller, Idle};
-use crate::stats::PollerTally;
+use crate::stats::PollerCounters;
 use crate::transport::{ConnectError, FabricError, Transport};
 
 /// Turns between two checks of the permit queue.
-const TURNS_PER_LOOK: u32 = 64;
+const TURNS_PER_QUEUE_CHECK: u32 = 64;
 
 /// Longest sleep while calls wait for permits. Short, because woken waiters that do not retry are
 /// skipped only after some checks.
@@ -34,12 +34,12 @@ const CLOSE_TIME: Duration = Duration::from_secs(1);
 /// The input of a poller.
 pub(super) struct Settings {
     pub(super) target: Target,
-    pub(super) tickets: Arc<Tickets>,
+    pub(super) permits: Arc<CallPermits>,
     pub(super) submissions: Receiver<Submission>,
-    pub(super) bell: Arc<OnceLock<Arc<Doorbell>>>,
-    pub(super) is_over: Arc<AtomicBool>,
+    pub(super) wakeup: Arc<OnceLock<Arc<Wakeup>>>,
+    pub(super) is_closed: Arc<AtomicBool>,
     pub(super) limits: Arc<OnceLock<Limits>>,
-    pub(super) tally: Arc<OnceLock<Arc<PollerTally>>>,
+    pub(super) counters: Arc<OnceLock<Arc<PollerCounters>>>,
     pub(super) waiting: Waiting,
     /// Whether to connect only for the first call.
     pub(super) is_lazy: bool,
@@ -50,8 +50,8 @@ pub(crate) struct SharedPoller<T: Transport> {
     driver: Rc<Driver<T>>,
     calls: Calls<T>,
     connection: Reconnect<T>,
-    tickets: Arc<Tickets>,
-    is_over: Arc<AtomicBool>,
+    permits: Arc<CallPermits>,
+    is_closed: Arc<AtomicBool>,
     waiting: Waiting,
     turns: u32,
 }
@@ -60,19 +60,19 @@ impl<T: Transport> SharedPoller<T> {
     pub(super) fn new(
         driver: Driver<T>,
         settings: Settings,
-        elsewhere: impl Elsewhere + 'static,
+        spawner: impl Spawner + 'static,
         report: Report,
     ) -> Self {
-        let _ = settings.bell.set(Arc::clone(&driver.bell));
-        let _ = settings.tally.set(Arc::clone(&driver.tally));
+        let _ = settings.wakeup.set(Arc::clone(&driver.wakeup));
+        let _ = settings.counters.set(Arc::clone(&driver.counters));
         let driver = Rc::new(driver);
-        let tickets = settings.tickets;
+        let permits = settings.permits;
         let mut poller = Self {
-            calls: Calls::new(&driver, Arc::clone(&tickets), settings.submissions),
-            connection: Reconnect::new(&driver, settings.target, elsewhere, report),
+            calls: Calls::new(&driver, Arc::clone(&permits), settings.submissions),
+            connection: Reconnect::new(&driver, settings.target, spawner, report),
             driver,
-            tickets,
-            is_over: settings.is_over,
+            permits,
+            is_closed: settings.is_closed,
             waiting: settings.waiting,
             turns: 0,
         };
@@ -85,12 +85,12 @@ impl<T: Transport> SharedPoller<T> {
 
     /// Runs until the channel is dropped.
     pub(super) fn run(mut self) {
-        let _busy = BusyPoller::announce(self.waiting);
+        let _busy = BusyPoller::register(self.waiting);
         let mut idle = Idle::new(self.waiting);
-        while !self.is_over() {
+        while !self.is_closed() {
             if idle.after_turn(self.turn()) {
                 self.calls.drop_abandoned();
-                self.driver.sleep(&|| self.rests());
+                self.driver.sleep(&|| self.max_sleep());
             }
         }
         self.driver.close_all();
@@ -115,9 +115,9 @@ impl<T: Transport> SharedPoller<T> {
         let attempt = self.connection.maintain();
         self.after_attempt(attempt);
         self.turns = self.turns.wrapping_add(1);
-        if self.turns.is_multiple_of(TURNS_PER_LOOK) {
+        if self.turns.is_multiple_of(TURNS_PER_QUEUE_CHECK) {
             self.calls.drop_abandoned();
-            self.tickets.look_after_queue(self.driver.clock.now());
+            self.permits.maintain_queue(self.driver.clock.now());
         }
         self.calls.wake_callers();
         found_any | any_settled
@@ -127,28 +127,28 @@ impl<T: Transport> SharedPoller<T> {
     fn after_attempt(&mut self, attempt: Option<Attempt>) {
         match attempt {
             Some(Attempt::Connected) => self.calls.send_backlog(&mut self.connection),
-            Some(Attempt::Failed) => self.calls.refuse_unready(&self.connection),
+            Some(Attempt::Failed) => self.calls.fail_unready(&self.connection),
             None => {}
         }
     }
 
-    fn is_over(&self) -> bool {
-        self.is_over.load(Ordering::Relaxed)
+    fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::Relaxed)
     }
 
     fn has_more(&self) -> bool {
-        self.calls.any_submitted() || self.connection.has_dialed() || self.is_over()
+        self.calls.any_submitted() || self.connection.has_dialed() || self.is_closed()
     }
 
     /// Returns how long the poller may sleep if no event occurs, or `None` if there is something to
     /// do.
-    fn rests(&self) -> Option<Duration> {
+    fn max_sleep(&self) -> Option<Duration> {
         if self.has_more() {
             return None;
         }
         let now = self.driver.clock.now();
         let until = |moment: Instant| moment.saturating_duration_since(now);
-        let queue = self.tickets.look_after_queue(now);
+        let queue = self.permits.maintain_queue(now);
         let times = [queue.next_deadline, self.connection.next_attempt()];
         let longest = times.into_iter().flatten().map(until).min();
         let longest = longest.unwrap_or(Duration::MAX);
@@ -165,13 +165,12 @@ impl<T: Transport> SharedPoller<T> {
 #[cfg(feature = "test-util")]
 impl<T: Transport> SharedPoller<T> {
     /// Expires deadlines, and detects whether the connection is idle.
-    pub(crate) fn look_at_the_clock(&mut self) {
+    pub(crate) fn check_timers(&mut self) {
         let now = self.driver.clock.now();
-        self.driver
-            .as_part_of_a_turn(|| self.driver.expire_deadlines());
+        self.driver.run_in_turn(|| self.driver.expire_deadlines());
         self.driver.wake_collected();
         self.driver.on_idle(now);
-        self.tickets.look_after_queue(now);
+        self.permits.maintain_queue(now);
         self.calls.settle();
         self.calls.wake_callers();
     }
@@ -196,8 +195,8 @@ impl<T: Transport> SharedPoller<T> {
 impl<T: Transport> Drop for SharedPoller<T> {
     /// Settles all calls, so that no caller waits for this thread, however it ends.
     fn drop(&mut self) {
-        self.is_over.store(true, Ordering::Relaxed);
-        // Before the queue is drained below: see `Lane::submit`.
+        self.is_closed.store(true, Ordering::Relaxed);
+        // Before the queue is drained below: see `PollerHandle::submit`.
         fence(Ordering::SeqCst);
         self.connection.shut_down();
         self.calls.end_all(&self.connection);
@@ -206,7 +205,7 @@ impl<T: Transport> Drop for SharedPoller<T> {
 }
 
 /// Fails every call of a poller whose device cannot be opened, until the channel is dropped.
-pub(super) fn refuse_all(settings: &Settings, error: FabricError) {
+pub(super) fn fail_all(settings: &Settings, error: FabricError) {
     let target = &settings.target;
     let error = Arc::new(ConnectError::Device {
         address: target.address.clone(),
@@ -214,13 +213,13 @@ pub(super) fn refuse_all(settings: &Settings, error: FabricError) {
     });
     target.connectivity.fail(target.index, Arc::clone(&error));
     for submission in &settings.submissions {
-        let Ticket { number, buf } = submission.ticket;
+        let CallPermit { number, buf } = submission.permit;
         let cause = Cause::NotConnected {
             address: target.address.clone(),
             latest: Some(Arc::clone(&error)),
         };
         let outcome = Err(CallError::new(cause, Execution::NeverSent));
-        if let Some(waker) = settings.tickets.settle(number, Settled { buf, outcome }) {
+        if let Some(waker) = settings.permits.settle(number, Settled { buf, outcome }) {
             waker.wake();
         }
     }

@@ -5,7 +5,7 @@
 //!   Idle ───────────────▶ Dialing ───────────────────▶ Connected
 //!                          ▲    │ failed                   │ ended, or the server goes away
 //!                          │    ▼                          │
-//!                          └─ Resting ◀────────────────────┘
+//!                          └─ BackingOff ◀─────────────────┘
 //!                    backoff
 //! ```
 //!
@@ -25,12 +25,12 @@ use super::backoff::Backoff;
 use super::connectivity::{Connectivity, ConnectivityState};
 use super::error::ChannelError;
 use super::start::Report;
-use super::submissions::Prospect;
+use super::submissions::PollerHealth;
 use crate::call_error::Cause;
 use crate::client::channel::MethodNumbers;
 use crate::driver::Driver;
 use crate::driver::handle::Poller;
-use crate::driver::link::{LinkKey, LinkStanding};
+use crate::driver::link::{LinkKey, LinkState};
 use crate::transport::{CloseReason, ConnectError, Dialer, Transport};
 
 /// The server that a poller connects to, and how.
@@ -42,19 +42,19 @@ pub(super) struct Target {
     pub(super) backoff: Backoff,
     /// Where the connection's state is reported: to users, and to callers that choose a poller.
     pub(super) connectivity: Arc<Connectivity>,
-    pub(super) prospect: Arc<Prospect>,
+    pub(super) health: Arc<PollerHealth>,
 }
 
 /// Runs handshakes, which block, outside the poller's thread.
-pub(crate) trait Elsewhere {
-    fn run(&self, job: Box<dyn FnOnce() + Send>) -> io::Result<()>;
+pub(crate) trait Spawner {
+    fn spawn(&self, job: Box<dyn FnOnce() + Send>) -> io::Result<()>;
 }
 
 /// Runs each job on a new thread, which ends with the job. Handshakes are rare enough for this.
-pub(super) struct OnThreads;
+pub(super) struct ThreadSpawner;
 
-impl Elsewhere for OnThreads {
-    fn run(&self, job: Box<dyn FnOnce() + Send>) -> io::Result<()> {
+impl Spawner for ThreadSpawner {
+    fn spawn(&self, job: Box<dyn FnOnce() + Send>) -> io::Result<()> {
         let named = thread::Builder::new().name("verbline-dial".to_owned());
         named.spawn(job).map(drop)
     }
@@ -64,12 +64,12 @@ impl Elsewhere for OnThreads {
 pub(super) struct Reconnect<T: Transport> {
     driver: Rc<Driver<T>>,
     target: Target,
-    elsewhere: Box<dyn Elsewhere>,
+    spawner: Box<dyn Spawner>,
     /// The outcome of the first attempt is reported here.
     report: Option<Report>,
     dialer: Arc<dyn Dialer<T::Dialed>>,
     dialed: (Sender<DialOutcome<T>>, Receiver<DialOutcome<T>>),
-    standing: Standing,
+    state: ConnectionState,
     /// Links that accept no more calls and still have calls in flight.
     retiring: Vec<LinkKey>,
 }
@@ -77,7 +77,7 @@ pub(super) struct Reconnect<T: Transport> {
 type DialOutcome<T> = Result<<T as Transport>::Dialed, ConnectError>;
 
 /// The state of the connection to the server.
-enum Standing {
+enum ConnectionState {
     /// No call has been made yet.
     Idle,
     Dialing,
@@ -87,7 +87,7 @@ enum Standing {
     },
     /// Waiting until the time of the next attempt. `latest` is the error of the previous attempt,
     /// if it failed.
-    Resting {
+    BackingOff {
         until: Instant,
         latest: Option<Arc<ConnectError>>,
     },
@@ -104,35 +104,35 @@ impl<T: Transport> Reconnect<T> {
     pub(super) fn new(
         driver: &Rc<Driver<T>>,
         target: Target,
-        elsewhere: impl Elsewhere + 'static,
+        spawner: impl Spawner + 'static,
         report: Report,
     ) -> Self {
         Self {
             dialer: driver.state.borrow().transport.dialer(),
             driver: Rc::clone(driver),
             target,
-            elsewhere: Box::new(elsewhere),
+            spawner: Box::new(spawner),
             report: Some(report),
             dialed: unbounded(),
-            standing: Standing::Idle,
+            state: ConnectionState::Idle,
             retiring: Vec::new(),
         }
     }
 
     /// Returns the link that accepts calls, with the server's method numbers.
     pub(super) fn connected(&mut self) -> Option<(LinkKey, &mut MethodNumbers)> {
-        match &mut self.standing {
-            Standing::Connected { link, methods } => Some((*link, methods)),
+        match &mut self.state {
+            ConnectionState::Connected { link, methods } => Some((*link, methods)),
             _ => None,
         }
     }
 
     pub(super) fn is_connected(&self) -> bool {
-        matches!(self.standing, Standing::Connected { .. })
+        matches!(self.state, ConnectionState::Connected { .. })
     }
 
     pub(super) fn is_idle(&self) -> bool {
-        matches!(self.standing, Standing::Idle)
+        matches!(self.state, ConnectionState::Idle)
     }
 
     /// Returns true if an attempt has ended and awaits [`maintain`](Self::maintain).
@@ -142,8 +142,8 @@ impl<T: Transport> Reconnect<T> {
 
     /// Returns the time of the next attempt, if one is planned.
     pub(super) fn next_attempt(&self) -> Option<Instant> {
-        match self.standing {
-            Standing::Resting { until, .. } => Some(until),
+        match self.state {
+            ConnectionState::BackingOff { until, .. } => Some(until),
             _ => None,
         }
     }
@@ -151,8 +151,8 @@ impl<T: Transport> Reconnect<T> {
     /// Returns the cause with which calls that don't wait for ready fail, if the latest attempt to
     /// connect failed.
     pub(super) fn failure(&self) -> Option<Cause> {
-        match &self.standing {
-            Standing::Resting {
+        match &self.state {
+            ConnectionState::BackingOff {
                 latest: Some(error),
                 ..
             } => Some(self.not_connected(Some(Arc::clone(error)))),
@@ -168,36 +168,38 @@ impl<T: Transport> Reconnect<T> {
     /// Adopts a connection that was dialed, retires one that has ended, and dials when it is time.
     /// Returns the end of an attempt.
     pub(super) fn maintain(&mut self) -> Option<Attempt> {
-        let attempt = match &self.standing {
-            Standing::Idle => None,
-            Standing::Connected { link, .. } => {
+        let attempt = match &self.state {
+            ConnectionState::Idle => None,
+            ConnectionState::Connected { link, .. } => {
                 self.retire_if_unusable(*link);
                 None
             }
-            Standing::Dialing => match self.dialed.1.try_recv() {
-                Ok(outcome) => Some(self.arrive(outcome)),
+            ConnectionState::Dialing => match self.dialed.1.try_recv() {
+                Ok(outcome) => Some(self.finish_dial(outcome)),
                 Err(_) => None,
             },
-            Standing::Resting { until, .. } if *until <= self.driver.clock.now() => self.dial(),
-            Standing::Resting { .. } => None,
+            ConnectionState::BackingOff { until, .. } if *until <= self.driver.clock.now() => {
+                self.dial()
+            }
+            ConnectionState::BackingOff { .. } => None,
         };
         self.release_retired();
         attempt
     }
 
     fn retire_if_unusable(&mut self, link: LinkKey) {
-        let reason = match self.driver.standing_of(link) {
-            LinkStanding::Up => return,
+        let reason = match self.driver.link_state(link) {
+            LinkState::Up => return,
             // Calls in flight finish on this link, while new ones use the next connection.
-            LinkStanding::GoingAway => CloseReason::GoingAway,
+            LinkState::GoingAway => CloseReason::GoingAway,
             // The reference is kept until all of its calls have been settled, which may take some
             // turns.
-            LinkStanding::Ended => self.driver.end_of(link).unwrap_or(CloseReason::Local),
+            LinkState::Ended => self.driver.close_reason(link).unwrap_or(CloseReason::Local),
         };
         let Target { address, index, .. } = &self.target;
         tracing::info!(address, poller = index, %reason, "disconnected from the server");
         self.retiring.push(link);
-        self.rest(None);
+        self.back_off(None);
     }
 
     fn release_retired(&mut self) {
@@ -206,9 +208,9 @@ impl<T: Transport> Reconnect<T> {
         }
         let driver = &self.driver;
         self.retiring.retain(|&link| {
-            let is_in_use = driver.calls_under_way(link) > 0;
+            let is_in_use = driver.calls_in_flight(link) > 0;
             if !is_in_use {
-                driver.let_go(link);
+                driver.release_ref(link);
             }
             is_in_use
         });
@@ -216,13 +218,13 @@ impl<T: Transport> Reconnect<T> {
 
     /// Starts an attempt to connect. Returns its end if it could not be started.
     pub(super) fn dial(&mut self) -> Option<Attempt> {
-        self.set_standing(Standing::Dialing);
+        self.set_state(ConnectionState::Dialing);
         let dialer = Arc::clone(&self.dialer);
         let address = self.target.address.clone();
-        let (hello, timeout) = (self.driver.hello(), self.target.connect_timeout);
-        let (answers, bell) = (self.dialed.0.clone(), Arc::clone(&self.driver.bell));
+        let (session, timeout) = (self.driver.client_session(), self.target.connect_timeout);
+        let (outcomes, wakeup) = (self.dialed.0.clone(), Arc::clone(&self.driver.wakeup));
         let job = Box::new(move || {
-            let dial = || dialer.dial(&address, &hello, timeout);
+            let dial = || dialer.dial(&address, &session, timeout);
             let outcome = catch_unwind(AssertUnwindSafe(dial)).unwrap_or_else(|_| {
                 Err(ConnectError::Device {
                     address: address.clone(),
@@ -230,10 +232,10 @@ impl<T: Transport> Reconnect<T> {
                 })
             });
             // If the poller has ended in the meantime, the connection is closed here.
-            let _ = answers.send(outcome);
-            bell.ring();
+            let _ = outcomes.send(outcome);
+            wakeup.notify();
         });
-        let source = self.elsewhere.run(job).err()?;
+        let source = self.spawner.spawn(job).err()?;
         let address = self.target.address.clone();
         Some(self.fail(ConnectError::Device {
             address,
@@ -241,20 +243,21 @@ impl<T: Transport> Reconnect<T> {
         }))
     }
 
-    fn arrive(&mut self, outcome: DialOutcome<T>) -> Attempt {
+    fn finish_dial(&mut self, outcome: DialOutcome<T>) -> Attempt {
         let address = &self.target.address;
-        let joined = outcome.and_then(|dialed| self.driver.join(address, |t| t.adopt(dialed)));
-        let joined = match joined {
-            Ok(joined) => joined,
+        let connected =
+            outcome.and_then(|dialed| self.driver.establish(address, |t| t.adopt(dialed)));
+        let connected = match connected {
+            Ok(connected) => connected,
             Err(error) => return self.fail(error),
         };
-        self.driver.hold(joined.link);
+        self.driver.acquire_ref(connected.link);
         self.target.backoff.succeed();
         let Target { address, index, .. } = &self.target;
         tracing::info!(address, poller = index, "connected to the server");
-        self.set_standing(Standing::Connected {
-            link: joined.link,
-            methods: MethodNumbers::of(&joined.session),
+        self.set_state(ConnectionState::Connected {
+            link: connected.link,
+            methods: MethodNumbers::from_session(&connected.session),
         });
         self.report_first(Ok(()));
         Attempt::Connected
@@ -264,52 +267,54 @@ impl<T: Transport> Reconnect<T> {
         let error = Arc::new(error);
         let Target { address, index, .. } = &self.target;
         tracing::warn!(address, poller = index, %error, "not connected");
-        self.driver.tally.connections.not_connected.add(1);
-        self.rest(Some(Arc::clone(&error)));
+        self.driver.counters.connections.not_connected.add(1);
+        self.back_off(Some(Arc::clone(&error)));
         self.report_first(Err(ChannelError::Connect(error)));
         Attempt::Failed
     }
 
     fn report_first(&mut self, outcome: Result<(), ChannelError>) {
         if let Some(report) = self.report.take() {
-            report.tell(outcome);
+            report.send(outcome);
         }
     }
 
-    fn rest(&mut self, latest: Option<Arc<ConnectError>>) {
-        let rest = self.target.backoff.next();
+    fn back_off(&mut self, latest: Option<Arc<ConnectError>>) {
+        let delay = self.target.backoff.next();
         let Target { address, index, .. } = &self.target;
         tracing::debug!(
             address,
             poller = index,
-            ?rest,
+            ?delay,
             "connecting again after a rest"
         );
-        let until = self.driver.clock.now() + rest;
-        self.set_standing(Standing::Resting { until, latest });
+        let until = self.driver.clock.now() + delay;
+        self.set_state(ConnectionState::BackingOff { until, latest });
     }
 
-    fn set_standing(&mut self, standing: Standing) {
-        self.standing = standing;
+    fn set_state(&mut self, state: ConnectionState) {
+        self.state = state;
         let Target {
             index,
             connectivity,
-            prospect,
+            health,
             ..
         } = &self.target;
-        prospect.set(match &self.standing {
-            Standing::Idle | Standing::Connected { .. } => Prospect::GOOD,
-            Standing::Dialing | Standing::Resting { latest: None, .. } => Prospect::FAIR,
-            Standing::Resting { .. } => Prospect::POOR,
+        health.set(match &self.state {
+            ConnectionState::Idle | ConnectionState::Connected { .. } => PollerHealth::GOOD,
+            ConnectionState::Dialing | ConnectionState::BackingOff { latest: None, .. } => {
+                PollerHealth::FAIR
+            }
+            ConnectionState::BackingOff { .. } => PollerHealth::POOR,
         });
-        match &self.standing {
-            Standing::Idle => connectivity.set(*index, ConnectivityState::Idle),
-            Standing::Connected { .. } => connectivity.set(*index, ConnectivityState::Ready),
-            Standing::Resting {
+        match &self.state {
+            ConnectionState::Idle => connectivity.set(*index, ConnectivityState::Idle),
+            ConnectionState::Connected { .. } => connectivity.set(*index, ConnectivityState::Ready),
+            ConnectionState::BackingOff {
                 latest: Some(error),
                 ..
             } => connectivity.fail(*index, Arc::clone(error)),
-            Standing::Dialing | Standing::Resting { latest: None, .. } => {
+            ConnectionState::Dialing | ConnectionState::BackingOff { latest: None, .. } => {
                 connectivity.set(*index, ConnectivityState::Connecting);
             }
         }
@@ -317,7 +322,7 @@ impl<T: Transport> Reconnect<T> {
 
     /// Reports that the poller ends.
     pub(super) fn shut_down(&self) {
-        self.target.prospect.set(Prospect::POOR);
+        self.target.health.set(PollerHealth::POOR);
         let Target {
             index,
             connectivity,

@@ -62,14 +62,14 @@ impl fmt::Display for PollerStats {
         }
         writeln!(
             f,
-            "  stalls      {} calls and {} responses wait; had to: {} for a credit, {} for a receive, {} for a send slot, {} in line, {} for a ticket, {} in the backlog; {} responses",
+            "  stalls      {} calls and {} responses wait; had to: {} for a credit, {} for a receive, {} for a send slot, {} in line, {} for a permit, {} in the backlog; {} responses",
             stalls.calls_waiting,
             stalls.responses_waiting,
             stalls.no_credit,
             stalls.no_receive,
             stalls.no_send_slot,
-            stalls.in_line,
-            stalls.no_ticket,
+            stalls.queued,
+            stalls.no_permit,
             stalls.backlogged,
             stalls.responses
         )?;

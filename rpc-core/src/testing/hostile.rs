@@ -80,7 +80,7 @@ pub fn frame(bytes: &[u8]) {
     };
     assert_eq!(HEADER_LEN + metadata.len() + message.len(), bytes.len());
     let mut emitted = [0; HEADER_LEN];
-    header.emit(&mut emitted);
+    header.encode(&mut emitted);
     assert_eq!(emitted, bytes[..HEADER_LEN], "nothing of it was overlooked");
     if let Ok(metadata) = Metadata::decode(metadata) {
         let mut encoded = vec![0; metadata.encoded_len()];
@@ -142,7 +142,7 @@ pub fn connection(bytes: &[u8]) {
                 if step & 8 == 0 {
                     connection.untake_request();
                 } else {
-                    connection.poll_header(FrameKind::Request, CallId(0), 0);
+                    connection.next_header(FrameKind::Request, CallId(0), 0);
                 }
             }
             5 if received > 0 => {
@@ -151,10 +151,10 @@ pub fn connection(bytes: &[u8]) {
             }
             6 if unanswered > 0 => {
                 unanswered -= 1;
-                connection.poll_header(FrameKind::Response, CallId(0), 0);
+                connection.next_header(FrameKind::Response, CallId(0), 0);
             }
             7 if connection.wants_credit_frame() => {
-                connection.poll_header(FrameKind::Credit, CallId(0), 0);
+                connection.next_header(FrameKind::Credit, CallId(0), 0);
             }
             7 => {
                 let growth = connection.wants_growth(u32::from(script.byte()));

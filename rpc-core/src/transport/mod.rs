@@ -30,8 +30,8 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
-pub use self::admission::{Admission, Admitted, Permit, Refusal};
-pub use self::counters::{Counters, Meter, SlotsByPlace};
+pub use self::admission::{Admission, Admitted, ConnectionQuota, Refusal};
+pub use self::counters::{CounterReader, Counters, SlotsByState};
 pub use self::error::{CloseReason, ConnectError, FabricError, ReserveError, SendError};
 use crate::limits::{Intents, Limits};
 
@@ -106,15 +106,15 @@ pub trait Transport: 'static {
     fn limits(&self) -> &Limits;
 
     /// Returns a handle that reads the counters from any thread, without stopping this one.
-    fn meter(&self) -> Arc<dyn Meter>;
+    fn counter_reader(&self) -> Arc<dyn CounterReader>;
 
     /// Returns the counters, all since the transport was opened.
     fn counters(&self) -> Counters {
-        self.meter().counters()
+        self.counter_reader().counters()
     }
 
     /// Returns the current state of the transport's slots.
-    fn slots_by_place(&self) -> SlotsByPlace;
+    fn slots_by_state(&self) -> SlotsByState;
 
     /// Returns the dialer, which performs handshakes for this transport on any thread.
     fn dialer(&self) -> Arc<dyn Dialer<Self::Dialed>>;

@@ -17,7 +17,7 @@
 //! Receives and sends have separate free lists, so a burst of responses can never use up the
 //! receives that the credits have promised.
 
-use rpc_core::transport::SlotsByPlace;
+use rpc_core::transport::SlotsByState;
 
 use crate::transport::plan::Plan;
 use crate::verbs::{Access, ProtectionDomain, Slot, VerbsError};
@@ -110,14 +110,14 @@ impl BufferPool {
 
     /// Returns the counts that this pool keeps. The owners of the others (receives posted to the
     /// device, and receives of the async-event thread) add theirs.
-    pub(crate) fn by_place(&self) -> SlotsByPlace {
-        SlotsByPlace {
+    pub(crate) fn by_state(&self) -> SlotsByState {
+        SlotsByState {
             receives_free: self.receives.len() as u32,
             receives_held: self.held,
             sends_free: self.sends.len() as u32,
-            sends_in_hand: self.in_hand,
+            sends_reserved: self.in_hand,
             sends_in_flight: self.in_flight,
-            ..SlotsByPlace::default()
+            ..SlotsByState::default()
         }
     }
 }

@@ -3,8 +3,8 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
-use rpc_core::stats::{Counter, Level};
-use rpc_core::transport::{Counters, Meter};
+use rpc_core::stats::{Counter, Gauge};
+use rpc_core::transport::{CounterReader, Counters};
 
 use crate::transport::queue_pairs::QueuePairs;
 use crate::transport::reserve::ReserveCounts;
@@ -23,7 +23,7 @@ pub(crate) struct Tally {
     pub(crate) silent_peers: Counter,
     /// Frames that found no receive, as of the poller's last update. Used if the device is closed,
     /// and for a device that guards its own counter with the lock of the data path.
-    pub(crate) rnr: Level,
+    pub(crate) rnr: Gauge,
 }
 
 /// Access to a device's own counters. It keeps the device open, so a [`LaneMeter`] has only a weak
@@ -50,7 +50,7 @@ pub(crate) struct LaneMeter {
     pub(crate) device: Weak<DeviceCounts>,
 }
 
-impl Meter for LaneMeter {
+impl CounterReader for LaneMeter {
     fn counters(&self) -> Counters {
         let tally = &self.tally;
         let device = self.device.upgrade();
@@ -75,9 +75,9 @@ impl Meter for LaneMeter {
 /// The sum of the counters of all lanes of a transport.
 pub(crate) struct TransportMeter(pub(crate) Vec<LaneMeter>);
 
-impl Meter for TransportMeter {
+impl CounterReader for TransportMeter {
     fn counters(&self) -> Counters {
-        let lanes = self.0.iter().map(Meter::counters);
+        let lanes = self.0.iter().map(CounterReader::counters);
         lanes.fold(Counters::default(), |sum, lane| sum.plus(&lane))
     }
 }

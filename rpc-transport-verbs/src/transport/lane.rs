@@ -17,7 +17,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use rpc_core::transport::{ConnectionId, SlotsByPlace};
+use rpc_core::transport::{ConnectionId, SlotsByState};
 
 use crate::transport::buffer_pool::BufferPool;
 use crate::transport::connection::{Connection, Connections, Phase};
@@ -111,11 +111,11 @@ impl Lane {
         id
     }
 
-    pub(crate) fn slots_by_place(&self) -> SlotsByPlace {
-        SlotsByPlace {
+    pub(crate) fn slots_by_state(&self) -> SlotsByState {
+        SlotsByState {
             receives_posted: self.receives.outstanding() as u32,
             receives_reserved: self.reserve_counts.in_hand.load(Ordering::Relaxed),
-            ..self.pool.by_place()
+            ..self.pool.by_state()
         }
     }
 
@@ -123,7 +123,7 @@ impl Lane {
         self.reserve_counts.armed.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn meter(&self) -> LaneMeter {
+    pub(crate) fn counter_reader(&self) -> LaneMeter {
         LaneMeter {
             tally: Arc::clone(&self.tally),
             reserve: Arc::clone(&self.reserve_counts),

@@ -34,7 +34,7 @@ pub(crate) mod transmit;
 use std::fmt;
 
 use rpc_core::limits::Limits;
-use rpc_core::transport::{Event, SlotsByPlace};
+use rpc_core::transport::{Event, SlotsByState};
 
 pub use self::buf::{RecvBuf, SendBuf};
 use self::lane::Lane;
@@ -72,8 +72,8 @@ impl VerbsTransport {
     /// Returns how many slots are in each state now, summed over all lanes. The total is
     /// [`Limits::slots`] for each device. Not for the data path.
     #[must_use]
-    pub fn slots_by_place(&self) -> SlotsByPlace {
-        self.lanes().map(Lane::slots_by_place).sum()
+    pub fn slots_by_state(&self) -> SlotsByState {
+        self.lanes().map(Lane::slots_by_state).sum()
     }
 
     /// Returns how often the limit of a shared receive queue was armed: once for each device at
@@ -130,7 +130,7 @@ impl fmt::Debug for VerbsTransport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("VerbsTransport")
             .field("limits", &self.limits)
-            .field("slots", &self.slots_by_place())
+            .field("slots", &self.slots_by_state())
             .finish_non_exhaustive()
     }
 }

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use rpc_core::limits::Limits;
 use rpc_core::transport::{
-    Admission, ConnectError, Connected, ConnectionId, Counters, Dialer, Event, Meter, ReserveError,
-    SendError, SlotsByPlace, Transport,
+    Admission, ConnectError, Connected, ConnectionId, CounterReader, Counters, Dialer, Event,
+    ReserveError, SendError, SlotsByState, Transport,
 };
 
 use super::line::{End, WatchedLine};
@@ -172,16 +172,16 @@ impl Transport for SimulatedTransport {
         self.verbs.limits()
     }
 
-    fn meter(&self) -> Arc<dyn Meter> {
-        self.verbs.meter()
+    fn counter_reader(&self) -> Arc<dyn CounterReader> {
+        self.verbs.counter_reader()
     }
 
     fn counters(&self) -> Counters {
         self.verbs.counters()
     }
 
-    fn slots_by_place(&self) -> SlotsByPlace {
-        Transport::slots_by_place(&self.verbs)
+    fn slots_by_state(&self) -> SlotsByState {
+        Transport::slots_by_state(&self.verbs)
     }
 
     fn dialer(&self) -> Arc<dyn Dialer<Wish>> {

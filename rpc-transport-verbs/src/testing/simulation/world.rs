@@ -467,7 +467,7 @@ impl World {
         left.extend(device.leftovers());
         node.with_transport(|transport| {
             let limits = transport.verbs.limits().clone();
-            let places = transport.verbs.slots_by_place();
+            let places = transport.verbs.slots_by_state();
             let are_back = places.total() == limits.slots()
                 && places.sends_free == limits.send_slots
                 && places.receives_held == 0;

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use rpc_core::clock::Clock;
 use rpc_core::transport::{
-    ConnectError, Connected, ConnectionId, Dialer, Event, Fabric, Meter, ReserveError, SendError,
-    SlotsByPlace, Transport,
+    ConnectError, Connected, ConnectionId, CounterReader, Dialer, Event, Fabric, ReserveError,
+    SendError, SlotsByState, Transport,
 };
 use rpc_core::{
     Caller, Cause, Code, Execution, Idempotency, Intents, Limits, LocalPoller, MethodKind,
@@ -62,11 +62,11 @@ impl Transport for Breakable {
     fn limits(&self) -> &Limits {
         self.transport.limits()
     }
-    fn meter(&self) -> Arc<dyn Meter> {
-        self.transport.meter()
+    fn counter_reader(&self) -> Arc<dyn CounterReader> {
+        self.transport.counter_reader()
     }
-    fn slots_by_place(&self) -> SlotsByPlace {
-        self.transport.slots_by_place()
+    fn slots_by_state(&self) -> SlotsByState {
+        self.transport.slots_by_state()
     }
     fn dialer(&self) -> Arc<dyn Dialer<Dialed>> {
         self.transport.dialer()

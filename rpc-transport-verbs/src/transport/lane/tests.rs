@@ -122,12 +122,12 @@ fn assert_all_slots_back(sides: &mut [&mut Side]) {
     step_until(sides, "every slot is back", |sides| {
         sides
             .iter()
-            .all(|side| side.transport.slots_by_place().sends_in_flight == 0)
+            .all(|side| side.transport.slots_by_state().sends_in_flight == 0)
     });
     for side in sides {
         side.assert_quiet_pool();
         for lane in side.transport.lanes() {
-            let places = lane.slots_by_place();
+            let places = lane.slots_by_state();
             assert_eq!(places.total(), lane.plan.limits.slots(), "{places}");
         }
     }
