@@ -156,6 +156,13 @@ pub use service::dispatch::Methods;
 #[doc(hidden)]
 pub use protocol::{frame, session};
 
+/// Internal, without any promise: the violations for which a connection is closed, for tests.
+#[doc(hidden)]
+pub use protocol::{
+    connection::{ProtocolError, Role},
+    credit::CreditError,
+};
+
 // Internal, without any promise: paths that `rpc-transport-verbs` uses. Their public items are
 // re-exported above, except for the clock, which only tests need.
 #[doc(hidden)]

@@ -3,7 +3,7 @@
 mod transport_harness;
 
 use rpc_core::limits::Intents;
-use rpc_core::transport::{CloseReason, Fabric, ReserveError, Transport};
+use rpc_core::transport::{CloseReason, ConnectError, Fabric, ReserveError, Transport};
 use rpc_transport_verbs::Sizing;
 use transport_harness::{OpenHouse, Rig, Side, device, frame, step_until};
 
@@ -352,7 +352,7 @@ fn more_connections_than_a_poller_was_sized_for_are_refused_on_each_side() {
         .connect(&address, b"hello", transport_harness::PATIENCE)
         .unwrap_err();
     assert!(
-        error.to_string().contains("refused") && error.to_string().contains("2 connections"),
+        matches!(&error, ConnectError::Refused { reason, .. } if reason.contains("2 connections")),
         "{error}"
     );
 }

@@ -32,7 +32,10 @@ pub(crate) fn write_request(request: &Request<impl Message>, method: &MethodSpec
     // The buffer was reserved to fit. A message whose encoded length has changed is zero-filled,
     // and the server's decoder rejects it.
     if request.get_ref().encode(&mut message).is_err() || !message.is_empty() {
-        tracing::error!(method = method.path, "the message's encoded length changed");
+        tracing::error!(
+            method = method.path,
+            "the encoded length of the request changed between two calls of `encoded_len`; the server will reject it"
+        );
         message.fill(0);
     }
 }
@@ -40,7 +43,7 @@ pub(crate) fn write_request(request: &Request<impl Message>, method: &MethodSpec
 /// Decodes a frame that is known to be a response.
 pub(crate) fn decode<Res: Message + Default>(frame: &[u8]) -> Result<Response<Res>, CallError> {
     let undecodable = |error| CallError::new(Cause::Undecodable(error), Execution::Answered);
-    let not_a_frame = |_| CallError::remote(Status::internal("the answer is not a frame"));
+    let not_a_frame = |_| CallError::remote(Status::internal("the response is not a valid frame"));
     let (header, metadata, message) = FrameHeader::parse(frame).map_err(not_a_frame)?;
     let metadata = Metadata::decode(metadata)
         .map_err(|error| CallError::remote(Status::internal(error.to_string())))?;

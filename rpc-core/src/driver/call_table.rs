@@ -1,10 +1,10 @@
 //! [`CallTable`]: the calls of one connection, from sending to completion.
 //!
 //! ```text
-//!   begin ──▶ InFlight ──answer──▶ Answered ──take──▶ (free)
+//!   begin ──▶ InFlight ──complete──▶ Responded ──take──▶ (free)
 //!                │  │
 //!                │  └──connection ends──▶ Failed ──take──▶ (free)
-//!                └──future dropped, or deadline passed──▶ Abandoned ──answer, or end──▶ (free)
+//!                └──future dropped, or deadline passed──▶ Abandoned ──response, or end──▶ (free)
 //! ```
 //!
 //! The table owns the response, not the future that waits for it: a future may be dropped or leaked
@@ -171,7 +171,7 @@ impl<B> CallTable<B> {
             .get_mut(id.index())
             .filter(|entry| entry.id == id)
         else {
-            debug_assert!(false, "a call is polled that is not in its table");
+            debug_assert!(false, "polled a call that is not in the call table");
             return TakeOutcome::Pending;
         };
         if let State::InFlight { waiting: who, .. } = &mut entry.state {
@@ -419,7 +419,7 @@ mod tests {
         assert_eq!(
             table.begin(WakeTarget::None),
             Some(CallId::new(CallId::MAX_INDEX, 1)),
-            "a place that was used before"
+            "an entry that was used before"
         );
     }
 }

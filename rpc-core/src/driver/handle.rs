@@ -94,7 +94,7 @@ pub(crate) trait Poller {
     fn is_turning(&self) -> bool;
     /// Returns the waker of `block_on`.
     fn block_on_waker(&self) -> &BlockOnWaker;
-    /// Runs `work` as a part of a turn.
+    /// Runs `work` as a part of a turn: see [`Driver::run_in_turn`](super::Driver::run_in_turn).
     fn run_in_turn(&self, work: &mut dyn FnMut());
     fn limits(&self) -> Limits;
     fn transport_counters(&self) -> Counters;

@@ -52,7 +52,7 @@ impl<T: Transport> Driver<T> {
         let handler = self.methods.borrow().handler(header.selector).cloned();
         let started = match &handler {
             None => Err(Status::unimplemented(format!(
-                "there is no method number {}",
+                "the server has no method number {}",
                 header.selector
             ))),
             Some(_) if !self.tasks.borrow().has_capacity() => Err(self.shed()),
@@ -128,11 +128,16 @@ impl<T: Transport> Driver<T> {
         // Logged only for counts that are powers of two, so that logging does not worsen an
         // overload.
         if shed.is_power_of_two() {
-            tracing::warn!(shed, limit, "calls are shed: all that may be are at work");
+            tracing::warn!(
+                shed,
+                limit,
+                "rejecting calls: the poller's limit of concurrent calls is reached. Raise \
+                 `max_concurrent_calls`, or send fewer calls to this server"
+            );
         }
         Status::resource_exhausted(format!(
-            "all the {limit} calls are at work that one poller of the server takes at a time: raise \
-             `max_concurrent_calls` on the server, or send it fewer"
+            "the server rejected the call without running it: its limit of {limit} concurrent calls \
+             per poller is reached. Raise `max_concurrent_calls` on the server, or send fewer calls"
         ))
     }
 
@@ -140,7 +145,9 @@ impl<T: Transport> Driver<T> {
     #[cold]
     fn expired(&self) -> Status {
         self.counters.handlers.expired.add(1);
-        Status::deadline_exceeded("the deadline passed before the call was begun")
+        Status::deadline_exceeded(
+            "the deadline passed before the handler started; the call did not run",
+        )
     }
 
     fn deadline_of(&self, header: &FrameHeader) -> Option<Instant> {
@@ -185,7 +192,7 @@ impl<T: Transport> Driver<T> {
             return;
         };
         self.discard(&task);
-        let status = Status::deadline_exceeded("the deadline passed while the handler was at work");
+        let status = Status::deadline_exceeded("the deadline passed while the handler was running");
         self.respond_status(task.link, task.call, task.served, status);
     }
 
@@ -226,7 +233,7 @@ impl<T: Transport> Driver<T> {
         if !tasks.is_empty() {
             tracing::warn!(
                 handlers = tasks.len(),
-                "shutting down: handlers that took too long are dropped"
+                "shutting down: dropping handlers that did not finish in time"
             );
         }
         for task in tasks {
@@ -466,8 +473,8 @@ impl<T: Transport> State<T> {
 
 fn too_long(len: ResponseLengths, limit: usize) -> Status {
     Status::resource_exhausted(format!(
-        "the response's message of {} bytes is longer than the {} that fit a slot of both sides: \
-         raise `max_message_len` on the server and on the client",
+        "the response's message of {} bytes exceeds the limit of {} bytes, the smaller of both \
+         sides' limits: raise `max_message_len` on the server and on the client",
         len.message,
         limit.saturating_sub(HEADER_LEN + len.metadata)
     ))

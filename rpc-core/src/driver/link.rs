@@ -11,7 +11,7 @@ use crate::transport::{CloseReason, ConnectionId, ConnectionQuota};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LinkKey(pub(crate) u32);
 
-/// The state of a link, which determines the operations it permits.
+/// The state of a link, which determines the operations that it allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LinkState {
     /// It accepts calls.
@@ -44,7 +44,7 @@ pub(crate) struct Link<B> {
 }
 
 impl<B> Link<B> {
-    /// Returns true if this is the server's side. Only that side holds a quota of the admission.
+    /// Returns true if this is the server's side. Only that side holds a connection quota.
     pub(crate) fn is_server(&self) -> bool {
         self.quota.is_some()
     }

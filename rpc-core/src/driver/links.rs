@@ -59,7 +59,7 @@ impl<T: Transport> Driver<T> {
         let connections = state.links.len();
         tracing::info!(
             connections,
-            "shutting down: clients are told to begin no more calls"
+            "shutting down: notifying clients to start no more calls"
         );
         for (index, link) in &mut state.links {
             if link.is_server() {
@@ -150,7 +150,10 @@ impl<T: Transport> State<T> {
         };
         // The window, and one receive for the client's credit frame.
         if !self.budget.take(session.initial_credits + 1) {
-            tracing::error!(connection = %id, "admitted a connection for which no receives are left");
+            tracing::error!(
+                connection = %id,
+                "closing an admitted connection: no receives are left for it. This is a bug in Verbline"
+            );
             return self.transport.close(id);
         }
         let connection = Connection::server(session.initial_credits, session.max_in_flight);
@@ -162,7 +165,7 @@ impl<T: Transport> State<T> {
             self.owe(key);
         }
         self.expected_connections = self.expected_connections.saturating_sub(1);
-        tracing::debug!(connection = %id, window = session.initial_credits, "accepted a client");
+        tracing::debug!(connection = %id, window = session.initial_credits, "accepted a connection");
     }
 
     /// Closes the connection of a peer that violated the protocol. Other connections are
@@ -175,7 +178,7 @@ impl<T: Transport> State<T> {
     ) {
         self.transport.release(buf);
         let link = &mut self.links[key.index()];
-        tracing::warn!(connection = %link.id, %error, "ending a connection whose peer broke a rule");
+        tracing::warn!(connection = %link.id, %error, "closing a connection: the peer violated the protocol");
         link.ended = Some(CloseReason::Failed(Arc::new(error)));
         self.transport.close(link.id);
     }
@@ -196,7 +199,7 @@ impl<T: Transport> State<T> {
             reason => reason,
         };
         let reason = link.ended.get_or_insert(reason).clone();
-        tracing::debug!(connection = %id, %reason, "a connection is closed");
+        tracing::debug!(connection = %id, %reason, "connection closed");
         self.counters.closed(&reason);
         let error = CallError::new(Cause::Disconnected(reason), Execution::MayHaveRun);
         let (timers, wakers, settled) = (&mut self.timers, &mut self.wakers, &mut self.settled);

@@ -421,11 +421,11 @@ impl<T: Transport> Driver<T> {
         note("timers", state.timers.len());
         let promised: u32 = state.links.iter().map(|(_, link)| link.promised()).sum();
         note(
-            "promises too many",
+            "promised receives too many",
             state.budget.promised().saturating_sub(promised) as usize,
         );
         note(
-            "promises too few",
+            "promised receives too few",
             promised.saturating_sub(state.budget.promised()) as usize,
         );
         left

@@ -499,7 +499,7 @@ fn never_sent(cause: Cause) -> CallError {
 fn no_receive_left(address: &str) -> ConnectError {
     ConnectError::Refused {
         address: address.to_owned(),
-        reason: "this side has promised all its receives to other connections: raise `connections`"
+        reason: "no receive is left on this side, all are promised to other connections: raise `connections`"
             .to_owned(),
     }
 }

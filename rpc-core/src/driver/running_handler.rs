@@ -8,13 +8,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// ```text
 ///  63                     17    16    15        0
 /// ┌─────────────────────────┬────────┬───────────┐
-/// │ number of the poll      │ inside │ method    │
+/// │ number of the poll      │running │ method    │
 /// └─────────────────────────┴────────┴───────────┘
 /// ```
 #[derive(Debug, Default)]
 pub(crate) struct RunningHandler(pub(crate) AtomicU64);
 
-/// The value that [`RunningHandler::enter`] has written.
+/// The value that [`RunningHandler::enter`] has written, for [`RunningHandler::leave`].
 pub(crate) struct PollMark(u64);
 
 impl RunningHandler {

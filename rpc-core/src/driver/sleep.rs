@@ -77,7 +77,8 @@ impl<T: Transport> Driver<T> {
         // threads queued before they could see that this poller sleeps.
         let found_any =
             self.turn() || self.ready.has_any() || !self.state.borrow().settled.is_empty();
-        // Called after `prepare_sleep`: a thread that queues something from now on notifies the poller.
+        // Called after `prepare_sleep`: a thread that queues something from now on notifies the
+        // poller.
         let at_most = how_long().filter(|_| !found_any);
         if let Some(at_most) = at_most {
             self.update_gauges();

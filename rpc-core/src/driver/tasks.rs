@@ -25,7 +25,7 @@ pub(crate) struct Task {
     pub(crate) call: CallId,
     /// The handler's method, and how the call is counted.
     pub(crate) served: ServedCall,
-    /// The slot that holds the handler's future.
+    /// The cell of the method that holds the handler's future.
     pub(crate) handler_key: HandlerKey,
     pub(crate) timer: Option<TimerKey>,
 }
@@ -56,8 +56,8 @@ struct TaskCell {
 }
 
 impl Tasks {
-    /// Creates an empty table for at most `max_parked` parked tasks. `wakeup` is notified when a task
-    /// is woken.
+    /// Creates an empty table for at most `max_parked` parked tasks. `wakeup` is notified when a
+    /// task is woken.
     pub(crate) fn new(wakeup: Arc<Wakeup>, max_parked: u32) -> Self {
         Self {
             cells: Vec::new(),

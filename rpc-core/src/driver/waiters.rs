@@ -151,8 +151,8 @@ impl Waiters {
         self.wake_next_within_turn(room, wake);
     }
 
-    /// Like [`wake_next`](Self::wake_next), but may be called any number of times per turn, because it
-    /// does not count as a turn for the waiters woken before.
+    /// Like [`wake_next`](Self::wake_next), but may be called any number of times per turn, because
+    /// it does not count as a turn for the waiters woken before.
     pub(crate) fn wake_next_within_turn(&mut self, room: u32, mut wake: impl FnMut(Waker)) {
         while self.expected < room
             && let Some((key, arrival)) = self.queue.pop_front()

@@ -61,8 +61,8 @@ impl BusyPoller {
             tracing::warn!(
                 pollers,
                 cores,
-                "more busy pollers than cores that this process may use (its affinity mask and its control \
-                 group's quota): they take turns, and calls wait for time slices. Use fewer pollers, or \
+                "more busy pollers than cores available to this process (affinity mask and cgroup quota): \
+                 pollers share cores, and calls wait for time slices. Use fewer pollers, or \
                  `Waiting::Adaptive`"
             );
         }

@@ -42,7 +42,7 @@ pub struct LocalPoller {
 /// or from a future that `block_on` runs. It would wait for the thread that it blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "block_on was called inside a turn of its own poller, which would wait for itself: await the call instead"
+    "block_on was called inside a turn of the same poller, where it would deadlock: await the call instead"
 )]
 pub struct BlockOnInTurn;
 

@@ -11,7 +11,7 @@ use super::frame::{CallId, FrameError, FrameHeader, FrameKind};
 
 /// The side of a connection. Requests only go from the client to the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Role {
+pub enum Role {
     /// The side that connected.
     Client,
     /// The side that listened.
@@ -22,15 +22,15 @@ pub(crate) enum Role {
 /// reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub(crate) enum ProtocolError {
+pub enum ProtocolError {
     /// The bytes are not a valid frame.
     #[error("the peer sent {0}")]
     Frame(#[from] FrameError),
     /// The peer violated the credit rules.
-    #[error("the peer broke the rules of credits: {0}")]
+    #[error("the peer violated the credit rules: {0}")]
     Credit(#[from] CreditError),
     /// The peer sent a request to a client, or a response to a server.
-    #[error("the peer sent a {kind:?} to a {role:?}")]
+    #[error("the peer sent a {kind:?} frame to a {role:?}")]
     WrongDirection {
         /// The kind of frame received.
         kind: FrameKind,
@@ -38,14 +38,14 @@ pub(crate) enum ProtocolError {
         role: Role,
     },
     /// The peer has more calls in flight than agreed.
-    #[error("the peer has more than the {limit} calls under way that were agreed on")]
+    #[error("the peer exceeded the agreed limit of {limit} calls in flight")]
     TooManyCalls {
         /// The agreed limit.
         limit: u32,
     },
     /// The peer set a flag that it must not set: a client set a server's flag, a server set a
     /// client's flag, or a client set its flag in a frame other than a credit frame.
-    #[error("the peer set the flag '{flag}' in a {kind:?} to a {role:?}")]
+    #[error("the peer set the flag '{flag}' in a {kind:?} frame to a {role:?}")]
     WrongFlag {
         /// The meaning of the flag.
         flag: &'static str,
@@ -55,7 +55,7 @@ pub(crate) enum ProtocolError {
         role: Role,
     },
     /// The peer responded to a call that is not in flight.
-    #[error("the peer answered a call that is not under way (id {:#010x})", call.0)]
+    #[error("the peer responded to a call that is not in flight (id {:#010x})", call.0)]
     UnknownCall {
         /// The id received.
         call: CallId,

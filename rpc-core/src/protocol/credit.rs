@@ -56,7 +56,7 @@ impl ReceiveBudget {
     pub(crate) fn release(&mut self, count: u32) {
         debug_assert!(
             count <= self.promised,
-            "a receive is given back that was not promised"
+            "released a receive that was not promised"
         );
         self.promised = self.promised.saturating_sub(count);
     }
@@ -77,9 +77,9 @@ impl ReceiveBudget {
 /// A violation of the credit rules by the peer. The connection is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub(crate) enum CreditError {
+pub enum CreditError {
     /// The peer granted more credits than the agreed limit.
-    #[error("{credits} credits on top of {available} exceed the {limit} that were agreed on")]
+    #[error("{credits} more credits on top of {available} exceed the agreed limit of {limit}")]
     Overflow {
         /// Credits received.
         credits: u32,
@@ -89,15 +89,15 @@ pub(crate) enum CreditError {
         limit: u32,
     },
     /// A request arrived for which no credit was granted.
-    #[error("a request came without a credit")]
+    #[error("a request arrived without a credit")]
     NotGranted,
     /// A credit frame arrived before the previous one was acknowledged. There is only one receive
     /// for them.
-    #[error("a second credit frame came before the first was acknowledged")]
+    #[error("a second credit frame arrived before the first was acknowledged")]
     TwoCreditFrames,
     /// The peer returned more credits than it can hold, or so many that fewer than its initial
     /// credits would remain.
-    #[error("{returned} credits were given back, of which at most {limit} can be")]
+    #[error("{returned} credits were returned, but at most {limit} could be")]
     NotHeld {
         /// Credits returned.
         returned: u32,
@@ -105,7 +105,7 @@ pub(crate) enum CreditError {
         limit: u32,
     },
     /// The peer acknowledged a credit frame although none was in flight.
-    #[error("a credit frame was acknowledged that was not sent")]
+    #[error("an acknowledgement arrived although no credit frame was in flight")]
     UnexpectedAck,
 }
 

@@ -107,7 +107,7 @@ pub struct FrameHeader {
 #[non_exhaustive]
 pub enum FrameError {
     /// The frame is shorter than a header.
-    #[error("a frame of {len} bytes is shorter than its header of {HEADER_LEN}")]
+    #[error("a frame of {len} bytes, shorter than the {HEADER_LEN}-byte header")]
     Truncated {
         /// Bytes received.
         len: usize,
@@ -125,7 +125,7 @@ pub enum FrameError {
         flags: u8,
     },
     /// The metadata would extend past the end of the frame.
-    #[error("a frame whose metadata of {metadata_len} bytes ends behind its {len} bytes")]
+    #[error("a frame of {len} bytes whose {metadata_len} bytes of metadata extend past its end")]
     MetadataLen {
         /// Length according to the header.
         metadata_len: usize,

@@ -73,12 +73,12 @@ impl ClientSession {
     /// decode or the version differs.
     pub fn accept(bytes: &[u8]) -> Result<Self, Refusal> {
         let session = Self::decode(bytes).map_err(|error| Refusal {
-            reason: format!("the client's session cannot be decoded: {error}"),
+            reason: format!("cannot decode the client's session parameters: {error}"),
         })?;
         if session.version != VERSION {
             return Err(Refusal {
                 reason: format!(
-                    "the client speaks version {} of the frames, this server speaks {VERSION}: upgrade the older one",
+                    "the client uses version {} of the frame layout, this server uses version {VERSION}: upgrade the older side",
                     session.version
                 ),
             });
@@ -115,15 +115,15 @@ impl ServerSession {
     /// differs, or the server permits no calls.
     pub fn accept(bytes: &[u8]) -> Result<Self, String> {
         let session = Self::decode(bytes)
-            .map_err(|error| format!("its session cannot be decoded: {error}"))?;
+            .map_err(|error| format!("cannot decode its session parameters: {error}"))?;
         if session.version != VERSION {
             return Err(format!(
-                "its frames are of version {}, not {VERSION}",
+                "it uses version {} of the frame layout, this side uses version {VERSION}: upgrade the older side",
                 session.version
             ));
         }
         if session.max_in_flight == 0 || session.initial_credits == 0 {
-            return Err("it grants no calls at all".to_owned());
+            return Err("it permits no calls".to_owned());
         }
         Ok(session)
     }

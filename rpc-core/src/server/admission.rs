@@ -67,8 +67,8 @@ impl ServerAdmission {
         {
             return Err(Refusal {
                 reason: format!(
-                    "the server holds all the {limit} connections that it was told to hold at most: raise \
-                     `max_connections` on the server"
+                    "the server has reached its limit of {limit} connections: raise `max_connections` on \
+                     the server"
                 ),
             });
         }
@@ -85,8 +85,8 @@ impl ServerAdmission {
         if count.load(Ordering::Relaxed) >= self.max_connections {
             return Err(Refusal {
                 reason: format!(
-                    "the server holds all the {} connections that each of its pollers was sized for: \
-                     raise `connections` on the server",
+                    "the server's pollers have reached their limit of {} connections each: raise \
+                     `connections` on the server",
                     self.max_connections
                 ),
             });
@@ -125,13 +125,13 @@ mod tests {
         }
         .encode_to_vec();
         let mut admitted: Vec<_> = (0..3)
-            .map(|_| admission.admit(&hello).expect("there is a place"))
+            .map(|_| admission.admit(&hello).expect("there is capacity"))
             .collect();
         let pollers: Vec<_> = admitted.iter().map(|client| client.poller).collect();
         assert_eq!(pollers, [0, 1, 0]);
         let refusal = admission.admit(&hello).unwrap_err();
         assert!(
-            refusal.reason.contains("all the 3 connections"),
+            refusal.reason.contains("limit of 3 connections"),
             "{refusal}"
         );
         assert!(refusal.reason.contains("`max_connections`"), "{refusal}");

@@ -34,17 +34,19 @@ pub enum ServerError {
     #[error(transparent)]
     Fabric(#[from] FabricError),
     /// A poller's thread could not be started.
-    #[error("cannot start a poller's thread: {0}")]
+    #[error("cannot start a poller thread: {0}")]
     Thread(#[from] io::Error),
     /// Two services have the same name.
-    #[error("two services with the name {name} were added: a method could be either's")]
+    #[error(
+        "two services named {name} were added: give each service a different name, or add it once"
+    )]
     DuplicateService {
-        /// Returns the service's name, `package.Service`.
+        /// The services' name, `package.Service`.
         name: &'static str,
     },
     /// A poller could not be pinned to its core.
     #[error(
-        "cannot pin a poller to core {core}: {source}. Give `cores` some that this process may use, or an empty list"
+        "cannot pin a poller to core {core}: {source}. Set `cores` to cores that this process may use, or to an empty list to disable pinning"
     )]
     Pin {
         /// The core.

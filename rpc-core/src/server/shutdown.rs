@@ -1,7 +1,7 @@
 //! Server shutdown: [`Shutdown`], and the steps that each poller takes.
 //!
 //! ```text
-//!  stop ──▶ Finishing ──────▶ Refusing ──────▶ Closing ──▶ Over
+//!  stop ──▶ Finishing ──────▶ Rejecting ─────▶ Closing ──▶ Complete
 //!           clients are       handlers are     connections
 //!           notified; calls   dropped;         are closed
 //!           are served        responses leave

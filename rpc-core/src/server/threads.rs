@@ -100,7 +100,7 @@ impl Drop for PollerThreads {
     fn drop(&mut self) {
         self.stop();
         if let Err(error) = self.join() {
-            tracing::error!(%error, "while the server stopped");
+            tracing::error!(%error, "the server stopped with an error");
         }
     }
 }

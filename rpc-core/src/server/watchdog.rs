@@ -81,9 +81,9 @@ impl WatchdogState {
             if count.fetch_add(1, Ordering::Relaxed) == 0 {
                 tracing::warn!(
                     method = path,
-                    "a handler has kept its poller's thread for more than {} ms without awaiting, and every \
-                     other call of that poller waits: serve it with `on_executor`, or let a thread of its \
-                     own do what takes long. (Said once for each method; later ones are counted)",
+                    "a handler has blocked its poller's thread for more than {} ms; all other calls of that \
+                     poller are waiting. Serve it with `on_executor`, or move long work to another \
+                     thread. (Logged once per method; later occurrences are only counted)",
                     lasts.as_millis()
                 );
             }
@@ -133,7 +133,7 @@ impl Watchdog {
         })
     }
 
-    /// Returns the counts, which remain readable after the watchdog is dropped.
+    /// Returns the counters, which remain readable after the watchdog is dropped.
     pub(crate) fn counters(&self) -> Arc<BlockedCounters> {
         Arc::clone(&self.counters)
     }

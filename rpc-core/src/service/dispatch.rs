@@ -1,8 +1,8 @@
 //! Dispatch: from a method's number to its handler's future, and from there to a response.
 //!
 //! A [`Service`] registers its methods on every poller; a method's index in the poller's table is
-//! its number. The future of a call is built in a slot of its method and stays there until it
-//! completes. Slots are boxed once and refilled with [`Pin::set`], so a method allocates nothing
+//! its number. The future of a call is built in a cell of its method and stays there until it
+//! completes. Cells are boxed once and refilled with [`Pin::set`], so a method allocates nothing
 //! after warm-up.
 //!
 //! All application code runs here: decoding into the application's types, the handler, and its
@@ -100,7 +100,7 @@ impl Methods {
         (0..).zip(self.entries.iter().map(|(spec, _)| *spec))
     }
 
-    /// Returns the number of slots in use, over all methods.
+    /// Returns the number of cells in use, over all methods.
     #[cfg(feature = "test-util")]
     pub(crate) fn in_use(&self) -> usize {
         self.entries
@@ -124,7 +124,7 @@ impl fmt::Debug for Methods {
     }
 }
 
-/// The index of a call's slot in its method.
+/// The index of a call's cell in its method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct HandlerKey(u32);
 
@@ -147,7 +147,7 @@ impl ResponseLengths {
         let metadata = response.metadata().encoded_len();
         if metadata > usize::from(u16::MAX) {
             return Err(Status::resource_exhausted(format!(
-                "the response's metadata of {metadata} bytes is longer than the {} that a header can say",
+                "the response's metadata of {metadata} bytes exceeds the limit of {} bytes",
                 u16::MAX
             )));
         }
@@ -163,7 +163,8 @@ impl ResponseLengths {
 /// A method as seen by the driver, with the types of its messages and futures erased.
 ///
 /// For each call, the driver calls `start`, then `poll` until it is ready, then exactly one of
-/// `encode_response` (if the result was `Ok`) or `discard`. A `poll` that returns `Err` has freed the slot.
+/// `encode_response` (if the result was `Ok`) or `discard`. A `poll` that returns `Err` has freed
+/// the cell.
 pub(crate) trait Handler {
     /// Decodes the request and builds the future. Does not poll the future yet.
     fn start(
@@ -173,16 +174,16 @@ pub(crate) trait Handler {
         deadline: Option<Instant>,
     ) -> Result<HandlerKey, Status>;
 
-    /// Polls the future. When it completes, the response stays in the slot until `encode_response`.
+    /// Polls the future. When it completes, the response stays in the cell until `encode_response`.
     fn poll(&self, key: HandlerKey, cx: &mut Context<'_>) -> Poll<Result<ResponseLengths, Status>>;
 
-    /// Encodes the response into `out`, whose length `poll` has returned, and frees the slot.
+    /// Encodes the response into `out`, whose length `poll` has returned, and frees the cell.
     fn encode_response(&self, key: HandlerKey, out: &mut [u8]) -> Result<(), Status>;
 
-    /// Drops the contents of the slot, a future or a response, and frees the slot.
+    /// Drops the contents of the cell, a future or a response, and frees the cell.
     fn discard(&self, key: HandlerKey);
 
-    /// Returns the number of slots in use.
+    /// Returns the number of cells in use.
     #[cfg(feature = "test-util")]
     fn in_use(&self) -> usize;
 }
@@ -220,7 +221,7 @@ impl<F, Res> HandlerCells<F, Res> {
                 future: Some(Box::pin(None)),
                 response: None,
             });
-            // There is one slot per call in flight, which the 20 index bits of call ids bound.
+            // There is one cell per call in flight, which the 20 index bits of call ids bound.
             (self.cells.len() - 1) as u32
         })
     }
@@ -260,7 +261,7 @@ where
         deadline: Option<Instant>,
     ) -> Result<HandlerKey, Status> {
         let undecodable = |what: &dyn fmt::Display| {
-            Status::internal(format!("the request cannot be decoded: {what}"))
+            Status::internal(format!("cannot decode the request: {what}"))
         };
         let metadata = Metadata::decode(metadata).map_err(|error| undecodable(&error))?;
         let future = catch_panic(|| {
@@ -323,7 +324,9 @@ where
         let response = self.take_response(key);
         self.free(key);
         let Some(response) = response else {
-            return Err(Status::internal("the handler's response is gone"));
+            return Err(Status::internal(
+                "the handler's response is missing. This is a bug in Verbline",
+            ));
         };
         catch_panic(|| {
             let metadata_len = response.metadata().encoded_len();
@@ -333,7 +336,9 @@ where
             let left = message.len();
             drop(response);
             if encoded.is_err() || left != 0 {
-                return Err(Status::internal("the response's encoded length changed"));
+                return Err(Status::internal(
+                    "the encoded length of the response changed between two calls of `encoded_len`",
+                ));
             }
             Ok(())
         })?
@@ -350,7 +355,7 @@ where
         });
         // The call has ended, so a panic in a destructor can only be logged.
         if let Err(panicked) = dropped {
-            tracing::error!(%panicked, "a handler's future or response panicked while it was dropped");
+            tracing::error!(%panicked, "the destructor of a handler's future or response panicked");
         }
         if let Some(future_cell) = future_cell {
             self.put_future(key, future_cell);

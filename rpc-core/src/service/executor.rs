@@ -174,7 +174,7 @@ impl<Res> Drop for Outcome<Res> {
     fn drop(&mut self) {
         if !self.0.lock().is_finished {
             self.0.finish(Err(Status::unavailable(
-                "the executor dropped the call before it was done: is it shutting down? The call may have run",
+                "the executor dropped the handler before it completed; the call may have run. Check whether the executor is shutting down",
             )));
         }
     }

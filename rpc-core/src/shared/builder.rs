@@ -292,7 +292,7 @@ fn run<F: Fabric>(
     let transport = match fabric.open(intents) {
         Ok(transport) => transport,
         Err(error) => {
-            tracing::error!(%error, "a channel's poller cannot open its device");
+            tracing::error!(%error, "cannot open the device of a channel's poller");
             return match start {
                 Some(_) => report.send(Err(error.into())),
                 // With a lazy channel, the calls report the error.

@@ -354,7 +354,7 @@ impl<T: Transport> Calls<T> {
         let with_poller = records.filter(|record| !matches!(record, Record::Free));
         [
             (self.permits.in_use(), "permits"),
-            (with_poller.count(), "permits with their poller"),
+            (with_poller.count(), "permits held by the poller"),
             (self.backlog.len(), "requests in the backlog"),
         ]
     }

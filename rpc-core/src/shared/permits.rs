@@ -1,5 +1,5 @@
-//! [`CallPermits`]: the call permits of a shared channel, through which callers and a poller exchange
-//! requests and responses.
+//! [`CallPermits`]: the call permits of a shared channel, through which callers and a poller
+//! exchange requests and responses.
 //!
 //! A call takes a permit before it submits anything to the poller. There are as many permits as the
 //! queue between them has entries, so the queue is never full. Each permit owns a buffer, which
@@ -9,7 +9,7 @@
 //!                 caller: submit          poller: settle            caller: take
 //!        Idle ───────────────▶ Waiting ──────────────────▶ Settled ─────────────▶ Idle
 //!                                 │                                                ▲
-//!                                 └── caller: leave ──▶ Abandoned ── poller: settle ┘
+//!                                 └─ caller: abandon ──▶ Abandoned ─ poller: settle ┘
 //! ```
 
 use std::mem;

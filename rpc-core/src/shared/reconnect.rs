@@ -228,7 +228,7 @@ impl<T: Transport> Reconnect<T> {
             let outcome = catch_unwind(AssertUnwindSafe(dial)).unwrap_or_else(|_| {
                 Err(ConnectError::Device {
                     address: address.clone(),
-                    source: "the thread of its handshake panicked".into(),
+                    source: "the handshake thread panicked".into(),
                 })
             });
             // If the poller has ended in the meantime, the connection is closed here.
@@ -266,7 +266,7 @@ impl<T: Transport> Reconnect<T> {
     fn fail(&mut self, error: ConnectError) -> Attempt {
         let error = Arc::new(error);
         let Target { address, index, .. } = &self.target;
-        tracing::warn!(address, poller = index, %error, "not connected");
+        tracing::warn!(address, poller = index, %error, "cannot connect to the server; retrying after a delay");
         self.driver.counters.connections.not_connected.add(1);
         self.back_off(Some(Arc::clone(&error)));
         self.report_first(Err(ChannelError::Connect(error)));
@@ -286,7 +286,7 @@ impl<T: Transport> Reconnect<T> {
             address,
             poller = index,
             ?delay,
-            "connecting again after a rest"
+            "waiting before the next attempt to connect"
         );
         let until = self.driver.clock.now() + delay;
         self.set_state(ConnectionState::BackingOff { until, latest });

@@ -19,7 +19,7 @@ use crate::stats::PollerCounters;
 pub(super) struct Shared {
     pub(super) address: String,
     pub(super) pollers: Box<[PollerHandle]>,
-    /// Counter that selects the lane that the next call tries first.
+    /// Counter that selects the poller that the next call tries first.
     pub(super) next: AtomicUsize,
     pub(super) connectivity: Arc<Connectivity>,
     pub(super) waits_for_ready: bool,
@@ -54,7 +54,7 @@ pub(super) struct Submission {
 }
 
 impl Shared {
-    /// Returns the lane for a new call: round robin among the pollers with the best health.
+    /// Returns the poller for a new call: round robin among the pollers with the best health.
     pub(super) fn next_poller(&self) -> &PollerHandle {
         let [only] = &*self.pollers else {
             let first = self.next.fetch_add(1, Ordering::Relaxed);
@@ -76,7 +76,7 @@ impl Drop for PollerHandle {
     }
 }
 
-/// The health of a poller: a hint for the choice of a lane. Lower is better.
+/// The health of a poller: a hint for the choice of a poller. Lower is better.
 #[derive(Debug, Default)]
 pub(super) struct PollerHealth(AtomicU8);
 
@@ -129,8 +129,8 @@ impl PollerHandle {
         match self.wakeup.get() {
             Some(wakeup) => wakeup.notify(),
             // The poller has not started. The work was stored before this fence. After it stores
-            // `wakeup`, the poller issues a fence of its own and checks for work: if this load misses
-            // `wakeup`, the poller's check finds the work.
+            // `wakeup`, the poller issues a fence of its own and checks for work: if this load
+            // misses `wakeup`, the poller's check finds the work.
             None => {
                 fence(Ordering::SeqCst);
                 if let Some(wakeup) = self.wakeup.get() {

@@ -1,4 +1,5 @@
-//! [`PermitCounters`]: the accounting of the calls that a shared channel has handed to its poller.
+//! [`PermitCounters`]: the accounting of the calls that callers of a shared channel have
+//! submitted to its poller.
 
 use std::ptr;
 use std::sync::Arc;

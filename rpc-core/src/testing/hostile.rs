@@ -81,11 +81,16 @@ pub fn frame(bytes: &[u8]) {
     assert_eq!(HEADER_LEN + metadata.len() + message.len(), bytes.len());
     let mut emitted = [0; HEADER_LEN];
     header.encode(&mut emitted);
-    assert_eq!(emitted, bytes[..HEADER_LEN], "nothing of it was overlooked");
+    assert_eq!(
+        emitted,
+        bytes[..HEADER_LEN],
+        "encoding a parsed header must return its bytes"
+    );
     if let Ok(metadata) = Metadata::decode(metadata) {
         let mut encoded = vec![0; metadata.encoded_len()];
         metadata.encode(&mut encoded);
-        let again = Metadata::decode(&encoded).expect("what was taken is taken again");
+        let again = Metadata::decode(&encoded)
+            .expect("metadata that was decoded and encoded decodes again");
         assert!(again.iter().eq(metadata.iter()));
     }
     if let Ok(body) = StatusBody::decode(message) {
@@ -164,7 +169,7 @@ pub fn connection(bytes: &[u8]) {
         }
         assert!(connection.requests_allowed() <= limit);
         assert!(connection.window_len() <= limit);
-        assert!(unanswered <= limit, "more calls than were agreed on");
+        assert!(unanswered <= limit, "more calls than the agreed limit");
         assert!(received <= connection.window_len(), "more than was granted");
     }
 }

@@ -382,7 +382,9 @@ impl Transport for Loopback {
             let up = wires.connections(self.index);
             if !up.is_empty() {
                 let unlucky = up[self.random.below(up.len() as u64) as usize];
-                let failed = CloseReason::Failed(Arc::from(Box::from("the wire was cut")));
+                let failed = CloseReason::Failed(Arc::from(Box::from(
+                    "an injected fault closed the connection",
+                )));
                 wires.close(self.index, unlucky, &failed, &failed);
             }
         }

@@ -127,7 +127,7 @@ impl Network {
                 return;
             }
         }
-        panic!("the network did not come to rest in {MAX_ROUNDS} rounds");
+        panic!("the network was still active after {MAX_ROUNDS} rounds");
     }
 
     /// Runs a future to completion while stepping all nodes. Returns `None` if the future is still
@@ -257,7 +257,7 @@ impl Pair {
     pub fn run<F: Future>(&self, future: F) -> F::Output {
         self.network
             .try_run(future)
-            .expect("the future waits, and all is quiet")
+            .expect("the future is still pending although the network is quiet")
     }
 
     /// Returns the network, to step it and to advance its clock.

@@ -1,4 +1,4 @@
-//! [`Counters`] and [`SlotsByState`] say what a transport has done and where its slots are.
+//! [`Counters`] and [`SlotsByState`]: a transport's counters, and the state of its slots.
 
 use std::fmt;
 use std::iter::Sum;
@@ -95,11 +95,11 @@ impl Counters {
     }
 }
 
-/// How many slots are in each place at one moment.
+/// The number of slots in each state at one moment.
 ///
-/// In a transport's own look, the free ones are counted by looking and the others when a slot changes
-/// its place, so that the sum is a check: it is [`Limits::slots`](crate::Limits::slots) as long as
-/// none was lost.
+/// A transport counts free slots when it is asked, and the others as they change their state, so
+/// the sum is a check: it equals [`Limits::slots`](crate::Limits::slots) as long as no slot was
+/// lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SlotsByState {
     /// Waiting to be posted.
@@ -159,7 +159,7 @@ impl fmt::Display for SlotsByState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} slots: receives {} free + {} posted + {} in reserve + {} held; sends {} free + {} in hand + {} in flight",
+            "{} slots: receives {} free + {} posted + {} in reserve + {} held; sends {} free + {} reserved + {} in flight",
             self.total(),
             self.receives_free,
             self.receives_posted,

@@ -358,7 +358,7 @@ fn one_limits_holds_for_all_lanes_and_names_them() {
         assert!(limits.to_string().contains(&lane.address), "{limits}");
     }
     assert!(
-        limits.to_string().contains("then       device soft"),
+        limits.to_string().contains("also       device soft"),
         "{limits}"
     );
 }
