@@ -179,6 +179,7 @@ impl<T> Response<T> {
     }
 
     /// Returns the message, and drops the metadata and the extensions.
+    #[inline]
     pub fn into_inner(self) -> T {
         self.message
     }

@@ -26,6 +26,7 @@ impl RequestLengths {
 }
 
 /// Encodes metadata and message into a buffer of exactly their total length.
+#[inline]
 pub(crate) fn write_request(request: &Request<impl Message>, method: &MethodSpec, out: &mut [u8]) {
     let (metadata, mut message) = out.split_at_mut(request.metadata().encoded_len());
     request.metadata().encode(metadata);

@@ -104,6 +104,7 @@ impl LocalPoller {
         CURRENT.with_borrow(Clone::clone)
     }
 
+    #[inline]
     pub(crate) fn set_current(poller: Option<Self>) {
         let previous = CURRENT.replace(poller);
         drop(previous);

@@ -373,6 +373,7 @@ impl Transport for Loopback {
         }
     }
 
+    #[inline]
     fn poll(&mut self, events: &mut Vec<Event<Vec<u8>>>) {
         if self.random.happens(self.faults.late) {
             return;

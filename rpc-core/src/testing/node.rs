@@ -123,6 +123,7 @@ impl<T: Transport> Node<T> {
         drop(services);
     }
 
+    #[inline]
     fn step_with<R>(&self, act: impl FnOnce(&Driver<T>) -> R) -> R {
         let _current = Current::set(&self.poller);
         act(&self.driver)
@@ -133,6 +134,7 @@ impl<T: Transport> Node<T> {
 struct Current;
 
 impl Current {
+    #[inline]
     fn set(poller: &LocalPoller) -> Self {
         LocalPoller::set_current(Some(poller.clone()));
         Self
