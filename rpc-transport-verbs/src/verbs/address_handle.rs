@@ -21,11 +21,21 @@ struct Shared {
     domain: Arc<provider::ProtectionDomain>,
 }
 
+impl ProtectionDomain {
+    /// Creates an address handle for datagrams (`ibv_create_ah(3)`).
+    ///
+    /// # Errors
+    ///
+    /// [`VerbsError::InvalidArgument`] if the device does not accept
+    /// an attribute of the address, [`VerbsError::Exhausted`] or [`VerbsError::Os`] if the device
+    /// refuses, [`VerbsError::Forked`] in a forked child.
+    pub fn create_ah(&self, address: AddressVector) -> Result<AddressHandle, VerbsError> {
+        AddressHandle::new(self, address)
+    }
+}
+
 impl AddressHandle {
-    pub(super) fn new(
-        domain: &ProtectionDomain,
-        address: AddressVector,
-    ) -> Result<Self, VerbsError> {
+    fn new(domain: &ProtectionDomain, address: AddressVector) -> Result<Self, VerbsError> {
         Ok(Self {
             shared: Arc::new(Shared {
                 raw: domain.raw.create_ah(&address)?,

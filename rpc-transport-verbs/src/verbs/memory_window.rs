@@ -94,11 +94,20 @@ impl Binding {
     }
 }
 
+impl ProtectionDomain {
+    /// Allocates a memory window that is not bound (`ibv_alloc_mw(3)`).
+    ///
+    /// # Errors
+    ///
+    /// [`VerbsError::NotSupported`] if the device has no such windows, [`VerbsError::Exhausted`] or
+    /// [`VerbsError::Os`] if there are no more of them, [`VerbsError::Forked`] in a forked child.
+    pub fn alloc_mw(&self, window_type: WindowType) -> Result<MemoryWindow, VerbsError> {
+        MemoryWindow::new(self, window_type)
+    }
+}
+
 impl MemoryWindow {
-    pub(super) fn new(
-        domain: &ProtectionDomain,
-        window_type: WindowType,
-    ) -> Result<Self, VerbsError> {
+    fn new(domain: &ProtectionDomain, window_type: WindowType) -> Result<Self, VerbsError> {
         let raw = domain.raw.alloc_mw(window_type)?;
         let key = raw.first_key();
         Ok(Self {

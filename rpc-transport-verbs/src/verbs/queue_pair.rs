@@ -169,8 +169,37 @@ pub struct QueuePair {
     domain: Arc<provider::ProtectionDomain>,
 }
 
+impl ProtectionDomain {
+    /// Creates a queue pair in RESET (`ibv_create_qp(3)`).
+    ///
+    /// # Errors
+    ///
+    /// [`VerbsError::OutOfRange`] if the device does not support the requested sizes,
+    /// [`VerbsError::NotSupported`] if it lacks the type, [`VerbsError::ForeignObject`] if a queue
+    /// belongs to another context, [`VerbsError::Exhausted`], [`VerbsError::QueueMemory`] or
+    /// [`VerbsError::Os`] if resources run out, [`VerbsError::Forked`] in a forked child.
+    pub fn create_qp(&self, config: QueuePairConfig<'_>) -> Result<QueuePair, VerbsError> {
+        QueuePair::new(self, config, ExtendedConfig::default())
+    }
+
+    /// Creates a queue pair with extended options (`ibv_create_qp_ex(3)`).
+    ///
+    /// # Errors
+    ///
+    /// [`VerbsError::NotSupported`] with the name of the field, and of the flag in it, that the
+    /// device lacks; otherwise as for [`create_qp`](Self::create_qp).
+    pub fn create_qp_ex(
+        &self,
+        config: QueuePairConfig<'_>,
+        extended: ExtendedConfig,
+    ) -> Result<QueuePair, VerbsError> {
+        extended.check(config.qp_type)?;
+        QueuePair::new(self, config, extended)
+    }
+}
+
 impl QueuePair {
-    pub(super) fn new(
+    fn new(
         domain: &ProtectionDomain,
         config: QueuePairConfig<'_>,
         extended: ExtendedConfig,
