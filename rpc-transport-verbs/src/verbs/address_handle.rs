@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use super::protection_domain::ProtectionDomain;
-use super::types::error::{Busy, VerbsError};
+use super::types::busy::Busy;
 use super::types::queue_pair_attributes::AddressVector;
+use super::types::verbs_error::VerbsError;
 use crate::provider;
 
 /// An address handle: the path to a remote port, for datagrams

@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use super::context::Context;
-use super::types::error::VerbsError;
+use super::types::verbs_error::VerbsError;
 use crate::provider;
 
 /// A completion channel (`ibv_create_comp_channel(3)`), shared by any number of completion queues

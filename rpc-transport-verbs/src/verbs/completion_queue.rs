@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use super::completion_channel::CompletionChannel;
 use super::context::Context;
-use super::types::error::{Busy, VerbsError};
+use super::types::busy::Busy;
+use super::types::verbs_error::VerbsError;
 use super::types::work_completion::WorkCompletion;
 use crate::provider;
 

@@ -5,10 +5,11 @@ use std::time::Duration;
 use super::types::async_event::AsyncEvent;
 use super::types::counters::{DeviceCounters, RnrCounters};
 use super::types::device_attributes::DeviceAttributes;
-use super::types::error::{OpenError, VerbsError};
 use super::types::gid::{Gid, GidEntry, PartitionKey};
+use super::types::open_error::OpenError;
 use super::types::port_attributes::PortAttributes;
 use super::types::soft_options::SoftOptions;
+use super::types::verbs_error::VerbsError;
 use crate::provider;
 
 /// An open device, from which every other object is created. Cloning it is cheap.

@@ -6,8 +6,8 @@ use std::ptr::NonNull;
 
 use super::exposed_memory::ExposedMemory;
 use super::slot::Slot;
-use super::types::error::VerbsError;
 use super::types::keys::LocalKey;
+use super::types::verbs_error::VerbsError;
 use crate::provider::Sge;
 
 /// One scatter/gather element (`struct ibv_sge`, `ibv_post_send(3)`): a piece of registered memory,

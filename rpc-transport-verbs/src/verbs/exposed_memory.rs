@@ -9,9 +9,10 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use super::protection_domain::ProtectionDomain;
 use super::registered_memory::RegisteredMemory;
 use super::types::access::Access;
-use super::types::error::{Busy, VerbsError};
+use super::types::busy::Busy;
 use super::types::keys::RemoteMemory;
 use super::types::keys::{LocalKey, RemoteKey};
+use super::types::verbs_error::VerbsError;
 
 /// A region whose bytes a peer may read or write at any time by one-sided operations, as far as its
 /// [`Access`] permits.

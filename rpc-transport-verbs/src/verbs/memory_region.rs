@@ -7,8 +7,8 @@ use super::protection_domain::ProtectionDomain;
 use super::registered_memory::RegisteredMemory;
 use super::slot::Slot;
 use super::types::access::Access;
-use super::types::error::VerbsError;
 use super::types::keys::LocalKey;
+use super::types::verbs_error::VerbsError;
 
 /// A whole registered region. [`into_slots`](Self::into_slots) divides it.
 ///

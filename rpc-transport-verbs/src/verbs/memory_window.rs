@@ -6,9 +6,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::exposed_memory::ExposedMemory;
 use super::protection_domain::ProtectionDomain;
 use super::types::access::Access;
-use super::types::error::{Busy, PostErrorReason, VerbsError};
+use super::types::busy::Busy;
 use super::types::keys::RemoteKey;
 use super::types::keys::RemoteMemory;
+use super::types::post_error::PostErrorReason;
+use super::types::verbs_error::VerbsError;
 use super::types::window_type::WindowType;
 use crate::provider;
 

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use super::context::Context;
 use super::registered_memory::RegisteredMemory;
 use super::types::access::Access;
-use super::types::error::{Busy, VerbsError};
+use super::types::busy::Busy;
+use super::types::verbs_error::VerbsError;
 use crate::provider;
 
 /// A protection domain (`ibv_alloc_pd(3)`). Cloning it is cheap; it is destroyed after everything

@@ -13,15 +13,19 @@ use super::protection_domain::ProtectionDomain;
 use super::shared_receive_queue::{self, SharedReceiveQueue};
 use super::slot::Slot;
 use super::types::access::Access;
-use super::types::error::{ClaimError, ModifyError, PostError, PostErrorReason, VerbsError};
+use super::types::claim_error::ClaimError;
 use super::types::extended_queue_pair::ExtendedConfig;
 use super::types::keys::RemoteKey;
+use super::types::modify_error::ModifyError;
+use super::types::post_error::{PostError, PostErrorReason};
 use super::types::queue_pair_attributes::{
     AddressVector, Psn, QpAttributes, QpNum, RtrAttributes, RtsAttributes,
 };
 use super::types::queue_pair_capabilities::QueuePairCapabilities;
 use super::types::queue_pair_query::QpInitAttributes;
-use super::types::queue_pair_state::{QpState, QpType, check_transition};
+use super::types::queue_pair_state::{QpState, QpType};
+use super::types::queue_pair_transitions::check_transition;
+use super::types::verbs_error::VerbsError;
 use super::types::window_type::WindowType;
 use super::types::work_completion::WorkCompletion;
 use super::types::wr_id::{QueueTag, WrId, check_depth};

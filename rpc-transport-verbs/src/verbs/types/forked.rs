@@ -1,0 +1,9 @@
+//! The error of every call after `fork()`.
+
+/// The process was forked after the device was opened. In the child none of the device's objects
+/// works.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the device was opened before fork(), and works in the parent only; a child has to start a program (exec) that opens its own"
+)]
+pub struct Forked;
