@@ -209,17 +209,19 @@ impl QueuePair {
         extended: ExtendedConfig,
     ) -> Result<Self, VerbsError> {
         let raw = domain.raw.create_qp(provider::QueuePairConfig {
-            qp_type: config.qp_type,
             send_cq: &config.send_cq.raw,
             recv_cq: &config.recv_cq.raw,
             srq: config.srq.map(|srq| &srq.shared.raw),
-            max_send_wr: config.max_send_wr,
-            max_recv_wr: config.max_recv_wr,
-            max_send_sge: config.max_send_sge,
-            max_recv_sge: config.max_recv_sge,
-            max_inline_data: config.max_inline_data,
-            sq_sig_all: config.sq_sig_all,
-            extended,
+            options: provider::QueuePairOptions {
+                qp_type: config.qp_type,
+                max_send_wr: config.max_send_wr,
+                max_recv_wr: config.max_recv_wr,
+                max_send_sge: config.max_send_sge,
+                max_recv_sge: config.max_recv_sge,
+                max_inline_data: config.max_inline_data,
+                sq_sig_all: config.sq_sig_all,
+                extended,
+            },
         })?;
         let capabilities = raw.capabilities();
         check_depth("create_qp", "max_send_wr", capabilities.max_send_wr)?;

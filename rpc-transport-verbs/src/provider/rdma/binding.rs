@@ -11,7 +11,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rdma_sys::{ibv_bind_mw, ibv_mw_bind, ibv_mw_bind_info, ibv_qp, ibv_send_flags as flag};
 
-use super::super::{self as provider, Operation, WindowBinding, Work};
+use super::super::names;
+use super::super::work::{Operation, WindowBinding, Work};
 use super::queue_pair::QueuePair;
 use super::requests::of_same_context;
 use super::shared_receive_queue::reason;
@@ -118,7 +119,7 @@ impl Windows<'_> {
         for work in work {
             match work.operation {
                 Operation::BindWindow(WindowBinding {
-                    window: provider::WindowName::Rdma(window),
+                    window: names::WindowName::Rdma(window),
                     key,
                     ..
                 }) => {
@@ -176,11 +177,11 @@ pub(super) fn bind_info(
     binding: &WindowBinding,
 ) -> Result<(WindowName, ibv_mw_bind_info), PostErrorReason> {
     let (object_of_window, object_of_region) = ("the memory window", "the region");
-    let provider::WindowName::Rdma(window) = binding.window else {
+    let names::WindowName::Rdma(window) = binding.window else {
         let object = object_of_window;
         return Err(PostErrorReason::ForeignObject { object });
     };
-    let provider::RegionName::Rdma(region) = binding.region else {
+    let names::RegionName::Rdma(region) = binding.region else {
         let object = object_of_region;
         return Err(PostErrorReason::ForeignObject { object });
     };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rdma_sys::ibv_pd;
 
-use super::super::QueuePairConfig;
+use super::super::queue_pair_options::QueuePairOptions;
 use super::completion_queue::CompletionQueue;
 use super::context::Handle;
 use super::queue_pair::QueuePair;
@@ -95,7 +95,7 @@ impl ProtectionDomain {
         send_cq: &CompletionQueue,
         recv_cq: &CompletionQueue,
         srq: Option<&SharedReceiveQueue>,
-        config: &QueuePairConfig<'_>,
+        config: &QueuePairOptions,
     ) -> Result<QueuePair, VerbsError> {
         QueuePair::create(&self.domain, send_cq, recv_cq, srq, config)
     }

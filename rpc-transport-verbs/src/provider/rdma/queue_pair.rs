@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use rdma_sys::{ibv_gid, ibv_qp, ibv_qp_cap, ibv_qp_init_attr};
 
-use super::super::QueuePairConfig;
 use super::super::limits::in_range;
+use super::super::queue_pair_options::QueuePairOptions;
 use super::completion_queue::{self, CompletionQueue};
 use super::context::{Handle, probe_inline};
 use super::extended::{create_qp_ex, lacking};
@@ -60,7 +60,7 @@ impl QueuePair {
         send_cq: &CompletionQueue,
         recv_cq: &CompletionQueue,
         srq: Option<&SharedReceiveQueue>,
-        config: &QueuePairConfig<'_>,
+        config: &QueuePairOptions,
     ) -> Result<Self, VerbsError> {
         let handle = &domain.handle;
         handle.fork_guard.check()?;
@@ -83,7 +83,7 @@ impl QueuePair {
             send_cq: send_cq.raw(),
             recv_cq: recv_cq.raw(),
             srq: srq.map_or(ptr::null_mut(), SharedReceiveQueue::raw),
-            cap: capabilities_wanted(&handle.limits, config)?,
+            cap: capabilities_wanted(&handle.limits, config, srq.is_some())?,
             qp_type: type_of(config.qp_type),
             sq_sig_all: c_int::from(config.sq_sig_all),
         };
@@ -228,7 +228,8 @@ impl Drop for QueuePair {
 
 fn capabilities_wanted(
     limits: &DeviceAttributes,
-    config: &QueuePairConfig<'_>,
+    config: &QueuePairOptions,
+    has_srq: bool,
 ) -> Result<ibv_qp_cap, VerbsError> {
     let bounded = |parameter, value, min, max| {
         in_range(CALL, parameter, value, min, max)?;
@@ -236,9 +237,9 @@ fn capabilities_wanted(
     };
     let (max_wr, max_sge) = (limits.max_qp_wr, limits.max_sge);
     // Zero with a shared queue: some drivers reject values that they should ignore.
-    let (max_recv_wr, max_recv_sge) = match config.srq {
-        Some(_) => (0, 0),
-        None => (config.max_recv_wr, config.max_recv_sge),
+    let (max_recv_wr, max_recv_sge) = match has_srq {
+        true => (0, 0),
+        false => (config.max_recv_wr, config.max_recv_sge),
     };
     Ok(ibv_qp_cap {
         max_send_wr: bounded("max_send_wr", config.max_send_wr, 1, max_wr)?,
@@ -252,7 +253,7 @@ fn capabilities_wanted(
 /// Finds the cause of a failed creation, as far as possible: the device reports most causes with
 /// the same error number.
 #[cold]
-fn refused(handle: &Arc<Handle>, config: &QueuePairConfig<'_>, error: VerbsError) -> VerbsError {
+fn refused(handle: &Arc<Handle>, config: &QueuePairOptions, error: VerbsError) -> VerbsError {
     let VerbsError::Os { source, .. } = &error else {
         return error;
     };

@@ -10,7 +10,8 @@ use rdma_sys::{
     ibv_send_flags as flag, ibv_send_wr, ibv_sge, ibv_wr_opcode as opcode, rdma_t, ud_t,
 };
 
-use super::super::{self as provider, Destination, Operation, ReceiveList, Sge, Work};
+use super::super::names;
+use super::super::work::{Destination, Operation, ReceiveList, Sge, Work};
 use super::binding::{Windows, bind_info, touched_once, touches_window};
 use super::queue_pair::QueuePair;
 use super::sge;
@@ -297,7 +298,7 @@ pub(super) fn of_same_context(
 
 fn datagram(qp: NonNull<ibv_qp>, destination: &Destination) -> Result<ud_t, PostErrorReason> {
     let object = "the address handle";
-    let provider::AddressName::Rdma(address) = destination.address else {
+    let names::AddressName::Rdma(address) = destination.address else {
         return Err(PostErrorReason::ForeignObject { object });
     };
     // SAFETY: the request holds the handle until it has completed, and the handle's context never

@@ -13,7 +13,7 @@ use rdma_sys::{
 };
 
 use super::super::limits::in_range;
-use super::super::{ReceiveList, ReceiveWork, Sge};
+use super::super::work::{ReceiveList, ReceiveWork, Sge};
 use super::memory::Domain;
 use super::requests::post_receive_lists;
 use super::{BATCH, check, log_leak, next_number, not_supported, os_error, sge, to_u32};

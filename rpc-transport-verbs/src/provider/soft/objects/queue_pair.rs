@@ -5,22 +5,24 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::super::super::limits::in_range;
-use super::super::super::{
-    Operation, QueuePairConfig, ReceiveList, ReceiveWork, SendWork, Sge, WindowBinding, Work,
-};
 use super::unsupported::check_extended;
 use super::{CompletionQueue, ProtectionDomain, SharedReceiveQueue, all_taken, not_posted};
 use crate::hooks::point;
+use crate::provider::queue_pair_options::QueuePairOptions;
 use crate::provider::soft::capacities::{MAX_INLINE, MAX_SGE, MAX_WR, exhausted, place32};
 use crate::provider::soft::context::general_send::Outstanding;
 use crate::provider::soft::context::peer::Peer;
-use crate::provider::soft::context::queue_pair::{Link, Retry, SoftQueuePair, remote_of};
+use crate::provider::soft::context::queue_pair::{Link, Retry, SoftQueuePair};
+use crate::provider::soft::context::transitions::remote_of;
 use crate::provider::soft::context::waiting::Waiting;
 use crate::provider::soft::context::work_queues::{ReceiveQueue, SendQueue};
-use crate::provider::soft::process::domain::Domain;
 use crate::provider::soft::process::link_message::LinkMessage;
+use crate::provider::soft::process::node::domain::Domain;
 use crate::provider::soft::shared::ring::RingReceiver;
 use crate::provider::soft::shared::wake::MAX_READY;
+use crate::provider::work::{
+    Operation, ReceiveList, ReceiveWork, SendWork, Sge, WindowBinding, Work,
+};
 use crate::verbs::types::{
     Gid, ModifyError, PostError, PostErrorReason, QpAttributes, QpNum, QpState, QpType,
     QueuePairCapabilities, RemoteKey, VerbsError, WrId,
@@ -32,7 +34,7 @@ impl ProtectionDomain {
         send_cq: &CompletionQueue,
         recv_cq: &CompletionQueue,
         srq: Option<&SharedReceiveQueue>,
-        config: &QueuePairConfig<'_>,
+        config: &QueuePairOptions,
     ) -> Result<QueuePair, VerbsError> {
         self.domain.node.check()?;
         check_extended(config)?;

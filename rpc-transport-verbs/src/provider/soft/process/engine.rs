@@ -12,25 +12,27 @@
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
 
-use super::domain::Domain;
 use super::link::{IncomingLink, Packet};
 use super::link_message::LinkMessage;
+use super::node::domain::Domain;
 use super::node::{FIRST_LINK_TOKEN, Node, TOKEN_CALL, TOKEN_LISTENER, TOKEN_WAKE};
 use crate::event_fd::EventFd;
+use crate::provider::fork_guard::ForkGuard;
 use crate::provider::soft::context::peer::Peer;
-use crate::provider::soft::context::state::NewRing;
+use crate::provider::soft::context::queue_pair::NewRing;
 use crate::provider::soft::shared::memory::{Mapping, PeerAccess};
 use crate::provider::soft::shared::ring::{
     Bell, ContextBell, LAYOUT_VERSION, RING_LEN, RingSender,
 };
 use crate::provider::soft::shared::wake::DomainReadyBits;
+use crate::verbs::types::OpenError;
 
 /// Time between two ticks. It is short compared with the 67 ms of the default acknowledgement timer
 /// and with the time that a sender waits for a stalled peer. The work of a tick takes about a
@@ -48,8 +50,33 @@ const TICK_AT_REST: Duration = Duration::from_millis(50);
 /// it serves the other contexts.
 const BATCHES_PER_TICK: usize = 64;
 
+static NODE: Mutex<Option<Arc<Node>>> = Mutex::new(None);
+
+impl Node {
+    /// Returns the process's node. The first call creates it.
+    pub(crate) fn get() -> Result<Arc<Self>, OpenError> {
+        let mut node = NODE.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(node) = &*node {
+            node.check()?;
+            return Ok(Arc::clone(node));
+        }
+        let fail = |action| {
+            move |source| OpenError::Os {
+                name: "soft".into(),
+                action,
+                source,
+            }
+        };
+        let fork_guard = ForkGuard::new().map_err(fail("be set up"))?;
+        let made = Arc::new(Self::new(fork_guard).map_err(fail("be set up"))?);
+        start(Arc::clone(&made)).map_err(fail("start its engine thread"))?;
+        *node = Some(Arc::clone(&made));
+        Ok(made)
+    }
+}
+
 /// Starts the engine thread of `node`.
-pub(crate) fn start(node: Arc<Node>) -> io::Result<()> {
+fn start(node: Arc<Node>) -> io::Result<()> {
     std::thread::Builder::new()
         .name("verbline-soft".into())
         .spawn(move || {
