@@ -2,10 +2,12 @@
 //!
 //! ```text
 //!   provider (the interface to devices)
-//!      │  context, memory, region, windows, completion_queue, completion_channel,
-//!      │  shared_receive_queue, queue_pair: one object each.
+//!      │  context: opens a device, and makes what it owns.
 //!      │  Operations of a queue pair: modify, post (plain messages), requests (all other
 //!      │  requests), binding (of windows)
+//!      │  queue_pair, shared_receive_queue, region, windows, memory (the domain),
+//!      │  completion_queue, completion_channel: one object each
+//!      │  handle: the open device, which every object holds
 //!      ▼
 //!   rdma-sys: the structs, and the               library: all other functions, looked up
 //!      │      header's inline functions             │     in libibverbs.so.1 at run time
@@ -21,7 +23,7 @@
 //! * **rdma-sys's types are correct, but some of its functions are not** (it is unmaintained).
 //!   Therefore only the legacy calls are used, except for `ibv_create_qp_ex` ([`extended`]); port
 //!   attributes are zeroed before they are queried; asynchronous events and the GID table are read
-//!   through structs of our own ([`async_events`], [`gid_table`]).
+//!   through structs of our own ([`raw_structs`]).
 //! * **Objects hold their parents by `Arc`**, so an object is destroyed after everything created
 //!   from it. If the device refuses to destroy an object, this is logged, and the object's memory
 //!   is leaked.
@@ -33,20 +35,32 @@ mod binding;
 mod completion_channel;
 mod completion_queue;
 mod context;
+mod datagrams;
 mod decode;
 mod device_list;
 mod extended;
 mod fork;
 mod gid_table;
+mod handle;
+mod inline_probe;
+mod interruption;
+mod known_windows;
 mod library;
+mod locked_memory;
 mod memory;
 mod modify;
+pub(super) mod names;
 mod pages;
 mod port_counters;
 mod post;
+mod post_results;
+mod queue_events;
 mod queue_pair;
 mod raw_attributes;
+mod raw_structs;
+mod receives;
 mod region;
+mod request_lists;
 mod requests;
 mod shared_receive_queue;
 mod windows;
@@ -60,7 +74,7 @@ pub(super) use memory::ProtectionDomain;
 pub(super) use queue_pair::QueuePair;
 pub(super) use region::MemoryRegion;
 pub(super) use shared_receive_queue::SharedReceiveQueue;
-pub(super) use windows::{AddressHandle, AddressName, MemoryWindow, RegionName, WindowName};
+pub(super) use windows::{AddressHandle, MemoryWindow};
 
 use std::io;
 use std::os::raw::c_int;
@@ -70,7 +84,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use rdma_sys::ibv_sge;
 
 use crate::verbs::types::{LocalKey, VerbsError};
-use context::Handle;
 
 /// Work requests or completions that are built on the stack at a time. It is the length of the
 /// transport's longest chain, so that one chain rings one doorbell.
@@ -91,29 +104,10 @@ fn os_error(call: &'static str) -> VerbsError {
         // Drivers of network cards lock the memory of their queues as well.
         io::ErrorKind::OutOfMemory => VerbsError::QueueMemory {
             call,
-            limit: memory::memlock_limit(),
+            limit: locked_memory::memlock_limit(),
             source,
         },
         _ => VerbsError::Os { call, source },
-    }
-}
-
-/// Replaces `error` by `NotSupported` if the device reported that it lacks `what`.
-fn not_supported(
-    handle: &Handle,
-    call: &'static str,
-    what: &'static str,
-    error: VerbsError,
-) -> VerbsError {
-    match &error {
-        VerbsError::Os { source, .. } if source.kind() == io::ErrorKind::Unsupported => {
-            VerbsError::NotSupported {
-                call,
-                device: handle.name.clone(),
-                what,
-            }
-        }
-        _ => error,
     }
 }
 

@@ -10,9 +10,10 @@ use rdma_sys::{
 };
 
 use super::super::work::{ReceiveWork, SendWork};
+use super::post_results::{index_of, reason};
 use super::queue_pair::QueuePair;
 use super::raw_attributes::to_raw;
-use super::shared_receive_queue::{index_of, post_receives, reason};
+use super::receives::post_receives;
 use super::{BATCH, sge};
 use crate::verbs::types::{PostError, PostErrorReason, QpAttributes, QpState};
 

@@ -9,14 +9,16 @@ use rdma_sys::{ibv_gid, ibv_qp, ibv_qp_cap, ibv_qp_init_attr};
 
 use super::super::limits::in_range;
 use super::super::queue_pair_options::QueuePairOptions;
-use super::completion_queue::{self, CompletionQueue};
-use super::context::{Handle, probe_inline};
+use super::completion_queue::CompletionQueue;
 use super::extended::{create_qp_ex, lacking};
-use super::memory::Domain;
+use super::handle::{Handle, not_supported};
+use super::inline_probe::probe_inline;
+use super::memory::{Domain, ProtectionDomain};
+use super::queue_events::Queue;
 use super::raw_attributes::type_of;
-use super::requests::RequestLists;
+use super::request_lists::RequestLists;
 use super::shared_receive_queue::{self, SharedReceiveQueue};
-use super::{check, log_leak, not_supported, os_error, to_u32};
+use super::{check, log_leak, os_error, to_u32};
 use crate::verbs::types::{
     DeviceAttributes, Gid, QpNum, QpState, QpType, QueuePairCapabilities, VerbsError,
 };
@@ -41,8 +43,8 @@ pub(crate) struct QueuePair {
     /// left them.
     groups: Vec<(Gid, u16)>,
     // Parents: they are destroyed after the queue pair.
-    _send_cq: Arc<completion_queue::Queue>,
-    recv_cq: Arc<completion_queue::Queue>,
+    _send_cq: Arc<Queue>,
+    recv_cq: Arc<Queue>,
     pub(super) srq: Option<Arc<shared_receive_queue::Queue>>,
     pub(super) domain: Arc<Domain>,
 }
@@ -54,8 +56,20 @@ unsafe impl Send for QueuePair {}
 // may be used from any thread.
 unsafe impl Sync for QueuePair {}
 
+impl ProtectionDomain {
+    pub(crate) fn create_qp(
+        &self,
+        send_cq: &CompletionQueue,
+        recv_cq: &CompletionQueue,
+        srq: Option<&SharedReceiveQueue>,
+        config: &QueuePairOptions,
+    ) -> Result<QueuePair, VerbsError> {
+        QueuePair::create(&self.domain, send_cq, recv_cq, srq, config)
+    }
+}
+
 impl QueuePair {
-    pub(super) fn create(
+    fn create(
         domain: &Arc<Domain>,
         send_cq: &CompletionQueue,
         recv_cq: &CompletionQueue,
