@@ -1,16 +1,16 @@
 //! How requests name the objects of either provider.
 
 #[cfg(feature = "rdma")]
-use super::rdma;
-use super::soft;
+use super::rdma::names as rdma;
+use super::soft::names as soft;
 use crate::verbs::types::LocalKey;
 
 /// Identifies a memory window in a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum WindowName {
-    Soft(soft::names::WindowName),
+    Soft(soft::WindowName),
     #[cfg(feature = "rdma")]
-    Rdma(rdma::names::WindowName),
+    Rdma(rdma::WindowName),
 }
 
 /// Identifies a region in a request that binds a window to it.
@@ -18,15 +18,15 @@ pub(crate) enum WindowName {
 pub(crate) enum RegionName {
     Soft(LocalKey),
     #[cfg(feature = "rdma")]
-    Rdma(rdma::names::RegionName),
+    Rdma(rdma::RegionName),
 }
 
 /// Identifies an address handle in a datagram.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum AddressName {
-    Soft(soft::names::AddressName),
+    Soft(soft::AddressName),
     #[cfg(feature = "rdma")]
-    Rdma(rdma::names::AddressName),
+    Rdma(rdma::AddressName),
 }
 
 /// Defines `of_soft`, which returns the software device's own identifier, or `None` for an object
@@ -46,7 +46,7 @@ macro_rules! of_soft {
 }
 
 of_soft! {
-    WindowName => soft::names::WindowName;
+    WindowName => soft::WindowName;
     RegionName => LocalKey;
-    AddressName => soft::names::AddressName;
+    AddressName => soft::AddressName;
 }

@@ -6,7 +6,7 @@ use crate::provider::limits::AttributeLimits;
 use crate::verbs::types::VerbsError;
 
 /// The name under which applications open the device.
-pub(in crate::provider) const DEVICE_NAME: &str = "soft";
+pub(crate) const DEVICE_NAME: &str = "soft";
 
 /// Maximum number of RDMA reads and atomics in flight, as reported to queue pairs.
 pub(super) const MAX_RD_ATOMIC: u8 = 16;

@@ -16,8 +16,8 @@ use crate::verbs::types::{Access, LocalKey, RemoteKey, VerbsError};
 
 #[derive(Debug)]
 pub(crate) struct ProtectionDomain {
-    pub(in super::super) domain: Arc<Domain>,
-    pub(in super::super) number: u32,
+    pub(crate) domain: Arc<Domain>,
+    pub(crate) number: u32,
 }
 
 impl ProtectionDomain {

@@ -136,8 +136,8 @@ impl ProtectionDomain {
 
 #[derive(Debug)]
 pub(crate) struct QueuePair {
-    pub(in super::super) domain: Arc<Domain>,
-    pub(in super::super) place: u32,
+    pub(crate) domain: Arc<Domain>,
+    pub(crate) place: u32,
     number: QpNum,
     capabilities: QueuePairCapabilities,
     /// True if the queue pair has rings.

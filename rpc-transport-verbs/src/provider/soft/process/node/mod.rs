@@ -1,7 +1,7 @@
 //! This process as other processes see it: its GID, its links, and the directory of its queue
 //! pairs.
 
-pub(in crate::provider::soft) mod domain;
+pub(crate) mod domain;
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
