@@ -78,20 +78,7 @@ impl QueuePair {
     ) -> Result<Self, VerbsError> {
         let handle = &domain.handle;
         handle.fork_guard.check()?;
-        // Some drivers accept objects of another context, which verbs forbid.
-        let is_ours = |other| Arc::ptr_eq(handle, other);
-        for (is_ours, object) in [
-            (is_ours(&send_cq.queue.handle), "send_cq"),
-            (is_ours(&recv_cq.queue.handle), "recv_cq"),
-            (
-                srq.is_none_or(|srq| is_ours(&srq.queue.domain.handle)),
-                "srq",
-            ),
-        ] {
-            if !is_ours {
-                return Err(VerbsError::ForeignObject { call: CALL, object });
-            }
-        }
+        check_context(handle, send_cq, recv_cq, srq)?;
         let mut wanted = ibv_qp_init_attr {
             qp_context: ptr::null_mut(),
             send_cq: send_cq.raw(),
@@ -101,26 +88,9 @@ impl QueuePair {
             qp_type: type_of(config.qp_type),
             sq_sig_all: c_int::from(config.sq_sig_all),
         };
-        let raw = if config.extended.is_empty() {
-            // SAFETY: the domain and the queues are alive (their owners are borrowed here), and of
-            // one context (checked above).
-            let raw = unsafe { (handle.library.ibv_create_qp)(domain.raw(), &mut wanted) };
-            NonNull::new(raw).ok_or_else(|| refused(handle, config, os_error(CALL)))?
-        } else {
-            let asked = wanted;
-            // SAFETY: the domain and the queues are alive and of one context, as for
-            // `ibv_create_qp` above.
-            unsafe { create_qp_ex(domain, &mut wanted, &config.extended) }.map_err(|errno| {
-                // SAFETY: the domain and the queues are alive and of one context, as for
-                // `ibv_create_qp` above.
-                let lacking = unsafe { lacking(domain, &asked, &config.extended) };
-                lacking.unwrap_or_else(|| {
-                    let source = io::Error::from_raw_os_error(errno);
-                    let call = "create_qp_ex";
-                    refused(handle, config, VerbsError::Os { call, source })
-                })
-            })?
-        };
+        // SAFETY: the domain and the queues are alive (their owners are borrowed here), and of one
+        // context (checked above).
+        let raw = unsafe { create_raw(domain, &mut wanted, config) }?;
         // SAFETY: the library has initialized the queue pair, and nothing else uses it yet.
         let qp_num = QpNum(unsafe { (*raw.as_ptr()).qp_num });
         if config.qp_type == QpType::UnreliableDatagram {
@@ -237,6 +207,60 @@ impl QueuePair {
 impl Drop for QueuePair {
     fn drop(&mut self) {
         self.destroy();
+    }
+}
+
+/// Rejects objects of another context. Some drivers accept them, which verbs forbid.
+fn check_context(
+    handle: &Arc<Handle>,
+    send_cq: &CompletionQueue,
+    recv_cq: &CompletionQueue,
+    srq: Option<&SharedReceiveQueue>,
+) -> Result<(), VerbsError> {
+    let is_ours = |other| Arc::ptr_eq(handle, other);
+    for (is_ours, object) in [
+        (is_ours(&send_cq.queue.handle), "send_cq"),
+        (is_ours(&recv_cq.queue.handle), "recv_cq"),
+        (
+            srq.is_none_or(|srq| is_ours(&srq.queue.domain.handle)),
+            "srq",
+        ),
+    ] {
+        if !is_ours {
+            return Err(VerbsError::ForeignObject { call: CALL, object });
+        }
+    }
+    Ok(())
+}
+
+/// Creates the queue pair, and writes the granted capabilities to `wanted`.
+///
+/// # Safety
+///
+/// The queues of `wanted` must be alive and of the domain's context.
+unsafe fn create_raw(
+    domain: &Domain,
+    wanted: &mut ibv_qp_init_attr,
+    config: &QueuePairOptions,
+) -> Result<NonNull<ibv_qp>, VerbsError> {
+    if config.extended.is_empty() {
+        // SAFETY: the domain is borrowed, and the caller guarantees that the queues are alive and
+        // of its context.
+        let raw = unsafe { (domain.handle.library.ibv_create_qp)(domain.raw(), wanted) };
+        NonNull::new(raw).ok_or_else(|| refused(&domain.handle, config, os_error(CALL)))
+    } else {
+        let asked = *wanted;
+        // SAFETY: the caller guarantees that the queues are alive and of the domain's context.
+        unsafe { create_qp_ex(domain, wanted, &config.extended) }.map_err(|errno| {
+            // SAFETY: the caller guarantees that the queues are alive and of the domain's
+            // context.
+            let lacking = unsafe { lacking(domain, &asked, &config.extended) };
+            lacking.unwrap_or_else(|| {
+                let source = io::Error::from_raw_os_error(errno);
+                let call = "create_qp_ex";
+                refused(&domain.handle, config, VerbsError::Os { call, source })
+            })
+        })
     }
 }
 

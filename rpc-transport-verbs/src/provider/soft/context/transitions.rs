@@ -49,21 +49,7 @@ impl State {
         match (from, to) {
             (QpState::Init, QpState::Rtr) => {
                 if let Some((receiver, peer)) = ready {
-                    receiver.set_ready();
-                    qp.link.receiver = Some(receiver);
-                    qp.link.peer = Some(peer);
-                    qp.retry = Retry::default();
-                    // A ring of a previous connection of the peer is over by now, or will be
-                    // replaced.
-                    let mut early = std::mem::take(&mut qp.link.early);
-                    early.retain(|ring| !ring.sender.is_over());
-                    if let Some(ring) = early.into_iter().rev().find(|ring| qp.is_remote(ring)) {
-                        qp.link.sender = Some(ring.sender);
-                    }
-                    self.make_hot(place);
-                    if self.is_asleep {
-                        self.stay_asleep();
-                    }
+                    self.start_receiving(place, receiver, peer);
                 }
             }
             (QpState::Rts, QpState::Sqd) => {
@@ -86,6 +72,25 @@ impl State {
             _ => {}
         }
         Ok(())
+    }
+
+    /// Adopts this side's ring, and the peer's ring if it has arrived.
+    fn start_receiving(&mut self, place: u32, receiver: RingReceiver, peer: Arc<Peer>) {
+        let qp = &mut self.queue_pairs[place as usize];
+        receiver.set_ready();
+        qp.link.receiver = Some(receiver);
+        qp.link.peer = Some(peer);
+        qp.retry = Retry::default();
+        // A ring of a previous connection of the peer is over by now, or will be replaced.
+        let mut early = std::mem::take(&mut qp.link.early);
+        early.retain(|ring| !ring.sender.is_over());
+        if let Some(ring) = early.into_iter().rev().find(|ring| qp.is_remote(ring)) {
+            qp.link.sender = Some(ring.sender);
+        }
+        self.make_hot(place);
+        if self.is_asleep {
+            self.stay_asleep();
+        }
     }
 
     /// Handles a ring that arrived for this queue pair: uses it if the queue pair is connected to

@@ -49,23 +49,7 @@ impl ProtectionDomain {
                 return Err(VerbsError::ForeignObject { call, object });
             }
         }
-        let max_recv_wr = if srq.is_some() { 0 } else { config.max_recv_wr };
-        in_range(call, "max_send_wr", config.max_send_wr, 1, MAX_WR)?;
-        in_range(call, "max_recv_wr", max_recv_wr, 0, MAX_WR)?;
-        in_range(call, "max_send_sge", config.max_send_sge, 0, MAX_SGE)?;
-        let max_recv_sge = if srq.is_some() {
-            0
-        } else {
-            config.max_recv_sge
-        };
-        in_range(call, "max_recv_sge", max_recv_sge, 0, MAX_SGE)?;
-        in_range(
-            call,
-            "max_inline_data",
-            config.max_inline_data,
-            0,
-            MAX_INLINE,
-        )?;
+        let capabilities = check_sizes(call, config, srq.is_some())?;
         let number = self
             .domain
             .node
@@ -83,7 +67,7 @@ impl ProtectionDomain {
             sq_sig_all: config.sq_sig_all,
             sends: SendQueue::new(config.max_send_wr),
             waiting: Waiting::new(),
-            receives: ReceiveQueue::new(max_recv_wr),
+            receives: ReceiveQueue::new(capabilities.max_recv_wr),
             link: Link::default(),
             retry: Retry::default(),
             outstanding: Outstanding::default(),
@@ -102,13 +86,7 @@ impl ProtectionDomain {
             domain: Arc::clone(&self.domain),
             place,
             number: QpNum(number),
-            capabilities: QueuePairCapabilities {
-                max_send_wr: config.max_send_wr,
-                max_recv_wr,
-                max_send_sge: config.max_send_sge,
-                max_recv_sge,
-                max_inline_data: MAX_INLINE,
-            },
+            capabilities,
             is_reliable: config.qp_type == QpType::ReliableConnection,
             is_connected: false,
             is_destroyed: false,
@@ -132,6 +110,31 @@ impl ProtectionDomain {
         state.places = state.places.max(place + 1);
         Ok(place32(place))
     }
+}
+
+/// Checks the sizes of a new queue pair and returns them as its capabilities.
+fn check_sizes(
+    call: &'static str,
+    config: &QueuePairOptions,
+    has_srq: bool,
+) -> Result<QueuePairCapabilities, VerbsError> {
+    let (max_recv_wr, max_recv_sge) = match has_srq {
+        true => (0, 0),
+        false => (config.max_recv_wr, config.max_recv_sge),
+    };
+    in_range(call, "max_send_wr", config.max_send_wr, 1, MAX_WR)?;
+    in_range(call, "max_recv_wr", max_recv_wr, 0, MAX_WR)?;
+    in_range(call, "max_send_sge", config.max_send_sge, 0, MAX_SGE)?;
+    in_range(call, "max_recv_sge", max_recv_sge, 0, MAX_SGE)?;
+    let inline = config.max_inline_data;
+    in_range(call, "max_inline_data", inline, 0, MAX_INLINE)?;
+    Ok(QueuePairCapabilities {
+        max_send_wr: config.max_send_wr,
+        max_recv_wr,
+        max_send_sge: config.max_send_sge,
+        max_recv_sge,
+        max_inline_data: MAX_INLINE,
+    })
 }
 
 #[derive(Debug)]

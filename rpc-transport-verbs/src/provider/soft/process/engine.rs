@@ -300,22 +300,7 @@ pub(crate) fn handle_message(
 ) -> Result<(), String> {
     let wrong = |error: io::Error| error.to_string();
     let Some(peer) = peer else {
-        let LinkMessage::Hello {
-            layout_version,
-            gid,
-        } = message
-        else {
-            return Err("it did not say who it is".into());
-        };
-        if layout_version != LAYOUT_VERSION {
-            return Err(format!(
-                "its shared memory has layout {layout_version}, ours has {LAYOUT_VERSION}"
-            ));
-        }
-        if !link.is_from(gid).map_err(wrong)? {
-            return Err(format!("it is not the process of {gid}, or another user's"));
-        }
-        *peer = Some(node.peer(gid));
+        *peer = Some(greet(node, link, message)?);
         return Ok(());
     };
     let without = |_| String::from("a message came without its files");
@@ -333,20 +318,8 @@ pub(crate) fn handle_message(
             context,
             ready_index,
         } => {
-            let [ring, bits, wake, call] = files.try_into().map_err(without)?;
-            let ring = Mapping::of_peer(&ring, RING_LEN, PeerAccess::ReadWrite).map_err(wrong)?;
-            let bell = peer
-                .bell(context, || {
-                    let len = size_of::<DomainReadyBits>();
-                    let bits = Mapping::of_peer(&bits, len, PeerAccess::ReadWrite)?;
-                    let file = EventFd::of_peer(wake)?;
-                    let engine = EventFd::of_peer(call)?;
-                    ContextBell::new(bits, file, engine)
-                        .ok_or_else(|| io::ErrorKind::InvalidData.into())
-                })
-                .map_err(wrong)?;
-            let bell = Bell::new(bell, ready_index as usize);
-            let sender = RingSender::new(ring, bell).map_err(wrong)?;
+            let files = files.try_into().map_err(without)?;
+            let sender = ring_sender(peer, context, ready_index, files).map_err(wrong)?;
             // A queue pair that has been destroyed meanwhile needs no ring.
             if let Some((context, place)) = node.find_queue_pair(to) {
                 let ring = NewRing {
@@ -361,4 +334,44 @@ pub(crate) fn handle_message(
         }
     }
     Ok(())
+}
+
+/// Handles the first message of a link, which has to be a hello, and returns the peer.
+fn greet(node: &Node, link: &IncomingLink, message: LinkMessage) -> Result<Arc<Peer>, String> {
+    let LinkMessage::Hello {
+        layout_version,
+        gid,
+    } = message
+    else {
+        return Err("it did not say who it is".into());
+    };
+    if layout_version != LAYOUT_VERSION {
+        return Err(format!(
+            "its shared memory has layout {layout_version}, ours has {LAYOUT_VERSION}"
+        ));
+    }
+    if !link.is_from(gid).map_err(|error| error.to_string())? {
+        return Err(format!("it is not the process of {gid}, or another user's"));
+    }
+    Ok(node.peer(gid))
+}
+
+/// Maps the ring that a peer receives from, and what wakes the peer's context. The files are the
+/// ring, the ready bits, and the eventfds of the context and of the engine.
+fn ring_sender(
+    peer: &Peer,
+    context: u32,
+    ready_index: u32,
+    files: [OwnedFd; 4],
+) -> io::Result<RingSender> {
+    let [ring, bits, wake, call] = files;
+    let ring = Mapping::of_peer(&ring, RING_LEN, PeerAccess::ReadWrite)?;
+    let bell = peer.bell(context, || {
+        let len = size_of::<DomainReadyBits>();
+        let bits = Mapping::of_peer(&bits, len, PeerAccess::ReadWrite)?;
+        let file = EventFd::of_peer(wake)?;
+        let engine = EventFd::of_peer(call)?;
+        ContextBell::new(bits, file, engine).ok_or_else(|| io::ErrorKind::InvalidData.into())
+    })?;
+    RingSender::new(ring, Bell::new(bell, ready_index as usize))
 }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use rpc_core::clock::Clock;
 use rpc_core::limits::Intents;
 use rpc_core::testing::{Node, Random};
-use rpc_core::transport::{ConnectError, Transport};
+use rpc_core::transport::ConnectError;
 use rpc_core::{LocalChannel, Methods};
 
 use super::transport::{Server, SimulatedTransport, Town};
