@@ -5,7 +5,7 @@ use std::time::Duration;
 #[cfg(feature = "rdma")]
 use super::foreign;
 #[cfg(not(feature = "rdma"))]
-use super::is_listed_by_kernel;
+use super::kernel_devices::is_listed_by_kernel;
 #[cfg(feature = "rdma")]
 use super::rdma;
 use super::{CompletionChannel, CompletionQueue, ProtectionDomain, forward, soft};

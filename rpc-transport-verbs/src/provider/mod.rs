@@ -6,20 +6,21 @@
 //! posted until its completion (or a later one of the same send queue) has been polled, or the
 //! queue pair has been reset or destroyed.
 
-use crate::verbs::types::{
-    DeviceInfo, ExtendedConfig, ForkStatus, LocalKey, OpenError, QpType, VerbsError,
-};
+use crate::verbs::types::{DeviceInfo, ForkStatus, OpenError, VerbsError};
 
 mod address_handle;
 mod completion_channel;
 mod completion_queue;
 mod context;
 mod fork_guard;
+mod kernel_devices;
 mod limits;
 mod memory_region;
 mod memory_window;
+mod names;
 mod protection_domain;
 mod queue_pair;
+mod queue_pair_options;
 #[cfg(feature = "rdma")]
 mod rdma;
 mod shared_receive_queue;
@@ -30,10 +31,13 @@ pub(crate) use address_handle::AddressHandle;
 pub(crate) use completion_channel::CompletionChannel;
 pub(crate) use completion_queue::CompletionQueue;
 pub(crate) use context::Context;
+pub(crate) use kernel_devices::kernel_device_names;
 pub(crate) use memory_region::MemoryRegion;
 pub(crate) use memory_window::MemoryWindow;
+pub(crate) use names::{AddressName, RegionName, WindowName};
 pub(crate) use protection_domain::ProtectionDomain;
 pub(crate) use queue_pair::QueuePair;
+pub(crate) use queue_pair_options::QueuePairOptions;
 pub(crate) use shared_receive_queue::SharedReceiveQueue;
 #[cfg(feature = "test-util")]
 pub(crate) use soft::{Killer, SimulatedProcess};
@@ -43,28 +47,6 @@ pub(crate) use work::{
 
 #[cfg(all(any(test, fuzzing), not(loom)))]
 pub(crate) use soft::hostile as soft_hostile;
-
-/// Directory in which the kernel lists its RDMA devices.
-const KERNEL_DEVICES: &str = "/sys/class/infiniband";
-
-/// Returns the names of the kernel's RDMA devices, sorted, whether or not this build can drive
-/// them.
-pub(crate) fn kernel_device_names() -> Vec<String> {
-    let Ok(entries) = std::fs::read_dir(KERNEL_DEVICES) else {
-        // The kernel has no RDMA support.
-        return Vec::new();
-    };
-    let mut names: Vec<_> = entries
-        .flatten()
-        .filter_map(|entry| entry.file_name().into_string().ok())
-        .collect();
-    names.sort();
-    names
-}
-
-fn is_listed_by_kernel(name: &str) -> bool {
-    kernel_device_names().iter().any(|listed| listed == name)
-}
 
 /// Returns the names of the RDMA devices that this build can drive, in libibverbs' order.
 pub(crate) fn rdma_device_names() -> Result<Vec<String>, OpenError> {
@@ -111,65 +93,12 @@ macro_rules! forward {
 }
 use forward;
 
-/// Identifies a memory window in a request.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum WindowName {
-    Soft(soft::WindowName),
-    #[cfg(feature = "rdma")]
-    Rdma(rdma::WindowName),
-}
-
-/// Identifies a region in a request that binds a window to it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum RegionName {
-    Soft(LocalKey),
-    #[cfg(feature = "rdma")]
-    Rdma(rdma::RegionName),
-}
-
-/// Identifies an address handle in a datagram.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum AddressName {
-    Soft(soft::AddressName),
-    #[cfg(feature = "rdma")]
-    Rdma(rdma::AddressName),
-}
-
-/// Defines `of_soft`, which returns the software device's own identifier, or `None` for an object
-/// of another provider.
-macro_rules! of_soft {
-    ($($name:ident => $own:ty;)*) => {
-        $(impl $name {
-            fn of_soft(self) -> Option<$own> {
-                match self {
-                    Self::Soft(name) => Some(name),
-                    #[cfg(feature = "rdma")]
-                    Self::Rdma(_) => None,
-                }
-            }
-        })*
-    };
-}
-
-of_soft! {
-    WindowName => soft::WindowName;
-    RegionName => LocalKey;
-    AddressName => soft::AddressName;
-}
-
 /// The parameters of a new queue pair, with the provider's own objects.
 pub(crate) struct QueuePairConfig<'a> {
-    pub(crate) qp_type: QpType,
     pub(crate) send_cq: &'a CompletionQueue,
     pub(crate) recv_cq: &'a CompletionQueue,
     pub(crate) srq: Option<&'a SharedReceiveQueue>,
-    pub(crate) max_send_wr: usize,
-    pub(crate) max_recv_wr: usize,
-    pub(crate) max_send_sge: usize,
-    pub(crate) max_recv_sge: usize,
-    pub(crate) max_inline_data: usize,
-    pub(crate) sq_sig_all: bool,
-    pub(crate) extended: ExtendedConfig,
+    pub(crate) options: QueuePairOptions,
 }
 
 /// Returns the error for combining objects of different devices.

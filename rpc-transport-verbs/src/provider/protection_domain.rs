@@ -60,7 +60,7 @@ impl ProtectionDomain {
         let CompletionQueue::Soft(send_cq) = config.send_cq;
         let CompletionQueue::Soft(recv_cq) = config.recv_cq;
         let srq = config.srq.map(|SharedReceiveQueue::Soft(srq)| srq);
-        let queue_pair = domain.create_qp(send_cq, recv_cq, srq, &config)?;
+        let queue_pair = domain.create_qp(send_cq, recv_cq, srq, &config.options)?;
         Ok(QueuePair::Soft(queue_pair))
     }
 
@@ -77,7 +77,7 @@ impl ProtectionDomain {
                     Some(SharedReceiveQueue::Soft(srq)) => Some(srq),
                     Some(_) => return Err(foreign("create_qp", "the shared receive queue")),
                 };
-                let queue_pair = domain.create_qp(send_cq, recv_cq, srq, &config)?;
+                let queue_pair = domain.create_qp(send_cq, recv_cq, srq, &config.options)?;
                 Ok(QueuePair::Soft(queue_pair))
             }
             (
@@ -90,7 +90,7 @@ impl ProtectionDomain {
                     Some(SharedReceiveQueue::Rdma(srq)) => Some(srq),
                     Some(_) => return Err(foreign("create_qp", "the shared receive queue")),
                 };
-                let queue_pair = domain.create_qp(send_cq, recv_cq, srq, &config)?;
+                let queue_pair = domain.create_qp(send_cq, recv_cq, srq, &config.options)?;
                 Ok(QueuePair::Rdma(queue_pair))
             }
             _ => Err(foreign("create_qp", "a completion queue")),

@@ -2,7 +2,7 @@
 
 use std::ptr::NonNull;
 
-use super::{AddressName, RegionName, WindowName};
+use super::names::{AddressName, RegionName, WindowName};
 use crate::verbs::types::{Access, LocalKey, QpNum, RemoteKey, RemoteMemory, WrId};
 
 /// One send, as passed to the device.

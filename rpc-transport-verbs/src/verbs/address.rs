@@ -9,10 +9,10 @@ use std::fmt;
 use std::net::Ipv6Addr;
 
 use super::context::Context;
-use super::types::error::VerbsError;
 use super::types::gid::{Gid, GidEntry, GidType};
 use super::types::port_attributes::{LinkLayer, PortAttributes, PortState};
 use super::types::queue_pair_attributes::Mtu;
+use super::types::verbs_error::VerbsError;
 
 /// The local address of a device's queue pairs, and why it was chosen.
 #[derive(Clone, Debug, PartialEq, Eq)]

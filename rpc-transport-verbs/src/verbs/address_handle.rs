@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use super::protection_domain::ProtectionDomain;
-use super::types::error::{Busy, VerbsError};
+use super::types::busy::Busy;
 use super::types::queue_pair_attributes::AddressVector;
+use super::types::verbs_error::VerbsError;
 use crate::provider;
 
 /// An address handle: the path to a remote port, for datagrams
@@ -21,11 +22,21 @@ struct Shared {
     domain: Arc<provider::ProtectionDomain>,
 }
 
+impl ProtectionDomain {
+    /// Creates an address handle for datagrams (`ibv_create_ah(3)`).
+    ///
+    /// # Errors
+    ///
+    /// [`VerbsError::InvalidArgument`] if the device does not accept
+    /// an attribute of the address, [`VerbsError::Exhausted`] or [`VerbsError::Os`] if the device
+    /// refuses, [`VerbsError::Forked`] in a forked child.
+    pub fn create_ah(&self, address: AddressVector) -> Result<AddressHandle, VerbsError> {
+        AddressHandle::new(self, address)
+    }
+}
+
 impl AddressHandle {
-    pub(super) fn new(
-        domain: &ProtectionDomain,
-        address: AddressVector,
-    ) -> Result<Self, VerbsError> {
+    fn new(domain: &ProtectionDomain, address: AddressVector) -> Result<Self, VerbsError> {
         Ok(Self {
             shared: Arc::new(Shared {
                 raw: domain.raw.create_ah(&address)?,

@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use super::context::Context;
-use super::types::error::VerbsError;
+use super::types::verbs_error::VerbsError;
 use crate::provider;
 
 /// A completion channel (`ibv_create_comp_channel(3)`), shared by any number of completion queues
@@ -47,8 +47,21 @@ pub struct CompletionChannel {
     pub(super) raw: provider::CompletionChannel,
 }
 
+impl Context {
+    /// Creates a completion channel (`ibv_create_comp_channel(3)`), on which completion queues
+    /// raise events and threads sleep until one is raised. It uses a few file descriptors.
+    ///
+    /// # Errors
+    ///
+    /// [`VerbsError::Os`] if the operating system refuses them, [`VerbsError::Forked`] in a forked
+    /// child.
+    pub fn create_comp_channel(&self) -> Result<CompletionChannel, VerbsError> {
+        CompletionChannel::new(self)
+    }
+}
+
 impl CompletionChannel {
-    pub(super) fn new(context: &Context) -> Result<Self, VerbsError> {
+    fn new(context: &Context) -> Result<Self, VerbsError> {
         Ok(Self {
             raw: context.raw.create_comp_channel()?,
         })

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use super::completion_channel::CompletionChannel;
 use super::context::Context;
-use super::types::error::{Busy, VerbsError};
+use super::types::busy::Busy;
+use super::types::verbs_error::VerbsError;
 use super::types::work_completion::WorkCompletion;
 use crate::provider;
 
@@ -31,8 +32,40 @@ impl Deref for CompletionQueue {
     }
 }
 
+impl Context {
+    /// Creates a completion queue of at least `depth` entries (`ibv_create_cq(3)`).
+    ///
+    /// Size it to the sum of the depths of all queues that complete to it. If one completion too
+    /// many arrives, the completion queue overruns and fails, and its queue pairs fail with it.
+    ///
+    /// # Errors
+    ///
+    /// [`VerbsError::OutOfRange`] if the device does not support this depth,
+    /// [`VerbsError::Exhausted`], [`VerbsError::QueueMemory`] or [`VerbsError::Os`] if resources
+    /// run out, [`VerbsError::Forked`] in a forked child.
+    pub fn create_cq(&self, depth: usize) -> Result<CompletionQueue, VerbsError> {
+        CompletionQueue::new(self, depth, None)
+    }
+
+    /// Creates a completion queue that raises events on `channel`: one event each time that it was
+    /// armed ([`CompletionQueue::arm`]). Several queues may share a channel. A queue that is not
+    /// armed has no extra cost.
+    ///
+    /// # Errors
+    ///
+    /// [`VerbsError::ForeignObject`] if the channel belongs to another context; otherwise as for
+    /// [`create_cq`](Self::create_cq).
+    pub fn create_cq_with_channel(
+        &self,
+        depth: usize,
+        channel: &CompletionChannel,
+    ) -> Result<CompletionQueue, VerbsError> {
+        CompletionQueue::new(self, depth, Some(channel))
+    }
+}
+
 impl CompletionQueue {
-    pub(super) fn new(
+    fn new(
         context: &Context,
         depth: usize,
         channel: Option<&CompletionChannel>,

@@ -2,16 +2,14 @@
 
 use std::time::Duration;
 
-use super::completion_channel::CompletionChannel;
-use super::completion_queue::CompletionQueue;
-use super::protection_domain::ProtectionDomain;
 use super::types::async_event::AsyncEvent;
 use super::types::counters::{DeviceCounters, RnrCounters};
 use super::types::device_attributes::DeviceAttributes;
-use super::types::error::{OpenError, VerbsError};
 use super::types::gid::{Gid, GidEntry, PartitionKey};
+use super::types::open_error::OpenError;
 use super::types::port_attributes::PortAttributes;
 use super::types::soft_options::SoftOptions;
+use super::types::verbs_error::VerbsError;
 use crate::provider;
 
 /// An open device, from which every other object is created. Cloning it is cheap.
@@ -125,57 +123,6 @@ impl Context {
             }
         }
         Ok(table)
-    }
-
-    /// Allocates a protection domain (`ibv_alloc_pd(3)`).
-    ///
-    /// # Errors
-    ///
-    /// [`VerbsError::Exhausted`], [`VerbsError::QueueMemory`] or [`VerbsError::Os`] if resources
-    /// run out, [`VerbsError::Forked`] in a forked child.
-    pub fn alloc_pd(&self) -> Result<ProtectionDomain, VerbsError> {
-        ProtectionDomain::new(self)
-    }
-
-    /// Creates a completion queue of at least `depth` entries (`ibv_create_cq(3)`).
-    ///
-    /// Size it to the sum of the depths of all queues that complete to it. If one completion too
-    /// many arrives, the completion queue overruns and fails, and its queue pairs fail with it.
-    ///
-    /// # Errors
-    ///
-    /// [`VerbsError::OutOfRange`] if the device does not support this depth,
-    /// [`VerbsError::Exhausted`], [`VerbsError::QueueMemory`] or [`VerbsError::Os`] if resources
-    /// run out, [`VerbsError::Forked`] in a forked child.
-    pub fn create_cq(&self, depth: usize) -> Result<CompletionQueue, VerbsError> {
-        CompletionQueue::new(self, depth, None)
-    }
-
-    /// Creates a completion queue that raises events on `channel`: one event each time that it was
-    /// armed ([`CompletionQueue::arm`]). Several queues may share a channel. A queue that is not
-    /// armed has no extra cost.
-    ///
-    /// # Errors
-    ///
-    /// [`VerbsError::ForeignObject`] if the channel belongs to another context; otherwise as for
-    /// [`create_cq`](Self::create_cq).
-    pub fn create_cq_with_channel(
-        &self,
-        depth: usize,
-        channel: &CompletionChannel,
-    ) -> Result<CompletionQueue, VerbsError> {
-        CompletionQueue::new(self, depth, Some(channel))
-    }
-
-    /// Creates a completion channel (`ibv_create_comp_channel(3)`), on which completion queues
-    /// raise events and threads sleep until one is raised. It uses a few file descriptors.
-    ///
-    /// # Errors
-    ///
-    /// [`VerbsError::Os`] if the operating system refuses them, [`VerbsError::Forked`] in a forked
-    /// child.
-    pub fn create_comp_channel(&self) -> Result<CompletionChannel, VerbsError> {
-        CompletionChannel::new(self)
     }
 
     /// Waits for an asynchronous event (`ibv_get_async_event(3)`). Call it on a dedicated thread.

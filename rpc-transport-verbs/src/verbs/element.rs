@@ -1,11 +1,13 @@
 //! Scatter/gather elements: the memory of a work request.
 
 use std::fmt;
+use std::ops::Range;
 use std::ptr::NonNull;
 
 use super::exposed_memory::ExposedMemory;
 use super::slot::Slot;
 use super::types::keys::LocalKey;
+use super::types::verbs_error::VerbsError;
 use crate::provider::Sge;
 
 /// One scatter/gather element (`struct ibv_sge`, `ibv_post_send(3)`): a piece of registered memory,
@@ -37,6 +39,30 @@ enum Owner {
     Caller,
 }
 
+impl ExposedMemory {
+    /// Makes an element of the bytes of `range`, for local work requests.
+    ///
+    /// # Errors
+    ///
+    /// [`VerbsError::OutOfRange`] if `range` is not inside the region, or its length does not fit
+    /// 32 bits.
+    pub fn element(&self, range: Range<usize>) -> Result<Element, VerbsError> {
+        const CALL: &str = "ExposedMemory::element";
+        self.check(CALL, &range)?;
+        let len = u32::try_from(range.len()).map_err(|_| VerbsError::OutOfRange {
+            call: CALL,
+            parameter: "the range's length",
+            value: range.len() as u64,
+            min: 0,
+            max: u32::MAX.into(),
+        })?;
+        // SAFETY: `check` has verified that the range is inside the region, which stays mapped
+        // while the clone in the element lives.
+        let addr = unsafe { self.start().add(range.start) };
+        Ok(Element::exposed(self.clone(), addr, len))
+    }
+}
+
 impl Element {
     /// Makes an element of the first `len` bytes of a slot.
     ///
@@ -56,7 +82,7 @@ impl Element {
     }
 
     /// Makes an element of `len` bytes of exposed memory, starting at `addr`.
-    pub(super) fn exposed(memory: ExposedMemory, addr: NonNull<u8>, len: u32) -> Self {
+    fn exposed(memory: ExposedMemory, addr: NonNull<u8>, len: u32) -> Self {
         Self {
             addr,
             len,

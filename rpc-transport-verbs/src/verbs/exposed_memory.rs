@@ -6,12 +6,13 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-use super::element::Element;
+use super::protection_domain::ProtectionDomain;
 use super::registered_memory::RegisteredMemory;
 use super::types::access::Access;
-use super::types::error::{Busy, VerbsError};
+use super::types::busy::Busy;
 use super::types::keys::RemoteMemory;
 use super::types::keys::{LocalKey, RemoteKey};
+use super::types::verbs_error::VerbsError;
 
 /// A region whose bytes a peer may read or write at any time by one-sided operations, as far as its
 /// [`Access`] permits.
@@ -35,8 +36,21 @@ pub struct ExposedMemory {
     access: Access,
 }
 
+impl ProtectionDomain {
+    /// Allocates and registers memory that peers may access as far as `access` permits: by the
+    /// region's own key, or through memory windows ([`Access::MW_BIND`]).
+    ///
+    /// # Errors
+    ///
+    /// [`VerbsError::RemoteWithoutLocalWrite`] if `access` has `REMOTE_WRITE` or `REMOTE_ATOMIC`
+    /// without `LOCAL_WRITE`; otherwise as for [`register`](Self::register).
+    pub fn expose(&self, len: usize, access: Access) -> Result<ExposedMemory, VerbsError> {
+        Ok(ExposedMemory::new(self.reg_mr(len, access)?, access))
+    }
+}
+
 impl ExposedMemory {
-    pub(super) fn new(shared: RegisteredMemory, access: Access) -> Self {
+    fn new(shared: RegisteredMemory, access: Access) -> Self {
         Self {
             shared: Arc::new(shared),
             access,
@@ -90,34 +104,12 @@ impl ExposedMemory {
         self.start().as_ptr().addr() as u64
     }
 
-    fn start(&self) -> NonNull<u8> {
+    pub(super) fn start(&self) -> NonNull<u8> {
         self.shared.raw.start()
     }
 
     pub(super) fn raw(&self) -> &crate::provider::MemoryRegion {
         &self.shared.raw
-    }
-
-    /// Makes an element of the bytes of `range`, for local work requests.
-    ///
-    /// # Errors
-    ///
-    /// [`VerbsError::OutOfRange`] if `range` is not inside the region, or its length does not fit
-    /// 32 bits.
-    pub fn element(&self, range: Range<usize>) -> Result<Element, VerbsError> {
-        const CALL: &str = "ExposedMemory::element";
-        self.check(CALL, &range)?;
-        let len = u32::try_from(range.len()).map_err(|_| VerbsError::OutOfRange {
-            call: CALL,
-            parameter: "the range's length",
-            value: range.len() as u64,
-            min: 0,
-            max: u32::MAX.into(),
-        })?;
-        // SAFETY: `check` has verified that the range is inside the region, which stays mapped
-        // while the clone in the element lives.
-        let addr = unsafe { self.start().add(range.start) };
-        Ok(Element::exposed(self.clone(), addr, len))
     }
 
     /// Copies bytes from `offset` on into `out`.
@@ -199,7 +191,7 @@ impl ExposedMemory {
         Ok(unsafe { std::slice::from_raw_parts(self.start().add(offset).cast().as_ptr(), len) })
     }
 
-    fn check(&self, call: &'static str, range: &Range<usize>) -> Result<(), VerbsError> {
+    pub(super) fn check(&self, call: &'static str, range: &Range<usize>) -> Result<(), VerbsError> {
         let outside = |parameter, value: usize, min: usize, max: usize| {
             let (value, min, max) = (value as u64, min as u64, max as u64);
             Err(VerbsError::OutOfRange {

@@ -5,8 +5,8 @@
 //! [`fork_init`] makes the library keep registered pages out of children. In the child no verbs
 //! object works in either case.
 
-use super::types::error::VerbsError;
 use super::types::fork_status::ForkStatus;
+use super::types::verbs_error::VerbsError;
 use crate::provider;
 
 /// Keeps registered memory out of the children of forks (`ibv_fork_init(3)`). Without RDMA devices

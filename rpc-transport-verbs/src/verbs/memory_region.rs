@@ -3,10 +3,12 @@
 use std::fmt;
 use std::sync::Arc;
 
+use super::protection_domain::ProtectionDomain;
 use super::registered_memory::RegisteredMemory;
 use super::slot::Slot;
-use super::types::error::VerbsError;
+use super::types::access::Access;
 use super::types::keys::LocalKey;
+use super::types::verbs_error::VerbsError;
 
 /// A whole registered region. [`into_slots`](Self::into_slots) divides it.
 ///
@@ -17,8 +19,30 @@ pub struct MemoryRegion {
     pub(super) shared: Arc<RegisteredMemory>,
 }
 
+impl ProtectionDomain {
+    /// Allocates at least `len` bytes of memory that suits the device, and registers them for local
+    /// use only (`ibv_reg_mr(3)`). The memory is zeroed and page-aligned.
+    ///
+    /// # Errors
+    ///
+    /// * [`VerbsError::ExposedSlots`] if `access` grants a peer access; use
+    ///   [`expose`](Self::expose) for that.
+    /// * [`VerbsError::OutOfRange`] if the device does not support this length.
+    /// * [`VerbsError::NotSupported`] if the device lacks one of the access rights.
+    /// * [`VerbsError::MemoryLocked`] if the limit of locked memory is too low.
+    /// * [`VerbsError::Os`] or [`VerbsError::Exhausted`] if memory or regions run out,
+    ///   [`VerbsError::Forked`] in a forked child.
+    pub fn register(&self, len: usize, access: Access) -> Result<MemoryRegion, VerbsError> {
+        let remote = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
+        if access.intersects(remote | Access::MW_BIND) {
+            return Err(VerbsError::ExposedSlots { access });
+        }
+        Ok(MemoryRegion::new(self.reg_mr(len, access)?))
+    }
+}
+
 impl MemoryRegion {
-    pub(super) fn new(memory: RegisteredMemory) -> Self {
+    fn new(memory: RegisteredMemory) -> Self {
         Self {
             shared: Arc::new(memory),
         }

@@ -6,9 +6,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::exposed_memory::ExposedMemory;
 use super::protection_domain::ProtectionDomain;
 use super::types::access::Access;
-use super::types::error::{Busy, PostErrorReason, VerbsError};
+use super::types::busy::Busy;
 use super::types::keys::RemoteKey;
 use super::types::keys::RemoteMemory;
+use super::types::post_error::PostErrorReason;
+use super::types::verbs_error::VerbsError;
 use super::types::window_type::WindowType;
 use crate::provider;
 
@@ -94,11 +96,20 @@ impl Binding {
     }
 }
 
+impl ProtectionDomain {
+    /// Allocates a memory window that is not bound (`ibv_alloc_mw(3)`).
+    ///
+    /// # Errors
+    ///
+    /// [`VerbsError::NotSupported`] if the device has no such windows, [`VerbsError::Exhausted`] or
+    /// [`VerbsError::Os`] if there are no more of them, [`VerbsError::Forked`] in a forked child.
+    pub fn alloc_mw(&self, window_type: WindowType) -> Result<MemoryWindow, VerbsError> {
+        MemoryWindow::new(self, window_type)
+    }
+}
+
 impl MemoryWindow {
-    pub(super) fn new(
-        domain: &ProtectionDomain,
-        window_type: WindowType,
-    ) -> Result<Self, VerbsError> {
+    fn new(domain: &ProtectionDomain, window_type: WindowType) -> Result<Self, VerbsError> {
         let raw = domain.raw.alloc_mw(window_type)?;
         let key = raw.first_key();
         Ok(Self {

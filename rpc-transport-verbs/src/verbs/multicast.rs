@@ -1,10 +1,10 @@
 //! Multicast groups: datagrams for all members (`ibv_attach_mcast(3)`).
 
 use super::queue_pair::QueuePair;
-use super::types::error::VerbsError;
 use super::types::gid::Gid;
 use super::types::queue_pair_attributes::QpNum;
 use super::types::queue_pair_state::QpType;
+use super::types::verbs_error::VerbsError;
 
 impl Gid {
     /// Returns true for a multicast GID: `ff00::/8`, or an IPv4-mapped multicast address.

@@ -9,7 +9,9 @@ use super::receive_places::{
     CLAIMING, FREE, PHASE_BITS, PHASE_MASK, POSTED, POSTED_LIST, Place, Places,
 };
 use super::slot::Slot;
-use super::types::error::{ClaimError, PostError, PostErrorReason, VerbsError};
+use super::types::claim_error::ClaimError;
+use super::types::post_error::{PostError, PostErrorReason};
+use super::types::verbs_error::VerbsError;
 use super::types::work_completion::WorkCompletion;
 use super::types::wr_id::{MAX_DEPTH, Numbering, QueueTag, WorkKind, WrId};
 use super::work_request::ReceiveRequest;

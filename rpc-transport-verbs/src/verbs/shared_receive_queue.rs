@@ -7,8 +7,11 @@ use super::posted_receives::PostedReceives;
 use super::protection_domain::ProtectionDomain;
 use super::slot::Slot;
 use super::types::async_event::SrqNum;
-use super::types::error::{Busy, ClaimError, PostError, VerbsError};
+use super::types::busy::Busy;
+use super::types::claim_error::ClaimError;
+use super::types::post_error::PostError;
 use super::types::srq_attributes::SrqAttributes;
+use super::types::verbs_error::VerbsError;
 use super::types::work_completion::WorkCompletion;
 use super::types::wr_id::{QueueTag, check_depth};
 use super::work_request::ReceiveRequest;
@@ -37,12 +40,26 @@ pub(super) struct Shared {
     _domain: Arc<provider::ProtectionDomain>,
 }
 
-impl SharedReceiveQueue {
-    pub(super) fn new(
-        domain: &ProtectionDomain,
+impl ProtectionDomain {
+    /// Creates a shared receive queue of at least `max_wr` work requests with up to `max_sge`
+    /// elements each (`ibv_create_srq(3)`). Its limit is not armed.
+    ///
+    /// # Errors
+    ///
+    /// [`VerbsError::OutOfRange`] if the device does not support these sizes,
+    /// [`VerbsError::Exhausted`], [`VerbsError::QueueMemory`] or [`VerbsError::Os`] if resources
+    /// run out, [`VerbsError::Forked`] in a forked child.
+    pub fn create_srq(
+        &self,
         max_wr: usize,
         max_sge: usize,
-    ) -> Result<Self, VerbsError> {
+    ) -> Result<SharedReceiveQueue, VerbsError> {
+        SharedReceiveQueue::new(self, max_wr, max_sge)
+    }
+}
+
+impl SharedReceiveQueue {
+    fn new(domain: &ProtectionDomain, max_wr: usize, max_sge: usize) -> Result<Self, VerbsError> {
         let raw = domain.raw.create_srq(max_wr, max_sge)?;
         let granted = raw.query()?;
         check_depth("create_srq", "max_wr", granted.max_wr)?;

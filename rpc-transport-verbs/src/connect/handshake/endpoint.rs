@@ -82,11 +82,11 @@ impl TryFrom<messages::Endpoint> for Endpoint {
 pub(crate) struct Offer {
     /// One endpoint for each of the client's devices, in the client's order.
     pub(crate) endpoints: Vec<Endpoint>,
-    /// The longest frame that the client can receive, in bytes.
+    /// The longest frame that the server can receive, in bytes.
     pub(crate) max_frame_len: u32,
     /// Opaque to the transport.
     pub(crate) session: Vec<u8>,
-    /// True if the client answers keepalives and may send them.
+    /// True if the server answers keepalives and may send them.
     pub(crate) keepalive: bool,
 }
 

@@ -3,54 +3,16 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::os::raw::{c_int, c_void};
+use std::os::raw::c_void;
 use std::time::{Duration, Instant};
 
-use rdma_sys::{ibv_cq, ibv_qp, ibv_srq};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 
-use super::context::Handle;
-use crate::event_fd::EventFd;
+use super::handle::Handle;
+use super::raw_structs::{Element, RawAsyncEvent};
 use crate::verbs::types::{AsyncEvent, QpNum, SrqNum, VerbsError};
-
-/// `struct ibv_async_event` with the event type as a plain number. rdma-sys declares an enum there,
-/// for which a value newer than rdma-sys would be undefined behavior.
-#[repr(C)]
-pub(super) struct RawAsyncEvent {
-    element: Element,
-    event_type: c_int,
-}
-
-#[repr(C)]
-union Element {
-    cq: *mut ibv_cq,
-    qp: *mut ibv_qp,
-    srq: *mut ibv_srq,
-    port_num: c_int,
-}
-
-/// An eventfd that interrupts a wait for events.
-#[derive(Debug)]
-pub(super) struct Interruption(EventFd);
-
-impl Interruption {
-    pub(super) fn new() -> io::Result<Self> {
-        // A semaphore: each interruption ends one wait.
-        EventFd::semaphore().map(Self)
-    }
-
-    pub(super) fn raise(&self) {
-        // Fails only if the counter is at its maximum, which interrupts any wait as well.
-        self.0.write();
-    }
-
-    /// Consumes an interruption. Returns true if there was one.
-    fn take(&self) -> bool {
-        self.0.take()
-    }
-}
 
 /// Makes the context's event file non-blocking.
 pub(super) fn do_not_block(events: BorrowedFd<'_>) -> io::Result<()> {

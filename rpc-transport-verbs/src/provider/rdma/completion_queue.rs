@@ -4,82 +4,20 @@
 use std::mem::MaybeUninit;
 use std::os::raw::c_int;
 use std::ptr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rdma_sys::{ibv_cq, ibv_poll_cq, ibv_req_notify_cq, ibv_wc, ibv_wc_flags, ibv_wc_opcode};
 
 use super::super::limits::in_range;
-use super::completion_channel::{Channel, CompletionChannel};
-use super::context::Handle;
-use super::{BATCH, check, log_leak, next_number, not_supported, os_error, to_u32};
+use super::completion_channel::CompletionChannel;
+use super::datagrams::Datagrams;
+use super::handle::{Handle, not_supported};
+use super::queue_events::Queue;
+use super::{BATCH, check, next_number, os_error, to_u32};
 use crate::verbs::types::{
     CompletionOpcode, Extras, QpNum, RemoteKey, VerbsError, WorkCompletion, WrId,
 };
-
-/// Events of a queue that are acknowledged together, since the library locks a mutex in each call.
-const ACKNOWLEDGED_AT_ONCE: u32 = 64;
-
-/// The queue, shared by the queue pairs that complete to it.
-#[derive(Debug)]
-pub(super) struct Queue {
-    raw: *mut ibv_cq,
-    number: u32,
-    /// The channel on which it raises events, and the number of events that were taken and are not
-    /// acknowledged yet.
-    channel: Option<Arc<Channel>>,
-    unacknowledged: AtomicU32,
-    /// The completion flags that mean that a key was invalidated.
-    with_inv: u32,
-    /// The UD queue pairs that receive to the queue.
-    pub(super) datagrams: Datagrams,
-    pub(super) handle: Arc<Handle>,
-}
-
-impl Queue {
-    /// Counts an event of this queue that was taken from its channel.
-    pub(super) fn count_event(&self) {
-        // Relaxed: it is only a count, and publishes no other memory.
-        if self.unacknowledged.fetch_add(1, Ordering::Relaxed) + 1 >= ACKNOWLEDGED_AT_ONCE {
-            self.acknowledge();
-        }
-    }
-
-    fn acknowledge(&self) {
-        let count = self.unacknowledged.swap(0, Ordering::Relaxed);
-        if count > 0 {
-            // SAFETY: the queue is alive while `self` is. As many events have been taken, and the
-            // swap assigns each event to one acknowledgement.
-            unsafe { (self.handle.library.ibv_ack_cq_events)(self.raw, count) };
-        }
-    }
-}
-
-// SAFETY: libibverbs locks a completion queue while it is polled or armed, and its event count; the
-// other fields do not change after creation.
-unsafe impl Send for Queue {}
-// SAFETY: concurrent calls on one queue are synchronized by libibverbs, so shared references may be
-// used from any thread.
-unsafe impl Sync for Queue {}
-
-impl Drop for Queue {
-    fn drop(&mut self) {
-        if self.handle.is_ours() {
-            if let Some(channel) = &self.channel {
-                // From here on, a thread that takes an event of this queue acknowledges it at once.
-                channel.forget(self.number);
-                self.acknowledge();
-            }
-            // SAFETY: the queue pairs that complete to the queue hold an `Arc` of it, so none is
-            // left. The call waits until the queue's events are acknowledged: asynchronous events
-            // by their reader at once; completion events above, or by a thread that has just taken
-            // one.
-            log_leak("destroy_cq", unsafe {
-                (self.handle.library.ibv_destroy_cq)(self.raw)
-            });
-        }
-    }
-}
 
 #[derive(Debug)]
 pub(crate) struct CompletionQueue {
@@ -226,41 +164,6 @@ impl CompletionQueue {
 
     pub(crate) fn number(&self) -> u32 {
         self.queue.number
-    }
-}
-
-/// The UD queue pairs, whose completions name the source of a message. Some drivers also write a
-/// source into completions of connected queue pairs, where it is meaningless.
-#[derive(Debug, Default)]
-pub(super) struct Datagrams {
-    /// Number of UD queue pairs; 0 for most queues.
-    count: AtomicUsize,
-    numbers: Mutex<Vec<QpNum>>,
-}
-
-impl Datagrams {
-    pub(super) fn insert(&self, qp_num: QpNum) {
-        let mut numbers = self.numbers();
-        numbers.push(qp_num);
-        self.count.store(numbers.len(), Ordering::Relaxed);
-    }
-
-    pub(super) fn remove(&self, qp_num: QpNum) {
-        let mut numbers = self.numbers();
-        numbers.retain(|number| *number != qp_num);
-        self.count.store(numbers.len(), Ordering::Relaxed);
-    }
-
-    #[inline]
-    fn contains(&self, qp_num: QpNum) -> bool {
-        // Relaxed: the queue pair was created before it received, and the polling thread learned of
-        // that through the device.
-        self.count.load(Ordering::Relaxed) != 0 && self.numbers().contains(&qp_num)
-    }
-
-    fn numbers(&self) -> MutexGuard<'_, Vec<QpNum>> {
-        // A poisoned lock is usable: the vector is changed in one step.
-        self.numbers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -3,7 +3,7 @@
 use rdma_sys::{ibv_device_attr, ibv_port_attr};
 
 use super::limit;
-use super::memory::lockable_len;
+use super::locked_memory::lockable_len;
 use crate::verbs::types::{
     AtomicCapability, DeviceAttributes, DeviceCapabilities, FirmwareVersion, Guid, LinkLayer,
     PageSizes, PhysicalState, PortAttributes, PortCapabilities, PortFlags, PortMtu, PortState,

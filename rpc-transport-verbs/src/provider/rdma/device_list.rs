@@ -120,14 +120,14 @@ impl Drop for DeviceList {
 /// Returns true for the kernel's software device (Soft-RoCE), the only RDMA driver whose devices
 /// have a parent network device.
 pub(super) fn is_soft_roce(name: &str) -> bool {
-    let directory = std::path::Path::new(super::super::KERNEL_DEVICES);
+    let directory = std::path::Path::new(super::super::kernel_devices::KERNEL_DEVICES);
     directory.join(name).join("parent").exists()
 }
 
 pub(super) fn not_found(name: &str, known: &[String]) -> OpenError {
     let name = name.to_owned();
-    if !super::super::is_listed_by_kernel(&name) {
-        let mut all = vec![super::super::soft::DEVICE_NAME];
+    if !super::super::kernel_devices::is_listed_by_kernel(&name) {
+        let mut all = vec![super::super::soft::capacities::DEVICE_NAME];
         all.extend(known.iter().map(String::as_str));
         let known = all.join(", ");
         return OpenError::UnknownDevice { name, known };

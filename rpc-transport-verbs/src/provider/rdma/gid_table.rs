@@ -4,21 +4,11 @@ use std::os::raw::c_int;
 
 use super::check;
 use super::context::Context;
+use super::raw_structs::RawGidEntry;
 use crate::verbs::types::{Gid, GidEntry, GidType, VerbsError};
 
 /// GID table entries that an address vector can name: its index has 8 bits.
 const MAX_GIDS: usize = 256;
-
-/// `struct ibv_gid_entry`. rdma-sys declares the type, but not the function that fills it. In the
-/// header the GID is a union with 64-bit numbers, hence the alignment.
-#[repr(C, align(8))]
-pub(super) struct RawGidEntry {
-    gid: [u8; 16],
-    gid_index: u32,
-    port_num: u32,
-    gid_type: u32,
-    ndev_ifindex: u32,
-}
 
 impl Context {
     pub(crate) fn query_gid_table(&self, port: u8) -> Result<Vec<GidEntry>, VerbsError> {

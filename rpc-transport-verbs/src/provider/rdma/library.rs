@@ -11,8 +11,7 @@ use rdma_sys::{
     ibv_srq_attr, ibv_srq_init_attr,
 };
 
-use super::async_events::RawAsyncEvent;
-use super::gid_table::RawGidEntry;
+use super::raw_structs::{RawAsyncEvent, RawGidEntry};
 use crate::verbs::types::OpenError;
 
 /// The library's runtime name (soname); its version is the version of the ABI.

@@ -39,20 +39,32 @@ mod binding;
 mod completion_channel;
 mod completion_queue;
 mod context;
+mod datagrams;
 mod decode;
 mod device_list;
 mod extended;
 mod fork;
 mod gid_table;
+mod handle;
+mod inline_probe;
+mod interruption;
+mod known_windows;
 mod library;
+mod locked_memory;
 mod memory;
 mod modify;
+pub(super) mod names;
 mod pages;
 mod port_counters;
 mod post;
+mod post_results;
+mod queue_events;
 mod queue_pair;
 mod raw_attributes;
+mod raw_structs;
+mod receives;
 mod region;
+mod request_lists;
 mod requests;
 mod shared_receive_queue;
 mod windows;
@@ -66,7 +78,7 @@ pub(super) use memory::ProtectionDomain;
 pub(super) use queue_pair::QueuePair;
 pub(super) use region::MemoryRegion;
 pub(super) use shared_receive_queue::SharedReceiveQueue;
-pub(super) use windows::{AddressHandle, AddressName, MemoryWindow, RegionName, WindowName};
+pub(super) use windows::{AddressHandle, MemoryWindow};
 
 use std::io;
 use std::os::raw::c_int;
@@ -76,7 +88,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use rdma_sys::ibv_sge;
 
 use crate::verbs::types::{LocalKey, VerbsError};
-use context::Handle;
 
 /// Work requests or completions that are built on the stack at a time. It is the length of the
 /// transport's longest chain, so that one chain rings one doorbell.
@@ -97,29 +108,10 @@ fn os_error(call: &'static str) -> VerbsError {
         // Drivers of network cards lock the memory of their queues as well.
         io::ErrorKind::OutOfMemory => VerbsError::QueueMemory {
             call,
-            limit: memory::memlock_limit(),
+            limit: locked_memory::memlock_limit(),
             source,
         },
         _ => VerbsError::Os { call, source },
-    }
-}
-
-/// Replaces `error` by `NotSupported` if the device reported that it lacks `what`.
-fn not_supported(
-    handle: &Handle,
-    call: &'static str,
-    what: &'static str,
-    error: VerbsError,
-) -> VerbsError {
-    match &error {
-        VerbsError::Os { source, .. } if source.kind() == io::ErrorKind::Unsupported => {
-            VerbsError::NotSupported {
-                call,
-                device: handle.name.clone(),
-                what,
-            }
-        }
-        _ => error,
     }
 }
 

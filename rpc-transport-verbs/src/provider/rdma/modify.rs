@@ -7,7 +7,7 @@ use std::os::raw::c_int;
 use rdma_sys::{ibv_qp_attr, ibv_qp_attr_mask as mask, ibv_qp_init_attr};
 
 use super::super::limits::WrongValue;
-use super::context::Handle;
+use super::handle::Handle;
 use super::queue_pair::QueuePair;
 use super::raw_attributes::{from_raw, state_of, to_raw};
 use crate::verbs::types::{

@@ -9,10 +9,11 @@ use rdma_sys::{
     ibv_post_recv, ibv_post_send, ibv_qp, ibv_send_flags, ibv_send_wr, ibv_sge, ibv_wr_opcode,
 };
 
-use super::super::{ReceiveWork, SendWork};
+use super::super::work::{ReceiveWork, SendWork};
+use super::post_results::{index_of, reason};
 use super::queue_pair::QueuePair;
 use super::raw_attributes::to_raw;
-use super::shared_receive_queue::{index_of, post_receives, reason};
+use super::receives::post_receives;
 use super::{BATCH, sge};
 use crate::verbs::types::{PostError, PostErrorReason, QpAttributes, QpState};
 

@@ -7,16 +7,18 @@ use std::sync::Arc;
 
 use rdma_sys::{ibv_gid, ibv_qp, ibv_qp_cap, ibv_qp_init_attr};
 
-use super::super::QueuePairConfig;
 use super::super::limits::in_range;
-use super::completion_queue::{self, CompletionQueue};
-use super::context::{Handle, probe_inline};
+use super::super::queue_pair_options::QueuePairOptions;
+use super::completion_queue::CompletionQueue;
 use super::extended::{create_qp_ex, lacking};
-use super::memory::Domain;
+use super::handle::{Handle, not_supported};
+use super::inline_probe::probe_inline;
+use super::memory::{Domain, ProtectionDomain};
+use super::queue_events::Queue;
 use super::raw_attributes::type_of;
-use super::requests::RequestLists;
+use super::request_lists::RequestLists;
 use super::shared_receive_queue::{self, SharedReceiveQueue};
-use super::{check, log_leak, not_supported, os_error, to_u32};
+use super::{check, log_leak, os_error, to_u32};
 use crate::verbs::types::{
     DeviceAttributes, Gid, QpNum, QpState, QpType, QueuePairCapabilities, VerbsError,
 };
@@ -41,8 +43,8 @@ pub(crate) struct QueuePair {
     /// left them.
     groups: Vec<(Gid, u16)>,
     // Parents: they are destroyed after the queue pair.
-    _send_cq: Arc<completion_queue::Queue>,
-    recv_cq: Arc<completion_queue::Queue>,
+    _send_cq: Arc<Queue>,
+    recv_cq: Arc<Queue>,
     pub(super) srq: Option<Arc<shared_receive_queue::Queue>>,
     pub(super) domain: Arc<Domain>,
 }
@@ -54,59 +56,41 @@ unsafe impl Send for QueuePair {}
 // may be used from any thread.
 unsafe impl Sync for QueuePair {}
 
+impl ProtectionDomain {
+    pub(crate) fn create_qp(
+        &self,
+        send_cq: &CompletionQueue,
+        recv_cq: &CompletionQueue,
+        srq: Option<&SharedReceiveQueue>,
+        config: &QueuePairOptions,
+    ) -> Result<QueuePair, VerbsError> {
+        QueuePair::create(&self.domain, send_cq, recv_cq, srq, config)
+    }
+}
+
 impl QueuePair {
-    pub(super) fn create(
+    fn create(
         domain: &Arc<Domain>,
         send_cq: &CompletionQueue,
         recv_cq: &CompletionQueue,
         srq: Option<&SharedReceiveQueue>,
-        config: &QueuePairConfig<'_>,
+        config: &QueuePairOptions,
     ) -> Result<Self, VerbsError> {
         let handle = &domain.handle;
         handle.fork_guard.check()?;
-        // Some drivers accept objects of another context, which verbs forbid.
-        let is_ours = |other| Arc::ptr_eq(handle, other);
-        for (is_ours, object) in [
-            (is_ours(&send_cq.queue.handle), "send_cq"),
-            (is_ours(&recv_cq.queue.handle), "recv_cq"),
-            (
-                srq.is_none_or(|srq| is_ours(&srq.queue.domain.handle)),
-                "srq",
-            ),
-        ] {
-            if !is_ours {
-                return Err(VerbsError::ForeignObject { call: CALL, object });
-            }
-        }
+        check_context(handle, send_cq, recv_cq, srq)?;
         let mut wanted = ibv_qp_init_attr {
             qp_context: ptr::null_mut(),
             send_cq: send_cq.raw(),
             recv_cq: recv_cq.raw(),
             srq: srq.map_or(ptr::null_mut(), SharedReceiveQueue::raw),
-            cap: capabilities_wanted(&handle.limits, config)?,
+            cap: capabilities_wanted(&handle.limits, config, srq.is_some())?,
             qp_type: type_of(config.qp_type),
             sq_sig_all: c_int::from(config.sq_sig_all),
         };
-        let raw = if config.extended.is_empty() {
-            // SAFETY: the domain and the queues are alive (their owners are borrowed here), and of
-            // one context (checked above).
-            let raw = unsafe { (handle.library.ibv_create_qp)(domain.raw(), &mut wanted) };
-            NonNull::new(raw).ok_or_else(|| refused(handle, config, os_error(CALL)))?
-        } else {
-            let asked = wanted;
-            // SAFETY: the domain and the queues are alive and of one context, as for
-            // `ibv_create_qp` above.
-            unsafe { create_qp_ex(domain, &mut wanted, &config.extended) }.map_err(|errno| {
-                // SAFETY: the domain and the queues are alive and of one context, as for
-                // `ibv_create_qp` above.
-                let lacking = unsafe { lacking(domain, &asked, &config.extended) };
-                lacking.unwrap_or_else(|| {
-                    let source = io::Error::from_raw_os_error(errno);
-                    let call = "create_qp_ex";
-                    refused(handle, config, VerbsError::Os { call, source })
-                })
-            })?
-        };
+        // SAFETY: the domain and the queues are alive (their owners are borrowed here), and of one
+        // context (checked above).
+        let raw = unsafe { create_raw(domain, &mut wanted, config) }?;
         // SAFETY: the library has initialized the queue pair, and nothing else uses it yet.
         let qp_num = QpNum(unsafe { (*raw.as_ptr()).qp_num });
         if config.qp_type == QpType::UnreliableDatagram {
@@ -226,9 +210,64 @@ impl Drop for QueuePair {
     }
 }
 
+/// Rejects objects of another context. Some drivers accept them, which verbs forbid.
+fn check_context(
+    handle: &Arc<Handle>,
+    send_cq: &CompletionQueue,
+    recv_cq: &CompletionQueue,
+    srq: Option<&SharedReceiveQueue>,
+) -> Result<(), VerbsError> {
+    let is_ours = |other| Arc::ptr_eq(handle, other);
+    for (is_ours, object) in [
+        (is_ours(&send_cq.queue.handle), "send_cq"),
+        (is_ours(&recv_cq.queue.handle), "recv_cq"),
+        (
+            srq.is_none_or(|srq| is_ours(&srq.queue.domain.handle)),
+            "srq",
+        ),
+    ] {
+        if !is_ours {
+            return Err(VerbsError::ForeignObject { call: CALL, object });
+        }
+    }
+    Ok(())
+}
+
+/// Creates the queue pair, and writes the granted capabilities to `wanted`.
+///
+/// # Safety
+///
+/// The queues of `wanted` must be alive and of the domain's context.
+unsafe fn create_raw(
+    domain: &Domain,
+    wanted: &mut ibv_qp_init_attr,
+    config: &QueuePairOptions,
+) -> Result<NonNull<ibv_qp>, VerbsError> {
+    if config.extended.is_empty() {
+        // SAFETY: the domain is borrowed, and the caller guarantees that the queues are alive and
+        // of its context.
+        let raw = unsafe { (domain.handle.library.ibv_create_qp)(domain.raw(), wanted) };
+        NonNull::new(raw).ok_or_else(|| refused(&domain.handle, config, os_error(CALL)))
+    } else {
+        let asked = *wanted;
+        // SAFETY: the caller guarantees that the queues are alive and of the domain's context.
+        unsafe { create_qp_ex(domain, wanted, &config.extended) }.map_err(|errno| {
+            // SAFETY: the caller guarantees that the queues are alive and of the domain's
+            // context.
+            let lacking = unsafe { lacking(domain, &asked, &config.extended) };
+            lacking.unwrap_or_else(|| {
+                let source = io::Error::from_raw_os_error(errno);
+                let call = "create_qp_ex";
+                refused(&domain.handle, config, VerbsError::Os { call, source })
+            })
+        })
+    }
+}
+
 fn capabilities_wanted(
     limits: &DeviceAttributes,
-    config: &QueuePairConfig<'_>,
+    config: &QueuePairOptions,
+    has_srq: bool,
 ) -> Result<ibv_qp_cap, VerbsError> {
     let bounded = |parameter, value, min, max| {
         in_range(CALL, parameter, value, min, max)?;
@@ -236,9 +275,9 @@ fn capabilities_wanted(
     };
     let (max_wr, max_sge) = (limits.max_qp_wr, limits.max_sge);
     // Zero with a shared queue: some drivers reject values that they should ignore.
-    let (max_recv_wr, max_recv_sge) = match config.srq {
-        Some(_) => (0, 0),
-        None => (config.max_recv_wr, config.max_recv_sge),
+    let (max_recv_wr, max_recv_sge) = match has_srq {
+        true => (0, 0),
+        false => (config.max_recv_wr, config.max_recv_sge),
     };
     Ok(ibv_qp_cap {
         max_send_wr: bounded("max_send_wr", config.max_send_wr, 1, max_wr)?,
@@ -252,7 +291,7 @@ fn capabilities_wanted(
 /// Finds the cause of a failed creation, as far as possible: the device reports most causes with
 /// the same error number.
 #[cold]
-fn refused(handle: &Arc<Handle>, config: &QueuePairConfig<'_>, error: VerbsError) -> VerbsError {
+fn refused(handle: &Arc<Handle>, config: &QueuePairOptions, error: VerbsError) -> VerbsError {
     let VerbsError::Os { source, .. } = &error else {
         return error;
     };

@@ -8,10 +8,11 @@ use std::sync::Arc;
 use rdma_sys::ibv_mr;
 
 use super::super::limits::in_range;
+use super::locked_memory::memlock_limit;
 use super::log_leak;
-use super::memory::{Domain, memlock_limit};
+use super::memory::{Domain, ProtectionDomain};
+use super::names::RegionName;
 use super::pages::Pages;
-use super::windows::RegionName;
 use crate::verbs::types::{Access, LocalKey, RemoteKey, VerbsError};
 
 const CALL: &str = "reg_mr";
@@ -65,12 +66,14 @@ unsafe impl Send for MemoryRegion {}
 // SAFETY: a shared reference gives only addresses and keys, which do not change after registration.
 unsafe impl Sync for MemoryRegion {}
 
+impl ProtectionDomain {
+    pub(crate) fn register(&self, len: usize, access: Access) -> Result<MemoryRegion, VerbsError> {
+        MemoryRegion::register(&self.domain, len, access)
+    }
+}
+
 impl MemoryRegion {
-    pub(super) fn register(
-        domain: &Arc<Domain>,
-        len: usize,
-        access: Access,
-    ) -> Result<Self, VerbsError> {
+    fn register(domain: &Arc<Domain>, len: usize, access: Access) -> Result<Self, VerbsError> {
         let handle = &domain.handle;
         handle.fork_guard.check()?;
         in_range(CALL, "len", len, 1, handle.limits.max_mr_len)?;

@@ -1,34 +1,23 @@
 //! Posts requests of any kind and receives of several elements. Plain messages, which are more
 //! frequent, have their own fast path in `post`.
 
-use std::fmt;
 use std::os::raw::c_uint;
 use std::ptr::{self, NonNull};
 
 use rdma_sys::{
-    atomic_t, bind_mw_t, ibv_context, ibv_post_recv, ibv_post_send, ibv_qp, ibv_recv_wr,
-    ibv_send_flags as flag, ibv_send_wr, ibv_sge, ibv_wr_opcode as opcode, rdma_t, ud_t,
+    atomic_t, bind_mw_t, ibv_post_recv, ibv_post_send, ibv_qp, ibv_send_flags as flag, ibv_send_wr,
+    ibv_sge, ibv_wr_opcode as opcode, rdma_t, ud_t,
 };
 
-use super::super::{self as provider, Destination, Operation, ReceiveList, Sge, Work};
-use super::binding::{Windows, bind_info, touched_once, touches_window};
+use super::super::names;
+use super::super::work::{Destination, Operation, ReceiveList, Sge, Work};
+use super::binding::bind_info;
+use super::known_windows::{Windows, touched_once, touches_window};
+use super::post_results::{index_of, of_same_context, reason};
 use super::queue_pair::QueuePair;
-use super::sge;
-use super::shared_receive_queue::{index_of, reason};
+use super::receives::{post_receive_lists, raw_element};
+use super::request_lists::RequestLists;
 use crate::verbs::types::{PostError, PostErrorReason, QpState, RemoteMemory};
-
-/// The chain in the header's structs, kept to reuse the allocations.
-#[derive(Default)]
-pub(super) struct RequestLists {
-    requests: Vec<ibv_send_wr>,
-    elements: Vec<ibv_sge>,
-}
-
-impl fmt::Debug for RequestLists {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("RequestLists")
-    }
-}
 
 impl QueuePair {
     pub(crate) fn post(&mut self, work: &[Work], elements: &[Sge]) -> Result<(), PostError> {
@@ -176,10 +165,6 @@ fn longer_than(limit: usize, elements: &[Sge]) -> Option<PostErrorReason> {
     (len > limit).then_some(PostErrorReason::DatagramTooLong { len, limit })
 }
 
-fn raw_element(element: &Sge) -> ibv_sge {
-    sge(element.addr, element.len, element.local_key)
-}
-
 /// Builds one request of a chain, not yet linked to the next.
 fn request(
     qp: NonNull<ibv_qp>,
@@ -281,23 +266,9 @@ fn atomic(remote: RemoteMemory, compare_add: u64, swap: u64) -> atomic_t {
     }
 }
 
-/// Rejects objects of other providers, devices and contexts: a driver would treat them as its own.
-pub(super) fn of_same_context(
-    qp: NonNull<ibv_qp>,
-    context: *mut ibv_context,
-    object: &'static str,
-) -> Result<(), PostErrorReason> {
-    // SAFETY: the queue pair is alive while its owner posts, and its context never changes.
-    if unsafe { (*qp.as_ptr()).context } == context {
-        Ok(())
-    } else {
-        Err(PostErrorReason::ForeignObject { object })
-    }
-}
-
 fn datagram(qp: NonNull<ibv_qp>, destination: &Destination) -> Result<ud_t, PostErrorReason> {
     let object = "the address handle";
-    let provider::AddressName::Rdma(address) = destination.address else {
+    let names::AddressName::Rdma(address) = destination.address else {
         return Err(PostErrorReason::ForeignObject { object });
     };
     // SAFETY: the request holds the handle until it has completed, and the handle's context never
@@ -307,43 +278,5 @@ fn datagram(qp: NonNull<ibv_qp>, destination: &Destination) -> Result<ud_t, Post
         ah: address.0.as_ptr(),
         remote_qpn: destination.qp_num.0,
         remote_qkey: destination.qkey,
-    })
-}
-
-/// Posts receives of any number of elements to a queue with a depth of `capacity`, as one chain.
-pub(super) fn post_receive_lists(
-    work: &[ReceiveList],
-    elements: &[Sge],
-    capacity: usize,
-    post: impl FnOnce(*mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> i32,
-) -> Result<(), PostError> {
-    if work.is_empty() {
-        return Ok(());
-    }
-    let mut raw_elements: Vec<_> = elements.iter().map(raw_element).collect();
-    let first_element = raw_elements.as_mut_ptr();
-    let mut requests: Vec<_> = work
-        .iter()
-        .map(|work| ibv_recv_wr {
-            wr_id: work.wr_id.to_raw(),
-            next: ptr::null_mut(),
-            sg_list: first_element.wrapping_add(work.first),
-            num_sge: work.count as i32,
-        })
-        .collect();
-    let first = requests.as_mut_ptr();
-    for index in 1..requests.len() {
-        // SAFETY: both indexes are inside the vector, which from here on is accessed only
-        // through `first`.
-        unsafe { (*first.add(index - 1)).next = first.add(index) };
-    }
-    let mut refused = ptr::null_mut();
-    let errno = post(first, &mut refused);
-    if errno == 0 {
-        return Ok(());
-    }
-    Err(PostError {
-        taken: index_of(first, refused, requests.len()),
-        reason: reason(errno, capacity),
     })
 }

@@ -1,22 +1,19 @@
 //! Shared receive queues. Two threads post to them: the poller and the thread for asynchronous
 //! events.
 
-use std::mem::MaybeUninit;
 use std::os::raw::c_int;
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use rdma_sys::{
-    ibv_post_srq_recv, ibv_recv_wr, ibv_sge, ibv_srq, ibv_srq_attr, ibv_srq_attr_mask,
-    ibv_srq_init_attr,
-};
+use rdma_sys::{ibv_post_srq_recv, ibv_srq, ibv_srq_attr, ibv_srq_attr_mask, ibv_srq_init_attr};
 
 use super::super::limits::in_range;
-use super::super::{ReceiveList, ReceiveWork, Sge};
-use super::memory::Domain;
-use super::requests::post_receive_lists;
-use super::{BATCH, check, log_leak, next_number, not_supported, os_error, sge, to_u32};
+use super::super::work::{ReceiveList, ReceiveWork, Sge};
+use super::handle::not_supported;
+use super::memory::{Domain, ProtectionDomain};
+use super::receives::{post_receive_lists, post_receives};
+use super::{check, log_leak, next_number, os_error, to_u32};
 use crate::verbs::types::{PostError, PostErrorReason, SrqAttributes, SrqNum, VerbsError};
 
 const MODIFY: &str = "modify_srq";
@@ -55,12 +52,18 @@ pub(crate) struct SharedReceiveQueue {
     max_wr: AtomicUsize,
 }
 
-impl SharedReceiveQueue {
-    pub(super) fn create(
-        domain: &Arc<Domain>,
+impl ProtectionDomain {
+    pub(crate) fn create_srq(
+        &self,
         max_wr: usize,
         max_sge: usize,
-    ) -> Result<Self, VerbsError> {
+    ) -> Result<SharedReceiveQueue, VerbsError> {
+        SharedReceiveQueue::create(&self.domain, max_wr, max_sge)
+    }
+}
+
+impl SharedReceiveQueue {
+    fn create(domain: &Arc<Domain>, max_wr: usize, max_sge: usize) -> Result<Self, VerbsError> {
         let handle = &domain.handle;
         const CALL: &str = "create_srq";
         handle.fork_guard.check()?;
@@ -212,76 +215,5 @@ impl SharedReceiveQueue {
 
     pub(crate) fn number(&self) -> SrqNum {
         SrqNum(self.number)
-    }
-}
-
-/// Posts receives to a queue with a depth of `capacity`, in chains that are built on the stack;
-/// `post` passes one chain to the device.
-pub(super) fn post_receives(
-    work: &[ReceiveWork],
-    capacity: usize,
-    mut post: impl FnMut(*mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int,
-) -> Result<(), PostError> {
-    for (batch, chunk) in work.chunks(BATCH).enumerate() {
-        let mut elements = [const { MaybeUninit::<ibv_sge>::uninit() }; BATCH];
-        let mut requests = [const { MaybeUninit::<ibv_recv_wr>::uninit() }; BATCH];
-        // From here until the device has read the chain, the arrays are accessed only through
-        // these pointers.
-        let element: *mut ibv_sge = elements.as_mut_ptr().cast();
-        let first: *mut ibv_recv_wr = requests.as_mut_ptr().cast();
-        for (index, work) in chunk.iter().enumerate() {
-            let next = if index + 1 == chunk.len() {
-                ptr::null_mut()
-            } else {
-                first.wrapping_add(index + 1)
-            };
-            // SAFETY: a chunk has at most `BATCH` requests, the length of both arrays.
-            unsafe {
-                element
-                    .add(index)
-                    .write(sge(work.addr, work.len, work.local_key));
-                first.add(index).write(ibv_recv_wr {
-                    wr_id: work.wr_id.to_raw(),
-                    next,
-                    sg_list: element.add(index),
-                    num_sge: 1,
-                });
-            }
-        }
-        let mut refused = ptr::null_mut();
-        let errno = post(first, &mut refused);
-        if errno != 0 {
-            return Err(PostError {
-                taken: batch * BATCH + index_of(first, refused, chunk.len()),
-                reason: reason(errno, capacity),
-            });
-        }
-    }
-    Ok(())
-}
-
-/// Returns the index of the rejected request in a chain. Some drivers do not report it although
-/// they have already accepted the whole chain. The whole chain then counts as posted, because its
-/// memory must not be touched before the end of the queue.
-pub(super) fn index_of<T>(first: *const T, refused: *const T, count: usize) -> usize {
-    let offset = refused.addr().wrapping_sub(first.addr()) / size_of::<T>();
-    if refused.is_null() {
-        count
-    } else {
-        offset.min(count)
-    }
-}
-
-/// Converts a driver's error. A full queue is `ENOMEM` in most drivers and -1 in mlx4's; other
-/// errors are kept.
-pub(super) fn reason(errno: c_int, capacity: usize) -> PostErrorReason {
-    if errno == -1 {
-        return PostErrorReason::QueueFull { capacity };
-    }
-    let errno = errno.saturating_abs();
-    if errno == rustix::io::Errno::NOMEM.raw_os_error() {
-        PostErrorReason::QueueFull { capacity }
-    } else {
-        PostErrorReason::Refused { errno }
     }
 }

@@ -4,26 +4,16 @@ use std::os::raw::c_int;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use rdma_sys::{ibv_ah, ibv_alloc_mw, ibv_dealloc_mw, ibv_mr, ibv_mw, ibv_mw_type};
+use rdma_sys::{ibv_ah, ibv_alloc_mw, ibv_dealloc_mw, ibv_mw, ibv_mw_type};
 
 use super::super::limits::WrongValue;
-use super::memory::Domain;
+use super::handle::not_supported;
+use super::memory::{Domain, ProtectionDomain};
 use super::modify::address_refused;
+use super::names::{AddressName, WindowName, from_any_thread};
 use super::raw_attributes::address_handle;
-use super::{log_leak, not_supported, os_error};
+use super::{log_leak, os_error};
 use crate::verbs::types::{AddressVector, RemoteKey, VerbsError, WindowType};
-
-/// Identifies a window in a request that binds it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct WindowName(pub(super) NonNull<ibv_mw>);
-
-/// Identifies a region in a request that binds a window to it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct RegionName(pub(super) NonNull<ibv_mr>);
-
-/// Identifies an address handle in a datagram.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct AddressName(pub(super) NonNull<ibv_ah>);
 
 #[derive(Debug)]
 pub(crate) struct MemoryWindow {
@@ -32,8 +22,14 @@ pub(crate) struct MemoryWindow {
     domain: Arc<Domain>,
 }
 
+impl ProtectionDomain {
+    pub(crate) fn alloc_mw(&self, window_type: WindowType) -> Result<MemoryWindow, VerbsError> {
+        MemoryWindow::alloc(&self.domain, window_type)
+    }
+}
+
 impl MemoryWindow {
-    pub(super) fn alloc(domain: &Arc<Domain>, window_type: WindowType) -> Result<Self, VerbsError> {
+    fn alloc(domain: &Arc<Domain>, window_type: WindowType) -> Result<Self, VerbsError> {
         const CALL: &str = "alloc_mw";
         domain.handle.fork_guard.check()?;
         let (raw_type, what) = match window_type {
@@ -85,11 +81,14 @@ pub(crate) struct AddressHandle {
     domain: Arc<Domain>,
 }
 
+impl ProtectionDomain {
+    pub(crate) fn create_ah(&self, address: &AddressVector) -> Result<AddressHandle, VerbsError> {
+        AddressHandle::create(&self.domain, address)
+    }
+}
+
 impl AddressHandle {
-    pub(super) fn create(
-        domain: &Arc<Domain>,
-        address: &AddressVector,
-    ) -> Result<Self, VerbsError> {
+    fn create(domain: &Arc<Domain>, address: &AddressVector) -> Result<Self, VerbsError> {
         const CALL: &str = "create_ah";
         let handle = &domain.handle;
         handle.fork_guard.check()?;
@@ -129,17 +128,4 @@ impl Drop for AddressHandle {
     }
 }
 
-macro_rules! from_any_thread {
-    ($($name:ident)*) => {
-        $(
-            // SAFETY: the type holds an address for libibverbs, which accepts its objects from any
-            // thread.
-            unsafe impl Send for $name {}
-            // SAFETY: the type holds an address for libibverbs, which synchronizes concurrent calls
-            // with it.
-            unsafe impl Sync for $name {}
-        )*
-    };
-}
-
-from_any_thread! { MemoryWindow AddressHandle WindowName RegionName AddressName }
+from_any_thread! { MemoryWindow AddressHandle }

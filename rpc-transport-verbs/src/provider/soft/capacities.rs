@@ -2,7 +2,21 @@
 
 use super::shared::request_message::REMOTE_LEN;
 use super::shared::ring::MAX_IN_RING;
+use crate::provider::limits::AttributeLimits;
 use crate::verbs::types::VerbsError;
+
+/// The name under which applications open the device.
+pub(crate) const DEVICE_NAME: &str = "soft";
+
+/// Maximum number of RDMA reads and atomics in flight, as reported to queue pairs.
+pub(super) const MAX_RD_ATOMIC: u8 = 16;
+
+pub(super) const ATTRIBUTE_LIMITS: AttributeLimits = AttributeLimits {
+    port_count: 1,
+    pkey_count: 1,
+    max_rd_atomic: MAX_RD_ATOMIC,
+    max_dest_rd_atomic: MAX_RD_ATOMIC,
+};
 
 /// Work requests of one queue. The layer above numbers them in 20 bits and keeps twice as many
 /// receive entries as can be posted.

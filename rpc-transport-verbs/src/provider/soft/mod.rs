@@ -61,10 +61,11 @@
 //! * **UC and UD** reach only queue pairs of their own process: the posting thread carries a
 //!   message from one context to the other, and is inside only one of them at a time.
 
-mod capacities;
+pub(super) mod capacities;
 mod context;
 #[cfg(all(any(test, fuzzing), not(loom)))]
 pub(crate) mod hostile;
+pub(super) mod names;
 mod objects;
 mod process;
 mod reliable;
@@ -73,29 +74,14 @@ mod shared;
 mod simulated;
 mod unreliable;
 
-use super::limits::AttributeLimits;
-
+pub(super) use capacities::DEVICE_NAME;
 pub(super) use objects::completion_channel::CompletionChannel;
 pub(super) use objects::device::device_info;
 pub(super) use objects::{
     CompletionQueue, Context, MemoryRegion, ProtectionDomain, QueuePair, SharedReceiveQueue,
 };
 
-pub(super) use context::window_table::WindowName;
-pub(super) use objects::windows::{AddressHandle, AddressName, MemoryWindow};
+pub(super) use objects::windows::{AddressHandle, MemoryWindow};
 
 #[cfg(feature = "test-util")]
 pub(crate) use simulated::{Killer, SimulatedProcess};
-
-/// The name under which applications open the device.
-pub(super) const DEVICE_NAME: &str = "soft";
-
-/// Maximum number of RDMA reads and atomics in flight, as reported to queue pairs.
-const MAX_RD_ATOMIC: u8 = 16;
-
-const ATTRIBUTE_LIMITS: AttributeLimits = AttributeLimits {
-    port_count: 1,
-    pkey_count: 1,
-    max_rd_atomic: MAX_RD_ATOMIC,
-    max_dest_rd_atomic: MAX_RD_ATOMIC,
-};

@@ -13,7 +13,7 @@ use super::super::fork_guard::ForkGuard;
 use super::objects::Context;
 use super::process::engine::Engine;
 use super::process::node::Node;
-use crate::provider::soft::process::domain::Domain;
+use crate::provider::soft::process::node::domain::Domain;
 use crate::verbs::types::{AsyncEvent, CompletionStatus, QpNum, QpState, SoftOptions};
 
 /// One simulated process. Drop it after all of its contexts, because a process's sockets are closed

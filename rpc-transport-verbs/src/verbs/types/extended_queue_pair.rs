@@ -3,9 +3,9 @@
 use std::fmt;
 use std::ops::BitOr;
 
-use super::error::VerbsError;
 use super::queue_pair_attributes::QpNum;
 use super::queue_pair_state::QpType;
+use super::verbs_error::VerbsError;
 
 /// Defines a set of bits with the names of the C header.
 macro_rules! flags {

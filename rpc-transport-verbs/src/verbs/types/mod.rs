@@ -2,54 +2,64 @@
 
 pub(crate) mod access;
 pub(crate) mod async_event;
+pub(crate) mod busy;
+pub(crate) mod claim_error;
 pub(crate) mod counters;
 pub(crate) mod device_attributes;
 pub(crate) mod device_capabilities;
 pub(crate) mod device_info;
-pub(crate) mod error;
 pub(crate) mod explanation;
 pub(crate) mod extended_queue_pair;
 pub(crate) mod flags;
 pub(crate) mod fork_status;
+pub(crate) mod forked;
 pub(crate) mod gid;
 pub(crate) mod guid;
 pub(crate) mod keys;
 pub(crate) mod lines;
+pub(crate) mod modify_error;
+pub(crate) mod open_error;
 pub(crate) mod port_attributes;
 pub(crate) mod port_capabilities;
+pub(crate) mod post_error;
 pub(crate) mod queue_pair_attributes;
 pub(crate) mod queue_pair_capabilities;
 pub(crate) mod queue_pair_query;
 pub(crate) mod queue_pair_state;
+pub(crate) mod queue_pair_transitions;
 pub(crate) mod rate;
 pub(crate) mod soft_options;
 pub(crate) mod srq_attributes;
 pub(crate) mod timers;
+pub(crate) mod verbs_error;
 pub(crate) mod window_type;
 pub(crate) mod work_completion;
 pub(crate) mod wr_id;
 
 pub use access::Access;
 pub use async_event::{AsyncEvent, SrqNum};
+pub use busy::Busy;
+pub use claim_error::ClaimError;
 pub use counters::{DeviceCounters, RnrCounters};
 #[cfg(feature = "rdma")]
 pub(crate) use device_attributes::time_of_code;
 pub use device_attributes::{AtomicCapability, DeviceAttributes, FirmwareVersion, PageSizes};
 pub use device_capabilities::{DeviceCapabilities, DeviceCapability};
 pub use device_info::{DeviceInfo, NodeType, TransportType};
-pub use error::{
-    Busy, ClaimError, Forked, ModifyError, OpenError, PostError, PostErrorReason, VerbsError,
-};
 pub use explanation::Explanation;
 pub use extended_queue_pair::{CreateFlags, ExtendedConfig, SendOps};
 pub use fork_status::ForkStatus;
+pub use forked::Forked;
 pub use gid::{Gid, GidEntry, GidType, PartitionKey};
 pub use guid::Guid;
 pub use keys::{LocalKey, RemoteKey, RemoteMemory};
+pub use modify_error::ModifyError;
+pub use open_error::OpenError;
 pub use port_attributes::{
     LinkLayer, PhysicalState, PortAttributes, PortFlag, PortFlags, PortMtu, PortState, VirtualLanes,
 };
 pub use port_capabilities::{PortCapabilities, PortCapability};
+pub use post_error::{PostError, PostErrorReason};
 pub use queue_pair_attributes::{
     AddressVector, AlternatePath, Mtu, PathMigration, Psn, QpAttributes, QpNum, RemoteEndpoint,
     RtrAttributes, RtsAttributes,
@@ -61,6 +71,7 @@ pub use rate::{LinkSpeed, LinkWidth, Rate};
 pub use soft_options::SoftOptions;
 pub use srq_attributes::SrqAttributes;
 pub use timers::{AckTimeout, InvalidCode, RetryCount, RnrRetry, RnrTimer};
+pub use verbs_error::VerbsError;
 pub use window_type::WindowType;
 pub(crate) use work_completion::Extras;
 pub use work_completion::{CompletionOpcode, CompletionStatus, WorkCompletion};

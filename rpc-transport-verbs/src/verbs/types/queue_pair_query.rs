@@ -6,7 +6,7 @@
 use std::fmt;
 
 use super::lines::{Bytes, Lines};
-use super::queue_pair_attributes::{AddressVector, QpAttributes, QpNum};
+use super::queue_pair_attributes::{AddressVector, Psn, QpAttributes, QpNum};
 use super::queue_pair_capabilities::QueuePairCapabilities;
 use super::queue_pair_state::{Attribute as A, AttributeMask, QpState, QpType};
 
@@ -157,7 +157,7 @@ impl fmt::Display for QpAttributes {
         lines.line_if_some("dest_qp_num", self.dest_qp_num)?;
         lines.line_if_some("address", self.address)?;
         lines.line_if_some("path_mtu", self.path_mtu.map(|mtu| format!("{mtu} bytes")))?;
-        let psn = |psn: crate::verbs::Psn| format!("{:#08x}", psn.get());
+        let psn = |psn: Psn| format!("{:#08x}", psn.get());
         lines.line_if_some("rq_psn", self.rq_psn.map(psn))?;
         lines.line_if_some("sq_psn", self.sq_psn.map(psn))?;
         let timeout = self.timeout.map(|timeout| match timeout.duration() {

@@ -1,12 +1,6 @@
-//! Queue pair states, and the attributes that each transition requires and allows
-//! (`ibv_modify_qp(3)`).
-
-mod transitions;
+//! Queue pair states, types and attributes (`ibv_modify_qp(3)`).
 
 use std::fmt;
-
-use super::error::ModifyError;
-use transitions::transition;
 
 /// State of a queue pair, with the numbers of `enum ibv_qp_state`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -195,7 +189,7 @@ impl AttributeMask {
             .filter(move |attribute| self.contains(*attribute))
     }
 
-    fn without(self, other: Self) -> Self {
+    pub(super) fn without(self, other: Self) -> Self {
         Self(self.0 & !other.0)
     }
 }
@@ -209,48 +203,3 @@ impl FromIterator<Attribute> for AttributeMask {
         )
     }
 }
-
-/// Checks a call to `modify` against the table of transitions and returns the target state.
-///
-/// `actual` is the state that the device reports. `claimed` is the call's `current_state`, which
-/// replaces `actual` in the states RTR to SQE.
-pub(crate) fn check_transition(
-    qp_type: QpType,
-    actual: QpState,
-    claimed: Option<QpState>,
-    wanted: Option<QpState>,
-    mask: AttributeMask,
-) -> Result<QpState, ModifyError> {
-    let from = match claimed {
-        Some(claimed)
-            if matches!(
-                actual,
-                QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe
-            ) =>
-        {
-            claimed
-        }
-        _ => actual,
-    };
-    let to = wanted.unwrap_or(from);
-    let row = transition(qp_type, from, to).ok_or(ModifyError::Transition { from, to })?;
-    if let Some(attribute) = row.required.without(mask).iter().next() {
-        return Err(ModifyError::Missing {
-            from,
-            to,
-            attribute,
-        });
-    }
-    let superfluous = mask.without(row.required).without(row.optional);
-    if let Some(attribute) = superfluous.iter().next() {
-        return Err(ModifyError::Superfluous {
-            from,
-            to,
-            attribute,
-        });
-    }
-    Ok(to)
-}
-
-#[cfg(test)]
-mod tests;

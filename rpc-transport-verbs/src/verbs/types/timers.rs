@@ -8,12 +8,14 @@
 use std::fmt;
 use std::time::Duration;
 
+use super::queue_pair_state::Attribute;
+
 /// A number that is not a valid code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{attribute} = {code}: a code of at most {max}")]
 pub struct InvalidCode {
     /// The attribute that it was meant for.
-    pub attribute: crate::verbs::Attribute,
+    pub attribute: Attribute,
     /// The invalid code.
     pub code: u8,
     /// The largest valid code.

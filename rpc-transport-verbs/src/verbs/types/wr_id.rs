@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::error::VerbsError;
+use super::verbs_error::VerbsError;
 
 /// The id of a work request in flight (`wr_id` in `ibv_post_send(3)` and `ibv_poll_cq(3)`).
 ///

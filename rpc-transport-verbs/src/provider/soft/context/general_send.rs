@@ -7,7 +7,7 @@ use crate::provider::soft::capacities::MAX_SGE;
 use crate::provider::soft::shared::copy::copy_shared;
 use crate::provider::soft::shared::request_message::MAX_READ_IN_SLOT;
 use crate::provider::soft::shared::ring::STAGE_LEN;
-use crate::provider::{Operation, Sge, Work};
+use crate::provider::work::{Operation, Sge, Work};
 use crate::verbs::types::{CompletionOpcode, LocalKey};
 
 /// A request other than a plain message of one element.

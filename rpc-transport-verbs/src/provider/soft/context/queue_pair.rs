@@ -1,21 +1,16 @@
-//! A queue pair of the device: its state, and its transitions from RESET to RTS and back.
+//! A queue pair of the device: its attributes, its queues and its two rings.
 
 use std::sync::Arc;
 use std::time::Instant;
 
 use super::general_send::Outstanding;
-use super::state::{NewRing, State};
 use super::work_queues::{ReceiveQueue, SendQueue};
-use crate::hooks;
 use crate::provider::limits::WrongValue;
 use crate::provider::soft::context::peer::Peer;
 use crate::provider::soft::context::waiting::Waiting;
 use crate::provider::soft::shared::memory::Mapping;
 use crate::provider::soft::shared::ring::{RingReceiver, RingSender};
-use crate::verbs::types::{
-    AddressVector, AsyncEvent, Attribute, Gid, ModifyError, PathMigration, QpAttributes, QpNum,
-    QpState, QpType,
-};
+use crate::verbs::types::{AddressVector, Attribute, Gid, QpAttributes, QpNum, QpState, QpType};
 
 /// One queue pair.
 #[derive(Debug)]
@@ -65,14 +60,10 @@ pub(crate) struct Link {
     /// every message.
     pub(crate) is_deaf: bool,
     /// Rings of peers that reached RTR before this side did.
-    early: Vec<NewRing>,
+    pub(super) early: Vec<NewRing>,
     /// The peer's arena that the last descriptor named; a cache.
     pub(crate) arena: Option<(u64, Arc<Mapping>)>,
 }
-
-/// Maximum number of rings kept for a queue pair that is not at RTR yet. One is expected; more are
-/// a peer's mistakes.
-const MAX_EARLY_RINGS: usize = 4;
 
 /// Retry state of a queue pair.
 #[derive(Debug, Default)]
@@ -87,6 +78,14 @@ pub(crate) struct Retry {
     pub(crate) silent_since: Option<Instant>,
 }
 
+/// A ring to send into, as received over a link.
+#[derive(Debug)]
+pub(crate) struct NewRing {
+    pub(crate) gid: Gid,
+    pub(crate) qp_num: u32,
+    pub(crate) sender: RingSender,
+}
+
 impl SoftQueuePair {
     /// Returns true if messages are received in this state.
     pub(crate) fn receives_now(&self) -> bool {
@@ -96,7 +95,7 @@ impl SoftQueuePair {
         )
     }
 
-    fn is_remote(&self, ring: &NewRing) -> bool {
+    pub(super) fn is_remote(&self, ring: &NewRing) -> bool {
         self.attributes.dest_qp_num == Some(QpNum(ring.qp_num))
             && self
                 .attributes
@@ -107,7 +106,7 @@ impl SoftQueuePair {
     /// Checks the values of the attributes that are present. The caller has checked which are
     /// present.
     pub(crate) fn check_values(&self, attributes: &QpAttributes) -> Result<(), WrongValue> {
-        crate::provider::soft::ATTRIBUTE_LIMITS.check(attributes)?;
+        crate::provider::soft::capacities::ATTRIBUTE_LIMITS.check(attributes)?;
         let wrong = |attribute, value, reason| {
             Err(WrongValue {
                 attribute,
@@ -167,7 +166,7 @@ impl SoftQueuePair {
 
     /// Compares the sequence numbers of both sides, to detect that the peer would drop every
     /// message. Call this when both are known and nothing has been sent.
-    fn compare_sequence_numbers(&mut self) {
+    pub(super) fn compare_sequence_numbers(&mut self) {
         self.link.is_deaf = match (&self.link.sender, self.attributes.sq_psn) {
             (Some(sender), Some(psn)) => sender.expected_psn() != psn.get(),
             _ => false,
@@ -175,7 +174,7 @@ impl SoftQueuePair {
     }
 
     /// Adopts the attributes that are present.
-    fn set(&mut self, new: &QpAttributes) {
+    pub(super) fn set(&mut self, new: &QpAttributes) {
         let old = &mut self.attributes;
         *old = QpAttributes {
             state: None,
@@ -201,152 +200,4 @@ impl SoftQueuePair {
             sq_draining: None,
         };
     }
-}
-
-impl State {
-    /// Makes a transition whose attributes were checked. INIT→RTR needs `ready`.
-    pub(crate) fn modify(
-        &mut self,
-        place: u32,
-        to: QpState,
-        attributes: &QpAttributes,
-        ready: Option<(RingReceiver, Arc<Peer>)>,
-    ) -> Result<(), ModifyError> {
-        let qp = &mut self.queue_pairs[place as usize];
-        if qp.draining.is_some() && qp.state == QpState::Sqd && to == QpState::Rts {
-            return Err(ModifyError::Draining);
-        }
-        match to {
-            QpState::Reset => {
-                self.disconnect(place);
-                let qp = &mut self.queue_pairs[place as usize];
-                qp.state = QpState::Reset;
-                qp.attributes = QpAttributes::default();
-                qp.sends.reset();
-                qp.receives.clear();
-                return Ok(());
-            }
-            QpState::Error => {
-                self.fail(place, None);
-                return Ok(());
-            }
-            _ => {}
-        }
-        qp.set(attributes);
-        let from = std::mem::replace(&mut qp.state, to);
-        match (from, to) {
-            (QpState::Init, QpState::Rtr) => {
-                if let Some((receiver, peer)) = ready {
-                    receiver.set_ready();
-                    qp.link.receiver = Some(receiver);
-                    qp.link.peer = Some(peer);
-                    qp.retry = Retry::default();
-                    // A ring of a previous connection of the peer is over by now, or will be
-                    // replaced.
-                    let mut early = std::mem::take(&mut qp.link.early);
-                    early.retain(|ring| !ring.sender.is_over());
-                    if let Some(ring) = early.into_iter().rev().find(|ring| qp.is_remote(ring)) {
-                        qp.link.sender = Some(ring.sender);
-                    }
-                    self.make_hot(place);
-                    if self.is_asleep {
-                        self.stay_asleep();
-                    }
-                }
-            }
-            (QpState::Rts, QpState::Sqd) => {
-                qp.draining = Some(NotifyDrained(attributes.notify_drained == Some(true)));
-                // Unreliable sends that have begun have already ended.
-                if qp.is_reliable() {
-                    self.await_progress(place);
-                }
-                self.settle(place, hooks::now);
-            }
-            // The caller carries out the waiting sends, after leaving the context.
-            (_, QpState::Rts) if !qp.is_reliable() => {}
-            (_, QpState::Rts) => {
-                qp.draining = None;
-                if from == QpState::Rtr {
-                    qp.compare_sequence_numbers();
-                }
-                self.transmit(place);
-            }
-            _ => {}
-        }
-        Ok(())
-    }
-
-    /// Handles a ring that arrived for this queue pair: uses it if the queue pair is connected to
-    /// the ring's owner, and keeps it otherwise.
-    pub(crate) fn attach(&mut self, place: u32, number: u32, ring: NewRing) {
-        let Some(qp) = self.queue_pairs.get_mut(place as usize) else {
-            return;
-        };
-        // A ring of a previous connection may arrive late.
-        if qp.number != QpNum(number) || ring.sender.is_over() {
-            return;
-        }
-        // A peer that was reset and reconnected creates a new ring. The new ring replaces the old
-        // one if nothing was sent on that. Otherwise the messages sent are lost with the old ring,
-        // and their retries run out.
-        let is_used = qp.link.sender.as_ref().is_some_and(RingSender::is_used);
-        if qp.receives_now() && !is_used && qp.is_remote(&ring) {
-            qp.link.sender = Some(ring.sender);
-            qp.compare_sequence_numbers();
-            self.transmit(place);
-            return;
-        }
-        qp.link.early.retain(|ring| !ring.sender.is_over());
-        if qp.link.early.len() == MAX_EARLY_RINGS {
-            qp.link.early.remove(0);
-        }
-        qp.link.early.push(ring);
-    }
-
-    /// Releases both rings: nothing more is received from the peer, and our descriptors are void.
-    /// Messages already received stay in the completion queue.
-    pub(crate) fn disconnect(&mut self, place: u32) {
-        let qp = &mut self.queue_pairs[place as usize];
-        if let Some(receiver) = &qp.link.receiver {
-            receiver.set_over();
-        }
-        if let Some(sender) = &qp.link.sender {
-            sender.close();
-        }
-        let early = std::mem::take(&mut qp.link.early);
-        qp.link = Link {
-            early,
-            ..Link::default()
-        };
-        qp.retry = Retry::default();
-        qp.outstanding = Outstanding::default();
-        qp.draining = None;
-        qp.established = false;
-        qp.waiting.clear();
-        self.forget_in_lists(place);
-    }
-
-    pub(crate) fn raise(&self, event: AsyncEvent) {
-        self.events.raise(event);
-    }
-
-    /// Returns the attributes, as `query` reports them.
-    pub(crate) fn query(&self, place: u32) -> QpAttributes {
-        let qp = &self.queue_pairs[place as usize];
-        QpAttributes {
-            state: Some(qp.state),
-            sq_draining: Some(qp.state == QpState::Sqd && qp.draining.is_some()),
-            // The device has a single path, so there is nothing to migrate to.
-            path_migration: qp
-                .attributes
-                .path_migration
-                .or(Some(PathMigration::Migrated)),
-            ..qp.attributes
-        }
-    }
-}
-
-/// Returns the remote queue pair that INIT→RTR connects to.
-pub(crate) fn remote_of(attributes: &QpAttributes) -> Option<(Gid, QpNum)> {
-    Some((attributes.address?.gid, attributes.dest_qp_num?))
 }

@@ -4,7 +4,7 @@ use std::ptr::NonNull;
 
 use slab::Slab;
 
-use crate::provider::Sge;
+use crate::provider::work::Sge;
 use crate::verbs::types::{Access, CompletionStatus, LocalKey, RemoteKey};
 
 /// Bits of a key that hold the region's index in the context's table.

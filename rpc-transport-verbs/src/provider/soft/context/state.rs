@@ -17,8 +17,7 @@ use super::regions::Regions;
 use super::window_table::Windows;
 use super::work_queues::{CompletionRing, ReceiveQueue};
 use crate::provider::soft::shared::memory::SharedMemory;
-use crate::provider::soft::shared::ring::RingSender;
-use crate::verbs::types::{DeviceCounters, Gid, SoftOptions};
+use crate::verbs::types::{AsyncEvent, DeviceCounters, SoftOptions};
 
 /// The part of a context that the holder of the owner word may access.
 #[derive(Debug)]
@@ -63,14 +62,6 @@ pub(crate) struct SharedReceives {
     pub(crate) domain: u32,
 }
 
-/// A ring to send into, as received over a link.
-#[derive(Debug)]
-pub(crate) struct NewRing {
-    pub(crate) gid: Gid,
-    pub(crate) qp_num: u32,
-    pub(crate) sender: RingSender,
-}
-
 impl State {
     pub(crate) fn new(
         ready: Arc<SharedMemory>,
@@ -98,5 +89,9 @@ impl State {
             options,
             counters: DeviceCounters::default(),
         }
+    }
+
+    pub(crate) fn raise(&self, event: AsyncEvent) {
+        self.events.raise(event);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::provider::{Sge, Work};
+use crate::provider::work::{Sge, Work};
 
 /// Requests that have not been carried out yet: while they are being posted, and in SQD. They
 /// already occupy entries of the send queue.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::channel_events::ChannelEvents;
 use super::general_send::GeneralSend;
-use crate::provider::{ReceiveList, ReceiveWork, SendWork, Sge};
+use crate::provider::work::{ReceiveList, ReceiveWork, SendWork, Sge};
 use crate::verbs::types::{
     CompletionOpcode, CompletionStatus, Extras, LocalKey, QpNum, WorkCompletion, WrId,
 };

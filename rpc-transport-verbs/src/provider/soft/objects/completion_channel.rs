@@ -15,7 +15,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::io::Errno;
 
 use crate::provider::soft::context::channel_events::ChannelEvents;
-use crate::provider::soft::process::domain::Domain;
+use crate::provider::soft::process::node::domain::Domain;
 use crate::verbs::types::VerbsError;
 
 #[derive(Debug)]

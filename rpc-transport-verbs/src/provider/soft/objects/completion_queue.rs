@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use super::super::super::limits::in_range;
 use crate::provider::soft::capacities::{MAX_CQE, place32};
 use crate::provider::soft::context::channel_events::ChannelEvents;
-use crate::provider::soft::process::domain::Domain;
+use crate::provider::soft::process::node::domain::Domain;
 use crate::verbs::types::{VerbsError, WorkCompletion};
 
 #[derive(Debug)]

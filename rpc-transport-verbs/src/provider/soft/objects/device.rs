@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{DEVICE_NAME, MAX_RD_ATOMIC};
+use crate::provider::soft::capacities::{DEVICE_NAME, MAX_RD_ATOMIC};
 use crate::provider::soft::context::window_table::MAX_WINDOWS;
 use crate::provider::soft::process::multicast::{MAX_GROUPS, MAX_MEMBERS};
 use crate::verbs::types::{

@@ -10,14 +10,14 @@ use crate::provider::soft::capacities::{MAX_QUEUES, MAX_REGION_LEN, MAX_WR, exha
 use crate::provider::soft::context::regions::MAX_REGIONS;
 use crate::provider::soft::context::state::SharedReceives;
 use crate::provider::soft::context::work_queues::ReceiveQueue;
-use crate::provider::soft::process::domain::Domain;
+use crate::provider::soft::process::node::domain::Domain;
 use crate::provider::soft::shared::memory::SharedMemory;
 use crate::verbs::types::{Access, LocalKey, RemoteKey, VerbsError};
 
 #[derive(Debug)]
 pub(crate) struct ProtectionDomain {
-    pub(in super::super) domain: Arc<Domain>,
-    pub(in super::super) number: u32,
+    pub(crate) domain: Arc<Domain>,
+    pub(crate) number: u32,
 }
 
 impl ProtectionDomain {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use self::completion_channel::CompletionChannel;
 use super::super::limits::in_range;
+use super::capacities::{DEVICE_NAME, MAX_RD_ATOMIC};
 use super::capacities::{
     MAX_CQE, MAX_INLINE, MAX_MESSAGE_LEN, MAX_QUEUES, MAX_REGION_LEN, MAX_SGE, MAX_WR, exhausted,
 };
@@ -13,8 +14,7 @@ use super::context::regions::MAX_REGIONS;
 use super::context::work_queues::CompletionRing;
 use super::process::node::Node;
 use super::shared::wake::MAX_READY;
-use super::{DEVICE_NAME, MAX_RD_ATOMIC};
-use crate::provider::soft::process::domain::Domain;
+use crate::provider::soft::process::node::domain::Domain;
 use crate::verbs::types::{
     AsyncEvent, DeviceAttributes, DeviceCounters, Forked, Gid, GidEntry, GidType, OpenError,
     PartitionKey, PortAttributes, PostError, PostErrorReason, RnrCounters, SoftOptions, VerbsError,

@@ -5,22 +5,24 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::super::super::limits::in_range;
-use super::super::super::{
-    Operation, QueuePairConfig, ReceiveList, ReceiveWork, SendWork, Sge, WindowBinding, Work,
-};
 use super::unsupported::check_extended;
 use super::{CompletionQueue, ProtectionDomain, SharedReceiveQueue, all_taken, not_posted};
 use crate::hooks::point;
+use crate::provider::queue_pair_options::QueuePairOptions;
 use crate::provider::soft::capacities::{MAX_INLINE, MAX_SGE, MAX_WR, exhausted, place32};
 use crate::provider::soft::context::general_send::Outstanding;
 use crate::provider::soft::context::peer::Peer;
-use crate::provider::soft::context::queue_pair::{Link, Retry, SoftQueuePair, remote_of};
+use crate::provider::soft::context::queue_pair::{Link, Retry, SoftQueuePair};
+use crate::provider::soft::context::transitions::remote_of;
 use crate::provider::soft::context::waiting::Waiting;
 use crate::provider::soft::context::work_queues::{ReceiveQueue, SendQueue};
-use crate::provider::soft::process::domain::Domain;
 use crate::provider::soft::process::link_message::LinkMessage;
+use crate::provider::soft::process::node::domain::Domain;
 use crate::provider::soft::shared::ring::RingReceiver;
 use crate::provider::soft::shared::wake::MAX_READY;
+use crate::provider::work::{
+    Operation, ReceiveList, ReceiveWork, SendWork, Sge, WindowBinding, Work,
+};
 use crate::verbs::types::{
     Gid, ModifyError, PostError, PostErrorReason, QpAttributes, QpNum, QpState, QpType,
     QueuePairCapabilities, RemoteKey, VerbsError, WrId,
@@ -32,7 +34,7 @@ impl ProtectionDomain {
         send_cq: &CompletionQueue,
         recv_cq: &CompletionQueue,
         srq: Option<&SharedReceiveQueue>,
-        config: &QueuePairConfig<'_>,
+        config: &QueuePairOptions,
     ) -> Result<QueuePair, VerbsError> {
         self.domain.node.check()?;
         check_extended(config)?;
@@ -47,23 +49,7 @@ impl ProtectionDomain {
                 return Err(VerbsError::ForeignObject { call, object });
             }
         }
-        let max_recv_wr = if srq.is_some() { 0 } else { config.max_recv_wr };
-        in_range(call, "max_send_wr", config.max_send_wr, 1, MAX_WR)?;
-        in_range(call, "max_recv_wr", max_recv_wr, 0, MAX_WR)?;
-        in_range(call, "max_send_sge", config.max_send_sge, 0, MAX_SGE)?;
-        let max_recv_sge = if srq.is_some() {
-            0
-        } else {
-            config.max_recv_sge
-        };
-        in_range(call, "max_recv_sge", max_recv_sge, 0, MAX_SGE)?;
-        in_range(
-            call,
-            "max_inline_data",
-            config.max_inline_data,
-            0,
-            MAX_INLINE,
-        )?;
+        let capabilities = check_sizes(call, config, srq.is_some())?;
         let number = self
             .domain
             .node
@@ -81,7 +67,7 @@ impl ProtectionDomain {
             sq_sig_all: config.sq_sig_all,
             sends: SendQueue::new(config.max_send_wr),
             waiting: Waiting::new(),
-            receives: ReceiveQueue::new(max_recv_wr),
+            receives: ReceiveQueue::new(capabilities.max_recv_wr),
             link: Link::default(),
             retry: Retry::default(),
             outstanding: Outstanding::default(),
@@ -100,13 +86,7 @@ impl ProtectionDomain {
             domain: Arc::clone(&self.domain),
             place,
             number: QpNum(number),
-            capabilities: QueuePairCapabilities {
-                max_send_wr: config.max_send_wr,
-                max_recv_wr,
-                max_send_sge: config.max_send_sge,
-                max_recv_sge,
-                max_inline_data: MAX_INLINE,
-            },
+            capabilities,
             is_reliable: config.qp_type == QpType::ReliableConnection,
             is_connected: false,
             is_destroyed: false,
@@ -132,10 +112,35 @@ impl ProtectionDomain {
     }
 }
 
+/// Checks the sizes of a new queue pair and returns them as its capabilities.
+fn check_sizes(
+    call: &'static str,
+    config: &QueuePairOptions,
+    has_srq: bool,
+) -> Result<QueuePairCapabilities, VerbsError> {
+    let (max_recv_wr, max_recv_sge) = match has_srq {
+        true => (0, 0),
+        false => (config.max_recv_wr, config.max_recv_sge),
+    };
+    in_range(call, "max_send_wr", config.max_send_wr, 1, MAX_WR)?;
+    in_range(call, "max_recv_wr", max_recv_wr, 0, MAX_WR)?;
+    in_range(call, "max_send_sge", config.max_send_sge, 0, MAX_SGE)?;
+    in_range(call, "max_recv_sge", max_recv_sge, 0, MAX_SGE)?;
+    let inline = config.max_inline_data;
+    in_range(call, "max_inline_data", inline, 0, MAX_INLINE)?;
+    Ok(QueuePairCapabilities {
+        max_send_wr: config.max_send_wr,
+        max_recv_wr,
+        max_send_sge: config.max_send_sge,
+        max_recv_sge,
+        max_inline_data: MAX_INLINE,
+    })
+}
+
 #[derive(Debug)]
 pub(crate) struct QueuePair {
-    pub(in super::super) domain: Arc<Domain>,
-    pub(in super::super) place: u32,
+    pub(crate) domain: Arc<Domain>,
+    pub(crate) place: u32,
     number: QpNum,
     capabilities: QueuePairCapabilities,
     /// True if the queue pair has rings.

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use super::super::super::limits::in_range;
-use super::super::super::{ReceiveList, ReceiveWork, Sge};
 use super::{LIMITS, all_taken, not_posted};
 use crate::hooks::taken;
 use crate::provider::soft::capacities::MAX_WR;
-use crate::provider::soft::process::domain::Domain;
+use crate::provider::soft::process::node::domain::Domain;
+use crate::provider::work::{ReceiveList, ReceiveWork, Sge};
 use crate::verbs::types::{PostError, SrqAttributes, SrqNum, VerbsError};
 
 #[derive(Debug)]

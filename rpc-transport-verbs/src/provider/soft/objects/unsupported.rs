@@ -1,7 +1,7 @@
 //! Rejects requested features that the device does not support, and names them.
 
-use crate::provider::QueuePairConfig;
-use crate::provider::soft::DEVICE_NAME;
+use crate::provider::queue_pair_options::QueuePairOptions;
+use crate::provider::soft::capacities::DEVICE_NAME;
 use crate::verbs::types::{Access, ExtendedConfig, SendOps, VerbsError};
 
 /// Rejects the FLUSH access rights: the device has nothing to flush to. The other rights cost
@@ -22,7 +22,7 @@ pub(crate) fn check_access(access: Access) -> Result<(), VerbsError> {
 }
 
 /// Rejects extended features beyond the send operations of the queue pair's type.
-pub(crate) fn check_extended(config: &QueuePairConfig<'_>) -> Result<(), VerbsError> {
+pub(crate) fn check_extended(config: &QueuePairOptions) -> Result<(), VerbsError> {
     let ops = SendOps::of_type(config.qp_type);
     let lacks = |field: &ExtendedConfig| {
         let only_ops = ExtendedConfig {

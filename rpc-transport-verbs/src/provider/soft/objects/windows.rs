@@ -3,13 +3,10 @@
 use std::sync::Arc;
 
 use super::ProtectionDomain;
-use crate::provider::soft::context::window_table::WindowName;
-use crate::provider::soft::process::domain::Domain;
+use crate::provider::soft::names::{AddressName, WindowName};
+use crate::provider::soft::process::node::domain::Domain;
 use crate::provider::soft::unreliable::datagram::check_address;
 use crate::verbs::types::{AddressVector, RemoteKey, VerbsError, WindowType};
-
-/// A datagram's destination address, in full.
-pub(crate) type AddressName = AddressVector;
 
 #[derive(Debug)]
 pub(crate) struct MemoryWindow {

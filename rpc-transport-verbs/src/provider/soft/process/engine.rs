@@ -18,25 +18,27 @@
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
 
-use super::domain::Domain;
 use super::link::{IncomingLink, Packet};
 use super::link_message::LinkMessage;
+use super::node::domain::Domain;
 use super::node::{FIRST_LINK_TOKEN, Node, TOKEN_CALL, TOKEN_LISTENER, TOKEN_WAKE};
 use crate::event_fd::EventFd;
+use crate::provider::fork_guard::ForkGuard;
 use crate::provider::soft::context::peer::Peer;
-use crate::provider::soft::context::state::NewRing;
+use crate::provider::soft::context::queue_pair::NewRing;
 use crate::provider::soft::shared::memory::{Mapping, PeerAccess};
 use crate::provider::soft::shared::ring::{
     Bell, ContextBell, LAYOUT_VERSION, RING_LEN, RingSender,
 };
 use crate::provider::soft::shared::wake::DomainReadyBits;
+use crate::verbs::types::OpenError;
 
 /// Time between two ticks. It is short compared with the 67 ms of the default acknowledgement timer
 /// and with the time that a sender waits for a stalled peer. The work of a tick takes about a
@@ -54,8 +56,33 @@ const TICK_AT_REST: Duration = Duration::from_millis(50);
 /// it serves the other contexts.
 const BATCHES_PER_TICK: usize = 64;
 
+static NODE: Mutex<Option<Arc<Node>>> = Mutex::new(None);
+
+impl Node {
+    /// Returns the process's node. The first call creates it.
+    pub(crate) fn get() -> Result<Arc<Self>, OpenError> {
+        let mut node = NODE.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(node) = &*node {
+            node.check()?;
+            return Ok(Arc::clone(node));
+        }
+        let fail = |action| {
+            move |source| OpenError::Os {
+                name: "soft".into(),
+                action,
+                source,
+            }
+        };
+        let fork_guard = ForkGuard::new().map_err(fail("be set up"))?;
+        let made = Arc::new(Self::new(fork_guard).map_err(fail("be set up"))?);
+        start(Arc::clone(&made)).map_err(fail("start its engine thread"))?;
+        *node = Some(Arc::clone(&made));
+        Ok(made)
+    }
+}
+
 /// Starts the engine thread of `node`.
-pub(crate) fn start(node: Arc<Node>) -> io::Result<()> {
+fn start(node: Arc<Node>) -> io::Result<()> {
     std::thread::Builder::new()
         .name("verbline-soft".into())
         .spawn(move || {
@@ -279,22 +306,7 @@ pub(crate) fn handle_message(
 ) -> Result<(), String> {
     let wrong = |error: io::Error| error.to_string();
     let Some(peer) = peer else {
-        let LinkMessage::Hello {
-            layout_version,
-            gid,
-        } = message
-        else {
-            return Err("it did not say who it is".into());
-        };
-        if layout_version != LAYOUT_VERSION {
-            return Err(format!(
-                "its shared memory has layout {layout_version}, ours has {LAYOUT_VERSION}"
-            ));
-        }
-        if !link.is_from(gid).map_err(wrong)? {
-            return Err(format!("it is not the process of {gid}, or another user's"));
-        }
-        *peer = Some(node.peer(gid));
+        *peer = Some(greet(node, link, message)?);
         return Ok(());
     };
     let without = |_| String::from("a message came without its files");
@@ -312,20 +324,8 @@ pub(crate) fn handle_message(
             context,
             ready_index,
         } => {
-            let [ring, bits, wake, call] = files.try_into().map_err(without)?;
-            let ring = Mapping::of_peer(&ring, RING_LEN, PeerAccess::ReadWrite).map_err(wrong)?;
-            let bell = peer
-                .bell(context, || {
-                    let len = size_of::<DomainReadyBits>();
-                    let bits = Mapping::of_peer(&bits, len, PeerAccess::ReadWrite)?;
-                    let file = EventFd::of_peer(wake)?;
-                    let engine = EventFd::of_peer(call)?;
-                    ContextBell::new(bits, file, engine)
-                        .ok_or_else(|| io::ErrorKind::InvalidData.into())
-                })
-                .map_err(wrong)?;
-            let bell = Bell::new(bell, ready_index as usize);
-            let sender = RingSender::new(ring, bell).map_err(wrong)?;
+            let files = files.try_into().map_err(without)?;
+            let sender = ring_sender(peer, context, ready_index, files).map_err(wrong)?;
             // A queue pair that has been destroyed meanwhile needs no ring.
             if let Some((context, place)) = node.find_queue_pair(to) {
                 let ring = NewRing {
@@ -340,4 +340,44 @@ pub(crate) fn handle_message(
         }
     }
     Ok(())
+}
+
+/// Handles the first message of a link, which has to be a hello, and returns the peer.
+fn greet(node: &Node, link: &IncomingLink, message: LinkMessage) -> Result<Arc<Peer>, String> {
+    let LinkMessage::Hello {
+        layout_version,
+        gid,
+    } = message
+    else {
+        return Err("it did not say who it is".into());
+    };
+    if layout_version != LAYOUT_VERSION {
+        return Err(format!(
+            "its shared memory has layout {layout_version}, ours has {LAYOUT_VERSION}"
+        ));
+    }
+    if !link.is_from(gid).map_err(|error| error.to_string())? {
+        return Err(format!("it is not the process of {gid}, or another user's"));
+    }
+    Ok(node.peer(gid))
+}
+
+/// Maps the ring that a peer receives from, and what wakes the peer's context. The files are the
+/// ring, the ready bits, and the eventfds of the context and of the engine.
+fn ring_sender(
+    peer: &Peer,
+    context: u32,
+    ready_index: u32,
+    files: [OwnedFd; 4],
+) -> io::Result<RingSender> {
+    let [ring, bits, wake, call] = files;
+    let ring = Mapping::of_peer(&ring, RING_LEN, PeerAccess::ReadWrite)?;
+    let bell = peer.bell(context, || {
+        let len = size_of::<DomainReadyBits>();
+        let bits = Mapping::of_peer(&bits, len, PeerAccess::ReadWrite)?;
+        let file = EventFd::of_peer(wake)?;
+        let engine = EventFd::of_peer(call)?;
+        ContextBell::new(bits, file, engine).ok_or_else(|| io::ErrorKind::InvalidData.into())
+    })?;
+    RingSender::new(ring, Bell::new(bell, ready_index as usize))
 }

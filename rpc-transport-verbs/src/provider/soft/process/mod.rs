@@ -1,6 +1,5 @@
 //! One process: its GID, its links to others, and its engine.
 
-pub(super) mod domain;
 pub(super) mod engine;
 pub(super) mod link;
 pub(super) mod link_message;

@@ -1,8 +1,8 @@
 //! Completion of requests of any kind: processes the peer's acknowledgements and responses.
 
-use crate::provider::Operation;
 use crate::provider::soft::context::state::State;
 use crate::provider::soft::context::work_queues::Completion;
+use crate::provider::work::Operation;
 use crate::verbs::types::{Access, CompletionOpcode, CompletionStatus, Extras};
 
 /// Outcome of processing the peer's acknowledgement.

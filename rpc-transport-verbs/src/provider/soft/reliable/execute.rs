@@ -15,10 +15,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::receive::Step;
 use crate::hooks::strikes;
-use crate::provider::Sge;
 use crate::provider::soft::capacities::MAX_SGE;
+use crate::provider::soft::context::remote_access::RemoteRequest;
 use crate::provider::soft::context::state::State;
-use crate::provider::soft::context::window_table::RemoteRequest;
 use crate::provider::soft::shared::commit::Flags;
 use crate::provider::soft::shared::copy::copy_shared;
 use crate::provider::soft::shared::descriptor::{DESCRIPTOR_LEN, Descriptor};
@@ -27,6 +26,7 @@ use crate::provider::soft::shared::request_message::{
     IN_SLOT, MAX_READ_IN_SLOT, Request, RequestMessage,
 };
 use crate::provider::soft::shared::ring::{Incoming, MAX_IN_RING, STAGE_LEN};
+use crate::provider::work::Sge;
 use crate::verbs::types::{
     Access, AsyncEvent, CompletionOpcode, CompletionStatus, Extras, RemoteKey, RemoteMemory,
 };

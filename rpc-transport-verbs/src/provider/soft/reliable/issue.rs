@@ -25,7 +25,7 @@ use crate::provider::soft::shared::request_message::{
     IN_SLOT, REMOTE_LEN, Request, RequestMessage,
 };
 use crate::provider::soft::shared::ring::{Doorbell, MAX_IN_RING, RingSender, STAGES};
-use crate::provider::{Operation, SendWork, Sge, Work};
+use crate::provider::work::{Operation, SendWork, Sge, Work};
 use crate::verbs::types::{
     Access, CompletionOpcode, CompletionStatus, LocalKey, PostError, PostErrorReason, QpState,
     QpType, RemoteMemory,

@@ -3,11 +3,11 @@
 use std::ptr::NonNull;
 
 use crate::hooks::{strikes, taken};
-use crate::provider::SendWork;
 use crate::provider::soft::context::state::State;
 use crate::provider::soft::shared::commit::Flags;
 use crate::provider::soft::shared::descriptor::Descriptor;
 use crate::provider::soft::shared::ring::{Doorbell, MAX_IN_RING};
+use crate::provider::work::SendWork;
 use crate::verbs::types::{Access, PostError, PostErrorReason, QpState};
 
 impl State {

@@ -4,7 +4,7 @@
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-use crate::provider::Sge;
+use crate::provider::work::Sge;
 
 /// Copies `len` bytes, word by word where the target is aligned. The final bytes (up to eight) are
 /// written last: a reader that polls the last byte then sees all the others, as with most network

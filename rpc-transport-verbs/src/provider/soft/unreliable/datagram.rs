@@ -2,7 +2,7 @@
 
 use super::message::Message;
 use crate::provider::limits::WrongValue;
-use crate::provider::soft::ATTRIBUTE_LIMITS;
+use crate::provider::soft::capacities::ATTRIBUTE_LIMITS;
 use crate::verbs::types::{AddressVector, Attribute, Gid};
 
 /// Bytes in front of a received datagram: its global route header.

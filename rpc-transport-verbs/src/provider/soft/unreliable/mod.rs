@@ -4,5 +4,6 @@
 //! acquired, so a thread never holds two owner words.
 
 pub(super) mod datagram;
+pub(super) mod deliver;
 pub(super) mod message;
 pub(super) mod send;

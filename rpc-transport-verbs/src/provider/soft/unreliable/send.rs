@@ -3,7 +3,7 @@
 //! Two contexts take part in a message, but a thread is inside only one context at a time. So a
 //! send has two steps. Inside its own context, it is checked, its bytes are gathered and it
 //! completes, as if the bytes had left through a port. Then the thread leaves the context and
-//! [delivers](super::message) the gathered bytes. There is no acknowledgement, so nothing remains
+//! [delivers](super::deliver) the gathered bytes. There is no acknowledgement, so nothing remains
 //! to wait for.
 
 use std::ptr::NonNull;
@@ -16,7 +16,7 @@ use crate::provider::soft::context::queue_pair::SoftQueuePair;
 use crate::provider::soft::context::state::State;
 use crate::provider::soft::context::waiting::{Body, WaitingSend};
 use crate::provider::soft::shared::copy::gather;
-use crate::provider::{Operation, SendWork, Sge, Work};
+use crate::provider::work::{Operation, SendWork, Sge, Work};
 use crate::verbs::types::{
     Access, Attribute, CompletionOpcode, CompletionStatus, Gid, LocalKey, Mtu, PostError,
     PostErrorReason, QpAttributes, QpState, QpType,

@@ -5,6 +5,8 @@
 //! PID namespace (see `link.rs`). The handshake compares these bytes, so two processes that cannot
 //! reach each other learn this without an attempt to connect.
 
+pub(crate) mod domain;
+
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -14,8 +16,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use rustix::event::epoll;
 
-use super::domain::Domain;
-use super::engine;
 use super::link::{Listener, OutgoingLink, new_gid};
 use super::link_message::LinkMessage;
 use super::multicast::Groups;
@@ -23,7 +23,8 @@ use crate::event_fd::EventFd;
 use crate::provider::fork_guard::ForkGuard;
 use crate::provider::soft::context::peer::Peer;
 use crate::provider::soft::shared::ring::LAYOUT_VERSION;
-use crate::verbs::types::{Forked, Gid, ModifyError, OpenError, QpNum};
+use crate::verbs::types::{Forked, Gid, ModifyError, QpNum};
+use domain::Domain;
 
 /// The process's instance of the software device: created when the first context is opened, and
 /// never dropped.
@@ -89,30 +90,7 @@ pub(crate) const FIRST_LINK_TOKEN: u64 = 4;
 /// Range of queue-pair numbers: 0 and 1 are special, and all ones is multicast.
 const QP_NUMS: std::ops::Range<u32> = 2..0x00ff_ffff;
 
-static NODE: Mutex<Option<Arc<Node>>> = Mutex::new(None);
-
 impl Node {
-    /// Returns the process's node. The first call creates it.
-    pub(crate) fn get() -> Result<Arc<Self>, OpenError> {
-        let mut node = NODE.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(node) = &*node {
-            node.check()?;
-            return Ok(Arc::clone(node));
-        }
-        let fail = |action| {
-            move |source| OpenError::Os {
-                name: "soft".into(),
-                action,
-                source,
-            }
-        };
-        let fork_guard = ForkGuard::new().map_err(fail("be set up"))?;
-        let made = Arc::new(Self::new(fork_guard).map_err(fail("be set up"))?);
-        engine::start(Arc::clone(&made)).map_err(fail("start its engine thread"))?;
-        *node = Some(Arc::clone(&made));
-        Ok(made)
-    }
-
     pub(crate) fn new(fork_guard: ForkGuard) -> io::Result<Self> {
         let gid = new_gid()?;
         let listener = Listener::bind(gid)?;

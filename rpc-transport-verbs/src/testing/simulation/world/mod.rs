@@ -1,5 +1,9 @@
 //! [`World`]: simulated processes, stepped in an order that the seed determines.
 
+mod checks;
+mod step;
+mod strike;
+
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::Rc;
@@ -8,17 +12,16 @@ use std::time::{Duration, Instant};
 use rpc_core::clock::Clock;
 use rpc_core::limits::Intents;
 use rpc_core::testing::{Node, Random};
-use rpc_core::transport::{ConnectError, Transport};
+use rpc_core::transport::ConnectError;
 use rpc_core::{LocalChannel, Methods};
 
 use super::transport::{Server, SimulatedTransport, Town};
-use super::{Fault, Faults, Killed, Life, Point, Simulation, Tally};
+use super::{Faults, Killed, Life, Point, Simulation, Tally};
 use crate::device::setup::{self, Opened};
 use crate::device::sizing::Sizing;
 use crate::hooks;
 use crate::provider::SimulatedProcess;
-use crate::transport::mailbox::{LineEnd, Notice};
-use crate::verbs::{AsyncEvent, CompletionStatus, Context, QpNum};
+use crate::verbs::Context;
 
 /// Simulated processes on one thread, with faults between them.
 ///
@@ -63,12 +66,6 @@ struct Process {
     /// Number of times that work should have ended a sleep of the poller, but did not.
     slept_through: Cell<u64>,
 }
-
-/// Maximum sleep of a poller: far shorter than in a real process, where deadlines end a sleep in
-/// time.
-const LONGEST_SLEEP: Duration = Duration::from_micros(300);
-/// How often a poller that has found no work goes to sleep, in thousandths.
-const SLEEPS: u16 = 50;
 
 impl World {
     /// Creates a world without processes. `seed` determines the run, and `faults` the fault rates.
@@ -266,263 +263,6 @@ impl World {
                     || life.is_broken.get()
                     || life.broken.borrow().contains(qp_num)
             })
-    }
-
-    /// Takes one round: most threads of most processes take a step, in any order. Returns true if
-    /// any poller found work.
-    pub fn step(&self) -> bool {
-        let random = &self.simulation.random;
-        let count = self.processes.len() as u64;
-        if count == 0 {
-            return false;
-        }
-        let mut found_any = false;
-        let first = random.below(count) as usize;
-        for offset in 0..self.processes.len() {
-            let number = (first + offset) % self.processes.len();
-            let process = &self.processes[number];
-            if process.life.killer.has_killed() {
-                continue;
-            }
-            found_any |= self.step_process(number, process);
-        }
-        self.step_lines();
-        found_any
-    }
-
-    fn step_process(&self, number: usize, process: &Process) -> bool {
-        let (Some(node), Some(device)) = (&process.node, &process.device) else {
-            return false;
-        };
-        let (simulation, random) = (&self.simulation, &self.simulation.random);
-        let is_calm = simulation.is_calm.get();
-        // Pollers take most of the steps; the engine and the event thread step now and then.
-        let takes = |thread: usize, thousandths: u16| {
-            let stalled = &process.stalled[thread];
-            if stalled.get() > 0 {
-                stalled.set(stalled.get() - 1);
-                return false;
-            }
-            if simulation.strikes(Fault::Stall) {
-                stalled.set(random.below(200) as u32);
-                return false;
-            }
-            is_calm || random.happens(thousandths)
-        };
-        let (polls, ticks, hears) = (takes(0, 800), takes(1, 150), takes(2, 200));
-        let found = simulation.as_life(&process.life, || {
-            let found = polls && self.step_poller(process, node, device);
-            if ticks {
-                device.step_engine(simulation.now.get());
-            }
-            if hears {
-                node.with_transport(|transport| {
-                    if let Some(lane) = transport.verbs.lane(0) {
-                        lane.events.step();
-                    }
-                });
-            }
-            found
-        });
-        let found = found.unwrap_or(false);
-        if found {
-            simulation.note(&[number as u64]);
-        }
-        found
-    }
-
-    /// Takes a poller's turn unless the poller sleeps. A poller without work may go to sleep: it
-    /// arms, polls once more, and waits.
-    fn step_poller(
-        &self,
-        process: &Process,
-        node: &Node<SimulatedTransport>,
-        device: &SimulatedProcess,
-    ) -> bool {
-        let now = self.simulation.now.get();
-        let mut is_overdue = false;
-        if let Some(since) = process.asleep.get() {
-            let is_woken = || node.with_transport(|transport| transport.verbs.is_woken());
-            if !is_woken() {
-                if now < since + LONGEST_SLEEP {
-                    return false;
-                }
-                // A late wakeup is excused if the sleeper depends on work that the engine may not
-                // have done yet. A process at rest does not depend on the engine.
-                is_overdue = device.is_at_rest();
-            }
-            process.asleep.set(None);
-        }
-        let mut found = node.step();
-        if found && is_overdue {
-            tracing::info!(process = process.life.number, "slept through");
-            process.slept_through.set(process.slept_through.get() + 1);
-        }
-        if !found && self.simulation.random.happens(SLEEPS) {
-            node.with_transport(|transport| transport.arm());
-            found = node.step();
-            if !found {
-                process.asleep.set(Some(now));
-            }
-        }
-        found
-    }
-
-    fn step_lines(&self) {
-        let simulation = &self.simulation;
-        let is_alive = |process: usize| !self.processes[process].life.killer.has_killed();
-        let is_late = |is_ready: bool| {
-            simulation.strikes(match is_ready {
-                true => Fault::LateReady,
-                false => Fault::LateLine,
-            })
-        };
-        self.town.lines.borrow_mut().retain_mut(|line| {
-            line.step(is_alive, is_late);
-            !line.is_over()
-        });
-    }
-
-    /// Injects the faults that affect connections and processes, at their rates.
-    pub fn strike(&self) {
-        let (simulation, random) = (&self.simulation, &self.simulation.random);
-        if simulation.strikes(Fault::Death) {
-            let unlucky = random.below(self.processes.len() as u64) as usize;
-            tracing::info!(process = unlucky, "is killed between two steps");
-            self.processes[unlucky].life.killer.kill();
-        }
-        let pairings = self.town.pairings.borrow();
-        if pairings.is_empty() {
-            return;
-        }
-        let any = |pairings: &[Pairing]| pairings[random.below(pairings.len() as u64) as usize];
-        if simulation.strikes(Fault::QueuePairFails) {
-            let unlucky = any(&pairings);
-            let ((process, qp_num), (peer, _)) = match random.happens(500) {
-                true => (unlucky.client, unlucky.server),
-                false => (unlucky.server, unlucky.client),
-            };
-            self.fail_queue_pair(process, qp_num);
-            if random.happens(500) {
-                // While the peer is slow to notice, the failed side reuses the memory of the
-                // messages it sent.
-                self.processes[peer.0].stalled[0].set(random.below(60) as u32);
-            }
-        }
-        let mut lines = self.town.lines.borrow_mut();
-        if !lines.is_empty() && simulation.strikes(Fault::LineCut) {
-            let index = random.below(lines.len() as u64) as usize;
-            let line = &mut lines[index];
-            for end in &line.ends {
-                // Both processes are affected, because the socket connects them.
-                self.processes[end.process].life.is_broken.set(true);
-            }
-            tracing::info!(index, "a lifeline is cut");
-            if random.happens(700) {
-                line.line.hang_up();
-            } else {
-                let end = &line.ends[random.below(2) as usize];
-                let _ = end.mailbox.put(Notice::Ended(end.key, LineEnd::Bytes));
-            }
-        }
-    }
-
-    fn fail_queue_pair(&self, process: ProcessId, qp_num: u32) {
-        let random = &self.simulation.random;
-        let Process { device, life, .. } = &self.processes[process.0];
-        let Some(device) = device.as_ref().filter(|_| !life.killer.has_killed()) else {
-            return;
-        };
-        let qp = QpNum(qp_num);
-        let (status, event) = match random.below(4) {
-            0 => (Some(CompletionStatus::RetryExceeded), None),
-            1 => (None, Some(AsyncEvent::QpFatal { qp_num: qp })),
-            2 => (None, Some(AsyncEvent::QpAccessError { qp_num: qp })),
-            _ => (None, None),
-        };
-        tracing::info!(
-            process = process.0,
-            qp_num,
-            ?status,
-            ?event,
-            "a queue pair fails"
-        );
-        let failed = self
-            .simulation
-            .as_life(life, || device.fail_queue_pair(qp, status, event));
-        if failed == Some(true) {
-            life.broken.borrow_mut().insert(qp_num);
-        }
-    }
-
-    /// Describes the parts of a process that are still in use. Empty once all calls and connections
-    /// have ended.
-    #[must_use]
-    pub fn leftovers(&self, process: ProcessId) -> Vec<String> {
-        let Process { node, device, .. } = &self.processes[process.0];
-        let (Some(node), Some(device)) = (node, device) else {
-            return Vec::new();
-        };
-        let mut left = node.leftovers();
-        left.extend(device.leftovers());
-        node.with_transport(|transport| {
-            let limits = transport.verbs.limits().clone();
-            let places = transport.verbs.slots_by_state();
-            let are_back = places.total() == limits.slots()
-                && places.sends_free == limits.send_slots
-                && places.receives_held == 0;
-            if !are_back {
-                left.push(format!("not all slots are back: {places}"));
-            }
-            if let Some(lane) = transport.verbs.lane(0) {
-                for (count, what) in [
-                    (lane.connections.indexes().len(), "connections"),
-                    (lane.lines.len(), "lifelines"),
-                    (lane.closing.len(), "ending connections"),
-                    (lane.queue_pairs.count() as usize, "places of queue pairs"),
-                ] {
-                    if count > 0 {
-                        left.push(format!("{count} {what} of the lane"));
-                    }
-                }
-            }
-        });
-        left
-    }
-
-    /// Returns the processes whose frames found no receive although no injected fault explains it,
-    /// with counts.
-    #[must_use]
-    pub fn not_ready_without_cause(&self) -> Vec<(ProcessId, u64)> {
-        let tally = self.tally();
-        let [_, receives] = tally.posts.map(|[refused, cut]| refused + cut);
-        if tally.faults[Fault::ReceiverNotReady as usize] + receives > 0 {
-            return Vec::new();
-        }
-        let of = |process: ProcessId| Some((process, self.node(process)?.poller().counters().rnr));
-        let processes = self.processes().filter_map(of);
-        processes.filter(|(_, not_ready)| *not_ready > 0).collect()
-    }
-
-    /// Returns how often a poller kept sleeping although work had arrived, if no injected fault
-    /// explains it.
-    #[must_use]
-    pub fn slept_through_without_cause(&self) -> u64 {
-        let tally = self.tally();
-        let is_late = [
-            Fault::LateMessage,
-            Fault::LateBell,
-            Fault::LateCompletion,
-            Fault::ShortPoll,
-        ]
-        .iter()
-        .any(|fault| tally.faults[*fault as usize] > 0);
-        // A process killed between the commit word and the wakeup wakes no peer.
-        if is_late || tally.deaths.iter().any(|count| *count > 0) {
-            return 0;
-        }
-        let of = |process: &Process| process.slept_through.get();
-        self.processes.iter().map(of).sum()
     }
 
     /// Drops a value that belonged to a process. If the process was killed, this stands for the

@@ -1,14 +1,16 @@
-//! The transition table of each queue pair type.
+//! The transitions of queue pairs: for each type, the attributes that each requires and allows
+//! (`ibv_modify_qp(3)`).
 
-use super::{Attribute as A, AttributeMask, QpState, QpState as S, QpType};
+use super::modify_error::ModifyError;
+use super::queue_pair_state::{Attribute as A, AttributeMask, QpState, QpState as S, QpType};
 
 /// A valid transition, with its required and its optional attributes.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Transition {
+struct Transition {
     from: QpState,
     to: QpState,
-    pub(super) required: AttributeMask,
-    pub(super) optional: AttributeMask,
+    required: AttributeMask,
+    optional: AttributeMask,
 }
 
 const fn row(from: QpState, to: QpState, required: &[A], optional: &[A]) -> Transition {
@@ -178,7 +180,7 @@ const UNRELIABLE_DATAGRAM: &[Transition] = &[
 ];
 
 /// Returns the transition, if it exists for this type.
-pub(super) fn transition(qp_type: QpType, from: QpState, to: QpState) -> Option<Transition> {
+fn transition(qp_type: QpType, from: QpState, to: QpState) -> Option<Transition> {
     match (from, to) {
         (_, S::Reset) => Some(row(from, to, &[], &[])),
         (S::Reset, S::Error) => None,
@@ -196,3 +198,48 @@ pub(super) fn transition(qp_type: QpType, from: QpState, to: QpState) -> Option<
         }
     }
 }
+
+/// Checks a call to `modify` against the table of transitions and returns the target state.
+///
+/// `actual` is the state that the device reports. `claimed` is the call's `current_state`, which
+/// replaces `actual` in the states RTR to SQE.
+pub(crate) fn check_transition(
+    qp_type: QpType,
+    actual: QpState,
+    claimed: Option<QpState>,
+    wanted: Option<QpState>,
+    mask: AttributeMask,
+) -> Result<QpState, ModifyError> {
+    let from = match claimed {
+        Some(claimed)
+            if matches!(
+                actual,
+                QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe
+            ) =>
+        {
+            claimed
+        }
+        _ => actual,
+    };
+    let to = wanted.unwrap_or(from);
+    let row = transition(qp_type, from, to).ok_or(ModifyError::Transition { from, to })?;
+    if let Some(attribute) = row.required.without(mask).iter().next() {
+        return Err(ModifyError::Missing {
+            from,
+            to,
+            attribute,
+        });
+    }
+    let superfluous = mask.without(row.required).without(row.optional);
+    if let Some(attribute) = superfluous.iter().next() {
+        return Err(ModifyError::Superfluous {
+            from,
+            to,
+            attribute,
+        });
+    }
+    Ok(to)
+}
+
+#[cfg(test)]
+mod tests;

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::node::Node;
+use super::Node;
 use crate::event_fd::EventFd;
 use crate::provider::soft::context::event_queue::EventQueue;
 use crate::provider::soft::context::owner::{Inside, Owned};

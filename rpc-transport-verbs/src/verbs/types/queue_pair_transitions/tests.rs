@@ -1,3 +1,4 @@
+use super::super::queue_pair_state::{Attribute, AttributeMask, QpState, QpType};
 use super::*;
 use Attribute as A;
 use QpState as S;

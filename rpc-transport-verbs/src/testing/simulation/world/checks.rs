@@ -1,0 +1,79 @@
+//! What has to hold at the end of a run.
+
+use super::{Process, ProcessId, World};
+
+use rpc_core::transport::Transport;
+
+use super::super::Fault;
+
+impl World {
+    /// Describes the parts of a process that are still in use. Empty once all calls and connections
+    /// have ended.
+    #[must_use]
+    pub fn leftovers(&self, process: ProcessId) -> Vec<String> {
+        let Process { node, device, .. } = &self.processes[process.0];
+        let (Some(node), Some(device)) = (node, device) else {
+            return Vec::new();
+        };
+        let mut left = node.leftovers();
+        left.extend(device.leftovers());
+        node.with_transport(|transport| {
+            let limits = transport.verbs.limits().clone();
+            let places = transport.verbs.slots_by_state();
+            let are_back = places.total() == limits.slots()
+                && places.sends_free == limits.send_slots
+                && places.receives_held == 0;
+            if !are_back {
+                left.push(format!("not all slots are back: {places}"));
+            }
+            if let Some(lane) = transport.verbs.lane(0) {
+                for (count, what) in [
+                    (lane.connections.indexes().len(), "connections"),
+                    (lane.lines.len(), "lifelines"),
+                    (lane.closing.len(), "ending connections"),
+                    (lane.queue_pairs.count() as usize, "places of queue pairs"),
+                ] {
+                    if count > 0 {
+                        left.push(format!("{count} {what} of the lane"));
+                    }
+                }
+            }
+        });
+        left
+    }
+
+    /// Returns the processes whose frames found no receive although no injected fault explains it,
+    /// with counts.
+    #[must_use]
+    pub fn not_ready_without_cause(&self) -> Vec<(ProcessId, u64)> {
+        let tally = self.tally();
+        let [_, receives] = tally.posts.map(|[refused, cut]| refused + cut);
+        if tally.faults[Fault::ReceiverNotReady as usize] + receives > 0 {
+            return Vec::new();
+        }
+        let of = |process: ProcessId| Some((process, self.node(process)?.poller().counters().rnr));
+        let processes = self.processes().filter_map(of);
+        processes.filter(|(_, not_ready)| *not_ready > 0).collect()
+    }
+
+    /// Returns how often a poller kept sleeping although work had arrived, if no injected fault
+    /// explains it.
+    #[must_use]
+    pub fn slept_through_without_cause(&self) -> u64 {
+        let tally = self.tally();
+        let is_late = [
+            Fault::LateMessage,
+            Fault::LateBell,
+            Fault::LateCompletion,
+            Fault::ShortPoll,
+        ]
+        .iter()
+        .any(|fault| tally.faults[*fault as usize] > 0);
+        // A process killed between the commit word and the wakeup wakes no peer.
+        if is_late || tally.deaths.iter().any(|count| *count > 0) {
+            return 0;
+        }
+        let of = |process: &Process| process.slept_through.get();
+        self.processes.iter().map(of).sum()
+    }
+}

@@ -1,0 +1,7 @@
+/// The process was forked after the device was opened. None of the device's objects works in the
+/// child.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the device was opened before fork(), and works in the parent only; a child has to start a program (exec) that opens its own"
+)]
+pub struct Forked;
