@@ -11,7 +11,7 @@ use rpc_core::transport::{
 };
 
 use super::client::{self, Dialed, HandshakeDialer};
-use crate::transport::counters::TransportMeter;
+use crate::transport::counters::TransportCounterReader;
 use crate::transport::lane::Lane;
 use crate::transport::{RecvBuf, SendBuf, VerbsTransport};
 
@@ -25,18 +25,18 @@ impl Transport for VerbsTransport {
     }
 
     fn counter_reader(&self) -> Arc<dyn CounterReader> {
-        Arc::new(TransportMeter(
+        Arc::new(TransportCounterReader(
             self.lanes().map(Lane::counter_reader).collect(),
         ))
     }
 
     fn counters(&self) -> Counters {
-        self.lanes().for_each(Lane::publish);
+        self.lanes().for_each(Lane::publish_counters);
         self.counter_reader().counters()
     }
 
     fn slots_by_state(&self) -> SlotsByState {
-        self.lanes().for_each(Lane::publish);
+        self.lanes().for_each(Lane::publish_counters);
         Self::slots_by_state(self)
     }
 
@@ -103,7 +103,7 @@ impl Transport for VerbsTransport {
     }
 
     fn waker(&self) -> Waker {
-        Waker::from(Arc::clone(&self.sleep.alarm))
+        Waker::from(Arc::clone(&self.sleep.wakeup))
     }
 
     fn arm(&mut self) {

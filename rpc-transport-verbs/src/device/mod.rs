@@ -22,7 +22,7 @@ use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity};
 use self::name::Name;
 use self::sizing::Sizing;
 use self::survey::{SOFT, Survey};
-use crate::connect::control_thread::{self, Door};
+use crate::connect::control_thread::{self, ListenerConfig};
 use crate::connect::server::Port;
 use crate::transport::VerbsTransport;
 use crate::verbs::{AddressError, Context, OpenError};
@@ -244,9 +244,9 @@ impl Fabric for Device {
             source,
         };
         let listener = TcpListener::bind(address).map_err(refused)?;
-        let door = Door { ports, admission };
+        let config = ListenerConfig { ports, admission };
         let listening = control_thread::control()
-            .and_then(|control| control.listen(listener, door))
+            .and_then(|control| control.listen(listener, config))
             .map_err(refused)?;
         Ok(Box::new(listening))
     }

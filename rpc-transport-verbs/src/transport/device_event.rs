@@ -30,7 +30,7 @@ pub(super) enum Consequence {
     /// Choose the address again, for connections that are made from now on.
     AddressChanges,
     /// Only log the event, at this level.
-    Said(Level),
+    OnlyLogged(Level),
 }
 
 pub(super) fn consequence_of(event: AsyncEvent) -> Consequence {
@@ -53,12 +53,12 @@ pub(super) fn consequence_of(event: AsyncEvent) -> Consequence {
         | AsyncEvent::DeviceSpeedChange { .. }
         | AsyncEvent::PkeyChange { .. }
         | AsyncEvent::WorkQueueFatal
-        | AsyncEvent::Unknown(_) => Consequence::Said(Level::WARN),
-        AsyncEvent::SmChange { .. } => Consequence::Said(Level::INFO),
+        | AsyncEvent::Unknown(_) => Consequence::OnlyLogged(Level::WARN),
+        AsyncEvent::SmChange { .. } => Consequence::OnlyLogged(Level::INFO),
         AsyncEvent::SqDrained { .. }
         | AsyncEvent::CommunicationEstablished { .. }
         | AsyncEvent::PathMigrated { .. }
-        | AsyncEvent::PathMigrationError { .. } => Consequence::Said(Level::DEBUG),
+        | AsyncEvent::PathMigrationError { .. } => Consequence::OnlyLogged(Level::DEBUG),
     }
 }
 

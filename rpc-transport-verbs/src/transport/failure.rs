@@ -158,7 +158,7 @@ impl QueuePairFailure {
 
 /// A failure of a connection's TCP connection other than its end.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum LineFailure {
+pub(crate) enum LivenessFailure {
     #[error(
         "the peer sent bytes on its TCP connection after the handshake, where silence is kept but for keepalives"
     )]

@@ -21,14 +21,14 @@ use rpc_core::transport::{ConnectionId, SlotsByState};
 
 use crate::transport::buffer_pool::BufferPool;
 use crate::transport::connection::{Connection, Connections, Phase};
-use crate::transport::counters::{DeviceCounts, LaneMeter, Tally};
+use crate::transport::counters::{DeviceCounterReader, LaneCounterReader, LaneCounters};
 use crate::transport::events::EventThread;
-use crate::transport::lifeline::Lifeline;
-use crate::transport::mailbox::{Inbox, LineKey, Mailbox};
+use crate::transport::liveness_socket::LivenessSocket;
+use crate::transport::notices::{LivenessKey, NoticeReceiver, NoticeSender};
 use crate::transport::plan::Plan;
-use crate::transport::queue_pairs::{QueuePairs, Ready};
+use crate::transport::queue_pairs::{QpRts, QueuePairs};
 use crate::transport::receive_queue::ReceiveQueue;
-use crate::transport::reserve::{Reserve, ReserveCounts};
+use crate::transport::reserve::{ReserveCounters, ReserveHandle};
 use crate::transport::routes::Routes;
 use crate::verbs::{CompletionChannel, CompletionQueue, Context, WorkCompletion};
 
@@ -54,18 +54,18 @@ pub(crate) struct Lane {
     pub(crate) receives: ReceiveQueue,
     /// Connections with requests to flush.
     pub(crate) dirty: Vec<u32>,
-    pub(crate) tally: Arc<Tally>,
-    pub(crate) device_counts: Arc<DeviceCounts>,
-    pub(crate) inbox: Inbox,
+    pub(crate) counters: Arc<LaneCounters>,
+    pub(crate) device_counters: Arc<DeviceCounterReader>,
+    pub(crate) notice_receiver: NoticeReceiver,
     /// Connections that are being closed.
     pub(crate) closing: Vec<u32>,
     /// Connection indexes by the key of their TCP connection, to handle notices. One entry for each
     /// connection.
-    pub(crate) lines: HashMap<LineKey, u32>,
+    pub(crate) liveness_index: HashMap<LivenessKey, u32>,
     pub(crate) queue_pairs: Arc<QueuePairs>,
-    pub(crate) mailbox: Mailbox,
-    pub(crate) reserve_counts: Arc<ReserveCounts>,
-    pub(crate) reserve: Reserve,
+    pub(crate) notice_sender: NoticeSender,
+    pub(crate) reserve_counters: Arc<ReserveCounters>,
+    pub(crate) reserve: ReserveHandle,
     /// Kept alive as long as the lane. Only a simulation calls it.
     #[cfg_attr(not(feature = "test-util"), allow(dead_code))]
     pub(crate) events: EventThread,
@@ -81,13 +81,13 @@ impl Lane {
     /// Adds a connection whose queue pair is in RTS.
     pub(crate) fn add(
         &mut self,
-        ready: Ready,
-        line: impl Into<Lifeline>,
-        key: LineKey,
+        qp_rts: QpRts,
+        liveness: impl Into<LivenessSocket>,
+        key: LivenessKey,
         remote_frame_len: usize,
         phase: Phase,
     ) -> ConnectionId {
-        let qp_num = ready.queue_pair.qp_num();
+        let qp_num = qp_rts.queue_pair.qp_num();
         let slot_len = self.plan.limits.slot_len;
         let frame_limit = slot_len.min(remote_frame_len);
         if remote_frame_len < slot_len {
@@ -98,15 +98,15 @@ impl Lane {
             );
         }
         let id = self.connections.insert(Connection::new(
-            ready,
-            line.into(),
+            qp_rts,
+            liveness.into(),
             key,
             frame_limit,
             self.plan.limits.signal_interval,
             phase,
         ));
         self.routes.insert(qp_num, id.index);
-        self.lines.insert(key, id.index);
+        self.liveness_index.insert(key, id.index);
         self.is_idle = false;
         id
     }
@@ -114,27 +114,27 @@ impl Lane {
     pub(crate) fn slots_by_state(&self) -> SlotsByState {
         SlotsByState {
             receives_posted: self.receives.outstanding() as u32,
-            receives_reserved: self.reserve_counts.in_hand.load(Ordering::Relaxed),
+            receives_reserved: self.reserve_counters.held.load(Ordering::Relaxed),
             ..self.pool.by_state()
         }
     }
 
     pub(crate) fn limit_armings(&self) -> u64 {
-        self.reserve_counts.armed.load(Ordering::Relaxed)
+        self.reserve_counters.armed.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn counter_reader(&self) -> LaneMeter {
-        LaneMeter {
-            tally: Arc::clone(&self.tally),
-            reserve: Arc::clone(&self.reserve_counts),
-            device: Arc::downgrade(&self.device_counts),
+    pub(crate) fn counter_reader(&self) -> LaneCounterReader {
+        LaneCounterReader {
+            counters: Arc::clone(&self.counters),
+            reserve: Arc::clone(&self.reserve_counters),
+            device: Arc::downgrade(&self.device_counters),
         }
     }
 
     /// Publishes the counters that are cheap to read on this thread only.
-    pub(crate) fn publish(&self) {
+    pub(crate) fn publish_counters(&self) {
         if self.context.counts_on_data_path() {
-            self.tally.rnr.set(self.device_counts.rnr());
+            self.counters.rnr.set(self.device_counters.rnr());
         }
     }
 }
@@ -142,9 +142,9 @@ impl Lane {
 impl Drop for Lane {
     fn drop(&mut self) {
         // Keep the last value for meters that are read after the lane is gone.
-        self.tally.rnr.set(self.device_counts.rnr());
+        self.counters.rnr.set(self.device_counters.rnr());
         for connection in self.connections.drain() {
-            connection.hang_up();
+            connection.shut_down();
             // The slots' memory is freed with the region, when the last slot is dropped.
             connection.queue_pair.destroy(&mut drop);
         }

@@ -8,7 +8,6 @@
 //! lookup. The lane's number is in the low bits of the connection's index, and in each received
 //! buffer. With one device these bits do not exist, so the core's tables stay dense.
 
-pub(crate) mod alarm;
 pub(crate) mod buf;
 pub(crate) mod buffer_pool;
 pub(crate) mod close;
@@ -19,8 +18,8 @@ pub(crate) mod endpoint;
 pub(crate) mod events;
 pub(crate) mod failure;
 pub(crate) mod lane;
-pub(crate) mod lifeline;
-pub(crate) mod mailbox;
+pub(crate) mod liveness_socket;
+pub(crate) mod notices;
 pub(crate) mod plan;
 pub(crate) mod queue_pairs;
 pub(crate) mod receive;
@@ -30,6 +29,7 @@ pub(crate) mod routes;
 pub(crate) mod send_queue;
 pub(crate) mod sleep;
 pub(crate) mod transmit;
+pub(crate) mod wakeup;
 
 use std::fmt;
 
@@ -88,7 +88,7 @@ impl VerbsTransport {
     /// connection.
     #[must_use]
     pub fn stale_completions(&self) -> u64 {
-        self.lanes().map(|lane| lane.tally.stale.get()).sum()
+        self.lanes().map(|lane| lane.counters.stale.get()).sum()
     }
 
     /// Returns all lanes, in the order of their devices.

@@ -45,16 +45,16 @@ impl Routes {
     /// Returns the index of the connection.
     #[inline]
     pub(crate) fn get(&self, qp_num: QpNum) -> Option<u32> {
-        let mut place = self.home(qp_num.0);
+        let mut position = self.home(qp_num.0);
         loop {
-            let entry = self.entries[place & (self.entries.len() - 1)];
+            let entry = self.entries[position & (self.entries.len() - 1)];
             if entry.qp_num == qp_num.0 {
                 return Some(entry.index);
             }
             if entry.qp_num == VACANT {
                 return None;
             }
-            place += 1;
+            position += 1;
         }
     }
 
@@ -64,14 +64,14 @@ impl Routes {
             self.grow();
         }
         let mask = self.entries.len() - 1;
-        let mut place = self.home(qp_num.0) & mask;
-        while self.entries[place].qp_num != VACANT && self.entries[place].qp_num != qp_num.0 {
-            place = (place + 1) & mask;
+        let mut position = self.home(qp_num.0) & mask;
+        while self.entries[position].qp_num != VACANT && self.entries[position].qp_num != qp_num.0 {
+            position = (position + 1) & mask;
         }
-        if self.entries[place].qp_num == VACANT {
+        if self.entries[position].qp_num == VACANT {
             self.len += 1;
         }
-        self.entries[place] = Entry {
+        self.entries[position] = Entry {
             qp_num: qp_num.0,
             index,
         };

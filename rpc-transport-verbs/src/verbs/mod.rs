@@ -107,7 +107,7 @@ mod multicast;
 mod posted_receives;
 mod protection_domain;
 mod queue_pair;
-mod receive_places;
+mod receive_table;
 mod registered_memory;
 mod shared_receive_queue;
 mod slot;

@@ -14,8 +14,8 @@ use rpc_core::transport::Admitted;
 
 use super::{Command, Control, MAX_HANDSHAKES, Token};
 use crate::connect::handshake::Offer;
-use crate::connect::server::{Invited, Port};
-use crate::transport::mailbox::{LineEnd, LineKey, Notice};
+use crate::connect::server::{ClientInRts, Port};
+use crate::transport::notices::{LivenessEnd, LivenessKey, Notice};
 
 /// Number of threads: this many slow clients can be handled at a time before other clients have to
 /// wait.
@@ -31,18 +31,20 @@ pub(super) struct Job {
 }
 
 /// The result of a job.
-pub(super) struct Prepared {
-    pub(super) key: LineKey,
+pub(super) struct JobResult {
+    pub(super) key: LivenessKey,
     /// The prepared connection, or the reason to send to the client.
-    pub(super) outcome: Result<Invited, String>,
+    pub(super) outcome: Result<ClientInRts, String>,
 }
 
-impl Prepared {
+impl JobResult {
     /// Discards the result because its arrival is gone. The poller already knows the connection, so
     /// it is notified of the end.
-    pub(super) fn forget(self) {
-        if let Ok(invited) = self.outcome {
-            let _ = invited.mailbox.put(Notice::Ended(self.key, LineEnd::Gone));
+    pub(super) fn discard(self) {
+        if let Ok(client_in_rts) = self.outcome {
+            let _ = client_in_rts
+                .notice_sender
+                .send(Notice::Ended(self.key, LivenessEnd::Gone));
         }
     }
 }
@@ -66,12 +68,12 @@ fn run(jobs: &Receiver<Job>, control: &Control) {
         if Arc::strong_count(&job.stream) == 1 {
             continue;
         }
-        let (token, key) = (job.token, LineKey::next());
+        let (token, key) = (job.token, LivenessKey::next());
         let outcome = job
             .port
-            .prepare(&job.offer, job.admitted, job.stream, key)
+            .create_queue_pair(&job.offer, job.admitted, job.stream, key)
             .map_err(|error| error.to_string());
         // Without the control thread there is nothing to notify.
-        let _ = control.command(Command::Prepared(token, Prepared { key, outcome }));
+        let _ = control.command(Command::JobDone(token, JobResult { key, outcome }));
     }
 }

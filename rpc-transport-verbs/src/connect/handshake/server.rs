@@ -90,7 +90,7 @@ pub(crate) fn refuse(reason: &str) -> Vec<u8> {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::client::{self, Answer, ClientHandshake};
+    use super::super::client::{self, ClientHandshake, ServerResponse};
     use super::super::endpoint::tests::sample;
     use super::*;
 
@@ -125,7 +125,7 @@ mod tests {
         let welcome = welcome(chosen()).unwrap();
         assert_eq!(
             client.handle(&welcome).unwrap(),
-            Some(Answer::Welcome(chosen()))
+            Some(ServerResponse::Welcome(chosen()))
         );
         let ready = client::ready().unwrap();
         assert_eq!(server.handle(&ready).unwrap(), Some(Request::Ready));
@@ -136,14 +136,15 @@ mod tests {
         let mut client = ClientHandshake::default();
         assert_eq!(
             client.handle(&refuse("no room")).unwrap(),
-            Some(Answer::Refused("no room".to_owned()))
+            Some(ServerResponse::Refused("no room".to_owned()))
         );
     }
 
     #[test]
     fn a_sentence_without_end_is_cut_at_a_character() {
         let mut client = ClientHandshake::default();
-        let Some(Answer::Refused(reason)) = client.handle(&refuse(&"ü".repeat(90_000))).unwrap()
+        let Some(ServerResponse::Refused(reason)) =
+            client.handle(&refuse(&"ü".repeat(90_000))).unwrap()
         else {
             panic!("not a refusal");
         };

@@ -21,7 +21,7 @@ use rpc_core::{
 use crate::Device;
 use crate::connect::client::Dialed;
 use crate::transport::device_event::DeviceEvent;
-use crate::transport::mailbox::Notice;
+use crate::transport::notices::Notice;
 use crate::transport::{RecvBuf, SendBuf, VerbsTransport};
 use crate::verbs::AsyncEvent;
 
@@ -92,7 +92,9 @@ impl Transport for Breakable {
             let (_, connection) = lane.connections.at(0).expect("there is one connection");
             let qp_num = connection.queue_pair.qp_num();
             let event = DeviceEvent::of("soft", AsyncEvent::QpFatal { qp_num });
-            let told = lane.mailbox.put(Notice::QueuePairFailed(qp_num, event));
+            let told = lane
+                .notice_sender
+                .send(Notice::QueuePairFailed(qp_num, event));
             told.expect("the transport is there");
         }
         self.transport.poll(events);

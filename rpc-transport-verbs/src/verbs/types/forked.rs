@@ -1,3 +1,5 @@
+//! [`Forked`]: the error of every call in a child process after `fork(2)`.
+
 /// The process was forked after the device was opened. None of the device's objects works in the
 /// child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -42,7 +42,7 @@ pub(crate) struct State {
     pub(crate) polls: u64,
     pub(crate) polls_at_tick: u64,
     /// One more than the highest index of a queue pair so far.
-    pub(crate) places: usize,
+    pub(crate) qp_index_end: usize,
     /// True if peers have to wake the engine for one-sided requests, because no thread has polled
     /// since its last tick.
     pub(crate) is_unattended: bool,
@@ -81,7 +81,7 @@ impl State {
             overrun: Vec::new(),
             polls: 0,
             polls_at_tick: 0,
-            places: 0,
+            qp_index_end: 0,
             is_unattended: false,
             is_asleep: false,
             ready,

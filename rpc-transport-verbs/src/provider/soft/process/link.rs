@@ -34,8 +34,8 @@ fn gid_prefix() -> [u8; 6] {
             let link = std::fs::read_link(format!("/proc/self/ns/{name}")).unwrap_or_default();
             link.into_os_string().into_encoded_bytes()
         };
-        let place = [boot, namespace("net"), namespace("pid")].concat();
-        let [a, b, c, d] = fnv_1a(&place).to_be_bytes();
+        let location = [boot, namespace("net"), namespace("pid")].concat();
+        let [a, b, c, d] = fnv_1a(&location).to_be_bytes();
         [0xfe, 0x80, a, b, c, d]
     })
 }
