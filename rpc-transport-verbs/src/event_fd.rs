@@ -33,7 +33,7 @@ impl EventFd {
             Err(Errno::INVAL) => Ok(Self(file)),
             _ => Err(io::Error::new(
                 io::ErrorKind::InvalidData,
-                "the file that is to wake a peer is no eventfd",
+                "the peer sent a file that is not an eventfd",
             )),
         }
     }

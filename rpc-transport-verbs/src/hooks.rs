@@ -145,7 +145,7 @@ mod with_simulation {
             Attach,
             /// Before a ring becomes ready.
             RingReady,
-            /// Before a ring is marked as over.
+            /// Before a ring is marked as closed.
             RingOver,
             /// Before the payload of a message.
             Payload,

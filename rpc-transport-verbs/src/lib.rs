@@ -106,8 +106,8 @@
 //! | `connect::liveness`, `connect::keepalive` | detect the end of the peer's process, and a process that is stopped |
 //! | `connect::rpc_transport` | implements the interface that the driver uses, and selects the lane |
 //! | `transport` | a poller's lanes |
-//! | `transport::mailbox` | the notice queue from other threads to a poller, which costs it one load |
-//! | `transport::sleep`, `alarm` | how an idle poller sleeps, and how it is woken |
+//! | `transport::notices` | notices from other threads to a poller; checking for them costs one load |
+//! | `transport::sleep`, `wakeup` | how an idle poller sleeps, and how it is woken |
 //! | `transport::lane` | a poller's resources on one device; `connection` is one connection, `routes` finds it |
 //! | `transport::buffer_pool` | the states of a slot, and the sum over all states |
 //! | `transport::transmit`, `send_queue` | reserve, send, flush: queue entries, signaling, chains |

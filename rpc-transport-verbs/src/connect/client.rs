@@ -182,7 +182,7 @@ fn offers(lanes: &[DialingLane]) -> Result<Vec<LaneOffer<'_>>, QueuePairError> {
             Ok(qp_init) => offers.push(LaneOffer { lane, qp_init }),
             Err(error) => {
                 let device = lane.queue_pairs.device_address().device;
-                tracing::warn!(device, %error, "a device is not offered");
+                tracing::warn!(device, %error, "a device cannot create a queue pair and is not offered to the server");
                 first_error.get_or_insert(error);
             }
         }
@@ -200,7 +200,7 @@ fn chosen<'a>(mut offers: Vec<LaneOffer<'a>>, welcome: &Welcome) -> Result<LaneO
     let index = welcome.client_endpoint;
     if index >= offers.len() || offers[index].device_address().kind != remote.kind {
         return Err(format!(
-            "it chose its device {} of kind {} for number {index} of those offered, which are {offered}",
+            "it chose its device {} of kind {} for number {index} of the offered devices, which are {offered}",
             remote.device, remote.kind
         ));
     }
@@ -238,7 +238,7 @@ fn dial(address: &str, deadline: &Deadline) -> Result<(TcpStream, SocketAddr), C
     }
     Err(match last {
         Some(error) => unreachable(error),
-        None => wrong(io::Error::other("it resolves to no address")),
+        None => wrong(io::Error::other("the name resolves to no address")),
     })
 }
 
@@ -262,7 +262,7 @@ fn read_response(
 /// An error after the TCP connection was established.
 #[derive(Debug, thiserror::Error)]
 enum ExchangeError {
-    #[error("it closed the socket in the middle of the handshake")]
+    #[error("it closed the socket during the handshake")]
     Closed,
     #[error("the socket failed: {0}")]
     Socket(#[from] io::Error),

@@ -1,4 +1,4 @@
-//! The keepalive state machine of one line, without its socket and clock: which bytes may arrive,
+//! The keepalive state machine of one liveness connection, without its socket and clock: which bytes may arrive,
 //! and when to send an ENQ.
 //!
 //! `proto/handshake.proto` draws the bytes and says which side may send which byte when. A byte is
@@ -16,7 +16,7 @@ pub(crate) const ENQ: u8 = 0x05;
 /// ASCII acknowledge: the response to an ENQ.
 pub(crate) const ACK: u8 = 0x06;
 
-/// The keepalive state of a line.
+/// The keepalive state of a liveness connection.
 #[derive(Debug)]
 pub(crate) struct KeepaliveState {
     /// True if both sides support keepalives.
@@ -49,7 +49,7 @@ pub(crate) enum IntervalOutcome {
 }
 
 impl KeepaliveState {
-    /// Creates the state of a line to a server, which can already answer.
+    /// Creates the state of a connection to a server, which can already respond.
     pub(crate) fn with_server(is_agreed: bool, keepalive: Option<Keepalive>, now: Instant) -> Self {
         Self {
             is_agreed,
@@ -61,7 +61,7 @@ impl KeepaliveState {
         }
     }
 
-    /// Creates the state of a line to a client, which may not be able to answer yet.
+    /// Creates the state of a connection to a client, which may not be able to respond yet.
     pub(crate) fn with_client(is_agreed: bool, keepalive: Option<Keepalive>, now: Instant) -> Self {
         Self {
             can_respond: false,
@@ -75,7 +75,7 @@ impl KeepaliveState {
         self.is_agreed && self.can_respond
     }
 
-    /// Returns the time between two calls of [`beat`](Self::beat), if it is to be called.
+    /// Returns the time between two calls of [`end_interval`](Self::end_interval), if it is to be called.
     pub(crate) fn interval(&self) -> Option<Duration> {
         let keepalive = self.keepalive.filter(|_| self.is_agreed)?;
         Some(keepalive.every)

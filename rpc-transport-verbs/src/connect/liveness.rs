@@ -41,7 +41,8 @@ pub(crate) struct LivenessConnection {
 }
 
 impl LivenessConnection {
-    /// Creates a line. `key` identifies it in notices. `notice_sender` sends the notice of its end.
+    /// Creates the state of a connection. `key` identifies it in notices, and `notice_sender`
+    /// reports its end.
     pub(crate) fn new(
         stream: Arc<TcpStream>,
         key: LivenessKey,
@@ -57,19 +58,19 @@ impl LivenessConnection {
     }
 
     /// Sends an ENQ if the server waits for one. Called when the control thread starts watching the
-    /// line.
+    /// socket.
     pub(crate) fn start(&mut self) {
         if self.keepalive_state.sends_first_enq() {
             self.send_enq();
         }
     }
 
-    /// Returns the time until the next [`beat`](Self::beat), if there is one.
+    /// Returns the time until the next [`end_interval`](Self::end_interval), if there is one.
     pub(crate) fn interval(&self) -> Option<Duration> {
         self.keepalive_state.interval()
     }
 
-    /// Reads from the socket. Returns how the line ended, if it has ended.
+    /// Reads from the socket. Returns how the connection ended, if it has ended.
     pub(crate) fn poll(&mut self) -> Option<LivenessEnd> {
         let mut bytes = [0; READ_LEN];
         match (&*self.stream).read(&mut bytes) {
@@ -95,7 +96,7 @@ impl LivenessConnection {
         }
     }
 
-    /// Handles the end of an interval. Returns how the line ended, if it has ended.
+    /// Handles the end of an interval. Returns how the connection ended, if it has ended.
     pub(crate) fn end_interval(&mut self) -> Option<LivenessEnd> {
         // Read what arrived while this thread was busy or the whole process was stopped.
         if let Some(end) = self.poll() {
@@ -116,7 +117,7 @@ impl LivenessConnection {
         self.notice_sender.send(Notice::Open(self.key)).is_ok()
     }
 
-    /// Tells the poller how the line ended.
+    /// Tells the poller how the connection ended.
     pub(crate) fn report(&self, end: LivenessEnd) {
         let _ = self.notice_sender.send(Notice::Ended(self.key, end));
     }
@@ -127,7 +128,7 @@ impl LivenessConnection {
         }
     }
 
-    /// Writes one byte if the socket accepts it. If the line has ended, the next read reports the
+    /// Writes one byte if the socket accepts it. If the connection has ended, the next read reports the
     /// error.
     fn write(&self, byte: u8) -> io::Result<()> {
         (&*self.stream).write(&[byte]).map(drop)

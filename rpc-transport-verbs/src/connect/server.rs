@@ -56,7 +56,7 @@ pub(crate) enum AcceptError {
     },
     /// The two sides have a kind of device in common, but no pair of devices that can connect.
     #[error(
-        "no device of the server reaches the client ({rejected}): the server has {server}, the client offers {client}"
+        "no device of the server reaches the client ({rejected}): the server has {server}, the client offers {client}. Both sides need a device on one network"
     )]
     NoRoute {
         /// Why each of the server's devices was rejected.
@@ -218,7 +218,7 @@ impl Port {
                             kind = local.kind,
                             remote_device = remote.device,
                             rejected = %rejected.or_none(),
-                            "a client comes over the first of this side's devices that both sides have"
+                            "a client uses the first of this side's devices that both sides have"
                         );
                         return Ok((lane, index, up));
                     }

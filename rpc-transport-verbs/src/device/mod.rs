@@ -103,13 +103,13 @@ impl Device {
     pub fn best() -> Result<Self, DeviceError> {
         if let Some(names) = survey::named_by_environment() {
             let device = Self::open(&names)?;
-            tracing::info!(device = %device.name, "named by {DEVICE_VARIABLE}");
+            tracing::info!(device = %device.name, "using the device named by {DEVICE_VARIABLE}");
             return Ok(device);
         }
         let survey = Survey::take();
         for device in &survey.devices {
             if let Err(why) = &device.verdict {
-                tracing::warn!(device = %device.name, %why, "a device of this machine is passed over");
+                tracing::warn!(device = %device.name, %why, "a device of this machine cannot be used");
             }
         }
         match survey.best() {
@@ -120,7 +120,7 @@ impl Device {
                 Self::open(&format!("{},{SOFT}", best.name))
             }
             _ => {
-                tracing::info!("the software device: no RDMA device can be used here");
+                tracing::info!("using the software device: no RDMA device can be used here");
                 Self::open(SOFT)
             }
         }
@@ -159,7 +159,7 @@ impl Device {
             match try_open(&name) {
                 Ok(()) => opened.push(name),
                 Err(error) if index == 0 => return Err(error),
-                Err(error) => tracing::warn!(%error, "a device is left out"),
+                Err(error) => tracing::warn!(%error, "a device cannot be opened and is left out"),
             }
         }
         let list: Vec<_> = opened.iter().map(Name::to_string).collect();
@@ -202,7 +202,7 @@ fn try_open(name: &Name) -> Result<(), DeviceError> {
         error => error,
     })?;
     let address = context.choose_address(name.wish)?;
-    tracing::debug!(%device, %address, reason = %address.reason, "where it sends from");
+    tracing::debug!(%device, %address, reason = %address.reason, "chose the address to send from");
     Ok(())
 }
 
@@ -257,7 +257,7 @@ impl Fabric for Device {
                 .filter(|&core| cores.is_set(core))
                 .collect(),
             Err(error) => {
-                tracing::warn!(%error, "the system does not say which cores this process may use");
+                tracing::warn!(%error, "the system did not report which cores this process may use");
                 Vec::new()
             }
         }

@@ -169,7 +169,7 @@ pub(crate) fn open_lanes(
     })?;
     let mut limits = first.plan.limits.clone();
     limits.others = others.iter().map(other_device).collect();
-    tracing::debug!(%limits, "a transport is open");
+    tracing::debug!(%limits, "opened a transport");
     let lanes = std::iter::once(&first).chain(&others);
     let sleep = Sleep::new(wakeup, lanes).map_err(no_files)?;
     Ok(VerbsTransport::new(first, others, limits, sleep))
@@ -193,7 +193,9 @@ fn first_and_others<T, U>(
     let first = make(first)?;
     let others = others.into_iter().filter_map(|other| {
         make(other)
-            .inspect_err(|error| tracing::warn!(%error, "a device is left out"))
+            .inspect_err(
+                |error| tracing::warn!(%error, "a device cannot be opened and is left out"),
+            )
             .ok()
     });
     Ok((first, others.collect()))

@@ -73,7 +73,7 @@ impl Lane {
         } else {
             step
         };
-        tracing::debug!(connection = %id, ?reason, "a connection ends");
+        tracing::debug!(connection = %id, ?reason, "closing a connection");
         if let Some(CloseReason::Failed(error)) = &reason {
             tracing::warn!(connection = %id, %error, "a connection has failed");
         }
@@ -149,7 +149,10 @@ impl Lane {
             return false;
         }
         if !is_done {
-            tracing::debug!(in_flight, "a queue pair is destroyed before it was empty");
+            tracing::debug!(
+                in_flight,
+                "destroying a queue pair with requests in flight: they did not complete in time"
+            );
         }
         self.destroy(index, events);
         true
@@ -187,6 +190,6 @@ fn move_to_error(connection: &mut Connection) {
     connection.shut_down();
     if let Err(error) = connection.queue_pair.to_error() {
         // Continue: the queue pair is destroyed next, in whatever state it is.
-        tracing::debug!(%error, "a queue pair cannot be put in error");
+        tracing::debug!(%error, "a queue pair cannot be moved to the error state; destroying it");
     }
 }

@@ -1,4 +1,5 @@
-//! [`LaneCounters`], a lane's counters, and [`LaneCounterReader`], which reads them from any thread.
+//! [`LaneCounters`], a lane's counters, and [`LaneCounterReader`], which reads them from any
+//! thread.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};

@@ -183,7 +183,7 @@ impl EventHandler {
                     _ => tracing::warn!("{report}"),
                 }
                 if let Err(error) = self.queue_pairs.choose_address_again(&self.context) {
-                    tracing::warn!(%error, "{} does not say its address; new connections keep to the old one", self.device);
+                    tracing::warn!(%error, "the address of {} cannot be read; new connections use the old one", self.device);
                 }
             }
             Consequence::OnlyLogged(Level::WARN) => tracing::warn!("{report}"),
@@ -192,7 +192,7 @@ impl EventHandler {
         }
     }
 
-    /// Stops the creation of queue pairs and tells the poller to close the existing connections.
+    /// Stops the creation of queue pairs and notifies the poller to close the existing connections.
     /// Has an effect only once, however often the device reports the failure.
     fn fail_lane(&self, failure: LaneFailure) {
         let failure = Arc::new(failure);
@@ -233,21 +233,25 @@ mod tests {
             (
                 QpFatal { qp_num: QP },
                 connection,
-                &["queue pair", "its connection ends", "Check"],
+                &["queue pair", "closing its connection", "Check"],
             ),
             (
                 QpRequestError { qp_num: QP },
                 connection,
                 &[
-                    "does not take",
-                    "its connection ends",
+                    "unsupported request",
+                    "closing its connection",
                     "check that the peer",
                 ],
             ),
             (
                 QpAccessError { qp_num: QP },
                 connection,
-                &["rights", "its connection ends", "check who else"],
+                &[
+                    "may access",
+                    "closing its connection",
+                    "check which other program",
+                ],
             ),
             (
                 CompletionQueueError { cq: 3 },
@@ -282,28 +286,28 @@ mod tests {
                 &[
                     "port 2",
                     "may time out",
-                    "survive if it is back",
+                    "survive if the port is back",
                     "Check the cable",
                 ],
             ),
             (
                 DeviceSpeedChange { port: 2 },
                 logged(Level::WARN),
-                &["port 2 of", "another speed", "cable"],
+                &["port 2 of", "changed its speed", "cable"],
             ),
             (PortActive { port: 2 }, address, &["port 2", "is up"]),
             (
                 LidChange { port: 2 },
                 address,
-                &["port 2", "will fail", "new ones"],
+                &["port 2", "will fail", "new connections"],
             ),
             (
                 GidChange { port: 2 },
                 address,
                 &[
                     "port 2",
-                    "whose address went away will fail",
-                    "present table",
+                    "whose address was removed will fail",
+                    "current table",
                 ],
             ),
             (
@@ -314,12 +318,12 @@ mod tests {
             (
                 SmChange { port: 2 },
                 logged(Level::INFO),
-                &["port 2", "subnet manager", "connections stay"],
+                &["port 2", "subnet manager", "not affected"],
             ),
             (
                 ClientReregister { port: 2 },
                 address,
-                &["port 2", "register again", "connections stay"],
+                &["port 2", "register again", "not affected"],
             ),
             (SqDrained { qp_num: QP }, logged(Level::DEBUG), &["drained"]),
             (
@@ -340,13 +344,13 @@ mod tests {
             (
                 PathMigrationError { qp_num: QP },
                 logged(Level::DEBUG),
-                &["could not change"],
+                &["could not switch"],
             ),
-            (WorkQueueFatal, logged(Level::WARN), &["none of Verbline's"]),
+            (WorkQueueFatal, logged(Level::WARN), &["did not create"]),
             (
                 Unknown(77),
                 logged(Level::WARN),
-                &["event 77", "nothing was done"],
+                &["event 77", "it is ignored"],
             ),
         ]
     }

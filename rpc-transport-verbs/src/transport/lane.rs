@@ -94,7 +94,7 @@ impl Lane {
             tracing::info!(
                 local = slot_len,
                 remote = remote_frame_len,
-                "frames to this peer are limited by its slots"
+                "the peer's slots are shorter: frames to it are limited to their length"
             );
         }
         let id = self.connections.insert(Connection::new(

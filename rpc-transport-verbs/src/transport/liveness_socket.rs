@@ -44,7 +44,7 @@ pub struct SimulatedSocket {
 
 #[cfg(feature = "test-util")]
 impl SimulatedSocket {
-    /// Ends the line for both sides.
+    /// Ends the connection for both sides.
     pub(crate) fn shut_down(&self) {
         // Relaxed: a simulation has one thread. The flag is atomic only because real liveness
         // sockets may move between threads.

@@ -2,8 +2,8 @@
 //! one load.
 //!
 //! The control thread, its preparer threads and the async-event thread put a [`Notice`] into the
-//! poller's [`NoticeReceiver`] and set a flag. The poller reads the flag on every poll. Nothing writes the
-//! flag between notices, so its cache line stays in the poller's cache.
+//! poller's [`NoticeReceiver`] and set a flag. The poller reads the flag on every poll. Nothing
+//! writes the flag between notices, so its cache line stays in the poller's cache.
 
 use std::fmt;
 use std::sync::Arc;
@@ -44,9 +44,9 @@ impl fmt::Display for LivenessKey {
 #[derive(Debug)]
 pub(crate) enum Notice {
     /// A client was admitted and its queue pair on this side is in RTS. Whether the client's queue
-    /// pair is ready is not known yet.
+    /// pair is in RTS too is not known yet.
     QpRts(Box<ConnectionInRts>),
-    /// The client of a prepared connection is ready to receive.
+    /// The client of a connection in RTS can receive, so the connection is open.
     Open(LivenessKey),
     /// The TCP connection has ended, or the handshake has failed.
     Ended(LivenessKey, LivenessEnd),

@@ -49,13 +49,15 @@ pub(crate) struct QueuePairs {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum QueuePairError {
     /// The poller has as many connections as it was sized for.
-    #[error("the poller holds {limit} connections already; raise 'connections' where it is built")]
+    #[error(
+        "the poller has {limit} connections already, its maximum; raise 'connections' where it is built"
+    )]
     Full {
         /// The number of connections it was sized for.
         limit: u32,
     },
     /// A resource that its queue pairs share has failed.
-    #[error("it has failed before: {0}")]
+    #[error("the device has failed before: {0}")]
     Retired(Arc<LaneFailure>),
     /// The device could not create the queue pair.
     #[error("no queue pair can be created: {0}")]
@@ -64,7 +66,7 @@ pub(crate) enum QueuePairError {
     #[error("the queue pair cannot be connected: {0}")]
     Modify(#[from] ModifyError),
     /// The system returned no random number.
-    #[error("no random packet sequence number: {0}")]
+    #[error("the system returned no random packet sequence number: {0}")]
     Random(#[from] rustix::io::Errno),
 }
 
@@ -128,7 +130,7 @@ impl QueuePairs {
     pub(crate) fn retire(&self, device: &str, failure: Arc<LaneFailure>) -> bool {
         let is_first = self.retired.set(Arc::clone(&failure)).is_ok();
         if is_first {
-            tracing::error!(device, error = %failure, "all connections of a poller over a device are lost");
+            tracing::error!(device, error = %failure, "a device has failed for a poller: closing all its connections over it");
         }
         is_first
     }

@@ -221,7 +221,7 @@ impl Lane {
         }
     }
 
-    /// Reports a prepared connection to the driver, once.
+    /// Reports a connection in RTS to the driver, once.
     fn accept(&mut self, index: u32, events: &mut Events) {
         let Some((id, connection)) = self.connections.at(index) else {
             return;

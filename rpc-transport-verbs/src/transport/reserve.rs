@@ -139,7 +139,7 @@ impl ReservePoster {
     fn post(&mut self) {
         let before = self.slots.len();
         if let Err(error) = self.srq.post_recv(&mut self.slots, before) {
-            tracing::error!(%error, "the reserve of receives cannot be posted whole");
+            tracing::error!(%error, "the device accepted only a part of the reserve of receives");
         }
         let posted = before - self.slots.len();
         self.counters
@@ -153,7 +153,7 @@ impl ReservePoster {
             .fetch_add(posted as u32, Ordering::Relaxed);
         tracing::warn!(
             posted,
-            "a poller lags: receives were posted from the reserve"
+            "a poller lags: posted receives from the reserve. Check for handlers that block their poller, and for too few cores"
         );
         // Arm the limit even though there is nothing left to post: the next event is worth
         // counting, and the poller may have posted in the meantime.

@@ -72,7 +72,7 @@ impl Sleep {
             Err(error) => {
                 // This process does nothing that makes a wait fail, but in case it does, do not
                 // spin.
-                tracing::error!(%error, "a poller cannot sleep as it should");
+                tracing::error!(%error, "epoll failed: a poller sleeps for a millisecond instead of until the next event");
                 std::thread::sleep(MAX_SLEEP_WHILE_CLOSING);
                 &[]
             }
@@ -157,7 +157,7 @@ impl Lane {
         let armed = self.completion_queue.arm(false);
         self.is_armed = armed.is_ok();
         if let Err(error) = armed {
-            tracing::debug!(%error, lane = self.number, "a poller cannot sleep");
+            tracing::debug!(%error, lane = self.number, "a completion queue cannot be armed: the poller stays awake");
         }
         self.is_armed
     }

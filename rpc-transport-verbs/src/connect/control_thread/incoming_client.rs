@@ -30,9 +30,9 @@ pub(super) struct IncomingClient {
 }
 
 enum Stage {
-    /// Waits for the client's hello.
+    /// The client has connected, and its hello has not arrived yet.
     Incoming,
-    /// Another thread creates the queue pair.
+    /// The client is admitted; another thread creates its queue pair.
     Admitted,
     /// The queue pair is connected, and the poller knows the connection.
     QpRts(LivenessKey, NoticeSender, Box<KeepaliveState>),
@@ -40,13 +40,13 @@ enum Stage {
     Rejected,
 }
 
-/// What to do with an arrival after handling an event.
+/// What to do with a client after handling an event.
 pub(super) enum Next {
     Wait,
     Close,
     /// Create the queue pair: through this port, for the endpoints that the client offers.
     CreateQueuePair(Port, Offer, Admitted),
-    /// The handshake is complete. The bytes that the client sent after it belong to the line.
+    /// The handshake is complete. The bytes that the client sent after it are keepalives.
     Open(LivenessConnection, Vec<u8>),
 }
 
@@ -169,7 +169,7 @@ impl IncomingClient {
                     rest,
                 )
             }
-            Stage::Admitted => self.refuse("it did not wait for the answer to its hello"),
+            Stage::Admitted => self.refuse("it did not wait for the response to its hello"),
             // The state machine accepts no `Ready` before the hello.
             Stage::Incoming | Stage::Rejected => Next::Close,
         }
@@ -177,7 +177,7 @@ impl IncomingClient {
 
     /// Sends the reason and keeps the socket open, so the client can read the reason.
     pub(super) fn refuse(&mut self, reason: &str) -> Next {
-        tracing::info!(peer = %self.peer, reason, "a client was not let in");
+        tracing::info!(peer = %self.peer, reason, "rejected a client");
         if let Stage::QpRts(key, notice_sender, _) =
             std::mem::replace(&mut self.stage, Stage::Rejected)
         {

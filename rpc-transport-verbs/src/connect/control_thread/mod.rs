@@ -6,11 +6,12 @@
 //! [`NoticeSender`](crate::transport::notices::NoticeSender)es.
 //!
 //! ```text
-//!  Listener --accept--> IncomingClient --Ready--> Line --end of file, silence--> Notice::Ended
-//!                       |  ^  |
-//!                 hello |  |  +--rejected--> sends the reason; closes at its end or the deadline
-//!                       v  |
-//!                      preparer: creates its queue pair, on another thread
+//!  Listener --accept--> IncomingClient --Ready--> LivenessConnection
+//!                       |  ^  |                    |
+//!                 hello |  |  |                    +--end of file, silence--> Notice::Ended
+//!                       v  |  |
+//!                  preparer:  +--rejected--> sends the reason; closes at its end or the deadline
+//!                  creates its queue pair, on another thread
 //! ```
 
 mod incoming_client;

@@ -33,12 +33,12 @@ pub(super) struct Job {
 /// The result of a job.
 pub(super) struct JobResult {
     pub(super) key: LivenessKey,
-    /// The prepared connection, or the reason to send to the client.
+    /// The connection in RTS, or the reason to send to the client.
     pub(super) outcome: Result<ClientInRts, String>,
 }
 
 impl JobResult {
-    /// Discards the result because its arrival is gone. The poller already knows the connection, so
+    /// Discards the result because its client is gone. The poller already knows the connection, so
     /// it is notified of the end.
     pub(super) fn discard(self) {
         if let Ok(client_in_rts) = self.outcome {
@@ -51,7 +51,7 @@ impl JobResult {
 
 /// Starts the threads, which send their results to `control` as commands.
 pub(super) fn start(control: &Control) -> io::Result<Sender<Job>> {
-    // Never full: each arrival has at most one job.
+    // Never full: each client has at most one job.
     let (sender, jobs) = bounded(MAX_HANDSHAKES);
     for _ in 0..PREPARERS {
         let (jobs, control) = (jobs.clone(), control.clone());
@@ -64,7 +64,7 @@ pub(super) fn start(control: &Control) -> io::Result<Sender<Job>> {
 
 fn run(jobs: &Receiver<Job>, control: &Control) {
     for job in jobs {
-        // Skip a job whose arrival is gone: this is the only reference to its socket.
+        // Skip a job whose client is gone: this is the only reference to its socket.
         if Arc::strong_count(&job.stream) == 1 {
             continue;
         }

@@ -20,7 +20,7 @@ use crate::event_fd::EventFd;
 use crate::transport::notices::LivenessEnd;
 
 /// The reason sent to clients above the limit.
-const TOO_MANY: &str = "the server has too many handshakes under way; try again";
+const TOO_MANY: &str = "the server has too many handshakes in flight; try again";
 
 /// Maximum number of accepts each time a listener is ready, so a flood of clients does not starve
 /// the other sockets.
@@ -38,7 +38,7 @@ pub(super) struct Sockets {
     pub(super) preparers: Sender<Job>,
     pub(super) sources: HashMap<Token, Source>,
     pub(super) last_token: Token,
-    /// Number of sources that are arrivals.
+    /// Number of clients that are in their handshake.
     pub(super) handshakes: usize,
     /// When each source needs attention next. Entries of removed sources are skipped.
     pub(super) deadlines: BinaryHeap<Reverse<(Instant, Token)>>,
@@ -64,7 +64,7 @@ impl Sockets {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(error) => {
                     // The arguments never change, so a retry would fail too.
-                    tracing::error!(%error, "the control thread cannot wait for its sockets");
+                    tracing::error!(%error, "the control thread cannot wait for its sockets and stops: no new connection can be made, and dead peers go unnoticed. Restart the process");
                     return;
                 }
             }
@@ -102,7 +102,7 @@ impl Sockets {
         }
     }
 
-    /// Adds a line. `read` holds bytes that were already read from its socket.
+    /// Starts watching a liveness connection. `read` holds bytes that were already read from its socket.
     fn watch(&mut self, mut liveness: LivenessConnection, read: &[u8]) {
         liveness.start();
         let interval = liveness.interval();
@@ -117,14 +117,14 @@ impl Sockets {
         }
     }
 
-    /// Schedules the end of a line's interval, if it has one.
+    /// Schedules the end of a connection's keepalive interval, if it has one.
     fn schedule_interval(&mut self, token: Token, interval: Option<Duration>) {
         if let Some(next) = interval.and_then(|interval| Instant::now().checked_add(interval)) {
             self.deadlines.push(Reverse((next, token)));
         }
     }
 
-    /// Handles the end of a line's interval.
+    /// Handles the end of a connection's keepalive interval.
     fn end_interval(&mut self, token: Token) {
         if let Some(Source::Liveness(liveness)) = self.sources.get_mut(&token) {
             let (end, interval) = (liveness.end_interval(), liveness.interval());
@@ -133,7 +133,7 @@ impl Sockets {
         }
     }
 
-    /// Removes a line and reports how it ended, if it has ended.
+    /// Removes a liveness connection and reports how it ended, if it has ended.
     fn end_liveness(&mut self, token: Token, end: Option<LivenessEnd>) {
         if let Some(end) = end
             && let Some(Source::Liveness(liveness)) = self.remove(token)
@@ -155,7 +155,7 @@ impl Sockets {
             Source::Liveness(liveness) => epoll::add(&self.epoll, &liveness.stream, data, flags),
         };
         if let Err(error) = added {
-            tracing::warn!(%error, "a socket cannot be watched, and is closed");
+            tracing::warn!(%error, "a socket cannot be added to epoll: closing it");
             return Err(source);
         }
         self.sources.insert(token, source);
@@ -165,7 +165,7 @@ impl Sockets {
     /// Removes a source. Its socket is closed when the returned value is dropped.
     fn remove(&mut self, token: Token) -> Option<Source> {
         let source = self.sources.remove(&token)?;
-        // Delete explicitly, because a line's descriptor stays open while the poller has a
+        // Delete explicitly, because a liveness socket stays open while the poller has a
         // reference to it.
         let deleted = match &source {
             Source::Listener(listener, _) => epoll::delete(&self.epoll, listener),
@@ -176,7 +176,7 @@ impl Sockets {
             Source::Liveness(liveness) => epoll::delete(&self.epoll, &liveness.stream),
         };
         if let Err(error) = deleted {
-            tracing::warn!(%error, "a socket cannot be taken out of the watch");
+            tracing::warn!(%error, "a socket cannot be removed from epoll");
         }
         Some(source)
     }
@@ -219,7 +219,7 @@ impl Sockets {
                 let next = client.job_done(result);
                 self.apply(token, next);
             }
-            // The arrival was removed in the meantime.
+            // The client was removed in the meantime.
             _ => result.discard(),
         }
     }
@@ -231,7 +231,7 @@ impl Sockets {
             }
             Next::Open(liveness, read) => {
                 self.remove(token);
-                // Report `Ready` before anything can end the line. The poller may have ended since
+                // Report that it is open before anything can end it. The poller may have ended since
                 // the welcome: then the socket is closed here, which tells the client.
                 if liveness.report_open() {
                     self.watch(liveness, &read);
@@ -284,7 +284,7 @@ impl Sockets {
                     continue;
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "cannot accept a client; trying again soon");
+                    tracing::warn!(%error, "cannot accept a client: trying again in 100 ms. If the process is out of file descriptors, raise their limit (ulimit -n)");
                     let data = epoll::EventData::new_u64(token);
                     let none = epoll::EventFlags::empty();
                     if epoll::modify(&self.epoll, listener, data, none).is_ok() {
@@ -295,7 +295,7 @@ impl Sockets {
                 }
             };
             if let Err(error) = configure_socket(&stream) {
-                tracing::debug!(%peer, %error, "a client's socket has ended already");
+                tracing::debug!(%peer, %error, "a client closed its socket before its handshake");
                 continue;
             }
             let mut client = Box::new(IncomingClient::new(stream, peer, token, Arc::clone(config)));

@@ -17,7 +17,7 @@ use crate::transport::endpoint::{DeviceAddress, Endpoint, INFINIBAND, ROCE, SOFT
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Unfit {
     /// The client has no device of this kind.
-    #[error("the client has none of its kind")]
+    #[error("the client has no device of its kind")]
     NotOffered,
     /// The client has a device of this kind, but the two cannot reach each other.
     #[error("{obstacle}")]
@@ -53,10 +53,10 @@ pub(crate) fn matching_endpoints(
 fn obstacle(local: DeviceAddress<'_>, remote: DeviceAddress<'_>) -> Option<&'static str> {
     match local.kind {
         SOFT if soft_prefix(&local.gid) != soft_prefix(&remote.gid) => Some(
-            "the software device reaches processes of its own host only, and none in a container with namespaces of its own",
+            "the software device reaches processes of its own host only, outside of containers that have their own namespaces",
         ),
         ROCE if is_ipv4(&local.gid) != is_ipv4(&remote.gid) => {
-            Some("one side's address is of IPv4, and the other's of IPv6")
+            Some("one side has an IPv4 address, and the other an IPv6 address")
         }
         INFINIBAND if local.gid[..SUBNET_LEN] != remote.gid[..SUBNET_LEN] => {
             Some("the two are on different InfiniBand subnets")

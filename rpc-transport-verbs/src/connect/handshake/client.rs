@@ -54,7 +54,7 @@ impl ClientHandshake {
         };
         if !self.inbound.is_empty() {
             return Err(HandshakeError::Unexpected {
-                wanted: "silence",
+                wanted: "no more bytes",
                 got: "more bytes",
             });
         }

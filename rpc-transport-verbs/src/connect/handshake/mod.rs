@@ -51,19 +51,21 @@ pub(crate) const TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum HandshakeError {
     /// The first bytes are not Verbline's magic.
-    #[error("it began with {}, not with a Verbline handshake", .got.escape_ascii())]
+    #[error("it began with {} instead of a Verbline handshake: check that the address is a Verbline server's or client's", .got.escape_ascii())]
     Magic {
         /// The received bytes at the position of the magic, possibly incomplete.
         got: Vec<u8>,
     },
     /// The other side speaks another version.
-    #[error("it speaks version {remote} of the protocol, this side speaks {VERSION}")]
+    #[error(
+        "it speaks version {remote} of the protocol, this side speaks {VERSION}: both sides need the same version"
+    )]
     Version {
         /// The other side's version.
         remote: u16,
     },
     /// The message is longer than allowed.
-    #[error("it announced a message of {len} bytes; at most {MAX_MESSAGE_LEN} are taken")]
+    #[error("it announced a message of {len} bytes; at most {MAX_MESSAGE_LEN} are accepted")]
     TooLong {
         /// The announced length, or the length of this side's own message.
         len: usize,
@@ -80,7 +82,7 @@ pub(crate) enum HandshakeError {
         got: &'static str,
     },
     /// A field has an invalid value.
-    #[error("its {field} is {value}, which cannot be: {why}")]
+    #[error("its {field} is {value}, which is invalid: {why}")]
     Field {
         /// The field's name in the `.proto` file.
         field: &'static str,

@@ -45,10 +45,10 @@ impl ServerHandshake {
             }
         };
         // A client waits for the response to its hello, so nothing may follow the hello. Bytes
-        // after `Ready` belong to the line.
+        // after `Ready` are keepalives.
         if !self.ready && !self.inbound.is_empty() {
             return Err(HandshakeError::Unexpected {
-                wanted: "silence until the answer",
+                wanted: "no bytes before the response",
                 got: "more bytes",
             });
         }

@@ -195,7 +195,7 @@ fn check_device(
             intents.max_in_flight.into(),
             queue_depth.into(),
             attributes.max_qp_wr as u64,
-            "places in a send queue",
+            "entries in a send queue",
         ),
         (
             "max_message_len",

@@ -90,7 +90,7 @@ use rdma_sys::ibv_sge;
 use crate::verbs::types::{LocalKey, VerbsError};
 
 /// Work requests or completions that are built on the stack at a time. It is the length of the
-/// transport's longest chain, so that one chain rings one doorbell.
+/// transport's longest chain, so that one chain needs one doorbell.
 const BATCH: usize = 32;
 
 /// Returns a number that identifies a queue in asynchronous events. It is stored in the verbs
@@ -139,7 +139,7 @@ fn sge(addr: NonNull<u8>, len: u32, local_key: LocalKey) -> ibv_sge {
 /// Logs that the device refused to destroy an object; a destructor cannot do more.
 fn log_leak(call: &'static str, returned: c_int) {
     if let Err(error) = check(call, returned) {
-        tracing::error!(%error, "a verbs object cannot be destroyed, and is leaked");
+        tracing::error!(%error, "the device did not destroy a verbs object: its memory is leaked");
     }
 }
 

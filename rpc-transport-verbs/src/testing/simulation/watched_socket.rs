@@ -3,7 +3,7 @@
 use crate::transport::liveness_socket::SimulatedSocket;
 use crate::transport::notices::{LivenessEnd, LivenessKey, Notice, NoticeSender};
 
-/// A line as the world watches it, on behalf of the control threads of both sides.
+/// A liveness socket as the world watches it, on behalf of the control threads of both sides.
 pub(super) struct WatchedSocket {
     pub(super) socket: SimulatedSocket,
     pub(super) ends: [End; 2],
@@ -11,7 +11,7 @@ pub(super) struct WatchedSocket {
     pub(super) awaits_ready: bool,
 }
 
-/// One side of a line.
+/// One side of a liveness socket.
 pub(super) struct End {
     pub(super) process: usize,
     pub(super) key: LivenessKey,

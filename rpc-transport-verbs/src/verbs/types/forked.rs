@@ -4,6 +4,6 @@
 /// child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the device was opened before fork(), and works in the parent only; a child has to start a program (exec) that opens its own"
+    "the device was opened before fork() and works in the parent only; a child has to start a program (exec) that opens its own"
 )]
 pub struct Forked;

@@ -43,8 +43,8 @@ pub(crate) struct Owned<T> {
     value: UnsafeCell<T>,
 }
 
-// SAFETY: the value is accessed only through `OwnerGuard`, and the owner word allows only one `OwnerGuard`
-// at a time, so sharing an `Owned` only ever sends its value from thread to thread.
+// SAFETY: the value is accessed only through `OwnerGuard`, and the owner word allows only one
+// `OwnerGuard` at a time, so sharing an `Owned` only ever sends its value from thread to thread.
 unsafe impl<T: Send> Sync for Owned<T> {}
 
 impl<T> Owned<T> {

@@ -62,8 +62,8 @@ impl Peer {
         self.memory().arenas.get(&number).cloned()
     }
 
-    /// Returns the [`ContextNotifier`] of one of the peer's contexts. Calls `make` to create it if it
-    /// is not known yet.
+    /// Returns the [`ContextNotifier`] of one of the peer's contexts. Calls `make` to create it if
+    /// it is not known yet.
     pub(crate) fn notifier(
         &self,
         context: u32,

@@ -37,7 +37,7 @@ pub(crate) struct SoftQueuePair {
     pub(crate) is_hot: bool,
     pub(crate) is_awaiting: bool,
     pub(crate) is_unacked: bool,
-    /// Consecutive looks that found the hot ring empty.
+    /// Consecutive polls that found the hot ring empty.
     pub(crate) empty_polls: u32,
     /// Set on the way to SQD: raise `SqDrained` when nothing is in flight.
     pub(crate) draining: Option<NotifyDrained>,

@@ -48,7 +48,7 @@ const TICK: Duration = Duration::from_millis(5);
 
 /// Time between two ticks while every context sleeps and nothing is awaited: twenty wakeups a
 /// second, less than a thousandth of a core. Only two things can wait for such a tick: a message
-/// whose sender was killed between committing it and ringing the doorbell, and a context that is
+/// whose sender was killed between committing it and notifying the receiver, and a context that is
 /// used again and stalls at once.
 const TICK_WHILE_IDLE: Duration = Duration::from_millis(50);
 
@@ -152,7 +152,7 @@ impl Engine {
                 Err(error) => {
                     // No action of this process makes a wait fail, but the engine must not spin if
                     // one does.
-                    tracing::error!(%error, "the software device's engine cannot wait");
+                    tracing::error!(%error, "the software device's engine cannot wait in epoll: trying again");
                     std::thread::sleep(TICK);
                 }
             }
@@ -202,12 +202,14 @@ impl Engine {
                     let data = epoll::EventData::new_u64(token);
                     match epoll::add(&self.node.epoll, &link, data, epoll::EventFlags::IN) {
                         Ok(()) => drop(self.links.insert(token, (link, None))),
-                        Err(error) => tracing::warn!(%error, "a link cannot be watched"),
+                        Err(error) => {
+                            tracing::warn!(%error, "a link of the software device cannot be added to epoll: closing it")
+                        }
                     }
                 }
                 Ok(None) => return,
                 Err(error) => {
-                    tracing::warn!(%error, "a link cannot be accepted");
+                    tracing::warn!(%error, "a link of the software device cannot be accepted: trying again");
                     // Most likely out of file descriptors: retry when some are closed.
                     std::thread::sleep(TICK);
                     return;
@@ -224,7 +226,7 @@ impl Engine {
             match link.receive() {
                 Ok(Packet::Empty) => return,
                 Ok(Packet::End) => break None,
-                Ok(Packet::Garbage) => break Some("it sent what is no message".to_owned()),
+                Ok(Packet::Garbage) => break Some("it sent an invalid message".to_owned()),
                 Ok(Packet::Message(message, files)) => {
                     if let Err(reason) = handle_message(&self.node, link, peer, message, files) {
                         break Some(reason);
@@ -239,7 +241,11 @@ impl Engine {
         };
         let gid = peer.map(|peer| peer.gid);
         if let Some(reason) = reason {
-            tracing::warn!(?gid, reason, "a link of the software device is broken off");
+            tracing::warn!(
+                ?gid,
+                reason,
+                "closed a link of the software device: the peer broke its protocol or the socket failed. Check that both run the same version"
+            );
         }
         if let Some(gid) = gid {
             self.node.forget_peer(gid);
@@ -311,7 +317,7 @@ pub(crate) fn handle_message(
     };
     let without = |_| String::from("a message came without its files");
     match message {
-        LinkMessage::Hello { .. } => return Err("it said twice who it is".into()),
+        LinkMessage::Hello { .. } => return Err("it sent a second hello".into()),
         LinkMessage::Arena { number } => {
             let [file] = files.try_into().map_err(without)?;
             let mapping = Mapping::from_peer(&file, 1, PeerAccess::ReadOnly).map_err(wrong)?;
@@ -349,7 +355,7 @@ fn greet(node: &Node, link: &IncomingLink, message: LinkMessage) -> Result<Arc<P
         gid,
     } = message
     else {
-        return Err("it did not say who it is".into());
+        return Err("its first message was not a hello".into());
     };
     if layout_version != LAYOUT_VERSION {
         return Err(format!(

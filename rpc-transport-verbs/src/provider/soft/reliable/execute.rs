@@ -215,10 +215,7 @@ impl State {
         Err(Rejection::NotYet)
     }
 
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "what a message says, in its parts"
-    )]
+    #[expect(clippy::too_many_arguments, reason = "the parts of one message")]
     fn execute_send(
         &mut self,
         qp_index: u32,

@@ -1,5 +1,5 @@
 //! Issues requests of any kind on a reliable connection: writes them from the send queue into the
-//! peer's ring. `answers` completes them.
+//! peer's ring. `responses` completes them.
 //!
 //! Plain messages of one element take the fast path (`transmit`). All other requests take this
 //! path, in order with the plain ones: the send queue has a small entry for each, and
@@ -78,8 +78,8 @@ impl State {
         })
     }
 
-    /// Begins the next requests as long as they are not plain messages, and rings the doorbell
-    /// once. Returns `true` if the next request is a plain message that may be begun.
+    /// Begins the next requests as long as they are not plain messages, and notifies the
+    /// receiver once. Returns `true` if the next request is a plain message that may be begun.
     #[cold]
     pub(crate) fn issue(&mut self, qp_index: u32) -> bool {
         let qp = &mut self.queue_pairs[qp_index as usize];

@@ -265,7 +265,7 @@ impl State {
     pub(crate) fn fail_invalid_message(&mut self, qp_index: u32) -> ReceiveOutcome {
         let qp = &mut self.queue_pairs[qp_index as usize];
         let qp_num = qp.number;
-        tracing::warn!(%qp_num, "a peer sent what no software device sends");
+        tracing::warn!(%qp_num, "a peer sent an invalid message: closing the connection. The software device never sends these: check that the peer runs the same version");
         if let Some(receiver) = &mut qp.link.receiver {
             receiver.publish_ack();
             receiver.send_fatal_nak(CompletionStatus::RemoteInvalidRequest.code() as u8);

@@ -79,7 +79,7 @@ impl Mark {
         self.0.store(HOT, Ordering::Relaxed);
     }
 
-    /// Executes S2 and S3, once per doorbell: returns true if the receiver has to be notified.
+    /// Executes S2 and S3, once per batch of messages: returns true if the receiver has to be notified.
     #[inline]
     pub(crate) fn is_armed_after_commit(&self) -> bool {
         fence(Ordering::SeqCst);
@@ -124,7 +124,7 @@ impl SleepNote {
     }
 
     /// Returns true if the engine has to be woken. Called after a commit and the fence of its
-    /// doorbell.
+    /// notification.
     pub(crate) fn is_unattended_after_commit(&self) -> bool {
         fence(Ordering::SeqCst);
         self.unattended.load(Ordering::Relaxed) != 0

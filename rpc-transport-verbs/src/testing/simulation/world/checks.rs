@@ -29,9 +29,9 @@ impl World {
             if let Some(lane) = transport.verbs.lane(0) {
                 for (count, what) in [
                     (lane.connections.indexes().len(), "connections"),
-                    (lane.liveness_index.len(), "lifelines"),
+                    (lane.liveness_index.len(), "liveness sockets"),
                     (lane.closing.len(), "ending connections"),
-                    (lane.queue_pairs.count() as usize, "places of queue pairs"),
+                    (lane.queue_pairs.count() as usize, "queue pairs"),
                 ] {
                     if count > 0 {
                         left.push(format!("{count} {what} of the lane"));

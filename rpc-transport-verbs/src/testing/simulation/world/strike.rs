@@ -41,7 +41,7 @@ impl World {
                 // Both processes are affected, because the socket connects them.
                 self.processes[end.process].state.is_broken.set(true);
             }
-            tracing::info!(index, "a lifeline is cut");
+            tracing::info!(index, "a liveness socket is cut");
             if random.happens(700) {
                 watched.socket.shut_down();
             } else {

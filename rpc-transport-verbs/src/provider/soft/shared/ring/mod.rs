@@ -4,8 +4,8 @@
 //! ```text
 //!     0  Preamble   identifies the layout; the receiver writes it once, before the sender has it
 //!    64  Progress   written by the receiver: acknowledgement, fatal NAK, RNR NAK
-//!   128  Readiness  written by the receiver, rarely: state, mark; the sender reads it at each
-//!                   doorbell
+//!   128  Readiness  written by the receiver, rarely: state, mark; the sender reads it
+//!                   after each batch of messages
 //!   192  Notices    written by the sender: retry, closed
 //!   256  slots      SLOT_COUNT × 256 bytes: commit word, request word, up to 240 bytes of payload
 //! 36864  staging    only where READs are permitted: STAGES × 64 KiB of the receiver's memory, for
@@ -124,7 +124,7 @@ impl Ring {
         if mapping.len() < RING_LEN {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidData,
-                "a ring is shorter than it has to be",
+                "the peer's ring is too short",
             ));
         }
         Ok(Self { mapping })

@@ -60,7 +60,7 @@ pub(crate) struct RingNotifier {
     index: usize,
 }
 
-/// State in which the doorbell found the receiver.
+/// State in which a notification found the receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReceiverState {
     /// The receiver polls the ring directly; nothing was done.
@@ -114,7 +114,7 @@ impl RingSender {
             && preamble.version.load(Ordering::Relaxed) == LAYOUT_VERSION
             && u64::from(preamble.slot_count.load(Ordering::Relaxed)) == SLOT_COUNT;
         if !is_ours {
-            let reason = "a ring has another layout: both sides have to run the same version";
+            let reason = "a ring has another layout: both sides need the same version of Verbline";
             return Err(io::Error::new(io::ErrorKind::InvalidData, reason));
         }
         let psn = preamble.psn.load(Ordering::Relaxed) & 0x00ff_ffff;
@@ -264,7 +264,7 @@ impl RingSender {
     }
 
     /// Wakes the engine of the receiver's process if nothing else polls the context. Called after
-    /// the doorbell of one-sided requests.
+    /// the notification of one-sided requests.
     pub(crate) fn wake_engine(&self) {
         self.notifier.wake_engine();
     }
@@ -281,7 +281,7 @@ impl RingSender {
         self.next += 1;
     }
 
-    /// Rings the doorbell: call it once after a batch of messages.
+    /// Notifies the receiver unless it polls the ring: call it once after a batch of messages.
     #[inline]
     pub(crate) fn notify_receiver(&self) -> ReceiverState {
         point!(Doorbell);
