@@ -1,8 +1,8 @@
 //! The control thread: it handles every TCP socket of the process, off the data path.
 //!
 //! One thread waits in epoll for all listeners, all handshakes in flight and the liveness sockets
-//! of all connections. Each socket is a [`Source`](sockets::Source) with its own state, so a slow or hostile peer
-//! delays no other one. The thread sends its results to the pollers'
+//! of all connections. Each socket is a [`Source`](sockets::Source) with its own state, so a slow
+//! or hostile peer delays no other one. The thread sends its results to the pollers'
 //! [`Mailbox`](crate::transport::mailbox::Mailbox)es.
 //!
 //! ```text

@@ -1,4 +1,4 @@
-//! What a device answered to a list of requests, and why a request may not be posted.
+//! The results of posting a chain: the index and the reason of a rejected request.
 
 use std::os::raw::c_int;
 use std::ptr::NonNull;
