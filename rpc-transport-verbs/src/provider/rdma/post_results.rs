@@ -34,6 +34,7 @@ pub(super) fn reason(errno: c_int, capacity: usize) -> PostErrorReason {
 }
 
 /// Rejects objects of other providers, devices and contexts: a driver would treat them as its own.
+#[inline]
 pub(super) fn of_same_context(
     qp: NonNull<ibv_qp>,
     context: *mut ibv_context,
