@@ -1,7 +1,7 @@
 # All tasks of this workspace, by name. `make` without arguments lists them. Make passes settings
 # such as RDMA=1 and DEVICE=mlx5_0 to the scripts as environment variables.
 .DEFAULT_GOAL := help
-.PHONY: help demo test setup test-rdma conformance bench bench-peers bench-rdma faults soak count fuzz
+.PHONY: help demo test setup test-rdma conformance bench bench-peers bench-rdma faults soak count fuzz figures
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,3 +41,6 @@ faults: ## Run 10,000 seeds of calls with injected faults (SEEDS=n; SEED=n repla
 
 count: ## Count the instructions per call under valgrind
 	@benches/count
+
+figures: ## Print the figures of the source tree: files, functions, asserts, import circles, documents
+	@cargo run --quiet -p tidy

@@ -191,7 +191,7 @@ impl Greeter for Slow {
 }
 
 #[test]
-fn calls_under_way_finish_at_a_server_that_shuts_down_while_new_ones_go_to_the_next() {
+fn calls_in_flight_finish_at_a_server_that_shuts_down_while_new_ones_go_to_the_next() {
     let gate = Arc::new((Mutex::new(false), Condvar::new()));
     let old = Server::builder(&device())
         .add_service(GreeterServer::new(Slow(Arc::clone(&gate))))

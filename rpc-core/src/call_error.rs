@@ -40,7 +40,7 @@ struct Inner {
     execution: Execution,
 }
 
-/// What went wrong.
+/// The reason for the failure.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Cause {
@@ -121,22 +121,21 @@ impl CallError {
 
 impl fmt::Display for CallError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let execution = self.0.execution;
+        let verb = if self.0.execution == Execution::NeverSent {
+            "was never sent"
+        } else {
+            "may have run"
+        };
         match &self.0.cause {
             Cause::Remote(status) => write!(f, "{status}"),
             Cause::DeadlineExceeded => {
                 write!(
                     f,
-                    "{}: the call's deadline passed; it {execution}",
+                    "{}: the call's deadline passed; the call {verb}",
                     self.code()
                 )
             }
             Cause::Disconnected(reason) => {
-                let verb = if execution == Execution::NeverSent {
-                    "was never sent"
-                } else {
-                    "may have run"
-                };
                 write!(f, "{}: {reason}; the call {verb}", self.code())
             }
             Cause::NotConnected { address, latest } => {
@@ -149,9 +148,9 @@ impl fmt::Display for CallError {
             }
             Cause::RequestTooLong { message_len, limit } => write!(
                 f,
-                "{}: the request's message of {message_len} bytes is longer than the {limit} that fit \
-                 a slot of both sides: raise `max_message_len` on the client and on the server; \
-                 the call was never sent",
+                "{}: the request's message of {message_len} bytes exceeds the limit of {limit} bytes, the \
+                 smaller of both sides' limits: raise `max_message_len` on the client and on the \
+                 server; the call was never sent",
                 self.code()
             ),
             Cause::Unimplemented { path } => write!(
@@ -160,7 +159,7 @@ impl fmt::Display for CallError {
                 self.code()
             ),
             Cause::Undecodable(error) => {
-                write!(f, "{}: the answer cannot be decoded: {error}", self.code())
+                write!(f, "{}: cannot decode the response: {error}", self.code())
             }
         }
     }

@@ -61,7 +61,7 @@ impl Clock {
     #[cfg(feature = "test-util")]
     pub fn advance(&self, by: Duration) {
         match &self.0 {
-            Source::System => panic!("the system's clock cannot be advanced"),
+            Source::System => panic!("the system clock cannot be advanced"),
             Source::Manual(time) => {
                 let by = u64::try_from(by.as_nanos()).unwrap_or(u64::MAX);
                 time.passed_ns.fetch_add(by, Ordering::Relaxed);

@@ -1,4 +1,5 @@
-//! The items that generated code names: `rpc-codegen` only emits paths into [`v1`].
+//! The items that generated code names: `rpc-codegen` only emits paths into [`v1`]. Internal: other
+//! code should use the paths at the crate's root.
 //!
 //! A later generator that needs other items will use a `v2`. A version skew between the generator
 //! and this crate is then a single readable compile error (no such module) rather than a page of

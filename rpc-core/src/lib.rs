@@ -1,104 +1,178 @@
-//! The core of Verbline: what an RPC is, without a socket, a device, an async runtime or a line of
-//! unsafe code.
-//!
-//! Services are defined in `.proto` files; `rpc-codegen` turns them into the traits and clients
-//! that a program uses, all in terms of this crate. A *transport* below it moves frames into
-//! registered memory of the peer; `rpc-transport-verbs` has the one over RDMA verbs and its
-//! software twin. This crate is what lies between:
-//!
-//! ```text
-//!  generated client ── Caller ──▶ client/ ──▶ outgoing.rs ─┐            ┌─▶ incoming.rs ──▶ service/ ──▶ handler
-//!                                                          ▼            │
-//!                                             protocol/ ── driver/ (a turn)
-//!                                                          │            ▲
-//!                                                          ▼            │
-//!                                        Transport: reserve, send, flush, poll, release
-//! ```
+//! Verbline is an RPC framework for Rust: services are defined in `.proto` files, and calls travel
+//! as messages over RDMA, or over shared memory on a host without it. This crate is its core, which
+//! holds everything that a program uses at run time except the device.
 //!
 //! # A program
 //!
-//! With a generated `Greeter`, and a device from `rpc-transport-verbs`, this is a client:
+//! A server and its client. `Greeter` and `GreeterClient` are generated from `greeter.proto` by
+//! `rpc-codegen`, and the device comes from `rpc-transport-verbs`:
 //!
-//! ```ignore
-//! let poller = LocalPoller::new(&Device::best()?)?;
-//! let greeter = GreeterClient::new(poller.connect("127.0.0.1:50051")?);
-//! let reply = poller.block_on(greeter.say_hello(HelloRequest { name: "Ada".into() }))?;
 //! ```
+//! use proto::greeter::{Greeter, GreeterClient, GreeterServer, HelloReply, HelloRequest};
+//! use rpc_core::{Channel, Request, Response, Server, Status, block_on};
+//! use rpc_transport_verbs::Device;
 //!
-//! and this a server:
+//! struct MyGreeter;
 //!
-//! ```ignore
-//! Server::builder(&Device::best()?).add_service(GreeterServer::new(MyGreeter)).bind("127.0.0.1:50051")?.run()?;
+//! impl Greeter for MyGreeter {
+//!     async fn say_hello(
+//!         &self,
+//!         request: Request<HelloRequest>,
+//!     ) -> Result<Response<HelloReply>, Status> {
+//!         let HelloRequest { name } = request.into_inner();
+//!         if name.is_empty() {
+//!             return Err(Status::invalid_argument("a greeting needs a name"));
+//!         }
+//!         let message = format!("Hello, {name}!");
+//!         Ok(Response::new(HelloReply { message }))
+//!     }
+//! }
+//!
+//! fn main() -> Result<(), Box<dyn std::error::Error>> {
+//!     // The software device. `Device::best()` prefers an RDMA device if there is one.
+//!     let device = Device::open("soft")?;
+//!
+//!     let server = Server::builder(&device)
+//!         .add_service(GreeterServer::new(MyGreeter))
+//!         .bind("127.0.0.1:0")?
+//!         .spawn();
+//!     let address = server.local_addr().to_string();
+//!
+//!     let reply = block_on(async {
+//!         let channel = Channel::connect(&device, &address).await?;
+//!         let greeter = GreeterClient::new(channel);
+//!         let request = HelloRequest { name: "Ada".to_owned() };
+//!         Ok::<_, Box<dyn std::error::Error>>(greeter.say_hello(request).await?)
+//!     })?;
+//!     assert_eq!(reply.into_inner().message, "Hello, Ada!");
+//!
+//!     server.shutdown()?;
+//!     Ok(())
+//! }
 //! ```
-//!
-//! # The way of a call
-//!
-//! 1. The stub makes a [`Request`] and gives it to its [`Caller`] ([`client`]).
-//! 2. The poller notes the deadline and takes a credit, a place among the calls under way, and the
-//!    promise of a receive for the answer; a call that lacks one waits in line ([`credit`]).
-//! 3. It reserves a send slot of exactly the frame's length; [`frame`] and message are written into
-//!    it, once; the transport takes it.
-//! 4. The server's poller takes the frame in its next turn. [`connection`] checks what the peer may
-//!    send; the method is found by its number; the message is decoded where it lies, and the slot
-//!    goes back, before the handler runs ([`dispatch`]).
-//! 5. The answer goes the same way back, and finds its call by the index in its id.
 //!
 //! # Threads
 //!
-//! Everything here belongs to one *poller*, and a poller to one thread: nothing on the way of a call
-//! is locked or shared. [`Server`] runs as many pollers as it is told and spreads connections over
-//! them; [`LocalPoller`] makes the application's own thread one.
+//! A *poller* is a thread that polls a device. It owns its connections and their calls, so nothing
+//! on the data path is locked or shared.
 //!
-//! A handler runs on its poller's thread and may await whatever wakes it from anywhere, such as the
-//! calls that it makes. What it must not do is to keep the thread: the other calls of that poller wait
-//! for it. One that does is noticed, counted and named ([`BlockedMethods`]). A service that waits for
-//! sockets of some runtime, or computes for long, is put on an [`Executor`] instead.
+//! - A [`Server`] runs as many pollers as [`ServerBuilder::pollers`] says, and distributes
+//!   connections over them. Handlers run on the poller's thread and may await anything. A handler
+//!   that keeps the thread without awaiting delays every other call of its poller; the server
+//!   detects it, counts it and logs its name ([`BlockedMethods`]). Run a service that needs an async
+//!   runtime's sockets and timers, or that computes for long, on an [`Executor`].
+//! - A [`Channel`] is a client for any thread and any executor. Its pollers run on threads of their
+//!   own, and it reconnects when its connection ends.
+//! - A [`LocalPoller`] makes the application's own thread the poller of its clients, which saves
+//!   the handover between threads: the lowest latency. Its [`LocalChannel`]s stay on that thread.
+//!
+//! [`Waiting`] trades an idle poller's CPU time for latency.
+//!
+//! # The life of a call
+//!
+//! A call is a future. It takes a credit, which the server granted, and a send slot, and waits in
+//! order of arrival while there is none. Its request is encoded once, into registered memory; the
+//! server decodes it there and runs the handler; the response returns the same way.
+//!
+//! - A future may be dropped at any time. The request is not sent if it still waited. Otherwise
+//!   the handler runs to its end, and the response is discarded when it arrives.
+//! - [`Request::with_timeout`] sets a deadline. It travels with the request: the server drops the
+//!   handler when it passes.
+//! - A call fails with a [`CallError`]. [`CallError::execution`] tells whether the handler may have
+//!   run, which decides whether a retry is safe.
+//! - [`ServerHandle::shutdown`] lets calls in flight finish first.
 //!
 //! # Features
 //!
-//! - `metrics`: `metrics`, what is counted, through the facade of that name.
-//! - `test-util`: `testing`, where time, network and faults are values.
+//! Both are off by default.
+//!
+//! - `metrics`: the module `metrics`, which exports [`Stats`] through the crate `metrics`.
+//! - `test-util`: the module `testing`, in which time, network and faults are values.
+//!
+//! # Where to look next
+//!
+//! - [`Server`] and [`ServerBuilder`]; [`Channel`] and [`ChannelBuilder`]; [`LocalPoller`]
+//! - [`Request`], [`Response`], [`Metadata`], [`Status`], [`CallError`]: what a call carries and
+//!   returns
+//! - [`Intents`]: the workload, from which every size is derived; [`Limits`]: the sizes
+//! - [`stats`]: what is counted
+//! - [`transport`]: the interface to implement for another kind of network
 #![forbid(unsafe_code)]
 
-pub mod call_error;
-pub mod client;
-pub mod clock;
-pub mod codegen;
+mod client;
 mod driver;
-pub mod limits;
-pub mod message;
-pub mod metadata;
-pub mod method;
+mod message;
+mod metadata;
+mod method;
+mod poller;
+mod protocol;
+mod server;
+mod service;
+mod shared;
+mod status;
+
 #[cfg(feature = "metrics")]
 pub mod metrics;
-pub mod poller;
-#[doc(hidden)]
-pub mod protocol;
-pub mod server;
-pub mod service;
-pub mod shared;
 pub mod stats;
-pub mod status;
 #[cfg(feature = "test-util")]
 pub mod testing;
 pub mod transport;
 
+#[doc(inline)]
 pub use call_error::{CallError, Cause, Execution};
+#[doc(inline)]
 pub use client::{Caller, LocalChannel};
-pub use limits::{Intents, Limits, Waiting};
+#[doc(inline)]
+pub use limits::{FRAME_OVERHEAD, Intents, Keepalive, Limits, OtherDevice, Waiting};
+#[doc(inline)]
 pub use message::{Extensions, IntoRequest, Request, Response};
-pub use metadata::Metadata;
+#[doc(inline)]
+pub use metadata::{Metadata, MetadataError};
+#[doc(inline)]
 pub use method::{Idempotency, MethodKind, MethodSpec};
-pub use poller::{LocalPoller, block_on};
-#[doc(hidden)]
-pub use protocol::{connection, credit, frame, session};
-pub use server::{Server, ServerError, ServerHandle, Shutdown};
-pub use service::{Executor, Methods, Service, dispatch, executor};
-pub use shared::{Channel, ChannelError, ConnectivityState};
-pub use stats::{BlockedMethod, BlockedMethods, Observer, Stats};
+#[doc(inline)]
+pub use poller::{BlockOnInTurn, LocalPoller, block_on};
+#[doc(inline)]
+pub use server::{Server, ServerBuilder, ServerError, ServerHandle, Shutdown};
+#[doc(inline)]
+pub use service::dispatch::Service;
+#[doc(inline)]
+pub use service::executor::{Executor, Spawned};
+#[doc(inline)]
+pub use shared::{Channel, ChannelBuilder, ChannelError, ConnectivityState, Watch};
+#[doc(inline)]
+pub use stats::{BlockedMethod, BlockedMethods, Stats, StatsReader};
+#[doc(inline)]
 pub use status::{Code, Status};
 
-/// Includes what `rpc-codegen` generated for a package: `include_proto!("demo.v1")`.
+#[doc(hidden)]
+pub mod codegen;
+
+/// Internal, without any promise: what generated services and tests register methods with.
+#[doc(hidden)]
+pub use service::dispatch::Methods;
+
+/// Internal, without any promise: the layout of frames and sessions, for benchmarks and tests.
+#[doc(hidden)]
+pub use protocol::{frame, session};
+
+/// Internal, without any promise: the violations for which a connection is closed, for tests.
+#[doc(hidden)]
+pub use protocol::{
+    connection::{ProtocolError, Role},
+    credit::CreditError,
+};
+
+// Internal, without any promise: paths that `rpc-transport-verbs` uses. Their public items are
+// re-exported above, except for the clock, which only tests need.
+#[doc(hidden)]
+pub mod call_error;
+#[doc(hidden)]
+pub mod clock;
+#[doc(hidden)]
+pub mod limits;
+
+/// Includes the code that `rpc-codegen` generated for a package: `include_proto!("demo.v1")`.
 ///
 /// The code is expected where a build script puts it, in `OUT_DIR`, under the package's name.
 #[macro_export]

@@ -177,7 +177,7 @@ impl fmt::Display for Limits {
         )?;
         write!(
             f,
-            "  queues     {:>6} sends deep, one in {} signaled, inline up to {} bytes; {} completions",
+            "  queues     {:>6} sends per connection, one in {} signaled, inline up to {} bytes; {} completions",
             self.send_queue_depth,
             self.signal_interval,
             self.max_inline_len,
@@ -192,7 +192,7 @@ impl fmt::Display for Limits {
         for other in &self.others {
             write!(
                 f,
-                "\n  then       device {}, with as many slots and queues again: {}, inline up to {} bytes",
+                "\n  also       device {}, with the same numbers of slots and queues: {}, inline up to {} bytes",
                 other.device, other.address, other.max_inline_len
             )?;
         }

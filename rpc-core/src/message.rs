@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::metadata::Metadata;
 
-/// A message to a server, with its metadata and the time that the call may take.
+/// A message to a server, with metadata and an optional deadline.
 #[derive(Debug)]
 pub struct Request<T> {
     message: T,
@@ -17,7 +17,7 @@ pub struct Request<T> {
     waits_for_ready: Option<bool>,
 }
 
-/// The time a call may take: a duration until the call starts, a deadline afterwards.
+/// The time limit of a call. Before the call starts it is a duration; afterwards it is a deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TimeAllowed {
     Unlimited,
@@ -37,26 +37,27 @@ impl<T> Request<T> {
         }
     }
 
-    /// On the client: the call fails with `DEADLINE_EXCEEDED` once this much time has passed since
-    /// the call was first polled. The request carries the remaining time to the server, in
-    /// microseconds.
+    /// Sets the time limit of the call, on the client. The call fails with `DEADLINE_EXCEEDED` once
+    /// this much time has passed since it was first polled. The request carries the remaining time
+    /// to the server, in microseconds.
     #[must_use]
     pub fn with_timeout(mut self, timeout: Duration) -> Self {
         self.time = TimeAllowed::For(timeout);
         self
     }
 
-    /// On the client: the call fails with `DEADLINE_EXCEEDED` at this time. A handler can pass its
-    /// own [`deadline`](Self::deadline) on to the calls that it makes.
+    /// Sets the deadline of the call, on the client. The call fails with `DEADLINE_EXCEEDED` at
+    /// this time. A handler can pass its own [`deadline`](Self::deadline) on to the calls that it
+    /// makes.
     #[must_use]
     pub fn with_deadline(mut self, deadline: Instant) -> Self {
         self.time = TimeAllowed::Until(deadline);
         self
     }
 
-    /// On the client, with a [`Channel`](crate::Channel): sets whether the call waits, up to its
-    /// deadline, while the channel is not connected, instead of failing with `UNAVAILABLE`. A
-    /// request that does not set it uses the default of the channel's builder. A
+    /// Sets whether a call through a [`Channel`](crate::Channel) waits while the channel is not
+    /// connected. If true, the call waits up to its deadline; if false, it fails with
+    /// `UNAVAILABLE`. A request that does not set it uses the default of the channel's builder. A
     /// [`LocalChannel`](crate::LocalChannel) is a single connection and ignores this option.
     /// Waiting calls count towards `max_in_flight`: when that many calls wait, further calls wait
     /// too.
@@ -66,7 +67,7 @@ impl<T> Request<T> {
         self
     }
 
-    /// In a handler: returns the time at which the client stops waiting, or `None` if the client
+    /// Returns, in a handler, the time at which the client stops waiting, or `None` if the client
     /// set no limit.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
@@ -86,12 +87,12 @@ impl<T> Request<T> {
         &mut self.message
     }
 
-    /// Returns the message and drops everything beside it.
+    /// Returns the message, and drops the metadata and the extensions.
     pub fn into_inner(self) -> T {
         self.message
     }
 
-    /// Returns the metadata that travels beside the message.
+    /// Returns the metadata that is sent with the message.
     pub fn metadata(&self) -> &Metadata {
         &self.metadata
     }
@@ -177,12 +178,13 @@ impl<T> Response<T> {
         &mut self.message
     }
 
-    /// Returns the message and drops everything beside it.
+    /// Returns the message, and drops the metadata and the extensions.
+    #[inline]
     pub fn into_inner(self) -> T {
         self.message
     }
 
-    /// Returns the metadata that travels beside the message.
+    /// Returns the metadata that is sent with the message.
     pub fn metadata(&self) -> &Metadata {
         &self.metadata
     }
@@ -213,11 +215,11 @@ impl<T> Response<T> {
 
 type AnyMap = HashMap<TypeId, Box<dyn Any + Send + Sync>>;
 
-/// Values keyed by their type, by which one layer of a program passes data to another. They are
-/// never sent.
+/// Values keyed by their type. One layer of a program passes data to another layer in them. They
+/// are never sent.
 #[derive(Default)]
 pub struct Extensions(
-    // As in `Metadata`, the box makes an empty map a null pointer.
+    // As in `Metadata`, boxing the map makes an empty map a null pointer.
     #[allow(clippy::box_collection)] Option<Box<AnyMap>>,
 );
 

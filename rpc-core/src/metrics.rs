@@ -5,13 +5,13 @@
 //! of its own, and passes them to a [`Publisher`]:
 //!
 //! ```
-//! # use rpc_core::{metrics::Publisher, Observer};
+//! # use rpc_core::{metrics::Publisher, StatsReader};
 //! # use std::{thread, time::Duration};
-//! # fn watch(observer: Observer) {
+//! # fn watch(stats_reader: StatsReader) {
 //! thread::spawn(move || {
 //!     let mut publisher = Publisher::new();
 //!     loop {
-//!         publisher.publish(&observer.stats());
+//!         publisher.publish(&stats_reader.stats());
 //!         thread::sleep(Duration::from_secs(10));
 //!     }
 //! });
@@ -36,7 +36,7 @@
 //! | `verbline_connections_…_total` | counter | `poller` | each count of [`Connections`](crate::stats::Connections) |
 //! | `verbline_connections_open` | gauge | `poller` | open connections |
 //! | `verbline_transport_…_total` | counter | `poller`, `device` | each of [`Counters`](crate::transport::Counters) |
-//! | `verbline_slots` | gauge | `poller`, `device`, `place` | slots by state |
+//! | `verbline_slots` | gauge | `poller`, `device`, `state` | slots by state |
 //! | `verbline_refused_clients_total` | counter | | clients that a server rejected |
 //! | `verbline_blocked_polls_total` | counter | `method` | handlers that blocked their poller's thread for long |
 //!
@@ -74,18 +74,18 @@ impl Publisher {
     /// Publishes the difference to the previous snapshot, through the recorder that the program has
     /// installed or that is set for this thread. Without a recorder the difference is lost.
     pub fn publish(&mut self, stats: &Stats) {
-        let news = stats.since(&self.latest);
+        let difference = stats.since(&self.latest);
         self.latest = stats.clone();
-        let total = news.total();
+        let total = difference.total();
         for (side, methods) in [("server", &total.served), ("client", &total.called)] {
             for method in methods {
                 self.publish_method(side, method);
             }
         }
-        for (index, poller) in news.pollers.iter().enumerate() {
+        for (index, poller) in difference.pollers.iter().enumerate() {
             self.publish_poller(index, poller);
         }
-        if let Some(server) = &news.server {
+        if let Some(server) = &difference.server {
             counter!("verbline_refused_clients_total", self.labels.clone())
                 .increment(server.refused);
             for method in &server.blocked.methods {
@@ -121,11 +121,11 @@ impl Publisher {
         ]
         .concat();
         let groups = [
-            ("turns", Vec::from_iter(poller.turns.counts())),
-            ("stalls", poller.stalls.counts().collect()),
-            ("credits", poller.credits.counts().collect()),
-            ("handlers", poller.handlers.counts().collect()),
-            ("connections", poller.connections.counts().collect()),
+            ("turns", Vec::from_iter(poller.turns.counters())),
+            ("stalls", poller.stalls.counters().collect()),
+            ("credits", poller.credits.counters().collect()),
+            ("handlers", poller.handlers.counters().collect()),
+            ("connections", poller.connections.counters().collect()),
         ];
         for (group, counts) in groups {
             for (name, count) in counts {
@@ -133,13 +133,13 @@ impl Publisher {
             }
         }
         let groups = [
-            ("stalls", Vec::from_iter(poller.stalls.levels())),
-            ("credits", poller.credits.levels().collect()),
-            ("handlers", poller.handlers.levels().collect()),
+            ("stalls", Vec::from_iter(poller.stalls.gauges())),
+            ("credits", poller.credits.gauges().collect()),
+            ("handlers", poller.handlers.gauges().collect()),
         ];
-        for (group, levels) in groups {
-            for (name, level) in levels {
-                gauge!(format!("verbline_{group}_{name}"), labels.clone()).set(level as f64);
+        for (group, gauges) in groups {
+            for (name, value) in gauges {
+                gauge!(format!("verbline_{group}_{name}"), labels.clone()).set(value as f64);
             }
         }
         // Computed from the full snapshot rather than the difference.
@@ -151,8 +151,8 @@ impl Publisher {
         for (name, count) in poller.transport.named() {
             counter!(format!("verbline_transport_{name}_total"), labels.clone()).increment(count);
         }
-        for (place, count) in poller.slots.named() {
-            let labels = [labels.clone(), vec![Label::new("place", place)]].concat();
+        for (state, count) in poller.slots.named() {
+            let labels = [labels.clone(), vec![Label::new("state", state)]].concat();
             gauge!("verbline_slots", labels).set(f64::from(count));
         }
     }

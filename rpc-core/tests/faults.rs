@@ -5,7 +5,7 @@
 
 #![allow(
     clippy::print_stderr,
-    reason = "a failing seed is told to the person who runs the test"
+    reason = "prints a failing seed for the person who runs the test"
 )]
 
 mod support;

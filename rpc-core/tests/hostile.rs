@@ -7,9 +7,10 @@ use std::pin::pin;
 use std::task::{Context, Waker};
 
 use proptest::prelude::*;
-use rpc_core::frame::{CallId, FrameHeader, FrameKind, HEADER_LEN};
+use rpc_core::frame::{CallId, FrameError, FrameHeader, FrameKind, HEADER_LEN};
 use rpc_core::testing::{Node, Pair};
-use rpc_core::{Cause, Code, Execution};
+use rpc_core::transport::CloseReason;
+use rpc_core::{CallError, Cause, Code, CreditError, Execution, ProtocolError, Role};
 
 use support::{ECHO, Gate, HELD, call, register};
 
@@ -30,15 +31,27 @@ fn header(kind: FrameKind) -> FrameHeader {
 
 fn frame(header: FrameHeader, message: &[u8]) -> Vec<u8> {
     let mut frame = vec![0; HEADER_LEN];
-    header.emit(&mut frame);
+    header.encode(&mut frame);
     frame.extend(message);
     frame
 }
 
+/// Returns the violation that closed the connection of a call.
+fn violation(error: &CallError) -> Option<&ProtocolError> {
+    match error.cause() {
+        Cause::Disconnected(CloseReason::Failed(error)) => error.downcast_ref(),
+        _ => None,
+    }
+}
+
 /// Delivers `frame` to the server's or the client's side of one of two connections. Checks that
-/// this connection closes with `reason` on the receiving side, that its calls end, and that the
-/// other connection, which has a call in flight, continues to work.
-fn assert_ends_its_connection(at: fn(&Pair) -> &Node, frame: Vec<u8>, reason: &str) {
+/// this connection closes with the expected violation on the receiving side, that its calls end, and
+/// that the other connection, which has a call in flight, continues to work.
+fn assert_ends_its_connection(
+    at: fn(&Pair) -> &Node,
+    frame: Vec<u8>,
+    is_expected: impl Fn(&ProtocolError) -> bool,
+) {
     let gate = Gate::default();
     let pair = Pair::new(|methods| register(methods, &gate));
     let (other, attacked) = (pair.connect(), pair.connect());
@@ -62,7 +75,8 @@ fn assert_ends_its_connection(at: fn(&Pair) -> &Node, frame: Vec<u8>, reason: &s
     );
     assert!(matches!(error.cause(), Cause::Disconnected(_)));
     if std::ptr::eq(at(&pair), pair.client()) {
-        assert!(error.to_string().contains(reason), "{error}");
+        let violation = violation(&error);
+        assert!(violation.is_some_and(is_expected), "{error}");
     }
     let error = pair.run(call(&attacked, &ECHO, *b"x")).unwrap_err();
     assert_eq!(
@@ -79,11 +93,17 @@ fn assert_ends_its_connection(at: fn(&Pair) -> &Node, frame: Vec<u8>, reason: &s
 #[test]
 fn frames_that_are_none() {
     for at in [Pair::client, Pair::server] {
-        assert_ends_its_connection(at, vec![1; 7], "shorter than its header");
-        assert_ends_its_connection(at, vec![0; 16], "unknown kind 0");
+        assert_ends_its_connection(at, vec![1; 7], |error| {
+            *error == ProtocolError::Frame(FrameError::Truncated { len: 7 })
+        });
+        assert_ends_its_connection(at, vec![0; 16], |error| {
+            *error == ProtocolError::Frame(FrameError::Kind { kind: 0 })
+        });
         let mut flags = frame(header(FrameKind::Credit), &[]);
         flags[1] = 0x40;
-        assert_ends_its_connection(at, flags, "unknown flags");
+        assert_ends_its_connection(at, flags, |error| {
+            *error == ProtocolError::Frame(FrameError::Flags { flags: 0x40 })
+        });
         let lying = frame(
             FrameHeader {
                 metadata_len: 500,
@@ -91,7 +111,10 @@ fn frames_that_are_none() {
             },
             &[0; 10],
         );
-        assert_ends_its_connection(at, lying, "metadata of 500 bytes");
+        assert_ends_its_connection(at, lying, |error| {
+            let (metadata_len, len) = (500, HEADER_LEN + 10);
+            *error == ProtocolError::Frame(FrameError::MetadataLen { metadata_len, len })
+        });
     }
 }
 
@@ -100,22 +123,29 @@ fn frames_that_go_the_wrong_way() {
     assert_ends_its_connection(
         Pair::client,
         frame(header(FrameKind::Request), &[]),
-        "Request to a Client",
+        |error| {
+            let (kind, role) = (FrameKind::Request, Role::Client);
+            *error == ProtocolError::WrongDirection { kind, role }
+        },
     );
     assert_ends_its_connection(
         Pair::server,
         frame(header(FrameKind::Response), &[]),
-        "Response to a Server",
+        |error| {
+            let (kind, role) = (FrameKind::Response, Role::Server);
+            *error == ProtocolError::WrongDirection { kind, role }
+        },
     );
 }
 
 #[test]
 fn flags_of_the_other_side() {
+    let is_wrong_flag = |error: &ProtocolError| matches!(error, ProtocolError::WrongFlag { .. });
     let going_away = FrameHeader {
         going_away: true,
         ..header(FrameKind::Credit)
     };
-    assert_ends_its_connection(Pair::server, frame(going_away, &[]), "going away");
+    assert_ends_its_connection(Pair::server, frame(going_away, &[]), is_wrong_flag);
     let returned = |kind, credits| {
         let header = FrameHeader {
             credits_returned: true,
@@ -125,13 +155,15 @@ fn flags_of_the_other_side() {
         frame(header, &[])
     };
     for kind in [FrameKind::Credit, FrameKind::Response] {
-        assert_ends_its_connection(Pair::client, returned(kind, 1), "credits returned");
+        assert_ends_its_connection(Pair::client, returned(kind, 1), is_wrong_flag);
     }
-    assert_ends_its_connection(Pair::server, returned(FrameKind::Request, 0), "returned");
+    assert_ends_its_connection(Pair::server, returned(FrameKind::Request, 0), is_wrong_flag);
     // More credits than the window has grown by.
     for credits in [3, u16::MAX] {
         let lie = returned(FrameKind::Credit, credits);
-        assert_ends_its_connection(Pair::server, lie, "given back");
+        assert_ends_its_connection(Pair::server, lie, |error| {
+            matches!(error, ProtocolError::Credit(CreditError::NotHeld { .. }))
+        });
     }
 }
 
@@ -145,12 +177,17 @@ fn answers_to_calls_that_were_never_made() {
             },
             &[],
         );
-        assert_ends_its_connection(Pair::client, answer, "not under way");
+        assert_ends_its_connection(Pair::client, answer, |error| {
+            *error == ProtocolError::UnknownCall { call: CallId(id) }
+        });
     }
 }
 
 #[test]
 fn credits_that_were_not_agreed_on() {
+    let is_overflow = |error: &ProtocolError| {
+        matches!(error, ProtocolError::Credit(CreditError::Overflow { .. }))
+    };
     let many = frame(
         FrameHeader {
             credits: u16::MAX,
@@ -158,8 +195,8 @@ fn credits_that_were_not_agreed_on() {
         },
         &[],
     );
-    assert_ends_its_connection(Pair::client, many.clone(), "exceed the");
-    assert_ends_its_connection(Pair::server, many, "exceed the");
+    assert_ends_its_connection(Pair::client, many.clone(), is_overflow);
+    assert_ends_its_connection(Pair::server, many, is_overflow);
     let ack = frame(
         FrameHeader {
             credit_ack: true,
@@ -167,11 +204,9 @@ fn credits_that_were_not_agreed_on() {
         },
         &[],
     );
-    assert_ends_its_connection(
-        Pair::client,
-        ack.clone(),
-        "was acknowledged that was not sent",
-    );
+    assert_ends_its_connection(Pair::client, ack.clone(), |error| {
+        *error == ProtocolError::Credit(CreditError::UnexpectedAck)
+    });
 }
 
 #[test]
@@ -188,10 +223,8 @@ fn credit_frames_beyond_the_one_there_is_a_receive_for() {
         let error = pair.run(call(&channel, &ECHO, *b"x")).unwrap_err();
         assert_eq!(error.code(), Code::Unavailable);
         if std::ptr::eq(at(&pair), pair.client()) {
-            assert!(
-                error.to_string().contains("a second credit frame"),
-                "{error}"
-            );
+            let expected = ProtocolError::Credit(CreditError::TwoCreditFrames);
+            assert_eq!(violation(&error), Some(&expected));
         }
         pair.assert_nothing_left();
     }
@@ -213,7 +246,8 @@ fn a_method_number_out_of_the_table_fails_that_call_alone() {
         .inject(pair.server().connections()[0], frame(request, &[]));
     pair.network().settle();
     let error = pair.run(call(&channel, &ECHO, *b"x")).unwrap_err();
-    assert!(error.to_string().contains("not under way"), "{error}");
+    let expected = ProtocolError::UnknownCall { call: CallId(5) };
+    assert_eq!(violation(&error), Some(&expected));
     drop(channel);
     pair.assert_nothing_left();
 }
@@ -272,7 +306,7 @@ proptest! {
         let _ = pair.run(call(&attacked, &ECHO, *b"x"));
         drop(attacked);
         pair.network().settle();
-        prop_assert_eq!(pair.server().places().held + pair.client().places().held, 0);
-        prop_assert_eq!(pair.server().places().sending + pair.client().places().sending, 0);
+        prop_assert_eq!(pair.server().slot_counts().held + pair.client().slot_counts().held, 0);
+        prop_assert_eq!(pair.server().slot_counts().sending + pair.client().slot_counts().sending, 0);
     }
 }

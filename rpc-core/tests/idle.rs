@@ -90,7 +90,7 @@ fn a_connection_with_a_rhythm_keeps_its_window() {
 }
 
 #[test]
-fn calls_under_way_keep_what_they_need_while_the_rest_is_given_back() {
+fn calls_in_flight_keep_what_they_need_while_the_rest_is_given_back() {
     let (pair, gate) = pair(Faults::none(), 0);
     let channel = pair.connect();
     make_busy(&pair, &channel);

@@ -66,7 +66,7 @@ fn prometheus_is_told_what_was_counted_and_nothing_twice() {
             &format!("verbline_transport_sends_total{{{of_device}}}"),
         );
         assert!(sends >= 41.0 * f64::from(round), "{sends}");
-        let posted = format!(r#"verbline_slots{{{of_device},place="receives_posted"}}"#);
+        let posted = format!(r#"verbline_slots{{{of_device},state="receives_posted"}}"#);
         assert_eq!(value(&text, &posted), 320.0);
     }
     gate.open();

@@ -355,7 +355,7 @@ fn limits_of_nothing_or_of_too_much_are_corrected() {
 }
 
 #[test]
-fn a_call_that_is_called_up_and_then_gives_up_leaves_its_turn_to_the_next() {
+fn a_call_that_is_woken_and_then_gives_up_leaves_its_turn_to_the_next() {
     let (pair, gate) = pair(1);
     let channel = pair.connect();
     let mut first = Box::pin(call(&channel, &HELD, *b"first"));

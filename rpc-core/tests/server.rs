@@ -9,10 +9,10 @@ use std::task::{Wake, Waker};
 use std::thread::{self, Thread, ThreadId};
 use std::time::Duration;
 
-use rpc_core::dispatch::Instances;
+use rpc_core::codegen::v1::Instances;
 use rpc_core::transport::{
-    Admission, ConnectError, Connected, ConnectionId, Counters, Dialer, Event, Fabric, FabricError,
-    Listener, Meter, ReserveError, SendError, SlotsByPlace, Transport,
+    Admission, ConnectError, Connected, ConnectionId, CounterReader, Counters, Dialer, Event,
+    Fabric, FabricError, Listener, ReserveError, SendError, SlotsByState, Transport,
 };
 use rpc_core::{Intents, Limits, LocalPoller, Methods, Server, ServerError, Service};
 
@@ -36,11 +36,11 @@ impl Transport for Silence {
     fn limits(&self) -> &Limits {
         &self.limits
     }
-    fn meter(&self) -> Arc<dyn Meter> {
+    fn counter_reader(&self) -> Arc<dyn CounterReader> {
         Arc::new(NothingCounted)
     }
-    fn slots_by_place(&self) -> SlotsByPlace {
-        SlotsByPlace::default()
+    fn slots_by_state(&self) -> SlotsByState {
+        SlotsByState::default()
     }
     fn dialer(&self) -> Arc<dyn Dialer<()>> {
         Arc::new(AnybodyAnswers)
@@ -81,7 +81,7 @@ impl Transport for Silence {
 
 struct NothingCounted;
 
-impl Meter for NothingCounted {
+impl CounterReader for NothingCounted {
     fn counters(&self) -> Counters {
         Counters::default()
     }

@@ -75,7 +75,7 @@ fn the_first_call_connects_and_every_kind_of_end_reaches_its_caller() {
 }
 
 #[test]
-fn calls_beyond_the_tickets_wait_in_order() {
+fn calls_beyond_the_permits_wait_in_order() {
     let (mut network, gate) = served(Faults::none(), 0, 2);
     let node = network.share("server", &intents(2));
     let channel = node.channel().clone();
@@ -176,7 +176,7 @@ fn without_a_server_calls_fail_at_once_unless_they_wait_and_those_find_it_when_i
 }
 
 #[test]
-fn callers_that_have_gone_leave_their_tickets_though_somebody_before_them_waits() {
+fn callers_that_have_gone_leave_their_permits_though_somebody_before_them_waits() {
     let mut network = Network::new(Faults::none(), 5);
     let node = network.share("server", &intents(4));
     let channel = node.channel().clone();

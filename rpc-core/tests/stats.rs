@@ -137,7 +137,7 @@ fn a_call_that_waits_is_counted_once_and_by_what_it_waits_for() {
     }
     let [client, _] = both(&pair);
     // A new connection has one credit. Its window had grown when the calls were retried.
-    assert_eq!((client.stalls.no_credit, client.stalls.in_line), (1, 8));
+    assert_eq!((client.stalls.no_credit, client.stalls.queued), (1, 8));
     assert_eq!(client.stalls.calls_waiting, 6);
     assert_eq!(client.credits.available, 0);
     let held = of(&client.called, HELD.path);
@@ -147,7 +147,7 @@ fn a_call_that_waits_is_counted_once_and_by_what_it_waits_for() {
         assert_eq!(pair.run(call).unwrap(), [n]);
     }
     let [client, _] = both(&pair);
-    assert_eq!((client.stalls.no_credit, client.stalls.in_line), (1, 8));
+    assert_eq!((client.stalls.no_credit, client.stalls.queued), (1, 8));
     assert_eq!((client.stalls.calls_waiting, client.in_flight()), (0, 0));
     assert!(client.credits.available > 0);
     pair.assert_nothing_left();
@@ -261,7 +261,7 @@ fn a_difference_has_what_came_between_and_levels_as_they_are() {
 fn another_thread_reads_while_the_poller_runs() {
     let (pair, _) = pair(&Intents::default());
     let channel = pair.connect();
-    let observer = pair.client().poller().observer();
+    let stats_reader = pair.client().poller().stats_reader();
     let (is_over, has_begun) = (
         Arc::new(AtomicBool::new(false)),
         Arc::new(AtomicBool::new(false)),
@@ -271,7 +271,7 @@ fn another_thread_reads_while_the_poller_runs() {
         let (mut latest, mut looks) = (0, 0u32);
         loop {
             let last_look = over.load(Ordering::Acquire);
-            let stats = observer.stats().total();
+            let stats = stats_reader.stats().total();
             if let Some(echo) = stats.called.first() {
                 begun.store(true, Ordering::Release);
                 assert!(echo.begun >= latest, "{} after {latest}", echo.begun);
@@ -365,10 +365,10 @@ served                             calls           ok   dropped in flight       
 test.Test/Echo                         3            3         0         0      0 ns      0 ns      0 ns
 test.Test/Fail                         2            0         0         0      0 ns      0 ns      0 ns  2 NOT_FOUND
 demo.Greeter/SayHelloSlowly            1            0         0         1         -         -         -
-  handlers    1 at work; 1 awaited something, 0 calls shed, 0 expired before they began
-  stalls      0 calls and 0 responses wait; had to: 0 for a credit, 0 for a receive, 0 for a send slot, 0 in line, 0 for a ticket, 0 in the backlog; 0 responses
-  credits     0 in hand; 9 of 256 receives promised, 8 of these in windows; 0 frames for credits alone
-  connections 1 open: 1 accepted, 0 connected; ended: 0 here, 0 by the peer, 0 failed, 0 for breaking a rule; 0 attempts failed
+  handlers    1 running; 1 calls awaited, 0 shed, 0 expired before their handler started
+  stalls      0 calls and 0 responses waiting now; waited: 0 for a credit, 0 for a receive, 0 for a send slot, 0 queued behind others, 0 for a permit, 0 in the backlog; 0 responses
+  credits     0 available; 9 of 256 receives promised, 8 of these in windows; 0 credit frames sent
+  connections 1 open: 1 accepted, 0 connected; closed: 0 by this side, 0 by the peer, 0 failed, 0 for protocol violations; 0 attempts to connect failed
 ";
     assert!(said.starts_with(expected), "{said}");
     assert!(said.contains("\n  device      loopback: "), "{said}");

@@ -12,7 +12,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::Duration;
 
-use rpc_core::dispatch::Instances;
+use rpc_core::codegen::v1::Instances;
 use rpc_core::testing::{Faults, Network, Node, Pair};
 use rpc_core::{Caller, Code, Intents, Request, Response};
 

@@ -1,4 +1,4 @@
-//! [`EventFd`]: the file by which a thread, or a process, wakes another.
+//! [`EventFd`]: a file through which a thread or a process wakes another.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -17,7 +17,7 @@ impl EventFd {
         Ok(Self(file))
     }
 
-    /// One that counts: each write is taken one at a time.
+    /// Creates an eventfd that counts its writes: each [`take`](Self::take) consumes one write.
     pub(crate) fn semaphore() -> io::Result<Self> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK | EventfdFlags::SEMAPHORE;
         Ok(Self(eventfd(0, flags)?))
@@ -26,14 +26,14 @@ impl EventFd {
     /// Adopts a peer's file after checking that it is an eventfd: every sender of this process
     /// writes to it, so a write must neither block nor end the process with SIGPIPE, as a write to
     /// a pipe without a reader would.
-    pub(crate) fn of_peer(file: OwnedFd) -> io::Result<Self> {
+    pub(crate) fn from_peer(file: OwnedFd) -> io::Result<Self> {
         fcntl_setfl(&file, fcntl_getfl(&file)? | OFlags::NONBLOCK)?;
-        // All ones is the one value that an eventfd rejects whatever its counter is (eventfd(2)).
+        // An eventfd rejects exactly one value regardless of its counter: all ones (eventfd(2)).
         match rustix::io::write(&file, &u64::MAX.to_ne_bytes()) {
             Err(Errno::INVAL) => Ok(Self(file)),
             _ => Err(io::Error::new(
                 io::ErrorKind::InvalidData,
-                "the file that is to wake a peer is no eventfd",
+                "the peer sent a file that is not an eventfd",
             )),
         }
     }
@@ -50,8 +50,8 @@ impl EventFd {
         let _ = self.take();
     }
 
-    /// Takes all that was written, of a [`semaphore`](Self::semaphore) one write. `false` if there was
-    /// none.
+    /// Consumes all writes, or a single write of a [`semaphore`](Self::semaphore). Returns false if
+    /// there was none.
     pub(crate) fn take(&self) -> bool {
         rustix::io::read(&self.0, &mut [0_u8; 8]).is_ok()
     }
@@ -80,7 +80,7 @@ mod tests {
     #[test]
     fn writing_makes_it_readable_until_it_is_emptied() {
         let file = EventFd::new().unwrap();
-        let peers = EventFd::of_peer(file.as_fd().try_clone_to_owned().unwrap()).unwrap();
+        let peers = EventFd::from_peer(file.as_fd().try_clone_to_owned().unwrap()).unwrap();
         assert!(!is_readable(&file), "taking it does not write it");
         peers.write();
         peers.write();
@@ -94,18 +94,18 @@ mod tests {
     fn what_is_no_eventfd_is_refused() {
         let (reads, writes) = rustix::pipe::pipe().unwrap();
         drop(reads);
-        assert!(EventFd::of_peer(writes).is_err());
+        assert!(EventFd::from_peer(writes).is_err());
         let (here, _there) = std::os::unix::net::UnixStream::pair().unwrap();
-        assert!(EventFd::of_peer(here.into()).is_err());
+        assert!(EventFd::from_peer(here.into()).is_err());
         let memory = rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
-        assert!(EventFd::of_peer(memory).is_err());
+        assert!(EventFd::from_peer(memory).is_err());
     }
 
     #[test]
     fn a_full_counter_does_not_block_the_writer() {
         let file = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
         rustix::io::write(&file, &(u64::MAX - 1).to_ne_bytes()).unwrap();
-        let file = EventFd::of_peer(file).unwrap();
+        let file = EventFd::from_peer(file).unwrap();
         file.write();
         assert!(is_readable(&file));
     }

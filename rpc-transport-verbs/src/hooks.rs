@@ -1,6 +1,6 @@
 //! Hooks for the simulation: the source of time, and the points where it injects faults.
 //!
-//! Without the feature `test-util`, only the system's clock remains of them.
+//! Without the feature `test-util`, only the system's clock remains.
 
 use std::time::Instant;
 
@@ -8,7 +8,7 @@ use std::time::Instant;
 pub use with_simulation::{Fault, Point, Post};
 #[cfg(feature = "test-util")]
 pub(crate) use with_simulation::{
-    Hooks, at_point, does_strike, how_many_taken, install, is_simulated, times_heard,
+    Hooks, accepted_count, at_point, deliveries, install, is_injected, is_simulated,
 };
 
 /// Returns the time of the system's monotonic clock or, in a simulation, of the simulated clock.
@@ -21,7 +21,7 @@ pub(crate) fn now() -> Instant {
     Instant::now()
 }
 
-// Macros, so that a build without the feature `test-util` contains nothing of them.
+// Macros, so that a build without the feature `test-util` contains no hooks.
 
 /// Marks a point at which the process may be killed. The kill takes effect before the store that
 /// follows: peers see all of the process's earlier stores, and none later.
@@ -34,18 +34,18 @@ macro_rules! point {
 
 /// Returns true if this fault is injected now.
 #[cfg(feature = "test-util")]
-macro_rules! strikes {
+macro_rules! inject {
     ($fault:ident) => {
-        crate::hooks::does_strike(crate::hooks::Fault::$fault)
+        crate::hooks::is_injected(crate::hooks::Fault::$fault)
     };
 }
 
 /// Returns how many requests of a list are accepted: all of them, or fewer if an injected fault
 /// rejects the post or accepts only part of it. The fault is attributed to `$blamed`.
 #[cfg(feature = "test-util")]
-macro_rules! taken {
+macro_rules! accepted {
     ($post:ident, $count:expr, $blamed:expr) => {
-        crate::hooks::how_many_taken(crate::hooks::Post::$post, $count, $blamed)
+        crate::hooks::accepted_count(crate::hooks::Post::$post, $count, $blamed)
     };
 }
 
@@ -55,20 +55,20 @@ macro_rules! point {
 }
 
 #[cfg(not(feature = "test-util"))]
-macro_rules! strikes {
+macro_rules! inject {
     ($fault:ident) => {
         false
     };
 }
 
 #[cfg(not(feature = "test-util"))]
-macro_rules! taken {
+macro_rules! accepted {
     ($post:ident, $count:expr, $blamed:expr) => {
         $count
     };
 }
 
-pub(crate) use {point, strikes, taken};
+pub(crate) use {accepted, inject, point};
 
 #[cfg(feature = "test-util")]
 mod with_simulation {
@@ -145,7 +145,7 @@ mod with_simulation {
             Attach,
             /// Before a ring becomes ready.
             RingReady,
-            /// Before a ring is marked as over.
+            /// Before a ring is marked as closed.
             RingOver,
             /// Before the payload of a message.
             Payload,
@@ -173,32 +173,32 @@ mod with_simulation {
             Close,
             /// Before a mark is armed.
             Arm,
-            /// After a mark was armed, before the second look.
+            /// After a mark was armed, before the ring is checked again.
             SecondLook,
             /// Before a mark is disarmed.
             Disarm,
         }
     }
 
-    /// What a simulation decides, for the thread that it runs on.
+    /// The decisions of a simulation, for the thread that it runs on.
     pub(crate) trait Hooks {
-        /// Its time.
+        /// Returns the simulation's time.
         fn now(&self) -> Instant;
         /// Returns true if the calling thread is running a simulated process.
         fn is_in_process(&self) -> bool;
-        /// A process that is to die at this point does so.
+        /// Kills the running process if it is to be killed at this point.
         fn point(&self, point: Point);
         /// Returns true if the fault is injected now.
-        fn does_strike(&self, fault: Fault) -> bool;
-        /// How many of `count` requests are taken.
-        fn taken(&self, post: Post, count: usize, blamed: Option<u32>) -> usize;
+        fn is_injected(&self, fault: Fault) -> bool;
+        /// Returns how many of `count` requests are accepted.
+        fn accepted(&self, post: Post, count: usize, blamed: Option<u32>) -> usize;
     }
 
     thread_local! {
         static INSTALLED: RefCell<Option<Rc<dyn Hooks>>> = const { RefCell::new(None) };
     }
 
-    /// Sets the calling thread's simulation, or with `None` takes it away.
+    /// Sets the calling thread's simulation, or removes it with `None`.
     pub(crate) fn install(hooks: Option<Rc<dyn Hooks>>) {
         INSTALLED.set(hooks);
     }
@@ -225,25 +225,25 @@ mod with_simulation {
         }
     }
 
-    /// See the macro `strikes`.
+    /// See the macro `inject`.
     #[inline]
-    pub(crate) fn does_strike(fault: Fault) -> bool {
-        installed().is_some_and(|hooks| hooks.does_strike(fault))
+    pub(crate) fn is_injected(fault: Fault) -> bool {
+        installed().is_some_and(|hooks| hooks.is_injected(fault))
     }
 
-    /// See the macro `taken`.
-    pub(crate) fn how_many_taken(post: Post, count: usize, blamed: Option<u32>) -> usize {
+    /// See the macro `accepted`.
+    pub(crate) fn accepted_count(post: Post, count: usize, blamed: Option<u32>) -> usize {
         match installed() {
-            Some(hooks) => hooks.taken(post, count, blamed),
+            Some(hooks) => hooks.accepted(post, count, blamed),
             None => count,
         }
     }
 
     /// Returns how many times an asynchronous event that was raised once is delivered.
-    pub(crate) fn times_heard() -> u32 {
-        if does_strike(Fault::LostEvent) {
+    pub(crate) fn deliveries() -> u32 {
+        if is_injected(Fault::LostEvent) {
             0
-        } else if does_strike(Fault::RepeatedEvent) {
+        } else if is_injected(Fault::RepeatedEvent) {
             2
         } else {
             1

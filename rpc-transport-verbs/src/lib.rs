@@ -1,19 +1,19 @@
 //! Verbline's transport: frames between processes over RDMA verbs, on an RDMA device or on a
 //! software device with the same semantics.
 //!
-//! # What it does, and what it leaves to others
+//! # Scope
 //!
-//! It moves whole frames between two connected peers, in order, each frame into one receive slot of
-//! the peer, without the kernel on the data path. It pools registered memory, shares a receive queue
-//! among the connections of a poller, signals selectively, and knows at once when a peer's process is
-//! gone. It implements `rpc-core`'s two seams, [`Fabric`] and [`Transport`], and knows nothing of
-//! calls, services or flow control: `rpc-core` never has more frames under way than the peer has
-//! promised receives for.
+//! The transport moves whole frames between two connected peers, in order, each frame into one
+//! receive slot of the peer, without the kernel on the data path. It pools registered memory,
+//! shares a receive queue among the connections of a poller, signals selectively, and detects at
+//! once that a peer's process has ended. It implements two traits of `rpc-core`, [`Fabric`] and
+//! [`Transport`], and knows nothing of calls, services or flow control: `rpc-core` never has more
+//! frames in flight than the peer has promised receives.
 //!
-//! Whoever uses Verbline needs one name from here, [`Device`]; no type parameter says which device it
-//! is. [`verbs`] is usable without the rest: verbs objects as safe types.
+//! Applications need one type of this crate, [`Device`], which has no type parameter for the kind
+//! of device. If you don't need RPC, use [`verbs`] directly: verbs objects as safe types.
 //!
-//! # One drawing
+//! # Overview
 //!
 //! ```text
 //!            one poller (a thread), one lane                           one process
@@ -33,15 +33,16 @@
 //!
 //! # Features
 //!
-//! * `rdma` (off): RDMA devices, through libibverbs, which is looked up when a device is opened. Adds no
-//!   public name: without it, naming an RDMA device is an error that says so.
+//! * `rdma` (off): RDMA devices, through libibverbs, which is loaded when a device is opened. The
+//!   feature adds no public name. Without it, opening an RDMA device by name fails with an error
+//!   that names the feature.
+//! * `test-util` (off): `testing::simulation`, simulated processes over the software device, for
+//!   the fault campaign.
 //!
-//! * `test-util` (off): `testing::simulation`, simulated processes over the software device, for the fault campaign.
+//! # Example
 //!
-//! # A small program
-//!
-//! A transport by itself, without calls: a server and a client in one process. In a real program,
-//! `rpc-core` is what drives both.
+//! This program uses the transport directly, without calls: it has a server and a client in one
+//! process. In a real program, `rpc-core` drives both.
 //!
 //! ```
 //! use std::error::Error;
@@ -49,16 +50,16 @@
 //! use std::time::Duration;
 //!
 //! use rpc_core::limits::Intents;
-//! use rpc_core::transport::{Admission, Admitted, Event, Fabric, Permit, Refusal, Transport};
+//! use rpc_core::transport::{Admission, Admitted, Event, Fabric, ConnectionQuota, Refusal, Transport};
 //! use rpc_transport_verbs::Device;
 //!
 //! struct LetEverybodyIn;
 //!
 //! impl Admission for LetEverybodyIn {
 //!     fn admit(&self, session: &[u8]) -> Result<Admitted, Refusal> {
-//!         let permit = Permit::of(&Arc::new(AtomicUsize::new(0)));
+//!         let quota = ConnectionQuota::acquire(&Arc::new(AtomicUsize::new(0)));
 //!         let client_session = session.to_vec();
-//!         Ok(Admitted { poller: 0, client_session, server_session: Vec::new(), permit })
+//!         Ok(Admitted { poller: 0, client_session, server_session: Vec::new(), quota })
 //!     }
 //! }
 //!
@@ -93,32 +94,34 @@
 //!
 //! # The modules, in the order of a call
 //!
-//! | module | what happens there |
+//! | module | purpose |
 //! | --- | --- |
-//! | `device` | names become a [`Device`]; cores are listed and pinned |
-//! | `device::survey` | what each device of the machine can do, and which is the best |
-//! | `device::sizing` | intents become numbers, each with its reason, checked against the device |
-//! | `device::setup` | one poller's resources are made, once: a lane for each of its devices |
-//! | `connect::client`, `connect::server` | each side's half of a connection's set-up; `transport::queue_pairs` brings them up |
-//! | `connect::handshake`, `connect::control_thread` | its messages as values and bytes, and the choice of the device that both sides have; every TCP socket of the process |
-//! | `connect::liveness`, `connect::keepalive` | whether the peer's process is there, and whether it stands still |
-//! | `connect::rpc_transport` | the face that the driver sees, and which lane is meant |
+//! | `device` | turns names into a [`Device`]; lists cores and pins threads to them |
+//! | `device::survey` | reports the capabilities of each device of the machine, and the best device |
+//! | `device::sizing` | derives numbers from intents, each with its reason, and checks them against the device |
+//! | `device::setup` | creates one poller's resources, once: a lane for each of its devices |
+//! | `connect::client`, `connect::server` | each side's half of connection setup; `transport::queue_pairs` creates and connects the queue pairs |
+//! | `connect::handshake` | the messages as values and bytes, and the choice of the device |
+//! | `connect::control_thread` | handles every TCP socket of the process |
+//! | `connect::liveness`, `connect::keepalive` | detect the end of the peer's process, and a process that is stopped |
+//! | `connect::rpc_transport` | implements the interface that the driver uses, and selects the lane |
 //! | `transport` | a poller's lanes |
-//! | `transport::mailbox` | what other threads tell a poller, for the price of one load |
-//! | `transport::sleep`, `alarm` | a poller that has nothing to do: what it waits for, and who wakes it |
-//! | `transport::lane` | what a poller owns of one device; `connection` is one connection, `routes` finds it |
-//! | `transport::buffer_pool` | the places where a slot can be, and their sum |
-//! | `transport::transmit`, `send_queue` | reserve, send, flush; places, signals, chains |
-//! | `transport::receive`, `receive_queue` | poll; receives are claimed, and posted again in batches |
-//! | `transport::events`, `device_event` | what a device says unasked, in words, and what follows from it |
-//! | `transport::reserve` | receives for a poller that lags, and the limit that raises the alarm |
-//! | `transport::close`, `failure` | the end of a connection, and what is said of it |
-//! | [`verbs`], `provider` | the verbs as safe types, and who carries them out |
+//! | `transport::notices` | notices from other threads to a poller; checking for them costs one load |
+//! | `transport::sleep`, `wakeup` | how an idle poller sleeps, and how it is woken |
+//! | `transport::lane` | a poller's resources on one device; `connection` is one connection, `routes` finds it |
+//! | `transport::buffer_pool` | the states of a slot, and the sum over all states |
+//! | `transport::transmit`, `send_queue` | reserve, send, flush: queue entries, signaling, chains |
+//! | `transport::receive`, `receive_queue` | poll: claims receives, and posts them again in batches |
+//! | `transport::events`, `device_event` | asynchronous events: their messages and their consequences |
+//! | `transport::reserve` | receives for a poller that lags, and the limit that triggers posting them |
+//! | `transport::close`, `failure` | the end of a connection, and its error message |
+//! | [`verbs`], `provider` | the verbs as safe types, and the devices that implement them |
 //!
 //! [`Fabric`]: rpc_core::transport::Fabric
 //! [`Transport`]: rpc_core::transport::Transport
 
-// So that the harness of the transport's tests reads the same in here as outside.
+// So that the harness of the transport's tests can name this crate in the same way inside and
+// outside of it.
 #[cfg(test)]
 extern crate self as rpc_transport_verbs;
 
@@ -137,6 +140,6 @@ pub use connect::server::Port;
 pub use device::sizing::Sizing;
 pub use device::survey::{Survey, SurveyedDevice, SurveyedPort};
 pub use device::{DEVICE_VARIABLE, Device, DeviceError};
-pub use rpc_core::transport::SlotsByPlace;
+pub use rpc_core::transport::SlotsByState;
 pub use transport::failure::ConnectionFailure;
 pub use transport::{RecvBuf, SendBuf, VerbsTransport};

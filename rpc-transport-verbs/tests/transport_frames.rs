@@ -3,7 +3,7 @@
 mod transport_harness;
 
 use rpc_core::limits::Intents;
-use rpc_core::transport::{CloseReason, Fabric, ReserveError, Transport};
+use rpc_core::transport::{CloseReason, ConnectError, Fabric, ReserveError, Transport};
 use rpc_transport_verbs::Sizing;
 use transport_harness::{OpenHouse, Rig, Side, device, frame, step_until};
 
@@ -84,7 +84,7 @@ fn a_thousand_frames_of_mixed_lengths_arrive_in_order() {
         );
     }
     rig.step_until("every slot is back", |_, client| {
-        client.transport.slots_by_place().sends_in_flight == 0
+        client.transport.slots_by_state().sends_in_flight == 0
     });
     rig.client.assert_quiet_pool();
     rig.server.assert_quiet_pool();
@@ -143,7 +143,7 @@ fn after_silence_every_slot_of_a_small_pool_is_back() {
         });
     }
     rig.step_until("every slot is back", |_, client| {
-        client.transport.slots_by_place().sends_in_flight == 0
+        client.transport.slots_by_state().sends_in_flight == 0
     });
     rig.client.assert_quiet_pool();
     rig.server.assert_quiet_pool();
@@ -352,7 +352,7 @@ fn more_connections_than_a_poller_was_sized_for_are_refused_on_each_side() {
         .connect(&address, b"hello", transport_harness::PATIENCE)
         .unwrap_err();
     assert!(
-        error.to_string().contains("refused") && error.to_string().contains("2 connections"),
+        matches!(&error, ConnectError::Refused { reason, .. } if reason.contains("2 connections")),
         "{error}"
     );
 }

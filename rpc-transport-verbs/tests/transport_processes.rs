@@ -77,7 +77,7 @@ fn frames_go_to_another_process_and_back() {
         assert!(*received == frame(number, 1 + (number * 131) % slot_len));
     }
     step_until(&mut [&mut side], "every slot is back", |sides| {
-        sides[0].transport.slots_by_place().sends_in_flight == 0
+        sides[0].transport.slots_by_state().sends_in_flight == 0
     });
     side.assert_quiet_pool();
 }

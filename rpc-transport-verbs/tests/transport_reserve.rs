@@ -63,14 +63,14 @@ fn a_blocked_poller_keeps_its_promises() {
         rig.step_until(
             "the reserve is home, and the limit armed again",
             |server, _| {
-                server.transport.slots_by_place().receives_reserved == 16
+                server.transport.slots_by_state().receives_reserved == 16
                     && server.transport.limit_armings() > round
             },
         );
     }
     assert_eq!(rig.server.transport.counters().rnr, 0);
     rig.step_until("every slot is back", |_, client| {
-        client.transport.slots_by_place().sends_in_flight == 0
+        client.transport.slots_by_state().sends_in_flight == 0
     });
     rig.client.assert_quiet_pool();
     rig.server.assert_quiet_pool();

@@ -13,9 +13,9 @@ fn page() -> String {
     let mut page = String::from(
         "# What verbs report, and what to do
 
-This page is made from the code, where `CompletionStatus::explanation()` and `AsyncEvent::explanation()` say the same
-(`UPDATE_GOLDEN=1 cargo test -p rpc-transport-verbs --test verbs_explanations` writes it). What Verbline's transport says
-of its own accord is in [rdma.md](rdma.md#what-is-said-and-what-to-do).
+This page is generated from the code: `CompletionStatus::explanation()` and `AsyncEvent::explanation()` return the same
+texts (`UPDATE_GOLDEN=1 cargo test -p rpc-transport-verbs --test verbs_explanations` writes it). The messages of
+Verbline's transport are in [rdma.md](rdma.md#what-is-said-and-what-to-do).
 
 ## How a work request ends
 
@@ -34,9 +34,9 @@ has the cause.
     }
     page.push_str(
         "
-## What happens without having been asked for
+## Asynchronous events
 
-Asynchronous events, of a completion queue (CQ), a queue pair (QP), a shared receive queue (SRQ), a port, or the device.
+Events of a completion queue (CQ), a queue pair (QP), a shared receive queue (SRQ), a port, or the device.
 ",
     );
     for (code, name, explanation) in AsyncEvent::explained() {

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use syn::visit::{self, Visit};
 use syn::{ItemFn, ItemImpl, ItemMod, ItemUse, Path, UseTree};
 
+use crate::Breach;
 use crate::source::{Crate, SourceFile, is_for_tests};
 
 /// One place where a module names another.
@@ -31,14 +32,7 @@ pub fn imports(source: &Crate) -> Vec<Import> {
         if file.is_test || file.is_generated() {
             continue;
         }
-        let mut visitor = Visitor {
-            file,
-            modules: &modules,
-            inner: Vec::new(),
-            found: Vec::new(),
-        };
-        visitor.visit_file(&file.syntax);
-        let found = visitor.found.into_iter();
+        let found = Visitor::visit(file, &modules).found.into_iter();
         imports.extend(found.map(|(line, module)| Import {
             file: index,
             line,
@@ -48,6 +42,29 @@ pub fn imports(source: &Crate) -> Vec<Import> {
     imports.sort();
     imports.dedup();
     imports
+}
+
+/// The places where product code outside of `testing` names a module `testing` of this crate or of
+/// another one.
+#[must_use]
+pub fn uses_of_testing(source: &Crate) -> Vec<Breach> {
+    let modules = source.modules();
+    let is_testing = |module: &[String]| module.iter().any(|part| part == "testing");
+    let files = source.product().filter(|file| !is_testing(&file.module));
+    files
+        .flat_map(|file| {
+            let paths = Visitor::visit(file, &modules).paths.into_iter();
+            let uses = paths.filter(|(_, path)| is_testing(path));
+            uses.map(|(line, path)| Breach {
+                file: file.path.clone(),
+                line,
+                message: format!(
+                    "{}: product code does not use `testing`; move what it needs below both",
+                    path.join("::")
+                ),
+            })
+        })
+        .collect()
 }
 
 /// Groups of modules that import each other in a loop. An import between a module and one inside
@@ -96,10 +113,25 @@ struct Visitor<'a> {
     modules: &'a BTreeSet<&'a [String]>,
     /// The inline modules around the current position.
     inner: Vec<String>,
+    /// The modules of this crate that are named.
     found: Vec<(usize, Vec<String>)>,
+    /// The paths themselves, as they are written.
+    paths: Vec<(usize, Vec<String>)>,
 }
 
-impl Visitor<'_> {
+impl<'a> Visitor<'a> {
+    fn visit(file: &'a SourceFile, modules: &'a BTreeSet<&'a [String]>) -> Self {
+        let mut visitor = Self {
+            file,
+            modules,
+            inner: Vec::new(),
+            found: Vec::new(),
+            paths: Vec::new(),
+        };
+        visitor.visit_file(&file.syntax);
+        visitor
+    }
+
     /// Records the module that a path names, if it is another file of this crate.
     fn record(&mut self, line: usize, path: &[String]) {
         let mut module = self.file.module.clone();
@@ -137,6 +169,11 @@ impl Visitor<'_> {
         }
     }
 
+    fn record_used(&mut self, line: usize, path: &[String]) {
+        self.paths.push((line, path.to_vec()));
+        self.record(line, path);
+    }
+
     fn record_tree(&mut self, line: usize, before: &mut Vec<String>, tree: &UseTree) {
         match tree {
             UseTree::Path(path) => {
@@ -151,15 +188,15 @@ impl Visitor<'_> {
             }
             UseTree::Name(name) => {
                 before.push(name.ident.to_string());
-                self.record(line, before);
+                self.record_used(line, before);
                 before.pop();
             }
             UseTree::Rename(rename) => {
                 before.push(rename.ident.to_string());
-                self.record(line, before);
+                self.record_used(line, before);
                 before.pop();
             }
-            UseTree::Glob(_) => self.record(line, before),
+            UseTree::Glob(_) => self.record_used(line, before),
         }
     }
 }

@@ -1,16 +1,30 @@
 //! The rules that hold Verbline's source tree to itself. A failure names the file, the line and
 //! the remedy.
 
+use std::fs;
+
 use tidy::documents::{long_files, too_long, wide_lines};
 use tidy::expect_none;
 use tidy::figures::PACKAGES;
+use tidy::imports::uses_of_testing;
 use tidy::rooms::{CORE, House, VERBS};
 use tidy::source::{Crate, workspace_root};
+use tidy::surface::public_items;
+
+/// Lines of a hand-written source file: a few screens, one owner, one story.
+const MAX_FILE_LINES: usize = 500;
+
+/// Lines and words of the README: one screen and a half.
+const MAX_README_LINES: usize = 120;
+const MAX_README_WORDS: usize = 1200;
 
 fn hold(house: &House) {
-    assert!(house.rows_are_in_order(), "{}", house.package);
-    let root = std::env::var_os("TIDY_ROOT").map_or_else(workspace_root, Into::into);
-    expect_none(house.breaches(&root));
+    assert!(
+        house.rows_are_in_order(),
+        "tidy/src/houses.rs: in {}, a row names a room that is not above it",
+        house.package
+    );
+    expect_none(house.breaches(&workspace_root()));
 }
 
 #[test]
@@ -21,4 +35,84 @@ fn arrows_in_core_run_down() {
 #[test]
 fn arrows_in_the_verbs_crate_run_down() {
     hold(&VERBS);
+}
+
+#[test]
+fn product_code_uses_nothing_of_testing() {
+    let root = workspace_root();
+    expect_none(
+        PACKAGES
+            .iter()
+            .flat_map(|package| uses_of_testing(&Crate::read(&root, package)))
+            .collect(),
+    );
+}
+
+#[test]
+fn source_files_are_short() {
+    let root = workspace_root();
+    expect_none(
+        PACKAGES
+            .iter()
+            .flat_map(|package| long_files(&Crate::read(&root, package), MAX_FILE_LINES))
+            .collect(),
+    );
+}
+
+#[test]
+fn documents_are_wrapped_and_the_readme_is_short() {
+    let root = workspace_root();
+    let mut breaches = too_long(&root, "README.md", MAX_README_LINES, MAX_README_WORDS);
+    for document in ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"] {
+        breaches.extend(wide_lines(&root, document));
+    }
+    expect_none(breaches);
+}
+
+/// The lint says which function lacks the section; this says that the lint is on.
+#[test]
+fn functions_that_return_a_result_document_their_errors() {
+    let root = workspace_root();
+    let manifest = tidy::documents::read(&root, "Cargo.toml");
+    assert!(
+        manifest.contains("\nmissing_errors_doc = \"warn\"\n"),
+        "Cargo.toml: [workspace.lints.clippy] lacks missing_errors_doc"
+    );
+    for package in PACKAGES {
+        let path = format!("{package}/Cargo.toml");
+        assert!(
+            tidy::documents::read(&root, &path).contains("[lints]\nworkspace = true\n"),
+            "{path}: the package does not take the workspace's lints"
+        );
+    }
+}
+
+/// `<package>/public-items.txt` shows a change of the public surface in review.
+#[test]
+fn public_items_are_those_of_the_list() {
+    let root = workspace_root();
+    for package in PACKAGES {
+        let path = root.join(package).join("public-items.txt");
+        let items = public_items(&Crate::read(&root, package));
+        let items = format!("{}\n", items.join("\n"));
+        if std::env::var_os("UPDATE_GOLDEN").is_some() {
+            fs::write(&path, items).expect("the list can be written");
+            continue;
+        }
+        let listed = fs::read_to_string(&path).unwrap_or_default();
+        let only_in = |one: &str, other: &str, sign: char| -> Vec<String> {
+            let missing = one
+                .lines()
+                .filter(|line| !other.lines().any(|l| l == *line));
+            missing.map(|line| format!("{sign} {line}")).collect()
+        };
+        let mut changes = only_in(&listed, &items, '-');
+        changes.extend(only_in(&items, &listed, '+'));
+        assert!(
+            changes.is_empty(),
+            "{package}/public-items.txt: the public surface has changed. If that is intended, run \
+             `UPDATE_GOLDEN=1 cargo test -p tidy` and commit the list.\n{}",
+            changes.join("\n")
+        );
+    }
 }

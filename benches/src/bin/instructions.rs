@@ -30,7 +30,7 @@ use clap::{Parser, ValueEnum};
 use proto::bench::{BenchClient, BenchServer};
 use rpc_core::frame::HEADER_LEN;
 use rpc_core::testing::Pair;
-use rpc_core::transport::{Admission, Admitted, ConnectionId, Event, Permit, Refusal};
+use rpc_core::transport::{Admission, Admitted, ConnectionId, ConnectionQuota, Event, Refusal};
 use rpc_core::transport::{Fabric, Listener, Transport};
 use rpc_core::{CallError, LocalChannel, Service};
 use rpc_transport_verbs::{Device, RecvBuf, VerbsTransport};
@@ -210,7 +210,7 @@ impl Admission for LetEverybodyIn {
             poller: 0,
             client_session: session.to_vec(),
             server_session: Vec::new(),
-            permit: Permit::of(&Arc::new(AtomicUsize::new(0))),
+            quota: ConnectionQuota::acquire(&Arc::new(AtomicUsize::new(0))),
         })
     }
 }

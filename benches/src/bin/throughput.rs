@@ -220,7 +220,7 @@ impl Measurement {
 
         let before = counters_of_both(&rpc)?;
         let period = Period::from_now(seconds);
-        let calls = keep_under_way(&clients, self.in_flight(), load, period);
+        let calls = keep_in_flight(&clients, self.in_flight(), load, period);
         let counted = rpc.poller().block_on(calls)?;
         let after = counters_of_both(&rpc)?;
         Ok(Measured {
@@ -269,7 +269,7 @@ impl Measurement {
             let workers: Vec<_> = (0..threads)
                 .map(|thread| {
                     let (clients, in_flight) = ([shared.client()], share(thread));
-                    scope.spawn(move || block_on(keep_under_way(&clients, in_flight, load, period)))
+                    scope.spawn(move || block_on(keep_in_flight(&clients, in_flight, load, period)))
                 })
                 .collect();
             let mut all = slices::histogram();
@@ -331,7 +331,7 @@ impl Period {
 
 /// Keeps calls in flight over all clients, and returns the latencies of the calls that ended in the
 /// period.
-async fn keep_under_way<C: Caller>(
+async fn keep_in_flight<C: Caller>(
     clients: &[BenchClient<C>],
     in_flight: usize,
     load: &Load,

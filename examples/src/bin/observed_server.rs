@@ -19,7 +19,7 @@ use std::process::ExitCode;
 use std::task::Poll;
 
 use proto::greeter::{Greeter, GreeterServer, HelloReply, HelloRequest};
-use rpc_core::{Observer, Request, Response, Server, Status};
+use rpc_core::{Request, Response, Server, StatsReader, Status};
 use rpc_transport_verbs::Device;
 use tokio::runtime::Builder;
 use tokio::signal::unix::{SignalKind, signal};
@@ -42,24 +42,24 @@ impl Greeter for MyGreeter {
 
 /// Prints the statistics since the last report.
 struct Report {
-    observer: Observer,
+    stats_reader: StatsReader,
     latest: rpc_core::Stats,
     #[cfg(feature = "metrics")]
     prometheus: Prometheus,
 }
 
 impl Report {
-    fn new(observer: Observer) -> Self {
+    fn new(stats_reader: StatsReader) -> Self {
         Self {
-            latest: observer.stats(),
-            observer,
+            latest: stats_reader.stats(),
+            stats_reader,
             #[cfg(feature = "metrics")]
             prometheus: Prometheus::new(),
         }
     }
 
     fn print(&mut self) {
-        let stats = self.observer.stats();
+        let stats = self.stats_reader.stats();
         println!("{}", stats.since(&self.latest));
         #[cfg(feature = "metrics")]
         println!("{}", self.prometheus.text(&stats));
@@ -109,7 +109,7 @@ fn run() -> Result<(), Box<dyn Error>> {
         let mut interrupted = signal(SignalKind::interrupt())?;
         let mut terminated = signal(SignalKind::terminate())?;
         println!("listening at {}", server.local_addr());
-        let mut report = Report::new(server.observer());
+        let mut report = Report::new(server.stats_reader());
         tokio::spawn(async move {
             while asked.recv().await.is_some() {
                 report.print();
@@ -127,9 +127,9 @@ fn run() -> Result<(), Box<dyn Error>> {
         .await;
         Ok::<_, io::Error>(())
     })?;
-    let observer = server.observer();
+    let stats_reader = server.stats_reader();
     server.shutdown()?;
-    println!("total:\n{}", observer.stats());
+    println!("total:\n{}", stats_reader.stats());
     Ok(())
 }
 

@@ -21,7 +21,7 @@ use public::greeter::greeter_server::LocalGreeter;
 use public::greeter::{Greeter, GreeterClient, GreeterServer, HelloReply, HelloRequest};
 use public::keywords::{Empty, SelfClient, TypeClient};
 use rpc_core::codegen::v1::{CallError, Caller, MethodSpec, Service, prost};
-use rpc_core::executor::Spawned;
+use rpc_core::Spawned;
 use rpc_core::{Request, Response, Status};
 
 /// Every package, in a public module.

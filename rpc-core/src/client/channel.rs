@@ -6,11 +6,11 @@ use std::ptr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use crate::driver::handle::{Joined, Poller};
+use crate::driver::handle::{ConnectedLink, Poller};
 use crate::driver::link::LinkKey;
 use crate::method::MethodSpec;
 use crate::protocol::session::ServerSession;
-use crate::stats::MethodTally;
+use crate::stats::MethodCounters;
 
 /// One connection as seen by its channels: its poller, and the server's method numbers.
 pub(crate) struct ChannelCore {
@@ -19,7 +19,7 @@ pub(crate) struct ChannelCore {
     address: String,
     methods: RefCell<MethodNumbers>,
     /// The counters of each resolved method, in the order of resolution.
-    tallies: RefCell<Vec<Arc<MethodTally>>>,
+    counters: RefCell<Vec<Arc<MethodCounters>>>,
 }
 
 /// A server's method numbers on one connection.
@@ -32,14 +32,14 @@ pub(crate) struct MethodNumbers {
 }
 
 impl ChannelCore {
-    pub(crate) fn new(poller: Rc<dyn Poller>, address: &str, joined: Joined) -> Self {
-        poller.hold(joined.link);
+    pub(crate) fn new(poller: Rc<dyn Poller>, address: &str, connected: ConnectedLink) -> Self {
+        poller.acquire_ref(connected.link);
         Self {
             poller,
-            link: joined.link,
+            link: connected.link,
             address: address.to_owned(),
-            methods: RefCell::new(MethodNumbers::of(&joined.session)),
-            tallies: RefCell::default(),
+            methods: RefCell::new(MethodNumbers::from_session(&connected.session)),
+            counters: RefCell::default(),
         }
     }
 
@@ -51,21 +51,21 @@ impl ChannelCore {
     /// `None` if the server has no such method.
     pub(crate) fn resolve(&self, method: &'static MethodSpec) -> (usize, Option<u16>) {
         let resolved = self.methods.borrow_mut().resolve(method);
-        let mut tallies = self.tallies.borrow_mut();
-        if resolved.0 == tallies.len() {
-            tallies.push(self.poller.tally().called(method));
+        let mut counters = self.counters.borrow_mut();
+        if resolved.0 == counters.len() {
+            counters.push(self.poller.poller_counters().called(method));
         }
         resolved
     }
 
     /// Returns the counters of the method at this index.
-    pub(crate) fn tally(&self, place: usize) -> Ref<'_, MethodTally> {
-        Ref::map(self.tallies.borrow(), |tallies| &*tallies[place])
+    pub(crate) fn counters(&self, index: usize) -> Ref<'_, MethodCounters> {
+        Ref::map(self.counters.borrow(), |counters| &*counters[index])
     }
 }
 
 impl MethodNumbers {
-    pub(crate) fn of(session: &ServerSession) -> Self {
+    pub(crate) fn from_session(session: &ServerSession) -> Self {
         Self {
             numbers: session.numbers(),
             resolved: Vec::new(),
@@ -84,8 +84,8 @@ impl MethodNumbers {
             .resolved
             .iter()
             .position(|(spec, _)| ptr::eq(*spec, method));
-        if let Some(place) = known {
-            return (place, self.resolved[place].1);
+        if let Some(index) = known {
+            return (index, self.resolved[index].1);
         }
         let number = self.numbers.get(method.path).copied();
         self.resolved.push((method, number));
@@ -95,6 +95,6 @@ impl MethodNumbers {
 
 impl Drop for ChannelCore {
     fn drop(&mut self) {
-        self.poller.let_go(self.link);
+        self.poller.release_ref(self.link);
     }
 }

@@ -1,4 +1,4 @@
-//! Requests are written to frames here, and responses are read from them.
+//! Encodes requests into frames, and decodes responses from frames.
 
 use prost::Message;
 
@@ -11,13 +11,13 @@ use crate::status::{Code, Status};
 
 /// Lengths in bytes of the parts of a request that follow the frame's header.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct RequestLens {
+pub(crate) struct RequestLengths {
     pub(crate) metadata: usize,
     pub(crate) message: usize,
 }
 
-impl RequestLens {
-    pub(crate) fn of(request: &Request<impl Message>) -> Self {
+impl RequestLengths {
+    pub(crate) fn new(request: &Request<impl Message>) -> Self {
         Self {
             metadata: request.metadata().encoded_len(),
             message: request.get_ref().encoded_len(),
@@ -26,13 +26,17 @@ impl RequestLens {
 }
 
 /// Encodes metadata and message into a buffer of exactly their total length.
+#[inline]
 pub(crate) fn write_request(request: &Request<impl Message>, method: &MethodSpec, out: &mut [u8]) {
     let (metadata, mut message) = out.split_at_mut(request.metadata().encoded_len());
     request.metadata().encode(metadata);
     // The buffer was reserved to fit. A message whose encoded length has changed is zero-filled,
     // and the server's decoder rejects it.
     if request.get_ref().encode(&mut message).is_err() || !message.is_empty() {
-        tracing::error!(method = method.path, "the message's encoded length changed");
+        tracing::error!(
+            method = method.path,
+            "the encoded length of the request changed between two calls of `encoded_len`; the server will reject it"
+        );
         message.fill(0);
     }
 }
@@ -40,7 +44,7 @@ pub(crate) fn write_request(request: &Request<impl Message>, method: &MethodSpec
 /// Decodes a frame that is known to be a response.
 pub(crate) fn decode<Res: Message + Default>(frame: &[u8]) -> Result<Response<Res>, CallError> {
     let undecodable = |error| CallError::new(Cause::Undecodable(error), Execution::Answered);
-    let not_a_frame = |_| CallError::remote(Status::internal("the answer is not a frame"));
+    let not_a_frame = |_| CallError::remote(Status::internal("the response is not a valid frame"));
     let (header, metadata, message) = FrameHeader::parse(frame).map_err(not_a_frame)?;
     let metadata = Metadata::decode(metadata)
         .map_err(|error| CallError::remote(Status::internal(error.to_string())))?;

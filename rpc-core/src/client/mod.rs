@@ -14,9 +14,9 @@ use std::time::Instant;
 use prost::Message;
 
 use self::channel::ChannelCore;
-use self::encode::{RequestLens, decode, write_request};
+use self::encode::{RequestLengths, decode, write_request};
 use crate::call_error::{CallError, Cause, Execution};
-use crate::driver::handle::{Asker, Begun, Outgoing, Polled};
+use crate::driver::handle::{BeginOutcome, Outgoing, PollOutcome};
 use crate::driver::waiters::WaiterKey;
 use crate::message::{Request, Response, TimeAllowed};
 use crate::method::MethodSpec;
@@ -62,7 +62,7 @@ impl Caller for LocalChannel {
             request,
             deadline: None,
             state: CallState::New,
-            place: 0,
+            method_index: 0,
             began: None,
             response: PhantomData,
         }
@@ -85,7 +85,7 @@ struct LocalCall<'a, Req, Res> {
     deadline: Option<Instant>,
     state: CallState,
     /// Index of the call's counters in the channel, valid once the call has begun.
-    place: usize,
+    method_index: usize,
     /// Start time, if this call is sampled for latency.
     began: Option<Instant>,
     response: PhantomData<fn() -> Res>,
@@ -114,8 +114,8 @@ impl<Req: Message, Res: Message + Default> Future for LocalCall<'_, Req, Res> {
         if poller.is_turning() {
             return Poll::Pending;
         }
-        // No one else runs this poller: an executor that does not know it has polled this future.
-        // Take a turn here and ask to be polled again.
+        // The future is polled by an executor that does not run this poller. Take a turn here, and
+        // request another poll.
         poller.turn();
         let polled = this.step(cx);
         if polled.is_pending() {
@@ -142,19 +142,19 @@ impl<Req: Message, Res: Message + Default> LocalCall<'_, Req, Res> {
         };
         let mut received = None;
         let channel = self.channel;
-        let polled = channel.poller.poll_answer(
+        let polled = channel.poller.poll_response(
             channel.link,
             call,
             self.deadline,
-            Asker::Future(cx.waker(), None),
+            cx.waker(),
             &mut |frame| {
                 received = Some(decode(frame));
             },
         );
         let outcome = match polled {
-            Polled::Pending => return Poll::Pending,
-            Polled::Failed(error) => Err(error),
-            Polled::Received => received.unwrap_or_else(|| decode(&[])),
+            PollOutcome::Pending => return Poll::Pending,
+            PollOutcome::Failed(error) => Err(error),
+            PollOutcome::Received => received.unwrap_or_else(|| decode(&[])),
         };
         self.end(&outcome);
         Poll::Ready(outcome)
@@ -163,24 +163,24 @@ impl<Req: Message, Res: Message + Default> LocalCall<'_, Req, Res> {
     #[inline]
     fn end(&mut self, outcome: &Result<Response<Res>, CallError>) {
         self.state = CallState::Done;
-        let tally = self.channel.tally(self.place);
+        let counters = self.channel.counters(self.method_index);
         let code = outcome.as_ref().map_or_else(CallError::code, |_| Code::Ok);
-        tally.end(code.number());
+        counters.end(code.number());
         if let Some(began) = self.began {
-            self.channel.poller.tally().time(&tally, began);
+            self.channel.poller.poller_counters().time(&counters, began);
         }
     }
 
     /// Sends the call, or queues it. Either way the waker is registered.
     fn begin(&mut self, cx: &mut Context<'_>) -> Result<(), CallError> {
         let channel = self.channel;
-        let (place, method) = channel.resolve(self.method);
+        let (method_index, method) = channel.resolve(self.method);
         let waiter = match self.state {
             CallState::Waiting(waiter) => Some(waiter),
             _ => {
-                self.place = place;
-                if channel.tally(place).begin() {
-                    self.began = Some(channel.poller.tally().now());
+                self.method_index = method_index;
+                if channel.counters(method_index).begin() {
+                    self.began = Some(channel.poller.poller_counters().now());
                 }
                 self.deadline = match self.request.time_allowed() {
                     TimeAllowed::Unlimited => None,
@@ -196,28 +196,28 @@ impl<Req: Message, Res: Message + Default> LocalCall<'_, Req, Res> {
             };
             return Err(CallError::new(cause, Execution::NeverSent));
         };
-        let lens = RequestLens::of(&self.request);
+        let lengths = RequestLengths::new(&self.request);
         let outgoing = Outgoing {
             method,
             deadline: self.deadline,
-            metadata_len: lens.metadata,
-            message_len: lens.message,
+            metadata_len: lengths.metadata,
+            message_len: lengths.message,
             write: &mut |out| write_request(&self.request, self.method, out),
         };
-        let asker = Asker::Future(cx.waker(), waiter);
-        match channel.poller.begin(channel.link, outgoing, asker) {
-            Begun::Sent(call) => {
+        let begun = channel
+            .poller
+            .begin(channel.link, outgoing, cx.waker(), waiter);
+        match begun {
+            BeginOutcome::Sent(call) => {
                 self.state = CallState::InFlight(call);
-                channel.tally(place).start();
+                channel.counters(method_index).start();
                 Ok(())
             }
-            Begun::Waiting(waiter) => {
+            BeginOutcome::Waiting(waiter) => {
                 self.state = CallState::Waiting(waiter);
                 Ok(())
             }
-            // Only returned for permits.
-            Begun::NoRoom => Ok(()),
-            Begun::Failed(error) => Err(error),
+            BeginOutcome::Failed(error) => Err(error),
         }
     }
 }
@@ -229,6 +229,6 @@ impl<Req, Res> Drop for LocalCall<'_, Req, Res> {
             CallState::Waiting(waiter) => self.channel.poller.leave(self.channel.link, waiter),
             CallState::InFlight(call) => self.channel.poller.abandon(self.channel.link, call),
         }
-        self.channel.tally(self.place).drop_one();
+        self.channel.counters(self.method_index).drop_one();
     }
 }

@@ -1,10 +1,10 @@
 //! [`CallTable`]: the calls of one connection, from sending to completion.
 //!
 //! ```text
-//!   begin ──▶ InFlight ──answer──▶ Answered ──take──▶ (free)
+//!   begin ──▶ InFlight ──complete──▶ Responded ──take──▶ (free)
 //!                │  │
 //!                │  └──connection ends──▶ Failed ──take──▶ (free)
-//!                └──future dropped, or deadline passed──▶ Abandoned ──answer, or end──▶ (free)
+//!                └──future dropped, or deadline passed──▶ Abandoned ──response, or end──▶ (free)
 //! ```
 //!
 //! The table owns the response, not the future that waits for it: a future may be dropped or leaked
@@ -36,31 +36,31 @@ struct Entry<B> {
 enum State<B> {
     Free,
     InFlight {
-        waiting: WhoWaits,
+        waiting: WakeTarget,
         timer: Option<TimerKey>,
     },
-    Answered(Answer<B>),
+    Responded(ResponseFrame<B>),
     Failed(CallError),
     Abandoned,
 }
 
 /// The target to wake when a call ends.
 #[derive(Debug, Default)]
-pub(crate) enum WhoWaits {
+pub(crate) enum WakeTarget {
     /// Nothing: the target was already notified.
     #[default]
-    Nobody,
+    None,
     /// The poller's own `block_on`, which needs no atomic reference count.
     BlockOn,
     /// A task on some executor.
     Task(Waker),
     /// The caller of a shared channel that holds this permit.
-    Ticket(u32),
+    Permit(u32),
 }
 
 /// The frame that holds the response to a call.
 #[derive(Debug)]
-pub(crate) enum Answer<B> {
+pub(crate) enum ResponseFrame<B> {
     /// The frame is still in its receive slot.
     Slot(B),
     /// The frame was copied out, because the slot was needed and the response had not been taken
@@ -70,23 +70,23 @@ pub(crate) enum Answer<B> {
 
 /// The effect of a response frame on its call.
 #[derive(Debug)]
-pub(crate) enum Arrival<B> {
+pub(crate) enum ResponseOutcome<B> {
     /// The call is complete. The caller must wake `waiting` and cancel the timer.
-    Kept {
-        waiting: WhoWaits,
+    Completed {
+        waiting: WakeTarget,
         timer: Option<TimerKey>,
     },
     /// The call was abandoned: the caller must release the slot at once.
-    NotWanted(B),
+    Abandoned(B),
     /// No such call is in flight: the peer made up the id.
-    Unknown(B),
+    UnknownCall(B),
 }
 
 /// The result of polling a call.
 #[derive(Debug)]
-pub(crate) enum Taken<B> {
+pub(crate) enum TakeOutcome<B> {
     Pending,
-    Answered(Answer<B>),
+    Responded(ResponseFrame<B>),
     Failed(CallError),
 }
 
@@ -103,7 +103,7 @@ impl<B> CallTable<B> {
     /// Allocates an entry for a call that is about to be sent and that `waiting` waits for. Returns
     /// `None` if call ids can distinguish no more calls. Responses that leaked futures never took
     /// also occupy entries.
-    pub(crate) fn begin(&mut self, waiting: WhoWaits) -> Option<CallId> {
+    pub(crate) fn begin(&mut self, waiting: WakeTarget) -> Option<CallId> {
         let index = match self.free.pop() {
             Some(index) => index,
             None => {
@@ -134,63 +134,69 @@ impl<B> CallTable<B> {
     }
 
     /// Handles a response frame. `id` comes from the peer and is not trusted.
-    pub(crate) fn answer(&mut self, id: CallId, frame: B) -> Arrival<B> {
+    pub(crate) fn complete(&mut self, id: CallId, frame: B) -> ResponseOutcome<B> {
         let Some(entry) = self
             .entries
             .get_mut(id.index())
             .filter(|entry| entry.id == id)
         else {
-            return Arrival::Unknown(frame);
+            return ResponseOutcome::UnknownCall(frame);
         };
         match &mut entry.state {
             State::InFlight { waiting, timer } => {
                 let (waiting, timer) = (mem::take(waiting), timer.take());
-                entry.state = State::Answered(Answer::Slot(frame));
-                Arrival::Kept { waiting, timer }
+                entry.state = State::Responded(ResponseFrame::Slot(frame));
+                ResponseOutcome::Completed { waiting, timer }
             }
             State::Abandoned => {
                 self.release(id);
-                Arrival::NotWanted(frame)
+                ResponseOutcome::Abandoned(frame)
             }
             // A second response to the same call, or a response to a call that was never started.
-            State::Free | State::Answered(_) | State::Failed(_) => Arrival::Unknown(frame),
+            State::Free | State::Responded(_) | State::Failed(_) => {
+                ResponseOutcome::UnknownCall(frame)
+            }
         }
     }
 
     /// Takes the response or error of a call. If there is none yet, registers the target that
     /// `waiting` returns, to be woken when there is.
-    pub(crate) fn take(&mut self, id: CallId, waiting: impl FnOnce() -> WhoWaits) -> Taken<B> {
+    pub(crate) fn take(
+        &mut self,
+        id: CallId,
+        waiting: impl FnOnce() -> WakeTarget,
+    ) -> TakeOutcome<B> {
         let Some(entry) = self
             .entries
             .get_mut(id.index())
             .filter(|entry| entry.id == id)
         else {
-            debug_assert!(false, "a call is polled that is not in its table");
-            return Taken::Pending;
+            debug_assert!(false, "polled a call that is not in the call table");
+            return TakeOutcome::Pending;
         };
         if let State::InFlight { waiting: who, .. } = &mut entry.state {
             *who = waiting();
-            return Taken::Pending;
+            return TakeOutcome::Pending;
         }
         match mem::replace(&mut entry.state, State::Free) {
-            State::Answered(answer) => {
+            State::Responded(response) => {
                 self.release(id);
-                Taken::Answered(answer)
+                TakeOutcome::Responded(response)
             }
             State::Failed(error) => {
                 self.release(id);
-                Taken::Failed(error)
+                TakeOutcome::Failed(error)
             }
             state @ (State::Free | State::Abandoned | State::InFlight { .. }) => {
                 entry.state = state;
-                Taken::Pending
+                TakeOutcome::Pending
             }
         }
     }
 
     /// Abandons a call whose future is dropped or gives up. Returns the response to release and the
     /// timer to cancel, if any.
-    pub(crate) fn abandon(&mut self, id: CallId) -> (Option<Answer<B>>, Option<TimerKey>) {
+    pub(crate) fn abandon(&mut self, id: CallId) -> (Option<ResponseFrame<B>>, Option<TimerKey>) {
         let Some(entry) = self
             .entries
             .get_mut(id.index())
@@ -201,9 +207,9 @@ impl<B> CallTable<B> {
         match mem::replace(&mut entry.state, State::Abandoned) {
             State::InFlight { timer, .. } => (None, timer),
             State::Abandoned => (None, None),
-            State::Answered(answer) => {
+            State::Responded(response) => {
                 self.release(id);
-                (Some(answer), None)
+                (Some(response), None)
             }
             State::Free | State::Failed(_) => {
                 self.release(id);
@@ -214,7 +220,7 @@ impl<B> CallTable<B> {
 
     /// Returns the target that waits for a call whose deadline has passed. The call's timer has
     /// fired.
-    pub(crate) fn expire(&mut self, id: CallId) -> WhoWaits {
+    pub(crate) fn expire(&mut self, id: CallId) -> WakeTarget {
         match self
             .entries
             .get_mut(id.index())
@@ -225,7 +231,7 @@ impl<B> CallTable<B> {
                 *timer = None;
                 mem::take(waiting)
             }
-            _ => WhoWaits::Nobody,
+            _ => WakeTarget::None,
         }
     }
 
@@ -235,7 +241,7 @@ impl<B> CallTable<B> {
     pub(crate) fn fail_all(
         &mut self,
         error: &CallError,
-        mut left: impl FnMut(WhoWaits, Option<TimerKey>),
+        mut left: impl FnMut(WakeTarget, Option<TimerKey>),
     ) -> u32 {
         let mut unanswered = 0;
         for index in 0..self.entries.len() {
@@ -257,16 +263,16 @@ impl<B> CallTable<B> {
 
     /// Copies every response that has not been taken yet out of its slot, and passes the slots to
     /// `slots`.
-    pub(crate) fn copy_answers_out(&mut self, mut slots: impl FnMut(B))
+    pub(crate) fn copy_responses_out(&mut self, mut slots: impl FnMut(B))
     where
         B: AsRef<[u8]>,
     {
         for entry in &mut self.entries {
-            if let State::Answered(answer) = &mut entry.state
-                && let Answer::Slot(frame) = answer
+            if let State::Responded(response) = &mut entry.state
+                && let ResponseFrame::Slot(frame) = response
             {
-                let copy = Answer::Copied(frame.as_ref().to_vec());
-                if let Answer::Slot(frame) = mem::replace(answer, copy) {
+                let copy = ResponseFrame::Copied(frame.as_ref().to_vec());
+                if let ResponseFrame::Slot(frame) = mem::replace(response, copy) {
                     slots(frame);
                 }
             }
@@ -296,21 +302,33 @@ mod tests {
     use crate::call_error::{Cause, Execution};
 
     fn begin(table: &mut CallTable<u8>) -> CallId {
-        table.begin(WhoWaits::Nobody).unwrap()
+        table.begin(WakeTarget::None).unwrap()
     }
 
     #[test]
     fn an_answer_finds_its_call_once() {
         let mut table = CallTable::default();
         let (a, b) = (begin(&mut table), begin(&mut table));
-        assert!(matches!(table.answer(b, 7), Arrival::Kept { .. }));
-        assert!(matches!(table.answer(b, 8), Arrival::Unknown(8)));
-        assert!(matches!(table.take(a, || WhoWaits::Nobody), Taken::Pending));
         assert!(matches!(
-            table.take(b, || WhoWaits::Nobody),
-            Taken::Answered(Answer::Slot(7))
+            table.complete(b, 7),
+            ResponseOutcome::Completed { .. }
         ));
-        assert!(matches!(table.answer(b, 9), Arrival::Unknown(9)));
+        assert!(matches!(
+            table.complete(b, 8),
+            ResponseOutcome::UnknownCall(8)
+        ));
+        assert!(matches!(
+            table.take(a, || WakeTarget::None),
+            TakeOutcome::Pending
+        ));
+        assert!(matches!(
+            table.take(b, || WakeTarget::None),
+            TakeOutcome::Responded(ResponseFrame::Slot(7))
+        ));
+        assert!(matches!(
+            table.complete(b, 9),
+            ResponseOutcome::UnknownCall(9)
+        ));
         assert_eq!(table.len(), 1);
     }
 
@@ -318,42 +336,51 @@ mod tests {
     fn a_late_answer_is_not_taken_for_that_of_the_next_call() {
         let mut table = CallTable::default();
         let old = begin(&mut table);
-        table.answer(old, 1);
-        table.take(old, || WhoWaits::Nobody);
+        table.complete(old, 1);
+        table.take(old, || WakeTarget::None);
         let new = begin(&mut table);
         assert_eq!(new.index(), old.index());
-        assert!(matches!(table.answer(old, 2), Arrival::Unknown(2)));
         assert!(matches!(
-            table.take(new, || WhoWaits::Nobody),
-            Taken::Pending
+            table.complete(old, 2),
+            ResponseOutcome::UnknownCall(2)
+        ));
+        assert!(matches!(
+            table.take(new, || WakeTarget::None),
+            TakeOutcome::Pending
         ));
     }
 
     #[test]
-    fn an_abandoned_call_keeps_its_place_until_its_answer_has_come() {
+    fn an_abandoned_call_keeps_its_entry_until_its_response_has_come() {
         let mut table = CallTable::default();
         let id = begin(&mut table);
         assert!(matches!(table.abandon(id), (None, None)));
         assert_eq!(table.len(), 1);
-        assert!(matches!(table.answer(id, 5), Arrival::NotWanted(5)));
+        assert!(matches!(
+            table.complete(id, 5),
+            ResponseOutcome::Abandoned(5)
+        ));
         assert_eq!(table.len(), 0);
         let id = begin(&mut table);
-        table.answer(id, 6);
-        assert!(matches!(table.abandon(id), (Some(Answer::Slot(6)), None)));
+        table.complete(id, 6);
+        assert!(matches!(
+            table.abandon(id),
+            (Some(ResponseFrame::Slot(6)), None)
+        ));
         assert_eq!(table.len(), 0);
     }
 
     #[test]
     fn answers_nobody_came_for_can_be_copied_out_of_their_slots() {
         let mut table: CallTable<Vec<u8>> = CallTable::default();
-        let id = table.begin(WhoWaits::Nobody).unwrap();
-        table.answer(id, vec![1, 2]);
+        let id = table.begin(WakeTarget::None).unwrap();
+        table.complete(id, vec![1, 2]);
         let mut slots = Vec::new();
-        table.copy_answers_out(|slot| slots.push(slot));
+        table.copy_responses_out(|slot| slots.push(slot));
         assert_eq!(slots, [[1, 2]]);
-        table.copy_answers_out(|_| panic!("twice"));
+        table.copy_responses_out(|_| panic!("twice"));
         assert!(
-            matches!(table.take(id, || WhoWaits::Nobody), Taken::Answered(Answer::Copied(copy)) if copy == [1, 2])
+            matches!(table.take(id, || WakeTarget::None), TakeOutcome::Responded(ResponseFrame::Copied(copy)) if copy == [1, 2])
         );
     }
 
@@ -362,19 +389,19 @@ mod tests {
         let mut table = CallTable::default();
         let (waiting, answered, abandoned) =
             (begin(&mut table), begin(&mut table), begin(&mut table));
-        table.answer(answered, 1);
+        table.complete(answered, 1);
         table.abandon(abandoned);
         let mut woken = 0;
         let error = CallError::new(Cause::DeadlineExceeded, Execution::MayHaveRun);
         assert_eq!(table.fail_all(&error, |_, _| woken += 1), 2);
         assert_eq!(woken, 1);
         assert!(matches!(
-            table.take(waiting, || WhoWaits::Nobody),
-            Taken::Failed(_)
+            table.take(waiting, || WakeTarget::None),
+            TakeOutcome::Failed(_)
         ));
         assert!(matches!(
-            table.take(answered, || WhoWaits::Nobody),
-            Taken::Answered(Answer::Slot(1))
+            table.take(answered, || WakeTarget::None),
+            TakeOutcome::Responded(ResponseFrame::Slot(1))
         ));
         assert_eq!(table.len(), 0);
     }
@@ -384,15 +411,15 @@ mod tests {
         let mut table = CallTable::<u8>::default();
         let mut last = CallId(0);
         for _ in 0..=CallId::MAX_INDEX {
-            last = table.begin(WhoWaits::Nobody).unwrap();
+            last = table.begin(WakeTarget::None).unwrap();
         }
-        assert_eq!(table.begin(WhoWaits::Nobody), None);
-        table.answer(last, 1);
-        table.take(last, || WhoWaits::Nobody);
+        assert_eq!(table.begin(WakeTarget::None), None);
+        table.complete(last, 1);
+        table.take(last, || WakeTarget::None);
         assert_eq!(
-            table.begin(WhoWaits::Nobody),
+            table.begin(WakeTarget::None),
             Some(CallId::new(CallId::MAX_INDEX, 1)),
-            "a place that was used before"
+            "an entry that was used before"
         );
     }
 }

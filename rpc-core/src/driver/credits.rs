@@ -1,7 +1,8 @@
-//! The driver promises receives to its peers, and sends the credits that no response carries.
+//! Credits of the driver: promises receives to peers, and sends the credits that no response
+//! carries.
 
 use super::State;
-use super::call_table::Answer;
+use super::call_table::ResponseFrame;
 use super::link::LinkKey;
 use crate::protocol::frame::{CallId, FrameKind, HEADER_LEN};
 use crate::transport::{ReserveError, Transport};
@@ -9,7 +10,9 @@ use crate::transport::{ReserveError, Transport};
 impl<T: Transport> State<T> {
     /// Returns the receives by which windows may grow: those not set aside for future connections.
     pub(crate) fn free_for_growth(&self) -> u32 {
-        let set_aside = self.expected.saturating_mul(self.initial_window + 1);
+        let set_aside = self
+            .expected_connections
+            .saturating_mul(self.initial_window + 1);
         self.budget.left().saturating_sub(set_aside)
     }
 
@@ -23,14 +26,14 @@ impl<T: Transport> State<T> {
     }
 
     /// Releases the slot of a response, and the promise made for it.
-    pub(crate) fn release_answer(&mut self, buf: T::RecvBuf) {
+    pub(crate) fn release_response(&mut self, buf: T::RecvBuf) {
         self.transport.release(buf);
-        self.budget.give_back(1);
+        self.budget.release(1);
     }
 
-    pub(crate) fn discard_answer(&mut self, answer: Answer<T::RecvBuf>) {
-        if let Answer::Slot(buf) = answer {
-            self.release_answer(buf);
+    pub(crate) fn discard_response(&mut self, response: ResponseFrame<T::RecvBuf>) {
+        if let ResponseFrame::Slot(buf) = response {
+            self.release_response(buf);
         }
     }
 
@@ -42,10 +45,10 @@ impl<T: Transport> State<T> {
         }
         let mut slots = Vec::new();
         for (_, link) in &mut self.links {
-            link.calls.copy_answers_out(|buf| slots.push(buf));
+            link.calls.copy_responses_out(|buf| slots.push(buf));
         }
         for buf in slots {
-            self.release_answer(buf);
+            self.release_response(buf);
         }
         self.budget.take(1)
     }
@@ -64,14 +67,14 @@ impl<T: Transport> State<T> {
             if !link.connection.wants_credit_frame() {
                 // If a client has yet to be notified of the shutdown and cannot be now, keep the
                 // link.
-                link.owes = link.connection.has_to_tell();
+                link.owes = link.connection.must_announce_shutdown();
                 return link.owes;
             }
             match transport.reserve(link.id, HEADER_LEN) {
                 Ok(mut buf) => {
-                    let header = link.connection.poll_header(FrameKind::Credit, CallId(0), 0);
-                    header.emit(buf.as_mut());
-                    self.tally.credits.frames_sent.add(1);
+                    let header = link.connection.next_header(FrameKind::Credit, CallId(0), 0);
+                    header.encode(buf.as_mut());
+                    self.counters.credits.frames_sent.add(1);
                     // If the connection has ended, its credits no longer matter.
                     let _ = transport.send(link.id, buf);
                 }

@@ -1,18 +1,18 @@
-//! [`Poller`] is a driver with the type of its transport erased, for those who make calls.
+//! [`Poller`]: a driver with the type of its transport erased, as used by the code that makes
+//! calls.
 
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use super::call_table::WhoWaits;
+use super::block_on_waker::BlockOnWaker;
 use super::link::LinkKey;
-use super::own_waker::OwnWaker;
 use super::waiters::WaiterKey;
 use crate::call_error::CallError;
 use crate::limits::Limits;
 use crate::protocol::frame::CallId;
 use crate::protocol::session::ServerSession;
-use crate::stats::PollerTally;
+use crate::stats::PollerCounters;
 use crate::transport::{ConnectError, Counters};
 
 /// A call to send.
@@ -26,31 +26,23 @@ pub(crate) struct Outgoing<'a> {
     pub(crate) write: &'a mut dyn FnMut(&mut [u8]),
 }
 
-/// The origin of a call, which is notified when the call ends.
-#[derive(Clone, Copy)]
-pub(crate) enum Asker<'a> {
-    /// A future, polled with this waker. The key identifies its queue entry if it has waited.
-    Future(&'a Waker, Option<WaiterKey>),
-    /// The holder of a permit of the shared channel.
-    Ticket(u32),
-}
-
 /// The outcome of an attempt to send a call.
+///
+/// `W` is what a call that has to wait gets, which depends on its origin: see
+/// [`CallOrigin::Waiting`](super::outgoing::CallOrigin::Waiting).
 #[derive(Debug)]
-pub(crate) enum Begun {
+pub(crate) enum BeginOutcome<W> {
     /// The call was sent. Its origin is notified when the response arrives.
     Sent(CallId),
-    /// The call has to wait, under this key, and is woken.
-    Waiting(WaiterKey),
-    /// There is no capacity yet: the shared channel's own queue keeps the call.
-    NoRoom,
+    /// There is no capacity yet.
+    Waiting(W),
     /// The call will never be sent.
     Failed(CallError),
 }
 
 /// The result of polling a call in flight.
 #[derive(Debug)]
-pub(crate) enum Polled {
+pub(crate) enum PollOutcome {
     /// There is no response yet. The origin is notified when there is.
     Pending,
     /// The response was passed to `receive`.
@@ -61,61 +53,53 @@ pub(crate) enum Polled {
 
 /// A new connection, from which a channel is built.
 #[derive(Debug)]
-pub(crate) struct Joined {
+pub(crate) struct ConnectedLink {
     pub(crate) link: LinkKey,
     pub(crate) session: ServerSession,
 }
 
 /// A driver with the type of its transport erased.
 pub(crate) trait Poller {
-    fn connect(&self, address: &str, timeout: Duration) -> Result<Joined, ConnectError>;
-    /// Sends a call, or queues it.
-    fn begin(&self, link: LinkKey, call: Outgoing<'_>, asker: Asker<'_>) -> Begun;
+    fn connect(&self, address: &str, timeout: Duration) -> Result<ConnectedLink, ConnectError>;
+    /// Sends the call of a future that is polled with `waker`, or queues it. `waiter` is its queue
+    /// entry if it has waited.
+    fn begin(
+        &self,
+        link: LinkKey,
+        call: Outgoing<'_>,
+        waker: &Waker,
+        waiter: Option<WaiterKey>,
+    ) -> BeginOutcome<WaiterKey>;
     /// Takes the response of a call, if it has arrived, and passes the frame to `receive`.
-    fn poll_answer(
+    /// Otherwise registers `waker`.
+    fn poll_response(
         &self,
         link: LinkKey,
         call: CallId,
         deadline: Option<Instant>,
-        asker: Asker<'_>,
+        waker: &Waker,
         receive: &mut dyn FnMut(&[u8]),
-    ) -> Polled;
+    ) -> PollOutcome;
     /// Abandons a call whose future is dropped.
     fn abandon(&self, link: LinkKey, call: CallId);
     /// Removes a waiting call whose future is dropped.
     fn leave(&self, link: LinkKey, waiter: WaiterKey);
-    fn hold(&self, link: LinkKey);
-    fn let_go(&self, link: LinkKey);
+    fn acquire_ref(&self, link: LinkKey);
+    fn release_ref(&self, link: LinkKey);
     fn deadline_after(&self, timeout: Duration) -> Option<Instant>;
     /// Takes a turn. Returns true if any event arrived.
     fn turn(&self) -> bool;
-    /// Sleeps until something comes; see [`Driver::sleep`](super::Driver::sleep).
+    /// Sleeps until there is work: see [`Driver::sleep`](super::Driver::sleep).
     fn sleep(&self, how_long: &dyn Fn() -> Option<Duration>);
     fn is_turning(&self) -> bool;
     /// Returns the waker of `block_on`.
-    fn own_waker(&self) -> &OwnWaker;
-    /// Runs `work` as a part of a turn.
-    fn inside_turn(&self, work: &mut dyn FnMut());
+    fn block_on_waker(&self) -> &BlockOnWaker;
+    /// Runs `work` as a part of a turn: see [`Driver::run_in_turn`](super::Driver::run_in_turn).
+    fn run_in_turn(&self, work: &mut dyn FnMut());
     fn limits(&self) -> Limits;
-    fn counters(&self) -> Counters;
+    fn transport_counters(&self) -> Counters;
     /// Returns the poller's counters.
-    fn tally(&self) -> &Arc<PollerTally>;
-    /// See [`Driver::publish`](super::Driver::publish).
-    fn publish(&self);
-}
-
-impl Asker<'_> {
-    pub(super) fn waiter(self) -> Option<WaiterKey> {
-        match self {
-            Asker::Future(_, waiter) => waiter,
-            Asker::Ticket(_) => None,
-        }
-    }
-
-    pub(super) fn waits(self, own: &OwnWaker) -> WhoWaits {
-        match self {
-            Asker::Future(waker, _) => own.waiting(waker),
-            Asker::Ticket(ticket) => WhoWaits::Ticket(ticket),
-        }
-    }
+    fn poller_counters(&self) -> &Arc<PollerCounters>;
+    /// See [`Driver::update_gauges`](super::Driver::update_gauges).
+    fn update_gauges(&self);
 }

@@ -3,6 +3,10 @@
 //! The slot of a request is released and its credit recorded as owed as soon as the message is
 //! decoded, before the handler runs. A handler thus holds no receive, however long it takes, so
 //! that nested calls cannot starve each other of receives.
+//!
+//! While `max_concurrent_calls` handlers are pending, the next request is answered with an error
+//! before its message is decoded. It is rejected rather than queued: queueing nested calls could
+//! deadlock.
 
 use std::collections::VecDeque;
 use std::task::{Context, Poll, Waker};
@@ -17,8 +21,8 @@ use super::{Driver, State, TimerTarget};
 use crate::clock::deadline_after;
 use crate::metadata::Metadata;
 use crate::protocol::frame::{CallId, FrameHeader, FrameKind, HEADER_LEN, StatusBody};
-use crate::service::dispatch::{Handler, HandlerSlot, ResponseLen};
-use crate::stats::Served;
+use crate::service::dispatch::{Handler, HandlerKey, ResponseLengths};
+use crate::stats::ServedCall;
 use crate::status::{Code, Status};
 use crate::transport::{ReserveError, Transport};
 
@@ -27,13 +31,16 @@ use crate::transport::{ReserveError, Transport};
 pub(crate) struct Blocked {
     link: LinkKey,
     call: CallId,
-    served: Served,
+    served: ServedCall,
     response: BlockedResponse,
 }
 
 #[derive(Debug)]
 enum BlockedResponse {
-    Ready { slot: HandlerSlot, len: ResponseLen },
+    Ready {
+        handler_key: HandlerKey,
+        len: ResponseLengths,
+    },
     Failed(Status),
 }
 
@@ -41,14 +48,14 @@ impl<T: Transport> Driver<T> {
     /// Serves the request in `buf`. Its header has been validated and accounted.
     pub(crate) fn serve(&self, link: LinkKey, header: &FrameHeader, buf: T::RecvBuf) {
         let deadline = self.deadline_of(header);
-        let served = self.tally.received(header.selector, || self.arrival());
+        let served = self.counters.received(header.selector, || self.arrival());
         let handler = self.methods.borrow().handler(header.selector).cloned();
         let started = match &handler {
             None => Err(Status::unimplemented(format!(
-                "there is no method number {}",
+                "the server has no method number {}",
                 header.selector
             ))),
-            Some(_) if !self.tasks.borrow().has_room() => Err(self.shed()),
+            Some(_) if !self.tasks.borrow().has_capacity() => Err(self.shed()),
             Some(_) if deadline.is_some_and(|deadline| deadline <= self.clock.now()) => {
                 Err(self.expired())
             }
@@ -61,27 +68,27 @@ impl<T: Transport> Driver<T> {
         };
         self.state.borrow_mut().release_request(link, buf);
         match (started, &handler) {
-            (Ok(slot), Some(handler)) => {
-                self.tally.started(header.selector);
-                let (key, waker) = self.tasks.borrow_mut().borrow_place();
-                let polled = self.poll_handler(header.selector, &**handler, slot, &waker);
+            (Ok(handler_key), Some(handler)) => {
+                self.counters.started(header.selector);
+                let (key, waker) = self.tasks.borrow_mut().borrow_cell();
+                let polled = self.poll_handler(header.selector, &**handler, handler_key, &waker);
                 let task = Task {
                     link,
                     call: header.call,
                     served,
-                    slot,
+                    handler_key,
                     timer: None,
                 };
                 match polled {
                     Poll::Ready(outcome) => {
-                        self.tasks.borrow_mut().return_place(key, waker);
+                        self.tasks.borrow_mut().return_cell(key, waker);
                         self.respond(&task, &**handler, outcome);
                     }
                     Poll::Pending => {
                         let state = &mut *self.state.borrow_mut();
-                        self.tally.handlers.awaited.add(1);
-                        // The response comes later, so the credit of this request needs another
-                        // frame.
+                        self.counters.handlers.awaited.add(1);
+                        // The response comes later, so another frame has to carry the credit of
+                        // this request.
                         state.owe(link);
                         let timer = deadline
                             .map(|deadline| state.timers.insert(deadline, TimerTarget::Task(key)));
@@ -101,38 +108,46 @@ impl<T: Transport> Driver<T> {
         &self,
         method: u16,
         handler: &dyn Handler,
-        slot: HandlerSlot,
+        handler_key: HandlerKey,
         waker: &Waker,
-    ) -> Poll<Result<ResponseLen, Status>> {
-        let inside = self.at_work.enter(method);
-        let polled = handler.poll(slot, &mut Context::from_waker(waker));
-        self.at_work.leave(inside);
+    ) -> Poll<Result<ResponseLengths, Status>> {
+        let mark = self.running_handler.enter(method);
+        let polled = handler.poll(handler_key, &mut Context::from_waker(waker));
+        self.running_handler.leave(mark);
         polled
     }
 
     /// Builds the status of a request that is rejected without decoding.
     #[cold]
     fn shed(&self) -> Status {
-        let shed = self.tally.handlers.shed.add(1) + 1;
+        let shed = self.counters.handlers.shed.add(1) + 1;
         if self.state.borrow().going_away {
             return Status::unavailable("the server is shutting down; the call did not run");
         }
         let limit = self.tasks.borrow().max_parked();
-        // Logged at powers of two, so that logging does not worsen an overload.
+        // Logged only for counts that are powers of two, so that logging does not worsen an
+        // overload.
         if shed.is_power_of_two() {
-            tracing::warn!(shed, limit, "calls are shed: all that may be are at work");
+            tracing::warn!(
+                shed,
+                limit,
+                "rejecting calls: the poller's limit of concurrent calls is reached. Raise \
+                 `max_concurrent_calls`, or send fewer calls to this server"
+            );
         }
         Status::resource_exhausted(format!(
-            "all the {limit} calls are at work that one poller of the server takes at a time: raise \
-             `max_concurrent_calls` on the server, or send it fewer"
+            "the server rejected the call without running it: its limit of {limit} concurrent calls \
+             per poller is reached. Raise `max_concurrent_calls` on the server, or send fewer calls"
         ))
     }
 
     /// Builds the status of a request whose deadline has already passed.
     #[cold]
     fn expired(&self) -> Status {
-        self.tally.handlers.expired.add(1);
-        Status::deadline_exceeded("the deadline passed before the call was begun")
+        self.counters.handlers.expired.add(1);
+        Status::deadline_exceeded(
+            "the deadline passed before the handler started; the call did not run",
+        )
     }
 
     fn deadline_of(&self, header: &FrameHeader) -> Option<Instant> {
@@ -140,7 +155,7 @@ impl<T: Transport> Driver<T> {
             return None;
         }
         deadline_after(
-            self.arrival_of_timed(),
+            self.arrival_for_deadline(),
             Duration::from_micros(header.timeout_us.into()),
         )
     }
@@ -157,10 +172,10 @@ impl<T: Transport> Driver<T> {
             let Some(handler) = self.methods.borrow().handler(task.served.method).cloned() else {
                 continue;
             };
-            match self.poll_handler(task.served.method, &*handler, task.slot, &waker) {
+            match self.poll_handler(task.served.method, &*handler, task.handler_key, &waker) {
                 Poll::Pending => self.tasks.borrow_mut().park(key, waker, task),
                 Poll::Ready(outcome) => {
-                    self.tasks.borrow_mut().return_place(key, waker);
+                    self.tasks.borrow_mut().return_cell(key, waker);
                     if let Some(timer) = task.timer {
                         self.state.borrow_mut().timers.cancel(timer);
                     }
@@ -177,7 +192,7 @@ impl<T: Transport> Driver<T> {
             return;
         };
         self.discard(&task);
-        let status = Status::deadline_exceeded("the deadline passed while the handler was at work");
+        let status = Status::deadline_exceeded("the deadline passed while the handler was running");
         self.respond_status(task.link, task.call, task.served, status);
     }
 
@@ -191,7 +206,7 @@ impl<T: Transport> Driver<T> {
             if let Some(timer) = task.timer {
                 self.state.borrow_mut().timers.cancel(timer);
             }
-            self.tally.dropped(task.served.method);
+            self.counters.dropped(task.served.method);
             self.discard(&task);
         }
         let mut state = self.state.borrow_mut();
@@ -202,9 +217,9 @@ impl<T: Transport> Driver<T> {
         state.blocked = kept;
         drop(state);
         for blocked in gone {
-            self.tally.dropped(blocked.served.method);
-            if let BlockedResponse::Ready { slot, .. } = blocked.response {
-                self.discard_slot(blocked.served.method, slot);
+            self.counters.dropped(blocked.served.method);
+            if let BlockedResponse::Ready { handler_key, .. } = blocked.response {
+                self.discard_handler(blocked.served.method, handler_key);
             }
         }
     }
@@ -212,13 +227,13 @@ impl<T: Transport> Driver<T> {
     /// Drops all parked handlers and responds with `UNAVAILABLE`, because the time limit of the
     /// shutdown has passed. From now on, requests are rejected with the same code, without
     /// decoding.
-    pub(crate) fn refuse_calls(&self) {
-        self.tasks.borrow_mut().begin_no_more();
+    pub(crate) fn reject_calls(&self) {
+        self.tasks.borrow_mut().stop_starting();
         let tasks = self.tasks.borrow_mut().remove_where(|_| true);
         if !tasks.is_empty() {
             tracing::warn!(
                 handlers = tasks.len(),
-                "shutting down: handlers that took too long are dropped"
+                "shutting down: dropping handlers that did not finish in time"
             );
         }
         for task in tasks {
@@ -235,7 +250,7 @@ impl<T: Transport> Driver<T> {
     pub(crate) fn discard_all_tasks(&self) {
         let tasks = self.tasks.borrow_mut().remove_where(|_| true);
         for task in tasks {
-            self.tally.dropped(task.served.method);
+            self.counters.dropped(task.served.method);
             self.discard(&task);
         }
         let methods = self.methods.take();
@@ -243,13 +258,13 @@ impl<T: Transport> Driver<T> {
     }
 
     fn discard(&self, task: &Task) {
-        self.discard_slot(task.served.method, task.slot);
+        self.discard_handler(task.served.method, task.handler_key);
     }
 
-    fn discard_slot(&self, method: u16, slot: HandlerSlot) {
+    fn discard_handler(&self, method: u16, handler_key: HandlerKey) {
         let handler = self.methods.borrow().handler(method).cloned();
         if let Some(handler) = handler {
-            handler.discard(slot);
+            handler.discard(handler_key);
         }
     }
 
@@ -267,12 +282,12 @@ impl<T: Transport> Driver<T> {
                 break;
             };
             match response {
-                BlockedResponse::Ready { slot, len } => {
+                BlockedResponse::Ready { handler_key, len } => {
                     let task = Task {
                         link,
                         call,
                         served,
-                        slot,
+                        handler_key,
                         timer: None,
                     };
                     let handler = self.methods.borrow().handler(served.method).cloned();
@@ -287,7 +302,12 @@ impl<T: Transport> Driver<T> {
         }
     }
 
-    fn respond(&self, task: &Task, handler: &dyn Handler, outcome: Result<ResponseLen, Status>) {
+    fn respond(
+        &self,
+        task: &Task,
+        handler: &dyn Handler,
+        outcome: Result<ResponseLengths, Status>,
+    ) {
         let len = match outcome {
             Ok(len) => len,
             Err(status) => return self.respond_status(task.link, task.call, task.served, status),
@@ -297,7 +317,9 @@ impl<T: Transport> Driver<T> {
             .borrow_mut()
             .reserve_response(task.link, HEADER_LEN + len.total());
         match reserved {
-            Ok(mut buf) => match handler.emit(task.slot, &mut buf.as_mut()[HEADER_LEN..]) {
+            Ok(mut buf) => match handler
+                .encode_response(task.handler_key, &mut buf.as_mut()[HEADER_LEN..])
+            {
                 Ok(()) => {
                     let mut state = self.state.borrow_mut();
                     state.send_response(task.link, task.call, task.served, 0, len.metadata, buf);
@@ -312,27 +334,27 @@ impl<T: Transport> Driver<T> {
                 call: task.call,
                 served: task.served,
                 response: BlockedResponse::Ready {
-                    slot: task.slot,
+                    handler_key: task.handler_key,
                     len,
                 },
             }),
             Err(ReserveError::TooLong { limit, .. }) => {
-                handler.discard(task.slot);
+                handler.discard(task.handler_key);
                 let status = too_long(len, limit);
                 self.respond_status(task.link, task.call, task.served, status);
             }
             Err(ReserveError::Closed) => {
-                self.tally.dropped(task.served.method);
-                handler.discard(task.slot);
+                self.counters.dropped(task.served.method);
+                handler.discard(task.handler_key);
             }
         }
     }
 
-    fn respond_status(&self, link: LinkKey, call: CallId, served: Served, status: Status) {
+    fn respond_status(&self, link: LinkKey, call: CallId, served: ServedCall, status: Status) {
         let mut state = self.state.borrow_mut();
         match state.respond_status(link, call, served, &status) {
             Ok(()) => {}
-            Err(ReserveError::Closed) => self.tally.dropped(served.method),
+            Err(ReserveError::Closed) => self.counters.dropped(served.method),
             Err(ReserveError::NoSlot) => {
                 state.block(Blocked {
                     link,
@@ -352,7 +374,7 @@ impl<T: Transport> Driver<T> {
                         served,
                         response: BlockedResponse::Failed(cut),
                     }),
-                    Err(_) => self.tally.dropped(served.method),
+                    Err(_) => self.counters.dropped(served.method),
                 }
             }
         }
@@ -385,7 +407,7 @@ impl<T: Transport> State<T> {
         &mut self,
         link: LinkKey,
         call: CallId,
-        served: Served,
+        served: ServedCall,
         code: u16,
         metadata_len: usize,
         mut buf: T::SendBuf,
@@ -393,14 +415,14 @@ impl<T: Transport> State<T> {
         // The handler may have run for long, but it took no turn of the driver, so the link still
         // exists.
         let Some(link) = self.links.get_mut(link.index()) else {
-            self.tally.dropped(served.method);
+            self.counters.dropped(served.method);
             return self.transport.cancel(buf);
         };
-        self.tally.answered(served, code);
-        let mut header = link.connection.poll_header(FrameKind::Response, call, code);
+        self.counters.responded(served, code);
+        let mut header = link.connection.next_header(FrameKind::Response, call, code);
         // Longer metadata was rejected when its length was computed.
         header.metadata_len = metadata_len as u16;
-        header.emit(buf.as_mut());
+        header.encode(buf.as_mut());
         // If the connection has ended, the next event reports it.
         let _ = self.transport.send(link.id, buf);
     }
@@ -409,7 +431,7 @@ impl<T: Transport> State<T> {
         &mut self,
         link: LinkKey,
         call: CallId,
-        served: Served,
+        served: ServedCall,
         status: &Status,
     ) -> Result<(), ReserveError> {
         let body = StatusBody {
@@ -429,8 +451,8 @@ impl<T: Transport> State<T> {
         status.metadata().encode(metadata);
         // The buffer was reserved to fit.
         let _ = body.encode(&mut message);
-        // `OK` tells the client that a response follows, so it cannot be used here: a handler that
-        // returned it as its error did not say what went wrong.
+        // `OK` would tell the client that a response message follows. A handler that returns `OK`
+        // as its error has not specified the error, so the code is `UNKNOWN`.
         let code = match status.code() {
             Code::Ok => Code::Unknown,
             code => code,
@@ -441,17 +463,18 @@ impl<T: Transport> State<T> {
 
     fn block(&mut self, mut blocked: Blocked) {
         if !std::mem::replace(&mut blocked.served.has_waited, true) {
-            self.tally.stalls.responses.add(1);
+            self.counters.stalls.responses.add(1);
         }
-        // The response will carry its credit: a credit frame would find no slot either.
+        // The response will carry the credit of its request. A credit frame is of no use here,
+        // because it would find no slot either.
         self.blocked.push_back(blocked);
     }
 }
 
-fn too_long(len: ResponseLen, limit: usize) -> Status {
+fn too_long(len: ResponseLengths, limit: usize) -> Status {
     Status::resource_exhausted(format!(
-        "the response's message of {} bytes is longer than the {} that fit a slot of both sides: \
-         raise `max_message_len` on the server and on the client",
+        "the response's message of {} bytes exceeds the limit of {} bytes, the smaller of both \
+         sides' limits: raise `max_message_len` on the server and on the client",
         len.message,
         limit.saturating_sub(HEADER_LEN + len.metadata)
     ))

@@ -1,19 +1,19 @@
-//! [`Link`] is one connection of a poller, with its calls.
+//! [`Link`]: one connection of a poller, with its calls.
 
 use std::time::Instant;
 
 use super::call_table::CallTable;
 use super::waiters::Waiters;
 use crate::protocol::connection::Connection;
-use crate::transport::{CloseReason, ConnectionId, Permit};
+use crate::transport::{CloseReason, ConnectionId, ConnectionQuota};
 
 /// Identifies a connection in the driver for as long as a channel to it exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LinkKey(pub(crate) u32);
 
-/// The state of a link, which determines the operations it permits.
+/// The state of a link, which determines the operations that it allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum LinkStanding {
+pub(crate) enum LinkState {
     /// It accepts calls.
     Up,
     /// Calls in flight continue; it accepts no new ones.
@@ -32,21 +32,21 @@ pub(crate) struct Link<B> {
     pub(crate) handles: u32,
     /// Client: the server has announced its shutdown, so no more calls are started.
     pub(crate) going_away: bool,
-    /// Since when no call was begun, as far as [`Driver::on_idle`](super::Driver::on_idle) has
-    /// noticed.
+    /// The time since which no call was begun, according to the checks by
+    /// [`Driver::on_idle`](super::Driver::on_idle).
     pub(crate) idle_since: Option<Instant>,
     /// Set when this side has decided to close the connection, or when the transport has closed it.
     pub(crate) ended: Option<CloseReason>,
     pub(super) closed: bool,
     /// True if the link is in `State::owing`.
     pub(crate) owes: bool,
-    pub(super) permit: Option<Permit>,
+    pub(super) quota: Option<ConnectionQuota>,
 }
 
 impl<B> Link<B> {
-    /// Returns true if this is the server's side. Only that side holds a permit of the admission.
+    /// Returns true if this is the server's side. Only that side holds a connection quota.
     pub(crate) fn is_server(&self) -> bool {
-        self.permit.is_some()
+        self.quota.is_some()
     }
 }
 

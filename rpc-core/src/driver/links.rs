@@ -1,15 +1,15 @@
-//! The driver adds, ends and forgets its connections.
+//! Connections of the driver: adds, ends and removes them.
 
 use std::sync::Arc;
 use std::task::Waker;
 
 use super::call_table::CallTable;
-use super::link::{Link, LinkKey, LinkStanding};
+use super::link::{Link, LinkKey, LinkState};
 use super::waiters::Waiters;
 use super::{Driver, State, collect};
 use crate::call_error::{CallError, Cause, Execution};
 use crate::protocol::connection::{Connection, ProtocolError};
-use crate::transport::{Admitted, CloseReason, ConnectionId, Permit, Transport};
+use crate::transport::{Admitted, CloseReason, ConnectionId, ConnectionQuota, Transport};
 
 impl<T: Transport> Driver<T> {
     /// Closes a link, because its last channel was dropped. It is removed when its calls have
@@ -29,22 +29,22 @@ impl<T: Transport> Driver<T> {
     }
 
     /// Returns the state of a link.
-    pub(crate) fn standing_of(&self, key: LinkKey) -> LinkStanding {
+    pub(crate) fn link_state(&self, key: LinkKey) -> LinkState {
         match self.state.borrow().links.get(key.index()) {
-            Some(link) if link.ended.is_none() && link.going_away => LinkStanding::GoingAway,
-            Some(link) if link.ended.is_none() => LinkStanding::Up,
-            _ => LinkStanding::Ended,
+            Some(link) if link.ended.is_none() && link.going_away => LinkState::GoingAway,
+            Some(link) if link.ended.is_none() => LinkState::Up,
+            _ => LinkState::Ended,
         }
     }
 
     /// Returns the reason that a link has ended, if it has.
-    pub(crate) fn end_of(&self, key: LinkKey) -> Option<CloseReason> {
+    pub(crate) fn close_reason(&self, key: LinkKey) -> Option<CloseReason> {
         let state = self.state.borrow();
         state.links.get(key.index())?.ended.clone()
     }
 
     /// Returns the number of a link's calls whose response has not arrived or has not been taken.
-    pub(crate) fn calls_under_way(&self, key: LinkKey) -> usize {
+    pub(crate) fn calls_in_flight(&self, key: LinkKey) -> usize {
         let state = self.state.borrow();
         state
             .links
@@ -59,7 +59,7 @@ impl<T: Transport> Driver<T> {
         let connections = state.links.len();
         tracing::info!(
             connections,
-            "shutting down: clients are told to begin no more calls"
+            "shutting down: notifying clients to start no more calls"
         );
         for (index, link) in &mut state.links {
             if link.is_server() {
@@ -109,7 +109,12 @@ impl<T: Transport> State<T> {
         (known == id).then_some(key)
     }
 
-    fn add(&mut self, id: ConnectionId, connection: Connection, permit: Option<Permit>) -> LinkKey {
+    fn add(
+        &mut self,
+        id: ConnectionId,
+        connection: Connection,
+        quota: Option<ConnectionQuota>,
+    ) -> LinkKey {
         let key = LinkKey(self.links.insert(Link {
             id,
             connection,
@@ -121,7 +126,7 @@ impl<T: Transport> State<T> {
             ended: None,
             closed: false,
             owes: false,
-            permit,
+            quota,
         }) as u32);
         let index = id.index as usize;
         if self.routes.len() <= index {
@@ -133,7 +138,7 @@ impl<T: Transport> State<T> {
 
     /// Adds the client's side of a connection that the transport has established.
     pub(crate) fn add_client(&mut self, id: ConnectionId, connection: Connection) -> LinkKey {
-        self.tally.connections.connected.add(1);
+        self.counters.connections.connected.add(1);
         self.add(id, connection, None)
     }
 
@@ -145,27 +150,35 @@ impl<T: Transport> State<T> {
         };
         // The window, and one receive for the client's credit frame.
         if !self.budget.take(session.initial_credits + 1) {
-            tracing::error!(connection = %id, "admitted a connection for which no receives are left");
+            tracing::error!(
+                connection = %id,
+                "closing an admitted connection: no receives are left for it. This is a bug in Verbline"
+            );
             return self.transport.close(id);
         }
         let connection = Connection::server(session.initial_credits, session.max_in_flight);
-        let key = self.add(id, connection, Some(admitted.permit));
-        self.tally.connections.accepted.add(1);
+        let key = self.add(id, connection, Some(admitted.quota));
+        self.counters.connections.accepted.add(1);
         if self.going_away {
             // The client was admitted just before the listener was closed.
             self.links[key.index()].connection.go_away();
             self.owe(key);
         }
-        self.expected = self.expected.saturating_sub(1);
-        tracing::debug!(connection = %id, window = session.initial_credits, "accepted a client");
+        self.expected_connections = self.expected_connections.saturating_sub(1);
+        tracing::debug!(connection = %id, window = session.initial_credits, "accepted a connection");
     }
 
     /// Closes the connection of a peer that violated the protocol. Other connections are
     /// unaffected.
-    pub(super) fn violate(&mut self, key: LinkKey, buf: T::RecvBuf, error: ProtocolError) {
+    pub(super) fn close_for_violation(
+        &mut self,
+        key: LinkKey,
+        buf: T::RecvBuf,
+        error: ProtocolError,
+    ) {
         self.transport.release(buf);
         let link = &mut self.links[key.index()];
-        tracing::warn!(connection = %link.id, %error, "ending a connection whose peer broke a rule");
+        tracing::warn!(connection = %link.id, %error, "closing a connection: the peer violated the protocol");
         link.ended = Some(CloseReason::Failed(Arc::new(error)));
         self.transport.close(link.id);
     }
@@ -175,7 +188,7 @@ impl<T: Transport> State<T> {
         &mut self,
         id: ConnectionId,
         reason: CloseReason,
-        own: &Waker,
+        block_on_waker: &Waker,
     ) -> Option<LinkKey> {
         let key = self.route(id)?;
         self.routes[id.index as usize] = None;
@@ -186,19 +199,19 @@ impl<T: Transport> State<T> {
             reason => reason,
         };
         let reason = link.ended.get_or_insert(reason).clone();
-        tracing::debug!(connection = %id, %reason, "a connection is closed");
-        self.tally.closed(&reason);
+        tracing::debug!(connection = %id, %reason, "connection closed");
+        self.counters.closed(&reason);
         let error = CallError::new(Cause::Disconnected(reason), Execution::MayHaveRun);
         let (timers, wakers, settled) = (&mut self.timers, &mut self.wakers, &mut self.settled);
         let unanswered = link.calls.fail_all(&error, |waiting, timer| {
-            collect(waiting, own, wakers, settled);
+            collect(waiting, block_on_waker, wakers, settled);
             if let Some(timer) = timer {
                 timers.cancel(timer);
             }
         });
         // One for the credit frame, on either side.
         self.budget
-            .give_back(unanswered + link.connection.window_len() + 1);
+            .release(unanswered + link.connection.window_len() + 1);
         Some(key)
     }
 
@@ -216,12 +229,12 @@ impl<T: Transport> State<T> {
         for timer in link.waiters.timers() {
             self.timers.cancel(timer);
         }
-        link.calls.copy_answers_out(|buf| {
+        link.calls.copy_responses_out(|buf| {
             self.transport.release(buf);
-            self.budget.give_back(1);
+            self.budget.release(1);
         });
         if link.is_server() {
-            self.expected += 1;
+            self.expected_connections += 1;
         }
         Some(link)
     }

@@ -1,28 +1,28 @@
-//! [`Driver`]: what one poller's thread does, turn by turn.
+//! [`Driver`]: the work of one poller's thread, turn by turn.
 //!
 //! A turn, in the order of its steps:
 //!
-//! 1. [`Driver::turn`] flushes what was sent since the last turn, and polls the transport; responses
-//!    that waited for a send slot are the first to get those that this brought back;
-//! 2. each frame is checked and routed ([`Driver::receive`]): an answer to the call that waits for
-//!    it, a request to its handler (`incoming.rs`);
-//! 3. handlers that were woken go on (`incoming.rs`);
-//! 4. what had to wait is tried again: calls without a credit; credits that no response carried;
-//!    deadlines;
-//! 5. one flush.
+//! 1. [`Driver::turn`] flushes the frames sent since the last turn, and polls the transport. Blocked
+//!    responses are the first to use the send slots that this poll freed.
+//! 2. Each frame is checked and routed ([`Driver::receive`]): a response to the call that waits for
+//!    it, a request to its handler (`incoming.rs`).
+//! 3. Woken handlers are polled (`incoming.rs`).
+//! 4. Waiting work is retried: calls without a credit, credits that no response carried, and
+//!    deadlines.
+//! 5. One flush.
 //!
-//! The state is borrowed for the steps between the user's code, never across it: decoding, handlers,
-//! wakers and destructors all run while nothing is borrowed, so they may call back into the poller.
+//! The state is never borrowed across application code: decoding, handlers, wakers and destructors
+//! all run while nothing is borrowed, so they may reenter the poller.
 
-pub(crate) mod at_work;
+pub(crate) mod block_on_waker;
 pub(crate) mod call_table;
 mod credits;
 pub(crate) mod handle;
 mod incoming;
 pub(crate) mod link;
 mod links;
-mod outgoing;
-pub(crate) mod own_waker;
+pub(crate) mod outgoing;
+pub(crate) mod running_handler;
 mod sleep;
 pub(crate) mod tasks;
 pub(crate) mod timers;
@@ -37,22 +37,22 @@ use std::time::Instant;
 
 use slab::Slab;
 
-use self::at_work::AtWork;
-use self::call_table::{Arrival, WhoWaits};
+use self::block_on_waker::BlockOnWaker;
+use self::call_table::{ResponseOutcome, WakeTarget};
 use self::incoming::Blocked;
 use self::link::{Link, LinkKey};
-use self::own_waker::OwnWaker;
+use self::running_handler::RunningHandler;
 use self::tasks::{ReadyQueue, TaskKey, Tasks};
 use self::timers::Timers;
 use self::waiters::WaiterKey;
-use self::wakeup::Doorbell;
+use self::wakeup::Wakeup;
 use crate::clock::Clock;
 use crate::protocol::connection::ProtocolError;
 use crate::protocol::credit::ReceiveBudget;
 use crate::protocol::frame::{CallId, FrameHeader, FrameKind};
 use crate::protocol::shares::Shares;
 use crate::service::dispatch::Methods;
-use crate::stats::{PollerTally, TURNS_PER_PUBLICATION};
+use crate::stats::{PollerCounters, TURNS_PER_GAUGE_UPDATE};
 use crate::transport::{CloseReason, ConnectionId, Event, Transport};
 
 /// Turns between two clock reads while deadlines are pending. A read costs about as much as an
@@ -66,13 +66,13 @@ pub(crate) struct Driver<T: Transport> {
     pub(crate) tasks: RefCell<Tasks>,
     pub(crate) clock: Clock,
     /// The waker of `block_on`.
-    pub(crate) own: OwnWaker,
+    pub(crate) block_on_waker: BlockOnWaker,
     /// Notified by other threads that have work for this poller.
-    pub(crate) bell: Arc<Doorbell>,
+    pub(crate) wakeup: Arc<Wakeup>,
     /// Read by the server's watchdog.
-    pub(crate) at_work: Arc<AtWork>,
+    pub(crate) running_handler: Arc<RunningHandler>,
     /// This poller's counters, readable from any thread.
-    pub(crate) tally: Arc<PollerTally>,
+    pub(crate) counters: Arc<PollerCounters>,
     /// The same queue as in `tasks`, because every turn checks it.
     pub(crate) ready: Arc<ReadyQueue>,
     turning: Cell<bool>,
@@ -87,7 +87,7 @@ pub(crate) struct Driver<T: Transport> {
 pub(crate) struct State<T: Transport> {
     pub(crate) transport: T,
     /// Shared with the driver.
-    pub(crate) tally: Arc<PollerTally>,
+    pub(crate) counters: Arc<PollerCounters>,
     /// The events of the latest poll; kept to reuse the allocation.
     events: Vec<Event<T::RecvBuf>>,
     pub(crate) links: Slab<Link<T::RecvBuf>>,
@@ -101,13 +101,13 @@ pub(crate) struct State<T: Transport> {
     pub(crate) owing: Vec<LinkKey>,
     /// Connections that the admission may still accept, and the initial window of each. Growing
     /// windows leave this part of the budget free.
-    expected: u32,
+    expected_connections: u32,
     initial_window: u32,
     /// Links with waiting calls.
     pub(crate) waiting: Vec<LinkKey>,
     /// Time of the latest check by [`Driver::on_idle`].
-    pub(crate) idle_looked_at: Option<Instant>,
-    /// The server has begun to shut down.
+    pub(crate) idle_checked_at: Option<Instant>,
+    /// True once the server has begun to shut down.
     pub(crate) going_away: bool,
     /// Wakers to call as soon as the state is no longer borrowed.
     wakers: Vec<Waker>,
@@ -115,38 +115,38 @@ pub(crate) struct State<T: Transport> {
     pub(crate) settled: Vec<u32>,
 }
 
-/// The object of a deadline.
+/// The target of a deadline.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum TimerTarget {
     Call(LinkKey, CallId),
     Waiter(LinkKey, WaiterKey),
     Task(TaskKey),
     /// A call of a shared channel that has not been sent yet.
-    Ticket(u32),
+    Permit(u32),
 }
 
 impl<T: Transport> Driver<T> {
     pub(crate) fn new(transport: T, methods: Methods, clock: Clock) -> Self {
         let budget = ReceiveBudget::new(transport.limits().promisable_receives());
-        let shares = Shares::of(transport.limits());
-        let bell = Arc::new(Doorbell::new(transport.waker()));
-        let tasks = Tasks::new(Arc::clone(&bell), methods.max_concurrent_calls());
-        let tally = Arc::new(PollerTally::new(
+        let shares = Shares::from_limits(transport.limits());
+        let wakeup = Arc::new(Wakeup::new(transport.waker()));
+        let tasks = Tasks::new(Arc::clone(&wakeup), methods.max_concurrent_calls());
+        let counters = Arc::new(PollerCounters::new(
             methods.numbered().map(|(_, spec)| spec.path),
             clock.clone(),
             transport.limits().device.clone(),
-            transport.meter(),
+            transport.counter_reader(),
         ));
         Self {
             ready: tasks.ready(),
-            own: OwnWaker::new(Arc::clone(&bell)),
-            bell,
-            at_work: Arc::default(),
-            tally: Arc::clone(&tally),
+            block_on_waker: BlockOnWaker::new(Arc::clone(&wakeup)),
+            wakeup,
+            running_handler: Arc::default(),
+            counters: Arc::clone(&counters),
             tasks: RefCell::new(tasks),
             state: RefCell::new(State {
                 transport,
-                tally,
+                counters,
                 events: Vec::new(),
                 links: Slab::new(),
                 routes: Vec::new(),
@@ -154,10 +154,10 @@ impl<T: Transport> Driver<T> {
                 timers: Timers::default(),
                 blocked: VecDeque::new(),
                 owing: Vec::new(),
-                expected: shares.connections,
+                expected_connections: shares.connections,
                 initial_window: shares.initial_window,
                 waiting: Vec::new(),
-                idle_looked_at: None,
+                idle_checked_at: None,
                 going_away: false,
                 wakers: Vec::new(),
                 settled: Vec::new(),
@@ -178,7 +178,7 @@ impl<T: Transport> Driver<T> {
     }
 
     /// Runs `work` as a part of a turn: calls that are polled in it register and wait.
-    pub(crate) fn as_part_of_a_turn<R>(&self, work: impl FnOnce() -> R) -> R {
+    pub(crate) fn run_in_turn<R>(&self, work: impl FnOnce() -> R) -> R {
         let _mark = TurnMark::set(&self.turning);
         work()
     }
@@ -186,15 +186,15 @@ impl<T: Transport> Driver<T> {
     /// Takes one turn. Returns true if the poll returned any events; woken handlers alone do not
     /// count. Returns false at once if this thread is already inside a turn.
     pub(crate) fn turn(&self) -> bool {
-        !self.turning.get() && self.as_part_of_a_turn(|| self.take_turn())
+        !self.turning.get() && self.run_in_turn(|| self.take_turn())
     }
 
     // Inlined into each caller, because a busy poller mostly takes turns that find nothing.
     #[inline(always)]
     fn take_turn(&self) -> bool {
-        let turns = self.tally.turns.taken.add(1);
-        if turns.is_multiple_of(TURNS_PER_PUBLICATION) {
-            self.publish();
+        let turns = self.counters.turns.taken.add(1);
+        if turns.is_multiple_of(TURNS_PER_GAUGE_UPDATE) {
+            self.update_gauges();
             // Also done before a sleep, but a busy poller never sleeps.
             self.on_idle(self.clock.now());
         }
@@ -204,7 +204,7 @@ impl<T: Transport> Driver<T> {
             state.transport.poll(&mut state.events);
             // Most turns of a busy poller end here. Their duration is a part of every response's
             // latency, because a frame that arrives just after a poll waits for the next one.
-            if state.has_nothing_to_do() && !self.ready.is_any() {
+            if state.has_nothing_to_do() && !self.ready.has_any() {
                 return false;
             }
             (std::mem::take(&mut state.events), !state.blocked.is_empty())
@@ -215,11 +215,12 @@ impl<T: Transport> Driver<T> {
             self.retry_blocked_responses();
         }
         let found_any = !events.is_empty();
-        if found_any || self.ready.is_any() {
-            self.tally.turns.busy.add(1);
+        if found_any || self.ready.has_any() {
+            self.counters.turns.busy.add(1);
         }
         if found_any {
-            // The previous batch needed the time, so this one probably does too: read it now.
+            // The previous batch needed the time, so this batch probably needs it too. Read the
+            // clock now.
             let timed = self.polled_at.get().is_some();
             self.polled_at.set(None);
             if timed && self.saw_deadline.take() {
@@ -240,13 +241,13 @@ impl<T: Transport> Driver<T> {
         }
         self.state.borrow_mut().events = events;
         self.run_ready_tasks();
-        self.retry_what_waited();
+        self.retry_waiting();
         self.state.borrow_mut().transport.flush();
         found_any
     }
 
     /// Returns the approximate arrival time of the current frame, which has a deadline.
-    pub(crate) fn arrival_of_timed(&self) -> Instant {
+    pub(crate) fn arrival_for_deadline(&self) -> Instant {
         self.saw_deadline.set(true);
         self.arrival()
     }
@@ -266,17 +267,17 @@ impl<T: Transport> Driver<T> {
             .route(id)
             .filter(|key| state.links[key.index()].ended.is_none())
         else {
-            // This side has closed the connection, and the peer does not know yet.
+            // This side has closed the connection, but the peer has not noticed yet.
             state.transport.release(buf);
             return;
         };
         let link = &mut state.links[key.index()];
         let header = match FrameHeader::parse(buf.as_ref()) {
             Ok((header, ..)) => header,
-            Err(error) => return state.violate(key, buf, error.into()),
+            Err(error) => return state.close_for_violation(key, buf, error.into()),
         };
         if let Err(error) = link.connection.handle_header(&header) {
-            return state.violate(key, buf, error);
+            return state.close_for_violation(key, buf, error);
         }
         if header.going_away && !std::mem::replace(&mut link.going_away, true) {
             // Waiting calls are woken so that they fail, and the credits are returned.
@@ -290,36 +291,40 @@ impl<T: Transport> Driver<T> {
                 drop(borrowed);
                 self.serve(key, &header, buf);
             }
-            FrameKind::Response => match link.calls.answer(header.call, buf) {
-                Arrival::Kept { waiting, timer } => {
+            FrameKind::Response => match link.calls.complete(header.call, buf) {
+                ResponseOutcome::Completed { waiting, timer } => {
                     if let Some(timer) = timer {
                         state.timers.cancel(timer);
                     }
                     match waiting {
-                        WhoWaits::BlockOn => self.own.wake(),
-                        WhoWaits::Task(waker) => {
+                        WakeTarget::BlockOn => self.block_on_waker.wake(),
+                        WakeTarget::Task(waker) => {
                             drop(borrowed);
                             waker.wake();
                         }
-                        WhoWaits::Ticket(ticket) => state.settled.push(ticket),
-                        WhoWaits::Nobody => {}
+                        WakeTarget::Permit(permit) => state.settled.push(permit),
+                        WakeTarget::None => {}
                     }
                 }
-                Arrival::NotWanted(buf) => state.release_answer(buf),
-                Arrival::Unknown(buf) => {
-                    state.violate(key, buf, ProtocolError::UnknownCall { call: header.call });
+                ResponseOutcome::Abandoned(buf) => state.release_response(buf),
+                ResponseOutcome::UnknownCall(buf) => {
+                    state.close_for_violation(
+                        key,
+                        buf,
+                        ProtocolError::UnknownCall { call: header.call },
+                    );
                 }
             },
             FrameKind::Credit => {
-                state.budget.give_back(link.connection.take_freed());
+                state.budget.release(link.connection.take_freed());
                 state.transport.release(buf);
             }
         }
     }
 
     fn close(&self, id: ConnectionId, reason: CloseReason) {
-        let own = self.own.waker();
-        let Some(key) = self.state.borrow_mut().close(id, reason, own) else {
+        let block_on_waker = self.block_on_waker.waker();
+        let Some(key) = self.state.borrow_mut().close(id, reason, block_on_waker) else {
             return;
         };
         self.discard_tasks_of(key);
@@ -339,19 +344,19 @@ impl<T: Transport> Driver<T> {
         }
     }
 
-    fn retry_what_waited(&self) {
+    fn retry_waiting(&self) {
         let turns = self.turns.get().wrapping_add(1);
         self.turns.set(turns);
         let mut state = self.state.borrow_mut();
-        state.call_waiters_up();
+        state.wake_waiters();
         state.send_owed_credits();
-        let look_at_clock = turns.is_multiple_of(TURNS_PER_CLOCK) && !state.timers.is_empty();
+        let check_clock = turns.is_multiple_of(TURNS_PER_CLOCK) && !state.timers.is_empty();
         let any_woken = !state.wakers.is_empty();
         drop(state);
-        if look_at_clock {
+        if check_clock {
             self.expire_deadlines();
         }
-        if any_woken || look_at_clock {
+        if any_woken || check_clock {
             self.wake_collected();
         }
     }
@@ -371,7 +376,7 @@ impl<T: Transport> Driver<T> {
                         let waiting = link.calls.expire(call);
                         collect(
                             waiting,
-                            self.own.waker(),
+                            self.block_on_waker.waker(),
                             &mut state.wakers,
                             &mut state.settled,
                         );
@@ -384,7 +389,7 @@ impl<T: Transport> Driver<T> {
                         .and_then(|link| link.waiters.expire(waiter));
                     state.wakers.extend(waker);
                 }
-                TimerTarget::Ticket(ticket) => state.settled.push(ticket),
+                TimerTarget::Permit(permit) => state.settled.push(permit),
                 TimerTarget::Task(task) => {
                     drop(borrowed);
                     self.expire_task(task);
@@ -416,11 +421,11 @@ impl<T: Transport> Driver<T> {
         note("timers", state.timers.len());
         let promised: u32 = state.links.iter().map(|(_, link)| link.promised()).sum();
         note(
-            "promises too many",
+            "promised receives too many",
             state.budget.promised().saturating_sub(promised) as usize,
         );
         note(
-            "promises too few",
+            "promised receives too few",
             promised.saturating_sub(state.budget.promised()) as usize,
         );
         left
@@ -445,7 +450,7 @@ impl<T: Transport> State<T> {
             && self.timers.is_empty()
     }
 
-    fn call_waiters_up(&mut self) {
+    fn wake_waiters(&mut self) {
         let (links, wakers) = (&mut self.links, &mut self.wakers);
         self.waiting.retain(|key| {
             let Some(link) = links.get_mut(key.index()) else {
@@ -458,19 +463,24 @@ impl<T: Transport> State<T> {
             } else {
                 link.connection.requests_allowed()
             };
-            link.waiters.call_up(room, |waker| wakers.push(waker));
+            link.waiters.wake_next(room, |waker| wakers.push(waker));
             !link.waiters.is_empty()
         });
     }
 }
 
 /// Records the target to notify of the end of a call, for when nothing is borrowed.
-fn collect(waiting: WhoWaits, own: &Waker, wakers: &mut Vec<Waker>, settled: &mut Vec<u32>) {
+fn collect(
+    waiting: WakeTarget,
+    block_on_waker: &Waker,
+    wakers: &mut Vec<Waker>,
+    settled: &mut Vec<u32>,
+) {
     match waiting {
-        WhoWaits::Nobody => {}
-        WhoWaits::BlockOn => wakers.push(own.clone()),
-        WhoWaits::Task(waker) => wakers.push(waker),
-        WhoWaits::Ticket(ticket) => settled.push(ticket),
+        WakeTarget::None => {}
+        WakeTarget::BlockOn => wakers.push(block_on_waker.clone()),
+        WakeTarget::Task(waker) => wakers.push(waker),
+        WakeTarget::Permit(permit) => settled.push(permit),
     }
 }
 

@@ -5,41 +5,139 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
+use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use prost::Message;
 
-use super::call_table::{Answer, Taken};
-use super::handle::{Asker, Begun, Joined, Outgoing, Polled, Poller};
+use super::block_on_waker::BlockOnWaker;
+use super::call_table::{ResponseFrame, TakeOutcome, WakeTarget};
+use super::handle::{BeginOutcome, ConnectedLink, Outgoing, PollOutcome, Poller};
 use super::link::LinkKey;
-use super::own_waker::OwnWaker;
-use super::waiters::WaiterKey;
+use super::waiters::{WaiterKey, Waiters};
 use super::{Driver, State, TimerTarget};
 use crate::call_error::{CallError, Cause, Execution};
 use crate::limits::Limits;
 use crate::protocol::connection::Connection;
 use crate::protocol::frame::{CallId, FrameKind, HEADER_LEN, timeout_us};
-use crate::protocol::session::{ClientSession, ServerSession, VERSION, calls_told_apart};
-use crate::stats::{Counter, PollerTally};
+use crate::protocol::session::{ClientSession, ServerSession, VERSION, clamp_in_flight};
+use crate::stats::{Counter, PollerCounters};
 use crate::transport::{CloseReason, ConnectError, Connected, Counters, ReserveError, Transport};
+
+/// The origin of a call, which is notified when the call ends.
+pub(crate) trait CallOrigin: Copy {
+    /// What a call that has to wait gets.
+    type Waiting;
+
+    /// The queue entry of a call that has waited.
+    fn waiter(self) -> Option<WaiterKey>;
+
+    /// Returns true if the call may be sent now: first come, first served.
+    fn is_turn(self, waiters: &mut Waiters) -> bool;
+
+    /// Keeps a call waiting. `stall` counts the reason.
+    fn wait<T: Transport>(
+        self,
+        state: &mut State<T>,
+        link: LinkKey,
+        deadline: Option<Instant>,
+        stall: &Counter,
+    ) -> BeginOutcome<Self::Waiting>;
+
+    /// Says whom to notify when the response arrives.
+    fn wake_target(self, block_on_waker: &BlockOnWaker) -> WakeTarget;
+}
+
+/// A future that makes a call. A call that has to wait is queued, and its waker is woken.
+#[derive(Clone, Copy)]
+pub(crate) struct CallingFuture<'a> {
+    /// The waker that the future is polled with.
+    waker: &'a Waker,
+    /// The call's queue entry, if it has waited.
+    waiter: Option<WaiterKey>,
+}
+
+impl CallOrigin for CallingFuture<'_> {
+    type Waiting = WaiterKey;
+
+    fn waiter(self) -> Option<WaiterKey> {
+        self.waiter
+    }
+
+    fn is_turn(self, waiters: &mut Waiters) -> bool {
+        match self.waiter {
+            Some(waiter) => waiters.poll_turn(waiter, self.waker),
+            None => waiters.is_empty(),
+        }
+    }
+
+    fn wait<T: Transport>(
+        self,
+        state: &mut State<T>,
+        link: LinkKey,
+        deadline: Option<Instant>,
+        stall: &Counter,
+    ) -> BeginOutcome<WaiterKey> {
+        BeginOutcome::Waiting(state.wait(link, self, deadline, stall))
+    }
+
+    fn wake_target(self, block_on_waker: &BlockOnWaker) -> WakeTarget {
+        block_on_waker.target_of(self.waker)
+    }
+}
+
+/// The permit of a call through a shared channel, by its number. The channel keeps the calls that
+/// have to wait, and their order.
+#[derive(Clone, Copy)]
+pub(crate) struct HeldPermit(pub(crate) u32);
+
+/// There is no capacity yet, and nothing was queued.
+#[derive(Debug)]
+pub(crate) struct NoCapacity;
+
+impl CallOrigin for HeldPermit {
+    type Waiting = NoCapacity;
+
+    fn waiter(self) -> Option<WaiterKey> {
+        None
+    }
+
+    fn is_turn(self, _: &mut Waiters) -> bool {
+        true
+    }
+
+    fn wait<T: Transport>(
+        self,
+        _: &mut State<T>,
+        _: LinkKey,
+        _: Option<Instant>,
+        _: &Counter,
+    ) -> BeginOutcome<NoCapacity> {
+        BeginOutcome::Waiting(NoCapacity)
+    }
+
+    fn wake_target(self, _: &BlockOnWaker) -> WakeTarget {
+        WakeTarget::Permit(self.0)
+    }
+}
 
 impl<T: Transport> Driver<T> {
     /// Encodes this side's session parameters for a handshake.
-    pub(crate) fn hello(&self) -> Vec<u8> {
+    pub(crate) fn client_session(&self) -> Vec<u8> {
         let max_in_flight = self.state.borrow().transport.limits().max_in_flight;
         ClientSession {
             version: VERSION,
-            max_in_flight: calls_told_apart(max_in_flight),
+            max_in_flight: clamp_in_flight(max_in_flight),
         }
         .encode_to_vec()
     }
 
     /// Adds a connection. `connect` performs its handshake, or has already performed it.
-    pub(crate) fn join(
+    pub(crate) fn establish(
         &self,
         address: &str,
         connect: impl FnOnce(&mut T) -> Result<Connected, ConnectError>,
-    ) -> Result<Joined, ConnectError> {
+    ) -> Result<ConnectedLink, ConnectError> {
         let state = &mut *self.state.borrow_mut();
         // The receive for the server's credit frame.
         if !state.promise_receive() {
@@ -48,7 +146,7 @@ impl<T: Transport> Driver<T> {
         let connected = match connect(&mut state.transport) {
             Ok(connected) => connected,
             Err(error) => {
-                state.budget.give_back(1);
+                state.budget.release(1);
                 return Err(error);
             }
         };
@@ -57,7 +155,7 @@ impl<T: Transport> Driver<T> {
             Err(reason) => {
                 // The close event will find no link for this connection, so the promise is released
                 // here.
-                state.budget.give_back(1);
+                state.budget.release(1);
                 state.transport.close(connected.connection);
                 return Err(ConnectError::NotVerbline {
                     address: address.to_owned(),
@@ -65,33 +163,28 @@ impl<T: Transport> Driver<T> {
                 });
             }
         };
-        let max_in_flight = calls_told_apart(state.transport.limits().max_in_flight);
+        let max_in_flight = clamp_in_flight(state.transport.limits().max_in_flight);
         let in_flight = session.max_in_flight.min(max_in_flight);
         let connection = Connection::client(session.initial_credits, in_flight);
         let link = state.add_client(connected.connection, connection);
-        Ok(Joined { link, session })
-    }
-}
-
-impl<T: Transport> Poller for Driver<T> {
-    fn connect(&self, address: &str, timeout: Duration) -> Result<Joined, ConnectError> {
-        let hello = self.hello();
-        let joined = self.join(address, |transport| {
-            transport.connect(address, &hello, timeout)
-        });
-        joined.inspect_err(|_| {
-            self.tally.connections.not_connected.add(1);
-        })
+        Ok(ConnectedLink { link, session })
     }
 
-    fn begin(&self, link: LinkKey, call: Outgoing<'_>, asker: Asker<'_>) -> Begun {
+    /// Sends a call, or keeps it waiting in the way of its origin.
+    #[inline]
+    pub(crate) fn begin_from<A: CallOrigin>(
+        &self,
+        link: LinkKey,
+        call: Outgoing<'_>,
+        origin: A,
+    ) -> BeginOutcome<A::Waiting> {
         let now = call.deadline.map(|_| self.clock.now());
         let metadata_len = call.metadata_len;
         let frame_len = HEADER_LEN + metadata_len + call.message_len;
         let mut borrowed = self.state.borrow_mut();
         let state = &mut *borrowed;
         let Some(entry) = state.links.get_mut(link.index()) else {
-            return Begun::Failed(never_sent(Cause::Disconnected(CloseReason::Local)));
+            return BeginOutcome::Failed(never_sent(Cause::Disconnected(CloseReason::Local)));
         };
         let failure = if let Some(reason) = &entry.ended {
             Some(Cause::Disconnected(reason.clone()))
@@ -112,36 +205,31 @@ impl<T: Transport> Poller for Driver<T> {
             None
         };
         if let Some(cause) = failure {
-            state.leave(link, asker.waiter());
-            return Begun::Failed(never_sent(cause));
+            state.leave(link, origin.waiter());
+            return BeginOutcome::Failed(never_sent(cause));
         }
         // First come, first served: a new call must not overtake waiting ones.
-        let is_turn = match asker {
-            Asker::Future(waker, Some(waiter)) => entry.waiters.is_called_up(waiter, waker),
-            Asker::Future(_, None) => entry.waiters.is_empty(),
-            // The shared channel keeps the order.
-            Asker::Ticket(_) => true,
-        };
-        let stalls = &self.tally.stalls;
+        let is_turn = origin.is_turn(&mut entry.waiters);
+        let stalls = &self.counters.stalls;
         if !is_turn {
-            return state.wait(link, asker, call.deadline, &stalls.in_line);
+            return origin.wait(state, link, call.deadline, &stalls.queued);
         }
         if !entry.connection.take_request() {
-            return state.wait(link, asker, call.deadline, &stalls.no_credit);
+            return origin.wait(state, link, call.deadline, &stalls.no_credit);
         }
         let id = entry.id;
         if !state.promise_receive() {
             state.links[link.index()].connection.untake_request();
-            return state.wait(link, asker, call.deadline, &stalls.no_receive);
+            return origin.wait(state, link, call.deadline, &stalls.no_receive);
         }
         let mut buf = match state.transport.reserve(id, frame_len) {
             Ok(buf) => buf,
             Err(error) => {
-                state.budget.give_back(1);
+                state.budget.release(1);
                 state.links[link.index()].connection.untake_request();
                 let cause = match error {
                     ReserveError::NoSlot => {
-                        return state.wait(link, asker, call.deadline, &stalls.no_send_slot);
+                        return origin.wait(state, link, call.deadline, &stalls.no_send_slot);
                     }
                     ReserveError::Closed => Cause::Disconnected(CloseReason::PeerGone),
                     ReserveError::TooLong { limit, .. } => Cause::RequestTooLong {
@@ -149,8 +237,8 @@ impl<T: Transport> Poller for Driver<T> {
                         limit: limit.saturating_sub(HEADER_LEN + metadata_len),
                     },
                 };
-                state.leave(link, asker.waiter());
-                return Begun::Failed(never_sent(cause));
+                state.leave(link, origin.waiter());
+                return BeginOutcome::Failed(never_sent(cause));
             }
         };
         drop(borrowed);
@@ -165,21 +253,21 @@ impl<T: Transport> Poller for Driver<T> {
         // ended.
         let entry = &mut state.links[link.index()];
         let begun = (written.is_ok() && entry.ended.is_none())
-            .then(|| entry.calls.begin(asker.waits(&self.own)))
+            .then(|| entry.calls.begin(origin.wake_target(&self.block_on_waker)))
             .flatten();
         let Some(call_id) = begun else {
             entry.connection.untake_request();
             state.transport.cancel(buf);
-            state.budget.give_back(1);
+            state.budget.release(1);
             if let Err(panic) = written {
                 drop(borrowed);
                 resume_unwind(panic);
             }
-            return state.wait(link, asker, call.deadline, &stalls.no_credit);
+            return origin.wait(state, link, call.deadline, &stalls.no_credit);
         };
         let mut header = entry
             .connection
-            .poll_header(FrameKind::Request, call_id, call.method);
+            .next_header(FrameKind::Request, call_id, call.method);
         header.metadata_len = metadata_len as u16;
         if let Some((now, deadline)) = now.zip(call.deadline) {
             header.timeout_us = timeout_us(Some(deadline.saturating_duration_since(now)));
@@ -188,54 +276,99 @@ impl<T: Transport> Poller for Driver<T> {
                 .insert(deadline, TimerTarget::Call(link, call_id));
             entry.calls.set_timer(call_id, timer);
         }
-        header.emit(buf.as_mut());
+        header.encode(buf.as_mut());
         // If the connection has ended, the next event reports it and fails this call.
         let _ = state.transport.send(entry.id, buf);
-        state.leave(link, asker.waiter());
-        Begun::Sent(call_id)
+        state.leave(link, origin.waiter());
+        BeginOutcome::Sent(call_id)
     }
 
-    fn poll_answer(
+    /// Takes the response of a call, if it has arrived, and passes the frame to `receive`.
+    #[inline]
+    pub(crate) fn poll_response_from(
         &self,
         link: LinkKey,
         call: CallId,
         deadline: Option<Instant>,
-        asker: Asker<'_>,
+        origin: impl CallOrigin,
         receive: &mut dyn FnMut(&[u8]),
-    ) -> Polled {
+    ) -> PollOutcome {
         let mut state = self.state.borrow_mut();
         let Some(entry) = state.links.get_mut(link.index()) else {
             // The link is gone, but the call had been sent.
             let cause = Cause::Disconnected(CloseReason::Local);
-            return Polled::Failed(CallError::new(cause, Execution::MayHaveRun));
+            return PollOutcome::Failed(CallError::new(cause, Execution::MayHaveRun));
         };
-        match entry.calls.take(call, || asker.waits(&self.own)) {
-            Taken::Pending => {
+        match entry
+            .calls
+            .take(call, || origin.wake_target(&self.block_on_waker))
+        {
+            TakeOutcome::Pending => {
                 if deadline.is_some_and(|deadline| deadline <= self.clock.now()) {
                     drop(state);
                     self.abandon(link, call);
                     let error = CallError::new(Cause::DeadlineExceeded, Execution::MayHaveRun);
-                    return Polled::Failed(error);
+                    return PollOutcome::Failed(error);
                 }
-                Polled::Pending
+                PollOutcome::Pending
             }
-            Taken::Failed(error) => Polled::Failed(error),
-            Taken::Answered(answer) => {
+            TakeOutcome::Failed(error) => PollOutcome::Failed(error),
+            TakeOutcome::Responded(response) => {
                 drop(state);
-                match answer {
-                    Answer::Slot(buf) => {
+                match response {
+                    ResponseFrame::Slot(buf) => {
                         // Decoding runs the message's own code: a panic must not leak the slot.
                         let received = catch_unwind(AssertUnwindSafe(|| receive(buf.as_ref())));
-                        self.state.borrow_mut().release_answer(buf);
+                        self.state.borrow_mut().release_response(buf);
                         if let Err(panic) = received {
                             resume_unwind(panic);
                         }
                     }
-                    Answer::Copied(frame) => receive(&frame),
+                    ResponseFrame::Copied(frame) => receive(&frame),
                 }
-                Polled::Received
+                PollOutcome::Received
             }
         }
+    }
+}
+
+impl<T: Transport> Poller for Driver<T> {
+    fn connect(&self, address: &str, timeout: Duration) -> Result<ConnectedLink, ConnectError> {
+        let session = self.client_session();
+        let connected = self.establish(address, |transport| {
+            transport.connect(address, &session, timeout)
+        });
+        connected.inspect_err(|_| {
+            self.counters.connections.not_connected.add(1);
+        })
+    }
+
+    fn begin(
+        &self,
+        link: LinkKey,
+        call: Outgoing<'_>,
+        waker: &Waker,
+        waiter: Option<WaiterKey>,
+    ) -> BeginOutcome<WaiterKey> {
+        self.begin_from(link, call, CallingFuture { waker, waiter })
+    }
+
+    fn poll_response(
+        &self,
+        link: LinkKey,
+        call: CallId,
+        deadline: Option<Instant>,
+        waker: &Waker,
+        receive: &mut dyn FnMut(&[u8]),
+    ) -> PollOutcome {
+        let waiter = None;
+        self.poll_response_from(
+            link,
+            call,
+            deadline,
+            CallingFuture { waker, waiter },
+            receive,
+        )
     }
 
     fn abandon(&self, link: LinkKey, call: CallId) {
@@ -243,12 +376,12 @@ impl<T: Transport> Poller for Driver<T> {
         let Some(entry) = state.links.get_mut(link.index()) else {
             return;
         };
-        let (answer, timer) = entry.calls.abandon(call);
+        let (response, timer) = entry.calls.abandon(call);
         if let Some(timer) = timer {
             state.timers.cancel(timer);
         }
-        if let Some(answer) = answer {
-            state.discard_answer(answer);
+        if let Some(response) = response {
+            state.discard_response(response);
         }
     }
 
@@ -256,13 +389,13 @@ impl<T: Transport> Poller for Driver<T> {
         self.state.borrow_mut().leave(link, Some(waiter));
     }
 
-    fn hold(&self, link: LinkKey) {
+    fn acquire_ref(&self, link: LinkKey) {
         if let Some(entry) = self.state.borrow_mut().links.get_mut(link.index()) {
             entry.handles += 1;
         }
     }
 
-    fn let_go(&self, link: LinkKey) {
+    fn release_ref(&self, link: LinkKey) {
         let mut state = self.state.borrow_mut();
         let Some(entry) = state.links.get_mut(link.index()) else {
             return;
@@ -291,52 +424,49 @@ impl<T: Transport> Poller for Driver<T> {
         Self::is_turning(self)
     }
 
-    fn own_waker(&self) -> &OwnWaker {
-        &self.own
+    fn block_on_waker(&self) -> &BlockOnWaker {
+        &self.block_on_waker
     }
 
-    fn inside_turn(&self, work: &mut dyn FnMut()) {
-        self.as_part_of_a_turn(work);
+    fn run_in_turn(&self, work: &mut dyn FnMut()) {
+        Self::run_in_turn(self, work);
     }
 
     fn limits(&self) -> Limits {
         self.state.borrow().transport.limits().clone()
     }
 
-    fn counters(&self) -> Counters {
+    fn transport_counters(&self) -> Counters {
         self.state.borrow().transport.counters()
     }
 
-    fn tally(&self) -> &Arc<PollerTally> {
-        &self.tally
+    fn poller_counters(&self) -> &Arc<PollerCounters> {
+        &self.counters
     }
 
-    fn publish(&self) {
-        Self::publish(self);
+    fn update_gauges(&self) {
+        Self::update_gauges(self);
     }
 }
 
 impl<T: Transport> State<T> {
-    /// Queues a call. `stall` counts the reason.
+    /// Queues the call of a future. `stall` counts the reason.
     fn wait(
         &mut self,
         link: LinkKey,
-        asker: Asker<'_>,
+        CallingFuture { waker, waiter }: CallingFuture<'_>,
         deadline: Option<Instant>,
         stall: &Counter,
-    ) -> Begun {
-        let Asker::Future(waker, waiter) = asker else {
-            return Begun::NoRoom;
-        };
+    ) -> WaiterKey {
         let waiters = &mut self.links[link.index()].waiters;
         let key = match waiter {
             Some(key) => {
-                waiters.call_back(key);
+                waiters.requeue(key);
                 key
             }
             None => {
                 stall.add(1);
-                let key = waiters.join(waker.clone());
+                let key = waiters.enqueue(waker.clone());
                 if let Some(deadline) = deadline {
                     waiters.set_timer(
                         key,
@@ -349,7 +479,7 @@ impl<T: Transport> State<T> {
         if !self.waiting.contains(&link) {
             self.waiting.push(link);
         }
-        Begun::Waiting(key)
+        key
     }
 
     fn leave(&mut self, link: LinkKey, waiter: Option<WaiterKey>) {
@@ -369,7 +499,7 @@ fn never_sent(cause: Cause) -> CallError {
 fn no_receive_left(address: &str) -> ConnectError {
     ConnectError::Refused {
         address: address.to_owned(),
-        reason: "this side has promised all its receives to other connections: raise `connections`"
+        reason: "no receive is left on this side, all are promised to other connections: raise `connections`"
             .to_owned(),
     }
 }

@@ -1,4 +1,17 @@
 //! Idle time: the periodic maintenance of connections, and how a poller sleeps.
+//!
+//! A poller sleeps in three steps, so that it misses no work: it arms the notification, polls once
+//! more, and waits. This happens at two levels:
+//!
+//! * Other threads (callers that submit, wakers of handlers, a shutdown) store their work where the
+//!   poller looks, and then notify it (`wakeup.rs`). A notification costs a fence and a load while
+//!   the poller is awake, and one system call while it sleeps.
+//! * The device notifies through the completion channels of the lanes. The control thread and the
+//!   event threads notify through an eventfd, on which the poller waits together with the channels
+//!   (`rpc-transport-verbs/src/transport/sleep.rs`).
+//!
+//! The code of each handshake draws it, with the interleaving that each fence prevents. Loom models
+//! check both.
 
 use std::time::{Duration, Instant};
 
@@ -26,10 +39,10 @@ impl<T: Transport> Driver<T> {
         // Limits the rate, because there may be thousands of links and thousands of sleeps a
         // second.
         let is_soon = |before: Instant| now.duration_since(before) < IDLE_TIME / 2;
-        if state.idle_looked_at.is_some_and(is_soon) {
+        if state.idle_checked_at.is_some_and(is_soon) {
             return;
         }
-        state.idle_looked_at = Some(now);
+        state.idle_checked_at = Some(now);
         let owing_before = state.owing.len();
         for (index, link) in &mut state.links {
             let is_idle_client =
@@ -54,38 +67,40 @@ impl<T: Transport> Driver<T> {
 
     /// Sleeps until the device has an event, a deadline passes, or another thread notifies the
     /// poller. Does not sleep if there is something to do already. `how_long` returns the caller's
-    /// limit, or `None` if the caller has work. Returns true if it did not sleep.
+    /// limit on the sleep, or `None` if the caller has work and the poller must not sleep. Returns
+    /// true if it did not sleep.
     pub(crate) fn sleep(&self, how_long: &dyn Fn() -> Option<Duration>) -> bool {
         self.on_idle(self.clock.now());
-        self.bell.lie_down();
+        self.wakeup.prepare_sleep();
         self.state.borrow_mut().transport.arm();
-        // Finds what arrived before the device was armed, and what other threads queued before they
-        // could see that this poller sleeps.
+        // This turn finds events that arrived before the device was armed, and work that other
+        // threads queued before they could see that this poller sleeps.
         let found_any =
-            self.turn() || self.ready.is_any() || !self.state.borrow().settled.is_empty();
-        // Called after `lie_down`: a thread that queues something from now on notifies the poller.
+            self.turn() || self.ready.has_any() || !self.state.borrow().settled.is_empty();
+        // Called after `prepare_sleep`: a thread that queues something from now on notifies the
+        // poller.
         let at_most = how_long().filter(|_| !found_any);
         if let Some(at_most) = at_most {
-            self.publish();
+            self.update_gauges();
             let state = &mut *self.state.borrow_mut();
-            let lies_down = self.clock.now();
-            let timeout = at_most.min(state.longest_sleep(lies_down));
-            self.tally.turns.slept.add(1);
+            let asleep_since = self.clock.now();
+            let timeout = at_most.min(state.longest_sleep(asleep_since));
+            self.counters.turns.slept.add(1);
             state.transport.wait(Some(timeout));
-            let asleep = self.clock.now().saturating_duration_since(lies_down);
-            self.tally.turns.woken.add(1);
-            self.tally.turns.asleep_ns.add(asleep.as_nanos() as u64);
+            let asleep = self.clock.now().saturating_duration_since(asleep_since);
+            self.counters.turns.woken.add(1);
+            self.counters.turns.asleep_ns.add(asleep.as_nanos() as u64);
         }
-        self.bell.get_up();
+        self.wakeup.resume();
         if !self.state.borrow().timers.is_empty() {
-            self.as_part_of_a_turn(|| self.expire_deadlines());
+            self.run_in_turn(|| self.expire_deadlines());
             self.wake_collected();
         }
         at_most.is_none()
     }
 
     /// Updates the gauges for other threads: the values that are not counted per call.
-    pub(crate) fn publish(&self) {
+    pub(crate) fn update_gauges(&self) {
         let state = &*self.state.borrow();
         let (mut windows, mut available, mut waiting) = (0, 0, 0);
         for (_, link) in &state.links {
@@ -95,7 +110,7 @@ impl<T: Transport> Driver<T> {
                 available += u64::from(link.connection.requests_allowed());
             }
         }
-        let (credits, stalls) = (&self.tally.credits, &self.tally.stalls);
+        let (credits, stalls) = (&self.counters.credits, &self.counters.stalls);
         credits.windows.set(windows);
         credits.available.set(available);
         let promised = state.budget.promised();
@@ -104,17 +119,17 @@ impl<T: Transport> Driver<T> {
         stalls.calls_waiting.set(waiting);
         stalls.responses_waiting.set(state.blocked.len() as u64);
         let parked = self.tasks.borrow().parked();
-        self.tally.handlers.parked.set(parked.into());
-        let slots = state.transport.slots_by_place();
-        self.tally.published.set(&slots);
+        self.counters.handlers.parked.set(parked.into());
+        let slots = state.transport.slots_by_state();
+        self.counters.slots.set(&slots);
     }
 }
 
 impl<T: Transport> State<T> {
     /// Returns how long the poller may sleep if nothing arrives.
     fn longest_sleep(&self, now: Instant) -> Duration {
-        // Woken waiters that do not retry are skipped after some turns, and whatever found no slot
-        // is retried, even if the device reports no event.
+        // Some work needs turns even if the device reports no event: woken waiters that do not
+        // retry are skipped, and calls and responses that found no slot are retried.
         let is_waiting =
             !(self.waiting.is_empty() && self.blocked.is_empty() && self.owing.is_empty());
         let longest = if is_waiting { SHORT_SLEEP } else { LONG_SLEEP };

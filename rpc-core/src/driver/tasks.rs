@@ -13,10 +13,10 @@ use std::task::{Wake, Waker};
 
 use super::link::LinkKey;
 use super::timers::TimerKey;
-use super::wakeup::Doorbell;
+use super::wakeup::Wakeup;
 use crate::protocol::frame::CallId;
-use crate::service::dispatch::HandlerSlot;
-use crate::stats::Served;
+use crate::service::dispatch::HandlerKey;
+use crate::stats::ServedCall;
 
 /// A handler that processes a call.
 #[derive(Clone, Copy, Debug)]
@@ -24,9 +24,9 @@ pub(crate) struct Task {
     pub(crate) link: LinkKey,
     pub(crate) call: CallId,
     /// The handler's method, and how the call is counted.
-    pub(crate) served: Served,
-    /// The slot that holds the handler's future.
-    pub(crate) slot: HandlerSlot,
+    pub(crate) served: ServedCall,
+    /// The cell of the method that holds the handler's future.
+    pub(crate) handler_key: HandlerKey,
     pub(crate) timer: Option<TimerKey>,
 }
 
@@ -37,7 +37,7 @@ pub(crate) struct TaskKey(u32);
 /// The tasks of one poller.
 #[derive(Debug)]
 pub(crate) struct Tasks {
-    places: Vec<Place>,
+    cells: Vec<TaskCell>,
     free: Vec<u32>,
     ready: Arc<ReadyQueue>,
     /// Swapped with the ready queue, so that neither allocates after warm-up.
@@ -48,24 +48,24 @@ pub(crate) struct Tasks {
 }
 
 #[derive(Debug)]
-struct Place {
+struct TaskCell {
     /// `None` while the task is being polled with the waker.
     waker: Option<Waker>,
-    signal: Arc<Signal>,
+    signal: Arc<TaskWaker>,
     parked: Option<Task>,
 }
 
 impl Tasks {
-    /// Creates an empty table for at most `max_parked` parked tasks. `bell` is notified when a task
-    /// is woken.
-    pub(crate) fn new(bell: Arc<Doorbell>, max_parked: u32) -> Self {
+    /// Creates an empty table for at most `max_parked` parked tasks. `wakeup` is notified when a
+    /// task is woken.
+    pub(crate) fn new(wakeup: Arc<Wakeup>, max_parked: u32) -> Self {
         Self {
-            places: Vec::new(),
+            cells: Vec::new(),
             free: Vec::new(),
             ready: Arc::new(ReadyQueue {
                 any: AtomicBool::new(false),
                 queue: Mutex::default(),
-                bell,
+                wakeup,
             }),
             running: Vec::new(),
             parked: 0,
@@ -79,48 +79,48 @@ impl Tasks {
     }
 
     /// Borrows an entry with its waker, to poll a future with.
-    pub(crate) fn borrow_place(&mut self) -> (TaskKey, Waker) {
+    pub(crate) fn borrow_cell(&mut self) -> (TaskKey, Waker) {
         let index = self.free.pop().unwrap_or_else(|| {
-            let index = self.places.len() as u32;
-            let signal = Arc::new(Signal {
+            let index = self.cells.len() as u32;
+            let signal = Arc::new(TaskWaker {
                 index,
                 queued: AtomicBool::new(false),
                 ready: Arc::clone(&self.ready),
             });
             let waker = Some(Waker::from(Arc::clone(&signal)));
-            self.places.push(Place {
+            self.cells.push(TaskCell {
                 waker,
                 signal,
                 parked: None,
             });
             index
         });
-        let place = &mut self.places[index as usize];
-        let waker = place
+        let cell = &mut self.cells[index as usize];
+        let waker = cell
             .waker
             .take()
-            .unwrap_or_else(|| Waker::from(Arc::clone(&place.signal)));
+            .unwrap_or_else(|| Waker::from(Arc::clone(&cell.signal)));
         (TaskKey(index), waker)
     }
 
     /// Frees the entry of a future that has completed.
-    pub(crate) fn return_place(&mut self, key: TaskKey, waker: Waker) {
-        self.places[key.0 as usize].waker = Some(waker);
+    pub(crate) fn return_cell(&mut self, key: TaskKey, waker: Waker) {
+        self.cells[key.0 as usize].waker = Some(waker);
         self.free.push(key.0);
     }
 
     /// Parks a future that is pending, until its waker is called.
     pub(crate) fn park(&mut self, key: TaskKey, waker: Waker, task: Task) {
-        let place = &mut self.places[key.0 as usize];
-        place.waker = Some(waker);
-        place.parked = Some(task);
+        let cell = &mut self.cells[key.0 as usize];
+        cell.waker = Some(waker);
+        cell.parked = Some(task);
         self.parked += 1;
     }
 
     /// Takes the indices of the tasks that were woken since the last call; `None` in most turns.
     /// The caller must return the vector with [`put_back`](Self::put_back).
     pub(crate) fn take_ready(&mut self) -> Option<Vec<u32>> {
-        if !self.ready.is_any() {
+        if !self.ready.has_any() {
             return None;
         }
         let mut running = mem::take(&mut self.running);
@@ -135,21 +135,21 @@ impl Tasks {
 
     /// Resumes a woken task. Returns `None` if the task has ended in the meantime.
     pub(crate) fn unpark(&mut self, index: u32) -> Option<(TaskKey, Task, Waker)> {
-        let place = &mut self.places[index as usize];
+        let cell = &mut self.cells[index as usize];
         // Cleared before the future is polled, so that a wake from now on queues the task again. An
         // earlier wake that found the task already queued is read by this swap, so that the poll
         // sees the writes of the waking thread. A plain store would let that poll read older
         // values, and the wake would be lost.
-        place.signal.queued.swap(false, Ordering::AcqRel);
-        let task = place.parked.take()?;
+        cell.signal.queued.swap(false, Ordering::AcqRel);
+        let task = cell.parked.take()?;
         self.parked -= 1;
-        let waker = place.waker.take()?;
+        let waker = cell.waker.take()?;
         Some((TaskKey(index), task, waker))
     }
 
     /// Takes the parked task whose deadline has passed, if it is still parked.
     pub(crate) fn expire(&mut self, key: TaskKey) -> Option<Task> {
-        let task = self.places[key.0 as usize].parked.take()?;
+        let task = self.cells[key.0 as usize].parked.take()?;
         self.free.push(key.0);
         self.parked -= 1;
         Some(task)
@@ -158,8 +158,8 @@ impl Tasks {
     /// Takes every parked task for which `select` returns true.
     pub(crate) fn remove_where(&mut self, select: impl Fn(&Task) -> bool) -> Vec<Task> {
         let mut removed = Vec::new();
-        for (index, place) in (0..).zip(&mut self.places) {
-            if let Some(task) = place.parked.take_if(|task| select(task)) {
+        for (index, cell) in (0..).zip(&mut self.cells) {
+            if let Some(task) = cell.parked.take_if(|task| select(task)) {
                 self.free.push(index);
                 removed.push(task);
             }
@@ -171,7 +171,7 @@ impl Tasks {
     /// Returns the number of entries in use.
     #[cfg(feature = "test-util")]
     pub(crate) fn in_use(&self) -> usize {
-        self.places.len() - self.free.len()
+        self.cells.len() - self.free.len()
     }
 
     /// Returns the number of parked futures.
@@ -181,12 +181,12 @@ impl Tasks {
 
     /// Returns true if another handler may be started.
     #[inline]
-    pub(crate) fn has_room(&self) -> bool {
+    pub(crate) fn has_capacity(&self) -> bool {
         self.parked < self.max_parked
     }
 
     /// Prevents any further handler from being started.
-    pub(crate) fn begin_no_more(&mut self) {
+    pub(crate) fn stop_starting(&mut self) {
         self.max_parked = 0;
     }
 
@@ -202,13 +202,13 @@ pub(crate) struct ReadyQueue {
     /// under the lock.
     any: AtomicBool,
     queue: Mutex<Vec<u32>>,
-    bell: Arc<Doorbell>,
+    wakeup: Arc<Wakeup>,
 }
 
 impl ReadyQueue {
     /// Returns true if a woken task has not been taken yet.
     #[inline]
-    pub(crate) fn is_any(&self) -> bool {
+    pub(crate) fn has_any(&self) -> bool {
         self.any.load(Ordering::Relaxed)
     }
 
@@ -217,7 +217,7 @@ impl ReadyQueue {
         queue.push(index);
         self.any.store(true, Ordering::Relaxed);
         drop(queue);
-        self.bell.ring();
+        self.wakeup.notify();
     }
 
     fn take(&self, into: &mut Vec<u32>) {
@@ -229,13 +229,13 @@ impl ReadyQueue {
 
 /// The state shared by a task's wakers.
 #[derive(Debug)]
-struct Signal {
+struct TaskWaker {
     index: u32,
     queued: AtomicBool,
     ready: Arc<ReadyQueue>,
 }
 
-impl Wake for Signal {
+impl Wake for TaskWaker {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
@@ -255,14 +255,14 @@ mod tests {
 
     #[test]
     fn a_task_is_queued_once_however_often_it_is_woken_and_again_after_it_ran() {
-        let mut tasks = Tasks::new(Arc::new(Doorbell::new(Waker::noop().clone())), u32::MAX);
-        let (key, waker) = tasks.borrow_place();
+        let mut tasks = Tasks::new(Arc::new(Wakeup::new(Waker::noop().clone())), u32::MAX);
+        let (key, waker) = tasks.borrow_cell();
         let remote = waker.clone();
         let task = Task {
             link: LinkKey::test(0),
             call: CallId(0),
-            served: Served::test(),
-            slot: HandlerSlot::test(0),
+            served: ServedCall::test(),
+            handler_key: HandlerKey::test(0),
             timer: None,
         };
         tasks.park(key, waker, task);
@@ -292,16 +292,16 @@ mod tests {
         use std::sync::atomic::AtomicU32;
 
         const ROUNDS: u32 = 20_000;
-        let mut tasks = Tasks::new(Arc::new(Doorbell::new(Waker::noop().clone())), u32::MAX);
-        let (key, waker) = tasks.borrow_place();
+        let mut tasks = Tasks::new(Arc::new(Wakeup::new(Waker::noop().clone())), u32::MAX);
+        let (key, waker) = tasks.borrow_cell();
         let remote = waker.clone();
         let (written, seen) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
         let (write, see) = (Arc::clone(&written), Arc::clone(&seen));
         let task = Task {
             link: LinkKey::test(0),
             call: CallId(0),
-            served: Served::test(),
-            slot: HandlerSlot::test(0),
+            served: ServedCall::test(),
+            handler_key: HandlerKey::test(0),
             timer: None,
         };
         tasks.park(key, waker, task);

@@ -10,7 +10,7 @@ use super::timers::TimerKey;
 /// Number of turns within which a woken waiter must retry; after that, the next one is woken in its
 /// place. The first may still retry later. A future is usually polled before the next turn. A
 /// leaked future never is, and must not block the others.
-const PATIENCE: u32 = 16;
+const MAX_TURNS_TO_RETRY: u32 = 16;
 
 /// Identifies a waiting call until it is sent or gives up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,7 +18,7 @@ pub(crate) struct WaiterKey(usize);
 
 /// What remains of a waiter that has left the queue.
 #[derive(Debug)]
-pub(crate) struct Left {
+pub(crate) struct RemovedWaiter {
     /// The timer to cancel.
     pub(crate) timer: Option<TimerKey>,
     /// Dropping the waker may run application code, so the caller must drop this where that is
@@ -45,7 +45,7 @@ struct Waiter {
     arrival: u64,
     waker: Waker,
     /// The round in which the waiter was woken, if it was.
-    called_up: Option<u32>,
+    woken_in: Option<u32>,
     timer: Option<TimerKey>,
 }
 
@@ -56,7 +56,7 @@ impl Waiters {
     }
 
     /// Returns true if there are no waiters, woken or not.
-    pub(crate) fn is_deserted(&self) -> bool {
+    pub(crate) fn has_no_waiters(&self) -> bool {
         self.waiting.is_empty()
     }
 
@@ -65,13 +65,13 @@ impl Waiters {
     }
 
     /// Appends a waiter to the queue.
-    pub(crate) fn join(&mut self, waker: Waker) -> WaiterKey {
+    pub(crate) fn enqueue(&mut self, waker: Waker) -> WaiterKey {
         self.arrivals += 1;
         let arrival = self.arrivals;
         let key = self.waiting.insert(Waiter {
             arrival,
             waker,
-            called_up: None,
+            woken_in: None,
             timer: None,
         });
         self.queue.push_back((key, arrival));
@@ -97,69 +97,69 @@ impl Waiters {
 
     /// Returns true if it is this waiter's turn. Otherwise registers `waker` to be woken when it
     /// is.
-    pub(crate) fn is_called_up(&mut self, key: WaiterKey, waker: &Waker) -> bool {
+    pub(crate) fn poll_turn(&mut self, key: WaiterKey, waker: &Waker) -> bool {
         let waiter = &mut self.waiting[key.0];
         waiter.waker.clone_from(waker);
-        waiter.called_up.is_some()
+        waiter.woken_in.is_some()
     }
 
     /// Requeues a waiter whose turn it was but that could not be sent after all. It keeps its
     /// position.
-    pub(crate) fn call_back(&mut self, key: WaiterKey) {
+    pub(crate) fn requeue(&mut self, key: WaiterKey) {
         let waiter = &mut self.waiting[key.0];
         let arrival = waiter.arrival;
-        if let Some(round) = waiter.called_up.take() {
-            self.came(round);
-            let place = self.queue.partition_point(|&(_, other)| other < arrival);
-            self.queue.insert(place, (key.0, arrival));
+        if let Some(round) = waiter.woken_in.take() {
+            self.count_retry(round);
+            let position = self.queue.partition_point(|&(_, other)| other < arrival);
+            self.queue.insert(position, (key.0, arrival));
         }
     }
 
     /// Removes a waiter that is sent or gives up.
-    pub(crate) fn leave(&mut self, key: WaiterKey) -> Left {
+    pub(crate) fn leave(&mut self, key: WaiterKey) -> RemovedWaiter {
         let waiter = self.waiting.remove(key.0);
-        if let Some(round) = waiter.called_up {
-            self.came(round);
+        if let Some(round) = waiter.woken_in {
+            self.count_retry(round);
         }
         // While there is no capacity at all, calls may keep arriving and giving up, so the queue is
         // compacted here.
         if self.queue.len() > 2 * self.waiting.len() + 8 {
             let waiting = &self.waiting;
             self.queue
-                .retain(|&(key, arrival)| is_there(waiting, key, arrival));
+                .retain(|&(key, arrival)| still_waits(waiting, key, arrival));
         }
-        Left {
+        RemovedWaiter {
             timer: waiter.timer,
             _waker: waiter.waker,
         }
     }
 
-    fn came(&mut self, round: u32) {
+    fn count_retry(&mut self, round: u32) {
         self.turns = 0;
         self.expected -= u32::from(round == self.round);
     }
 
     /// Wakes the next waiters, given capacity for `room` calls, by passing their wakers to `wake`.
     /// Called once per turn.
-    pub(crate) fn call_up(&mut self, room: u32, wake: impl FnMut(Waker)) {
+    pub(crate) fn wake_next(&mut self, room: u32, wake: impl FnMut(Waker)) {
         self.turns += 1;
-        if self.turns > PATIENCE {
+        if self.turns > MAX_TURNS_TO_RETRY {
             self.turns = 0;
             self.expected = 0;
             self.round = self.round.wrapping_add(1);
         }
-        self.call_up_within_a_turn(room, wake);
+        self.wake_next_within_turn(room, wake);
     }
 
-    /// Like [`call_up`](Self::call_up), but may be called any number of times per turn, because it
-    /// does not count as a turn for the waiters woken before.
-    pub(crate) fn call_up_within_a_turn(&mut self, room: u32, mut wake: impl FnMut(Waker)) {
+    /// Like [`wake_next`](Self::wake_next), but may be called any number of times per turn, because
+    /// it does not count as a turn for the waiters woken before.
+    pub(crate) fn wake_next_within_turn(&mut self, room: u32, mut wake: impl FnMut(Waker)) {
         while self.expected < room
             && let Some((key, arrival)) = self.queue.pop_front()
         {
-            if is_there(&self.waiting, key, arrival) {
+            if still_waits(&self.waiting, key, arrival) {
                 let waiter = &mut self.waiting[key];
-                waiter.called_up = Some(self.round);
+                waiter.woken_in = Some(self.round);
                 self.expected += 1;
                 self.turns = 0;
                 wake(waiter.waker.clone());
@@ -168,7 +168,7 @@ impl Waiters {
     }
 }
 
-fn is_there(waiting: &Slab<Waiter>, key: usize, arrival: u64) -> bool {
+fn still_waits(waiting: &Slab<Waiter>, key: usize, arrival: u64) -> bool {
     waiting
         .get(key)
         .is_some_and(|waiter| waiter.arrival == arrival)
@@ -179,71 +179,71 @@ mod tests {
     use super::*;
 
     #[test]
-    fn waiters_are_called_up_in_order_and_those_that_left_are_passed_over() {
+    fn waiters_are_woken_in_order_and_those_that_left_are_passed_over() {
         let waker = Waker::noop();
         let mut waiters = Waiters::default();
-        let [a, b, c, d] = [(); 4].map(|()| waiters.join(waker.clone()));
+        let [a, b, c, d] = [(); 4].map(|()| waiters.enqueue(waker.clone()));
         waiters.leave(b);
         let mut woken = 0;
-        waiters.call_up(2, |_| woken += 1);
+        waiters.wake_next(2, |_| woken += 1);
         assert_eq!(woken, 2);
-        assert!(waiters.is_called_up(a, waker) && waiters.is_called_up(c, waker));
-        assert!(!waiters.is_called_up(d, waker));
+        assert!(waiters.poll_turn(a, waker) && waiters.poll_turn(c, waker));
+        assert!(!waiters.poll_turn(d, waker));
         // A woken waiter that leaves makes room for the next one.
         waiters.leave(c);
-        waiters.call_back(a);
-        waiters.call_up(2, |_| ());
-        assert!(waiters.is_called_up(a, waker) && waiters.is_called_up(d, waker));
+        waiters.requeue(a);
+        waiters.wake_next(2, |_| ());
+        assert!(waiters.poll_turn(a, waker) && waiters.poll_turn(d, waker));
         waiters.leave(a);
         waiters.leave(d);
         assert!(waiters.is_empty());
     }
 
     #[test]
-    fn those_that_are_called_back_keep_their_order() {
+    fn those_that_are_requeued_keep_their_order() {
         let waker = Waker::noop();
         let mut waiters = Waiters::default();
-        let [a, b, c] = [(); 3].map(|()| waiters.join(waker.clone()));
-        waiters.call_up(2, |_| ());
-        waiters.call_back(a);
-        waiters.call_back(b);
-        waiters.call_up(1, |_| ());
-        assert!(waiters.is_called_up(a, waker));
-        assert!(!waiters.is_called_up(b, waker) && !waiters.is_called_up(c, waker));
+        let [a, b, c] = [(); 3].map(|()| waiters.enqueue(waker.clone()));
+        waiters.wake_next(2, |_| ());
+        waiters.requeue(a);
+        waiters.requeue(b);
+        waiters.wake_next(1, |_| ());
+        assert!(waiters.poll_turn(a, waker));
+        assert!(!waiters.poll_turn(b, waker) && !waiters.poll_turn(c, waker));
     }
 
     #[test]
     fn one_that_does_not_come_is_passed_over_and_may_still_come() {
         let waker = Waker::noop();
         let mut waiters = Waiters::default();
-        let [forgotten, next] = [(); 2].map(|()| waiters.join(waker.clone()));
-        for _ in 0..PATIENCE {
-            waiters.call_up(1, |_| ());
-            assert!(!waiters.is_called_up(next, waker));
+        let [forgotten, next] = [(); 2].map(|()| waiters.enqueue(waker.clone()));
+        for _ in 0..MAX_TURNS_TO_RETRY {
+            waiters.wake_next(1, |_| ());
+            assert!(!waiters.poll_turn(next, waker));
         }
-        waiters.call_up(1, |_| ());
-        waiters.call_up(1, |_| ());
-        assert!(waiters.is_called_up(next, waker) && waiters.is_called_up(forgotten, waker));
+        waiters.wake_next(1, |_| ());
+        waiters.wake_next(1, |_| ());
+        assert!(waiters.poll_turn(next, waker) && waiters.poll_turn(forgotten, waker));
         waiters.leave(next);
         // From now on, new calls overtake no waiter except the one that does not retry.
         assert!(waiters.is_empty());
-        waiters.call_back(forgotten);
+        waiters.requeue(forgotten);
         assert!(!waiters.is_empty());
-        waiters.call_up(1, |_| ());
-        assert!(waiters.is_called_up(forgotten, waker));
+        waiters.wake_next(1, |_| ());
+        assert!(waiters.poll_turn(forgotten, waker));
     }
 
     #[test]
     fn calls_that_come_and_give_up_leave_nothing() {
         let mut waiters = Waiters::default();
-        let stays = waiters.join(Waker::noop().clone());
+        let stays = waiters.enqueue(Waker::noop().clone());
         for _ in 0..1000 {
-            let key = waiters.join(Waker::noop().clone());
-            waiters.call_up(0, |_| ());
+            let key = waiters.enqueue(Waker::noop().clone());
+            waiters.wake_next(0, |_| ());
             waiters.leave(key);
         }
         assert!(waiters.queue.len() < 20, "{}", waiters.queue.len());
-        waiters.call_up(1, |_| ());
-        assert!(waiters.is_called_up(stays, Waker::noop()));
+        waiters.wake_next(1, |_| ());
+        assert!(waiters.poll_turn(stays, Waker::noop()));
     }
 }

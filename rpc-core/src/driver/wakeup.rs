@@ -1,4 +1,4 @@
-//! [`Doorbell`]: wakes a poller from another thread. It costs a fence and a load while the poller
+//! [`Wakeup`]: wakes a poller from another thread. It costs a fence and a load while the poller
 //! is awake.
 //!
 //! ```text
@@ -22,48 +22,49 @@ use loom::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 
 /// A poller's wakeup. Shared by all threads that give the poller work.
-pub(crate) struct Doorbell {
-    slumber: Slumber,
+pub(crate) struct Wakeup {
+    sleep_flag: SleepFlag,
     /// Ends the transport's wait.
     waker: Waker,
 }
 
-impl Doorbell {
+impl Wakeup {
     pub(crate) fn new(waker: Waker) -> Self {
         Self {
-            slumber: Slumber::new(),
+            sleep_flag: SleepFlag::new(),
             waker,
         }
     }
 
-    /// Steps W2 and W3. Must be called after the work was stored where the poller finds it.
-    pub(crate) fn ring(&self) {
-        if self.slumber.is_to_be_ended() {
+    /// Executes steps W2 and W3. Must be called after the work was stored where the poller finds
+    /// it.
+    pub(crate) fn notify(&self) {
+        if self.sleep_flag.claim_wake() {
             self.waker.wake_by_ref();
         }
     }
 
-    /// Steps P1 and P2. Afterwards the poller must check for work once more, and must call
-    /// [`get_up`](Self::get_up) when it has slept or found work.
-    pub(crate) fn lie_down(&self) {
-        self.slumber.begin();
+    /// Executes steps P1 and P2. Afterwards the poller must check for work once more, and must call
+    /// [`resume`](Self::resume) when it has slept or found work.
+    pub(crate) fn prepare_sleep(&self) {
+        self.sleep_flag.begin();
     }
 
-    pub(crate) fn get_up(&self) {
-        self.slumber.end();
+    pub(crate) fn resume(&self) {
+        self.sleep_flag.end();
     }
 }
 
-impl fmt::Debug for Doorbell {
+impl fmt::Debug for Wakeup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Doorbell")
+        f.write_str("Wakeup")
     }
 }
 
 /// Whether a poller sleeps or is about to.
-struct Slumber(AtomicBool);
+struct SleepFlag(AtomicBool);
 
-impl Slumber {
+impl SleepFlag {
     fn new() -> Self {
         Self(AtomicBool::new(false))
     }
@@ -80,7 +81,7 @@ impl Slumber {
     }
 
     /// Returns true if the caller must end the wait: of several concurrent callers, only the first.
-    fn is_to_be_ended(&self) -> bool {
+    fn claim_wake(&self) -> bool {
         fence(Ordering::SeqCst);
         // The load keeps the cache line shared while the poller is awake.
         self.0.load(Ordering::Relaxed) && self.0.swap(false, Ordering::Relaxed)
@@ -93,27 +94,28 @@ mod loom_models {
     use loom::sync::atomic::{AtomicBool, AtomicU32, Ordering};
     use loom::thread;
 
-    use super::Slumber;
+    use super::SleepFlag;
 
     /// Two threads store work each. If the poller sleeps after its check although it missed work,
     /// one of them wakes it, and no more than one makes the system call.
     #[test]
     fn loom_nothing_is_slept_through() {
         loom::model(|| {
-            let slumber = Arc::new(Slumber::new());
+            let sleep_flag = Arc::new(SleepFlag::new());
             let brought = Arc::new(AtomicU32::new(0));
             let woken = Arc::new(AtomicU32::new(0));
-            let bring = |slumber: &Slumber, brought: &AtomicU32, woken: &AtomicU32| {
+            let bring = |sleep_flag: &SleepFlag, brought: &AtomicU32, woken: &AtomicU32| {
                 brought.fetch_add(1, Ordering::Relaxed);
-                if slumber.is_to_be_ended() {
+                if sleep_flag.claim_wake() {
                     woken.fetch_add(1, Ordering::Relaxed);
                 }
             };
             let others = [(); 2].map(|()| {
-                let (slumber, brought, woken) = (slumber.clone(), brought.clone(), woken.clone());
-                thread::spawn(move || bring(&slumber, &brought, &woken))
+                let (sleep_flag, brought, woken) =
+                    (sleep_flag.clone(), brought.clone(), woken.clone());
+                thread::spawn(move || bring(&sleep_flag, &brought, &woken))
             });
-            slumber.begin();
+            sleep_flag.begin();
             let found = brought.load(Ordering::Relaxed);
             for other in others {
                 other.join().unwrap();
@@ -131,18 +133,18 @@ mod loom_models {
     #[test]
     fn loom_the_next_sleep_is_ended_too() {
         loom::model(|| {
-            let slumber = Arc::new(Slumber::new());
+            let sleep_flag = Arc::new(SleepFlag::new());
             let brought = Arc::new(AtomicBool::new(false));
-            slumber.begin();
-            slumber.end();
+            sleep_flag.begin();
+            sleep_flag.end();
             let other = {
-                let (slumber, brought) = (slumber.clone(), brought.clone());
+                let (sleep_flag, brought) = (sleep_flag.clone(), brought.clone());
                 thread::spawn(move || {
                     brought.store(true, Ordering::Relaxed);
-                    slumber.is_to_be_ended()
+                    sleep_flag.claim_wake()
                 })
             };
-            slumber.begin();
+            sleep_flag.begin();
             let found = brought.load(Ordering::Relaxed);
             assert!(other.join().unwrap() || found);
         });

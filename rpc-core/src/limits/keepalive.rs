@@ -59,7 +59,7 @@ impl fmt::Display for Keepalive {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "silent peers are asked every {:?}, and gone when they have not answered for {:?}",
+            "silent peers are probed every {:?} and closed after {:?} without a reply",
             self.every, self.gone_after
         )
     }

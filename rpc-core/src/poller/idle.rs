@@ -1,9 +1,10 @@
-//! [`Idle`]: what a poller does when there is nothing to do.
+//! [`Idle`]: how a poller waits while it has no work.
 //!
 //! It spins, and eventually sleeps, as its [`Waiting`] mode specifies. A poller that shares its
 //! core with the thread it waits for would spin away the time slice that the other thread needs, so
 //! it also yields: rarely if it is busy and every spinning poller of this process has a core, often
-//! if it is adaptive or if there are more pollers than cores.
+//! if it is adaptive or if there are more pollers than cores. A warning is logged if a process has
+//! more busy pollers than cores, as limited by its affinity mask and its control group's quota.
 
 use std::hint;
 use std::sync::LazyLock;
@@ -22,10 +23,10 @@ const SPINNING: u32 = 256;
 /// and the kernel's software RDMA, so that a call costs no system call other than its doorbells. It
 /// is also far shorter than the time slice that a poller of another process on the same core would
 /// otherwise wait for.
-const PATIENT: u32 = 4096;
+const BUSY_YIELD_INTERVAL: u32 = 4096;
 
 /// Empty turns between two yields of an adaptive poller, or of one that may not have its own core.
-const CROWDED: u32 = 32;
+const YIELD_INTERVAL: u32 = 32;
 
 /// Time that an adaptive poller spins before it sleeps: many times the latency of a response on one
 /// host or in one rack, and longer than a sleeping peer takes to wake up. The first call after an
@@ -51,17 +52,17 @@ pub(crate) struct BusyPoller(());
 impl BusyPoller {
     /// Registers the poller if its mode is busy, and logs a warning if there are more busy pollers
     /// than cores.
-    pub(crate) fn announce(waiting: Waiting) -> Option<Self> {
+    pub(crate) fn register(waiting: Waiting) -> Option<Self> {
         if waiting != Waiting::Busy {
             return None;
         }
         let (pollers, cores) = (BUSY.fetch_add(1, Ordering::Relaxed) + 1, cores());
-        if is_too_many(pollers, cores) {
+        if exceeds_cores(pollers, cores) {
             tracing::warn!(
                 pollers,
                 cores,
-                "more busy pollers than cores that this process may use (its affinity mask and its control \
-                 group's quota): they take turns, and calls wait for time slices. Use fewer pollers, or \
+                "more busy pollers than cores available to this process (affinity mask and cgroup quota): \
+                 pollers share cores, and calls wait for time slices. Use fewer pollers, or \
                  `Waiting::Adaptive`"
             );
         }
@@ -77,7 +78,7 @@ impl Drop for BusyPoller {
 
 /// Returns true if spinning pollers compete for cores. With a single core they always do, because
 /// the thread that a poller waits for needs that core too.
-fn is_too_many(pollers: usize, cores: usize) -> bool {
+fn exceeds_cores(pollers: usize, cores: usize) -> bool {
     cores == 1 || pollers > cores
 }
 
@@ -121,7 +122,7 @@ impl Idle {
         // delayed.
         if self.empty_turns >= SPINNING {
             hint::spin_loop();
-            if self.empty_turns.is_multiple_of(CROWDED) {
+            if self.empty_turns.is_multiple_of(YIELD_INTERVAL) {
                 return self.spin();
             }
         }
@@ -133,25 +134,25 @@ impl Idle {
         if self.empty_turns == SPINNING {
             SPINNERS.fetch_add(1, Ordering::Relaxed);
         }
-        if self.waiting == Waiting::Adaptive && self.is_enough() {
+        if self.waiting == Waiting::Adaptive && self.has_spun_enough() {
             self.stop_spinning();
             return true;
         }
         // An adaptive poller always yields: the thread that it waits for may need this very core,
         // and if that thread belongs to another process, this process's counter does not show it.
-        let stands_aside = self.waiting == Waiting::Adaptive
-            || is_too_many(SPINNERS.load(Ordering::Relaxed), cores());
-        if stands_aside || self.empty_turns.is_multiple_of(PATIENT) {
+        let yields = self.waiting == Waiting::Adaptive
+            || exceeds_cores(SPINNERS.load(Ordering::Relaxed), cores());
+        if yields || self.empty_turns.is_multiple_of(BUSY_YIELD_INTERVAL) {
             thread::yield_now();
         }
-        if self.empty_turns >= u32::MAX - CROWDED {
-            self.empty_turns = SPINNING + CROWDED;
+        if self.empty_turns >= u32::MAX - YIELD_INTERVAL {
+            self.empty_turns = SPINNING + YIELD_INTERVAL;
         }
         false
     }
 
     /// Returns true if an adaptive poller has spun long enough.
-    fn is_enough(&mut self) -> bool {
+    fn has_spun_enough(&mut self) -> bool {
         let now = Instant::now();
         let since = *self.spinning_since.get_or_insert(now);
         now.duration_since(since) >= SPIN_TIME
@@ -201,6 +202,6 @@ mod tests {
 
     #[test]
     fn pollers_are_too_many_when_each_has_no_core() {
-        assert!(!is_too_many(2, 2) && is_too_many(3, 2) && is_too_many(1, 1));
+        assert!(!exceeds_cores(2, 2) && exceeds_cores(3, 2) && exceeds_cores(1, 1));
     }
 }

@@ -20,14 +20,14 @@ use crate::driver::Driver;
 use crate::driver::handle::Poller;
 use crate::limits::{Intents, Limits, Waiting};
 use crate::service::dispatch::Methods;
-use crate::stats::{Observer, Stats};
+use crate::stats::{Stats, StatsReader};
 use crate::transport::{ConnectError, Counters, Fabric, FabricError, Transport};
 
 /// Time limit of [`LocalPoller::connect`] for a handshake: generous for a loaded server, short for
 /// a person who waits.
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A poller that runs on the thread that owns it: waiting for a call polls the device.
+/// The client with the lowest latency: waiting for a call polls the device, on the thread that waits.
 ///
 /// One poller serves all connections of its thread. It is `!Send`, as are its connections. Clones
 /// refer to the same poller.
@@ -42,7 +42,7 @@ pub struct LocalPoller {
 /// or from a future that `block_on` runs. It would wait for the thread that it blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "block_on was called inside a turn of its own poller, which would wait for itself: await the call instead"
+    "block_on was called inside a turn of the same poller, where it would deadlock: await the call instead"
 )]
 pub struct BlockOnInTurn;
 
@@ -74,6 +74,7 @@ impl LocalPoller {
     }
 
     /// Creates a poller over any transport and clock, for tests. It never sleeps.
+    #[doc(hidden)]
     pub fn over<T: Transport>(transport: T, clock: Clock) -> Self {
         let driver = Driver::new(transport, Methods::new(), clock);
         Self::stepped(Rc::new(driver))
@@ -83,7 +84,7 @@ impl LocalPoller {
         Self {
             driver,
             waiting,
-            _busy: BusyPoller::announce(waiting).map(Rc::new),
+            _busy: BusyPoller::register(waiting).map(Rc::new),
         }
     }
 
@@ -103,6 +104,7 @@ impl LocalPoller {
         CURRENT.with_borrow(Clone::clone)
     }
 
+    #[inline]
     pub(crate) fn set_current(poller: Option<Self>) {
         let previous = CURRENT.replace(poller);
         drop(previous);
@@ -128,11 +130,11 @@ impl LocalPoller {
         address: &str,
         timeout: Duration,
     ) -> Result<LocalChannel, ConnectError> {
-        let joined = self.driver.connect(address, timeout)?;
+        let connected = self.driver.connect(address, timeout)?;
         Ok(LocalChannel(Rc::new(ChannelCore::new(
             Rc::clone(&self.driver),
             address,
-            joined,
+            connected,
         ))))
     }
 
@@ -158,25 +160,25 @@ impl LocalPoller {
         if self.driver.is_turning() {
             return Err(BlockOnInTurn);
         }
-        let own = self.driver.own_waker();
-        own.wake();
-        let mut cx = Context::from_waker(own.waker());
+        let block_on_waker = self.driver.block_on_waker();
+        block_on_waker.wake();
+        let mut cx = Context::from_waker(block_on_waker.waker());
         let mut future = pin!(future);
         let mut idle = Idle::new(self.waiting);
         loop {
-            if own.take() {
+            if block_on_waker.take() {
                 let mut polled = Poll::Pending;
                 // Calls polled here only register, so that many calls started together share a
                 // doorbell.
                 self.driver
-                    .inside_turn(&mut || polled = future.as_mut().poll(&mut cx));
+                    .run_in_turn(&mut || polled = future.as_mut().poll(&mut cx));
                 if let Poll::Ready(output) = polled {
                     return Ok(output);
                 }
             }
             if idle.after_turn(self.driver.turn()) {
                 self.driver
-                    .sleep(&|| (!own.is_woken()).then_some(Duration::MAX));
+                    .sleep(&|| (!block_on_waker.is_woken()).then_some(Duration::MAX));
             }
         }
     }
@@ -197,21 +199,21 @@ impl LocalPoller {
     /// Returns the transport's counters.
     #[must_use]
     pub fn counters(&self) -> Counters {
-        self.driver.counters()
+        self.driver.transport_counters()
     }
 
     /// Updates this poller's gauges and returns a snapshot of its statistics.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        self.driver.publish();
-        self.observer().stats()
+        self.driver.update_gauges();
+        self.stats_reader().stats()
     }
 
     /// Returns a handle that reads the counters from any thread. Its gauges have the values of the
     /// poller's last update: see [`crate::stats`].
     #[must_use]
-    pub fn observer(&self) -> Observer {
-        Observer::of(vec![Arc::clone(self.driver.tally())])
+    pub fn stats_reader(&self) -> StatsReader {
+        StatsReader::new(vec![Arc::clone(self.driver.poller_counters())])
     }
 }
 

@@ -1,7 +1,7 @@
 //! [`Connection`]: the protocol state of one connection, without its bytes.
 //!
 //! The caller reports every header that arrives ([`handle_header`](Connection::handle_header)) and
-//! requests every header to send ([`poll_header`](Connection::poll_header)). The connection tracks
+//! requests every header to send ([`next_header`](Connection::next_header)). The connection tracks
 //! the credits in both directions and the limits that both sides agreed on, and reports the rule
 //! that a peer violates. It does no I/O, has no clock, and knows neither messages nor buffers, so
 //! tests can try every order of events.
@@ -27,25 +27,25 @@ pub enum ProtocolError {
     #[error("the peer sent {0}")]
     Frame(#[from] FrameError),
     /// The peer violated the credit rules.
-    #[error("the peer broke the rules of credits: {0}")]
+    #[error("the peer violated the credit rules: {0}")]
     Credit(#[from] CreditError),
     /// The peer sent a request to a client, or a response to a server.
-    #[error("the peer sent a {kind:?} to a {role:?}")]
-    WrongWay {
+    #[error("the peer sent a {kind:?} frame to a {role:?}")]
+    WrongDirection {
         /// The kind of frame received.
         kind: FrameKind,
         /// The role of this side.
         role: Role,
     },
     /// The peer has more calls in flight than agreed.
-    #[error("the peer has more than the {limit} calls under way that were agreed on")]
+    #[error("the peer exceeded the agreed limit of {limit} calls in flight")]
     TooManyCalls {
         /// The agreed limit.
         limit: u32,
     },
     /// The peer set a flag that it must not set: a client set a server's flag, a server set a
     /// client's flag, or a client set its flag in a frame other than a credit frame.
-    #[error("the peer set the flag '{flag}' in a {kind:?} to a {role:?}")]
+    #[error("the peer set the flag '{flag}' in a {kind:?} frame to a {role:?}")]
     WrongFlag {
         /// The meaning of the flag.
         flag: &'static str,
@@ -55,7 +55,7 @@ pub enum ProtocolError {
         role: Role,
     },
     /// The peer responded to a call that is not in flight.
-    #[error("the peer answered a call that is not under way (id {:#010x})", call.0)]
+    #[error("the peer responded to a call that is not in flight (id {:#010x})", call.0)]
     UnknownCall {
         /// The id received.
         call: CallId,
@@ -64,13 +64,13 @@ pub enum ProtocolError {
 
 /// The state of one connection that both sides share.
 #[derive(Debug)]
-pub struct Connection {
+pub(crate) struct Connection {
     role: Role,
     credits: SendCredits,
     window: ReceiveWindow,
     /// Client: requests sent and not yet responded to. Server: requests received and not yet
     /// responded to.
-    calls_under_way: u32,
+    calls_in_flight: u32,
     max_in_flight: u32,
     /// Credits granted in the handshake. A client always keeps this many, however long it is idle.
     initial_credits: u32,
@@ -79,48 +79,48 @@ pub struct Connection {
     /// Server: receives freed by shrinking the window, not yet returned to the budget.
     freed: u32,
     /// Server: a frame has announced the shutdown to the client.
-    has_told: bool,
+    has_announced: bool,
     /// Client: a request was sent since the flag was last read.
     was_used: bool,
     /// Server: the client's latest request took its last credit. Only the client can know this,
     /// because credits that this side granted may still be in flight.
-    client_is_out: bool,
+    client_used_all_credits: bool,
 }
 
 impl Connection {
     /// Creates the client's state after a handshake in which the server granted `initial_credits`.
     #[must_use]
-    pub fn client(initial_credits: u32, max_in_flight: u32) -> Self {
+    pub(crate) fn client(initial_credits: u32, max_in_flight: u32) -> Self {
         Self {
             role: Role::Client,
             credits: SendCredits::new(initial_credits, max_in_flight),
             window: ReceiveWindow::new(0),
-            calls_under_way: 0,
+            calls_in_flight: 0,
             max_in_flight,
             initial_credits,
             going_away: false,
             freed: 0,
-            has_told: false,
+            has_announced: false,
             was_used: false,
-            client_is_out: false,
+            client_used_all_credits: false,
         }
     }
 
     /// Creates the server's state after a handshake in which it granted `initial_credits`.
     #[must_use]
-    pub fn server(initial_credits: u32, max_in_flight: u32) -> Self {
+    pub(crate) fn server(initial_credits: u32, max_in_flight: u32) -> Self {
         Self {
             role: Role::Server,
             credits: SendCredits::new(0, 0),
             window: ReceiveWindow::new(initial_credits),
-            calls_under_way: 0,
+            calls_in_flight: 0,
             max_in_flight,
             initial_credits,
             going_away: false,
             freed: 0,
-            has_told: false,
+            has_announced: false,
             was_used: false,
-            client_is_out: false,
+            client_used_all_credits: false,
         }
     }
 
@@ -130,7 +130,7 @@ impl Connection {
     ///
     /// Returns [`ProtocolError`] if the peer must not send this frame now.
     #[inline]
-    pub fn handle_header(&mut self, header: &FrameHeader) -> Result<(), ProtocolError> {
+    pub(crate) fn handle_header(&mut self, header: &FrameHeader) -> Result<(), ProtocolError> {
         if header.going_away | header.credits_returned {
             self.handle_rare_flags(header)?;
         } else if header.credits != 0 {
@@ -142,22 +142,22 @@ impl Connection {
         match (header.kind, self.role) {
             (FrameKind::Request, Role::Server) => {
                 self.window.consume()?;
-                if self.calls_under_way >= self.max_in_flight {
+                if self.calls_in_flight >= self.max_in_flight {
                     return Err(ProtocolError::TooManyCalls {
                         limit: self.max_in_flight,
                     });
                 }
-                self.calls_under_way += 1;
-                self.client_is_out = header.credits_spent;
+                self.calls_in_flight += 1;
+                self.client_used_all_credits = header.credits_spent;
             }
             (FrameKind::Response, Role::Client) => {
-                self.calls_under_way = self
-                    .calls_under_way
+                self.calls_in_flight = self
+                    .calls_in_flight
                     .checked_sub(1)
                     .ok_or(ProtocolError::UnknownCall { call: header.call })?;
             }
             (FrameKind::Credit, _) => self.window.credit_frame_received()?,
-            (kind, role) => return Err(ProtocolError::WrongWay { kind, role }),
+            (kind, role) => return Err(ProtocolError::WrongDirection { kind, role }),
         }
         Ok(())
     }
@@ -182,13 +182,13 @@ impl Connection {
         if self.role == Role::Client || header.kind != FrameKind::Credit {
             return Err(wrong("credits returned"));
         }
-        self.freed = self.window.take_back(header.credits, self.kept_credits())?;
+        self.freed = self.window.reclaim(header.credits, self.kept_credits())?;
         Ok(())
     }
 
-    /// Server: takes the receives freed by the client's latest credit frame. The caller returns
-    /// them to the budget.
-    pub fn take_freed(&mut self) -> u32 {
+    /// Takes the receives freed by the client's latest credit frame. Only on the server. The caller
+    /// returns them to the budget.
+    pub(crate) fn take_freed(&mut self) -> u32 {
         std::mem::take(&mut self.freed)
     }
 
@@ -205,7 +205,12 @@ impl Connection {
     /// Builds the header of a frame to send, with the credits that it carries. The caller must send
     /// the frame, because these credits are no longer recorded as owed.
     #[inline]
-    pub fn poll_header(&mut self, kind: FrameKind, call: CallId, selector: u16) -> FrameHeader {
+    pub(crate) fn next_header(
+        &mut self,
+        kind: FrameKind,
+        call: CallId,
+        selector: u16,
+    ) -> FrameHeader {
         let (credits, credit_ack) = self.window.take_owed();
         let mut header = FrameHeader {
             kind,
@@ -221,57 +226,57 @@ impl Connection {
         };
         match kind {
             FrameKind::Request => header.credits_spent = self.credits.available() == 0,
-            FrameKind::Response => self.calls_under_way = self.calls_under_way.saturating_sub(1),
+            FrameKind::Response => self.calls_in_flight = self.calls_in_flight.saturating_sub(1),
             FrameKind::Credit => {
                 self.window.credit_frame_sent();
                 if self.role == Role::Client {
-                    header.credits = self.credits.give_up(self.kept_credits());
+                    header.credits = self.credits.take_surplus(self.kept_credits());
                     header.credits_returned = true;
                 }
             }
         }
         if self.going_away && self.role == Role::Server {
-            self.tell(&mut header);
+            self.announce_shutdown(&mut header);
         }
         header
     }
 
-    /// Server: announces the shutdown, and removes the credits, which the client could no longer
-    /// use.
+    /// Announces the server's shutdown in a header, and removes the credits from it, because the
+    /// client could no longer use them.
     #[cold]
-    fn tell(&mut self, header: &mut FrameHeader) {
+    fn announce_shutdown(&mut self, header: &mut FrameHeader) {
         header.going_away = true;
-        self.has_told = true;
+        self.has_announced = true;
         self.window.keep(std::mem::take(&mut header.credits));
     }
 
     /// Returns the number of further requests that may be sent now.
     #[must_use]
-    pub fn requests_allowed(&self) -> u32 {
+    pub(crate) fn requests_allowed(&self) -> u32 {
         self.credits
             .available()
-            .min(self.max_in_flight - self.calls_under_way)
+            .min(self.max_in_flight - self.calls_in_flight)
     }
 
     /// Takes the credit and the in-flight capacity that a request needs. Returns false if either is
     /// exhausted.
-    pub fn take_request(&mut self) -> bool {
+    pub(crate) fn take_request(&mut self) -> bool {
         let allowed = self.requests_allowed() > 0 && self.credits.take();
-        self.calls_under_way += u32::from(allowed);
+        self.calls_in_flight += u32::from(allowed);
         self.was_used = true;
         allowed
     }
 
     /// Reverts [`take_request`](Self::take_request) for a request that was not sent.
-    pub fn untake_request(&mut self) {
+    pub(crate) fn untake_request(&mut self) {
         self.credits.untake();
         // A malicious peer may already have responded to the unsent request. The check of the
         // call's id detects this.
-        self.calls_under_way = self.calls_under_way.saturating_sub(1);
+        self.calls_in_flight = self.calls_in_flight.saturating_sub(1);
     }
 
     /// Records that the receive of a request is free again.
-    pub fn release_request(&mut self) {
+    pub(crate) fn release_request(&mut self) {
         self.window.release();
     }
 
@@ -279,8 +284,8 @@ impl Connection {
     /// client has used up its credits, the window doubles, but most of the free receives are left
     /// to other connections.
     #[must_use]
-    pub fn wants_growth(&self, free: u32) -> u32 {
-        if !self.client_is_out || self.going_away {
+    pub(crate) fn wants_growth(&self, free: u32) -> u32 {
+        if !self.client_used_all_credits || self.going_away {
             return 0;
         }
         self.window
@@ -290,7 +295,7 @@ impl Connection {
     }
 
     /// Grows the window by receives that the caller took from the budget.
-    pub fn grow(&mut self, receives: u32) {
+    pub(crate) fn grow(&mut self, receives: u32) {
         self.window.grow(receives);
     }
 
@@ -299,10 +304,10 @@ impl Connection {
     /// credits to return or an acknowledgement to send. The client must only ask when it has been
     /// idle or may start no more calls.
     #[must_use]
-    pub fn wants_credit_frame(&self) -> bool {
+    pub(crate) fn wants_credit_frame(&self) -> bool {
         match self.role {
             Role::Server if self.going_away => {
-                self.has_to_tell() && self.window.may_send_credit_frame()
+                self.must_announce_shutdown() && self.window.may_send_credit_frame()
             }
             Role::Server => self.window.wants_credit_frame(),
             Role::Client => {
@@ -315,39 +320,39 @@ impl Connection {
         }
     }
 
-    /// Server: begins the shutdown. From now on every frame announces it and grants no credits.
-    pub fn go_away(&mut self) {
+    /// Begins the server's shutdown. From now on every frame announces it and grants no credits.
+    pub(crate) fn go_away(&mut self) {
         self.going_away = true;
     }
 
     /// Returns true if the server is shutting down, as decided by this side or announced by the
     /// peer.
-    #[must_use]
-    pub fn is_going_away(&self) -> bool {
+    #[cfg(test)]
+    pub(crate) fn is_going_away(&self) -> bool {
         self.going_away
     }
 
-    /// Server: returns true if the shutdown has not been announced to the client yet.
+    /// Returns true if this side is a server that has not announced its shutdown to the client yet.
     #[must_use]
-    pub fn has_to_tell(&self) -> bool {
-        self.role == Role::Server && self.going_away && !self.has_told
+    pub(crate) fn must_announce_shutdown(&self) -> bool {
+        self.role == Role::Server && self.going_away && !self.has_announced
     }
 
-    /// Server: returns true if the client can send no more requests and all of them have been
-    /// responded to. The client has then returned all of its credits.
+    /// Returns true if the client can send no more requests and all of its requests have been
+    /// responded to. Only on the server. The client has then returned all of its credits.
     #[must_use]
-    pub fn is_finished(&self) -> bool {
-        self.window.is_spent() && self.calls_under_way == 0
+    pub(crate) fn is_finished(&self) -> bool {
+        self.window.is_spent() && self.calls_in_flight == 0
     }
 
-    /// Client: returns true if a request was sent since the last call of this method.
-    pub fn take_was_used(&mut self) -> bool {
+    /// Returns true if a request was sent since the last call of this method. Only on the client.
+    pub(crate) fn take_was_used(&mut self) -> bool {
         std::mem::take(&mut self.was_used)
     }
 
     /// Returns the number of receives promised to the peer's requests.
     #[must_use]
-    pub fn window_len(&self) -> u32 {
+    pub(crate) fn window_len(&self) -> u32 {
         self.window.size()
     }
 }
@@ -383,7 +388,7 @@ mod tests {
         );
         assert!(matches!(
             server.handle_header(&header(FrameKind::Response)),
-            Err(ProtocolError::WrongWay { .. })
+            Err(ProtocolError::WrongDirection { .. })
         ));
         let mut client = Connection::client(2, 4);
         assert!(matches!(
@@ -405,12 +410,12 @@ mod tests {
         for _ in 0..3 {
             assert!(client.take_request());
             assert!(!client.take_request());
-            let request = client.poll_header(FrameKind::Request, CallId(0), 0);
+            let request = client.next_header(FrameKind::Request, CallId(0), 0);
             server.handle_header(&request).unwrap();
             assert!(!server.wants_credit_frame());
             server.release_request();
             assert!(server.wants_credit_frame());
-            let credit = server.poll_header(FrameKind::Credit, CallId(0), 0);
+            let credit = server.next_header(FrameKind::Credit, CallId(0), 0);
             client.handle_header(&credit).unwrap();
         }
     }
@@ -435,7 +440,7 @@ mod tests {
                 }
                 match step {
                     0 if !client.is_going_away() && client.take_request() => {
-                        to_server.push_back(client.poll_header(FrameKind::Request, CallId(0), 0));
+                        to_server.push_back(client.next_header(FrameKind::Request, CallId(0), 0));
                     }
                     1 => if let Some(frame) = to_server.pop_front() {
                         server.handle_header(&frame).unwrap();
@@ -450,16 +455,16 @@ mod tests {
                     }
                     3 if running > 0 => {
                         running -= 1;
-                        to_client.push_back(server.poll_header(FrameKind::Response, CallId(0), 0));
+                        to_client.push_back(server.next_header(FrameKind::Response, CallId(0), 0));
                     }
                     4 => if let Some(frame) = to_client.pop_front() {
                         client.handle_header(&frame).unwrap();
                     },
                     5 if server.wants_credit_frame() => {
-                        to_client.push_back(server.poll_header(FrameKind::Credit, CallId(0), 0));
+                        to_client.push_back(server.next_header(FrameKind::Credit, CallId(0), 0));
                     }
                     6 if client.wants_credit_frame() => {
-                        to_server.push_back(client.poll_header(FrameKind::Credit, CallId(0), 0));
+                        to_server.push_back(client.next_header(FrameKind::Credit, CallId(0), 0));
                     }
                     _ => {}
                 }

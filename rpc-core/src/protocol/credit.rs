@@ -17,10 +17,18 @@
 //! | [`SendCredits`] | sender of requests | how many requests it may still send |
 //! | [`ReceiveWindow`] | receiver of requests | how many requests the peer may send, how many credits are owed to it |
 //! | [`ReceiveBudget`] | one per poller | how many receives are promised to all peers together |
+//!
+//! Every frame header carries credits. A credit frame is sent only if at least half of a window is
+//! owed and no response carries the credits. At most one credit frame is in flight per direction
+//! until the peer has acknowledged it.
+//!
+//! A window doubles while its client uses all of it. A client that has started no call for a second
+//! returns its credits above its initial window, in a credit frame. A client whose server is
+//! shutting down returns all of its credits.
 
 /// The receives of one poller that are promised to peers.
 #[derive(Debug)]
-pub struct ReceiveBudget {
+pub(crate) struct ReceiveBudget {
     capacity: u32,
     promised: u32,
 }
@@ -28,7 +36,7 @@ pub struct ReceiveBudget {
 impl ReceiveBudget {
     /// Creates a budget of `capacity` receives: those posted plus those in reserve.
     #[must_use]
-    pub fn new(capacity: u32) -> Self {
+    pub(crate) fn new(capacity: u32) -> Self {
         Self {
             capacity,
             promised: 0,
@@ -36,7 +44,7 @@ impl ReceiveBudget {
     }
 
     /// Promises `count` receives. Returns false, and promises none, if fewer are left.
-    pub fn take(&mut self, count: u32) -> bool {
+    pub(crate) fn take(&mut self, count: u32) -> bool {
         let fits = count <= self.left();
         if fits {
             self.promised += count;
@@ -45,23 +53,23 @@ impl ReceiveBudget {
     }
 
     /// Releases `count` promises that were kept or can no longer be claimed.
-    pub fn give_back(&mut self, count: u32) {
+    pub(crate) fn release(&mut self, count: u32) {
         debug_assert!(
             count <= self.promised,
-            "a receive is given back that was not promised"
+            "released a receive that was not promised"
         );
         self.promised = self.promised.saturating_sub(count);
     }
 
     /// Returns the number of receives that are not promised.
     #[must_use]
-    pub fn left(&self) -> u32 {
+    pub(crate) fn left(&self) -> u32 {
         self.capacity - self.promised
     }
 
     /// Returns the number of promised receives.
     #[must_use]
-    pub fn promised(&self) -> u32 {
+    pub(crate) fn promised(&self) -> u32 {
         self.promised
     }
 }
@@ -71,7 +79,7 @@ impl ReceiveBudget {
 #[non_exhaustive]
 pub enum CreditError {
     /// The peer granted more credits than the agreed limit.
-    #[error("{credits} credits on top of {available} exceed the {limit} that were agreed on")]
+    #[error("{credits} more credits on top of {available} exceed the agreed limit of {limit}")]
     Overflow {
         /// Credits received.
         credits: u32,
@@ -81,15 +89,15 @@ pub enum CreditError {
         limit: u32,
     },
     /// A request arrived for which no credit was granted.
-    #[error("a request came without a credit")]
+    #[error("a request arrived without a credit")]
     NotGranted,
     /// A credit frame arrived before the previous one was acknowledged. There is only one receive
     /// for them.
-    #[error("a second credit frame came before the first was acknowledged")]
+    #[error("a second credit frame arrived before the first was acknowledged")]
     TwoCreditFrames,
     /// The peer returned more credits than it can hold, or so many that fewer than its initial
     /// credits would remain.
-    #[error("{returned} credits were given back, of which at most {limit} can be")]
+    #[error("{returned} credits were returned, but at most {limit} could be")]
     NotHeld {
         /// Credits returned.
         returned: u32,
@@ -97,13 +105,13 @@ pub enum CreditError {
         limit: u32,
     },
     /// The peer acknowledged a credit frame although none was in flight.
-    #[error("a credit frame was acknowledged that was not sent")]
-    AckOfNothing,
+    #[error("an acknowledgement arrived although no credit frame was in flight")]
+    UnexpectedAck,
 }
 
 /// The requests that this side may still send.
 #[derive(Debug)]
-pub struct SendCredits {
+pub(crate) struct SendCredits {
     available: u32,
     limit: u32,
 }
@@ -111,7 +119,7 @@ pub struct SendCredits {
 impl SendCredits {
     /// Creates the credits granted in the handshake, with the agreed limit.
     #[must_use]
-    pub fn new(initial: u32, limit: u32) -> Self {
+    pub(crate) fn new(initial: u32, limit: u32) -> Self {
         Self {
             available: initial.min(limit),
             limit,
@@ -120,30 +128,30 @@ impl SendCredits {
 
     /// Returns the available credits.
     #[must_use]
-    pub fn available(&self) -> u32 {
+    pub(crate) fn available(&self) -> u32 {
         self.available
     }
 
     /// Takes a credit. Returns false if there is none.
-    pub fn take(&mut self) -> bool {
+    pub(crate) fn take(&mut self) -> bool {
         let some = self.available > 0;
         self.available -= u32::from(some);
         some
     }
 
     /// Returns a credit that was taken for a request that was not sent.
-    pub fn untake(&mut self) {
+    pub(crate) fn untake(&mut self) {
         // If a peer grants too much in the meantime, the next grant detects it.
         self.available = self.limit.min(self.available + 1);
     }
 
     /// Removes the credits above `kept`, up to the number that one frame can carry, so that the
     /// caller can return them to the server.
-    pub fn give_up(&mut self, kept: u32) -> u16 {
+    pub(crate) fn take_surplus(&mut self, kept: u32) -> u16 {
         let surplus = self.available.saturating_sub(kept);
-        let given_up = u16::try_from(surplus).unwrap_or(u16::MAX);
-        self.available -= u32::from(given_up);
-        given_up
+        let taken = u16::try_from(surplus).unwrap_or(u16::MAX);
+        self.available -= u32::from(taken);
+        taken
     }
 
     /// Adds the credits that a frame carried.
@@ -151,7 +159,7 @@ impl SendCredits {
     /// # Errors
     ///
     /// Returns [`CreditError::Overflow`] if the sum exceeds the agreed limit.
-    pub fn add(&mut self, credits: u16) -> Result<(), CreditError> {
+    pub(crate) fn add(&mut self, credits: u16) -> Result<(), CreditError> {
         let credits = u32::from(credits);
         if credits > self.limit - self.available {
             return Err(CreditError::Overflow {
@@ -167,7 +175,7 @@ impl SendCredits {
 
 /// The requests that the peer may send, and the credits and acknowledgements to send to it.
 #[derive(Debug)]
-pub struct ReceiveWindow {
+pub(crate) struct ReceiveWindow {
     /// Receives promised to this connection: always `granted + owed + held`, where `held` are
     /// occupied by requests.
     size: u32,
@@ -176,7 +184,7 @@ pub struct ReceiveWindow {
     /// Receives that are free again and have not been granted to the peer yet.
     owed: u32,
     /// A credit frame is in flight that the peer has not acknowledged.
-    credit_frame_under_way: bool,
+    credit_frame_in_flight: bool,
     /// The peer's credit frame has been consumed, and the acknowledgement has not been sent yet.
     ack_owed: bool,
 }
@@ -184,19 +192,19 @@ pub struct ReceiveWindow {
 impl ReceiveWindow {
     /// Creates a window of `size` receives, all granted in the handshake.
     #[must_use]
-    pub fn new(size: u32) -> Self {
+    pub(crate) fn new(size: u32) -> Self {
         Self {
             size,
             granted: size,
             owed: 0,
-            credit_frame_under_way: false,
+            credit_frame_in_flight: false,
             ack_owed: false,
         }
     }
 
     /// Returns the number of receives promised through this window.
     #[must_use]
-    pub fn size(&self) -> u32 {
+    pub(crate) fn size(&self) -> u32 {
         self.size
     }
 
@@ -205,19 +213,19 @@ impl ReceiveWindow {
     /// # Errors
     ///
     /// Returns [`CreditError::NotGranted`] if the peer had no credit for it.
-    pub fn consume(&mut self) -> Result<(), CreditError> {
+    pub(crate) fn consume(&mut self) -> Result<(), CreditError> {
         self.granted = self.granted.checked_sub(1).ok_or(CreditError::NotGranted)?;
         Ok(())
     }
 
     /// Records that the receive of a request is free again, so that a credit for it is owed to the
     /// peer.
-    pub fn release(&mut self) {
+    pub(crate) fn release(&mut self) {
         self.owed += 1;
     }
 
     /// Grows the window by receives that the caller took from the budget.
-    pub fn grow(&mut self, receives: u32) {
+    pub(crate) fn grow(&mut self, receives: u32) {
         self.size += receives;
         self.owed += receives;
     }
@@ -230,7 +238,7 @@ impl ReceiveWindow {
     ///
     /// Returns [`CreditError::NotHeld`] if the peer cannot hold as many credits, or must keep some
     /// of them.
-    pub fn take_back(&mut self, returned: u16, least: u32) -> Result<u32, CreditError> {
+    pub(crate) fn reclaim(&mut self, returned: u16, least: u32) -> Result<u32, CreditError> {
         let returned = u32::from(returned);
         // Credits in flight to the peer count as granted, so an honest peer never holds more.
         let limit = self.granted.min(self.size.saturating_sub(least));
@@ -247,32 +255,32 @@ impl ReceiveWindow {
 
     /// Returns true if the peer holds no credits and none are in flight to it.
     #[must_use]
-    pub fn is_spent(&self) -> bool {
+    pub(crate) fn is_spent(&self) -> bool {
         self.granted == 0
     }
 
     /// Returns true if a credit frame may be sent, because the previous one has been acknowledged.
     #[must_use]
-    pub fn may_send_credit_frame(&self) -> bool {
-        !self.credit_frame_under_way
+    pub(crate) fn may_send_credit_frame(&self) -> bool {
+        !self.credit_frame_in_flight
     }
 
     /// Returns true if an acknowledgement of the peer's credit frame is still to be sent.
     #[must_use]
-    pub fn owes_ack(&self) -> bool {
+    pub(crate) fn owes_ack(&self) -> bool {
         self.ack_owed
     }
 
     /// Takes back credits that [`take_owed`](Self::take_owed) returned, because the frame does not
     /// carry them.
-    pub fn keep(&mut self, credits: u16) {
+    pub(crate) fn keep(&mut self, credits: u16) {
         self.granted -= u32::from(credits);
         self.owed += u32::from(credits);
     }
 
     /// Returns the contents of the next frame to the peer: the owed credits, and whether the frame
     /// acknowledges the peer's credit frame. The caller must send the frame.
-    pub fn take_owed(&mut self) -> (u16, bool) {
+    pub(crate) fn take_owed(&mut self) -> (u16, bool) {
         let credits = u16::try_from(self.owed).unwrap_or(u16::MAX);
         self.owed -= u32::from(credits);
         self.granted += u32::from(credits);
@@ -283,13 +291,13 @@ impl ReceiveWindow {
     /// half the window: a peer that sends without receiving responses then never runs out of
     /// credits, and such frames are no more frequent than necessary.
     #[must_use]
-    pub fn wants_credit_frame(&self) -> bool {
-        !self.credit_frame_under_way && self.owed > 0 && self.owed >= self.size.div_ceil(2)
+    pub(crate) fn wants_credit_frame(&self) -> bool {
+        !self.credit_frame_in_flight && self.owed > 0 && self.owed >= self.size.div_ceil(2)
     }
 
     /// Records that a credit frame has been sent.
-    pub fn credit_frame_sent(&mut self) {
-        self.credit_frame_under_way = true;
+    pub(crate) fn credit_frame_sent(&mut self) {
+        self.credit_frame_in_flight = true;
     }
 
     /// Records that the peer's credit frame has been consumed. The next frame acknowledges it.
@@ -297,7 +305,7 @@ impl ReceiveWindow {
     /// # Errors
     ///
     /// Returns [`CreditError::TwoCreditFrames`] if the previous one has not been acknowledged yet.
-    pub fn credit_frame_received(&mut self) -> Result<(), CreditError> {
+    pub(crate) fn credit_frame_received(&mut self) -> Result<(), CreditError> {
         if std::mem::replace(&mut self.ack_owed, true) {
             return Err(CreditError::TwoCreditFrames);
         }
@@ -308,12 +316,12 @@ impl ReceiveWindow {
     ///
     /// # Errors
     ///
-    /// Returns [`CreditError::AckOfNothing`] if no credit frame was in flight.
-    pub fn credit_frame_acknowledged(&mut self) -> Result<(), CreditError> {
-        if std::mem::take(&mut self.credit_frame_under_way) {
+    /// Returns [`CreditError::UnexpectedAck`] if no credit frame was in flight.
+    pub(crate) fn credit_frame_acknowledged(&mut self) -> Result<(), CreditError> {
+        if std::mem::take(&mut self.credit_frame_in_flight) {
             Ok(())
         } else {
-            Err(CreditError::AckOfNothing)
+            Err(CreditError::UnexpectedAck)
         }
     }
 }
@@ -330,7 +338,7 @@ mod tests {
         assert!(budget.take(8));
         assert!(!budget.take(3));
         assert_eq!(budget.left(), 2);
-        budget.give_back(1);
+        budget.release(1);
         assert!(budget.take(3));
         assert_eq!((budget.left(), budget.promised()), (0, 10));
     }
@@ -345,7 +353,7 @@ mod tests {
         assert_eq!(window.consume(), Err(CreditError::NotGranted));
         assert_eq!(
             window.credit_frame_acknowledged(),
-            Err(CreditError::AckOfNothing)
+            Err(CreditError::UnexpectedAck)
         );
     }
 
@@ -354,19 +362,19 @@ mod tests {
         let mut window = ReceiveWindow::new(4);
         window.grow(8);
         let not_held = |returned, limit| Err(CreditError::NotHeld { returned, limit });
-        assert_eq!(window.take_back(5, 0), not_held(5, 4), "the rest is owed");
+        assert_eq!(window.reclaim(5, 0), not_held(5, 4), "the rest is owed");
         assert_eq!(window.take_owed(), (8, false));
-        assert_eq!(window.take_back(9, 4), not_held(9, 8), "four stay");
+        assert_eq!(window.reclaim(9, 4), not_held(9, 8), "four stay");
         window.consume().unwrap();
-        assert_eq!(window.take_back(5, 4), Ok(5));
+        assert_eq!(window.reclaim(5, 4), Ok(5));
         assert_eq!((window.size(), window.granted), (7, 6));
         window.release();
-        assert_eq!(window.take_back(2, 4), Ok(3), "and the one that is owed");
+        assert_eq!(window.reclaim(2, 4), Ok(3), "and the one that is owed");
         assert_eq!((window.size(), window.granted, window.owed), (4, 4, 0));
         window.consume().unwrap();
-        assert_eq!(window.take_back(4, 0), not_held(4, 3), "one was used");
-        assert_eq!(window.take_back(u16::MAX, 0), not_held(65535, 3));
-        assert_eq!(window.take_back(3, 0), Ok(3));
+        assert_eq!(window.reclaim(4, 0), not_held(4, 3), "one was used");
+        assert_eq!(window.reclaim(u16::MAX, 0), not_held(65535, 3));
+        assert_eq!(window.reclaim(3, 0), Ok(3));
         assert!(window.is_spent());
         assert_eq!(window.size(), 1);
     }
@@ -398,8 +406,8 @@ mod tests {
                         promised += 1;
                     },
                     _ => {
-                        let returned = credits.give_up(initial);
-                        let freed = window.take_back(returned, initial).unwrap();
+                        let returned = credits.take_surplus(initial);
+                        let freed = window.reclaim(returned, initial).unwrap();
                         prop_assert!(freed >= u32::from(returned));
                         promised -= freed;
                     }

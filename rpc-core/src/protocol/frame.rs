@@ -107,7 +107,7 @@ pub struct FrameHeader {
 #[non_exhaustive]
 pub enum FrameError {
     /// The frame is shorter than a header.
-    #[error("a frame of {len} bytes is shorter than its header of {HEADER_LEN}")]
+    #[error("a frame of {len} bytes, shorter than the {HEADER_LEN}-byte header")]
     Truncated {
         /// Bytes received.
         len: usize,
@@ -125,7 +125,7 @@ pub enum FrameError {
         flags: u8,
     },
     /// The metadata would extend past the end of the frame.
-    #[error("a frame whose metadata of {metadata_len} bytes ends behind its {len} bytes")]
+    #[error("a frame of {len} bytes whose {metadata_len} bytes of metadata extend past its end")]
     MetadataLen {
         /// Length according to the header.
         metadata_len: usize,
@@ -152,7 +152,7 @@ impl FrameHeader {
     /// # Panics
     ///
     /// Panics if `frame` is shorter than [`HEADER_LEN`].
-    pub fn emit(&self, frame: &mut [u8]) {
+    pub fn encode(&self, frame: &mut [u8]) {
         let kind = match self.kind {
             FrameKind::Request => Self::KIND_REQUEST,
             FrameKind::Response => Self::KIND_RESPONSE,
@@ -300,10 +300,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_emitted_is_parsed(header in headers(), message in proptest::collection::vec(any::<u8>(), 0..64)) {
+        fn what_is_encoded_is_parsed(header in headers(), message in proptest::collection::vec(any::<u8>(), 0..64)) {
             let metadata = vec![7; usize::from(header.metadata_len)];
             let mut frame = vec![0; HEADER_LEN];
-            header.emit(&mut frame);
+            header.encode(&mut frame);
             frame.extend(&metadata);
             frame.extend(&message);
             prop_assert_eq!(FrameHeader::parse(&frame), Ok((header, &metadata[..], &message[..])));

@@ -3,6 +3,10 @@
 //!
 //! These types are the messages of `proto/session.proto`. Fields are only ever added, so that old
 //! and new peers can interoperate; [`VERSION`] changes when an old peer could misread a frame.
+//!
+//! The server's parameters contain its method table: the name and the number of each method. The
+//! client looks up a method by name when the method is first called. If the server lacks a method,
+//! only the calls of that method fail.
 
 use std::collections::HashMap;
 
@@ -17,7 +21,7 @@ pub const VERSION: u32 = 1;
 
 /// Clamps the wanted number of calls in flight on a connection: at least one, and no more than call
 /// ids can distinguish.
-pub(crate) fn calls_told_apart(wanted: u32) -> u32 {
+pub(crate) fn clamp_in_flight(wanted: u32) -> u32 {
     wanted.clamp(1, CallId::MAX_INDEX)
 }
 
@@ -69,12 +73,12 @@ impl ClientSession {
     /// decode or the version differs.
     pub fn accept(bytes: &[u8]) -> Result<Self, Refusal> {
         let session = Self::decode(bytes).map_err(|error| Refusal {
-            reason: format!("the client's session cannot be decoded: {error}"),
+            reason: format!("cannot decode the client's session parameters: {error}"),
         })?;
         if session.version != VERSION {
             return Err(Refusal {
                 reason: format!(
-                    "the client speaks version {} of the frames, this server speaks {VERSION}: upgrade the older one",
+                    "the client uses version {} of the frame layout, this server uses version {VERSION}: upgrade the older side",
                     session.version
                 ),
             });
@@ -86,7 +90,7 @@ impl ClientSession {
 impl ServerSession {
     /// Creates the parameters of a server that implements `methods`, each with its number.
     #[must_use]
-    pub fn offer(
+    pub fn new(
         methods: &[(u16, &'static MethodSpec)],
         max_in_flight: u32,
         initial_credits: u32,
@@ -111,15 +115,15 @@ impl ServerSession {
     /// differs, or the server permits no calls.
     pub fn accept(bytes: &[u8]) -> Result<Self, String> {
         let session = Self::decode(bytes)
-            .map_err(|error| format!("its session cannot be decoded: {error}"))?;
+            .map_err(|error| format!("cannot decode its session parameters: {error}"))?;
         if session.version != VERSION {
             return Err(format!(
-                "its frames are of version {}, not {VERSION}",
+                "it uses version {} of the frame layout, this side uses version {VERSION}: upgrade the older side",
                 session.version
             ));
         }
         if session.max_in_flight == 0 || session.initial_credits == 0 {
-            return Err("it grants no calls at all".to_owned());
+            return Err("it permits no calls".to_owned());
         }
         Ok(session)
     }

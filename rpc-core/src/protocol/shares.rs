@@ -1,4 +1,4 @@
-//! [`Shares`] divides the receives of a poller among its connections.
+//! [`Shares`]: how the receives of a poller are divided among its connections.
 
 use crate::limits::Limits;
 
@@ -15,7 +15,7 @@ pub(crate) struct Shares {
 }
 
 impl Shares {
-    pub(crate) fn of(limits: &Limits) -> Self {
+    pub(crate) fn from_limits(limits: &Limits) -> Self {
         let receives = limits.promisable_receives();
         // Each connection needs one receive for a call and one for its credit frame.
         let connections = limits.max_connections.min(receives / 2).max(1);

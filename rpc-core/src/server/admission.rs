@@ -1,4 +1,4 @@
-//! [`ServerAdmission`] lets clients in while there are receives for them.
+//! [`ServerAdmission`]: admits clients while there are receives for them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,10 +7,10 @@ use prost::Message;
 
 use crate::limits::Limits;
 use crate::method::MethodSpec;
-use crate::protocol::session::{ClientSession, ServerSession, calls_told_apart};
+use crate::protocol::session::{ClientSession, ServerSession, clamp_in_flight};
 use crate::protocol::shares::Shares;
 use crate::stats::Counter;
-use crate::transport::{Admission, Admitted, Permit, Refusal};
+use crate::transport::{Admission, Admitted, ConnectionQuota, Refusal};
 
 /// Accepts clients as long as a poller has receives for them, on the poller with the fewest
 /// connections.
@@ -32,10 +32,10 @@ impl ServerAdmission {
         methods: Vec<(u16, &'static MethodSpec)>,
         pollers: usize,
     ) -> Self {
-        let shares = Shares::of(limits);
+        let shares = Shares::from_limits(limits);
         Self {
             methods,
-            max_in_flight: calls_told_apart(limits.max_in_flight),
+            max_in_flight: clamp_in_flight(limits.max_in_flight),
             window: shares.initial_window,
             max_connections: shares.connections as usize,
             max_total: None,
@@ -51,14 +51,14 @@ impl ServerAdmission {
 
 impl Admission for ServerAdmission {
     fn admit(&self, session: &[u8]) -> Result<Admitted, Refusal> {
-        self.look_for_a_place(session).inspect_err(|_| {
+        self.try_admit(session).inspect_err(|_| {
             self.refused.add(1);
         })
     }
 }
 
 impl ServerAdmission {
-    fn look_for_a_place(&self, session: &[u8]) -> Result<Admitted, Refusal> {
+    fn try_admit(&self, session: &[u8]) -> Result<Admitted, Refusal> {
         let client = ClientSession::accept(session)?;
         let counts = self.connections.iter();
         let total: usize = counts.map(|count| count.load(Ordering::Relaxed)).sum();
@@ -67,15 +67,15 @@ impl ServerAdmission {
         {
             return Err(Refusal {
                 reason: format!(
-                    "the server holds all the {limit} connections that it was told to hold at most: raise \
-                     `max_connections` on the server"
+                    "the server has reached its limit of {limit} connections: raise `max_connections` on \
+                     the server"
                 ),
             });
         }
-        let emptiest = (0..)
+        let least_loaded = (0..)
             .zip(&self.connections)
             .min_by_key(|(_, count)| count.load(Ordering::Relaxed));
-        let Some((poller, count)) = emptiest else {
+        let Some((poller, count)) = least_loaded else {
             return Err(Refusal {
                 reason: "the server has no pollers".to_owned(),
             });
@@ -85,21 +85,21 @@ impl ServerAdmission {
         if count.load(Ordering::Relaxed) >= self.max_connections {
             return Err(Refusal {
                 reason: format!(
-                    "the server holds all the {} connections that each of its pollers was sized for: \
-                     raise `connections` on the server",
+                    "the server's pollers have reached their limit of {} connections each: raise \
+                     `connections` on the server",
                     self.max_connections
                 ),
             });
         }
-        let permit = Permit::of(count);
+        let quota = ConnectionQuota::acquire(count);
         let max_in_flight = client.max_in_flight.clamp(1, self.max_in_flight);
         let offer =
-            ServerSession::offer(&self.methods, max_in_flight, self.window.min(max_in_flight));
+            ServerSession::new(&self.methods, max_in_flight, self.window.min(max_in_flight));
         Ok(Admitted {
             poller,
             client_session: session.to_vec(),
             server_session: offer.encode_to_vec(),
-            permit,
+            quota,
         })
     }
 }
@@ -125,13 +125,13 @@ mod tests {
         }
         .encode_to_vec();
         let mut admitted: Vec<_> = (0..3)
-            .map(|_| admission.admit(&hello).expect("there is a place"))
+            .map(|_| admission.admit(&hello).expect("there is capacity"))
             .collect();
         let pollers: Vec<_> = admitted.iter().map(|client| client.poller).collect();
         assert_eq!(pollers, [0, 1, 0]);
         let refusal = admission.admit(&hello).unwrap_err();
         assert!(
-            refusal.reason.contains("all the 3 connections"),
+            refusal.reason.contains("limit of 3 connections"),
             "{refusal}"
         );
         assert!(refusal.reason.contains("`max_connections`"), "{refusal}");

@@ -1,4 +1,4 @@
-//! [`ServerBuilder`] takes a server's settings.
+//! [`ServerBuilder`]: a server's settings.
 
 use std::fmt;
 use std::sync::Arc;

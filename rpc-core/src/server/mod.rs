@@ -9,23 +9,21 @@ mod builder;
 pub(crate) mod shutdown;
 mod start;
 mod thread;
+mod threads;
 mod watchdog;
 
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::thread::JoinHandle;
-
-use crossbeam_channel::Sender;
 
 pub use self::builder::ServerBuilder;
 pub use self::shutdown::Shutdown;
-use self::thread::Stopping;
+use self::threads::PollerThreads;
 use self::watchdog::Watchdog;
-use crate::driver::wakeup::Doorbell;
+use crate::driver::wakeup::Wakeup;
 use crate::limits::{Intents, Limits};
-use crate::stats::{BlockedMethods, Observer, Stats};
+use crate::stats::{BlockedMethods, Stats, StatsReader};
 use crate::transport::{Fabric, FabricError, Listener};
 
 /// The reason that a server could not be started, or that it ended.
@@ -36,17 +34,19 @@ pub enum ServerError {
     #[error(transparent)]
     Fabric(#[from] FabricError),
     /// A poller's thread could not be started.
-    #[error("cannot start a poller's thread: {0}")]
+    #[error("cannot start a poller thread: {0}")]
     Thread(#[from] io::Error),
     /// Two services have the same name.
-    #[error("two services with the name {name} were added: a method could be either's")]
+    #[error(
+        "two services named {name} were added: give each service a different name, or add it once"
+    )]
     DuplicateService {
-        /// The service's name, `package.Service`.
+        /// The services' name, `package.Service`.
         name: &'static str,
     },
     /// A poller could not be pinned to its core.
     #[error(
-        "cannot pin a poller to core {core}: {source}. Give `cores` some that this process may use, or an empty list"
+        "cannot pin a poller to core {core}: {source}. Set `cores` to cores that this process may use, or to an empty list to disable pinning"
     )]
     Pin {
         /// The core.
@@ -72,7 +72,10 @@ impl fmt::Debug for ServerError {
     }
 }
 
-/// A server that is bound to its address. Its pollers wait for [`run`](Self::run).
+/// A server that is bound to its address.
+///
+/// [`builder`](Self::builder) creates one. It accepts calls once it [`run`](Self::run)s or is
+/// [`spawn`](Self::spawn)ed.
 pub struct Server {
     running: Running,
 }
@@ -85,16 +88,13 @@ pub struct ServerHandle {
 struct Running {
     local_addr: SocketAddr,
     limits: Limits,
-    /// Starts the pollers, one message each. Dropping it ends pollers that still wait, so it must
-    /// be dropped before they are joined.
-    start: Option<Sender<()>>,
-    stopping: Arc<Stopping>,
-    /// The pollers' wakeups, notified when the server stops.
-    bells: Vec<Arc<Doorbell>>,
+    /// `None` once the server has been stopped.
     listener: Option<Box<dyn Listener>>,
-    watchdog: Option<Watchdog>,
-    observer: Option<Observer>,
-    threads: Vec<JoinHandle<()>>,
+    /// The pollers' wakeups, notified when the server stops.
+    wakeups: Vec<Arc<Wakeup>>,
+    threads: PollerThreads,
+    watchdog: Watchdog,
+    stats_reader: StatsReader,
 }
 
 impl Server {
@@ -126,14 +126,14 @@ impl Server {
     /// Returns a snapshot of the statistics: see [`ServerHandle::stats`].
     #[must_use]
     pub fn stats(&self) -> Stats {
-        self.running.stats()
+        self.running.stats_reader.stats()
     }
 
     /// Returns a handle that takes snapshots of this server's statistics on any thread, for example
     /// on a thread that is started before [`run`](Self::run).
     #[must_use]
-    pub fn observer(&self) -> Observer {
-        self.running.observer()
+    pub fn stats_reader(&self) -> StatsReader {
+        self.running.stats_reader.clone()
     }
 
     /// Serves until the process ends. Blocks the calling thread.
@@ -142,21 +142,13 @@ impl Server {
     ///
     /// Returns [`ServerError::PollerPanicked`] if a poller panicked.
     pub fn run(self) -> Result<(), ServerError> {
-        self.spawn().running.join()
+        self.spawn().running.threads.join()
     }
 
     /// Serves on its own threads.
     #[must_use = "the server stops when its handle is dropped"]
     pub fn spawn(self) -> ServerHandle {
-        for (_, start) in self
-            .running
-            .threads
-            .iter()
-            .zip(self.running.start.iter().cycle())
-        {
-            // Joining a poller that has already ended reports it.
-            let _ = start.send(());
-        }
+        self.running.threads.start();
         ServerHandle {
             running: self.running,
         }
@@ -168,21 +160,20 @@ impl ServerHandle {
     /// the pollers.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        self.running.stats()
+        self.running.stats_reader.stats()
     }
 
     /// Returns a handle that takes snapshots of this server's statistics on any thread.
     #[must_use]
-    pub fn observer(&self) -> Observer {
-        self.running.observer()
+    pub fn stats_reader(&self) -> StatsReader {
+        self.running.stats_reader.clone()
     }
 
     /// Returns the methods whose handlers have blocked a poller's thread for long. Every other call
     /// of that poller waits for such a handler.
     #[must_use]
     pub fn blocked_methods(&self) -> BlockedMethods {
-        let watchdog = self.running.watchdog.as_ref();
-        watchdog.map_or_else(BlockedMethods::default, Watchdog::blocked_methods)
+        self.running.watchdog.blocked_methods()
     }
 
     /// Returns the address that the server listens at.
@@ -217,59 +208,28 @@ impl ServerHandle {
     ///
     /// Returns [`ServerError::PollerPanicked`] if a poller panicked.
     pub fn shutdown_within(mut self, shutdown: Shutdown) -> Result<(), ServerError> {
-        // Only set here, once, because this call consumes the handle.
-        let _ = self.running.stopping.shutdown.set(shutdown);
+        // This is the only call that sets it. It runs at most once, because it consumes the handle.
+        let _ = self.running.threads.stop_signal.shutdown.set(shutdown);
         self.running.stop();
-        self.running.join()
+        self.running.threads.join()
     }
 }
 
 impl Running {
-    fn stats(&self) -> Stats {
-        self.observer().stats()
-    }
-
-    fn observer(&self) -> Observer {
-        // The observer exists once the server is bound.
-        let none = || Observer::of(Vec::new());
-        self.observer.clone().unwrap_or_else(none)
-    }
-
+    /// Closes the listener and tells the pollers to stop.
     fn stop(&mut self) {
         self.listener = None;
-        self.start = None;
-        self.stopping.tell();
-        for bell in &self.bells {
-            bell.ring();
+        self.threads.stop();
+        for wakeup in &self.wakeups {
+            wakeup.notify();
         }
-    }
-
-    fn join(&mut self) -> Result<(), ServerError> {
-        let mut outcome = Ok(());
-        for (poller, thread) in self.threads.drain(..).enumerate() {
-            if let Err(payload) = thread.join() {
-                let message = payload
-                    .downcast_ref::<String>()
-                    .cloned()
-                    .or_else(|| {
-                        payload
-                            .downcast_ref::<&str>()
-                            .map(|&message| message.to_owned())
-                    })
-                    .unwrap_or_default();
-                outcome = Err(ServerError::PollerPanicked { poller, message });
-            }
-        }
-        outcome
     }
 }
 
 impl Drop for Running {
+    /// Wakes the pollers. Dropping `threads` then waits until they have ended.
     fn drop(&mut self) {
         self.stop();
-        if let Err(error) = self.join() {
-            tracing::error!(%error, "while the server stopped");
-        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Server shutdown: [`Shutdown`], and the steps that each poller takes.
 //!
 //! ```text
-//!  stop ──▶ Finishing ──────▶ Refusing ──────▶ Closing ──▶ Over
+//!  stop ──▶ Finishing ──────▶ Rejecting ─────▶ Closing ──▶ Complete
 //!           clients are       handlers are     connections
 //!           notified; calls   dropped;         are closed
 //!           are served        responses leave
@@ -9,9 +9,10 @@
 //!
 //! Clients are notified by a flag in every further frame; a client without calls in flight is sent
 //! a credit frame that carries it. A notified client starts no more calls and returns its credits.
-//! The server thus knows when no more requests will arrive, and need not wait for its deadlines.
-//! For a client that does not run or cannot be notified, the server waits as long as handlers may
-//! take, unless nothing has arrived for a while.
+//! When the clients hold none of the server's credits, no more requests can arrive, and the server
+//! waits for its time limits only while handlers run. A client cannot be notified if its thread
+//! does not run, or if it has not acknowledged an earlier credit frame. In that case the server
+//! waits until nothing has arrived from any client for 50 ms.
 
 use std::time::{Duration, Instant};
 
@@ -41,7 +42,7 @@ impl Default for Shutdown {
 
 /// Quiet period after which we assume that no request is in flight: far longer than a request
 /// travels, short enough for a caller that waits for the server to end.
-const SILENCE: Duration = Duration::from_millis(50);
+const QUIET_PERIOD: Duration = Duration::from_millis(50);
 
 /// How long connections may take to close once nothing more is sent: the limit that a transport
 /// applies to each connection, plus a margin.
@@ -51,7 +52,7 @@ const CLOSING_TIME: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub(crate) struct ShuttingDown {
     phase: Phase,
-    /// Time at which the phase ends in any case.
+    /// Time at which the phase ends even if work remains.
     deadline: Option<Instant>,
     close: Duration,
     /// Time at which something last arrived.
@@ -61,9 +62,9 @@ pub(crate) struct ShuttingDown {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Finishing,
-    Refusing,
+    Rejecting,
     Closing,
-    Over,
+    Complete,
 }
 
 impl ShuttingDown {
@@ -79,46 +80,46 @@ impl ShuttingDown {
         }
     }
 
-    /// Advances the shutdown. Called after each turn, with whether the turn found anything to do.
-    /// Returns true if the shutdown is complete.
+    /// Advances the shutdown. Must be called after each turn; `found_any` is true if the turn found
+    /// anything to do. Returns true if the shutdown is complete.
     pub(crate) fn after_turn<T: Transport>(&mut self, driver: &Driver<T>, found_any: bool) -> bool {
         let now = driver.clock.now();
         if found_any {
             self.latest = now;
         }
-        while self.phase != Phase::Over && self.is_done(driver, now) {
+        while self.phase != Phase::Complete && self.is_done(driver, now) {
             self.enter_next(driver, now);
         }
-        self.phase == Phase::Over
+        self.phase == Phase::Complete
     }
 
     fn is_done<T: Transport>(&self, driver: &Driver<T>, now: Instant) -> bool {
         if self.deadline.is_some_and(|deadline| deadline <= now) {
             return true;
         }
-        let is_silent = now.duration_since(self.latest) >= SILENCE;
+        let is_quiet = now.duration_since(self.latest) >= QUIET_PERIOD;
         match self.phase {
-            Phase::Finishing | Phase::Refusing => {
-                !driver.is_serving() && (is_silent || driver.are_clients_finished())
+            Phase::Finishing | Phase::Rejecting => {
+                !driver.is_serving() && (is_quiet || driver.are_clients_finished())
             }
             Phase::Closing => driver.is_closed(),
-            Phase::Over => true,
+            Phase::Complete => true,
         }
     }
 
     fn enter_next<T: Transport>(&mut self, driver: &Driver<T>, now: Instant) {
         let (next, time) = match self.phase {
             Phase::Finishing => {
-                driver.refuse_calls();
-                (Phase::Refusing, self.close)
+                driver.reject_calls();
+                (Phase::Rejecting, self.close)
             }
-            Phase::Refusing => {
+            Phase::Rejecting => {
                 driver.close_all();
                 (Phase::Closing, CLOSING_TIME)
             }
-            Phase::Closing | Phase::Over => {
+            Phase::Closing | Phase::Complete => {
                 driver.discard_all_tasks();
-                (Phase::Over, Duration::ZERO)
+                (Phase::Complete, Duration::ZERO)
             }
         };
         self.phase = next;

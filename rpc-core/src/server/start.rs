@@ -1,19 +1,17 @@
-//! Starts the pollers' threads.
+//! [`ServerBuilder::bind`]: starts the pollers' threads, then the listener.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
-use std::thread;
 
 use crossbeam_channel::bounded;
 
 use super::admission::ServerAdmission;
 use super::builder::ServerBuilder;
-use super::thread::{Opened, PollerSetup, Stopping};
+use super::thread::{Opened, PollerSetup};
+use super::threads::PollerThreads;
 use super::watchdog::Watchdog;
 use super::{Running, Server, ServerError};
-use crate::limits::Limits;
 use crate::poller::idle;
-use crate::stats::{Observer, ServerCounts};
+use crate::stats::{ServerCounters, StatsReader};
 use crate::transport::Fabric;
 
 impl<F: Fabric> ServerBuilder<F> {
@@ -24,36 +22,33 @@ impl<F: Fabric> ServerBuilder<F> {
     ///
     /// Returns [`ServerError`] if any part cannot be started. Nothing is left running.
     pub fn bind(self, address: &str) -> Result<Server, ServerError> {
+        self.check_names()?;
         // Count the cores before any thread is pinned.
         idle::cores();
+        let (threads, pollers) = self.start_pollers()?;
+        self.listen(address, threads, pollers)
+    }
+
+    /// Rejects two services with the same name.
+    fn check_names(&self) -> Result<(), ServerError> {
         for (index, service) in self.services.iter().enumerate() {
-            if self.services[..index]
-                .iter()
-                .any(|other| other.name() == service.name())
-            {
-                return Err(ServerError::DuplicateService {
-                    name: service.name(),
-                });
+            let earlier = &self.services[..index];
+            let name = service.name();
+            if earlier.iter().any(|other| other.name() == name) {
+                return Err(ServerError::DuplicateService { name });
             }
         }
-        let stopping = Arc::<Stopping>::default();
-        let (start, started) = bounded(self.pollers);
-        let mut running = Running {
-            // Replaced below by the listener's address.
-            local_addr: SocketAddr::from(([0, 0, 0, 0], 0)),
-            limits: Limits::default(),
-            start: Some(start),
-            stopping,
-            bells: Vec::new(),
-            listener: None,
-            watchdog: None,
-            observer: None,
-            threads: Vec::new(),
-        };
+        Ok(())
+    }
+
+    /// Starts the pollers' threads and waits until each has opened its transport.
+    #[allow(clippy::type_complexity)]
+    fn start_pollers(&self) -> Result<(PollerThreads, Vec<Opened<F::Port>>), ServerError> {
+        let mut threads = PollerThreads::new(self.pollers);
         let cores = self.cores_of_pollers();
-        let (ready, readied) = bounded(self.pollers);
+        let (ready, reports) = bounded(self.pollers);
         for index in 0..self.pollers {
-            let setup = PollerSetup {
+            threads.spawn(PollerSetup {
                 index,
                 core: (!cores.is_empty()).then(|| cores[index % cores.len()]),
                 fabric: self.fabric.clone(),
@@ -61,52 +56,55 @@ impl<F: Fabric> ServerBuilder<F> {
                 intents: self.intents.clone(),
                 max_concurrent_calls: self.max_concurrent_calls,
                 ready: ready.clone(),
-                started: started.clone(),
-                stopping: Arc::clone(&running.stopping),
-            };
-            let name = format!("verbline-poller-{index}");
-            running
-                .threads
-                .push(thread::Builder::new().name(name).spawn(|| setup.run())?);
+                started: threads.started(),
+                stop_signal: Arc::clone(&threads.stop_signal),
+            })?;
         }
+        // Without this sender, the reports end if all threads do.
         drop(ready);
+        let pollers = threads.wait_until_open(&reports)?;
+        Ok((threads, pollers))
+    }
 
-        let mut ports: Vec<Option<F::Port>> = (0..self.pollers).map(|_| None).collect();
-        let mut methods = Vec::new();
-        let mut at_work = Vec::new();
-        let mut tallies = Vec::new();
-        for opened in readied.iter().take(self.pollers) {
-            let opened: Opened<F::Port> = opened?;
-            ports[opened.index] = Some(opened.port);
-            running.limits = opened.limits;
-            running.bells.push(opened.bell);
-            at_work.push(opened.at_work);
-            tallies.push((opened.index, opened.tally));
-            methods = opened.methods;
-        }
-        let ports: Vec<F::Port> = ports.into_iter().flatten().collect();
-        if ports.len() < self.pollers {
-            // A thread ended without a report: it panicked.
-            running.stop();
-            running.join()?;
-        }
-        let watchdog = Watchdog::start(at_work, &methods)?;
-        let mut admission = ServerAdmission::new(&running.limits, methods, self.pollers);
+    /// Opens the listener, which distributes clients over the pollers.
+    fn listen(
+        &self,
+        address: &str,
+        threads: PollerThreads,
+        pollers: Vec<Opened<F::Port>>,
+    ) -> Result<Server, ServerError> {
+        let running_handler = pollers
+            .iter()
+            .map(|poller| Arc::clone(&poller.running_handler));
+        let counters = pollers.iter().map(|poller| Arc::clone(&poller.counters));
+        let wakeups = pollers.iter().map(|poller| Arc::clone(&poller.wakeup));
+        // All pollers have the same sizes and methods.
+        let (limits, methods) = (pollers[0].limits.clone(), pollers[0].methods.clone());
+
+        let watchdog = Watchdog::start(running_handler.collect(), &methods)?;
+        let mut admission = ServerAdmission::new(&limits, methods, self.pollers);
         admission.limit_connections(self.max_connections);
-        tallies.sort_by_key(|(index, _)| *index);
-        running.observer = Some(Observer::of_server(
-            tallies.into_iter().map(|(_, tally)| tally).collect(),
-            ServerCounts {
+        let stats_reader = StatsReader::for_server(
+            counters.collect(),
+            ServerCounters {
                 refused: Arc::clone(&admission.refused),
-                blocked: watchdog.counts(),
+                blocked: watchdog.counters(),
             },
-        ));
-        running.watchdog = Some(watchdog);
-        let admission = Arc::new(admission);
-        let listener = self.fabric.listen(address, ports, admission)?;
-        running.local_addr = listener.local_addr();
-        running.listener = Some(listener);
-        Ok(Server { running })
+        );
+        let wakeups = wakeups.collect();
+        let ports = pollers.into_iter().map(|poller| poller.port).collect();
+        let listener = self.fabric.listen(address, ports, Arc::new(admission))?;
+        Ok(Server {
+            running: Running {
+                local_addr: listener.local_addr(),
+                limits,
+                listener: Some(listener),
+                wakeups,
+                threads,
+                watchdog,
+                stats_reader,
+            },
+        })
     }
 
     fn cores_of_pollers(&self) -> Vec<usize> {

@@ -1,4 +1,4 @@
-//! A poller's thread of a server opens its device, serves, and shuts down.
+//! The thread of a server's poller: opens the device, serves, and shuts down.
 
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,14 +12,14 @@ use super::ServerError;
 use super::shutdown::{Shutdown, ShuttingDown};
 use crate::clock::Clock;
 use crate::driver::Driver;
-use crate::driver::at_work::AtWork;
-use crate::driver::wakeup::Doorbell;
+use crate::driver::running_handler::RunningHandler;
+use crate::driver::wakeup::Wakeup;
 use crate::limits::{Intents, Limits, Waiting};
 use crate::method::MethodSpec;
 use crate::poller::LocalPoller;
 use crate::poller::idle::Idle;
 use crate::service::dispatch::{Methods, Service};
-use crate::stats::PollerTally;
+use crate::stats::PollerCounters;
 use crate::transport::{Fabric, Transport};
 
 /// The input of a poller's thread.
@@ -32,7 +32,7 @@ pub(super) struct PollerSetup<F: Fabric> {
     pub(super) max_concurrent_calls: Option<u32>,
     pub(super) ready: Sender<Result<Opened<F::Port>, ServerError>>,
     pub(super) started: Receiver<()>,
-    pub(super) stopping: Arc<Stopping>,
+    pub(super) stop_signal: Arc<StopSignal>,
 }
 
 /// The report of a poller's thread when its transport is open.
@@ -40,22 +40,22 @@ pub(super) struct Opened<P> {
     pub(super) index: usize,
     pub(super) port: P,
     pub(super) limits: Limits,
-    pub(super) bell: Arc<Doorbell>,
-    pub(super) at_work: Arc<AtWork>,
-    pub(super) tally: Arc<PollerTally>,
+    pub(super) wakeup: Arc<Wakeup>,
+    pub(super) running_handler: Arc<RunningHandler>,
+    pub(super) counters: Arc<PollerCounters>,
     pub(super) methods: Vec<(u16, &'static MethodSpec)>,
 }
 
 impl<F: Fabric> PollerSetup<F> {
     pub(super) fn run(self) {
-        let _stop_all = StopAllOnPanic(Arc::clone(&self.stopping));
+        let _stop_all = StopAllOnPanic(Arc::clone(&self.stop_signal));
         match self.open() {
             Ok((driver, opened)) => {
                 let _ = self.ready.send(Ok(opened));
                 drop(self.ready);
                 // An error means that the server was dropped before it was started.
                 if self.started.recv().is_ok() {
-                    serve(driver, self.intents.waiting, &self.stopping);
+                    serve(driver, self.intents.waiting, &self.stop_signal);
                 }
             }
             Err(error) => {
@@ -84,14 +84,17 @@ impl<F: Fabric> PollerSetup<F> {
         }
         let numbered = methods.numbered().collect();
         let driver = Rc::new(Driver::new(transport, methods, Clock::system()));
-        let (bell, at_work) = (Arc::clone(&driver.bell), Arc::clone(&driver.at_work));
-        let tally = Arc::clone(&driver.tally);
+        let (wakeup, running_handler) = (
+            Arc::clone(&driver.wakeup),
+            Arc::clone(&driver.running_handler),
+        );
+        let counters = Arc::clone(&driver.counters);
         Ok((
             driver,
             Opened {
-                bell,
-                at_work,
-                tally,
+                wakeup,
+                running_handler,
+                counters,
                 index: self.index,
                 port,
                 limits,
@@ -103,31 +106,31 @@ impl<F: Fabric> PollerSetup<F> {
 
 /// Stops all pollers if one panics. A server that accepts clients that no poller serves is worse
 /// than one that ends and reports the error.
-struct StopAllOnPanic(Arc<Stopping>);
+struct StopAllOnPanic(Arc<StopSignal>);
 
 impl Drop for StopAllOnPanic {
     fn drop(&mut self) {
         if thread::panicking() {
-            self.0.tell();
+            self.0.set();
         }
     }
 }
 
 /// The signal for the pollers to stop.
 #[derive(Debug, Default)]
-pub(super) struct Stopping {
-    is_told: AtomicBool,
-    /// The time limits of the shutdown. Set before `is_told`.
+pub(super) struct StopSignal {
+    is_set: AtomicBool,
+    /// The time limits of the shutdown. Set before `is_set`.
     pub(super) shutdown: OnceLock<Shutdown>,
 }
 
-impl Stopping {
-    pub(super) fn tell(&self) {
-        self.is_told.store(true, Ordering::Release);
+impl StopSignal {
+    pub(super) fn set(&self) {
+        self.is_set.store(true, Ordering::Release);
     }
 
-    fn is_told(&self) -> bool {
-        self.is_told.load(Ordering::Acquire)
+    fn is_set(&self) -> bool {
+        self.is_set.load(Ordering::Acquire)
     }
 
     fn shutdown(&self) -> Shutdown {
@@ -137,24 +140,24 @@ impl Stopping {
 
 /// How long a poller that shuts down sleeps when it finds nothing to do. Short, because the
 /// shutdown has deadlines.
-const SHORT_REST: Duration = Duration::from_millis(5);
+const SHUTDOWN_SLEEP: Duration = Duration::from_millis(5);
 
-fn serve<T: Transport>(driver: Rc<Driver<T>>, waiting: Waiting, stopping: &Stopping) {
+fn serve<T: Transport>(driver: Rc<Driver<T>>, waiting: Waiting, stop_signal: &StopSignal) {
     LocalPoller::set_current(Some(LocalPoller::from_driver(
         Rc::clone(&driver) as Rc<_>,
         waiting,
     )));
     let mut idle = Idle::new(waiting);
-    while !stopping.is_told() {
+    while !stop_signal.is_set() {
         if idle.after_turn(driver.turn()) {
-            driver.sleep(&|| (!stopping.is_told()).then_some(Duration::MAX));
+            driver.sleep(&|| (!stop_signal.is_set()).then_some(Duration::MAX));
         }
     }
-    let mut shutting_down = ShuttingDown::begin(&driver, stopping.shutdown());
+    let mut shutting_down = ShuttingDown::begin(&driver, stop_signal.shutdown());
     let mut found_any = driver.turn();
     while !shutting_down.after_turn(&driver, found_any) {
         found_any = if idle.after_turn(found_any) {
-            driver.sleep(&|| Some(SHORT_REST))
+            driver.sleep(&|| Some(SHUTDOWN_SLEEP))
         } else {
             driver.turn()
         };

@@ -1,10 +1,11 @@
 //! [`Watchdog`]: detects methods that block their poller.
 //!
 //! A handler that does not await occupies its poller's thread, and no other call of that poller
-//! makes progress meanwhile. Through its [`AtWork`], a poller shows which handler it is polling, at
-//! a cost of a few instructions per call. One thread per server checks it about fifty times a
-//! second. A poll that is still running after 40 ms is counted for its method; the first one of
-//! each method is logged as a warning.
+//! makes progress meanwhile. Through its [`RunningHandler`], a poller shows which handler it is polling: it
+//! stores the number and the method of each poll before and after the poll, which costs a few
+//! instructions, none of them locked. One thread per server checks it about fifty times a second. A
+//! poll that is still running after 40 ms is counted for its method; the first one of each method
+//! is logged as a warning.
 
 use std::fmt;
 use std::io;
@@ -13,75 +14,76 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use crate::driver::at_work::AtWork;
+use crate::driver::running_handler::RunningHandler;
 use crate::method::MethodSpec;
-use crate::stats::{BlockedMethods, Counts};
+use crate::stats::{BlockedCounters, BlockedMethods};
 
 /// Interval between two checks: long enough to cost an idle server less than a thousandth of a
 /// core, short enough to detect noticeable delays.
 const TICK: Duration = Duration::from_millis(20);
 
-/// Time since it was first seen after which a poll counts as blocking: two ticks.
+/// A poll counts as blocking once it has lasted this long since the first check that found it: two
+/// ticks.
 const TOO_LONG: Duration = Duration::from_millis(40);
 
 /// The watchdog's view of one poller.
 #[derive(Debug)]
-struct Watched {
-    at_work: Arc<AtWork>,
+struct WatchedPoller {
+    running_handler: Arc<RunningHandler>,
     /// The value of the latest check, and the time of the first check that found it.
     latest: u64,
     since: Instant,
-    is_noticed: bool,
+    is_reported: bool,
 }
 
-impl Watched {
-    fn new(at_work: Arc<AtWork>, now: Instant) -> Self {
+impl WatchedPoller {
+    fn new(running_handler: Arc<RunningHandler>, now: Instant) -> Self {
         Self {
-            at_work,
+            running_handler,
             latest: 0,
             since: now,
-            is_noticed: false,
+            is_reported: false,
         }
     }
 
-    /// Returns the method whose poll has lasted too long, and its minimum duration. Returns it once
+    /// If the current poll has lasted too long, returns its method and its minimum duration, once
     /// per poll.
-    fn look(&mut self, now: Instant) -> Option<(u16, Duration)> {
-        let found = self.at_work.0.load(Ordering::Relaxed);
+    fn check(&mut self, now: Instant) -> Option<(u16, Duration)> {
+        let found = self.running_handler.0.load(Ordering::Relaxed);
         if found != self.latest {
-            (self.latest, self.since, self.is_noticed) = (found, now, false);
+            (self.latest, self.since, self.is_reported) = (found, now, false);
         }
         let lasts = now.duration_since(self.since);
-        if found & AtWork::INSIDE == 0 || self.is_noticed || lasts < TOO_LONG {
+        if found & RunningHandler::RUNNING == 0 || self.is_reported || lasts < TOO_LONG {
             return None;
         }
-        self.is_noticed = true;
+        self.is_reported = true;
         // The low bits are the method's number.
         Some((found as u16, lasts))
     }
 }
 
 /// The state of the watchdog's thread, which checks all pollers at each tick.
-struct Rounds {
-    pollers: Vec<Watched>,
-    counts: Arc<Counts>,
+struct WatchdogState {
+    pollers: Vec<WatchedPoller>,
+    counters: Arc<BlockedCounters>,
 }
 
-impl Rounds {
-    fn look(&mut self, now: Instant) {
+impl WatchdogState {
+    fn check(&mut self, now: Instant) {
         for poller in &mut self.pollers {
-            let Some((method, lasts)) = poller.look(now) else {
+            let Some((method, lasts)) = poller.check(now) else {
                 continue;
             };
-            let Some((path, count)) = self.counts.0.get(usize::from(method)) else {
+            let Some((path, count)) = self.counters.0.get(usize::from(method)) else {
                 continue;
             };
             if count.fetch_add(1, Ordering::Relaxed) == 0 {
                 tracing::warn!(
                     method = path,
-                    "a handler has kept its poller's thread for more than {} ms without awaiting, and every \
-                     other call of that poller waits: serve it with `on_executor`, or let a thread of its \
-                     own do what takes long. (Said once for each method; later ones are counted)",
+                    "a handler has blocked its poller's thread for more than {} ms; all other calls of that \
+                     poller are waiting. Serve it with `on_executor`, or move long work to another \
+                     thread. (Logged once per method; later occurrences are only counted)",
                     lasts.as_millis()
                 );
             }
@@ -91,59 +93,59 @@ impl Rounds {
 
 /// Owns the thread that watches a server's pollers. Dropping it ends the thread.
 pub(crate) struct Watchdog {
-    counts: Arc<Counts>,
-    ends: Arc<AtomicBool>,
+    counters: Arc<BlockedCounters>,
+    stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Watchdog {
     /// Starts to watch pollers that serve `methods`, in the order of their numbers.
     pub(crate) fn start(
-        pollers: Vec<Arc<AtWork>>,
+        pollers: Vec<Arc<RunningHandler>>,
         methods: &[(u16, &'static MethodSpec)],
     ) -> io::Result<Self> {
-        let counts = methods
+        let counters = methods
             .iter()
             .map(|(_, spec)| (spec.path, AtomicU64::new(0)))
             .collect();
-        let counts = Arc::new(Counts(counts));
-        let ends = Arc::new(AtomicBool::new(false));
-        let mut rounds = Rounds {
+        let counters = Arc::new(BlockedCounters(counters));
+        let stop = Arc::new(AtomicBool::new(false));
+        let mut state = WatchdogState {
             pollers: pollers
                 .into_iter()
-                .map(|at_work| Watched::new(at_work, Instant::now()))
+                .map(|running_handler| WatchedPoller::new(running_handler, Instant::now()))
                 .collect(),
-            counts: Arc::clone(&counts),
+            counters: Arc::clone(&counters),
         };
-        let told_to_end = Arc::clone(&ends);
+        let should_stop = Arc::clone(&stop);
         let thread = thread::Builder::new()
             .name("verbline-watch".to_owned())
             .spawn(move || {
-                while !told_to_end.load(Ordering::Relaxed) {
+                while !should_stop.load(Ordering::Relaxed) {
                     thread::park_timeout(TICK);
-                    rounds.look(Instant::now());
+                    state.check(Instant::now());
                 }
             })?;
         Ok(Self {
-            counts,
-            ends,
+            counters,
+            stop,
             thread: Some(thread),
         })
     }
 
-    /// Returns the counts, which remain readable after the watchdog is dropped.
-    pub(crate) fn counts(&self) -> Arc<Counts> {
-        Arc::clone(&self.counts)
+    /// Returns the counters, which remain readable after the watchdog is dropped.
+    pub(crate) fn counters(&self) -> Arc<BlockedCounters> {
+        Arc::clone(&self.counters)
     }
 
     pub(crate) fn blocked_methods(&self) -> BlockedMethods {
-        self.counts.snapshot()
+        self.counters.snapshot()
     }
 }
 
 impl Drop for Watchdog {
     fn drop(&mut self) {
-        self.ends.store(true, Ordering::Relaxed);
+        self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
             // `unpark` synchronizes with `park`, so the thread sees the store.
             thread.thread().unpark();
@@ -173,64 +175,64 @@ mod tests {
     #[test]
     fn a_poll_is_noticed_once_when_it_lasts_for_two_ticks() {
         let start = Instant::now();
-        let at_work = Arc::new(AtWork::default());
-        let mut watched = Watched::new(Arc::clone(&at_work), start);
-        let inside = at_work.enter(7);
-        let found: Vec<_> = ticks(start, 6).map(|now| watched.look(now)).collect();
+        let running_handler = Arc::new(RunningHandler::default());
+        let mut watched = WatchedPoller::new(Arc::clone(&running_handler), start);
+        let mark = running_handler.enter(7);
+        let found: Vec<_> = ticks(start, 6).map(|now| watched.check(now)).collect();
         let noticed = |method| Some((method, TICK * 2));
         assert_eq!(found, [None, None, noticed(7), None, None, None]);
-        at_work.leave(inside);
-        let inside = at_work.enter(0);
+        running_handler.leave(mark);
+        let mark = running_handler.enter(0);
         let later = start + TICK * 6;
-        let found: Vec<_> = ticks(later, 4).map(|now| watched.look(now)).collect();
+        let found: Vec<_> = ticks(later, 4).map(|now| watched.check(now)).collect();
         assert_eq!(found, [None, None, noticed(0), None]);
-        at_work.leave(inside);
-        assert_eq!(watched.look(later + TICK * 4), None);
+        running_handler.leave(mark);
+        assert_eq!(watched.check(later + TICK * 4), None);
     }
 
     #[test]
     fn many_short_polls_of_one_method_are_not_a_long_one() {
         let start = Instant::now();
-        let at_work = Arc::new(AtWork::default());
-        let mut watched = Watched::new(Arc::clone(&at_work), start);
+        let running_handler = Arc::new(RunningHandler::default());
+        let mut watched = WatchedPoller::new(Arc::clone(&running_handler), start);
         for now in ticks(start, 100) {
-            let inside = at_work.enter(u16::MAX);
-            assert_eq!(watched.look(now), None);
-            assert_eq!(watched.look(now + TICK / 2), None);
-            at_work.leave(inside);
+            let mark = running_handler.enter(u16::MAX);
+            assert_eq!(watched.check(now), None);
+            assert_eq!(watched.check(now + TICK / 2), None);
+            running_handler.leave(mark);
         }
     }
 
     #[test]
     fn an_idle_poller_is_not_noticed_however_long_it_is_idle() {
         let start = Instant::now();
-        let at_work = Arc::new(AtWork::default());
-        let mut watched = Watched::new(Arc::clone(&at_work), start);
-        assert!(ticks(start, 10).all(|now| watched.look(now).is_none()));
-        let inside = at_work.enter(3);
-        at_work.leave(inside);
-        assert!(ticks(start, 10).all(|now| watched.look(now).is_none()));
+        let running_handler = Arc::new(RunningHandler::default());
+        let mut watched = WatchedPoller::new(Arc::clone(&running_handler), start);
+        assert!(ticks(start, 10).all(|now| watched.check(now).is_none()));
+        let mark = running_handler.enter(3);
+        running_handler.leave(mark);
+        assert!(ticks(start, 10).all(|now| watched.check(now).is_none()));
     }
 
     #[test]
     fn what_is_noticed_is_counted_for_its_method() {
         let start = Instant::now();
-        let counts = Arc::new(Counts(
+        let counters = Arc::new(BlockedCounters(
             ["a/A", "b/B"].map(|path| (path, AtomicU64::new(0))).into(),
         ));
-        let pollers = [(); 2].map(|()| Arc::new(AtWork::default()));
-        let mut rounds = Rounds {
+        let pollers = [(); 2].map(|()| Arc::new(RunningHandler::default()));
+        let mut state = WatchdogState {
             pollers: pollers
                 .iter()
-                .map(|at_work| Watched::new(Arc::clone(at_work), start))
+                .map(|running_handler| WatchedPoller::new(Arc::clone(running_handler), start))
                 .collect(),
-            counts: Arc::clone(&counts),
+            counters: Arc::clone(&counters),
         };
         for begin in [start, start + TICK * 5] {
-            let inside = pollers.each_ref().map(|poller| poller.enter(1));
-            ticks(begin, 5).for_each(|now| rounds.look(now));
-            for (poller, inside) in pollers.iter().zip(inside) {
-                poller.leave(inside);
+            let mark = pollers.each_ref().map(|poller| poller.enter(1));
+            ticks(begin, 5).for_each(|now| state.check(now));
+            for (poller, mark) in pollers.iter().zip(mark) {
+                poller.leave(mark);
             }
         }
         let expected = BlockedMethods {
@@ -240,6 +242,6 @@ mod tests {
                 count: 4,
             }],
         };
-        assert_eq!(counts.snapshot(), expected);
+        assert_eq!(counters.snapshot(), expected);
     }
 }

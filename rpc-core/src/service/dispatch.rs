@@ -1,13 +1,16 @@
 //! Dispatch: from a method's number to its handler's future, and from there to a response.
 //!
 //! A [`Service`] registers its methods on every poller; a method's index in the poller's table is
-//! its number. The future of a call is built in a slot of its method and stays there until it
-//! completes. Slots are boxed once and refilled with [`Pin::set`], so a method allocates nothing
+//! its number. The future of a call is built in a cell of its method and stays there until it
+//! completes. Cells are boxed once and refilled with [`Pin::set`], so a method allocates nothing
 //! after warm-up.
 //!
 //! All application code runs here: decoding into the application's types, the handler, and its
 //! destructors. None of it can bring the poller down, because a panic becomes `INTERNAL` for that
 //! call alone.
+//!
+//! A response that finds no send slot stays in its method's slot, as a value. The driver keeps such
+//! responses in its *blocked* queue and retries them in each turn, oldest first.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -64,7 +67,7 @@ impl Methods {
     {
         let handler = Unary {
             make: handler,
-            slots: RefCell::default(),
+            cells: RefCell::default(),
             request: PhantomData,
         };
         self.entries.push((spec, Rc::new(handler)));
@@ -97,7 +100,7 @@ impl Methods {
         (0..).zip(self.entries.iter().map(|(spec, _)| *spec))
     }
 
-    /// Returns the number of slots in use, over all methods.
+    /// Returns the number of cells in use, over all methods.
     #[cfg(feature = "test-util")]
     pub(crate) fn in_use(&self) -> usize {
         self.entries
@@ -121,30 +124,30 @@ impl fmt::Debug for Methods {
     }
 }
 
-/// The index of a call's slot in its method.
+/// The index of a call's cell in its method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct HandlerSlot(u32);
+pub(crate) struct HandlerKey(u32);
 
 /// Lengths in bytes of the parts of a response that follow the frame's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ResponseLen {
+pub(crate) struct ResponseLengths {
     pub(crate) metadata: usize,
     pub(crate) message: usize,
 }
 
 #[cfg(test)]
-impl HandlerSlot {
+impl HandlerKey {
     pub(crate) fn test(index: u32) -> Self {
         Self(index)
     }
 }
 
-impl ResponseLen {
-    fn of(response: &Response<impl Message>) -> Result<Self, Status> {
+impl ResponseLengths {
+    fn new(response: &Response<impl Message>) -> Result<Self, Status> {
         let metadata = response.metadata().encoded_len();
         if metadata > usize::from(u16::MAX) {
             return Err(Status::resource_exhausted(format!(
-                "the response's metadata of {metadata} bytes is longer than the {} that a header can say",
+                "the response's metadata of {metadata} bytes exceeds the limit of {} bytes",
                 u16::MAX
             )));
         }
@@ -160,7 +163,8 @@ impl ResponseLen {
 /// A method as seen by the driver, with the types of its messages and futures erased.
 ///
 /// For each call, the driver calls `start`, then `poll` until it is ready, then exactly one of
-/// `emit` (if the result was `Ok`) or `discard`. A `poll` that returns `Err` has freed the slot.
+/// `encode_response` (if the result was `Ok`) or `discard`. A `poll` that returns `Err` has freed
+/// the cell.
 pub(crate) trait Handler {
     /// Decodes the request and builds the future. Does not poll the future yet.
     fn start(
@@ -168,78 +172,78 @@ pub(crate) trait Handler {
         message: &[u8],
         metadata: &[u8],
         deadline: Option<Instant>,
-    ) -> Result<HandlerSlot, Status>;
+    ) -> Result<HandlerKey, Status>;
 
-    /// Polls the future. When it completes, the response stays in the slot until `emit`.
-    fn poll(&self, slot: HandlerSlot, cx: &mut Context<'_>) -> Poll<Result<ResponseLen, Status>>;
+    /// Polls the future. When it completes, the response stays in the cell until `encode_response`.
+    fn poll(&self, key: HandlerKey, cx: &mut Context<'_>) -> Poll<Result<ResponseLengths, Status>>;
 
-    /// Encodes the response into `out`, whose length `poll` has returned, and frees the slot.
-    fn emit(&self, slot: HandlerSlot, out: &mut [u8]) -> Result<(), Status>;
+    /// Encodes the response into `out`, whose length `poll` has returned, and frees the cell.
+    fn encode_response(&self, key: HandlerKey, out: &mut [u8]) -> Result<(), Status>;
 
-    /// Drops the contents of the slot, a future or a response, and frees the slot.
-    fn discard(&self, slot: HandlerSlot);
+    /// Drops the contents of the cell, a future or a response, and frees the cell.
+    fn discard(&self, key: HandlerKey);
 
-    /// Returns the number of slots in use.
+    /// Returns the number of cells in use.
     #[cfg(feature = "test-util")]
     fn in_use(&self) -> usize;
 }
 
 struct Unary<H, F, Req, Res> {
     make: H,
-    slots: RefCell<Slots<F, Res>>,
+    cells: RefCell<HandlerCells<F, Res>>,
     request: PhantomData<fn(Req)>,
 }
 
-struct Slots<F, Res> {
-    slots: Vec<Slot<F, Res>>,
+struct HandlerCells<F, Res> {
+    cells: Vec<HandlerCell<F, Res>>,
     free: Vec<u32>,
 }
 
-struct Slot<F, Res> {
+struct HandlerCell<F, Res> {
     /// `None` while the future is being polled, because the handler may call the same method.
     future: Option<Pin<Box<Option<F>>>>,
     response: Option<Response<Res>>,
 }
 
-impl<F, Res> Default for Slots<F, Res> {
+impl<F, Res> Default for HandlerCells<F, Res> {
     fn default() -> Self {
         Self {
-            slots: Vec::new(),
+            cells: Vec::new(),
             free: Vec::new(),
         }
     }
 }
 
-impl<F, Res> Slots<F, Res> {
+impl<F, Res> HandlerCells<F, Res> {
     fn take_free(&mut self) -> u32 {
         self.free.pop().unwrap_or_else(|| {
-            self.slots.push(Slot {
+            self.cells.push(HandlerCell {
                 future: Some(Box::pin(None)),
                 response: None,
             });
-            // There is one slot per call in flight, which the 20 index bits of call ids bound.
-            (self.slots.len() - 1) as u32
+            // There is one cell per call in flight, which the 20 index bits of call ids bound.
+            (self.cells.len() - 1) as u32
         })
     }
 }
 
 impl<H, F, Req, Res> Unary<H, F, Req, Res> {
-    fn take_future(&self, slot: HandlerSlot) -> Option<Pin<Box<Option<F>>>> {
-        self.slots.borrow_mut().slots[slot.0 as usize].future.take()
+    fn take_future(&self, key: HandlerKey) -> Option<Pin<Box<Option<F>>>> {
+        self.cells.borrow_mut().cells[key.0 as usize].future.take()
     }
 
-    fn put_future(&self, slot: HandlerSlot, future: Pin<Box<Option<F>>>) {
-        self.slots.borrow_mut().slots[slot.0 as usize].future = Some(future);
+    fn put_future(&self, key: HandlerKey, future: Pin<Box<Option<F>>>) {
+        self.cells.borrow_mut().cells[key.0 as usize].future = Some(future);
     }
 
-    fn take_response(&self, slot: HandlerSlot) -> Option<Response<Res>> {
-        self.slots.borrow_mut().slots[slot.0 as usize]
+    fn take_response(&self, key: HandlerKey) -> Option<Response<Res>> {
+        self.cells.borrow_mut().cells[key.0 as usize]
             .response
             .take()
     }
 
-    fn free(&self, slot: HandlerSlot) {
-        self.slots.borrow_mut().free.push(slot.0);
+    fn free(&self, key: HandlerKey) {
+        self.cells.borrow_mut().free.push(key.0);
     }
 }
 
@@ -255,72 +259,76 @@ where
         message: &[u8],
         metadata: &[u8],
         deadline: Option<Instant>,
-    ) -> Result<HandlerSlot, Status> {
+    ) -> Result<HandlerKey, Status> {
         let undecodable = |what: &dyn fmt::Display| {
-            Status::internal(format!("the request cannot be decoded: {what}"))
+            Status::internal(format!("cannot decode the request: {what}"))
         };
         let metadata = Metadata::decode(metadata).map_err(|error| undecodable(&error))?;
-        let future = guard(|| {
+        let future = catch_panic(|| {
             let message = Req::decode(message).map_err(|error| undecodable(&error))?;
             Ok::<F, Status>((self.make)(Request::received(message, metadata, deadline)))
         })??;
-        let mut slots = self.slots.borrow_mut();
-        let slot = slots.take_free();
-        if let Some(place) = &mut slots.slots[slot as usize].future {
-            place.set(Some(future));
+        let mut cells = self.cells.borrow_mut();
+        let key = cells.take_free();
+        if let Some(future_cell) = &mut cells.cells[key as usize].future {
+            future_cell.set(Some(future));
         }
-        Ok(HandlerSlot(slot))
+        Ok(HandlerKey(key))
     }
 
-    fn poll(&self, slot: HandlerSlot, cx: &mut Context<'_>) -> Poll<Result<ResponseLen, Status>> {
-        let Some(mut place) = self.take_future(slot) else {
+    fn poll(&self, key: HandlerKey, cx: &mut Context<'_>) -> Poll<Result<ResponseLengths, Status>> {
+        let Some(mut future_cell) = self.take_future(key) else {
             return Poll::Pending;
         };
         // All of this is application code: the future, its destructor, and the message's length.
-        let polled = guard(|| {
-            let Some(future) = place.as_mut().as_pin_mut() else {
+        let polled = catch_panic(|| {
+            let Some(future) = future_cell.as_mut().as_pin_mut() else {
                 return Poll::Pending;
             };
             let Poll::Ready(outcome) = future.poll(cx) else {
                 return Poll::Pending;
             };
-            place.as_mut().set(None);
-            Poll::Ready(outcome.and_then(|response| Ok((ResponseLen::of(&response)?, response))))
+            future_cell.as_mut().set(None);
+            Poll::Ready(
+                outcome.and_then(|response| Ok((ResponseLengths::new(&response)?, response))),
+            )
         });
         let outcome = match polled {
             Ok(Poll::Pending) => {
-                self.put_future(slot, place);
+                self.put_future(key, future_cell);
                 return Poll::Pending;
             }
             Ok(Poll::Ready(outcome)) => outcome,
             Err(panicked) => {
                 // The future may have panicked before or during its drop. It is not dropped twice.
-                let _ = guard(|| place.as_mut().set(None));
+                let _ = catch_panic(|| future_cell.as_mut().set(None));
                 Err(panicked)
             }
         };
-        let mut slots = self.slots.borrow_mut();
-        let own = &mut slots.slots[slot.0 as usize];
-        own.future = Some(place);
+        let mut cells = self.cells.borrow_mut();
+        let cell = &mut cells.cells[key.0 as usize];
+        cell.future = Some(future_cell);
         Poll::Ready(match outcome {
             Ok((len, response)) => {
-                own.response = Some(response);
+                cell.response = Some(response);
                 Ok(len)
             }
             Err(status) => {
-                slots.free.push(slot.0);
+                cells.free.push(key.0);
                 Err(status)
             }
         })
     }
 
-    fn emit(&self, slot: HandlerSlot, out: &mut [u8]) -> Result<(), Status> {
-        let response = self.take_response(slot);
-        self.free(slot);
+    fn encode_response(&self, key: HandlerKey, out: &mut [u8]) -> Result<(), Status> {
+        let response = self.take_response(key);
+        self.free(key);
         let Some(response) = response else {
-            return Err(Status::internal("the handler's response is gone"));
+            return Err(Status::internal(
+                "the handler's response is missing. This is a bug in Verbline",
+            ));
         };
-        guard(|| {
+        catch_panic(|| {
             let metadata_len = response.metadata().encoded_len();
             let (metadata, mut message) = out.split_at_mut(metadata_len);
             response.metadata().encode(metadata);
@@ -328,40 +336,42 @@ where
             let left = message.len();
             drop(response);
             if encoded.is_err() || left != 0 {
-                return Err(Status::internal("the response's encoded length changed"));
+                return Err(Status::internal(
+                    "the encoded length of the response changed between two calls of `encoded_len`",
+                ));
             }
             Ok(())
         })?
     }
 
-    fn discard(&self, slot: HandlerSlot) {
-        let response = self.take_response(slot);
-        let mut place = self.take_future(slot);
-        let dropped = guard(|| {
+    fn discard(&self, key: HandlerKey) {
+        let response = self.take_response(key);
+        let mut future_cell = self.take_future(key);
+        let dropped = catch_panic(|| {
             drop(response);
-            if let Some(place) = &mut place {
-                place.as_mut().set(None);
+            if let Some(future_cell) = &mut future_cell {
+                future_cell.as_mut().set(None);
             }
         });
         // The call has ended, so a panic in a destructor can only be logged.
         if let Err(panicked) = dropped {
-            tracing::error!(%panicked, "a handler's future or response panicked while it was dropped");
+            tracing::error!(%panicked, "the destructor of a handler's future or response panicked");
         }
-        if let Some(place) = place {
-            self.put_future(slot, place);
+        if let Some(future_cell) = future_cell {
+            self.put_future(key, future_cell);
         }
-        self.free(slot);
+        self.free(key);
     }
 
     #[cfg(feature = "test-util")]
     fn in_use(&self) -> usize {
-        let slots = self.slots.borrow();
-        slots.slots.len() - slots.free.len()
+        let cells = self.cells.borrow();
+        cells.cells.len() - cells.free.len()
     }
 }
 
 /// Runs application code and converts a panic to a status.
-pub(crate) fn guard<R>(run: impl FnOnce() -> R) -> Result<R, Status> {
+pub(crate) fn catch_panic<R>(run: impl FnOnce() -> R) -> Result<R, Status> {
     catch_unwind(AssertUnwindSafe(run)).map_err(|payload| {
         let message = panic_message(&*payload);
         let status = Status::internal(format!("the handler panicked: {message}"));
@@ -384,20 +394,22 @@ fn panic_message(payload: &(dyn Any + Send)) -> &str {
 
 /// The source of a generated server's service instances: one instance for all pollers, or one per
 /// poller.
-pub struct Instances<T>(Arc<dyn Fn() -> Held<T> + Send + Sync>);
+pub struct Instances<T>(Arc<dyn Fn() -> InstanceKind<T> + Send + Sync>);
 
 impl<T: Send + Sync + 'static> Instances<T> {
     /// Shares one instance between all pollers.
     #[must_use]
     pub fn shared(instance: Arc<T>) -> Self {
-        Self(Arc::new(move || Held::Shared(Arc::clone(&instance))))
+        Self(Arc::new(move || {
+            InstanceKind::Shared(Arc::clone(&instance))
+        }))
     }
 }
 
 impl<T: 'static> Instances<T> {
     /// Creates one instance per poller, on the poller's thread. The instance need not be `Send`.
     pub fn per_poller(make: impl Fn() -> T + Send + Sync + 'static) -> Self {
-        Self(Arc::new(move || Held::Own(make())))
+        Self(Arc::new(move || InstanceKind::PerPoller(make())))
     }
 
     /// Returns the instance for the poller that runs on the calling thread.
@@ -420,11 +432,11 @@ impl<T> fmt::Debug for Instances<T> {
 }
 
 /// One poller's instance of a service. It is cloned for each call, so the count is not atomic.
-pub struct Instance<T>(Rc<Held<T>>);
+pub struct Instance<T>(Rc<InstanceKind<T>>);
 
-enum Held<T> {
+enum InstanceKind<T> {
     Shared(Arc<T>),
-    Own(T),
+    PerPoller(T),
 }
 
 impl<T> Clone for Instance<T> {
@@ -438,8 +450,8 @@ impl<T> Deref for Instance<T> {
 
     fn deref(&self) -> &T {
         match &*self.0 {
-            Held::Shared(instance) => instance,
-            Held::Own(instance) => instance,
+            InstanceKind::Shared(instance) => instance,
+            InstanceKind::PerPoller(instance) => instance,
         }
     }
 }

@@ -23,7 +23,7 @@ use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use super::dispatch::guard;
+use super::dispatch::catch_panic;
 use crate::message::Response;
 use crate::status::Status;
 
@@ -52,7 +52,7 @@ impl<F: Fn(Spawned) + Send + Sync + 'static> Executor for F {
     }
 }
 
-/// A service whose handlers run on an executor: what a generated `…Server::on_executor` registers.
+/// A service whose handlers run on an executor. A generated `…Server::on_executor` registers it.
 pub struct OnExecutor<T> {
     service: Arc<T>,
     executor: Arc<dyn Executor>,
@@ -107,7 +107,7 @@ fn run_handler<Res: Send + 'static>(
             if !outcome.0.is_wanted(cx.waker()) {
                 return Poll::Ready(None);
             }
-            let polled = guard(|| match handler.as_mut().as_pin_mut() {
+            let polled = catch_panic(|| match handler.as_mut().as_pin_mut() {
                 Some(handler) => handler.poll(cx),
                 None => Poll::Pending,
             });
@@ -120,7 +120,7 @@ fn run_handler<Res: Send + 'static>(
         .await;
         // Dropped before the response is sent, so that the handler's resources are free when its
         // client continues.
-        let dropped = guard(|| handler.set(None));
+        let dropped = catch_panic(|| handler.set(None));
         if let Some(finished) = finished {
             outcome.0.finish(dropped.and(finished));
         }
@@ -174,7 +174,7 @@ impl<Res> Drop for Outcome<Res> {
     fn drop(&mut self) {
         if !self.0.lock().is_finished {
             self.0.finish(Err(Status::unavailable(
-                "the executor dropped the call before it was done: is it shutting down? The call may have run",
+                "the executor dropped the handler before it completed; the call may have run. Check whether the executor is shutting down",
             )));
         }
     }

@@ -1,8 +1,4 @@
-//! A service's code as the driver calls it: methods by their numbers, and the executor that a handler
-//! may run on.
+//! Services as the driver uses them: methods by number, and the executor on which handlers may run.
 
-pub mod dispatch;
-pub mod executor;
-
-pub use self::dispatch::{Methods, Service};
-pub use self::executor::Executor;
+pub(crate) mod dispatch;
+pub(crate) mod executor;

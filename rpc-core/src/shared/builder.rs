@@ -1,4 +1,4 @@
-//! [`ChannelBuilder`] takes the settings of a channel, and starts its pollers.
+//! [`ChannelBuilder`]: the settings of a channel, and the start of its pollers.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -13,18 +13,19 @@ use super::backoff::Backoff;
 use super::channel::Channel;
 use super::connectivity::{Connectivity, ConnectivityState};
 use super::error::ChannelError;
-use super::permits::Tickets;
+use super::permits::CallPermits;
+use super::poller::{self, SharedPoller};
 #[cfg(feature = "test-util")]
-use super::poller::Elsewhere;
-use super::poller::{self, OnThreads, SharedPoller};
+use super::reconnect::Spawner;
+use super::reconnect::{Target, ThreadSpawner};
 use super::start::{Report, Start};
-use super::submissions::{Lane, Shared};
+use super::submissions::{PollerHandle, Shared};
 use crate::clock::Clock;
 use crate::driver::Driver;
 use crate::limits::{Intents, Keepalive, Waiting};
 use crate::poller::CONNECT_TIMEOUT;
 use crate::poller::idle;
-use crate::protocol::session::calls_told_apart;
+use crate::protocol::session::clamp_in_flight;
 use crate::service::dispatch::Methods;
 use crate::transport::{Fabric, Transport};
 
@@ -36,7 +37,8 @@ const CONNECTIONS: u32 = 2;
 /// server soon, long enough to spread a thousand clients over time.
 const FIRST_BACKOFF: Duration = Duration::from_millis(50);
 
-/// Upper limit of every delay: the time that a person is willing to wait after a repair.
+/// Upper limit of every delay: a person who has repaired the server should not wait longer for
+/// clients to reconnect.
 const LONGEST_BACKOFF: Duration = Duration::from_secs(5);
 
 impl Channel {
@@ -137,15 +139,15 @@ impl<F: Fabric> ChannelBuilder<F> {
         self
     }
 
-    /// What goes for requests that do not say whether they
-    /// [wait for ready](crate::Request::wait_for_ready). Default: `false`.
+    /// Sets whether requests [wait for ready](crate::Request::wait_for_ready) if they do not
+    /// specify it themselves. Default: `false`.
     pub fn wait_for_ready(mut self, waits: bool) -> Self {
         self.waits_for_ready = waits;
         self
     }
 
-    /// Sets the upper limits of the delays between attempts to connect: the limit of the first
-    /// delay, and the limit of all. Default: 50 ms and 5 s.
+    /// Sets the upper limits of the delays between attempts to connect: `first` limits the first
+    /// delay, and `longest` limits every delay. Default: 50 ms and 5 s.
     pub fn reconnect_backoff(mut self, first: Duration, longest: Duration) -> Self {
         self.backoff = (first, longest.max(first));
         self
@@ -163,12 +165,12 @@ impl<F: Fabric> ChannelBuilder<F> {
         Ok(channel)
     }
 
-    /// Starts the pollers, and lets the first call connect. A server that cannot be reached is found
-    /// by calls, as [`CallError`](crate::CallError)s; a device that cannot be used as well.
+    /// Starts the pollers, and lets the first call connect. If the server cannot be reached, or the
+    /// device cannot be used, calls fail with [`CallError`](crate::CallError).
     ///
     /// # Errors
     ///
-    /// [`ChannelError::Thread`].
+    /// Returns [`ChannelError::Thread`] if a poller's thread cannot be started.
     pub fn connect_lazy(self) -> Result<Channel, ChannelError> {
         self.spawn(None)
     }
@@ -181,28 +183,25 @@ impl<F: Fabric> ChannelBuilder<F> {
             None => ConnectivityState::Idle,
         };
         let connectivity = Arc::new(Connectivity::new(self.pollers, state));
-        let mut lanes = Vec::new();
+        let mut pollers = Vec::new();
         for index in 0..self.pollers {
-            let count = calls_told_apart(self.intents.max_in_flight);
-            let (lane, inner) =
-                Lane::new(&self.address, count, &self.backoff, &connectivity, index);
-            let inner = poller::Settings {
-                connect_timeout: self.connect_timeout,
-                waiting: self.intents.waiting,
-                is_lazy: start.is_none(),
-                ..inner
-            };
+            let count = clamp_in_flight(self.intents.max_in_flight);
+            let (handle, mut settings) =
+                PollerHandle::new(&self.address, count, &self.backoff, &connectivity, index);
+            settings.target.connect_timeout = self.connect_timeout;
+            settings.waiting = self.intents.waiting;
+            settings.is_lazy = start.is_none();
             let (fabric, intents, start) =
                 (self.fabric.clone(), self.intents.clone(), start.clone());
-            lanes.push(lane);
+            pollers.push(handle);
             thread::Builder::new()
                 .name(format!("verbline-client-{index}"))
-                .spawn(move || run(&fabric, &intents, inner, start))?;
+                .spawn(move || run(&fabric, &intents, settings, start))?;
         }
         Ok(Channel(Arc::new(Shared {
             address: self.address,
-            lanes: lanes.into(),
-            turn: AtomicUsize::new(0),
+            pollers: pollers.into(),
+            next: AtomicUsize::new(0),
             connectivity,
             waits_for_ready: self.waits_for_ready,
             clock: Clock::system(),
@@ -218,24 +217,21 @@ impl Channel {
         clock: &Clock,
         address: &str,
         seed: u64,
-        elsewhere: impl Elsewhere + 'static,
+        spawner: impl Spawner + 'static,
     ) -> (Self, SharedPoller<T>) {
         let connectivity = Arc::new(Connectivity::new(1, ConnectivityState::Idle));
-        let count = calls_told_apart(transport.limits().max_in_flight);
+        let count = clamp_in_flight(transport.limits().max_in_flight);
         let backoff = (FIRST_BACKOFF, LONGEST_BACKOFF);
-        let (lane, settings) = Lane::new(address, count, &backoff, &connectivity, 0);
-        let settings = poller::Settings {
-            backoff: Backoff::seeded(backoff.0, backoff.1, seed),
-            is_lazy: true,
-            ..settings
-        };
-        let _ = lane.limits.set(transport.limits().clone());
+        let (handle, mut settings) = PollerHandle::new(address, count, &backoff, &connectivity, 0);
+        settings.target.backoff = Backoff::seeded(backoff.0, backoff.1, seed);
+        settings.is_lazy = true;
+        let _ = handle.limits.set(transport.limits().clone());
         let driver = Driver::new(transport, Methods::new(), clock.clone());
-        let poller = SharedPoller::new(driver, settings, elsewhere, Report(None));
+        let poller = SharedPoller::new(driver, settings, spawner, Report(None));
         let shared = Shared {
             address: address.to_owned(),
-            lanes: [lane].into(),
-            turn: AtomicUsize::new(0),
+            pollers: [handle].into(),
+            next: AtomicUsize::new(0),
             connectivity,
             waits_for_ready: false,
             clock: clock.clone(),
@@ -244,7 +240,7 @@ impl Channel {
     }
 }
 
-impl Lane {
+impl PollerHandle {
     fn new(
         address: &str,
         count: u32,
@@ -253,33 +249,35 @@ impl Lane {
         index: usize,
     ) -> (Self, poller::Settings) {
         let (submissions, receiver) = bounded(count as usize);
-        let lane = Self {
+        let handle = Self {
             address: address.to_owned(),
-            tickets: Arc::new(Tickets::new(count)),
+            permits: Arc::new(CallPermits::new(count)),
             submissions,
-            bell: Arc::default(),
-            is_over: Arc::default(),
-            prospect: Arc::default(),
+            wakeup: Arc::default(),
+            is_closed: Arc::default(),
+            health: Arc::default(),
             limits: Arc::default(),
-            tally: Arc::default(),
+            counters: Arc::default(),
         };
         let settings = poller::Settings {
-            index,
-            address: address.to_owned(),
-            tickets: Arc::clone(&lane.tickets),
+            target: Target {
+                index,
+                address: address.to_owned(),
+                connect_timeout: CONNECT_TIMEOUT,
+                backoff: Backoff::new(backoff.0, backoff.1),
+                connectivity: Arc::clone(connectivity),
+                health: Arc::clone(&handle.health),
+            },
+            permits: Arc::clone(&handle.permits),
             submissions: receiver,
-            bell: Arc::clone(&lane.bell),
-            is_over: Arc::clone(&lane.is_over),
-            prospect: Arc::clone(&lane.prospect),
-            limits: Arc::clone(&lane.limits),
-            tally: Arc::clone(&lane.tally),
-            connectivity: Arc::clone(connectivity),
-            backoff: Backoff::new(backoff.0, backoff.1),
-            connect_timeout: CONNECT_TIMEOUT,
+            wakeup: Arc::clone(&handle.wakeup),
+            is_closed: Arc::clone(&handle.is_closed),
+            limits: Arc::clone(&handle.limits),
+            counters: Arc::clone(&handle.counters),
             waiting: Waiting::default(),
             is_lazy: false,
         };
-        (lane, settings)
+        (handle, settings)
     }
 }
 
@@ -294,15 +292,15 @@ fn run<F: Fabric>(
     let transport = match fabric.open(intents) {
         Ok(transport) => transport,
         Err(error) => {
-            tracing::error!(%error, "a channel's poller cannot open its device");
+            tracing::error!(%error, "cannot open the device of a channel's poller");
             return match start {
-                Some(_) => report.tell(Err(error.into())),
-                // The calls of a lazy channel report the error.
-                None => poller::refuse_all(&settings, error),
+                Some(_) => report.send(Err(error.into())),
+                // With a lazy channel, the calls report the error.
+                None => poller::fail_all(&settings, error),
             };
         }
     };
     let _ = settings.limits.set(transport.limits().clone());
     let driver = Driver::new(transport, Methods::new(), Clock::system());
-    SharedPoller::new(driver, settings, OnThreads, report).run();
+    SharedPoller::new(driver, settings, ThreadSpawner, report).run();
 }

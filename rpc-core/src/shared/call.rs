@@ -8,16 +8,16 @@ use std::time::Instant;
 
 use prost::Message;
 
-use super::permits::{Settled, Ticket, Wanted};
-use super::submissions::{Lane, Shared, Submission};
+use super::permits::{AcquireOutcome, CallPermit, Settled};
+use super::submissions::{PollerHandle, Shared, Submission};
 use crate::call_error::{CallError, Cause, Execution};
-use crate::client::encode::{RequestLens, decode, write_request};
+use crate::client::encode::{RequestLengths, decode, write_request};
 use crate::clock::deadline_after;
 use crate::driver::waiters::WaiterKey;
 use crate::message::{Request, Response, TimeAllowed};
 use crate::method::MethodSpec;
 use crate::protocol::frame::HEADER_LEN;
-use crate::stats::is_timed_here;
+use crate::stats::is_sampled_here;
 
 /// The future of a call. It may be dropped or leaked in any state, because it owns no device
 /// memory: the poller and the call permit own everything in flight.
@@ -36,9 +36,9 @@ pub(super) struct SharedCall<'a, Req, Res> {
 enum State<'a> {
     New,
     /// Waiting for a permit.
-    Waiting(&'a Lane, WaiterKey),
+    Waiting(&'a PollerHandle, WaiterKey),
     /// Submitted to the poller, with this permit.
-    Submitted(&'a Lane, u32),
+    Submitted(&'a PollerHandle, u32),
     Done,
 }
 
@@ -71,20 +71,20 @@ impl<Req: Message, Res: Message + Default> Future for SharedCall<'_, Req, Res> {
         match this.state {
             State::New => {
                 let now = || this.shared.clock.now();
-                this.began = is_timed_here().then(now);
+                this.began = is_sampled_here().then(now);
                 this.deadline = match this.request.time_allowed() {
                     TimeAllowed::Unlimited => None,
                     TimeAllowed::For(timeout) => deadline_after(now(), timeout),
                     TimeAllowed::Until(deadline) => Some(deadline),
                 };
-                this.begin(this.shared.next_lane(), None, cx)
+                this.begin(this.shared.next_poller(), None, cx)
             }
-            State::Waiting(lane, waiter) => this.begin(lane, Some(waiter), cx),
-            State::Submitted(lane, number) => match lane.tickets.take(number, cx.waker()) {
+            State::Waiting(handle, waiter) => this.begin(handle, Some(waiter), cx),
+            State::Submitted(handle, number) => match handle.permits.take(number, cx.waker()) {
                 None => Poll::Pending,
                 Some(settled) => {
                     this.state = State::Done;
-                    Poll::Ready(finish(lane, number, settled))
+                    Poll::Ready(finish(handle, number, settled))
                 }
             },
             // The future was polled after completion. The contract of `Future` permits any result.
@@ -97,87 +97,94 @@ impl<'a, Req: Message, Res: Message + Default> SharedCall<'a, Req, Res> {
     /// Submits the request to the poller, or waits for a permit.
     fn begin(
         &mut self,
-        lane: &'a Lane,
+        handle: &'a PollerHandle,
         waiter: Option<WaiterKey>,
         cx: &mut Context<'_>,
     ) -> Poll<Result<Response<Res>, CallError>> {
-        let lens = RequestLens::of(&self.request);
-        if let Some(cause) = self.cause_to_fail(lane, lens) {
+        let lengths = RequestLengths::new(&self.request);
+        if let Some(cause) = self.cause_to_fail(handle, lengths) {
             if let Some(waiter) = waiter {
-                lane.tickets.leave_queue(waiter);
+                handle.permits.leave_queue(waiter);
             }
             self.state = State::Done;
             return Poll::Ready(Err(CallError::new(cause, Execution::NeverSent)));
         }
-        match lane.tickets.want(waiter, self.deadline, cx.waker()) {
-            Wanted::Waiting(waiter) => {
+        match handle.permits.acquire(waiter, self.deadline, cx.waker()) {
+            AcquireOutcome::Waiting(waiter) => {
                 let joined = matches!(self.state, State::New);
-                self.state = State::Waiting(lane, waiter);
+                self.state = State::Waiting(handle, waiter);
                 if joined && self.deadline.is_some() {
-                    // Wakes the poller, so that it recomputes its sleep to end by this deadline.
-                    lane.ring();
+                    // Wakes the poller, so that its next sleep ends at this deadline at the latest.
+                    handle.notify();
                 }
                 Poll::Pending
             }
-            Wanted::Ticket(ticket) => {
-                // The call has left the queue, whatever the message's own code does from here on.
+            AcquireOutcome::Acquired(permit) => {
+                // The call has left the queue. Set the state first, because the message's own code,
+                // which runs next, may panic.
                 self.state = State::Done;
-                self.submit(lane, ticket, lens, cx);
+                self.submit(handle, permit, lengths, cx);
                 Poll::Pending
             }
         }
     }
 
-    fn cause_to_fail(&self, lane: &Lane, lens: RequestLens) -> Option<Cause> {
+    fn cause_to_fail(&self, handle: &PollerHandle, lengths: RequestLengths) -> Option<Cause> {
         let has_passed = |deadline| deadline <= self.shared.clock.now();
         if self.deadline.is_some_and(has_passed) {
             return Some(Cause::DeadlineExceeded);
         }
-        if lens.metadata > usize::from(u16::MAX) {
+        if lengths.metadata > usize::from(u16::MAX) {
             return Some(Cause::RequestTooLong {
-                message_len: lens.metadata,
+                message_len: lengths.metadata,
                 limit: usize::from(u16::MAX),
             });
         }
         // Checked before a buffer is allocated. The poller checks the limit of the server's slots.
-        let room = lane.limits.get()?.slot_len - HEADER_LEN;
-        if lens.metadata + lens.message > room {
+        let room = handle.limits.get()?.slot_len - HEADER_LEN;
+        if lengths.metadata + lengths.message > room {
             return Some(Cause::RequestTooLong {
-                message_len: lens.message,
-                limit: room.saturating_sub(lens.metadata),
+                message_len: lengths.message,
+                limit: room.saturating_sub(lengths.metadata),
             });
         }
         None
     }
 
     /// Encodes the request on this thread and passes the bytes to the poller.
-    fn submit(&mut self, lane: &'a Lane, ticket: Ticket, lens: RequestLens, cx: &mut Context<'_>) {
-        let number = ticket.number;
-        let mut guard = GiveBack {
-            lane,
-            ticket: Some(ticket),
+    fn submit(
+        &mut self,
+        handle: &'a PollerHandle,
+        permit: CallPermit,
+        lengths: RequestLengths,
+        cx: &mut Context<'_>,
+    ) {
+        let number = permit.number;
+        let mut guard = ReleaseOnDrop {
+            handle,
+            permit: Some(permit),
         };
-        if let Some(ticket) = &mut guard.ticket {
-            ticket.buf.resize(lens.metadata + lens.message, 0);
-            write_request(&self.request, self.method, &mut ticket.buf);
+        if let Some(permit) = &mut guard.permit {
+            permit.buf.resize(lengths.metadata + lengths.message, 0);
+            write_request(&self.request, self.method, &mut permit.buf);
         }
-        let Some(ticket) = guard.ticket.take() else {
+        let Some(permit) = guard.permit.take() else {
             return;
         };
-        lane.tickets.submit(number, cx.waker());
-        self.state = State::Submitted(lane, number);
+        handle.permits.submit(number, cx.waker());
+        self.state = State::Submitted(handle, number);
         let submission = Submission {
-            ticket,
+            permit,
             method: self.method,
             deadline: self.deadline,
-            metadata_len: lens.metadata,
+            metadata_len: lengths.metadata,
             began: self.began,
             waits_for_ready: self
                 .request
                 .waits_for_ready()
                 .unwrap_or(self.shared.waits_for_ready),
         };
-        lane.submit(submission);
+        handle.submit(submission);
     }
 }
 
@@ -185,11 +192,11 @@ impl<Req, Res> Drop for SharedCall<'_, Req, Res> {
     fn drop(&mut self) {
         match mem::replace(&mut self.state, State::Done) {
             State::New | State::Done => {}
-            State::Waiting(lane, waiter) => lane.tickets.leave_queue(waiter),
-            State::Submitted(lane, number) => {
-                lane.tickets.leave(number);
+            State::Waiting(handle, waiter) => handle.permits.leave_queue(waiter),
+            State::Submitted(handle, number) => {
+                handle.permits.abandon(number);
                 // The request may be in the backlog of a sleeping poller.
-                lane.ring();
+                handle.notify();
             }
         }
     }
@@ -197,29 +204,29 @@ impl<Req, Res> Drop for SharedCall<'_, Req, Res> {
 
 /// Decodes the response on the caller's thread and releases the permit for the next call.
 fn finish<Res: Message + Default>(
-    lane: &Lane,
+    handle: &PollerHandle,
     number: u32,
     settled: Settled,
 ) -> Result<Response<Res>, CallError> {
     let Settled { buf, outcome } = settled;
-    let guard = GiveBack {
-        lane,
-        ticket: Some(Ticket { number, buf }),
+    let guard = ReleaseOnDrop {
+        handle,
+        permit: Some(CallPermit { number, buf }),
     };
     outcome?;
-    decode(guard.ticket.as_ref().map_or(&[], |ticket| &ticket.buf))
+    decode(guard.permit.as_ref().map_or(&[], |permit| &permit.buf))
 }
 
 /// Releases a permit when dropped, even if the message's own code panics.
-struct GiveBack<'a> {
-    lane: &'a Lane,
-    ticket: Option<Ticket>,
+struct ReleaseOnDrop<'a> {
+    handle: &'a PollerHandle,
+    permit: Option<CallPermit>,
 }
 
-impl Drop for GiveBack<'_> {
+impl Drop for ReleaseOnDrop<'_> {
     fn drop(&mut self) {
-        if let Some(ticket) = self.ticket.take() {
-            self.lane.tickets.give_back(ticket);
+        if let Some(permit) = self.permit.take() {
+            self.handle.permits.release(permit);
         }
     }
 }

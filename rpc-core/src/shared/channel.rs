@@ -1,4 +1,4 @@
-//! [`Channel`] is what callers hold.
+//! [`Channel`]: a client that any number of threads share.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,14 +16,16 @@ use crate::method::MethodSpec;
 use crate::stats::Stats;
 use crate::transport::ConnectError;
 
-/// A connection to a server that is shared: cheap to clone, used from any thread, by futures on any
-/// executor or through [`block_on`](crate::block_on()). The connection ends when the last clone is gone.
+/// A client connection for any thread and any executor. Cheap to clone.
 ///
-/// A call that is dropped leaves its place to others when its answer has come or its time is up; one that
-/// is forgotten ([`std::mem::forget`]) keeps its place among those that may be under way.
+/// Calls are futures on any executor, or run through [`block_on`](crate::block_on()). The channel
+/// connects again when its connection ends; [`state`](Self::state) and [`watch`](Self::watch) report
+/// the state of the connection. The connection closes when the last clone is dropped.
 ///
-/// It keeps itself connected. See the [module](super) for how, and
-/// [`ChannelBuilder`](super::ChannelBuilder) for what can be set.
+/// A dropped call keeps its part of [`max_in_flight`](super::ChannelBuilder::max_in_flight) until
+/// its response arrives or its deadline passes. A leaked one ([`std::mem::forget`]) keeps it forever.
+///
+/// [`ChannelBuilder`](super::ChannelBuilder) has the settings.
 #[derive(Clone)]
 pub struct Channel(pub(super) Arc<Shared>);
 
@@ -43,28 +45,29 @@ impl Channel {
     /// Returns a watch that reports changes of [`state`](Self::state) from now on.
     #[must_use]
     pub fn watch(&self) -> Watch {
-        Watch::of(&self.0.connectivity)
+        Watch::new(&self.0.connectivity)
     }
 
     /// Returns the sizes of each poller, or `None` until a poller has opened its device.
     #[must_use]
     pub fn limits(&self) -> Option<&Limits> {
-        self.0.lanes.iter().find_map(|lane| lane.limits.get())
+        self.0.pollers.iter().find_map(|handle| handle.limits.get())
     }
 
-    /// Returns a snapshot of the pollers' statistics. A poller that has not opened its device yet
-    /// has zeros.
+    /// Returns a snapshot of the pollers' statistics. The counters of a poller that has not opened
+    /// its device yet are zero.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        let pollers = self.0.lanes.iter().map(|lane| {
-            // A poller that has not started has zeros, and keeps its index in the list.
-            let mut poller = lane
-                .tally
+        let pollers = self.0.pollers.iter().map(|handle| {
+            // The counters of a poller that has not started are zero. It keeps its index in the
+            // list.
+            let mut poller = handle
+                .counters
                 .get()
-                .map(|tally| tally.read())
+                .map(|counters| counters.read())
                 .unwrap_or_default();
-            poller.stalls.no_ticket = lane.tickets.waited.get();
-            poller.stalls.gave_up = lane.tickets.gave_up.get();
+            poller.stalls.no_permit = handle.permits.waited.get();
+            poller.stalls.gave_up = handle.permits.gave_up.get();
             poller
         });
         Stats {

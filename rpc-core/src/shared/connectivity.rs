@@ -1,5 +1,8 @@
 //! [`ConnectivityState`], the state of a channel's connection, and [`Watch`], which reports its
 //! changes.
+//!
+//! The five states and their rules are those of gRPC. While the channel is connecting, calls wait.
+//! After a failed attempt, calls fail at once, unless they wait for ready.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -144,23 +147,23 @@ impl Connectivity {
 pub struct Watch {
     connectivity: Arc<Connectivity>,
     /// Index among the watches.
-    place: usize,
+    index: usize,
     seen: u64,
 }
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        let waker = self.connectivity.lock().watches.remove(self.place);
+        let waker = self.connectivity.lock().watches.remove(self.index);
         drop(waker);
     }
 }
 
 impl Watch {
     /// Watches for changes from now on.
-    pub(super) fn of(connectivity: &Arc<Connectivity>) -> Self {
+    pub(super) fn new(connectivity: &Arc<Connectivity>) -> Self {
         let mut inner = connectivity.lock();
         Self {
-            place: inner.watches.insert(None),
+            index: inner.watches.insert(None),
             seen: inner.version,
             connectivity: Arc::clone(connectivity),
         }
@@ -174,7 +177,7 @@ impl Watch {
 
     fn poll_changed(&mut self, cx: &mut Context<'_>) -> Poll<ConnectivityState> {
         self.connectivity
-            .poll_changed(self.place, &mut self.seen, cx)
+            .poll_changed(self.index, &mut self.seen, cx)
     }
 
     /// Returns the current state.
@@ -211,7 +214,7 @@ mod tests {
     fn a_watch_is_told_of_changes_and_of_nothing_else() {
         let connectivity = Arc::new(Connectivity::new(1, Connecting));
         let mut cx = Context::from_waker(Waker::noop());
-        let mut watch = Watch::of(&connectivity);
+        let mut watch = Watch::new(&connectivity);
         assert!(watch.poll_changed(&mut cx).is_pending());
         connectivity.set(0, Connecting);
         assert!(watch.poll_changed(&mut cx).is_pending());

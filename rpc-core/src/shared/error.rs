@@ -1,4 +1,4 @@
-//! [`ChannelError`] says why a channel could not be made.
+//! [`ChannelError`]: the reasons that a channel could not be created.
 
 use std::fmt;
 use std::io;
@@ -14,13 +14,15 @@ pub enum ChannelError {
     #[error(transparent)]
     Fabric(#[from] FabricError),
     /// A poller's thread could not be started.
-    #[error("cannot start a poller's thread: {0}")]
+    #[error("cannot start a poller thread: {0}")]
     Thread(#[from] io::Error),
     /// The first attempt to connect failed.
     #[error("{0}")]
     Connect(#[source] Arc<ConnectError>),
     /// A poller's thread panicked, because of a bug in this library or in the device's.
-    #[error("a poller's thread panicked while it was started")]
+    #[error(
+        "a poller thread panicked during startup. This is a bug in Verbline or in the device's library"
+    )]
     PollerPanicked,
 }
 

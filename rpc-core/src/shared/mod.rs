@@ -1,36 +1,38 @@
 //! [`Channel`]: a client that any thread may use, on any executor or on none.
 //!
-//! Behind it is a poller on a thread of its own (or several), which has the connection. A call runs
-//! like this:
+//! Behind it is one poller, or several, each on a thread of its own and with its own connection. A
+//! call takes these steps:
 //!
 //! ```text
 //!  caller's thread                          poller's thread
-//!  a ticket, or wait for one
-//!  encode into the ticket's buffer
+//!  take a permit, or wait for one
+//!  encode into the permit's buffer
 //!  ── submission ────────────────────────▶  a credit, or the backlog
 //!  (wait)                                   copy into a send slot; send
 //!                                           …
-//!                                           copy the answer out of its slot
-//!  ◀──────────────────────── wake ────────  settle the ticket
-//!  decode; the ticket goes back
+//!                                           copy the response out of its slot
+//!  ◀──────────────────────── wake ────────  settle the permit
+//!  decode; release the permit
 //! ```
 //!
-//! There are as many tickets as there are places in the queue between the two, so the queue is never
-//! full (`permits.rs`). A poller that spins is not woken; one that sleeps is, for one system call
+//! There are as many permits as the queue between the two threads has entries, so the queue is never
+//! full (`permits.rs`). A sleeping poller is woken with one system call; a spinning poller needs none
 //! (`driver/wakeup.rs`).
 //!
-//! The connection is the poller's to keep (`poller.rs`): when it ends, calls on their way end with it,
-//! and the poller connects again, with waits that grow and are never alike (`backoff.rs`). How things
-//! stand is the channel's [`ConnectivityState`].
+//! The poller maintains the connection (`poller.rs`). When the connection ends, the calls in flight
+//! end with it, and the poller reconnects with growing, randomized delays (`backoff.rs`).
+//! [`ConnectivityState`] is the state of the channel's connections.
 
 mod backoff;
 mod builder;
 mod call;
+mod calls;
 mod channel;
 mod connectivity;
 mod error;
 mod permits;
 mod poller;
+mod reconnect;
 mod start;
 mod submissions;
 
@@ -39,4 +41,6 @@ pub use self::channel::Channel;
 pub use self::connectivity::{ConnectivityState, Watch};
 pub use self::error::ChannelError;
 #[cfg(feature = "test-util")]
-pub(crate) use self::poller::{Elsewhere, SharedPoller};
+pub(crate) use self::poller::SharedPoller;
+#[cfg(feature = "test-util")]
+pub(crate) use self::reconnect::Spawner;

@@ -1,4 +1,4 @@
-//! [`Start`] waits until the pollers of a new channel have connected.
+//! [`Start`]: waits until the pollers of a new channel have connected.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Poll, Waker};
@@ -25,7 +25,7 @@ impl Start {
         })))
     }
 
-    fn tell(&self, outcome: Result<(), ChannelError>) {
+    fn report(&self, outcome: Result<(), ChannelError>) {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         state.outstanding = state.outstanding.saturating_sub(1);
         if let Err(error) = outcome {
@@ -56,9 +56,9 @@ impl Start {
 pub(super) struct Report(pub(super) Option<Arc<Start>>);
 
 impl Report {
-    pub(super) fn tell(mut self, outcome: Result<(), ChannelError>) {
+    pub(super) fn send(mut self, outcome: Result<(), ChannelError>) {
         if let Some(start) = self.0.take() {
-            start.tell(outcome);
+            start.report(outcome);
         }
     }
 }
@@ -66,7 +66,7 @@ impl Report {
 impl Drop for Report {
     fn drop(&mut self) {
         if let Some(start) = self.0.take() {
-            start.tell(Err(ChannelError::PollerPanicked));
+            start.report(Err(ChannelError::PollerPanicked));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Callers hand their requests to the pollers of a channel here.
+//! The submission queues, through which callers pass requests to the pollers of a channel.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, OnceLock};
@@ -7,43 +7,43 @@ use std::time::Instant;
 use crossbeam_channel::Sender;
 
 use super::connectivity::Connectivity;
-use super::permits::{Settled, Ticket, Tickets};
+use super::permits::{CallPermit, CallPermits, Settled};
 use crate::call_error::{CallError, Cause, Execution};
 use crate::clock::Clock;
-use crate::driver::wakeup::Doorbell;
+use crate::driver::wakeup::Wakeup;
 use crate::limits::Limits;
 use crate::method::MethodSpec;
-use crate::stats::PollerTally;
+use crate::stats::PollerCounters;
 
 /// The state shared by all clones.
 pub(super) struct Shared {
     pub(super) address: String,
-    pub(super) lanes: Box<[Lane]>,
-    /// Counter that selects the lane that the next call tries first.
-    pub(super) turn: AtomicUsize,
+    pub(super) pollers: Box<[PollerHandle]>,
+    /// Counter that selects the poller that the next call tries first.
+    pub(super) next: AtomicUsize,
     pub(super) connectivity: Arc<Connectivity>,
     pub(super) waits_for_ready: bool,
     pub(super) clock: Clock,
 }
 
 /// One poller, as seen by callers.
-pub(super) struct Lane {
+pub(super) struct PollerHandle {
     pub(super) address: String,
-    pub(super) tickets: Arc<Tickets>,
+    pub(super) permits: Arc<CallPermits>,
     pub(super) submissions: Sender<Submission>,
-    pub(super) bell: Arc<OnceLock<Arc<Doorbell>>>,
+    pub(super) wakeup: Arc<OnceLock<Arc<Wakeup>>>,
     /// Set when the channel is dropped, so that the poller ends.
-    pub(super) is_over: Arc<AtomicBool>,
-    pub(super) prospect: Arc<Prospect>,
+    pub(super) is_closed: Arc<AtomicBool>,
+    pub(super) health: Arc<PollerHealth>,
     pub(super) limits: Arc<OnceLock<Limits>>,
     /// The poller's counters, once it has opened its device.
-    pub(super) tally: Arc<OnceLock<Arc<PollerTally>>>,
+    pub(super) counters: Arc<OnceLock<Arc<PollerCounters>>>,
 }
 
 /// A request submitted to the poller.
 #[derive(Debug)]
 pub(super) struct Submission {
-    pub(super) ticket: Ticket,
+    pub(super) permit: CallPermit,
     pub(super) method: &'static MethodSpec,
     pub(super) deadline: Option<Instant>,
     /// Length of the metadata at the start of the permit's buffer. The rest is the message.
@@ -54,33 +54,33 @@ pub(super) struct Submission {
 }
 
 impl Shared {
-    /// Returns the lane for a new call: round robin among the lanes with the best health.
-    pub(super) fn next_lane(&self) -> &Lane {
-        let [only] = &*self.lanes else {
-            let first = self.turn.fetch_add(1, Ordering::Relaxed);
-            let count = self.lanes.len();
-            let in_turn = (0..count).map(|next| &self.lanes[first.wrapping_add(next) % count]);
-            // `min_by_key` returns the first of equal lanes.
+    /// Returns the poller for a new call: round robin among the pollers with the best health.
+    pub(super) fn next_poller(&self) -> &PollerHandle {
+        let [only] = &*self.pollers else {
+            let first = self.next.fetch_add(1, Ordering::Relaxed);
+            let count = self.pollers.len();
+            let in_turn = (0..count).map(|next| &self.pollers[first.wrapping_add(next) % count]);
+            // `min_by_key` returns the first of equal pollers.
             return in_turn
-                .min_by_key(|lane| lane.prospect.get())
-                .unwrap_or(&self.lanes[first % count]);
+                .min_by_key(|handle| handle.health.get())
+                .unwrap_or(&self.pollers[first % count]);
         };
         only
     }
 }
 
-impl Drop for Lane {
+impl Drop for PollerHandle {
     fn drop(&mut self) {
-        self.is_over.store(true, Ordering::Relaxed);
-        self.ring();
+        self.is_closed.store(true, Ordering::Relaxed);
+        self.notify();
     }
 }
 
-/// The health of a poller: a hint for the choice of a lane. Lower is better.
+/// The health of a poller: a hint for the choice of a poller. Lower is better.
 #[derive(Debug, Default)]
-pub(super) struct Prospect(AtomicU8);
+pub(super) struct PollerHealth(AtomicU8);
 
-impl Prospect {
+impl PollerHealth {
     /// The poller is connected, or connects for the first call.
     pub(super) const GOOD: u8 = 0;
     /// The poller is connecting.
@@ -92,21 +92,21 @@ impl Prospect {
         self.0.load(Ordering::Relaxed)
     }
 
-    pub(super) fn set(&self, prospect: u8) {
-        self.0.store(prospect, Ordering::Relaxed);
+    pub(super) fn set(&self, health: u8) {
+        self.0.store(health, Ordering::Relaxed);
     }
 }
 
-impl Lane {
+impl PollerHandle {
     /// Submits a request to the poller. The queue has capacity, because it has one entry per
     /// permit.
     pub(super) fn submit(&self, submission: Submission) {
-        let number = submission.ticket.number;
+        let number = submission.permit.number;
         if self.submissions.try_send(submission).is_ok() {
-            self.ring();
-            // This load follows the fence in `ring`. A poller that ends sets the flag and then
+            self.notify();
+            // This load follows the fence in `notify`. A poller that ends sets the flag and then
             // drains the queue: either the drain finds this submission, or this load sees the flag.
-            if !self.is_over.load(Ordering::Relaxed) {
+            if !self.is_closed.load(Ordering::Relaxed) {
                 return;
             }
         }
@@ -119,22 +119,22 @@ impl Lane {
             buf: Vec::new(),
             outcome: Err(CallError::new(cause, Execution::NeverSent)),
         };
-        if let Some(waker) = self.tickets.settle(number, settled) {
+        if let Some(waker) = self.permits.settle(number, settled) {
             waker.wake();
         }
     }
 
     /// Wakes the poller if it sleeps.
-    pub(super) fn ring(&self) {
-        match self.bell.get() {
-            Some(bell) => bell.ring(),
+    pub(super) fn notify(&self) {
+        match self.wakeup.get() {
+            Some(wakeup) => wakeup.notify(),
             // The poller has not started. The work was stored before this fence. After it stores
-            // `bell`, the poller issues a fence of its own and checks for work: if this load misses
-            // `bell`, the poller's check finds the work.
+            // `wakeup`, the poller issues a fence of its own and checks for work: if this load
+            // misses `wakeup`, the poller's check finds the work.
             None => {
                 fence(Ordering::SeqCst);
-                if let Some(bell) = self.bell.get() {
-                    bell.ring();
+                if let Some(wakeup) = self.wakeup.get() {
+                    wakeup.notify();
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! [`BlockedMethods`] says which methods have kept a poller's thread, and [`Counts`] counts them.
+//! [`BlockedMethods`]: the methods that have blocked a poller's thread, counted by [`BlockedCounters`].
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -49,9 +49,9 @@ pub struct BlockedMethod {
 }
 
 /// Number of times that each method was seen to block.
-pub(crate) struct Counts(pub(crate) Vec<(&'static str, AtomicU64)>);
+pub(crate) struct BlockedCounters(pub(crate) Vec<(&'static str, AtomicU64)>);
 
-impl Counts {
+impl BlockedCounters {
     pub(crate) fn snapshot(&self) -> BlockedMethods {
         let methods: Vec<_> = self
             .0

@@ -1,4 +1,4 @@
-//! [`Counter`] and [`Level`]: numbers that one thread writes and any thread may read.
+//! [`Counter`] and [`Gauge`]: numbers that one thread writes and any thread may read.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -30,9 +30,9 @@ impl Counter {
 
 /// A gauge, written by one thread and readable from any thread. See [`Counter`].
 #[derive(Debug, Default)]
-pub struct Level(AtomicU64);
+pub struct Gauge(AtomicU64);
 
-impl Level {
+impl Gauge {
     /// Sets the value. Only the writing thread may call this.
     #[inline]
     pub fn set(&self, value: u64) {
@@ -41,13 +41,13 @@ impl Level {
 
     /// Adds `by`. Only the writing thread may call this.
     #[inline]
-    pub fn raise(&self, by: u64) {
+    pub fn increment(&self, by: u64) {
         self.set(self.get().wrapping_add(by));
     }
 
     /// Subtracts `by`. Only the writing thread may call this.
     #[inline]
-    pub fn lower(&self, by: u64) {
+    pub fn decrement(&self, by: u64) {
         self.set(self.get().wrapping_sub(by));
     }
 

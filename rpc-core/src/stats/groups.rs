@@ -1,35 +1,35 @@
 //! The statistics of a poller's internals: each group both as a poller counts it and as a snapshot.
 
-use super::counter::{Counter, Level};
+use super::counter::{Counter, Gauge};
 
 /// Declares a group of counters and gauges in two forms: atomics that a poller writes, and a
 /// snapshot of plain data that can be subtracted, added and listed.
 macro_rules! group {
     (
         $(#[$about:meta])*
-        $name:ident read from $tally:ident
-        counts { $($(#[$count_about:meta])* $count:ident,)* }
-        levels { $($(#[$level_about:meta])* $level:ident,)* }
+        $name:ident read from $counters:ident
+        counters { $($(#[$counter_about:meta])* $counter:ident,)* }
+        gauges { $($(#[$gauge_about:meta])* $gauge:ident,)* }
     ) => {
         $(#[$about])*
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         #[non_exhaustive]
         pub struct $name {
-            $($(#[$count_about])* pub $count: u64,)*
-            $($(#[$level_about])* pub $level: u64,)*
+            $($(#[$counter_about])* pub $counter: u64,)*
+            $($(#[$gauge_about])* pub $gauge: u64,)*
         }
 
         #[derive(Debug, Default)]
-        pub(crate) struct $tally {
-            $(pub(crate) $count: Counter,)*
-            $(pub(crate) $level: Level,)*
+        pub(crate) struct $counters {
+            $(pub(crate) $counter: Counter,)*
+            $(pub(crate) $gauge: Gauge,)*
         }
 
-        impl $tally {
+        impl $counters {
             pub(crate) fn read(&self) -> $name {
                 $name {
-                    $($count: self.$count.get(),)*
-                    $($level: self.$level.get(),)*
+                    $($counter: self.$counter.get(),)*
+                    $($gauge: self.$gauge.get(),)*
                 }
             }
         }
@@ -37,28 +37,28 @@ macro_rules! group {
         impl $name {
             pub(crate) fn since(self, earlier: Self) -> Self {
                 Self {
-                    $($count: self.$count.saturating_sub(earlier.$count),)*
-                    $($level: self.$level,)*
+                    $($counter: self.$counter.saturating_sub(earlier.$counter),)*
+                    $($gauge: self.$gauge,)*
                 }
             }
 
             pub(crate) fn plus(self, other: Self) -> Self {
                 Self {
-                    $($count: self.$count + other.$count,)*
-                    $($level: self.$level + other.$level,)*
+                    $($counter: self.$counter + other.$counter,)*
+                    $($gauge: self.$gauge + other.$gauge,)*
                 }
             }
 
             /// Returns the counters with their names.
             #[must_use = "it is a list"]
-            pub fn counts(self) -> impl Iterator<Item = (&'static str, u64)> {
-                [$((stringify!($count), self.$count),)*].into_iter()
+            pub fn counters(self) -> impl Iterator<Item = (&'static str, u64)> {
+                [$((stringify!($counter), self.$counter),)*].into_iter()
             }
 
             /// Returns the gauges with their names.
             #[must_use = "it is a list"]
-            pub fn levels(self) -> impl Iterator<Item = (&'static str, u64)> {
-                [$((stringify!($level), self.$level),)*].into_iter()
+            pub fn gauges(self) -> impl Iterator<Item = (&'static str, u64)> {
+                [$((stringify!($gauge), self.$gauge),)*].into_iter()
             }
         }
     };
@@ -66,8 +66,8 @@ macro_rules! group {
 
 group! {
     /// How a poller spends its time.
-    Turns read from TurnsTally
-    counts {
+    Turns read from TurnCounters
+    counters {
         /// Turns taken. A turn polls the device and processes what it finds.
         taken,
         /// Of these, turns that found something to do.
@@ -79,14 +79,14 @@ group! {
         /// Nanoseconds that the poller has slept, excluding a current sleep.
         asleep_ns,
     }
-    levels {}
+    gauges {}
 }
 
 group! {
-    /// What had to wait, and for which resource. Each counter counts a call or response at most
-    /// once.
-    Stalls read from StallsTally
-    counts {
+    /// Calls and responses that had to wait, by the resource that they waited for. Each counter
+    /// counts a call or response at most once.
+    Stalls read from StallCounters
+    counters {
         /// Calls that started while the server's limit for this client was reached: either the
         /// credits or the calls in flight per connection were exhausted.
         no_credit,
@@ -96,20 +96,20 @@ group! {
         /// Calls that found no free send slot.
         no_send_slot,
         /// Calls that queued behind other waiting calls.
-        in_line,
+        queued,
         /// Requests of a shared channel that its poller could not send at once, because it was not
         /// connected or for one of the reasons above.
         backlogged,
         /// Calls of a shared channel that waited for a call permit, because `max_in_flight` calls
         /// were in flight.
-        no_ticket,
+        no_permit,
         /// Of these, calls that gave up before they got a permit. No method's statistics include
         /// them.
         gave_up,
         /// Responses that found no free send slot.
         responses,
     }
-    levels {
+    gauges {
         /// Calls that currently wait, on all connections of the poller.
         calls_waiting,
         /// Responses that currently wait.
@@ -119,12 +119,12 @@ group! {
 
 group! {
     /// Receives, and how many of them are promised.
-    Credits read from CreditsTally
-    counts {
+    Credits read from CreditCounters
+    counters {
         /// Frames sent only for their credits.
         frames_sent,
     }
-    levels {
+    gauges {
         /// Receives that may be promised: those posted plus those in reserve.
         budget,
         /// Of these, receives that are promised: to clients, and to responses that have not arrived
@@ -139,8 +139,8 @@ group! {
 
 group! {
     /// The handlers of a server.
-    Handlers read from HandlersTally
-    counts {
+    Handlers read from HandlerCounters
+    counters {
         /// Calls whose handler awaited something, counted once each. All other handlers completed
         /// in their first poll.
         awaited,
@@ -149,7 +149,7 @@ group! {
         /// Calls whose deadline had passed before their handler was started.
         expired,
     }
-    levels {
+    gauges {
         /// Calls whose handlers are currently parked, awaiting something.
         parked,
     }
@@ -157,8 +157,8 @@ group! {
 
 group! {
     /// The connections of a poller.
-    Connections read from ConnectionsTally
-    counts {
+    Connections read from ConnectionCounters
+    counters {
         /// Clients accepted.
         accepted,
         /// Servers connected to.
@@ -175,7 +175,7 @@ group! {
         /// Connections closed by this side because the peer violated the protocol.
         violated,
     }
-    levels {}
+    gauges {}
 }
 
 impl Turns {

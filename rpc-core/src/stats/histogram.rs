@@ -8,7 +8,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::counter::{Counter, Level};
+use super::counter::{Counter, Gauge};
 
 /// Sixteen buckets per power of two.
 const BITS: u32 = 4;
@@ -41,7 +41,7 @@ fn bucket(index: usize) -> (u64, u64) {
 pub(crate) struct Histogram {
     buckets: Box<[Counter]>,
     sum_ns: Counter,
-    max_ns: Level,
+    max_ns: Gauge,
 }
 
 impl Default for Histogram {
@@ -49,7 +49,7 @@ impl Default for Histogram {
         Self {
             buckets: (0..BUCKETS).map(|_| Counter::default()).collect(),
             sum_ns: Counter::default(),
-            max_ns: Level::default(),
+            max_ns: Gauge::default(),
         }
     }
 }

@@ -4,7 +4,7 @@
 //! call costs its poller about twenty instructions for all counters, and taking a snapshot stops no
 //! thread. [`Server::stats`](crate::Server::stats),
 //! [`ServerHandle::stats`](crate::ServerHandle::stats), [`Channel::stats`](crate::Channel::stats)
-//! and [`LocalPoller::stats`](crate::LocalPoller::stats) take a snapshot; an [`Observer`] takes
+//! and [`LocalPoller::stats`](crate::LocalPoller::stats) take a snapshot; a [`StatsReader`] takes
 //! snapshots on another thread.
 //!
 //! ```text
@@ -20,7 +20,7 @@
 //! - Latencies are sampled: one call in [`SAMPLED`] of each method is timed, so that most calls
 //!   read no clock. Percentiles are off by at most 1/32 of their value ([`Latencies`]).
 //! - The poller updates gauges (waiting calls, credits, slots by state) before it sleeps and every
-//!   [`TURNS_PER_PUBLICATION`] turns, which is every few milliseconds while it is busy.
+//!   [`TURNS_PER_GAUGE_UPDATE`] turns, which is every few milliseconds while it is busy.
 //!
 //! `docs/observability.md` explains each number, and what to check when it grows.
 
@@ -28,58 +28,58 @@ mod blocked;
 mod counter;
 mod groups;
 mod histogram;
+mod permit_counters;
+mod poller_counters;
 mod snapshot;
 mod table;
-mod tally;
-mod tickets;
 
 use std::cell::Cell;
 use std::sync::Arc;
 
-pub(crate) use self::blocked::Counts;
+pub(crate) use self::blocked::BlockedCounters;
 pub use self::blocked::{BlockedMethod, BlockedMethods};
-pub use self::counter::{Counter, Level};
+pub use self::counter::{Counter, Gauge};
 pub use self::groups::{Connections, Credits, Handlers, Stalls, Turns};
 pub use self::histogram::{LONGEST, Latencies};
+pub(crate) use self::permit_counters::PermitCounters;
+pub(crate) use self::poller_counters::{MethodCounters, PollerCounters, ServedCall};
 pub use self::snapshot::{MethodStats, PollerStats, ServerStats, Stats};
-pub(crate) use self::tally::{MethodTally, PollerTally, Served};
-pub(crate) use self::tickets::TicketTally;
-use crate::transport::SlotsByPlace;
+use crate::transport::SlotsByState;
 
 /// One call in this many is timed, per method and side, starting with the first. Two clock reads
 /// cost about 50 ns, which is less than 2 ns per call.
 pub const SAMPLED: u64 = 32;
 
-/// Turns between two updates of the gauges. An update visits every connection: it takes at most
-/// some tens of microseconds for a thousand connections, once in the time of more than ten thousand
-/// empty turns.
-pub const TURNS_PER_PUBLICATION: u64 = 16_384;
+/// Turns between two updates of the gauges. An update visits every connection. For a thousand
+/// connections it takes some tens of microseconds at most, while this many empty turns take some
+/// milliseconds.
+pub const TURNS_PER_GAUGE_UPDATE: u64 = 16_384;
 
 /// Takes snapshots of the counters of a server, channel or local poller, on any thread. Cheap to
-/// clone. An observer keeps none of them alive; their final counts remain readable after they end.
+/// clone. A reader does not keep any of them alive; their final counts remain readable after they end.
 #[derive(Clone)]
-pub struct Observer {
-    pollers: Vec<Arc<PollerTally>>,
-    server: Option<ServerCounts>,
+pub struct StatsReader {
+    pollers: Vec<Arc<PollerCounters>>,
+    server: Option<ServerCounters>,
 }
 
 /// Statistics that a server keeps outside its pollers.
 #[derive(Clone)]
-pub(crate) struct ServerCounts {
+pub(crate) struct ServerCounters {
     /// Written by the listener's thread only.
     pub(crate) refused: Arc<Counter>,
-    pub(crate) blocked: Arc<Counts>,
+    pub(crate) blocked: Arc<BlockedCounters>,
 }
 
-impl Observer {
-    pub(crate) fn of(pollers: Vec<Arc<PollerTally>>) -> Self {
+impl StatsReader {
+    pub(crate) fn new(pollers: Vec<Arc<PollerCounters>>) -> Self {
         Self {
             pollers,
             server: None,
         }
     }
 
-    pub(crate) fn of_server(pollers: Vec<Arc<PollerTally>>, server: ServerCounts) -> Self {
+    pub(crate) fn for_server(pollers: Vec<Arc<PollerCounters>>, server: ServerCounters) -> Self {
         Self {
             pollers,
             server: Some(server),
@@ -99,24 +99,24 @@ impl Observer {
     }
 }
 
-impl std::fmt::Debug for Observer {
+impl std::fmt::Debug for StatsReader {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Observer({} pollers)", self.pollers.len())
+        write!(f, "StatsReader({} pollers)", self.pollers.len())
     }
 }
 
 /// The state of a transport's slots, as of the poller's last update.
 #[derive(Debug, Default)]
-pub(crate) struct Published([Level; 7]);
+pub(crate) struct SlotGauges([Gauge; 7]);
 
-impl Published {
-    pub(crate) fn set(&self, slots: &SlotsByPlace) {
-        for (level, (_, count)) in self.0.iter().zip(slots.named()) {
-            level.set(count.into());
+impl SlotGauges {
+    pub(crate) fn set(&self, slots: &SlotsByState) {
+        for (gauge, (_, count)) in self.0.iter().zip(slots.named()) {
+            gauge.set(count.into());
         }
     }
 
-    fn slots(&self) -> SlotsByPlace {
+    fn read(&self) -> SlotsByState {
         // Each value was set from 32 bits, so the cast is lossless.
         let [
             receives_free,
@@ -124,16 +124,16 @@ impl Published {
             receives_reserved,
             receives_held,
             sends_free,
-            sends_in_hand,
+            sends_reserved,
             sends_in_flight,
-        ] = self.0.each_ref().map(|level| level.get() as u32);
-        SlotsByPlace {
+        ] = self.0.each_ref().map(|gauge| gauge.get() as u32);
+        SlotsByState {
             receives_free,
             receives_posted,
             receives_reserved,
             receives_held,
             sends_free,
-            sends_in_hand,
+            sends_reserved,
             sends_in_flight,
         }
     }
@@ -146,7 +146,7 @@ thread_local! {
 /// Returns true if this call through a shared channel is to be timed. Each thread counts its own
 /// calls, because the threads share no counter.
 #[inline]
-pub(crate) fn is_timed_here() -> bool {
+pub(crate) fn is_sampled_here() -> bool {
     CALLS.with(|calls| {
         let before = calls.get();
         calls.set(before.wrapping_add(1));

@@ -4,7 +4,7 @@ use super::blocked::BlockedMethods;
 use super::groups::{Connections, Credits, Handlers, Stalls, Turns};
 use super::histogram::Latencies;
 use crate::status::Code;
-use crate::transport::{Counters, SlotsByPlace};
+use crate::transport::{Counters, SlotsByState};
 
 /// The statistics of pollers at one moment. `Display` formats them as a table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -28,7 +28,7 @@ pub struct PollerStats {
     pub called: Vec<MethodStats>,
     /// How the poller spends its time.
     pub turns: Turns,
-    /// What had to wait.
+    /// Calls and responses that had to wait.
     pub stalls: Stalls,
     /// Receives and promises.
     pub credits: Credits,
@@ -39,7 +39,7 @@ pub struct PollerStats {
     /// The transport's counters.
     pub transport: Counters,
     /// The state of the transport's slots.
-    pub slots: SlotsByPlace,
+    pub slots: SlotsByState,
 }
 
 /// Statistics that a server keeps outside its pollers.

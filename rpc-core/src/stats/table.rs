@@ -30,7 +30,7 @@ impl fmt::Display for Stats {
             for method in &server.blocked.methods {
                 write!(
                     f,
-                    "\n  blocked     {} {} times: its handler keeps the poller's thread",
+                    "\n  blocked     {} {} times: its handler blocks the poller's thread",
                     method.path, method.count
                 )?;
             }
@@ -56,26 +56,26 @@ impl fmt::Display for PollerStats {
         if !self.served.is_empty() {
             writeln!(
                 f,
-                "  handlers    {} at work; {} awaited something, {} calls shed, {} expired before they began",
+                "  handlers    {} running; {} calls awaited, {} shed, {} expired before their handler started",
                 handlers.parked, handlers.awaited, handlers.shed, handlers.expired
             )?;
         }
         writeln!(
             f,
-            "  stalls      {} calls and {} responses wait; had to: {} for a credit, {} for a receive, {} for a send slot, {} in line, {} for a ticket, {} in the backlog; {} responses",
+            "  stalls      {} calls and {} responses waiting now; waited: {} for a credit, {} for a receive, {} for a send slot, {} queued behind others, {} for a permit, {} in the backlog; {} responses",
             stalls.calls_waiting,
             stalls.responses_waiting,
             stalls.no_credit,
             stalls.no_receive,
             stalls.no_send_slot,
-            stalls.in_line,
-            stalls.no_ticket,
+            stalls.queued,
+            stalls.no_permit,
             stalls.backlogged,
             stalls.responses
         )?;
         writeln!(
             f,
-            "  credits     {} in hand; {} of {} receives promised, {} of these in windows; {} frames for credits alone",
+            "  credits     {} available; {} of {} receives promised, {} of these in windows; {} credit frames sent",
             credits.available,
             credits.promised,
             credits.budget,
@@ -84,7 +84,7 @@ impl fmt::Display for PollerStats {
         )?;
         writeln!(
             f,
-            "  connections {} open: {} accepted, {} connected; ended: {} here, {} by the peer, {} failed, {} for breaking a rule; {} attempts failed",
+            "  connections {} open: {} accepted, {} connected; closed: {} by this side, {} by the peer, {} failed, {} for protocol violations; {} attempts to connect failed",
             connections.open(),
             connections.accepted,
             connections.connected,
@@ -96,7 +96,7 @@ impl fmt::Display for PollerStats {
         )?;
         writeln!(
             f,
-            "  turns       {} taken, {} busy; slept {} times, {} in all",
+            "  turns       {} taken, {} busy; slept {} times, {} in total",
             turns.taken,
             turns.busy,
             turns.slept,
@@ -104,7 +104,7 @@ impl fmt::Display for PollerStats {
         )?;
         writeln!(
             f,
-            "  device      {}: {} sends in {} doorbells, {} signaled; {} receives; {} limit events, {} posted from the reserve; {} not ready, {} stale, {} silent peers",
+            "  device      {}: {} sends in {} doorbells, {} signaled; {} receives; {} SRQ limit events, {} posted from the reserve; {} receiver not ready, {} stale, {} silent peers",
             self.device,
             transport.sends,
             transport.doorbells,

@@ -14,14 +14,15 @@ use std::time::Duration;
 use prost::Message;
 
 use super::{Node, Pair};
+use crate::call_error::CallError;
+use crate::client::{Caller, LocalChannel};
+use crate::message::{Request, Response};
 use crate::metadata::Metadata;
+use crate::method::{Idempotency, MethodKind, MethodSpec};
 use crate::protocol::connection::Connection;
 use crate::protocol::frame::{CallId, FrameHeader, FrameKind, HEADER_LEN, StatusBody};
 use crate::protocol::session::{ClientSession, ServerSession};
 use crate::transport::ConnectionId;
-use crate::{
-    CallError, Caller, Idempotency, LocalChannel, MethodKind, MethodSpec, Request, Response,
-};
 
 /// A script that is read from its beginning.
 #[derive(Clone, Copy, Debug)]
@@ -79,12 +80,17 @@ pub fn frame(bytes: &[u8]) {
     };
     assert_eq!(HEADER_LEN + metadata.len() + message.len(), bytes.len());
     let mut emitted = [0; HEADER_LEN];
-    header.emit(&mut emitted);
-    assert_eq!(emitted, bytes[..HEADER_LEN], "nothing of it was overlooked");
+    header.encode(&mut emitted);
+    assert_eq!(
+        emitted,
+        bytes[..HEADER_LEN],
+        "encoding a parsed header must return its bytes"
+    );
     if let Ok(metadata) = Metadata::decode(metadata) {
         let mut encoded = vec![0; metadata.encoded_len()];
         metadata.encode(&mut encoded);
-        let again = Metadata::decode(&encoded).expect("what was taken is taken again");
+        let again = Metadata::decode(&encoded)
+            .expect("metadata that was decoded and encoded decodes again");
         assert!(again.iter().eq(metadata.iter()));
     }
     if let Ok(body) = StatusBody::decode(message) {
@@ -141,7 +147,7 @@ pub fn connection(bytes: &[u8]) {
                 if step & 8 == 0 {
                     connection.untake_request();
                 } else {
-                    connection.poll_header(FrameKind::Request, CallId(0), 0);
+                    connection.next_header(FrameKind::Request, CallId(0), 0);
                 }
             }
             5 if received > 0 => {
@@ -150,10 +156,10 @@ pub fn connection(bytes: &[u8]) {
             }
             6 if unanswered > 0 => {
                 unanswered -= 1;
-                connection.poll_header(FrameKind::Response, CallId(0), 0);
+                connection.next_header(FrameKind::Response, CallId(0), 0);
             }
             7 if connection.wants_credit_frame() => {
-                connection.poll_header(FrameKind::Credit, CallId(0), 0);
+                connection.next_header(FrameKind::Credit, CallId(0), 0);
             }
             7 => {
                 let growth = connection.wants_growth(u32::from(script.byte()));
@@ -163,7 +169,7 @@ pub fn connection(bytes: &[u8]) {
         }
         assert!(connection.requests_allowed() <= limit);
         assert!(connection.window_len() <= limit);
-        assert!(unanswered <= limit, "more calls than were agreed on");
+        assert!(unanswered <= limit, "more calls than the agreed limit");
         assert!(received <= connection.window_len(), "more than was granted");
     }
 }

@@ -12,8 +12,8 @@ use super::faults::{Faults, Random};
 use crate::limits::Limits;
 use crate::stats::Counter;
 use crate::transport::{
-    Admission, CloseReason, ConnectError, Connected, ConnectionId, Counters, Dialer, Event, Meter,
-    ReserveError, SendError, SlotsByPlace, Transport,
+    Admission, CloseReason, ConnectError, Connected, ConnectionId, CounterReader, Counters, Dialer,
+    Event, ReserveError, SendError, SlotsByState, Transport,
 };
 
 /// Maximum number of events that one poll returns.
@@ -34,18 +34,18 @@ struct Endpoint {
     posted: u32,
     held: u32,
     sending: u32,
-    counts: Arc<Counts>,
+    counters: Arc<EndpointCounters>,
 }
 
 #[derive(Default)]
-struct Counts {
+struct EndpointCounters {
     sends: Counter,
     doorbells: Counter,
     receives: Counter,
     rnr: Counter,
 }
 
-impl Meter for Counts {
+impl CounterReader for EndpointCounters {
     fn counters(&self) -> Counters {
         Counters {
             sends: self.sends.get(),
@@ -67,7 +67,7 @@ struct Wire {
 
 /// The state of an endpoint's slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Places {
+pub struct SlotCounts {
     /// Receives posted.
     pub posted: u32,
     /// Receives with a frame that has not been released yet.
@@ -114,8 +114,8 @@ impl Loopback {
         self.index
     }
 
-    pub(super) fn places(&self) -> Places {
-        self.wires.borrow().places(self.index)
+    pub(super) fn slot_counts(&self) -> SlotCounts {
+        self.wires.borrow().slot_counts(self.index)
     }
 
     pub(super) fn connections(&self) -> Vec<ConnectionId> {
@@ -127,7 +127,7 @@ impl Loopback {
         wires.inject(self.index, connection, frame);
     }
 
-    fn with_own<R>(&self, act: impl FnOnce(&mut Endpoint) -> R) -> R {
+    fn with_endpoint<R>(&self, act: impl FnOnce(&mut Endpoint) -> R) -> R {
         act(&mut self.wires.borrow_mut().endpoints[self.index])
     }
 }
@@ -138,13 +138,13 @@ impl Wires {
             .insert(address.to_owned(), (endpoint, admission));
     }
 
-    pub(super) fn places(&self, endpoint: usize) -> Places {
+    pub(super) fn slot_counts(&self, endpoint: usize) -> SlotCounts {
         let endpoint = &self.endpoints[endpoint];
-        Places {
+        SlotCounts {
             posted: endpoint.posted,
             held: endpoint.held,
             sending: endpoint.sending,
-            rnr: endpoint.counts.rnr.get(),
+            rnr: endpoint.counters.rnr.get(),
         }
     }
 
@@ -229,16 +229,16 @@ impl Wires {
     }
 
     fn flush(&mut self, endpoint: usize, connection: ConnectionId) {
-        let own = &mut self.endpoints[endpoint];
-        let wire = &mut own.connections[connection.index as usize];
+        let endpoint = &mut self.endpoints[endpoint];
+        let wire = &mut endpoint.connections[connection.index as usize];
         let frames = std::mem::take(&mut wire.unflushed);
         if frames.is_empty() {
             return;
         }
         let peer = wire.peer;
-        own.sending -= frames.len() as u32;
-        own.counts.sends.add(frames.len() as u64);
-        own.counts.doorbells.add(1);
+        endpoint.sending -= frames.len() as u32;
+        endpoint.counters.sends.add(frames.len() as u64);
+        endpoint.counters.doorbells.add(1);
         if let Some((peer, connection)) = peer {
             for buf in frames {
                 self.endpoints[peer].arrive(Event::Received { connection, buf });
@@ -250,12 +250,12 @@ impl Wires {
 impl Endpoint {
     fn arrive(&mut self, event: Event<Vec<u8>>) {
         if self.posted == 0 {
-            self.counts.rnr.add(1);
+            self.counters.rnr.add(1);
         } else {
             self.posted -= 1;
             self.held += 1;
         }
-        self.counts.receives.add(1);
+        self.counters.receives.add(1);
         self.incoming.push_back(event);
     }
 }
@@ -269,18 +269,18 @@ impl Transport for Loopback {
         &self.limits
     }
 
-    fn meter(&self) -> Arc<dyn Meter> {
-        self.with_own(|own| Arc::clone(&own.counts) as Arc<_>)
+    fn counter_reader(&self) -> Arc<dyn CounterReader> {
+        self.with_endpoint(|endpoint| Arc::clone(&endpoint.counters) as Arc<_>)
     }
 
-    fn slots_by_place(&self) -> SlotsByPlace {
-        let places = self.wires.borrow().places(self.index);
-        SlotsByPlace {
-            receives_posted: places.posted,
-            receives_held: places.held,
-            sends_free: self.limits.send_slots.saturating_sub(places.sending),
-            sends_in_flight: places.sending,
-            ..SlotsByPlace::default()
+    fn slots_by_state(&self) -> SlotsByState {
+        let slot_counts = self.wires.borrow().slot_counts(self.index);
+        SlotsByState {
+            receives_posted: slot_counts.posted,
+            receives_held: slot_counts.held,
+            sends_free: self.limits.send_slots.saturating_sub(slot_counts.sending),
+            sends_in_flight: slot_counts.sending,
+            ..SlotsByState::default()
         }
     }
 
@@ -330,24 +330,24 @@ impl Transport for Loopback {
             send_queue_depth,
             ..
         } = self.limits;
-        self.with_own(|own| {
-            let wire = &own.connections[connection.index as usize];
+        self.with_endpoint(|endpoint| {
+            let wire = &endpoint.connections[connection.index as usize];
             if wire.peer.is_none() {
                 return Err(ReserveError::Closed);
             }
-            if refused || own.sending >= send_slots || wire.in_queue >= send_queue_depth {
+            if refused || endpoint.sending >= send_slots || wire.in_queue >= send_queue_depth {
                 return Err(ReserveError::NoSlot);
             }
-            own.sending += 1;
+            endpoint.sending += 1;
             Ok(vec![0; len])
         })
     }
 
     fn send(&mut self, connection: ConnectionId, buf: Vec<u8>) -> Result<(), SendError> {
-        self.with_own(|own| {
-            let wire = &mut own.connections[connection.index as usize];
+        self.with_endpoint(|endpoint| {
+            let wire = &mut endpoint.connections[connection.index as usize];
             if wire.peer.is_none() {
-                own.sending -= 1;
+                endpoint.sending -= 1;
                 return Err(SendError);
             }
             wire.unflushed.push(buf);
@@ -357,7 +357,7 @@ impl Transport for Loopback {
     }
 
     fn cancel(&mut self, _: Vec<u8>) {
-        self.with_own(|own| own.sending -= 1);
+        self.with_endpoint(|endpoint| endpoint.sending -= 1);
     }
 
     fn flush(&mut self) {
@@ -373,6 +373,7 @@ impl Transport for Loopback {
         }
     }
 
+    #[inline]
     fn poll(&mut self, events: &mut Vec<Event<Vec<u8>>>) {
         if self.random.happens(self.faults.late) {
             return;
@@ -382,7 +383,9 @@ impl Transport for Loopback {
             let up = wires.connections(self.index);
             if !up.is_empty() {
                 let unlucky = up[self.random.below(up.len() as u64) as usize];
-                let failed = CloseReason::Failed(Arc::from(Box::from("the wire was cut")));
+                let failed = CloseReason::Failed(Arc::from(Box::from(
+                    "an injected fault closed the connection",
+                )));
                 wires.close(self.index, unlucky, &failed, &failed);
             }
         }
@@ -401,9 +404,9 @@ impl Transport for Loopback {
     }
 
     fn release(&mut self, _: Vec<u8>) {
-        self.with_own(|own| {
-            own.held -= 1;
-            own.posted += 1;
+        self.with_endpoint(|endpoint| {
+            endpoint.held -= 1;
+            endpoint.posted += 1;
         });
     }
 

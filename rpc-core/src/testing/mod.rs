@@ -34,7 +34,7 @@ mod node;
 mod shared;
 
 pub use faults::{Faults, Random};
-pub use loopback::{Loopback, Places};
+pub use loopback::{Loopback, SlotCounts};
 pub use network::{Network, Pair};
 pub use node::Node;
 pub use shared::SharedNode;

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use super::faults::{Faults, Random};
-use super::loopback::{Loopback, Places, Wires};
+use super::loopback::{Loopback, SlotCounts, Wires};
 use super::node::Node;
 use super::shared::SharedNode;
 use crate::client::LocalChannel;
@@ -94,10 +94,10 @@ impl Network {
     pub fn advance(&self, by: Duration) {
         self.clock.advance(by);
         for node in &self.nodes {
-            node.look_at_the_clock();
+            node.check_timers();
         }
         for node in &self.shared {
-            node.look_at_the_clock();
+            node.check_timers();
         }
     }
 
@@ -127,7 +127,7 @@ impl Network {
                 return;
             }
         }
-        panic!("the network did not come to rest in {MAX_ROUNDS} rounds");
+        panic!("the network was still active after {MAX_ROUNDS} rounds");
     }
 
     /// Runs a future to completion while stepping all nodes. Returns `None` if the future is still
@@ -153,20 +153,20 @@ impl Network {
     /// Panics otherwise, naming the node and its slots.
     pub fn assert_nothing_left(&self) {
         self.settle();
-        let at_rest = |limits: Limits| Places {
+        let at_rest = |limits: Limits| SlotCounts {
             posted: limits.promisable_receives(),
             held: 0,
             sending: 0,
             rnr: 0,
         };
         for (index, node) in self.nodes.iter().enumerate() {
-            assert_eq!(node.places(), at_rest(node.limits()), "node {index}");
+            assert_eq!(node.slot_counts(), at_rest(node.limits()), "node {index}");
             assert_eq!(node.leftovers(), Vec::<String>::new(), "node {index}");
         }
         for (index, node) in self.shared.iter().enumerate() {
-            let (places, limits) =
-                node.with_transport(|loopback| (loopback.places(), loopback.limits().clone()));
-            assert_eq!(places, at_rest(limits), "shared channel {index}");
+            let (slot_counts, limits) =
+                node.with_transport(|loopback| (loopback.slot_counts(), loopback.limits().clone()));
+            assert_eq!(slot_counts, at_rest(limits), "shared channel {index}");
             assert_eq!(
                 node.leftovers(),
                 Vec::<String>::new(),
@@ -257,7 +257,7 @@ impl Pair {
     pub fn run<F: Future>(&self, future: F) -> F::Output {
         self.network
             .try_run(future)
-            .expect("the future waits, and all is quiet")
+            .expect("the future is still pending although the network is quiet")
     }
 
     /// Returns the network, to step it and to advance its clock.

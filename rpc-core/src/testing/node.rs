@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use super::loopback::{Loopback, Places};
+use super::loopback::{Loopback, SlotCounts};
 use crate::clock::Clock;
 use crate::driver::Driver;
 use crate::limits::Limits;
@@ -67,8 +67,8 @@ impl<T: Transport> Node<T> {
             if self.is_shutting_down.get()
                 && let Some(shutting_down) = &mut *self.shutting_down.borrow_mut()
             {
-                let is_over = shutting_down.after_turn(driver, found_any);
-                self.is_shutting_down.set(!is_over);
+                let is_complete = shutting_down.after_turn(driver, found_any);
+                self.is_shutting_down.set(!is_complete);
             }
             found_any
         })
@@ -94,9 +94,9 @@ impl<T: Transport> Node<T> {
     }
 
     /// Expires deadlines and detects idle connections, as a poller does periodically.
-    pub fn look_at_the_clock(&self) {
+    pub fn check_timers(&self) {
         self.step_with(|driver| {
-            driver.as_part_of_a_turn(|| driver.expire_deadlines());
+            driver.run_in_turn(|| driver.expire_deadlines());
             driver.wake_collected();
             driver.on_idle(driver.clock.now());
         });
@@ -123,6 +123,7 @@ impl<T: Transport> Node<T> {
         drop(services);
     }
 
+    #[inline]
     fn step_with<R>(&self, act: impl FnOnce(&Driver<T>) -> R) -> R {
         let _current = Current::set(&self.poller);
         act(&self.driver)
@@ -133,6 +134,7 @@ impl<T: Transport> Node<T> {
 struct Current;
 
 impl Current {
+    #[inline]
     fn set(poller: &LocalPoller) -> Self {
         LocalPoller::set_current(Some(poller.clone()));
         Self
@@ -148,8 +150,8 @@ impl Drop for Current {
 impl Node {
     /// Returns the state of the node's slots.
     #[must_use]
-    pub fn places(&self) -> Places {
-        self.with_transport(|loopback| loopback.places())
+    pub fn slot_counts(&self) -> SlotCounts {
+        self.with_transport(|loopback| loopback.slot_counts())
     }
 
     /// Returns the node's open connections, oldest first.

@@ -5,7 +5,7 @@ use std::io;
 
 use super::loopback::Loopback;
 use crate::clock::Clock;
-use crate::shared::{Channel, Elsewhere, SharedPoller};
+use crate::shared::{Channel, SharedPoller, Spawner};
 use crate::transport::Transport;
 
 /// A channel with its poller. Handshakes run immediately, on the same thread.
@@ -15,10 +15,10 @@ pub struct SharedNode<T: Transport> {
 }
 
 /// Runs jobs immediately: the transports of tests do not block.
-struct AtOnce;
+struct InlineSpawner;
 
-impl Elsewhere for AtOnce {
-    fn run(&self, job: Box<dyn FnOnce() + Send>) -> io::Result<()> {
+impl Spawner for InlineSpawner {
+    fn spawn(&self, job: Box<dyn FnOnce() + Send>) -> io::Result<()> {
         job();
         Ok(())
     }
@@ -28,7 +28,7 @@ impl<T: Transport> SharedNode<T> {
     /// Creates a channel to `address` over `transport` that uses `clock`. The reconnect delays are
     /// generated from `seed`.
     pub fn over(transport: T, clock: &Clock, address: &str, seed: u64) -> Self {
-        let (channel, poller) = Channel::stepped(transport, clock, address, seed, AtOnce);
+        let (channel, poller) = Channel::stepped(transport, clock, address, seed, InlineSpawner);
         Self {
             channel,
             poller: RefCell::new(poller),
@@ -47,8 +47,8 @@ impl<T: Transport> SharedNode<T> {
     }
 
     /// Expires deadlines, as a poller does periodically.
-    pub fn look_at_the_clock(&self) {
-        self.poller.borrow_mut().look_at_the_clock();
+    pub fn check_timers(&self) {
+        self.poller.borrow_mut().check_timers();
     }
 
     /// Describes everything that is in flight: empty when all calls have ended.

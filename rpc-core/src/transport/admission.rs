@@ -1,4 +1,4 @@
-//! [`Admission`] decides which clients may connect.
+//! [`Admission`]: decides which clients may connect.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,6 +9,10 @@ pub trait Admission: Send + Sync {
     ///
     /// `session` is what the client's core passed to
     /// [`Transport::connect`](super::Transport::connect): bytes from a peer.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`Refusal`] if the client is rejected. Its reason is sent to the client.
     fn admit(&self, session: &[u8]) -> Result<Admitted, Refusal>;
 }
 
@@ -22,23 +26,23 @@ pub struct Admitted {
     /// The session parameters to send to the client's core.
     pub server_session: Vec<u8>,
     /// Held for as long as the connection, or the attempt to establish it, lives.
-    pub permit: Permit,
+    pub quota: ConnectionQuota,
 }
 
 /// One unit of a poller's connection limit. Dropping it returns the unit.
 #[derive(Debug)]
-pub struct Permit(Arc<AtomicUsize>);
+pub struct ConnectionQuota(Arc<AtomicUsize>);
 
-impl Permit {
+impl ConnectionQuota {
     /// Takes a unit: increments the count.
     #[must_use]
-    pub fn of(count: &Arc<AtomicUsize>) -> Self {
+    pub fn acquire(count: &Arc<AtomicUsize>) -> Self {
         count.fetch_add(1, Ordering::Relaxed);
         Self(Arc::clone(count))
     }
 }
 
-impl Drop for Permit {
+impl Drop for ConnectionQuota {
     fn drop(&mut self) {
         // Relaxed, because the count publishes no other memory.
         self.0.fetch_sub(1, Ordering::Relaxed);

@@ -1,10 +1,10 @@
-//! [`Counters`] and [`SlotsByPlace`] say what a transport has done and where its slots are.
+//! [`Counters`] and [`SlotsByState`]: a transport's counters, and the state of its slots.
 
 use std::fmt;
 use std::iter::Sum;
 
 /// Reads a transport's counters from any thread. It remains usable after the transport ends.
-pub trait Meter: Send + Sync {
+pub trait CounterReader: Send + Sync {
     /// Returns the counters, all since the transport was opened. May make system calls.
     fn counters(&self) -> Counters;
 }
@@ -95,13 +95,13 @@ impl Counters {
     }
 }
 
-/// How many slots are in each place at one moment.
+/// The number of slots in each state at one moment.
 ///
-/// In a transport's own look, the free ones are counted by looking and the others when a slot changes
-/// its place, so that the sum is a check: it is [`Limits::slots`](crate::Limits::slots) as long as
-/// none was lost.
+/// A transport counts free slots when it is asked, and the others as they change their state, so
+/// the sum is a check: it equals [`Limits::slots`](crate::Limits::slots) as long as no slot was
+/// lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SlotsByPlace {
+pub struct SlotsByState {
     /// Waiting to be posted.
     pub receives_free: u32,
     /// In the shared receive queue, or consumed by the device and not polled yet.
@@ -113,12 +113,12 @@ pub struct SlotsByPlace {
     /// Waiting to be reserved.
     pub sends_free: u32,
     /// Reserved by the driver.
-    pub sends_in_hand: u32,
+    pub sends_reserved: u32,
     /// Queued for the device, or in flight.
     pub sends_in_flight: u32,
 }
 
-impl SlotsByPlace {
+impl SlotsByState {
     /// Returns the sum over all states.
     #[must_use]
     pub fn total(&self) -> u32 {
@@ -134,14 +134,14 @@ impl SlotsByPlace {
             ("receives_reserved", self.receives_reserved),
             ("receives_held", self.receives_held),
             ("sends_free", self.sends_free),
-            ("sends_in_hand", self.sends_in_hand),
+            ("sends_reserved", self.sends_reserved),
             ("sends_in_flight", self.sends_in_flight),
         ]
     }
 }
 
 /// Adds up each state separately.
-impl Sum for SlotsByPlace {
+impl Sum for SlotsByState {
     fn sum<I: Iterator<Item = Self>>(pools: I) -> Self {
         pools.fold(Self::default(), |sum, pool| Self {
             receives_free: sum.receives_free + pool.receives_free,
@@ -149,24 +149,24 @@ impl Sum for SlotsByPlace {
             receives_reserved: sum.receives_reserved + pool.receives_reserved,
             receives_held: sum.receives_held + pool.receives_held,
             sends_free: sum.sends_free + pool.sends_free,
-            sends_in_hand: sum.sends_in_hand + pool.sends_in_hand,
+            sends_reserved: sum.sends_reserved + pool.sends_reserved,
             sends_in_flight: sum.sends_in_flight + pool.sends_in_flight,
         })
     }
 }
 
-impl fmt::Display for SlotsByPlace {
+impl fmt::Display for SlotsByState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} slots: receives {} free + {} posted + {} in reserve + {} held; sends {} free + {} in hand + {} in flight",
+            "{} slots: receives {} free + {} posted + {} in reserve + {} held; sends {} free + {} reserved + {} in flight",
             self.total(),
             self.receives_free,
             self.receives_posted,
             self.receives_reserved,
             self.receives_held,
             self.sends_free,
-            self.sends_in_hand,
+            self.sends_reserved,
             self.sends_in_flight
         )
     }

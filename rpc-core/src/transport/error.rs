@@ -1,4 +1,4 @@
-//! Errors say why a transport could not do what was asked of it, and why a connection ended.
+//! Errors: the reasons that a transport operation failed, and that a connection ended.
 
 use std::error::Error;
 use std::fmt;
@@ -38,10 +38,10 @@ impl fmt::Display for CloseReason {
 pub enum ReserveError {
     /// All send slots, or all slots of this connection's send queue, are in flight. Slots become
     /// free as the device completes sends: poll, then try again.
-    #[error("no send slot is free at the moment")]
+    #[error("no send slot is free; retry after the next poll")]
     NoSlot,
     /// The frame is longer than a slot. A retry cannot succeed.
-    #[error("a frame of {len} bytes is longer than the {limit} bytes of a slot")]
+    #[error("a frame of {len} bytes exceeds the slot length of {limit} bytes")]
     TooLong {
         /// Bytes requested.
         len: usize,
@@ -64,7 +64,7 @@ pub struct SendError;
 #[non_exhaustive]
 pub enum ConnectError {
     /// The address could not be parsed or resolved.
-    #[error("'{address}' is not an address to connect to (wanted host:port): {source}")]
+    #[error("'{address}' is not a valid address (expected host:port): {source}")]
     Address {
         /// The address as the application specified it.
         address: String,
@@ -72,7 +72,9 @@ pub enum ConnectError {
         source: io::Error,
     },
     /// Nothing listens at the address, or it is unreachable.
-    #[error("no server answers at {address}: {source}. Is it running, and is this its port?")]
+    #[error(
+        "cannot reach a server at {address}: {source}. Check that the server is running and that the port is right"
+    )]
     Unreachable {
         /// The address as the application specified it.
         address: String,
@@ -80,7 +82,7 @@ pub enum ConnectError {
         source: io::Error,
     },
     /// The peer is not a Verbline server.
-    #[error("{address} does not answer as a Verbline server: {reason}")]
+    #[error("{address} is not a Verbline server: {reason}")]
     NotVerbline {
         /// The address as the application specified it.
         address: String,
@@ -89,7 +91,7 @@ pub enum ConnectError {
     },
     /// The two sides use different protocol versions.
     #[error(
-        "{address} speaks version {remote} of the protocol, this side speaks {local}: upgrade the older one"
+        "{address} uses protocol version {remote}, this side uses version {local}: upgrade the older side"
     )]
     Version {
         /// The address as the application specified it.
@@ -109,7 +111,7 @@ pub enum ConnectError {
     },
     /// The server did not complete the handshake in time.
     #[error(
-        "{address} accepted the connection but did not finish the handshake within {timeout:?}"
+        "{address} accepted the TCP connection but did not complete the handshake within {timeout:?}"
     )]
     TimedOut {
         /// The address as the application specified it.
@@ -118,7 +120,7 @@ pub enum ConnectError {
         timeout: Duration,
     },
     /// This side's device could not set up the connection.
-    #[error("the device could not connect to {address}: {source}")]
+    #[error("the local device could not set up the connection to {address}: {source}")]
     Device {
         /// The address as the application specified it.
         address: String,
@@ -141,7 +143,7 @@ impl fmt::Debug for ConnectError {
 pub enum FabricError {
     /// The listening socket could not be opened.
     #[error(
-        "cannot listen at {address}: {source} (wanted host:port of this machine, with a port that no other server has; 0 lets the system choose)"
+        "cannot listen at {address}: {source}. Use a host:port of this machine with a free port; with port 0 the system chooses one"
     )]
     Listen {
         /// The address as the application specified it.

@@ -16,7 +16,7 @@
 //! a [`Fabric`] and its [`Fabric::Port`]s may be used from any thread.
 //!
 //! The core does the flow control: it never has more frames in flight to a peer than the peer has
-//! promised receives ([`crate::credit`]). A transport may therefore treat a receiver that is not
+//! promised receives. A transport may therefore treat a receiver that is not
 //! ready as a bug to count rather than as a state to wait in.
 
 mod admission;
@@ -30,8 +30,8 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
-pub use self::admission::{Admission, Admitted, Permit, Refusal};
-pub use self::counters::{Counters, Meter, SlotsByPlace};
+pub use self::admission::{Admission, Admitted, ConnectionQuota, Refusal};
+pub use self::counters::{CounterReader, Counters, SlotsByState};
 pub use self::error::{CloseReason, ConnectError, FabricError, ReserveError, SendError};
 use crate::limits::{Intents, Limits};
 
@@ -106,15 +106,15 @@ pub trait Transport: 'static {
     fn limits(&self) -> &Limits;
 
     /// Returns a handle that reads the counters from any thread, without stopping this one.
-    fn meter(&self) -> Arc<dyn Meter>;
+    fn counter_reader(&self) -> Arc<dyn CounterReader>;
 
     /// Returns the counters, all since the transport was opened.
     fn counters(&self) -> Counters {
-        self.meter().counters()
+        self.counter_reader().counters()
     }
 
     /// Returns the current state of the transport's slots.
-    fn slots_by_place(&self) -> SlotsByPlace;
+    fn slots_by_state(&self) -> SlotsByState;
 
     /// Returns the dialer, which performs handshakes for this transport on any thread.
     fn dialer(&self) -> Arc<dyn Dialer<Self::Dialed>>;
@@ -180,9 +180,9 @@ pub trait Transport: 'static {
     /// Closes a connection. [`Event::Closed`] follows when its buffers have been returned.
     fn close(&mut self, connection: ConnectionId);
 
-    /// Returns a waker that ends a [`wait`](Self::wait) of this transport from any thread: the
-    /// current one, or else the next. It may cost a system call, so it is only used while the
-    /// poller sleeps or is about to.
+    /// Returns a waker that ends a [`wait`](Self::wait) of this transport from any thread. If no
+    /// wait is in progress, it ends the next one. Waking may cost a system call, so the waker is
+    /// used only while the poller sleeps or is about to sleep.
     fn waker(&self) -> Waker;
 
     /// Requests that events on the device from now on end the next [`wait`](Self::wait). A
@@ -199,7 +199,7 @@ pub trait Transport: 'static {
 pub trait Dialer<D>: Send + Sync {
     /// Connects to a server's listener and performs the handshake, within `timeout`.
     ///
-    /// `session` is passed to the server's [`Admission::admit`]; its reply becomes the
+    /// `session` is passed to the server's [`Admission::admit`]. The reply of `admit` becomes the
     /// [`Connected::session`] that [`Transport::adopt`] returns.
     ///
     /// # Errors

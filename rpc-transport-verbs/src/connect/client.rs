@@ -10,19 +10,19 @@ use rpc_core::transport::{ConnectError, Connected, Dialer, Transport};
 
 use super::control_thread;
 use super::handshake::choice;
-use super::handshake::client::{self, Answer, ClientHandshake};
+use super::handshake::client::{self, ClientHandshake, ServerResponse};
 use super::handshake::{Endpoint, HandshakeError, Offer, VERSION, Welcome};
-use super::keepalive::Pulse;
-use super::liveness::Line;
+use super::keepalive::KeepaliveState;
+use super::liveness::LivenessConnection;
 use crate::transport::VerbsTransport;
 use crate::transport::connection::Phase;
-use crate::transport::endpoint::Way;
-use crate::transport::mailbox::LineKey;
-use crate::transport::queue_pairs::{Nascent, QueuePairError, QueuePairs, Ready};
+use crate::transport::endpoint::DeviceAddress;
+use crate::transport::notices::LivenessKey;
+use crate::transport::queue_pairs::{QpInit, QpRts, QueuePairError, QueuePairs};
 
 /// Runs handshakes for one transport, on any thread.
 pub(crate) struct HandshakeDialer {
-    /// In the order of the transport's lanes.
+    /// The lanes, in the order of the transport's lanes.
     lanes: Vec<DialingLane>,
     slot_len: u32,
 }
@@ -36,7 +36,7 @@ struct DialingLane {
 #[derive(Debug)]
 pub struct Dialed {
     lane: u32,
-    ready: Ready,
+    qp_rts: QpRts,
     stream: TcpStream,
     welcome: Welcome,
     remote: SocketAddr,
@@ -80,11 +80,11 @@ impl Dialer<Dialed> for HandshakeDialer {
         })
         .map_err(|e| device_error(e.into()))?;
 
-        let talk = |error| talk_error(address, timeout, error);
-        deadline.write(&mut stream, &hello).map_err(talk)?;
-        let welcome = match read_answer(&mut stream, &deadline).map_err(talk)? {
-            Answer::Welcome(welcome) => welcome,
-            Answer::Refused(reason) => {
+        let exchange = |error| exchange_error(address, timeout, error);
+        deadline.write(&mut stream, &hello).map_err(exchange)?;
+        let welcome = match read_response(&mut stream, &deadline).map_err(exchange)? {
+            ServerResponse::Welcome(welcome) => welcome,
+            ServerResponse::Refused(reason) => {
                 return Err(ConnectError::Refused {
                     address: address.to_owned(),
                     reason,
@@ -92,21 +92,21 @@ impl Dialer<Dialed> for HandshakeDialer {
             }
         };
         // Queue pairs that the server did not choose are dropped here.
-        let LaneOffer { lane, nascent } =
+        let LaneOffer { lane, qp_init } =
             chosen(offers, &welcome).map_err(|reason| ConnectError::NotVerbline {
                 address: address.to_owned(),
                 reason,
             })?;
-        let ready = lane
+        let qp_rts = lane
             .queue_pairs
-            .connect(nascent, &welcome.endpoint)
+            .connect(qp_init, &welcome.endpoint)
             .map_err(|e| device_error(e.into()))?;
         let frame = client::ready().map_err(|e| device_error(e.into()))?;
-        deadline.write(&mut stream, &frame).map_err(talk)?;
+        deadline.write(&mut stream, &frame).map_err(exchange)?;
 
         Ok(Dialed {
             lane: lane.number,
-            ready,
+            qp_rts,
             stream,
             welcome,
             remote,
@@ -126,23 +126,29 @@ pub(crate) fn adopt(
             source: "its lane is gone".into(),
         });
     };
-    let line = Arc::new(dialed.stream);
-    let key = LineKey::next();
+    let liveness = Arc::new(dialed.stream);
+    let key = LivenessKey::next();
     // Register with the control thread only now, on the poller's thread: if the TCP connection
-    // ended before the lane knew it, the end would go unnoticed.
+    // ended before the lane had the connection, the end would go unnoticed.
     control_thread::control()
         .and_then(|control| {
             let keepalive = lane.plan.limits.keepalive;
-            let pulse = Pulse::of_server(dialed.welcome.keepalive, keepalive, Instant::now());
-            let mailbox = lane.mailbox.clone();
-            control.watch(Line::new(Arc::clone(&line), key, mailbox, pulse))
+            let keepalive_state =
+                KeepaliveState::with_server(dialed.welcome.keepalive, keepalive, Instant::now());
+            let notice_sender = lane.notice_sender.clone();
+            control.watch(LivenessConnection::new(
+                Arc::clone(&liveness),
+                key,
+                notice_sender,
+                keepalive_state,
+            ))
         })
         .map_err(|error| ConnectError::Device {
             address: dialed.address,
             source: error.into(),
         })?;
     let remote_frame_len = dialed.welcome.max_frame_len as usize;
-    let connection = lane.add(dialed.ready, line, key, remote_frame_len, Phase::Open);
+    let connection = lane.add(dialed.qp_rts, liveness, key, remote_frame_len, Phase::Open);
     Ok(Connected {
         connection,
         session: dialed.welcome.session,
@@ -153,16 +159,16 @@ pub(crate) fn adopt(
 /// A lane's queue pair, offered to the server.
 struct LaneOffer<'a> {
     lane: &'a DialingLane,
-    nascent: Nascent,
+    qp_init: QpInit,
 }
 
 impl LaneOffer<'_> {
     fn endpoint(&self) -> Endpoint {
-        self.lane.queue_pairs.endpoint(&self.nascent)
+        self.lane.queue_pairs.endpoint(&self.qp_init)
     }
 
-    fn way(&self) -> Way<'_> {
-        self.lane.queue_pairs.way()
+    fn device_address(&self) -> DeviceAddress<'_> {
+        self.lane.queue_pairs.device_address()
     }
 }
 
@@ -173,10 +179,10 @@ fn offers(lanes: &[DialingLane]) -> Result<Vec<LaneOffer<'_>>, QueuePairError> {
     let mut first_error = None;
     for lane in lanes {
         match lane.queue_pairs.create() {
-            Ok(nascent) => offers.push(LaneOffer { lane, nascent }),
+            Ok(qp_init) => offers.push(LaneOffer { lane, qp_init }),
             Err(error) => {
-                let device = lane.queue_pairs.way().device;
-                tracing::warn!(device, %error, "a device is not offered");
+                let device = lane.queue_pairs.device_address().device;
+                tracing::warn!(device, %error, "a device cannot create a queue pair and is not offered to the server");
                 first_error.get_or_insert(error);
             }
         }
@@ -189,18 +195,18 @@ fn offers(lanes: &[DialingLane]) -> Result<Vec<LaneOffer<'_>>, QueuePairError> {
 
 /// Returns the offer that the server chose, or a message that says why its choice is invalid.
 fn chosen<'a>(mut offers: Vec<LaneOffer<'a>>, welcome: &Welcome) -> Result<LaneOffer<'a>, String> {
-    let offered = choice::list(offers.iter().map(|offer| offer.way()));
+    let offered = choice::list(offers.iter().map(|offer| offer.device_address()));
     let remote = &welcome.endpoint;
     let index = welcome.client_endpoint;
-    if index >= offers.len() || offers[index].way().kind != remote.kind {
+    if index >= offers.len() || offers[index].device_address().kind != remote.kind {
         return Err(format!(
-            "it chose its device {} of kind {} for number {index} of those offered, which are {offered}",
+            "it chose its device {} of kind {} for number {index} of the offered devices, which are {offered}",
             remote.device, remote.kind
         ));
     }
     let offer = offers.swap_remove(index);
     tracing::info!(
-        device = offer.way().device,
+        device = offer.device_address().device,
         kind = remote.kind,
         remote_device = remote.device,
         offered,
@@ -232,28 +238,31 @@ fn dial(address: &str, deadline: &Deadline) -> Result<(TcpStream, SocketAddr), C
     }
     Err(match last {
         Some(error) => unreachable(error),
-        None => wrong(io::Error::other("it resolves to no address")),
+        None => wrong(io::Error::other("the name resolves to no address")),
     })
 }
 
-fn read_answer(stream: &mut TcpStream, deadline: &Deadline) -> Result<Answer, TalkError> {
+fn read_response(
+    stream: &mut TcpStream,
+    deadline: &Deadline,
+) -> Result<ServerResponse, ExchangeError> {
     let mut handshake = ClientHandshake::default();
     let mut bytes = [0; 4096];
     loop {
         let len = deadline.read(stream, &mut bytes)?;
         if len == 0 {
-            return Err(TalkError::Closed);
+            return Err(ExchangeError::Closed);
         }
-        if let Some(answer) = handshake.handle(&bytes[..len])? {
-            return Ok(answer);
+        if let Some(response) = handshake.handle(&bytes[..len])? {
+            return Ok(response);
         }
     }
 }
 
 /// An error after the TCP connection was established.
 #[derive(Debug, thiserror::Error)]
-enum TalkError {
-    #[error("it closed the socket in the middle of the handshake")]
+enum ExchangeError {
+    #[error("it closed the socket during the handshake")]
     Closed,
     #[error("the socket failed: {0}")]
     Socket(#[from] io::Error),
@@ -261,15 +270,15 @@ enum TalkError {
     Handshake(#[from] HandshakeError),
 }
 
-fn talk_error(address: &str, timeout: Duration, error: TalkError) -> ConnectError {
+fn exchange_error(address: &str, timeout: Duration, error: ExchangeError) -> ConnectError {
     let address = address.to_owned();
     match error {
-        TalkError::Handshake(HandshakeError::Version { remote }) => ConnectError::Version {
+        ExchangeError::Handshake(HandshakeError::Version { remote }) => ConnectError::Version {
             address,
             local: VERSION.into(),
             remote: remote.into(),
         },
-        TalkError::Socket(error)
+        ExchangeError::Socket(error)
             if matches!(
                 error.kind(),
                 io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut
@@ -314,7 +323,7 @@ impl Deadline {
         }
     }
 
-    fn write(&self, stream: &mut TcpStream, bytes: &[u8]) -> Result<(), TalkError> {
+    fn write(&self, stream: &mut TcpStream, bytes: &[u8]) -> Result<(), ExchangeError> {
         stream.set_write_timeout(Some(self.left()?))?;
         Ok(stream.write_all(bytes)?)
     }

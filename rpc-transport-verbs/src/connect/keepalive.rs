@@ -1,8 +1,11 @@
-//! The keepalive state machine of one line, without its socket and clock: which bytes may arrive,
+//! The keepalive state machine of one liveness connection, without its socket and clock: which bytes may arrive,
 //! and when to send an ENQ.
 //!
 //! `proto/handshake.proto` draws the bytes and says which side may send which byte when. A byte is
 //! a frame by itself, which a socket accepts whole or not at all, so no byte has to be buffered.
+//!
+//! The peer's control thread responds to a probe, so a poller that runs a long handler counts as
+//! alive.
 
 use std::time::{Duration, Instant};
 
@@ -13,66 +16,66 @@ pub(crate) const ENQ: u8 = 0x05;
 /// ASCII acknowledge: the response to an ENQ.
 pub(crate) const ACK: u8 = 0x06;
 
-/// The keepalive state of a line.
+/// The keepalive state of a liveness connection.
 #[derive(Debug)]
-pub(crate) struct Pulse {
+pub(crate) struct KeepaliveState {
     /// True if both sides support keepalives.
     is_agreed: bool,
     /// The keepalive settings in this side's intents.
     keepalive: Option<Keepalive>,
     /// True if an ENQ is in flight, so an ACK may arrive.
-    is_asked: bool,
+    is_enq_in_flight: bool,
     /// True if the peer can answer: it has sent something, or it is a server, which can answer as
     /// soon as it has admitted a client.
-    can_answer: bool,
+    can_respond: bool,
     /// Number of intervals since the ENQ in which no byte arrived.
     missed: u32,
-    heard: Instant,
+    last_received: Instant,
 }
 
 /// A byte arrived that is not a keepalive, or not a valid one in this state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct OutOfPlace;
+pub(crate) struct UnexpectedByte;
 
 /// What to do at the end of an interval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Beat {
+pub(crate) enum IntervalOutcome {
     /// Do nothing.
     Wait,
-    /// Send an ENQ, and call [`Pulse::asked`] when it is sent.
-    Ask,
+    /// Send an ENQ, and call [`KeepaliveState::enq_sent`] when it is sent.
+    SendEnq,
     /// Close the connection: the peer has been silent for this long.
     Silent(Duration),
 }
 
-impl Pulse {
-    /// Creates the state of a line to a server, which can already answer.
-    pub(crate) fn of_server(is_agreed: bool, keepalive: Option<Keepalive>, now: Instant) -> Self {
+impl KeepaliveState {
+    /// Creates the state of a connection to a server, which can already respond.
+    pub(crate) fn with_server(is_agreed: bool, keepalive: Option<Keepalive>, now: Instant) -> Self {
         Self {
             is_agreed,
             keepalive,
-            is_asked: false,
-            can_answer: true,
+            is_enq_in_flight: false,
+            can_respond: true,
             missed: 0,
-            heard: now,
+            last_received: now,
         }
     }
 
-    /// Creates the state of a line to a client, which may not be able to answer yet.
-    pub(crate) fn of_client(is_agreed: bool, keepalive: Option<Keepalive>, now: Instant) -> Self {
+    /// Creates the state of a connection to a client, which may not be able to respond yet.
+    pub(crate) fn with_client(is_agreed: bool, keepalive: Option<Keepalive>, now: Instant) -> Self {
         Self {
-            can_answer: false,
-            ..Self::of_server(is_agreed, keepalive, now)
+            can_respond: false,
+            ..Self::with_server(is_agreed, keepalive, now)
         }
     }
 
     /// Returns true if an ENQ has to be sent at once, even without a keepalive in the intents: the
     /// server waits for it.
-    pub(crate) fn begins(&self) -> bool {
-        self.is_agreed && self.can_answer
+    pub(crate) fn sends_first_enq(&self) -> bool {
+        self.is_agreed && self.can_respond
     }
 
-    /// Returns the time between two calls of [`beat`](Self::beat), if it is to be called.
+    /// Returns the time between two calls of [`end_interval`](Self::end_interval), if it is to be called.
     pub(crate) fn interval(&self) -> Option<Duration> {
         let keepalive = self.keepalive.filter(|_| self.is_agreed)?;
         Some(keepalive.every)
@@ -80,26 +83,30 @@ impl Pulse {
 
     /// Handles bytes read from the socket. Returns true if an ACK has to be sent.
     ///
-    /// A peer may have at most one ENQ in flight. Thus, whatever it sends, few bytes are unread in
-    /// either direction.
-    pub(crate) fn hear(&mut self, bytes: &[u8], now: Instant) -> Result<bool, OutOfPlace> {
-        let mut answer = false;
+    /// A peer may have at most one ENQ in flight. So there are few unread bytes in either
+    /// direction, whatever the peer sends.
+    pub(crate) fn handle_bytes(
+        &mut self,
+        bytes: &[u8],
+        now: Instant,
+    ) -> Result<bool, UnexpectedByte> {
+        let mut sends_ack = false;
         for &byte in bytes {
             match byte {
-                ENQ if self.is_agreed && !answer => answer = true,
-                ACK if self.is_asked => self.is_asked = false,
-                _ => return Err(OutOfPlace),
+                ENQ if self.is_agreed && !sends_ack => sends_ack = true,
+                ACK if self.is_enq_in_flight => self.is_enq_in_flight = false,
+                _ => return Err(UnexpectedByte),
             }
-            self.can_answer = true;
+            self.can_respond = true;
             self.missed = 0;
-            self.heard = now;
+            self.last_received = now;
         }
-        Ok(answer)
+        Ok(sends_ack)
     }
 
     /// Records that an ENQ was sent.
-    pub(crate) fn asked(&mut self) {
-        self.is_asked = true;
+    pub(crate) fn enq_sent(&mut self) {
+        self.is_enq_in_flight = true;
     }
 
     /// Handles the end of an interval, after all bytes that arrived in the interval were handled.
@@ -107,18 +114,21 @@ impl Pulse {
     /// Intervals are counted regardless of their length: if this process was stopped, that counts
     /// as one interval, and a response that arrived in the meantime is handled before the interval
     /// is counted.
-    pub(crate) fn beat(&mut self, now: Instant) -> Beat {
-        let Some(keepalive) = self.keepalive.filter(|_| self.is_agreed && self.can_answer) else {
-            return Beat::Wait;
+    pub(crate) fn end_interval(&mut self, now: Instant) -> IntervalOutcome {
+        let Some(keepalive) = self
+            .keepalive
+            .filter(|_| self.is_agreed && self.can_respond)
+        else {
+            return IntervalOutcome::Wait;
         };
-        if !self.is_asked {
-            return Beat::Ask;
+        if !self.is_enq_in_flight {
+            return IntervalOutcome::SendEnq;
         }
         self.missed += 1;
         if self.missed < keepalive.intervals() {
-            return Beat::Wait;
+            return IntervalOutcome::Wait;
         }
-        Beat::Silent(now.saturating_duration_since(self.heard))
+        IntervalOutcome::Silent(now.saturating_duration_since(self.last_received))
     }
 }
 
@@ -135,84 +145,106 @@ mod tests {
         gone_after: Duration::from_secs(3),
     };
 
-    fn asking(now: Instant) -> Pulse {
-        Pulse::of_server(true, Some(KEEPALIVE), now)
+    fn asking(now: Instant) -> KeepaliveState {
+        KeepaliveState::with_server(true, Some(KEEPALIVE), now)
     }
 
     #[test]
     fn a_silent_peer_is_asked_once_and_given_up_after_its_time() {
         let start = Instant::now();
-        let mut pulse = asking(start);
+        let mut keepalive_state = asking(start);
         let second = |number| start + Duration::from_secs(number);
-        assert_eq!(pulse.beat(second(1)), Beat::Ask);
-        pulse.asked();
-        assert_eq!(pulse.beat(second(2)), Beat::Wait);
-        assert_eq!(pulse.beat(second(3)), Beat::Wait);
-        let silent = Beat::Silent(Duration::from_secs(4));
-        assert_eq!(pulse.beat(second(4)), silent);
+        assert_eq!(
+            keepalive_state.end_interval(second(1)),
+            IntervalOutcome::SendEnq
+        );
+        keepalive_state.enq_sent();
+        assert_eq!(
+            keepalive_state.end_interval(second(2)),
+            IntervalOutcome::Wait
+        );
+        assert_eq!(
+            keepalive_state.end_interval(second(3)),
+            IntervalOutcome::Wait
+        );
+        let silent = IntervalOutcome::Silent(Duration::from_secs(4));
+        assert_eq!(keepalive_state.end_interval(second(4)), silent);
     }
 
     #[test]
     fn whatever_is_heard_counts_as_life_and_the_next_question_waits_for_the_answer() {
         let now = Instant::now();
-        let mut pulse = asking(now);
-        pulse.asked();
+        let mut keepalive_state = asking(now);
+        keepalive_state.enq_sent();
         for _ in 0..10 {
-            assert_eq!(pulse.beat(now), Beat::Wait);
-            assert_eq!(pulse.beat(now), Beat::Wait);
-            assert_eq!(pulse.hear(&[ENQ], now), Ok(true), "a question of its own");
+            assert_eq!(keepalive_state.end_interval(now), IntervalOutcome::Wait);
+            assert_eq!(keepalive_state.end_interval(now), IntervalOutcome::Wait);
+            assert_eq!(
+                keepalive_state.handle_bytes(&[ENQ], now),
+                Ok(true),
+                "a question of its own"
+            );
         }
-        assert_eq!(pulse.hear(&[ACK], now), Ok(false));
-        assert_eq!(pulse.beat(now), Beat::Ask);
+        assert_eq!(keepalive_state.handle_bytes(&[ACK], now), Ok(false));
+        assert_eq!(keepalive_state.end_interval(now), IntervalOutcome::SendEnq);
     }
 
     /// An hour in which this process was stopped counts as one interval.
     #[test]
     fn a_process_that_was_stopped_itself_gives_nobody_up() {
         let start = Instant::now();
-        let mut pulse = asking(start);
-        pulse.asked();
+        let mut keepalive_state = asking(start);
+        keepalive_state.enq_sent();
         let later = start + Duration::from_secs(3600);
-        assert_eq!(pulse.beat(later), Beat::Wait);
+        assert_eq!(keepalive_state.end_interval(later), IntervalOutcome::Wait);
     }
 
     #[test]
     fn a_question_that_could_not_be_written_is_no_question() {
         let now = Instant::now();
-        let mut pulse = asking(now);
+        let mut keepalive_state = asking(now);
         for _ in 0..10 {
-            assert_eq!(pulse.beat(now), Beat::Ask);
+            assert_eq!(keepalive_state.end_interval(now), IntervalOutcome::SendEnq);
         }
     }
 
     #[test]
     fn a_client_is_asked_after_its_first_byte_and_no_earlier() {
         let now = Instant::now();
-        let mut pulse = Pulse::of_client(true, Some(KEEPALIVE), now);
-        assert!(!pulse.begins());
-        assert_eq!(pulse.beat(now), Beat::Wait);
-        assert_eq!(pulse.hear(&[ENQ], now), Ok(true));
-        assert_eq!(pulse.beat(now), Beat::Ask);
+        let mut keepalive_state = KeepaliveState::with_client(true, Some(KEEPALIVE), now);
+        assert!(!keepalive_state.sends_first_enq());
+        assert_eq!(keepalive_state.end_interval(now), IntervalOutcome::Wait);
+        assert_eq!(keepalive_state.handle_bytes(&[ENQ], now), Ok(true));
+        assert_eq!(keepalive_state.end_interval(now), IntervalOutcome::SendEnq);
     }
 
     #[test]
     fn a_peer_that_knows_no_keepalive_is_never_asked_and_has_nothing_to_say() {
         let now = Instant::now();
-        let mut pulse = Pulse::of_server(false, Some(KEEPALIVE), now);
-        assert!(!pulse.begins());
-        assert_eq!(pulse.interval(), None);
-        assert_eq!(pulse.beat(now), Beat::Wait);
-        assert_eq!(pulse.hear(&[ENQ], now), Err(OutOfPlace));
+        let mut keepalive_state = KeepaliveState::with_server(false, Some(KEEPALIVE), now);
+        assert!(!keepalive_state.sends_first_enq());
+        assert_eq!(keepalive_state.interval(), None);
+        assert_eq!(keepalive_state.end_interval(now), IntervalOutcome::Wait);
+        assert_eq!(
+            keepalive_state.handle_bytes(&[ENQ], now),
+            Err(UnexpectedByte)
+        );
     }
 
     #[test]
     fn two_questions_at_a_time_and_answers_to_none_are_out_of_place() {
         let now = Instant::now();
-        assert_eq!(asking(now).hear(&[ENQ, ENQ], now), Err(OutOfPlace));
-        assert_eq!(asking(now).hear(&[ACK], now), Err(OutOfPlace));
-        let mut pulse = asking(now);
-        pulse.asked();
-        assert_eq!(pulse.hear(&[ACK, ACK], now), Err(OutOfPlace));
+        assert_eq!(
+            asking(now).handle_bytes(&[ENQ, ENQ], now),
+            Err(UnexpectedByte)
+        );
+        assert_eq!(asking(now).handle_bytes(&[ACK], now), Err(UnexpectedByte));
+        let mut keepalive_state = asking(now);
+        keepalive_state.enq_sent();
+        assert_eq!(
+            keepalive_state.handle_bytes(&[ACK, ACK], now),
+            Err(UnexpectedByte)
+        );
     }
 
     proptest! {
@@ -226,11 +258,11 @@ mod tests {
             let now = Instant::now();
             let keepalive = |wanted: bool| wanted.then_some(KEEPALIVE);
             let mut sides = [
-                Pulse::of_server(true, keepalive(intents[0]), now),
-                Pulse::of_client(true, keepalive(intents[1]), now),
+                KeepaliveState::with_server(true, keepalive(intents[0]), now),
+                KeepaliveState::with_client(true, keepalive(intents[1]), now),
             ];
             let mut to = [VecDeque::new(), VecDeque::from([ENQ])];
-            sides[0].asked();
+            sides[0].enq_sent();
             for (side, action) in steps {
                 let (me, other) = (usize::from(side), usize::from(!side));
                 if action == 0 {
@@ -238,25 +270,25 @@ mod tests {
                     for (at, from) in [(other, me), (me, other), (other, me)] {
                         let bytes: Vec<_> = to[at].drain(..).collect();
                         for byte in bytes {
-                            if sides[at].hear(&[byte], now).unwrap() {
+                            if sides[at].handle_bytes(&[byte], now).unwrap() {
                                 to[from].push_back(ACK);
                             }
                         }
                     }
-                    match sides[me].beat(now) {
-                        Beat::Ask => {
-                            sides[me].asked();
+                    match sides[me].end_interval(now) {
+                        IntervalOutcome::SendEnq => {
+                            sides[me].enq_sent();
                             to[other].push_back(ENQ);
                         }
-                        Beat::Wait => {}
-                        Beat::Silent(_) => prop_assert!(false, "given up"),
+                        IntervalOutcome::Wait => {}
+                        IntervalOutcome::Silent(_) => prop_assert!(false, "given up"),
                     }
                 } else {
                     let count = to[me].len().min(usize::from(action));
                     let bytes: Vec<_> = to[me].drain(..count).collect();
-                    let answer = sides[me].hear(&bytes, now);
-                    prop_assert!(answer.is_ok());
-                    if answer == Ok(true) {
+                    let sends_ack = sides[me].handle_bytes(&bytes, now);
+                    prop_assert!(sends_ack.is_ok());
+                    if sends_ack == Ok(true) {
                         to[other].push_back(ACK);
                     }
                 }

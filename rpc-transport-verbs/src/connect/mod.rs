@@ -1,4 +1,9 @@
 //! How connections are set up, and how the end of a peer is noticed.
+//!
+//! A TCP connection carries the handshake (`proto/handshake.proto`, which contains the core's part,
+//! `proto/session.proto`). It stays open afterwards as the liveness socket. Both sides are ready to
+//! receive before either side sends. One control thread serves all handshakes, as state machines
+//! over bytes, so a slow client delays no other client.
 
 pub(crate) mod client;
 pub(crate) mod control_thread;

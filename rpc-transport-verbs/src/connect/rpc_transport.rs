@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use rpc_core::limits::Limits;
 use rpc_core::transport::{
-    ConnectError, Connected, ConnectionId, Counters, Dialer, Event, Meter, ReserveError, SendError,
-    SlotsByPlace, Transport,
+    ConnectError, Connected, ConnectionId, CounterReader, Counters, Dialer, Event, ReserveError,
+    SendError, SlotsByState, Transport,
 };
 
 use super::client::{self, Dialed, HandshakeDialer};
-use crate::transport::counters::TransportMeter;
+use crate::transport::counters::TransportCounterReader;
 use crate::transport::lane::Lane;
 use crate::transport::{RecvBuf, SendBuf, VerbsTransport};
 
@@ -24,18 +24,20 @@ impl Transport for VerbsTransport {
         &self.limits
     }
 
-    fn meter(&self) -> Arc<dyn Meter> {
-        Arc::new(TransportMeter(self.lanes().map(Lane::meter).collect()))
+    fn counter_reader(&self) -> Arc<dyn CounterReader> {
+        Arc::new(TransportCounterReader(
+            self.lanes().map(Lane::counter_reader).collect(),
+        ))
     }
 
     fn counters(&self) -> Counters {
-        self.lanes().for_each(Lane::publish);
-        self.meter().counters()
+        self.lanes().for_each(Lane::publish_counters);
+        self.counter_reader().counters()
     }
 
-    fn slots_by_place(&self) -> SlotsByPlace {
-        self.lanes().for_each(Lane::publish);
-        Self::slots_by_place(self)
+    fn slots_by_state(&self) -> SlotsByState {
+        self.lanes().for_each(Lane::publish_counters);
+        Self::slots_by_state(self)
     }
 
     fn dialer(&self) -> Arc<dyn Dialer<Dialed>> {
@@ -101,7 +103,7 @@ impl Transport for VerbsTransport {
     }
 
     fn waker(&self) -> Waker {
-        Waker::from(Arc::clone(&self.sleep.alarm))
+        Waker::from(Arc::clone(&self.sleep.wakeup))
     }
 
     fn arm(&mut self) {

@@ -1,4 +1,4 @@
-//! The server's half of connection setup. It runs on the preparer threads of `control`.
+//! The server's half of connection setup. It runs on the preparer threads of `control_thread`.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,18 +8,18 @@ use rpc_core::transport::Admitted;
 
 use super::handshake::choice::{self, Unfit};
 use super::handshake::{Endpoint, Offer, Welcome};
-use super::keepalive::Pulse;
+use super::keepalive::KeepaliveState;
 use crate::transport::VerbsTransport;
-use crate::transport::endpoint::Way;
+use crate::transport::endpoint::DeviceAddress;
 use crate::transport::lane::Lane;
-use crate::transport::lifeline::Lifeline;
-use crate::transport::mailbox::{LineKey, Mailbox, Notice, Prepared};
-use crate::transport::queue_pairs::{QueuePairError, QueuePairs, Ready};
+use crate::transport::liveness_socket::LivenessSocket;
+use crate::transport::notices::{ConnectionInRts, LivenessKey, Notice, NoticeSender};
+use crate::transport::queue_pairs::{QpRts, QueuePairError, QueuePairs};
 
 /// Hands a listener's connections to one poller's transport. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Port {
-    /// In the order in which they are tried.
+    /// The lanes, in the order in which they are tried.
     lanes: Arc<[LanePort]>,
 }
 
@@ -27,18 +27,18 @@ pub struct Port {
 #[derive(Debug)]
 pub(crate) struct LanePort {
     queue_pairs: Arc<QueuePairs>,
-    mailbox: Mailbox,
+    notice_sender: NoticeSender,
 }
 
 /// A client that has a queue pair and can be sent its `Welcome`.
 #[derive(Debug)]
-pub(crate) struct Invited {
+pub(crate) struct ClientInRts {
     /// The message to send to the client.
     pub(crate) welcome: Welcome,
-    /// The mailbox of the lane that the client was assigned to.
-    pub(crate) mailbox: Mailbox,
+    /// The notice sender of the lane that the client was assigned to.
+    pub(crate) notice_sender: NoticeSender,
     /// The keepalive state of the client's TCP connection, for when the handshake is complete.
-    pub(crate) pulse: Pulse,
+    pub(crate) keepalive_state: KeepaliveState,
 }
 
 /// Why no queue pair could be set up for an admitted client. The message is sent to the client.
@@ -56,11 +56,11 @@ pub(crate) enum AcceptError {
     },
     /// The two sides have a kind of device in common, but no pair of devices that can connect.
     #[error(
-        "no device of the server reaches the client ({passed_over}): the server has {server}, the client offers {client}"
+        "no device of the server reaches the client ({rejected}): the server has {server}, the client offers {client}. Both sides need a device on one network"
     )]
-    NoWay {
+    NoRoute {
         /// Why each of the server's devices was rejected.
-        passed_over: PassedOver,
+        rejected: RejectedDevices,
         /// The server's devices.
         server: String,
         /// The client's devices.
@@ -73,19 +73,19 @@ pub(crate) enum AcceptError {
 
 /// The devices that were tried before the chosen one, each with the reason why it was rejected.
 #[derive(Debug, Default)]
-pub(crate) struct PassedOver(Vec<(String, NotTaken)>);
+pub(crate) struct RejectedDevices(Vec<(String, Rejection)>);
 
 /// Why a device was rejected.
 #[derive(Debug, thiserror::Error)]
-enum NotTaken {
+enum Rejection {
     #[error(transparent)]
     Unfit(Unfit),
     #[error("the server's device refused: {0}")]
     Refused(QueuePairError),
 }
 
-impl PassedOver {
-    fn add(&mut self, device: Way<'_>, why: NotTaken) {
+impl RejectedDevices {
+    fn add(&mut self, device: DeviceAddress<'_>, why: Rejection) {
         self.0.push((device.device.to_owned(), why));
     }
 
@@ -98,14 +98,14 @@ impl PassedOver {
     }
 
     /// Returns true if every device was rejected because the client has no device of its kind.
-    fn only_for_their_kind(&self) -> bool {
+    fn all_for_their_kind(&self) -> bool {
         self.0
             .iter()
-            .all(|(_, why)| matches!(why, NotTaken::Unfit(Unfit::NotOffered)))
+            .all(|(_, why)| matches!(why, Rejection::Unfit(Unfit::NotOffered)))
     }
 }
 
-impl fmt::Display for PassedOver {
+impl fmt::Display for RejectedDevices {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, (device, why)) in self.0.iter().enumerate() {
             let separator = if index == 0 { "" } else { "; " };
@@ -116,20 +116,20 @@ impl fmt::Display for PassedOver {
 }
 
 impl LanePort {
-    pub(crate) fn new(queue_pairs: Arc<QueuePairs>, mailbox: Mailbox) -> Self {
+    pub(crate) fn new(queue_pairs: Arc<QueuePairs>, notice_sender: NoticeSender) -> Self {
         Self {
             queue_pairs,
-            mailbox,
+            notice_sender,
         }
     }
 
     /// Creates a queue pair, connects it to `remote` and moves it to RTS. Also returns the local
     /// endpoint.
-    fn bring_up(&self, remote: &Endpoint) -> Result<(Ready, Endpoint), QueuePairError> {
-        let nascent = self.queue_pairs.create()?;
-        let local = self.queue_pairs.endpoint(&nascent);
-        let ready = self.queue_pairs.connect(nascent, remote)?;
-        Ok((ready, local))
+    fn bring_up(&self, remote: &Endpoint) -> Result<(QpRts, Endpoint), QueuePairError> {
+        let qp_init = self.queue_pairs.create()?;
+        let local = self.queue_pairs.endpoint(&qp_init);
+        let qp_rts = self.queue_pairs.connect(qp_init, remote)?;
+        Ok((qp_rts, local))
     }
 }
 
@@ -141,7 +141,7 @@ impl VerbsTransport {
 
 impl Lane {
     fn port(&self) -> LanePort {
-        LanePort::new(Arc::clone(&self.queue_pairs), self.mailbox.clone())
+        LanePort::new(Arc::clone(&self.queue_pairs), self.notice_sender.clone())
     }
 }
 
@@ -158,17 +158,18 @@ impl Port {
     ///
     /// The poller is notified before the client is sent anything, so a frame can never arrive
     /// before the poller knows its connection.
-    pub(crate) fn prepare(
+    pub(crate) fn create_queue_pair(
         &self,
         client: &Offer,
         admitted: Admitted,
-        line: impl Into<Lifeline>,
-        key: LineKey,
-    ) -> Result<Invited, AcceptError> {
-        let (lane, remote, (ready, local)) = self.choose(client)?;
+        liveness: impl Into<LivenessSocket>,
+        key: LivenessKey,
+    ) -> Result<ClientInRts, AcceptError> {
+        let (lane, remote, (qp_rts, local)) = self.choose(client)?;
         let limits = &lane.queue_pairs.plan().limits;
         let slot_len = limits.slot_len;
-        let pulse = Pulse::of_client(client.keepalive, limits.keepalive, Instant::now());
+        let keepalive_state =
+            KeepaliveState::with_client(client.keepalive, limits.keepalive, Instant::now());
         let welcome = Welcome {
             endpoint: local,
             client_endpoint: remote,
@@ -176,33 +177,33 @@ impl Port {
             session: admitted.server_session.clone(),
             keepalive: true,
         };
-        let prepared = Prepared {
-            ready,
+        let connection = ConnectionInRts {
+            qp_rts,
             remote_frame_len: client.max_frame_len as usize,
             admitted,
-            line: line.into(),
+            liveness: liveness.into(),
             key,
         };
-        lane.mailbox
-            .put(Notice::Prepared(Box::new(prepared)))
+        lane.notice_sender
+            .send(Notice::QpRts(Box::new(connection)))
             .map_err(|_| AcceptError::Closed)?;
-        Ok(Invited {
+        Ok(ClientInRts {
             welcome,
-            mailbox: lane.mailbox.clone(),
-            pulse,
+            notice_sender: lane.notice_sender.clone(),
+            keepalive_state,
         })
     }
 
     /// Returns the first lane that can connect to the client, with the index of the client's
     /// endpoint and the connected queue pair.
-    fn choose(&self, client: &Offer) -> Result<(&LanePort, usize, (Ready, Endpoint)), AcceptError> {
-        let mut passed_over = PassedOver::default();
+    fn choose(&self, client: &Offer) -> Result<(&LanePort, usize, (QpRts, Endpoint)), AcceptError> {
+        let mut rejected = RejectedDevices::default();
         for lane in self.lanes.iter() {
-            let local = lane.queue_pairs.way();
-            let fit = match choice::meet(local, &client.endpoints) {
+            let local = lane.queue_pairs.device_address();
+            let fit = match choice::matching_endpoints(local, &client.endpoints) {
                 Ok(fit) => fit,
                 Err(unfit) => {
-                    passed_over.add(local, NotTaken::Unfit(unfit));
+                    rejected.add(local, Rejection::Unfit(unfit));
                     continue;
                 }
             };
@@ -216,25 +217,29 @@ impl Port {
                             device = local.device,
                             kind = local.kind,
                             remote_device = remote.device,
-                            passed_over = %passed_over.or_none(),
-                            "a client comes over the first of this side's devices that both sides have"
+                            rejected = %rejected.or_none(),
+                            "a client uses the first of this side's devices that both sides have"
                         );
                         return Ok((lane, index, up));
                     }
                     Err(error) => {
                         tracing::warn!(device = local.device, %error, "a device refused a client");
-                        passed_over.add(local, NotTaken::Refused(error));
+                        rejected.add(local, Rejection::Refused(error));
                     }
                 }
             }
         }
-        let server = choice::list(self.lanes.iter().map(|lane| lane.queue_pairs.way()));
-        let client = choice::list(client.endpoints.iter().map(Endpoint::way));
-        Err(if passed_over.only_for_their_kind() {
+        let server = choice::list(
+            self.lanes
+                .iter()
+                .map(|lane| lane.queue_pairs.device_address()),
+        );
+        let client = choice::list(client.endpoints.iter().map(Endpoint::device_address));
+        Err(if rejected.all_for_their_kind() {
             AcceptError::NoCommonDevice { server, client }
         } else {
-            AcceptError::NoWay {
-                passed_over,
+            AcceptError::NoRoute {
+                rejected,
                 server,
                 client,
             }

@@ -1,4 +1,8 @@
 //! [`Device`]: the entry point of this crate.
+//!
+//! A [`Device`] is a list of device names, and a client or server offers all of them.
+//! [`Device::best`] is the first usable RDMA device followed by `soft`. A server on a machine with
+//! a network card thus also serves a client on the same machine that was built without RDMA.
 
 pub(crate) mod name;
 pub(crate) mod setup;
@@ -18,7 +22,7 @@ use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity};
 use self::name::Name;
 use self::sizing::Sizing;
 use self::survey::{SOFT, Survey};
-use crate::connect::control_thread::{self, Door};
+use crate::connect::control_thread::{self, ListenerConfig};
 use crate::connect::server::Port;
 use crate::transport::VerbsTransport;
 use crate::verbs::{AddressError, Context, OpenError};
@@ -99,13 +103,13 @@ impl Device {
     pub fn best() -> Result<Self, DeviceError> {
         if let Some(names) = survey::named_by_environment() {
             let device = Self::open(&names)?;
-            tracing::info!(device = %device.name, "named by {DEVICE_VARIABLE}");
+            tracing::info!(device = %device.name, "using the device named by {DEVICE_VARIABLE}");
             return Ok(device);
         }
         let survey = Survey::take();
         for device in &survey.devices {
             if let Err(why) = &device.verdict {
-                tracing::warn!(device = %device.name, %why, "a device of this machine is passed over");
+                tracing::warn!(device = %device.name, %why, "a device of this machine cannot be used");
             }
         }
         match survey.best() {
@@ -116,7 +120,7 @@ impl Device {
                 Self::open(&format!("{},{SOFT}", best.name))
             }
             _ => {
-                tracing::info!("the software device: no RDMA device can be used here");
+                tracing::info!("using the software device: no RDMA device can be used here");
                 Self::open(SOFT)
             }
         }
@@ -155,7 +159,7 @@ impl Device {
             match try_open(&name) {
                 Ok(()) => opened.push(name),
                 Err(error) if index == 0 => return Err(error),
-                Err(error) => tracing::warn!(%error, "a device is left out"),
+                Err(error) => tracing::warn!(%error, "a device cannot be opened and is left out"),
             }
         }
         let list: Vec<_> = opened.iter().map(Name::to_string).collect();
@@ -198,7 +202,7 @@ fn try_open(name: &Name) -> Result<(), DeviceError> {
         error => error,
     })?;
     let address = context.choose_address(name.wish)?;
-    tracing::debug!(%device, %address, reason = %address.reason, "where it sends from");
+    tracing::debug!(%device, %address, reason = %address.reason, "chose the address to send from");
     Ok(())
 }
 
@@ -240,9 +244,9 @@ impl Fabric for Device {
             source,
         };
         let listener = TcpListener::bind(address).map_err(refused)?;
-        let door = Door { ports, admission };
+        let config = ListenerConfig { ports, admission };
         let listening = control_thread::control()
-            .and_then(|control| control.listen(listener, door))
+            .and_then(|control| control.listen(listener, config))
             .map_err(refused)?;
         Ok(Box::new(listening))
     }
@@ -253,7 +257,7 @@ impl Fabric for Device {
                 .filter(|&core| cores.is_set(core))
                 .collect(),
             Err(error) => {
-                tracing::warn!(%error, "the system does not say which cores this process may use");
+                tracing::warn!(%error, "the system did not report which cores this process may use");
                 Vec::new()
             }
         }

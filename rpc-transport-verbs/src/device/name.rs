@@ -1,4 +1,4 @@
-//! [`Name`]: a device that is asked for, with the port and the GID that are insisted on.
+//! [`Name`]: a requested device, with an optional port and GID index.
 
 use std::fmt;
 

@@ -1,4 +1,7 @@
 //! Opens a poller's transport: creates every resource of each lane once, off the data path.
+//!
+//! The first device must open. Any other device that cannot be opened, or that is too weak for the
+//! intents, is skipped with a warning.
 
 use std::collections::HashMap;
 use std::error::Error;
@@ -10,19 +13,19 @@ use rpc_core::transport::FabricError;
 use super::name::Name;
 use super::sizing::Sizing;
 use crate::transport::VerbsTransport;
-use crate::transport::alarm::Alarm;
 use crate::transport::buffer_pool::BufferPool;
 use crate::transport::connection::Connections;
-use crate::transport::counters::DeviceCounts;
+use crate::transport::counters::DeviceCounterReader;
 use crate::transport::events::EventThread;
 use crate::transport::lane::Lane;
-use crate::transport::mailbox;
+use crate::transport::notices;
 use crate::transport::plan::Plan;
 use crate::transport::queue_pairs::QueuePairs;
 use crate::transport::receive_queue::ReceiveQueue;
-use crate::transport::reserve::{self, ReserveCounts};
+use crate::transport::reserve::{self, ReserveCounters};
 use crate::transport::routes::Routes;
 use crate::transport::sleep::Sleep;
+use crate::transport::wakeup::Wakeup;
 #[cfg(test)]
 use crate::verbs::LinkLayer;
 use crate::verbs::{AddressWish, Context, DeviceAttributes, PortAddress};
@@ -155,20 +158,20 @@ pub(crate) fn open_lanes(
     let count = 1 + others.len();
     let name = first.name.clone();
     let no_files = |error| refused(&name, "has no files for its poller to sleep at", error);
-    let alarm = Alarm::new().map_err(no_files)?;
+    let wakeup = Wakeup::new().map_err(no_files)?;
     let mut number = 0;
     let (first, others) = first_and_others(first, others, |device| {
         let plan = plan.on(&device.name, device.address.to_string(), &device.attributes);
-        let connections = Connections::of_lane(number, count);
-        let lane = open_lane(device, plan, number, connections, &alarm, intents.waiting)?;
+        let connections = Connections::for_lane(number, count);
+        let lane = open_lane(device, plan, number, connections, &wakeup, intents.waiting)?;
         number += 1;
         Ok(lane)
     })?;
     let mut limits = first.plan.limits.clone();
     limits.others = others.iter().map(other_device).collect();
-    tracing::debug!(%limits, "a transport is open");
+    tracing::debug!(%limits, "opened a transport");
     let lanes = std::iter::once(&first).chain(&others);
-    let sleep = Sleep::new(alarm, lanes).map_err(no_files)?;
+    let sleep = Sleep::new(wakeup, lanes).map_err(no_files)?;
     Ok(VerbsTransport::new(first, others, limits, sleep))
 }
 
@@ -190,7 +193,9 @@ fn first_and_others<T, U>(
     let first = make(first)?;
     let others = others.into_iter().filter_map(|other| {
         make(other)
-            .inspect_err(|error| tracing::warn!(%error, "a device is left out"))
+            .inspect_err(
+                |error| tracing::warn!(%error, "a device cannot be opened and is left out"),
+            )
             .ok()
     });
     Ok((first, others.collect()))
@@ -216,7 +221,7 @@ fn open_lane(
     plan: Plan,
     number: u32,
     connections: Connections,
-    alarm: &Arc<Alarm>,
+    wakeup: &Arc<Wakeup>,
     waiting: Waiting,
 ) -> Result<Lane, FabricError> {
     let Opened {
@@ -251,18 +256,18 @@ fn open_lane(
         .create_srq(plan.srq_depth as usize, 1)
         .map_err(|e| refused(name, "cannot create a shared receive queue", e))?;
 
-    let (mailbox, inbox) = mailbox::mailbox(Arc::clone(alarm));
-    let counts = Arc::new(ReserveCounts::default());
-    let mut receives = ReceiveQueue::new(srq.clone(), Arc::clone(&counts), &plan);
+    let (notice_sender, notice_receiver) = notices::notice_queue(Arc::clone(wakeup));
+    let counters = Arc::new(ReserveCounters::default());
+    let mut receives = ReceiveQueue::new(srq.clone(), Arc::clone(&counters), &plan);
     receives
         .post_all(&mut pool)
         .map_err(|e| refused(name, "cannot post its receives", e))?;
-    let (reserve, stock) = reserve::reserve(
+    let (reserve, reserve_poster) = reserve::reserve(
         context.clone(),
         srq.clone(),
         plan.srq_limit,
         reserved,
-        Arc::clone(&counts),
+        Arc::clone(&counters),
     );
     let queue_pairs = Arc::new(QueuePairs::new(
         wish,
@@ -277,8 +282,8 @@ fn open_lane(
     let events = EventThread::start(
         context.clone(),
         Arc::clone(&queue_pairs),
-        stock,
-        mailbox.clone(),
+        reserve_poster,
+        notice_sender.clone(),
     )
     .map_err(|e| refused(name, "has no thread for its events", e))?;
 
@@ -295,17 +300,17 @@ fn open_lane(
         completions: Vec::with_capacity(plan.poll_batch as usize),
         receives,
         dirty: Vec::with_capacity(max_connections),
-        tally: Arc::default(),
-        device_counts: Arc::new(DeviceCounts {
+        counters: Arc::default(),
+        device_counters: Arc::new(DeviceCounterReader {
             context: context.clone(),
             queue_pairs: Arc::clone(&queue_pairs),
         }),
-        inbox,
+        notice_receiver,
         closing: Vec::new(),
-        lines: HashMap::new(),
+        liveness_index: HashMap::new(),
         queue_pairs,
-        mailbox,
-        reserve_counts: counts,
+        notice_sender,
+        reserve_counters: counters,
         reserve,
         events,
         context,

@@ -63,7 +63,7 @@ impl Survey {
         Self {
             devices: names
                 .iter()
-                .map(|name| SurveyedDevice::look_at(name))
+                .map(|name| SurveyedDevice::query(name))
                 .collect(),
             named: named_by_environment(),
         }
@@ -78,7 +78,7 @@ impl Survey {
 }
 
 impl SurveyedDevice {
-    fn look_at(name: &str) -> Self {
+    fn query(name: &str) -> Self {
         let mut device = Self {
             name: name.to_owned(),
             attributes: None,
@@ -86,13 +86,13 @@ impl SurveyedDevice {
             verdict: Err(String::new()),
         };
         match Context::open(name) {
-            Ok(context) => device.look_into(&context),
+            Ok(context) => device.query_context(&context),
             Err(error) => device.verdict = Err(error.to_string()),
         }
         device
     }
 
-    fn look_into(&mut self, context: &Context) {
+    fn query_context(&mut self, context: &Context) {
         let attributes = context.query_device();
         self.attributes = Some(attributes);
         for number in 1..=attributes.port_count {

@@ -1,4 +1,4 @@
-//! Work requests, as a device gets them.
+//! Work requests in the form that is passed to a device.
 
 use std::ptr::NonNull;
 

@@ -2,8 +2,8 @@
 //! liveness socket after it, and through the memory and the links of the software device.
 //!
 //! This module serves the crate's tests and, under `cfg(fuzzing)`, the fuzz targets of `fuzz/`,
-//! which call the same functions; see `rpc_core::testing::hostile`. Each function panics if an
-//! invariant is violated that has to hold whatever a peer does.
+//! which call the same functions; see `rpc_core::testing::hostile`. Each function panics if it
+//! finds a violation of an invariant that must hold whatever a peer does.
 
 use std::time::{Duration, Instant};
 
@@ -11,14 +11,14 @@ use rpc_core::limits::Keepalive;
 use rpc_core::testing::hostile::Script;
 
 use crate::connect::handshake::choice;
-use crate::connect::handshake::client::{self, Answer, ClientHandshake};
+use crate::connect::handshake::client::{self, ClientHandshake, ServerResponse};
 use crate::connect::handshake::server::{self, Request, ServerHandshake};
 use crate::connect::handshake::{
     Endpoint, HandshakeError, MAGIC, MAX_MESSAGE_LEN, Offer, VERSION, Welcome,
 };
-use crate::connect::keepalive::{ACK, Beat, ENQ, Pulse};
+use crate::connect::keepalive::{ACK, ENQ, IntervalOutcome, KeepaliveState};
 pub use crate::provider::soft_hostile::{soft_device, soft_link, soft_ring};
-use crate::transport::endpoint::Way;
+use crate::transport::endpoint::DeviceAddress;
 
 /// Feeds one side of the handshake with bytes in pieces: some raw, some as whole frames.
 pub fn handshake(bytes: &[u8]) {
@@ -63,11 +63,11 @@ pub fn handshake(bytes: &[u8]) {
             } else {
                 client.handle(piece).map(|answer| match answer {
                     None => false,
-                    Some(Answer::Welcome(welcome)) => {
+                    Some(ServerResponse::Welcome(welcome)) => {
                         assert_same(welcome);
                         true
                     }
-                    Some(Answer::Refused(_)) => true,
+                    Some(ServerResponse::Refused(_)) => true,
                 })
             };
             match outcome {
@@ -88,7 +88,7 @@ pub fn handshake(bytes: &[u8]) {
     }
 }
 
-/// Does what a server does with an accepted hello.
+/// Processes an accepted hello as a server does.
 fn answer(offer: Offer) {
     let hello = client::hello(offer.clone());
     match ServerHandshake::default().handle(&hello.unwrap_or_default()) {
@@ -100,12 +100,12 @@ fn answer(offer: Offer) {
     }
     for gid in [[0; 16], *b"0123456789abcdef"] {
         for kind in ["soft", "roce", "infiniband"] {
-            let way = Way {
+            let address = DeviceAddress {
                 kind,
                 device: "here",
                 gid,
             };
-            match choice::meet(way, &offer.endpoints) {
+            match choice::matching_endpoints(address, &offer.endpoints) {
                 Ok(fit) => {
                     for index in fit {
                         assert_eq!(offer.endpoints[index].kind, kind);
@@ -115,13 +115,13 @@ fn answer(offer: Offer) {
             }
         }
     }
-    let _ = choice::list(offer.endpoints.iter().map(Endpoint::way));
+    let _ = choice::list(offer.endpoints.iter().map(Endpoint::device_address));
 }
 
 fn assert_same(welcome: Welcome) {
     let frame = server::welcome(welcome.clone()).unwrap_or_default();
     match ClientHandshake::default().handle(&frame) {
-        Ok(Some(Answer::Welcome(again))) => assert_eq!(again, welcome),
+        Ok(Some(ServerResponse::Welcome(again))) => assert_eq!(again, welcome),
         Ok(None) => assert!(frame.is_empty(), "it was too long to be sent"),
         other => panic!("what was taken is not taken again: {other:?}"),
     }
@@ -139,32 +139,32 @@ pub fn keepalive(bytes: &[u8]) {
         gone_after: Duration::from_secs(1) * intervals,
     });
     let mut now = Instant::now();
-    let mut pulse = match is_server {
-        true => Pulse::of_server(is_agreed, keepalive, now),
-        false => Pulse::of_client(is_agreed, keepalive, now),
+    let mut keepalive_state = match is_server {
+        true => KeepaliveState::with_server(is_agreed, keepalive, now),
+        false => KeepaliveState::with_client(is_agreed, keepalive, now),
     };
     // The model: whether a response is due, whether anything was received, and intervals since.
-    let (mut is_asked, mut is_heard, mut missed) = (false, is_server, 0);
-    if pulse.begins() {
+    let (mut is_enq_in_flight, mut is_heard, mut missed) = (false, is_server, 0);
+    if keepalive_state.sends_first_enq() {
         assert!(is_agreed && is_server);
-        pulse.asked();
-        is_asked = true;
+        keepalive_state.enq_sent();
+        is_enq_in_flight = true;
     }
     while let Some(step) = script.step() {
         if step.is_multiple_of(4) {
             now += Duration::from_millis(u64::from(step) * 10);
-            match pulse.beat(now) {
-                Beat::Wait => missed += u32::from(is_asked),
-                Beat::Ask => {
-                    assert!(is_agreed && is_heard && !is_asked && keepalive.is_some());
+            match keepalive_state.end_interval(now) {
+                IntervalOutcome::Wait => missed += u32::from(is_enq_in_flight),
+                IntervalOutcome::SendEnq => {
+                    assert!(is_agreed && is_heard && !is_enq_in_flight && keepalive.is_some());
                     // The script decides whether the socket accepted the byte.
                     if step & 4 == 0 {
-                        pulse.asked();
-                        is_asked = true;
+                        keepalive_state.enq_sent();
+                        is_enq_in_flight = true;
                     }
                 }
-                Beat::Silent(silence) => {
-                    assert!(is_asked && missed + 1 >= intervals && keepalive.is_some());
+                IntervalOutcome::Silent(silence) => {
+                    assert!(is_enq_in_flight && missed + 1 >= intervals && keepalive.is_some());
                     assert!(silence <= now.elapsed() + Duration::from_secs(3600));
                     return;
                 }
@@ -181,8 +181,8 @@ pub fn keepalive(bytes: &[u8]) {
         let may_come = is_agreed
             && questions + answers == heard.len()
             && questions <= 1
-            && answers <= usize::from(is_asked);
-        match pulse.hear(heard, now) {
+            && answers <= usize::from(is_enq_in_flight);
+        match keepalive_state.handle_bytes(heard, now) {
             Ok(answer) => {
                 assert!(may_come || heard.is_empty());
                 assert_eq!(answer, questions == 1);
@@ -193,7 +193,7 @@ pub fn keepalive(bytes: &[u8]) {
             is_heard = true;
             missed = 0;
         }
-        is_asked &= answers == 0;
+        is_enq_in_flight &= answers == 0;
     }
 }
 

@@ -1,4 +1,4 @@
-//! What tests and fuzzers drive: a simulation of processes, and peers that mean harm.
+//! Support for tests and fuzzers: a simulation of processes, and hostile peers.
 
 #[cfg(all(any(test, fuzzing), not(loom)))]
 pub mod hostile;

@@ -1,4 +1,4 @@
-//! What is handed out of the pool: a send slot, and a receive slot with its frame.
+//! The buffers that the pool hands out: a send slot, and a receive slot with its frame.
 
 use rpc_core::transport::ConnectionId;
 

@@ -17,7 +17,7 @@
 //! Receives and sends have separate free lists, so a burst of responses can never use up the
 //! receives that the credits have promised.
 
-use rpc_core::transport::SlotsByPlace;
+use rpc_core::transport::SlotsByState;
 
 use crate::transport::plan::Plan;
 use crate::verbs::{Access, ProtectionDomain, Slot, VerbsError};
@@ -32,7 +32,7 @@ pub(crate) struct BufferPool {
     pub(crate) receives: Vec<Slot>,
     sends: Vec<Slot>,
     held: u32,
-    in_hand: u32,
+    reserved: u32,
     in_flight: u32,
 }
 
@@ -57,7 +57,7 @@ impl BufferPool {
             receives: Vec::with_capacity(plan.srq_depth as usize),
             sends: Vec::with_capacity(slots.len()),
             held: 0,
-            in_hand: 0,
+            reserved: 0,
             in_flight: 0,
         };
         pool.receives.extend(receives);
@@ -70,21 +70,21 @@ impl BufferPool {
     #[inline]
     pub(crate) fn take_send(&mut self) -> Option<Slot> {
         let slot = self.sends.pop()?;
-        self.in_hand += 1;
+        self.reserved += 1;
         Some(slot)
     }
 
     /// Counts a send slot that moves from the driver to its connection's queue.
     #[inline]
     pub(crate) fn queue_send(&mut self) {
-        self.in_hand -= 1;
+        self.reserved -= 1;
         self.in_flight += 1;
     }
 
     /// Takes back a send slot that the driver did not send.
     #[inline]
     pub(crate) fn cancel_send(&mut self, slot: Slot) {
-        self.in_hand -= 1;
+        self.reserved -= 1;
         self.sends.push(slot);
     }
 
@@ -110,14 +110,14 @@ impl BufferPool {
 
     /// Returns the counts that this pool keeps. The owners of the others (receives posted to the
     /// device, and receives of the async-event thread) add theirs.
-    pub(crate) fn by_place(&self) -> SlotsByPlace {
-        SlotsByPlace {
+    pub(crate) fn by_state(&self) -> SlotsByState {
+        SlotsByState {
             receives_free: self.receives.len() as u32,
             receives_held: self.held,
             sends_free: self.sends.len() as u32,
-            sends_in_hand: self.in_hand,
+            sends_reserved: self.reserved,
             sends_in_flight: self.in_flight,
-            ..SlotsByPlace::default()
+            ..SlotsByState::default()
         }
     }
 }

@@ -35,17 +35,17 @@ impl Lane {
             Some(connection) if connection.is_open() => {}
             _ => return,
         }
-        self.ring(id.index);
-        // `ring` may have failed and started closing the connection for another reason.
+        self.post_chain(id.index);
+        // `post_chain` may have failed and started closing the connection for another reason.
         if let Some(connection) = self.connections.get(id)
             && connection.is_open()
         {
-            self.begin(id.index, Step::Delivering, CloseReason::Local);
+            self.start_closing(id.index, Step::Delivering, CloseReason::Local);
         }
     }
 
     pub(crate) fn peer_gone(&mut self, index: u32) {
-        self.begin(
+        self.start_closing(
             index,
             Step::Draining { quiet_polls: 0 },
             CloseReason::PeerGone,
@@ -53,18 +53,18 @@ impl Lane {
     }
 
     pub(crate) fn fail(&mut self, index: u32, reason: CloseReason) {
-        self.begin(index, Step::FLUSHING, reason);
+        self.start_closing(index, Step::FLUSHING, reason);
     }
 
     /// Starts closing a connection. Only the first reason counts: later ones are consequences of
     /// it.
-    fn begin(&mut self, index: u32, step: Step, reason: CloseReason) {
+    fn start_closing(&mut self, index: u32, step: Step, reason: CloseReason) {
         let Some((id, connection)) = self.connections.at(index) else {
             return;
         };
         let reason = match &connection.phase {
             Phase::Closing(_) => return,
-            Phase::Prepared(_) => None,
+            Phase::QpRts(_) => None,
             Phase::Open => Some(reason),
         };
         // A client that left during the handshake has sent no frames that the driver would receive.
@@ -73,7 +73,7 @@ impl Lane {
         } else {
             step
         };
-        tracing::debug!(connection = %id, ?reason, "a connection ends");
+        tracing::debug!(connection = %id, ?reason, "closing a connection");
         if let Some(CloseReason::Failed(error)) = &reason {
             tracing::warn!(connection = %id, %error, "a connection has failed");
         }
@@ -83,7 +83,7 @@ impl Lane {
             pool.complete_send(slot);
         }
         if step.is_flushing() {
-            put_in_error(connection);
+            move_to_error(connection);
         }
         self.closing.push(index);
     }
@@ -133,10 +133,10 @@ impl Lane {
             // destroyed, and the slots would be lost.
             Step::Flushing { quiet_polls } => {
                 *quiet_polls += u32::from(quiet);
-                let has_said_all = has_taken_last_receive
+                let has_drained_receives = has_taken_last_receive
                     || closing.deadline.saturating_duration_since(now)
                         <= STEP_LIMIT - LAST_RECEIVE_LIMIT;
-                in_flight <= uncovered && *quiet_polls >= QUIET_POLLS && has_said_all
+                in_flight <= uncovered && *quiet_polls >= QUIET_POLLS && has_drained_receives
             }
         };
         if !is_done && !is_late {
@@ -145,19 +145,22 @@ impl Lane {
         if !closing.step.is_flushing() {
             closing.step = Step::FLUSHING;
             closing.deadline = now + STEP_LIMIT;
-            put_in_error(connection);
+            move_to_error(connection);
             return false;
         }
         if !is_done {
-            tracing::debug!(in_flight, "a queue pair is destroyed before it was empty");
+            tracing::debug!(
+                in_flight,
+                "destroying a queue pair with requests in flight: they did not complete in time"
+            );
         }
-        self.bury(index, events);
+        self.destroy(index, events);
         true
     }
 
     /// Destroys the queue pair, takes back its slots and reports the closed connection to the
     /// driver.
-    fn bury(&mut self, index: u32, events: &mut Vec<Event<RecvBuf>>) {
+    fn destroy(&mut self, index: u32, events: &mut Vec<Event<RecvBuf>>) {
         let Some((id, _)) = self.connections.at(index) else {
             return;
         };
@@ -165,7 +168,7 @@ impl Lane {
             return;
         };
         self.routes.remove(connection.queue_pair.qp_num());
-        self.lines.remove(&connection.key);
+        self.liveness_index.remove(&connection.key);
         let pool = &mut self.pool;
         connection
             .queue_pair
@@ -183,10 +186,10 @@ impl Lane {
 
 /// Moves the queue pair to the error state. Shuts down the TCP connection first, so the peer sees
 /// an orderly end rather than a send that is never acknowledged.
-fn put_in_error(connection: &mut Connection) {
-    connection.hang_up();
+fn move_to_error(connection: &mut Connection) {
+    connection.shut_down();
     if let Err(error) = connection.queue_pair.to_error() {
         // Continue: the queue pair is destroyed next, in whatever state it is.
-        tracing::debug!(%error, "a queue pair cannot be put in error");
+        tracing::debug!(%error, "a queue pair cannot be moved to the error state; destroying it");
     }
 }

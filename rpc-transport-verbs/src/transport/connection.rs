@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 use rpc_core::transport::{Admitted, CloseReason, ConnectionId};
 
 use crate::hooks;
-use crate::transport::lifeline::Lifeline;
-use crate::transport::mailbox::LineKey;
-use crate::transport::queue_pairs::{Place, Ready};
+use crate::transport::liveness_socket::LivenessSocket;
+use crate::transport::notices::LivenessKey;
+use crate::transport::queue_pairs::{QpCountGuard, QpRts};
 use crate::transport::send_queue::SendQueue;
 use crate::verbs::QueuePair;
 
@@ -26,17 +26,17 @@ pub(crate) struct Connection {
     pub(crate) phase: Phase,
     /// True if the queue pair, in the error state, has reported that it takes no more receives.
     pub(crate) has_taken_last_receive: bool,
-    pub(crate) key: LineKey,
-    line: Lifeline,
-    _place: Place,
+    pub(crate) key: LivenessKey,
+    liveness: LivenessSocket,
+    _count_guard: QpCountGuard,
 }
 
 /// The stage of a connection's life.
 #[derive(Debug)]
 pub(crate) enum Phase {
-    /// This side is ready, but the client has not reported that it is. The driver does not know the
+    /// This side's queue pair is in RTS, but the client has not reported that its own is. The driver does not know the
     /// connection yet.
-    Prepared(Box<Admitted>),
+    QpRts(Box<Admitted>),
     /// Frames can be sent and received.
     Open,
     /// The connection is being closed.
@@ -87,23 +87,23 @@ impl Closing {
 
 impl Connection {
     pub(crate) fn new(
-        ready: Ready,
-        line: Lifeline,
-        key: LineKey,
+        qp_rts: QpRts,
+        liveness: LivenessSocket,
+        key: LivenessKey,
         frame_limit: usize,
         signal_interval: u32,
         phase: Phase,
     ) -> Self {
         Self {
-            queue_pair: ready.queue_pair,
+            queue_pair: qp_rts.queue_pair,
             sends: SendQueue::new(signal_interval),
             frame_limit,
             is_dirty: false,
             has_taken_last_receive: false,
             phase,
             key,
-            line,
-            _place: ready.place,
+            liveness,
+            _count_guard: qp_rts.count_guard,
         }
     }
 
@@ -118,8 +118,8 @@ impl Connection {
     }
 
     /// Shuts down the TCP connection.
-    pub(crate) fn hang_up(&self) {
-        self.line.hang_up();
+    pub(crate) fn shut_down(&self) {
+        self.liveness.shut_down();
     }
 }
 
@@ -158,7 +158,7 @@ struct Entry {
 
 impl Connections {
     /// Creates the table of lane number `lane`, counted from 0, of at most `lanes` lanes.
-    pub(crate) fn of_lane(lane: u32, lanes: usize) -> Self {
+    pub(crate) fn for_lane(lane: u32, lanes: usize) -> Self {
         Self {
             entries: Vec::new(),
             vacant: Vec::new(),
@@ -240,7 +240,7 @@ mod tests {
 
     #[test]
     fn one_lane_has_all_indexes() {
-        let mut connections = Connections::of_lane(0, 1);
+        let mut connections = Connections::for_lane(0, 1);
         assert_eq!(connections.lane_mask(), 0);
         let indexes: Vec<_> = (0..100).map(|_| connections.grow()).collect();
         assert!(indexes.into_iter().eq(0..100));
@@ -251,7 +251,7 @@ mod tests {
         for lanes in 2..=8u32 {
             let mut indexes = Vec::new();
             for lane in 0..lanes {
-                let mut connections = Connections::of_lane(lane, lanes as usize);
+                let mut connections = Connections::for_lane(lane, lanes as usize);
                 for _ in 0..100 {
                     let index = connections.grow();
                     assert_eq!(index & connections.lane_mask(), lane);

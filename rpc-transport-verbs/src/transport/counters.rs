@@ -1,18 +1,19 @@
-//! [`Tally`], a lane's counters, and [`LaneMeter`], which reads them from any thread.
+//! [`LaneCounters`], a lane's counters, and [`LaneCounterReader`], which reads them from any
+//! thread.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
-use rpc_core::stats::{Counter, Level};
-use rpc_core::transport::{Counters, Meter};
+use rpc_core::stats::{Counter, Gauge};
+use rpc_core::transport::{CounterReader, Counters};
 
 use crate::transport::queue_pairs::QueuePairs;
-use crate::transport::reserve::ReserveCounts;
+use crate::transport::reserve::ReserveCounters;
 use crate::verbs::Context;
 
 /// The counters of the data path, written on the poller's thread.
 #[derive(Debug, Default)]
-pub(crate) struct Tally {
+pub(crate) struct LaneCounters {
     pub(crate) sends: Counter,
     pub(crate) signaled: Counter,
     pub(crate) doorbells: Counter,
@@ -21,20 +22,20 @@ pub(crate) struct Tally {
     pub(crate) stale: Counter,
     /// Peers that did not answer the keepalive.
     pub(crate) silent_peers: Counter,
-    /// Frames that found no receive, as last published by the poller. Used for a device that guards
-    /// this counter with its data path's lock, and for a device that is closed.
-    pub(crate) rnr: Level,
+    /// Frames that found no receive, as of the poller's last update. Used if the device is closed,
+    /// and for a device that guards its own counter with the lock of the data path.
+    pub(crate) rnr: Gauge,
 }
 
-/// Access to a device's own counters. It keeps the device open, so a meter holds only a weak
-/// reference.
+/// Access to a device's own counters. It keeps the device open, so a [`LaneCounterReader`] has only a weak
+/// reference to it.
 #[derive(Debug)]
-pub(crate) struct DeviceCounts {
+pub(crate) struct DeviceCounterReader {
     pub(crate) context: Context,
     pub(crate) queue_pairs: Arc<QueuePairs>,
 }
 
-impl DeviceCounts {
+impl DeviceCounterReader {
     /// Returns the number of frames that found no receive on this device since it was opened; 0 if
     /// the device does not count them. A nonzero value points to a bug in flow control.
     pub(crate) fn rnr(&self) -> u64 {
@@ -44,40 +45,40 @@ impl DeviceCounts {
 }
 
 /// Reads a lane's counters from any thread. It keeps the counters alive, but not the device.
-pub(crate) struct LaneMeter {
-    pub(crate) tally: Arc<Tally>,
-    pub(crate) reserve: Arc<ReserveCounts>,
-    pub(crate) device: Weak<DeviceCounts>,
+pub(crate) struct LaneCounterReader {
+    pub(crate) counters: Arc<LaneCounters>,
+    pub(crate) reserve: Arc<ReserveCounters>,
+    pub(crate) device: Weak<DeviceCounterReader>,
 }
 
-impl Meter for LaneMeter {
+impl CounterReader for LaneCounterReader {
     fn counters(&self) -> Counters {
-        let tally = &self.tally;
+        let counters = &self.counters;
         let device = self.device.upgrade();
         let rnr = match device {
             Some(device) if !device.context.counts_on_data_path() => device.rnr(),
-            _ => tally.rnr.get(),
+            _ => counters.rnr.get(),
         };
         Counters {
-            sends: tally.sends.get(),
-            signaled: tally.signaled.get(),
-            doorbells: tally.doorbells.get(),
-            receives: tally.receives.get(),
+            sends: counters.sends.get(),
+            signaled: counters.signaled.get(),
+            doorbells: counters.doorbells.get(),
+            receives: counters.receives.get(),
             srq_limit_events: self.reserve.events.load(Ordering::Relaxed),
             reserve_posted: self.reserve.posted.load(Ordering::Relaxed),
             rnr,
-            stale: tally.stale.get(),
-            silent_peers: tally.silent_peers.get(),
+            stale: counters.stale.get(),
+            silent_peers: counters.silent_peers.get(),
         }
     }
 }
 
 /// The sum of the counters of all lanes of a transport.
-pub(crate) struct TransportMeter(pub(crate) Vec<LaneMeter>);
+pub(crate) struct TransportCounterReader(pub(crate) Vec<LaneCounterReader>);
 
-impl Meter for TransportMeter {
+impl CounterReader for TransportCounterReader {
     fn counters(&self) -> Counters {
-        let lanes = self.0.iter().map(Meter::counters);
+        let lanes = self.0.iter().map(CounterReader::counters);
         lanes.fold(Counters::default(), |sum, lane| sum.plus(&lane))
     }
 }

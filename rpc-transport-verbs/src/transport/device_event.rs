@@ -1,4 +1,4 @@
-//! [`DeviceEvent`]: what is said of an asynchronous event, and what follows from it.
+//! [`DeviceEvent`]: the log message of an asynchronous event, and how the event is handled.
 
 use std::fmt;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ pub(super) enum Consequence {
     /// Choose the address again, for connections that are made from now on.
     AddressChanges,
     /// Only log the event, at this level.
-    Said(Level),
+    OnlyLogged(Level),
 }
 
 pub(super) fn consequence_of(event: AsyncEvent) -> Consequence {
@@ -53,12 +53,12 @@ pub(super) fn consequence_of(event: AsyncEvent) -> Consequence {
         | AsyncEvent::DeviceSpeedChange { .. }
         | AsyncEvent::PkeyChange { .. }
         | AsyncEvent::WorkQueueFatal
-        | AsyncEvent::Unknown(_) => Consequence::Said(Level::WARN),
-        AsyncEvent::SmChange { .. } => Consequence::Said(Level::INFO),
+        | AsyncEvent::Unknown(_) => Consequence::OnlyLogged(Level::WARN),
+        AsyncEvent::SmChange { .. } => Consequence::OnlyLogged(Level::INFO),
         AsyncEvent::SqDrained { .. }
         | AsyncEvent::CommunicationEstablished { .. }
         | AsyncEvent::PathMigrated { .. }
-        | AsyncEvent::PathMigrationError { .. } => Consequence::Said(Level::DEBUG),
+        | AsyncEvent::PathMigrationError { .. } => Consequence::OnlyLogged(Level::DEBUG),
     }
 }
 
@@ -78,64 +78,64 @@ impl fmt::Display for DeviceEvent {
         match self.event {
             AsyncEvent::SrqLimitReached { srq } => write!(
                 f,
-                "shared receive queue {} of {device} is running low, since its poller lags: the reserve is posted",
+                "shared receive queue {} of {device} is running low because its poller lags: the reserve is posted",
                 srq.0
             ),
             AsyncEvent::QpFatal { qp_num } => write!(
                 f,
-                "queue pair {qp_num} of {device} failed outside of any request, and its connection ends. Check the system's log for the device"
+                "queue pair {qp_num} of {device} failed outside of any request; closing its connection. Check the system's log for the device"
             ),
             AsyncEvent::QpRequestError { qp_num } => write!(
                 f,
-                "queue pair {qp_num} of {device} got a request that it does not take, and its connection ends. Verbline sends none such: check that the peer is a Verbline process, of a version that fits"
+                "queue pair {qp_num} of {device} received an unsupported request; closing its connection. Verbline never sends these: check that the peer runs a compatible version"
             ),
             AsyncEvent::QpAccessError { qp_num } => write!(
                 f,
-                "queue pair {qp_num} of {device} got a request for memory that no peer has rights to, and its connection ends. Verbline sends none such: check who else sends to this address"
+                "queue pair {qp_num} of {device} received a request for memory that no peer may access; closing its connection. Verbline never sends these: check which other program sends to this address"
             ),
             AsyncEvent::CompletionQueueError { cq } => write!(
                 f,
-                "completion queue {cq} of {device} overran or failed, and all of this poller's connections over {device} end. It is sized for all of them, so this is a bug here or in the driver: check the system's log, and please report it; the process has to open the device again"
+                "completion queue {cq} of {device} overran or failed; closing all of this poller's connections over {device}. The queue is sized for all of them, so this is a bug in Verbline or in the driver: check the system's log, and please report it. The process has to open the device again"
             ),
             AsyncEvent::SrqError { srq } => write!(
                 f,
-                "shared receive queue {} of {device} failed, and all of this poller's connections over {device} end, as nothing can be received. Check the system's log for the device; the process has to open it again",
+                "shared receive queue {} of {device} failed, so nothing can be received; closing all of this poller's connections over {device}. Check the system's log for the device; the process has to open it again",
                 srq.0
             ),
             AsyncEvent::DeviceFatal => write!(
                 f,
-                "the device {device} has failed with everything that was made from it, and all connections over it end. It needs a reset, which its driver may do by itself (see the system's log); then the process has to open it again"
+                "the device {device} has failed with everything created from it; closing all connections over it. It needs a reset, which its driver may do by itself (see the system's log); then the process has to open it again"
             ),
             AsyncEvent::PortError { port } => write!(
                 f,
-                "port {port} of {device} is down: calls under way may time out; connections stay, and survive if it is back before their retries are used up. Check the cable, the switch and the network device"
+                "port {port} of {device} is down: calls in flight may time out; connections survive if the port is back before their retries are used up. Check the cable, the switch and the network device"
             ),
             AsyncEvent::PortActive { port } => write!(f, "port {port} of {device} is up"),
             AsyncEvent::DeviceSpeedChange { port } => {
                 write!(
                     f,
-                    "the link of port {port} of {device} has another speed: check its cable if it is a lower one"
+                    "the link of port {port} of {device} has changed its speed: check its cable if it became slower"
                 )
             }
             AsyncEvent::LidChange { port } => write!(
                 f,
-                "port {port} of {device} has another local identifier: connections to the old one will fail, and new ones take the present one"
+                "port {port} of {device} has a new local identifier: connections to the old one will fail, and new connections use the new one"
             ),
             AsyncEvent::GidChange { port } => write!(
                 f,
-                "the GIDs of port {port} of {device} changed: connections whose address went away will fail, and new ones take the present table. Check the addresses of its network device if this was not meant"
+                "the GIDs of port {port} of {device} changed: connections whose address was removed will fail, and new connections use the current table. If this was not intended, check the addresses of its network device"
             ),
             AsyncEvent::PkeyChange { port } => write!(
                 f,
-                "the partition keys of port {port} of {device} changed: connections whose partition went away will fail. Ask whoever runs the subnet if this was not meant"
+                "the partition keys of port {port} of {device} changed: connections whose partition was removed will fail. If this was not intended, ask the subnet's administrator"
             ),
             AsyncEvent::SmChange { port } => write!(
                 f,
-                "port {port} of {device} has another subnet manager: connections stay"
+                "port {port} of {device} has a new subnet manager: connections are not affected"
             ),
             AsyncEvent::ClientReregister { port } => write!(
                 f,
-                "the subnet manager asks the users of port {port} of {device} to register again: Verbline registers nothing there, and connections stay"
+                "the subnet manager asks the users of port {port} of {device} to register again: Verbline registers nothing there, and connections are not affected"
             ),
             AsyncEvent::SqDrained { qp_num } => {
                 write!(
@@ -145,26 +145,26 @@ impl fmt::Display for DeviceEvent {
             }
             AsyncEvent::QpLastWqeReached { qp_num } => write!(
                 f,
-                "queue pair {qp_num} of {device} is in error and takes no more receives"
+                "queue pair {qp_num} of {device} is in the error state and takes no more receives"
             ),
             AsyncEvent::CommunicationEstablished { qp_num } => write!(
                 f,
-                "queue pair {qp_num} of {device} got a message before it could send"
+                "queue pair {qp_num} of {device} received a message before it could send"
             ),
             AsyncEvent::PathMigrated { qp_num } => {
                 write!(f, "queue pair {qp_num} of {device} uses its alternate path")
             }
             AsyncEvent::PathMigrationError { qp_num } => write!(
                 f,
-                "queue pair {qp_num} of {device} could not change to its alternate path"
+                "queue pair {qp_num} of {device} could not switch to its alternate path"
             ),
             AsyncEvent::WorkQueueFatal => write!(
                 f,
-                "a work queue of {device} failed that is none of Verbline's: connections stay. Check the system's log for the device"
+                "a work queue of {device} failed that Verbline did not create: connections are not affected. Check the system's log for the device"
             ),
             AsyncEvent::Unknown(number) => write!(
                 f,
-                "{device} raised event {number}, which this version of Verbline does not know: nothing was done about it"
+                "{device} raised event {number}, which this version of Verbline does not know: it is ignored"
             ),
         }
     }

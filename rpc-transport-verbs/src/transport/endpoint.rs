@@ -1,6 +1,7 @@
-//! How a side is reached: its device, its address, and the queue pair that waits there.
+//! [`Endpoint`]: the address of one side, which consists of its device, its port and its queue
+//! pair.
 
-/// The software device: two of one host reach each other.
+/// The software device, which connects processes of one host.
 pub(crate) const SOFT: &str = "soft";
 
 /// RDMA over Ethernet.
@@ -34,8 +35,8 @@ pub(crate) struct Endpoint {
 
 impl Endpoint {
     /// Returns the properties that the choice of a device depends on.
-    pub(crate) fn way(&self) -> Way<'_> {
-        Way {
+    pub(crate) fn device_address(&self) -> DeviceAddress<'_> {
+        DeviceAddress {
             kind: &self.kind,
             device: &self.device,
             gid: self.gid,
@@ -45,7 +46,7 @@ impl Endpoint {
 
 /// A device of one side, with the properties that the choice depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Way<'a> {
+pub(crate) struct DeviceAddress<'a> {
     /// The kind of device.
     pub(crate) kind: &'a str,
     /// Its name on its host, for messages.

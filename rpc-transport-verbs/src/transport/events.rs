@@ -10,6 +10,14 @@
 //! | a port is up, has another subnet manager, or has to be registered again | nothing | information |
 //! | a queue pair has drained its sends, taken its last receive, received its first message or migrated its path | nothing | debug |
 //! | a failed work queue that is not Verbline's, or an event that this version does not know | nothing | warning |
+//!
+//! A port that is down closes nothing: calls in flight may time out, and connections survive if the
+//! port is up again before their retries are used up. After a port's GIDs or LID have changed, new
+//! connections use its current address. A request to register again also causes the address to be
+//! read again.
+//!
+//! A queue pair in the error state that has taken its last receive can be destroyed at once, rather
+//! than after 20 ms.
 
 use std::io;
 use std::sync::Arc;
@@ -20,9 +28,9 @@ use tracing::Level;
 
 use crate::transport::device_event::{Consequence, DeviceEvent, consequence_of};
 use crate::transport::failure::LaneFailure;
-use crate::transport::mailbox::{Mailbox, Notice};
+use crate::transport::notices::{Notice, NoticeSender};
 use crate::transport::queue_pairs::QueuePairs;
-use crate::transport::reserve::Stock;
+use crate::transport::reserve::ReservePoster;
 use crate::verbs::{AsyncEvent, Context};
 
 /// The async-event thread, which is stopped when this value is dropped.
@@ -32,7 +40,7 @@ pub(crate) struct EventThread {
     thread: Option<JoinHandle<()>>,
     /// The thread's state in a simulation, which runs no thread.
     #[cfg(feature = "test-util")]
-    stepped: Option<Watch>,
+    stepped: Option<EventHandler>,
 }
 
 impl EventThread {
@@ -41,31 +49,31 @@ impl EventThread {
     pub(crate) fn start(
         context: Context,
         queue_pairs: Arc<QueuePairs>,
-        stock: Stock,
-        mailbox: Mailbox,
+        reserve_poster: ReservePoster,
+        notice_sender: NoticeSender,
     ) -> io::Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
-        let mut watch = Watch {
+        let mut handler = EventHandler {
             device: queue_pairs.plan().limits.device.as_str().into(),
             context: context.clone(),
             queue_pairs,
-            stock,
+            reserve_poster,
             stop: Arc::clone(&stop),
-            mailbox,
+            notice_sender,
         };
         #[cfg(feature = "test-util")]
         if crate::hooks::is_simulated() {
-            watch.stock.arm();
+            handler.reserve_poster.arm();
             return Ok(Self {
                 context,
                 stop,
                 thread: None,
-                stepped: Some(watch),
+                stepped: Some(handler),
             });
         }
         let thread = thread::Builder::new()
             .name("verbline-events".to_owned())
-            .spawn(move || watch.run())?;
+            .spawn(move || handler.run())?;
         Ok(Self {
             context,
             stop,
@@ -75,19 +83,19 @@ impl EventThread {
         })
     }
 
-    /// Does what the thread would do now. For simulations.
+    /// Does the work that the thread would do now. For simulations.
     #[cfg(feature = "test-util")]
     pub(crate) fn step(&mut self) {
-        let Some(watch) = &mut self.stepped else {
+        let Some(handler) = &mut self.stepped else {
             return;
         };
         let at_once = Some(std::time::Duration::ZERO);
-        while let Ok(Some(event)) = watch.context.get_async_event(at_once) {
-            for _ in 0..crate::hooks::times_heard() {
-                watch.heed(Some(event));
+        while let Ok(Some(event)) = handler.context.get_async_event(at_once) {
+            for _ in 0..crate::hooks::deliveries() {
+                handler.handle_event(Some(event));
             }
         }
-        watch.heed(None);
+        handler.handle_event(None);
     }
 }
 
@@ -108,18 +116,18 @@ impl Drop for EventThread {
 }
 
 /// The state of the thread.
-struct Watch {
+struct EventHandler {
     device: Arc<str>,
     context: Context,
     queue_pairs: Arc<QueuePairs>,
-    stock: Stock,
+    reserve_poster: ReservePoster,
     stop: Arc<AtomicBool>,
-    mailbox: Mailbox,
+    notice_sender: NoticeSender,
 }
 
-impl Watch {
+impl EventHandler {
     fn run(&mut self) {
-        self.stock.arm();
+        self.reserve_poster.arm();
         loop {
             let event = match self.context.get_async_event(None) {
                 Ok(event) => event,
@@ -132,62 +140,64 @@ impl Watch {
             if self.stop.load(Ordering::Acquire) {
                 return;
             }
-            self.heed(event);
+            self.handle_event(event);
         }
     }
 
-    fn heed(&mut self, event: Option<AsyncEvent>) {
-        self.stock.take_back();
+    fn handle_event(&mut self, event: Option<AsyncEvent>) {
+        self.reserve_poster.collect_returned();
         if let Some(event) = event {
-            self.handle(event);
+            self.apply(event);
         }
-        self.stock.arm_if_needed();
+        self.reserve_poster.arm_if_needed();
     }
 
-    fn handle(&mut self, event: AsyncEvent) {
-        let said = DeviceEvent {
+    fn apply(&mut self, event: AsyncEvent) {
+        let report = DeviceEvent {
             device: Arc::clone(&self.device),
             event,
         };
         match consequence_of(event) {
             Consequence::Refill => {
                 // The reserve logs the warning, with the number of receives that it posted.
-                tracing::debug!("{said}");
-                self.stock.limit_reached();
+                tracing::debug!("{report}");
+                self.reserve_poster.limit_reached();
             }
             Consequence::ConnectionFails(qp_num) => {
-                tracing::error!("{said}");
+                tracing::error!("{report}");
                 // An error means that the transport has been dropped.
-                let _ = self.mailbox.put(Notice::QueuePairFailed(qp_num, said));
+                let _ = self
+                    .notice_sender
+                    .send(Notice::QueuePairFailed(qp_num, report));
             }
             Consequence::LastReceiveTaken(qp_num) => {
-                tracing::debug!("{said}");
-                let _ = self.mailbox.put(Notice::LastReceiveTaken(qp_num));
+                tracing::debug!("{report}");
+                let _ = self.notice_sender.send(Notice::LastReceiveTaken(qp_num));
             }
-            Consequence::LaneFails => self.fail_lane(LaneFailure::Device(said)),
+            Consequence::LaneFails => self.fail_lane(LaneFailure::Device(report)),
             Consequence::AddressChanges => {
                 match event {
                     AsyncEvent::PortActive { .. } | AsyncEvent::ClientReregister { .. } => {
-                        tracing::info!("{said}");
+                        tracing::info!("{report}");
                     }
-                    _ => tracing::warn!("{said}"),
+                    _ => tracing::warn!("{report}"),
                 }
                 if let Err(error) = self.queue_pairs.choose_address_again(&self.context) {
-                    tracing::warn!(%error, "{} does not say its address; new connections keep to the old one", self.device);
+                    tracing::warn!(%error, "the address of {} cannot be read; new connections use the old one", self.device);
                 }
             }
-            Consequence::Said(Level::WARN) => tracing::warn!("{said}"),
-            Consequence::Said(Level::INFO) => tracing::info!("{said}"),
-            Consequence::Said(_) => tracing::debug!("{said}"),
+            Consequence::OnlyLogged(Level::WARN) => tracing::warn!("{report}"),
+            Consequence::OnlyLogged(Level::INFO) => tracing::info!("{report}"),
+            Consequence::OnlyLogged(_) => tracing::debug!("{report}"),
         }
     }
 
-    /// Stops the creation of queue pairs and tells the poller to close the existing connections.
+    /// Stops the creation of queue pairs and notifies the poller to close the existing connections.
     /// Has an effect only once, however often the device reports the failure.
     fn fail_lane(&self, failure: LaneFailure) {
         let failure = Arc::new(failure);
         if self.queue_pairs.retire(&self.device, Arc::clone(&failure)) {
-            let _ = self.mailbox.put(Notice::LaneFailed(failure));
+            let _ = self.notice_sender.send(Notice::LaneFailed(failure));
         }
     }
 }
@@ -200,9 +210,9 @@ mod tests {
     use crate::device::setup::{self, Opened};
     use crate::device::sizing::Sizing;
     use crate::transport::VerbsTransport;
-    use crate::transport::alarm::Alarm;
-    use crate::transport::mailbox::{self, Inbox};
-    use crate::transport::reserve::{self, ReserveCounts};
+    use crate::transport::notices::{self, NoticeReceiver};
+    use crate::transport::reserve::{self, ReserveCounters};
+    use crate::transport::wakeup::Wakeup;
     use crate::verbs::{LinkLayer, QpNum, SrqNum};
 
     const QP: QpNum = QpNum(0x17);
@@ -211,7 +221,7 @@ mod tests {
     /// failed, what it means, and what to do.
     fn cases() -> Vec<(AsyncEvent, Consequence, &'static [&'static str])> {
         use AsyncEvent::*;
-        let said = Consequence::Said;
+        let logged = Consequence::OnlyLogged;
         let connection = Consequence::ConnectionFails(QP);
         let address = Consequence::AddressChanges;
         vec![
@@ -223,21 +233,25 @@ mod tests {
             (
                 QpFatal { qp_num: QP },
                 connection,
-                &["queue pair", "its connection ends", "Check"],
+                &["queue pair", "closing its connection", "Check"],
             ),
             (
                 QpRequestError { qp_num: QP },
                 connection,
                 &[
-                    "does not take",
-                    "its connection ends",
+                    "unsupported request",
+                    "closing its connection",
                     "check that the peer",
                 ],
             ),
             (
                 QpAccessError { qp_num: QP },
                 connection,
-                &["rights", "its connection ends", "check who else"],
+                &[
+                    "may access",
+                    "closing its connection",
+                    "check which other program",
+                ],
             ),
             (
                 CompletionQueueError { cq: 3 },
@@ -268,50 +282,50 @@ mod tests {
             ),
             (
                 PortError { port: 2 },
-                said(Level::WARN),
+                logged(Level::WARN),
                 &[
                     "port 2",
                     "may time out",
-                    "survive if it is back",
+                    "survive if the port is back",
                     "Check the cable",
                 ],
             ),
             (
                 DeviceSpeedChange { port: 2 },
-                said(Level::WARN),
-                &["port 2 of", "another speed", "cable"],
+                logged(Level::WARN),
+                &["port 2 of", "changed its speed", "cable"],
             ),
             (PortActive { port: 2 }, address, &["port 2", "is up"]),
             (
                 LidChange { port: 2 },
                 address,
-                &["port 2", "will fail", "new ones"],
+                &["port 2", "will fail", "new connections"],
             ),
             (
                 GidChange { port: 2 },
                 address,
                 &[
                     "port 2",
-                    "whose address went away will fail",
-                    "present table",
+                    "whose address was removed will fail",
+                    "current table",
                 ],
             ),
             (
                 PkeyChange { port: 2 },
-                said(Level::WARN),
+                logged(Level::WARN),
                 &["port 2", "partition", "will fail"],
             ),
             (
                 SmChange { port: 2 },
-                said(Level::INFO),
-                &["port 2", "subnet manager", "connections stay"],
+                logged(Level::INFO),
+                &["port 2", "subnet manager", "not affected"],
             ),
             (
                 ClientReregister { port: 2 },
                 address,
-                &["port 2", "register again", "connections stay"],
+                &["port 2", "register again", "not affected"],
             ),
-            (SqDrained { qp_num: QP }, said(Level::DEBUG), &["drained"]),
+            (SqDrained { qp_num: QP }, logged(Level::DEBUG), &["drained"]),
             (
                 QpLastWqeReached { qp_num: QP },
                 Consequence::LastReceiveTaken(QP),
@@ -319,24 +333,24 @@ mod tests {
             ),
             (
                 CommunicationEstablished { qp_num: QP },
-                said(Level::DEBUG),
+                logged(Level::DEBUG),
                 &["before it could send"],
             ),
             (
                 PathMigrated { qp_num: QP },
-                said(Level::DEBUG),
+                logged(Level::DEBUG),
                 &["alternate path"],
             ),
             (
                 PathMigrationError { qp_num: QP },
-                said(Level::DEBUG),
-                &["could not change"],
+                logged(Level::DEBUG),
+                &["could not switch"],
             ),
-            (WorkQueueFatal, said(Level::WARN), &["none of Verbline's"]),
+            (WorkQueueFatal, logged(Level::WARN), &["did not create"]),
             (
                 Unknown(77),
-                said(Level::WARN),
-                &["event 77", "nothing was done"],
+                logged(Level::WARN),
+                &["event 77", "it is ignored"],
             ),
         ]
     }
@@ -345,35 +359,41 @@ mod tests {
     fn every_event_has_its_consequence_and_its_sentence() {
         for (event, consequence, words) in cases() {
             assert_eq!(consequence_of(event), consequence, "{event:?}");
-            let said = DeviceEvent::of("rxe0", event).to_string();
-            assert!(said.contains("rxe0"), "{said}");
+            let report = DeviceEvent::of("rxe0", event).to_string();
+            assert!(report.contains("rxe0"), "{report}");
             for word in words {
-                assert!(said.contains(word), "{said:?} does not say {word:?}");
+                assert!(report.contains(word), "{report:?} does not say {word:?}");
             }
         }
     }
 
     /// Returns the state of an async-event thread and the receiver of its notices, on the device of
     /// a transport that has its own async-event thread.
-    fn watch() -> (VerbsTransport, Watch, Inbox, Arc<ReserveCounts>) {
+    fn handler() -> (
+        VerbsTransport,
+        EventHandler,
+        NoticeReceiver,
+        Arc<ReserveCounters>,
+    ) {
         let device = Opened::soft_as("soft", LinkLayer::Memory);
         let (intents, sizing) = (Intents::default(), Sizing::default());
         let mut transport = setup::open_lanes(device, Vec::new(), &intents, &sizing).unwrap();
         let lane = transport.lane(0).unwrap();
         let context = lane.context.clone();
         let srq = context.alloc_pd().unwrap().create_srq(16, 1).unwrap();
-        let counts = Arc::new(ReserveCounts::default());
-        let (_, stock) = reserve::reserve(context.clone(), srq, 4, Vec::new(), Arc::clone(&counts));
-        let (mailbox, inbox) = mailbox::mailbox(Alarm::new().unwrap());
-        let watch = Watch {
+        let counters = Arc::new(ReserveCounters::default());
+        let (_, reserve_poster) =
+            reserve::reserve(context.clone(), srq, 4, Vec::new(), Arc::clone(&counters));
+        let (notice_sender, notice_receiver) = notices::notice_queue(Wakeup::new().unwrap());
+        let handler = EventHandler {
             device: "rxe0".into(),
             context,
             queue_pairs: Arc::clone(&lane.queue_pairs),
-            stock,
+            reserve_poster,
             stop: Arc::default(),
-            mailbox,
+            notice_sender,
         };
-        (transport, watch, inbox, counts)
+        (transport, handler, notice_receiver, counters)
     }
 
     #[test]
@@ -381,14 +401,14 @@ mod tests {
         let mut limits_reached = 0;
         for (event, consequence, words) in cases() {
             // A new one for each event, because a lane fails only once.
-            let (_transport, mut watch, inbox, counts) = watch();
-            watch.handle(event);
-            limits_reached += counts.events.load(Ordering::Relaxed);
-            let said = match (consequence, inbox.take()) {
+            let (_transport, mut handler, notice_receiver, counters) = handler();
+            handler.apply(event);
+            limits_reached += counters.events.load(Ordering::Relaxed);
+            let report = match (consequence, notice_receiver.take()) {
                 (
                     Consequence::ConnectionFails(failed),
-                    Some(Notice::QueuePairFailed(qp_num, said)),
-                ) if failed == qp_num => said.to_string(),
+                    Some(Notice::QueuePairFailed(qp_num, report)),
+                ) if failed == qp_num => report.to_string(),
                 (Consequence::LaneFails, Some(Notice::LaneFailed(failure))) => failure.to_string(),
                 (Consequence::LastReceiveTaken(taken), Some(Notice::LastReceiveTaken(qp_num)))
                     if taken == qp_num =>
@@ -404,9 +424,12 @@ mod tests {
                 (_, None) => continue,
                 (_, Some(other)) => panic!("{event:?}: {other:?}"),
             };
-            assert!(said.contains("rxe0") && said.contains(words[0]), "{said}");
-            watch.handle(event);
-            let again = inbox.take();
+            assert!(
+                report.contains("rxe0") && report.contains(words[0]),
+                "{report}"
+            );
+            handler.apply(event);
+            let again = notice_receiver.take();
             assert!(
                 consequence != Consequence::LaneFails || again.is_none(),
                 "a lane fails once: {again:?}"

@@ -37,7 +37,7 @@ impl fmt::Display for ConnectionFailure {
         };
         write!(
             f,
-            "{kind} of queue pair {} ended with {}",
+            "{kind} of queue pair {} failed with {}",
             self.qp_num, self.status
         )?;
         write_circumstances(f, self.queue_pair.as_ref(), self.port.as_ref())?;
@@ -94,10 +94,10 @@ pub(crate) fn examine(
 fn what_to_check(status: CompletionStatus) -> &'static str {
     match status {
         CompletionStatus::RetryExceeded => {
-            "Check that the peer's process is alive, and on a network that its port is up, routed, not filtered (RoCE: UDP port 4791) and not congested"
+            "Check that the peer's process is alive and, on a network, that its port is up, routed, not filtered (RoCE: UDP port 4791) and not congested"
         }
         CompletionStatus::RnrRetryExceeded => {
-            "The peer ran out of posted receives: flow control failed, which is a bug here or in the peer"
+            "The peer ran out of posted receives, so flow control failed: this is a bug in Verbline on one of the sides. Please report it"
         }
         CompletionStatus::RemoteInvalidRequest | CompletionStatus::LocalLength => {
             "A frame was longer than the receiver's slots: compare max_message_len on both sides"
@@ -105,10 +105,10 @@ fn what_to_check(status: CompletionStatus) -> &'static str {
         CompletionStatus::LocalProtection
         | CompletionStatus::LocalAccess
         | CompletionStatus::RemoteAccess => {
-            "Memory was used that is not registered for it, which is a bug in this crate"
+            "A request used memory that is not registered for it: this is a bug in Verbline. Please report it"
         }
         CompletionStatus::WorkRequestFlushed => {
-            "The queue pair had failed before: the cause is in an earlier message, or with the peer"
+            "The queue pair had failed before: look for the cause in an earlier message, or in the peer's log"
         }
         CompletionStatus::Fatal => "Check the system's log for the device",
         _ => "This is not expected between two Verbline processes: please report it",
@@ -117,7 +117,7 @@ fn what_to_check(status: CompletionStatus) -> &'static str {
 
 /// The device rejected a chain of sends.
 #[derive(Debug, thiserror::Error)]
-#[error("queue pair {qp_num} did not take a send: {source}")]
+#[error("queue pair {qp_num} rejected a send, so its connection is closed: {source}")]
 pub(crate) struct PostFailure {
     pub(crate) qp_num: QpNum,
     pub(crate) source: PostError,
@@ -158,13 +158,13 @@ impl QueuePairFailure {
 
 /// A failure of a connection's TCP connection other than its end.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum LineFailure {
+pub(crate) enum LivenessFailure {
     #[error(
-        "the peer sent bytes on its TCP connection after the handshake, where silence is kept but for keepalives"
+        "the peer sent bytes other than keepalives on its TCP connection after the handshake: check that it runs a compatible version of Verbline"
     )]
     Bytes,
     #[error(
-        "the peer's process has been silent for {silence:.1?}, although it was asked whether it still runs: it is stopped (by a debugger, a signal, or with its container or virtual machine), or its host is gone, or the network between. Who wants stopped peers to be waited for leaves 'keepalive' out of the intents"
+        "the peer's process has been silent for {silence:.1?}, and it did not answer a keepalive: it is stopped (by a debugger, a signal, or with its container or virtual machine), or its host or the network is down. To wait for stopped peers, leave 'keepalive' out of the intents"
     )]
     Silent { silence: Duration },
 }
@@ -179,7 +179,7 @@ pub(crate) enum LaneFailure {
     #[error("{0}")]
     Device(#[source] DeviceEvent),
     #[error(
-        "the device's asynchronous events cannot be read, and without them no failure is heard of: {0}. Check the system's log for the device; the process has to open it again"
+        "the device's asynchronous events cannot be read, and without them failures go unnoticed: {0}. Check the system's log for the device; the process has to open it again"
     )]
     Events(#[source] VerbsError),
 }

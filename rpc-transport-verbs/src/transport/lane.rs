@@ -2,6 +2,13 @@
 //!
 //! Its methods are in several files: [`setup`](crate::device::setup) opens it, `connect` and `accept` add
 //! connections, `transmit` and `receive` are the data path, and `close` closes connections.
+//!
+//! A lane owns everything that belongs to one device: context, registration, pool, completion
+//! queue, shared receive queue, reserve with its event thread, queue pairs and connections.
+//!
+//! The poller does not poll a lane without connections; it only checks the flag of the lane's
+//! notice queue. A lane whose completion queue, shared receive queue or device has failed creates
+//! no more queue pairs, so new connections use the next lane.
 
 #[cfg(test)]
 mod tests;
@@ -10,28 +17,28 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use rpc_core::transport::{ConnectionId, SlotsByPlace};
+use rpc_core::transport::{ConnectionId, SlotsByState};
 
 use crate::transport::buffer_pool::BufferPool;
 use crate::transport::connection::{Connection, Connections, Phase};
-use crate::transport::counters::{DeviceCounts, LaneMeter, Tally};
+use crate::transport::counters::{DeviceCounterReader, LaneCounterReader, LaneCounters};
 use crate::transport::events::EventThread;
-use crate::transport::lifeline::Lifeline;
-use crate::transport::mailbox::{Inbox, LineKey, Mailbox};
+use crate::transport::liveness_socket::LivenessSocket;
+use crate::transport::notices::{LivenessKey, NoticeReceiver, NoticeSender};
 use crate::transport::plan::Plan;
-use crate::transport::queue_pairs::{QueuePairs, Ready};
+use crate::transport::queue_pairs::{QpRts, QueuePairs};
 use crate::transport::receive_queue::ReceiveQueue;
-use crate::transport::reserve::{Reserve, ReserveCounts};
+use crate::transport::reserve::{ReserveCounters, ReserveHandle};
 use crate::transport::routes::Routes;
 use crate::verbs::{CompletionChannel, CompletionQueue, Context, WorkCompletion};
 
 /// A poller's resources on one device: one context, one memory region, one completion queue, one
 /// shared receive queue, and a queue pair for each connection over this device.
 pub(crate) struct Lane {
-    /// The index among the poller's lanes, from 0.
+    /// The lane's index among the poller's lanes, from 0.
     pub(crate) number: u32,
-    /// True if the lane has no connections and a poll since the last one closed found nothing:
-    /// there is nothing to poll for until a notice adds a connection.
+    /// True if the lane has no connections, and a poll after the last connection closed found
+    /// nothing. The lane is then not polled until a notice adds a connection.
     pub(crate) is_idle: bool,
     /// True if the completion queue was armed when the poller last prepared to sleep.
     pub(crate) is_armed: bool,
@@ -47,18 +54,18 @@ pub(crate) struct Lane {
     pub(crate) receives: ReceiveQueue,
     /// Connections with requests to flush.
     pub(crate) dirty: Vec<u32>,
-    pub(crate) tally: Arc<Tally>,
-    pub(crate) device_counts: Arc<DeviceCounts>,
-    pub(crate) inbox: Inbox,
+    pub(crate) counters: Arc<LaneCounters>,
+    pub(crate) device_counters: Arc<DeviceCounterReader>,
+    pub(crate) notice_receiver: NoticeReceiver,
     /// Connections that are being closed.
     pub(crate) closing: Vec<u32>,
     /// Connection indexes by the key of their TCP connection, to handle notices. One entry for each
     /// connection.
-    pub(crate) lines: HashMap<LineKey, u32>,
+    pub(crate) liveness_index: HashMap<LivenessKey, u32>,
     pub(crate) queue_pairs: Arc<QueuePairs>,
-    pub(crate) mailbox: Mailbox,
-    pub(crate) reserve_counts: Arc<ReserveCounts>,
-    pub(crate) reserve: Reserve,
+    pub(crate) notice_sender: NoticeSender,
+    pub(crate) reserve_counters: Arc<ReserveCounters>,
+    pub(crate) reserve: ReserveHandle,
     /// Kept alive as long as the lane. Only a simulation calls it.
     #[cfg_attr(not(feature = "test-util"), allow(dead_code))]
     pub(crate) events: EventThread,
@@ -74,60 +81,60 @@ impl Lane {
     /// Adds a connection whose queue pair is in RTS.
     pub(crate) fn add(
         &mut self,
-        ready: Ready,
-        line: impl Into<Lifeline>,
-        key: LineKey,
+        qp_rts: QpRts,
+        liveness: impl Into<LivenessSocket>,
+        key: LivenessKey,
         remote_frame_len: usize,
         phase: Phase,
     ) -> ConnectionId {
-        let qp_num = ready.queue_pair.qp_num();
+        let qp_num = qp_rts.queue_pair.qp_num();
         let slot_len = self.plan.limits.slot_len;
         let frame_limit = slot_len.min(remote_frame_len);
         if remote_frame_len < slot_len {
             tracing::info!(
                 local = slot_len,
                 remote = remote_frame_len,
-                "frames to this peer are limited by its slots"
+                "the peer's slots are shorter: frames to it are limited to their length"
             );
         }
         let id = self.connections.insert(Connection::new(
-            ready,
-            line.into(),
+            qp_rts,
+            liveness.into(),
             key,
             frame_limit,
             self.plan.limits.signal_interval,
             phase,
         ));
         self.routes.insert(qp_num, id.index);
-        self.lines.insert(key, id.index);
+        self.liveness_index.insert(key, id.index);
         self.is_idle = false;
         id
     }
 
-    pub(crate) fn slots_by_place(&self) -> SlotsByPlace {
-        SlotsByPlace {
+    pub(crate) fn slots_by_state(&self) -> SlotsByState {
+        SlotsByState {
             receives_posted: self.receives.outstanding() as u32,
-            receives_reserved: self.reserve_counts.in_hand.load(Ordering::Relaxed),
-            ..self.pool.by_place()
+            receives_reserved: self.reserve_counters.held.load(Ordering::Relaxed),
+            ..self.pool.by_state()
         }
     }
 
     pub(crate) fn limit_armings(&self) -> u64 {
-        self.reserve_counts.armed.load(Ordering::Relaxed)
+        self.reserve_counters.armed.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn meter(&self) -> LaneMeter {
-        LaneMeter {
-            tally: Arc::clone(&self.tally),
-            reserve: Arc::clone(&self.reserve_counts),
-            device: Arc::downgrade(&self.device_counts),
+    pub(crate) fn counter_reader(&self) -> LaneCounterReader {
+        LaneCounterReader {
+            counters: Arc::clone(&self.counters),
+            reserve: Arc::clone(&self.reserve_counters),
+            device: Arc::downgrade(&self.device_counters),
         }
     }
 
     /// Publishes the counters that are cheap to read on this thread only.
-    pub(crate) fn publish(&self) {
+    pub(crate) fn publish_counters(&self) {
         if self.context.counts_on_data_path() {
-            self.tally.rnr.set(self.device_counts.rnr());
+            self.counters.rnr.set(self.device_counters.rnr());
         }
     }
 }
@@ -135,9 +142,9 @@ impl Lane {
 impl Drop for Lane {
     fn drop(&mut self) {
         // Keep the last value for meters that are read after the lane is gone.
-        self.tally.rnr.set(self.device_counts.rnr());
+        self.counters.rnr.set(self.device_counters.rnr());
         for connection in self.connections.drain() {
-            connection.hang_up();
+            connection.shut_down();
             // The slots' memory is freed with the region, when the last slot is dropped.
             connection.queue_pair.destroy(&mut drop);
         }

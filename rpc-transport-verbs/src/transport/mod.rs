@@ -2,8 +2,12 @@
 //!
 //! Most operations go to one [`Lane`]: the lane of the connection or the buffer. Only polling and
 //! flushing go to each lane in turn.
+//!
+//! A [`Device`](crate::Device) is an ordered list of names (`"rxe0,soft"`), and each poller has one
+//! lane for each name. The transport finds the lane of a connection or of a buffer without a
+//! lookup. The lane's number is in the low bits of the connection's index, and in each received
+//! buffer. With one device these bits do not exist, so the core's tables stay dense.
 
-pub(crate) mod alarm;
 pub(crate) mod buf;
 pub(crate) mod buffer_pool;
 pub(crate) mod close;
@@ -14,8 +18,8 @@ pub(crate) mod endpoint;
 pub(crate) mod events;
 pub(crate) mod failure;
 pub(crate) mod lane;
-pub(crate) mod lifeline;
-pub(crate) mod mailbox;
+pub(crate) mod liveness_socket;
+pub(crate) mod notices;
 pub(crate) mod plan;
 pub(crate) mod queue_pairs;
 pub(crate) mod receive;
@@ -25,11 +29,12 @@ pub(crate) mod routes;
 pub(crate) mod send_queue;
 pub(crate) mod sleep;
 pub(crate) mod transmit;
+pub(crate) mod wakeup;
 
 use std::fmt;
 
 use rpc_core::limits::Limits;
-use rpc_core::transport::{Event, SlotsByPlace};
+use rpc_core::transport::{Event, SlotsByState};
 
 pub use self::buf::{RecvBuf, SendBuf};
 use self::lane::Lane;
@@ -67,12 +72,12 @@ impl VerbsTransport {
     /// Returns how many slots are in each state now, summed over all lanes. The total is
     /// [`Limits::slots`] for each device. Not for the data path.
     #[must_use]
-    pub fn slots_by_place(&self) -> SlotsByPlace {
-        self.lanes().map(Lane::slots_by_place).sum()
+    pub fn slots_by_state(&self) -> SlotsByState {
+        self.lanes().map(Lane::slots_by_state).sum()
     }
 
     /// Returns how often the limit of a shared receive queue was armed: once for each device at
-    /// startup, and again after each event for which there was a reserve to post, or after slots
+    /// startup, again after each event for which there was a reserve to post, and again after slots
     /// were returned to the reserve.
     #[must_use]
     pub fn limit_armings(&self) -> u64 {
@@ -83,7 +88,7 @@ impl VerbsTransport {
     /// connection.
     #[must_use]
     pub fn stale_completions(&self) -> u64 {
-        self.lanes().map(|lane| lane.tally.stale.get()).sum()
+        self.lanes().map(|lane| lane.counters.stale.get()).sum()
     }
 
     /// Returns all lanes, in the order of their devices.
@@ -125,7 +130,7 @@ impl fmt::Debug for VerbsTransport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("VerbsTransport")
             .field("limits", &self.limits)
-            .field("slots", &self.slots_by_place())
+            .field("slots", &self.slots_by_state())
             .finish_non_exhaustive()
     }
 }

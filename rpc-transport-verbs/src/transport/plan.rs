@@ -1,8 +1,8 @@
-//! [`Plan`]: the numbers that one poller is made by.
+//! [`Plan`]: the sizes of one poller's resources.
 
 use rpc_core::limits::Limits;
 
-/// The numbers of one poller: [`Limits`], and numbers that are not published.
+/// The sizes of one poller: the public [`Limits`], and internal sizes.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) limits: Limits,

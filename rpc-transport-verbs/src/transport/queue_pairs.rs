@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use crate::transport::endpoint::{Endpoint, INFINIBAND, ROCE, ROCE_V1, SOFT, Way};
+use crate::transport::endpoint::{DeviceAddress, Endpoint, INFINIBAND, ROCE, ROCE_V1, SOFT};
 use crate::transport::failure::LaneFailure;
 use crate::transport::plan::Plan;
 use crate::verbs::{
@@ -49,13 +49,15 @@ pub(crate) struct QueuePairs {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum QueuePairError {
     /// The poller has as many connections as it was sized for.
-    #[error("the poller holds {limit} connections already; raise 'connections' where it is built")]
+    #[error(
+        "the poller has {limit} connections already, its maximum; raise 'connections' where it is built"
+    )]
     Full {
         /// The number of connections it was sized for.
         limit: u32,
     },
     /// A resource that its queue pairs share has failed.
-    #[error("it has failed before: {0}")]
+    #[error("the device has failed before: {0}")]
     Retired(Arc<LaneFailure>),
     /// The device could not create the queue pair.
     #[error("no queue pair can be created: {0}")]
@@ -64,16 +66,16 @@ pub(crate) enum QueuePairError {
     #[error("the queue pair cannot be connected: {0}")]
     Modify(#[from] ModifyError),
     /// The system returned no random number.
-    #[error("no random packet sequence number: {0}")]
+    #[error("the system returned no random packet sequence number: {0}")]
     Random(#[from] rustix::io::Errno),
 }
 
 /// One of the poller's queue pairs in the count of existing ones. Decrements the count when
 /// dropped.
 #[derive(Debug)]
-pub(crate) struct Place(Arc<AtomicU32>);
+pub(crate) struct QpCountGuard(Arc<AtomicU32>);
 
-impl Drop for Place {
+impl Drop for QpCountGuard {
     fn drop(&mut self) {
         // Relaxed: the count publishes no other data.
         self.0.fetch_sub(1, Ordering::Relaxed);
@@ -82,20 +84,20 @@ impl Drop for Place {
 
 /// A queue pair in INIT, whose endpoint can be sent to a peer.
 #[derive(Debug)]
-pub(crate) struct Nascent {
+pub(crate) struct QpInit {
     queue_pair: QueuePair,
     /// The address sent to the peer. The queue pair is connected from it even if the address of
     /// later queue pairs changes.
     address: Arc<PortAddress>,
     psn: Psn,
-    place: Place,
+    count_guard: QpCountGuard,
 }
 
 /// A queue pair in RTS.
 #[derive(Debug)]
-pub(crate) struct Ready {
+pub(crate) struct QpRts {
     pub(crate) queue_pair: QueuePair,
-    pub(crate) place: Place,
+    pub(crate) count_guard: QpCountGuard,
 }
 
 impl QueuePairs {
@@ -128,7 +130,7 @@ impl QueuePairs {
     pub(crate) fn retire(&self, device: &str, failure: Arc<LaneFailure>) -> bool {
         let is_first = self.retired.set(Arc::clone(&failure)).is_ok();
         if is_first {
-            tracing::error!(device, error = %failure, "all connections of a poller over a device are lost");
+            tracing::error!(device, error = %failure, "a device has failed for a poller: closing all its connections over it");
         }
         is_first
     }
@@ -157,9 +159,9 @@ impl QueuePairs {
     }
 
     /// Returns this side's device as used to choose among several.
-    pub(crate) fn way(&self) -> Way<'_> {
+    pub(crate) fn device_address(&self) -> DeviceAddress<'_> {
         let address = self.address();
-        Way {
+        DeviceAddress {
             kind: kind_of(&address),
             device: &self.plan.limits.device,
             gid: address.gid.0,
@@ -173,13 +175,13 @@ impl QueuePairs {
     }
 
     /// Creates a queue pair and moves it to INIT.
-    pub(crate) fn create(&self) -> Result<Nascent, QueuePairError> {
+    pub(crate) fn create(&self) -> Result<QpInit, QueuePairError> {
         if let Some(failure) = self.retired.get() {
             return Err(QueuePairError::Retired(Arc::clone(failure)));
         }
         let limit = self.plan.limits.max_connections;
         let before = self.count.fetch_add(1, Ordering::Relaxed);
-        let place = Place(Arc::clone(&self.count));
+        let count_guard = QpCountGuard(Arc::clone(&self.count));
         if before >= limit {
             return Err(QueuePairError::Full { limit });
         }
@@ -193,24 +195,24 @@ impl QueuePairs {
         })?;
         let address = self.address();
         queue_pair.to_init(address.port, Access::LOCAL_WRITE)?;
-        Ok(Nascent {
+        Ok(QpInit {
             queue_pair,
             address,
             psn: random_psn()?,
-            place,
+            count_guard,
         })
     }
 
     /// Returns the endpoint through which a peer reaches the queue pair.
-    pub(crate) fn endpoint(&self, nascent: &Nascent) -> Endpoint {
-        let address = &nascent.address;
+    pub(crate) fn endpoint(&self, qp_init: &QpInit) -> Endpoint {
+        let address = &qp_init.address;
         Endpoint {
             kind: kind_of(address).to_owned(),
             device: self.plan.limits.device.clone(),
             gid: address.gid.0,
             mtu: address.mtu.bytes(),
-            qp_number: nascent.queue_pair.qp_num().0,
-            psn: nascent.psn.get(),
+            qp_number: qp_init.queue_pair.qp_num().0,
+            psn: qp_init.psn.get(),
             lid: address.lid,
         }
     }
@@ -218,15 +220,15 @@ impl QueuePairs {
     /// Connects a queue pair to a peer: moves it from INIT to RTR to RTS.
     pub(crate) fn connect(
         &self,
-        nascent: Nascent,
+        qp_init: QpInit,
         remote: &Endpoint,
-    ) -> Result<Ready, QueuePairError> {
-        let Nascent {
+    ) -> Result<QpRts, QueuePairError> {
+        let QpInit {
             mut queue_pair,
             address,
             psn,
-            place,
-        } = nascent;
+            count_guard,
+        } = qp_init;
         let remote_endpoint = RemoteEndpoint {
             gid: Gid(remote.gid),
             lid: remote.lid,
@@ -241,7 +243,10 @@ impl QueuePairs {
             ..RtrAttributes::new(remote_endpoint)
         })?;
         queue_pair.to_rts(RtsAttributes::new(psn))?;
-        Ok(Ready { queue_pair, place })
+        Ok(QpRts {
+            queue_pair,
+            count_guard,
+        })
     }
 }
 

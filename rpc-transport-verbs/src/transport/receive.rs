@@ -7,9 +7,9 @@ use rpc_core::transport::{CloseReason, Event};
 use super::buf::RecvBuf;
 use crate::transport::connection::Phase;
 use crate::transport::device_event::DeviceEvent;
-use crate::transport::failure::{self, LaneFailure, LineFailure, QueuePairFailure};
+use crate::transport::failure::{self, LaneFailure, LivenessFailure, QueuePairFailure};
 use crate::transport::lane::Lane;
-use crate::transport::mailbox::{LineEnd, LineKey, Notice};
+use crate::transport::notices::{LivenessEnd, LivenessKey, Notice};
 use crate::verbs::{CompletionStatus, QpNum, WorkCompletion, WorkKind};
 
 type Events = Vec<Event<RecvBuf>>;
@@ -17,7 +17,7 @@ type Events = Vec<Event<RecvBuf>>;
 impl Lane {
     #[inline]
     pub(crate) fn poll_completions(&mut self, events: &mut Events) {
-        if self.inbox.is_flagged() {
+        if self.notice_receiver.is_flagged() {
             self.read_notices(events);
         }
         if self.is_idle {
@@ -42,7 +42,7 @@ impl Lane {
             self.completions = completions;
         }
         let refilled = if count == 0 {
-            self.is_idle = self.lines.is_empty();
+            self.is_idle = self.liveness_index.is_empty();
             self.receives.refill_idle(&mut self.pool, &self.reserve)
         } else {
             self.receives.refill(&mut self.pool, &self.reserve)
@@ -71,7 +71,7 @@ impl Lane {
             Some(WorkKind::Receive) => self.complete_receive(completion, events),
             Some(WorkKind::Send) => self.complete_send(completion),
             None => {
-                self.tally.stale.add(1);
+                self.counters.stale.add(1);
             }
         }
     }
@@ -86,7 +86,7 @@ impl Lane {
         // Claim the slot first, whichever connection it is for: slots of the shared receive queue
         // belong to the poller.
         let Ok((slot, len)) = self.receives.claim(completion) else {
-            self.tally.stale.add(1);
+            self.counters.stale.add(1);
             return;
         };
         if !success {
@@ -103,7 +103,7 @@ impl Lane {
             self.routes.get(qp_num)
         }) else {
             self.pool.receives.push(slot);
-            self.tally.stale.add(1);
+            self.counters.stale.add(1);
             return;
         };
         if let Some((id, connection)) = self.connections.at(index) {
@@ -111,7 +111,7 @@ impl Lane {
                 self.pool.receives.push(slot);
                 return;
             }
-            self.tally.receives.add(1);
+            self.counters.receives.add(1);
             self.pool.hold_receive();
             events.push(Event::Received {
                 connection: id,
@@ -134,7 +134,7 @@ impl Lane {
         match &connection.phase {
             // A frame proves that the client is ready, even if `Ready` has not arrived over TCP
             // yet.
-            Phase::Prepared(_) => {
+            Phase::QpRts(_) => {
                 self.accept(index, events);
                 true
             }
@@ -154,7 +154,7 @@ impl Lane {
         let Some((index, connection)) = connection else {
             // A completion of a queue pair that was destroyed after its time limit; its slots were
             // freed then.
-            self.tally.stale.add(1);
+            self.counters.stale.add(1);
             return;
         };
         let pool = &mut self.pool;
@@ -162,7 +162,7 @@ impl Lane {
             .queue_pair
             .complete_send(completion, &mut |slot| pool.complete_send(slot));
         if claimed.is_err() {
-            self.tally.stale.add(1);
+            self.counters.stale.add(1);
         } else if !success {
             self.fail_completion(index, WorkKind::Send, status);
         }
@@ -185,16 +185,16 @@ impl Lane {
 
     #[cold]
     pub(crate) fn read_notices(&mut self, events: &mut Events) {
-        while let Some(notice) = self.inbox.take() {
+        while let Some(notice) = self.notice_receiver.take() {
             match notice {
-                Notice::Prepared(prepared) => {
-                    let prepared = *prepared;
+                Notice::QpRts(connection) => {
+                    let connection = *connection;
                     let id = self.add(
-                        prepared.ready,
-                        prepared.line,
-                        prepared.key,
-                        prepared.remote_frame_len,
-                        Phase::Prepared(Box::new(prepared.admitted)),
+                        connection.qp_rts,
+                        connection.liveness,
+                        connection.key,
+                        connection.remote_frame_len,
+                        Phase::QpRts(Box::new(connection.admitted)),
                     );
                     // The lane failed while the notice was in the queue.
                     if let Some(failure) = self.queue_pairs.failure() {
@@ -202,12 +202,12 @@ impl Lane {
                         self.fail(id.index, CloseReason::Failed(failure));
                     }
                 }
-                Notice::Ready(key) => {
-                    if let Some(index) = self.lines.get(&key).copied() {
+                Notice::Open(key) => {
+                    if let Some(index) = self.liveness_index.get(&key).copied() {
                         self.accept(index, events);
                     }
                 }
-                Notice::Ended(key, end) => self.line_ended(key, end),
+                Notice::Ended(key, end) => self.liveness_ended(key, end),
                 Notice::QueuePairFailed(qp_num, event) => self.queue_pair_failed(qp_num, event),
                 Notice::LastReceiveTaken(qp_num) => {
                     if let Some(index) = self.routes.get(qp_num)
@@ -221,13 +221,13 @@ impl Lane {
         }
     }
 
-    /// Reports a prepared connection to the driver, once.
+    /// Reports a connection in RTS to the driver, once.
     fn accept(&mut self, index: u32, events: &mut Events) {
         let Some((id, connection)) = self.connections.at(index) else {
             return;
         };
-        if let Phase::Prepared(_) = &connection.phase
-            && let Phase::Prepared(admitted) = std::mem::replace(&mut connection.phase, Phase::Open)
+        if let Phase::QpRts(_) = &connection.phase
+            && let Phase::QpRts(admitted) = std::mem::replace(&mut connection.phase, Phase::Open)
         {
             events.push(Event::Accepted {
                 connection: id,
@@ -236,18 +236,18 @@ impl Lane {
         }
     }
 
-    fn line_ended(&mut self, key: LineKey, end: LineEnd) {
+    fn liveness_ended(&mut self, key: LivenessKey, end: LivenessEnd) {
         // The control thread also reports the end of a TCP connection that this side shut down,
         // after the connection is gone.
-        let Some(index) = self.lines.get(&key).copied() else {
+        let Some(index) = self.liveness_index.get(&key).copied() else {
             return;
         };
         let failure = match end {
-            LineEnd::Gone => return self.peer_gone(index),
-            LineEnd::Bytes => LineFailure::Bytes,
-            LineEnd::Silent(silence) => {
-                self.tally.silent_peers.add(1);
-                LineFailure::Silent { silence }
+            LivenessEnd::Gone => return self.peer_gone(index),
+            LivenessEnd::Bytes => LivenessFailure::Bytes,
+            LivenessEnd::Silent(silence) => {
+                self.counters.silent_peers.add(1);
+                LivenessFailure::Silent { silence }
             }
         };
         self.fail(index, CloseReason::Failed(Arc::new(failure)));
@@ -273,6 +273,6 @@ impl Lane {
         }
         self.advance_closing(true, events);
         // Every later poll will fail the same way: stop polling when no connection is left.
-        self.is_idle = self.lines.is_empty();
+        self.is_idle = self.liveness_index.is_empty();
     }
 }

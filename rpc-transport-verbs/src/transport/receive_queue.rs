@@ -24,20 +24,24 @@
 //!
 //! If the poller lagged and the reserve was posted, freed slots are returned to the reserve as soon
 //! as enough receives are posted again.
+//!
+//! It is not enough to limit the credits to `P + R`: a burst can outrun the thread that posts the
+//! reserve. The `H` additional slots cover such a burst, and the reserve is the second line of
+//! defense.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::transport::buffer_pool::BufferPool;
 use crate::transport::plan::Plan;
-use crate::transport::reserve::{Reserve, ReserveCounts};
+use crate::transport::reserve::{ReserveCounters, ReserveHandle};
 use crate::verbs::{ClaimError, PostError, SharedReceiveQueue, Slot, WorkCompletion};
 
 /// The poller's side of the shared receive queue.
 #[derive(Debug)]
 pub(crate) struct ReceiveQueue {
     srq: SharedReceiveQueue,
-    counts: Arc<ReserveCounts>,
+    counters: Arc<ReserveCounters>,
     /// Total number of receives posted by this thread.
     posted: u64,
     /// Total number of receives claimed.
@@ -47,10 +51,14 @@ pub(crate) struct ReceiveQueue {
 }
 
 impl ReceiveQueue {
-    pub(crate) fn new(srq: SharedReceiveQueue, counts: Arc<ReserveCounts>, plan: &Plan) -> Self {
+    pub(crate) fn new(
+        srq: SharedReceiveQueue,
+        counters: Arc<ReserveCounters>,
+        plan: &Plan,
+    ) -> Self {
         Self {
             srq,
-            counts,
+            counters,
             posted: 0,
             claimed: 0,
             batch: plan.refill_batch as usize,
@@ -80,7 +88,7 @@ impl ReceiveQueue {
     pub(crate) fn refill(
         &mut self,
         pool: &mut BufferPool,
-        reserve: &Reserve,
+        reserve: &ReserveHandle,
     ) -> Result<(), PostError> {
         if pool.receives.len() >= 2 * self.batch {
             self.refill_now(pool, reserve)?;
@@ -94,7 +102,7 @@ impl ReceiveQueue {
     pub(crate) fn refill_idle(
         &mut self,
         pool: &mut BufferPool,
-        reserve: &Reserve,
+        reserve: &ReserveHandle,
     ) -> Result<(), PostError> {
         if pool.receives.len() >= self.batch {
             self.refill_now(pool, reserve)?;
@@ -103,17 +111,21 @@ impl ReceiveQueue {
     }
 
     /// Posts all free slots, or returns them to the reserve.
-    fn refill_now(&mut self, pool: &mut BufferPool, reserve: &Reserve) -> Result<(), PostError> {
+    fn refill_now(
+        &mut self,
+        pool: &mut BufferPool,
+        reserve: &ReserveHandle,
+    ) -> Result<(), PostError> {
         // One load of a cache line that changes only when the reserve is posted or returned.
-        let lent = self.counts.lent.load(Ordering::Relaxed);
+        let lent = self.counters.lent.load(Ordering::Relaxed);
         if lent > 0 {
             let missing = self.target.saturating_sub(self.outstanding());
             self.post(pool, missing as usize)?;
             // Enough is posted: refill the reserve next.
             if self.outstanding() >= self.target && !pool.receives.is_empty() {
-                reserve.give_back(&mut pool.receives, lent);
+                reserve.return_slots(&mut pool.receives, lent);
             }
-            if self.counts.lent.load(Ordering::Relaxed) > 0 {
+            if self.counters.lent.load(Ordering::Relaxed) > 0 {
                 return Ok(());
             }
         }
@@ -124,7 +136,7 @@ impl ReceiveQueue {
     /// far.
     pub(crate) fn outstanding(&self) -> u64 {
         // Saturating, because the other thread updates its counter only after it has posted.
-        (self.posted + self.counts.posted.load(Ordering::Relaxed)).saturating_sub(self.claimed)
+        (self.posted + self.counters.posted.load(Ordering::Relaxed)).saturating_sub(self.claimed)
     }
 
     fn post(&mut self, pool: &mut BufferPool, most: usize) -> Result<(), PostError> {
@@ -133,10 +145,10 @@ impl ReceiveQueue {
         self.posted += (before - pool.receives.len()) as u64;
         // Published for the async-event thread, which reads both after it arms the limit and uses
         // them as an estimate. They publish no other data.
-        self.counts
+        self.counters
             .poller_posted
             .store(self.posted, Ordering::Relaxed);
-        self.counts.claimed.store(self.claimed, Ordering::Relaxed);
+        self.counters.claimed.store(self.claimed, Ordering::Relaxed);
         posted
     }
 }

@@ -28,11 +28,11 @@ use crate::verbs::{Context, SharedReceiveQueue, Slot};
 /// shared receive queue and a channel, which publish them.
 #[derive(Debug, Default)]
 #[repr(align(64))]
-pub(crate) struct ReserveCounts {
+pub(crate) struct ReserveCounters {
     /// Slots of the reserve that are posted and that the poller has to return.
     pub(crate) lent: AtomicU32,
     /// Slots that the async-event thread holds.
-    pub(crate) in_hand: AtomicU32,
+    pub(crate) held: AtomicU32,
     /// Number of limit events.
     pub(crate) events: AtomicU64,
     /// Receives posted by the async-event thread.
@@ -47,20 +47,20 @@ pub(crate) struct ReserveCounts {
 
 /// The poller's end.
 #[derive(Debug)]
-pub(crate) struct Reserve {
+pub(crate) struct ReserveHandle {
     /// Wakes the async-event thread.
     context: Context,
-    counts: Arc<ReserveCounts>,
+    counters: Arc<ReserveCounters>,
     returned: Sender<Slot>,
 }
 
 /// The async-event thread's end, which holds the reserve's slots.
-pub(crate) struct Stock {
+pub(crate) struct ReservePoster {
     srq: SharedReceiveQueue,
     limit: u32,
     armed: bool,
     slots: Vec<Slot>,
-    counts: Arc<ReserveCounts>,
+    counters: Arc<ReserveCounters>,
     returns: Receiver<Slot>,
 }
 
@@ -71,43 +71,43 @@ pub(crate) fn reserve(
     srq: SharedReceiveQueue,
     limit: u32,
     slots: Vec<Slot>,
-    counts: Arc<ReserveCounts>,
-) -> (Reserve, Stock) {
+    counters: Arc<ReserveCounters>,
+) -> (ReserveHandle, ReservePoster) {
     // With capacity for all slots, so returning a slot neither blocks nor allocates.
     let (returned, returns) = crossbeam_channel::bounded(slots.len().max(1));
-    counts.in_hand.store(slots.len() as u32, Ordering::Relaxed);
-    let stock = Stock {
+    counters.held.store(slots.len() as u32, Ordering::Relaxed);
+    let reserve_poster = ReservePoster {
         srq,
         limit,
         armed: false,
         slots,
-        counts: Arc::clone(&counts),
+        counters: Arc::clone(&counters),
         returns,
     };
-    let reserve = Reserve {
+    let reserve = ReserveHandle {
         context,
-        counts,
+        counters,
         returned,
     };
-    (reserve, stock)
+    (reserve, reserve_poster)
 }
 
-impl Reserve {
+impl ReserveHandle {
     /// Returns up to `lent` slots to the async-event thread and wakes it.
     #[cold]
-    pub(crate) fn give_back(&self, slots: &mut Vec<Slot>, lent: u32) {
+    pub(crate) fn return_slots(&self, slots: &mut Vec<Slot>, lent: u32) {
         let count = lent.min(slots.len() as u32);
         // Update the counts before sending, because the thread may post the slots at once and
         // update them again.
-        self.counts.in_hand.fetch_add(count, Ordering::Relaxed);
-        self.counts.lent.fetch_sub(count, Ordering::Relaxed);
+        self.counters.held.fetch_add(count, Ordering::Relaxed);
+        self.counters.lent.fetch_sub(count, Ordering::Relaxed);
         for left in (1..=count).rev() {
             let Some(slot) = slots.pop() else { break };
             if let Err(error) = self.returned.try_send(slot) {
                 // The thread has ended together with its device and will not post again, so keep
                 // its slots here.
                 slots.push(error.into_inner());
-                self.counts.in_hand.fetch_sub(left, Ordering::Relaxed);
+                self.counters.held.fetch_sub(left, Ordering::Relaxed);
                 break;
             }
         }
@@ -115,16 +115,16 @@ impl Reserve {
     }
 }
 
-impl Stock {
+impl ReservePoster {
     /// Receives the slots that the poller has returned.
-    pub(crate) fn take_back(&mut self) {
+    pub(crate) fn collect_returned(&mut self) {
         self.slots.extend(self.returns.try_iter());
     }
 
     /// Handles a limit event, which has disarmed the limit: posts the reserve.
     pub(crate) fn limit_reached(&mut self) {
         self.armed = false;
-        self.counts.events.fetch_add(1, Ordering::Relaxed);
+        self.counters.events.fetch_add(1, Ordering::Relaxed);
         self.post();
     }
 
@@ -139,19 +139,21 @@ impl Stock {
     fn post(&mut self) {
         let before = self.slots.len();
         if let Err(error) = self.srq.post_recv(&mut self.slots, before) {
-            tracing::error!(%error, "the reserve of receives cannot be posted whole");
+            tracing::error!(%error, "the device accepted only a part of the reserve of receives");
         }
         let posted = before - self.slots.len();
-        self.counts
-            .in_hand
+        self.counters
+            .held
             .fetch_sub(posted as u32, Ordering::Relaxed);
-        self.counts
+        self.counters
             .posted
             .fetch_add(posted as u64, Ordering::Relaxed);
-        self.counts.lent.fetch_add(posted as u32, Ordering::Relaxed);
+        self.counters
+            .lent
+            .fetch_add(posted as u32, Ordering::Relaxed);
         tracing::warn!(
             posted,
-            "a poller lags: receives were posted from the reserve"
+            "a poller lags: posted receives from the reserve. Check for handlers that block their poller, and for too few cores"
         );
         // Arm the limit even though there is nothing left to post: the next event is worth
         // counting, and the poller may have posted in the meantime.
@@ -167,14 +169,14 @@ impl Stock {
             return;
         }
         self.armed = true;
-        self.counts.armed.fetch_add(1, Ordering::Relaxed);
+        self.counters.armed.fetch_add(1, Ordering::Relaxed);
         // Receives may have been consumed between the event and the arming, and arming does not
         // fire if the number is already below the limit. The counters lag behind the device, but
         // only as far as the poller lags; a receive consumed after the arming raises the event.
-        let counts = &self.counts;
-        let posted =
-            counts.poller_posted.load(Ordering::Relaxed) + counts.posted.load(Ordering::Relaxed);
-        let left = posted.saturating_sub(counts.claimed.load(Ordering::Relaxed));
+        let counters = &self.counters;
+        let posted = counters.poller_posted.load(Ordering::Relaxed)
+            + counters.posted.load(Ordering::Relaxed);
+        let left = posted.saturating_sub(counters.claimed.load(Ordering::Relaxed));
         if left < u64::from(self.limit) && !self.slots.is_empty() {
             self.post();
         }

@@ -3,8 +3,8 @@
 use crate::verbs::QpNum;
 
 /// A small hash table with open addressing. The device assigns queue pair numbers for the whole
-/// process (or host), so they are not dense within one poller; but nobody can choose them so that
-/// they collide.
+/// process (or host), so they are not dense within one poller. But no peer can choose them, so none
+/// can make them collide.
 #[derive(Debug)]
 pub(crate) struct Routes {
     /// At most half full. The length is a power of two.
@@ -45,16 +45,16 @@ impl Routes {
     /// Returns the index of the connection.
     #[inline]
     pub(crate) fn get(&self, qp_num: QpNum) -> Option<u32> {
-        let mut place = self.home(qp_num.0);
+        let mut position = self.home(qp_num.0);
         loop {
-            let entry = self.entries[place & (self.entries.len() - 1)];
+            let entry = self.entries[position & (self.entries.len() - 1)];
             if entry.qp_num == qp_num.0 {
                 return Some(entry.index);
             }
             if entry.qp_num == VACANT {
                 return None;
             }
-            place += 1;
+            position += 1;
         }
     }
 
@@ -64,14 +64,14 @@ impl Routes {
             self.grow();
         }
         let mask = self.entries.len() - 1;
-        let mut place = self.home(qp_num.0) & mask;
-        while self.entries[place].qp_num != VACANT && self.entries[place].qp_num != qp_num.0 {
-            place = (place + 1) & mask;
+        let mut position = self.home(qp_num.0) & mask;
+        while self.entries[position].qp_num != VACANT && self.entries[position].qp_num != qp_num.0 {
+            position = (position + 1) & mask;
         }
-        if self.entries[place].qp_num == VACANT {
+        if self.entries[position].qp_num == VACANT {
             self.len += 1;
         }
-        self.entries[place] = Entry {
+        self.entries[position] = Entry {
             qp_num: qp_num.0,
             index,
         };

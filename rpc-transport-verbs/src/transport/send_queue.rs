@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn places_are_refused_when_all_are_spoken_for() {
+    fn entries_are_refused_when_all_are_reserved() {
         let mut queue = SendQueue::new(16);
         assert!(queue.reserve(2));
         assert!(queue.reserve(2));

@@ -1,15 +1,15 @@
-//! How a poller sleeps: on one epoll set with the completion channels of its lanes and its alarm.
+//! How a poller sleeps: on one epoll set with the completion channels of its lanes and its eventfd.
 //!
 //! ```text
 //!   arm:   each lane's completion queue      ── from now on, a completion raises an event
 //!   poll:  finds earlier completions, or nothing
 //!   wait:  ┌ completion channel of each lane ◄─ the device, a peer of the software device, its engine
-//!          └ alarm ◄─────────────────────────── wakers; notices of the control and event threads
+//!          └ eventfd ◄───────────────────────── wakers; notices of the control and event threads
 //! ```
 //!
 //! None of this is on the path of a call while the poller is awake. The poller arms the queues only
 //! after it has polled without result for as long as its [`Waiting`](rpc_core::limits::Waiting)
-//! mode says.
+//! mode specifies.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -21,45 +21,49 @@ use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 
 use crate::transport::VerbsTransport;
-use crate::transport::alarm::Alarm;
 use crate::transport::lane::Lane;
+use crate::transport::wakeup::Wakeup;
 
 /// Maximum sleep while a connection is being closed: polls drive the steps of closing, and the
 /// shortest time limit of a step is 20 ms.
-const NAP: Duration = Duration::from_millis(1);
+const MAX_SLEEP_WHILE_CLOSING: Duration = Duration::from_millis(1);
 
-/// The alarm's key in the epoll set. The key of a completion channel is its lane's number.
-const ALARM: u64 = u64::MAX;
+/// The eventfd's key in the epoll set. The key of a completion channel is its lane's number.
+const WAKEUP: u64 = u64::MAX;
 
 /// Maximum number of events per wait. If more files are readable, the next wait returns the others.
-const AT_A_TIME: usize = 8;
-type Space = [MaybeUninit<epoll::Event>; AT_A_TIME];
+const MAX_EVENTS: usize = 8;
+type EventBuffer = [MaybeUninit<epoll::Event>; MAX_EVENTS];
 
 /// The files on which a poller sleeps.
 pub(crate) struct Sleep {
-    pub(crate) alarm: Arc<Alarm>,
+    pub(crate) wakeup: Arc<Wakeup>,
     files: OwnedFd,
 }
 
 impl Sleep {
     pub(crate) fn new<'a>(
-        alarm: Arc<Alarm>,
+        wakeup: Arc<Wakeup>,
         lanes: impl Iterator<Item = &'a Lane>,
     ) -> io::Result<Self> {
         let files = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let readable = epoll::EventFlags::IN;
-        epoll::add(&files, &alarm, epoll::EventData::new_u64(ALARM), readable)?;
+        epoll::add(&files, &wakeup, epoll::EventData::new_u64(WAKEUP), readable)?;
         for lane in lanes {
             if let Some(channel) = &lane.channel {
                 let number = epoll::EventData::new_u64(lane.number.into());
                 epoll::add(&files, channel, number, readable)?;
             }
         }
-        Ok(Self { alarm, files })
+        Ok(Self { wakeup, files })
     }
 
     /// Returns the readable files as soon as there are any, or nothing after `timeout`.
-    fn wait<'a>(&self, space: &'a mut Space, timeout: Option<Duration>) -> &'a [epoll::Event] {
+    fn wait<'a>(
+        &self,
+        space: &'a mut EventBuffer,
+        timeout: Option<Duration>,
+    ) -> &'a [epoll::Event] {
         // A timeout that is too long to convert means no timeout.
         let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
         match epoll::wait(&self.files, space, timeout.as_ref()) {
@@ -68,8 +72,8 @@ impl Sleep {
             Err(error) => {
                 // This process does nothing that makes a wait fail, but in case it does, do not
                 // spin.
-                tracing::error!(%error, "a poller cannot sleep as it should");
-                std::thread::sleep(NAP);
+                tracing::error!(%error, "epoll failed: a poller sleeps for a millisecond instead of until the next event");
+                std::thread::sleep(MAX_SLEEP_WHILE_CLOSING);
                 &[]
             }
         }
@@ -84,7 +88,7 @@ impl VerbsTransport {
         }
         if !is_armed {
             // Stay awake and poll: polling reports the error.
-            self.sleep.alarm.ring();
+            self.sleep.wakeup.notify();
         }
     }
 
@@ -95,7 +99,9 @@ impl VerbsTransport {
         }
         let is_closing = self.lanes().any(|lane| !lane.closing.is_empty());
         let timeout = if is_closing {
-            Some(timeout.map_or(NAP, |timeout| timeout.min(NAP)))
+            Some(timeout.map_or(MAX_SLEEP_WHILE_CLOSING, |timeout| {
+                timeout.min(MAX_SLEEP_WHILE_CLOSING)
+            }))
         } else {
             timeout
         };
@@ -114,11 +120,11 @@ impl VerbsTransport {
     /// up.
     fn is_woken_within(&mut self, timeout: Option<Duration>) -> bool {
         let mut is_woken = false;
-        let mut space: Space = [const { MaybeUninit::uninit() }; AT_A_TIME];
+        let mut space: EventBuffer = [const { MaybeUninit::uninit() }; MAX_EVENTS];
         for file in self.sleep.wait(&mut space, timeout) {
             match file.data.u64() {
-                ALARM => {
-                    self.sleep.alarm.turn_off();
+                WAKEUP => {
+                    self.sleep.wakeup.clear();
                     is_woken = true;
                 }
                 // A lane's number has 32 bits.
@@ -151,7 +157,7 @@ impl Lane {
         let armed = self.completion_queue.arm(false);
         self.is_armed = armed.is_ok();
         if let Err(error) = armed {
-            tracing::debug!(%error, lane = self.number, "a poller cannot sleep");
+            tracing::debug!(%error, lane = self.number, "a completion queue cannot be armed: the poller stays awake");
         }
         self.is_armed
     }
@@ -161,11 +167,11 @@ impl Lane {
         let Some(channel) = &self.channel else {
             return false;
         };
-        let mut is_any = false;
+        let mut has_event = false;
         loop {
             match channel.wait(Some(Duration::ZERO)) {
-                Ok(Some(_)) => is_any = true,
-                Ok(None) => return is_any,
+                Ok(Some(_)) => has_event = true,
+                Ok(None) => return has_event,
                 Err(error) => {
                     // The next poll determines whether the device has failed.
                     tracing::debug!(%error, lane = self.number, "a completion channel has failed");

@@ -59,7 +59,7 @@ impl Lane {
         let inline = len <= self.plan.limits.max_inline_len;
         let is_full = connection.sends.push(buf.slot, len, inline);
         if is_full {
-            self.ring(id.index);
+            self.post_chain(id.index);
         } else if !connection.is_dirty {
             connection.is_dirty = true;
             self.dirty.push(id.index);
@@ -80,13 +80,13 @@ impl Lane {
         while let Some(index) = self.dirty.pop() {
             if let Some((_, connection)) = self.connections.at(index) {
                 connection.is_dirty = false;
-                self.ring(index);
+                self.post_chain(index);
             }
         }
     }
 
     /// Posts a connection's chain to the device.
-    pub(crate) fn ring(&mut self, index: u32) {
+    pub(crate) fn post_chain(&mut self, index: u32) {
         let Some((_, connection)) = self.connections.at(index) else {
             return;
         };
@@ -102,9 +102,9 @@ impl Lane {
             .post_send(chain, &mut |slot| pool.complete_send(slot));
         let count = before - chain.len();
         let signaled = connection.sends.posted(count);
-        self.tally.signaled.add(signaled.into());
-        self.tally.sends.add(count as u64);
-        self.tally.doorbells.add(1);
+        self.counters.signaled.add(signaled.into());
+        self.counters.sends.add(count as u64);
+        self.counters.doorbells.add(1);
         if let Err(error) = posted {
             // Frames after the rejected one would leave a gap that the peer cannot detect, so close
             // the connection. The requests that were not posted go back to the pool.

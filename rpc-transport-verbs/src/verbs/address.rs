@@ -1,4 +1,8 @@
 //! Selection of the port and the GID to send from.
+//!
+//! The first active port is chosen. GIDs are ranked: RoCE version 2 before 1, with a network device
+//! before without, global before link-local, then by index. `Limits` prints the choice, and the log
+//! gives the reason.
 
 use std::cmp::Reverse;
 use std::fmt;

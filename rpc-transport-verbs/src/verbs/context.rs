@@ -153,7 +153,7 @@ impl Context {
         self.raw.interrupt_async_events();
     }
 
-    /// Returns what the device has counted for this context.
+    /// Returns the counters of this context.
     ///
     /// # Errors
     ///

@@ -47,7 +47,7 @@ impl InFlight {
         self.capacity - (self.head - self.tail) as usize
     }
 
-    fn place(&self, number: u64) -> usize {
+    fn index_of(&self, number: u64) -> usize {
         // The number of entries is a power of two.
         number as usize & (self.entries.len() - 1)
     }
@@ -61,8 +61,8 @@ impl InFlight {
 
     /// Fills the next entry. The caller has checked that one is free.
     pub(super) fn push(&mut self, slot: Option<Slot>) {
-        let place = self.place(self.head);
-        self.entries[place] = slot;
+        let index = self.index_of(self.head);
+        self.entries[index] = slot;
         self.head += 1;
     }
 
@@ -97,10 +97,10 @@ impl InFlight {
     }
 
     fn release_oldest(&mut self, release: &mut impl FnMut(Slot)) {
-        let (place, number) = (self.place(self.tail), self.tail);
+        let (index, number) = (self.index_of(self.tail), self.tail);
         // Advanced first: if `release` panics, the entry is already free.
         self.tail += 1;
-        if let Some(slot) = self.entries[place].take() {
+        if let Some(slot) = self.entries[index].take() {
             release(slot);
         } else if !self.requests.is_empty() {
             self.release_request(number, release);

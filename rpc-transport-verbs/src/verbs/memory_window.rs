@@ -40,7 +40,7 @@ struct Bound {
     regions: Vec<ExposedMemory>,
 }
 
-/// What a window is bound to: a range of a region and the access rights of peers.
+/// The binding of a window: a range of a region, and the access rights of peers.
 #[derive(Clone, Debug)]
 pub struct Binding {
     pub(super) region: ExposedMemory,
@@ -130,8 +130,8 @@ impl MemoryWindow {
         self.shared.window_type
     }
 
-    /// Returns the most recent key: that of the last posted binding, whether or not it has been
-    /// executed.
+    /// Returns the most recent key: the key of the last posted binding, whether or not that binding
+    /// has been executed.
     pub fn key(&self) -> RemoteKey {
         self.bound().key
     }

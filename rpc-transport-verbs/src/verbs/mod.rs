@@ -22,6 +22,9 @@
 //! * **Errors name the rule that was broken**: [`ModifyError`] names the attribute and the
 //!   transition, [`PostError`] the index of the request and the rule. Every [`CompletionStatus`]
 //!   and [`AsyncEvent`] has an `explanation`.
+//! * **The layer checks what devices don't**: the transitions of a queue pair and their masks, its
+//!   state before a send is posted, the free entries of the send queue, and lengths.
+//!   `docs/deviations.md` lists the differences between Soft-RoCE and the specification.
 //!
 //! The usual order of calls, under their verbs names:
 //!
@@ -104,7 +107,7 @@ mod multicast;
 mod posted_receives;
 mod protection_domain;
 mod queue_pair;
-mod receive_places;
+mod receive_table;
 mod registered_memory;
 mod shared_receive_queue;
 mod slot;

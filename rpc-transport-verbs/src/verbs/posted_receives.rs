@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::element::{Element, Elements};
-use super::receive_places::{
-    CLAIMING, FREE, PHASE_BITS, PHASE_MASK, POSTED, POSTED_LIST, Place, Places,
+use super::receive_table::{
+    CLAIMING, FREE, PHASE_BITS, PHASE_MASK, POSTED, POSTED_LIST, ReceiveEntry, ReceiveTable,
 };
 use super::slot::Slot;
 use super::types::claim_error::ClaimError;
@@ -23,7 +23,7 @@ use crate::provider::{ReceiveList, ReceiveWork, Sge};
 /// names its entry, and one compare-and-swap on that entry decides which thread gets the slot.
 #[derive(Debug)]
 pub(super) struct PostedReceives {
-    places: Places,
+    table: ReceiveTable,
     numbering: Numbering,
     queue: QueueTag,
     posting: Mutex<Posting>,
@@ -39,7 +39,7 @@ struct Posting {
     /// Capacity of the device's queue, in receives.
     capacity: usize,
     /// Number of entries.
-    place_count: usize,
+    entry_count: usize,
     /// Where the search for a free entry starts. Receives are consumed nearly in the order in which
     /// they were posted, so the entry after the last one filled is nearly always free.
     cursor: usize,
@@ -58,14 +58,14 @@ impl PostedReceives {
     /// Creates the table of a queue with a capacity of `capacity` receives, each of at most
     /// `max_sge` elements, which may become `growth` times as deep.
     pub(super) fn new(queue: QueueTag, capacity: usize, max_sge: usize, growth: usize) -> Self {
-        let place_count = places_for(capacity);
+        let entry_count = entries_for(capacity);
         Self {
-            places: Places::new(place_count),
-            numbering: Numbering::new(place_count, growth),
+            table: ReceiveTable::new(entry_count),
+            numbering: Numbering::new(entry_count, growth),
             queue,
             posting: Mutex::new(Posting {
                 capacity,
-                place_count,
+                entry_count,
                 cursor: 0,
                 work: Vec::with_capacity(capacity),
                 work_lists: Vec::new(),
@@ -94,7 +94,7 @@ impl PostedReceives {
         let mut posting = self.posting.lock().unwrap_or_else(PoisonError::into_inner);
         let Posting {
             capacity,
-            place_count,
+            entry_count,
             cursor,
             work,
             ..
@@ -102,7 +102,7 @@ impl PostedReceives {
         work.clear();
         let mut full = false;
         for _ in 0..count {
-            let Some((place, index, generation)) = self.find_free(cursor, *place_count) else {
+            let Some((entry, index, generation)) = self.find_free(cursor, *entry_count) else {
                 full = true;
                 break;
             };
@@ -115,10 +115,10 @@ impl PostedReceives {
             });
             // SAFETY: the phase is FREE and this thread holds the posting lock, so until the store
             // below no other thread accesses the cell.
-            unsafe { (*place.slot.get()).write(slot) };
+            unsafe { (*entry.slot.get()).write(slot) };
             // Release: the thread that claims the entry sees the slot. Stored before the device
             // gets the work request, because its completion may be claimed at once.
-            place
+            entry
                 .state
                 .store(generation << PHASE_BITS | POSTED, Ordering::Release);
         }
@@ -151,7 +151,7 @@ impl PostedReceives {
         let mut posting = self.posting.lock().unwrap_or_else(PoisonError::into_inner);
         let Posting {
             capacity,
-            place_count,
+            entry_count,
             cursor,
             work_lists: work,
             elements,
@@ -160,7 +160,7 @@ impl PostedReceives {
         work.clear();
         elements.clear();
         let mut refused = None;
-        let mut places = Vec::with_capacity(requests.len());
+        let mut entries = Vec::with_capacity(requests.len());
         for request in &*requests {
             let count = request.elements.0.len();
             if count > self.max_sge {
@@ -168,17 +168,17 @@ impl PostedReceives {
                 refused = Some(PostErrorReason::TooManyElements { count, limit });
                 break;
             }
-            let Some((place, index, generation)) = self.find_free(cursor, *place_count) else {
+            let Some((entry, index, generation)) = self.find_free(cursor, *entry_count) else {
                 let capacity = *capacity;
                 refused = Some(PostErrorReason::QueueFull { capacity });
                 break;
             };
             // CLAIMING keeps later iterations from finding the entry again, and other threads from
             // claiming a receive that the device does not have yet.
-            place
+            entry
                 .state
                 .store(generation << PHASE_BITS | CLAIMING, Ordering::Relaxed);
-            places.push((place, index, generation));
+            entries.push((entry, index, generation));
             work.push(ReceiveList {
                 wr_id: self.wr_id(index, generation),
                 first: elements.len(),
@@ -187,17 +187,17 @@ impl PostedReceives {
             elements.extend(request.elements.0.iter().map(Element::sge));
         }
         let mut lists = self.lists();
-        for (request, (place, index, generation)) in requests.drain(..places.len()).zip(&places) {
+        for (request, (entry, index, generation)) in requests.drain(..entries.len()).zip(&entries) {
             lists.insert(*index, request.elements);
             // Release, as in `post`: the claiming thread sees the elements.
-            place
+            entry
                 .state
                 .store(generation << PHASE_BITS | POSTED_LIST, Ordering::Release);
         }
         drop(lists);
         let posted = match (post(work, elements), refused) {
             (Ok(()), Some(reason)) => Err(PostError {
-                taken: places.len(),
+                taken: entries.len(),
                 reason,
             }),
             (posted, _) => posted,
@@ -227,27 +227,31 @@ impl PostedReceives {
     /// Returns the largest depth that the queue can grow to: two entries per receive must be
     /// numbered.
     fn max_depth(&self) -> usize {
-        (self.numbering.max_places() / 2).min(MAX_DEPTH as usize)
+        (self.numbering.max_entries() / 2).min(MAX_DEPTH as usize)
     }
 
     /// Finds a free entry from the cursor on, and moves the cursor past it. Returns the entry with
     /// its index and generation.
     #[inline]
-    fn find_free(&self, cursor: &mut usize, place_count: usize) -> Option<(&Place, u32, u32)> {
-        for _ in 0..place_count {
+    fn find_free(
+        &self,
+        cursor: &mut usize,
+        entry_count: usize,
+    ) -> Option<(&ReceiveEntry, u32, u32)> {
+        for _ in 0..entry_count {
             let index = *cursor;
-            *cursor = if index + 1 == place_count {
+            *cursor = if index + 1 == entry_count {
                 0
             } else {
                 index + 1
             };
-            let place = self.places.get(index)?;
+            let entry = self.table.get(index)?;
             // Acquire: the claiming thread has moved its slot out before this thread fills the
             // entry.
-            let state = place.state.load(Ordering::Acquire);
+            let state = entry.state.load(Ordering::Acquire);
             if state & PHASE_MASK == FREE {
                 // Cannot truncate: the number of entries fits 32 bits.
-                return Some((place, index as u32, state >> PHASE_BITS));
+                return Some((entry, index as u32, state >> PHASE_BITS));
             }
         }
         None
@@ -268,7 +272,7 @@ impl PostedReceives {
         let mut posting = self.posting.lock().unwrap_or_else(PoisonError::into_inner);
         // Receives that have ended and are not claimed yet count as well: only the device can
         // distinguish them from posted ones.
-        let (min, max) = (self.places.taken().max(1), self.max_depth());
+        let (min, max) = (self.table.taken().max(1), self.max_depth());
         if !(min..=max).contains(&max_wr) {
             return Err(VerbsError::OutOfRange {
                 call: "modify_srq",
@@ -280,9 +284,9 @@ impl PostedReceives {
         }
         let granted = resize()?;
         posting.capacity = granted;
-        posting.place_count = self
-            .places
-            .grow(places_for(granted), self.numbering.max_places());
+        posting.entry_count = self
+            .table
+            .grow(entries_for(granted), self.numbering.max_entries());
         Ok(())
     }
 
@@ -337,18 +341,18 @@ impl PostedReceives {
     }
 
     fn take_list(&self, wr_id: WrId) -> Option<Elements> {
-        let place = self.begin_to_take(wr_id, POSTED_LIST)?;
+        let entry = self.begin_to_take(wr_id, POSTED_LIST)?;
         let elements = self.lists().remove(&self.numbering.index(wr_id));
-        self.end_taking(place, wr_id);
+        self.end_taking(entry, wr_id);
         elements
     }
 
     /// Gains exclusive access to the entry for this thread, if it is in `phase`.
     #[inline]
-    fn begin_to_take(&self, wr_id: WrId, phase: u32) -> Option<&Place> {
-        let place = self.places.get(self.numbering.index(wr_id) as usize)?;
+    fn begin_to_take(&self, wr_id: WrId, phase: u32) -> Option<&ReceiveEntry> {
+        let entry = self.table.get(self.numbering.index(wr_id) as usize)?;
         let generation = self.numbering.generation(wr_id);
-        place
+        entry
             .state
             .compare_exchange(
                 generation << PHASE_BITS | phase,
@@ -358,27 +362,27 @@ impl PostedReceives {
                 Ordering::Relaxed,
             )
             .ok()?;
-        Some(place)
+        Some(entry)
     }
 
     #[inline]
-    fn end_taking(&self, place: &Place, wr_id: WrId) {
+    fn end_taking(&self, entry: &ReceiveEntry, wr_id: WrId) {
         let generation = self.numbering.generation(wr_id);
         let next = generation.wrapping_add(1) & self.numbering.generation_mask();
         // Release: the entry's content has been moved out before the entry can be filled again.
-        place
+        entry
             .state
             .store(next << PHASE_BITS | FREE, Ordering::Release);
     }
 
     #[inline]
     fn take(&self, wr_id: WrId) -> Option<Slot> {
-        let place = self.begin_to_take(wr_id, POSTED)?;
+        let entry = self.begin_to_take(wr_id, POSTED)?;
         // SAFETY: this thread's compare-and-swap changed the phase from POSTED, so the entry holds
         // an initialized slot that no other thread can access until the store in `end_taking` frees
         // it.
-        let slot = unsafe { (*place.slot.get()).assume_init_read() };
-        self.end_taking(place, wr_id);
+        let slot = unsafe { (*entry.slot.get()).assume_init_read() };
+        self.end_taking(entry, wr_id);
         Some(slot)
     }
 
@@ -388,7 +392,7 @@ impl PostedReceives {
         for slot in lists.into_values().flatten().filter_map(Element::into_slot) {
             release(slot);
         }
-        self.places
+        self.table
             .drain(self.numbering.generation_mask(), &mut release);
     }
 }
@@ -401,6 +405,6 @@ impl Drop for PostedReceives {
 
 /// Returns twice as many entries as receives. The cursor then finds a free entry within a few
 /// steps, even if some receives are claimed much later than their neighbors.
-fn places_for(capacity: usize) -> usize {
+fn entries_for(capacity: usize) -> usize {
     capacity.saturating_mul(2).max(2)
 }

@@ -1,4 +1,4 @@
-//! A registration, which a region or its slots own together.
+//! A memory registration, owned by a region, or jointly by the slots of a region.
 
 use std::sync::Arc;
 

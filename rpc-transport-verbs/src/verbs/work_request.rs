@@ -75,34 +75,36 @@ impl WorkRequest {
         }
     }
 
-    /// SEND: writes the bytes of the elements, in order, into the peer's oldest receive.
+    /// Creates a SEND, which writes the bytes of the elements, in order, into the peer's oldest
+    /// receive.
     pub fn send(elements: impl Into<Elements>) -> Self {
         Self::new(Operation::Send, elements.into())
     }
 
-    /// SEND with immediate: `imm` appears in the peer's completion.
+    /// Creates a SEND with immediate: `imm` appears in the peer's completion.
     pub fn send_with_imm(elements: impl Into<Elements>, imm: u32) -> Self {
         Self::new(Operation::SendWithImm(imm), elements.into())
     }
 
-    /// SEND with invalidate: on arrival it invalidates a key of the peer's type 2 window.
+    /// Creates a SEND with invalidate: on arrival it invalidates a key of the peer's type 2 window.
     pub fn send_with_invalidate(elements: impl Into<Elements>, key: RemoteKey) -> Self {
         Self::new(Operation::SendWithInvalidate(key), elements.into())
     }
 
-    /// RDMA WRITE: writes the bytes of the elements to the peer's memory. The peer is not notified.
+    /// Creates an RDMA WRITE, which writes the bytes of the elements to the peer's memory. The peer
+    /// is not notified.
     pub fn write(elements: impl Into<Elements>, to: RemoteMemory) -> Self {
         Self::new(Operation::Write(to), elements.into())
     }
 
-    /// RDMA WRITE with immediate: after the write, it consumes the peer's oldest receive, leaving
-    /// its bytes unchanged, and `imm` appears in that receive's completion.
+    /// Creates an RDMA WRITE with immediate. After the write, it consumes the peer's oldest receive
+    /// without changing the receive's bytes, and `imm` appears in that receive's completion.
     pub fn write_with_imm(elements: impl Into<Elements>, to: RemoteMemory, imm: u32) -> Self {
         Self::new(Operation::WriteWithImm(to, imm), elements.into())
     }
 
-    /// RDMA READ: reads the peer's memory into the elements, as many bytes as they have. The device
-    /// needs write access to them ([`Access::LOCAL_WRITE`](super::Access::LOCAL_WRITE)).
+    /// Creates an RDMA READ, which fills the elements from the peer's memory. The device needs
+    /// write access to them ([`Access::LOCAL_WRITE`](super::Access::LOCAL_WRITE)).
     pub fn read(elements: impl Into<Elements>, from: RemoteMemory) -> Self {
         Self::new(Operation::Read(from), elements.into())
     }

@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Instant;
 
-use rpc_transport_verbs::testing::simulation::Tally;
+use rpc_transport_verbs::testing::simulation::FaultCounters;
 
 use super::seed::{self, OUTCOMES, Report};
 
@@ -89,7 +89,7 @@ fn open_files() -> usize {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Sum {
     seeds: u64,
-    tally: Tally,
+    fault_counters: FaultCounters,
     outcomes: [u64; OUTCOMES.len()],
 }
 
@@ -97,14 +97,14 @@ impl Sum {
     fn of(seeds: u64, report: &Report) -> Self {
         Self {
             seeds,
-            tally: report.tally.clone(),
+            fault_counters: report.fault_counters.clone(),
             outcomes: report.outcomes,
         }
     }
 
     fn add(&mut self, other: &Self) {
         self.seeds += other.seeds;
-        self.tally.add(&other.tally);
+        self.fault_counters.add(&other.fault_counters);
         self.outcomes
             .iter_mut()
             .zip(other.outcomes)
@@ -114,7 +114,7 @@ impl Sum {
     fn entries(&self) -> Vec<(String, u64)> {
         let outcomes = OUTCOMES.iter().zip(self.outcomes);
         let outcomes = outcomes.map(|(name, count)| (format!("call {name}"), count));
-        self.tally.entries().chain(outcomes).collect()
+        self.fault_counters.entries().chain(outcomes).collect()
     }
 }
 

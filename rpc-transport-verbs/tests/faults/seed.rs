@@ -10,7 +10,7 @@ use rpc_core::testing::Random;
 use rpc_core::{CallError, Code, MethodSpec, Request};
 use rpc_transport_verbs::Sizing;
 use rpc_transport_verbs::testing::simulation::{
-    Fault, Faults, Pairing, Point, Post, ProcessId, Tally, World,
+    Fault, FaultCounters, Faults, Pairing, Point, Post, ProcessId, World,
 };
 
 use super::services::{ECHO, FAIL, HELD, Order, Services, send};
@@ -32,7 +32,7 @@ pub(crate) const OUTCOMES: [&str; 8] = [
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Report {
     pub(crate) trace: u64,
-    pub(crate) tally: Tally,
+    pub(crate) fault_counters: FaultCounters,
     pub(crate) outcomes: [u64; OUTCOMES.len()],
 }
 
@@ -239,10 +239,10 @@ impl Campaign {
 
     fn round(&mut self) {
         self.world.step();
-        self.world.strike();
+        self.world.inject_faults();
         self.world
             .advance(Duration::from_nanos(self.random.below(20_000)));
-        self.bury_the_dead();
+        self.remove_killed();
         if self.random.happens(100) {
             self.services.call_up();
         }
@@ -415,7 +415,7 @@ impl Campaign {
             || self.world.may_be_broken(ProcessId::of(server))
     }
 
-    fn bury_the_dead(&mut self) {
+    fn remove_killed(&mut self) {
         for process in 0..self.topology.processes {
             let id = ProcessId::of(process);
             if self.buried[process] || self.world.is_alive(id) {
@@ -435,7 +435,7 @@ impl Campaign {
                 }
             }
         }
-        self.world.bury_the_dead();
+        self.world.remove_killed();
     }
 
     /// Stops injecting faults: every call has to end, and all resources have to be returned.
@@ -479,7 +479,7 @@ impl Campaign {
             CALM_STEP
         };
         self.world.advance(step);
-        self.bury_the_dead();
+        self.remove_killed();
         self.services.open();
     }
 
@@ -511,7 +511,7 @@ impl Campaign {
                 "call {id} ran after it was said never to have been sent"
             );
         }
-        let tally = self.world.tally();
+        let fault_counters = self.world.fault_counters();
         let not_ready = self.world.not_ready_without_cause();
         assert!(
             not_ready.is_empty(),
@@ -521,7 +521,7 @@ impl Campaign {
         assert_eq!(slept, 0, "pollers slept on although something had come");
         Report {
             trace: self.world.trace(),
-            tally,
+            fault_counters,
             outcomes: self.outcomes,
         }
     }

@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 
 use rpc_core::limits::Intents;
 use rpc_core::transport::{
-    Admission, Admitted, CloseReason, Connected, ConnectionId, Event, Fabric, Listener, Permit,
-    Refusal, ReserveError, Transport,
+    Admission, Admitted, CloseReason, Connected, ConnectionId, ConnectionQuota, Event, Fabric,
+    Listener, Refusal, ReserveError, Transport,
 };
 use rpc_transport_verbs::{Device, RecvBuf, Sizing, VerbsTransport};
 
@@ -59,7 +59,7 @@ impl Admission for OpenHouse {
             poller: self.next.fetch_add(1, Ordering::Relaxed) % self.pollers,
             client_session: session.to_vec(),
             server_session: b"welcome".to_vec(),
-            permit: Permit::of(&self.connections),
+            quota: ConnectionQuota::acquire(&self.connections),
         })
     }
 }
@@ -134,15 +134,15 @@ impl Side {
     /// once the sent frames have been acknowledged.
     pub(crate) fn assert_quiet_pool(&mut self) {
         let deadline = Instant::now() + PATIENCE;
-        while self.transport.slots_by_place().sends_in_flight > 0 && Instant::now() < deadline {
+        while self.transport.slots_by_state().sends_in_flight > 0 && Instant::now() < deadline {
             self.turn();
         }
-        let places = self.transport.slots_by_place();
+        let places = self.transport.slots_by_state();
         let limits = self.transport.limits();
         let devices = 1 + limits.others.len() as u32;
         assert_eq!(places.total(), limits.slots() * devices, "{places}");
         assert_eq!(places.receives_held, 0, "{places}");
-        assert_eq!(places.sends_in_hand, 0, "{places}");
+        assert_eq!(places.sends_reserved, 0, "{places}");
         assert_eq!(places.sends_in_flight, 0, "{places}");
         assert_eq!(places.sends_free, limits.send_slots * devices, "{places}");
     }
@@ -176,7 +176,7 @@ pub(crate) fn step_until(
 fn eprintln_state(side: &Side) {
     let state = format!(
         "{}\n{:?}\naccepted {}, received {}, closed {:?}\n",
-        side.transport.slots_by_place(),
+        side.transport.slots_by_state(),
         side.transport.counters(),
         side.accepted.len(),
         side.received.len(),

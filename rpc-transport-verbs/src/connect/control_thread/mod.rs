@@ -3,17 +3,18 @@
 //! One thread waits in epoll for all listeners, all handshakes in flight and the liveness sockets
 //! of all connections. Each socket is a [`Source`](sockets::Source) with its own state, so a slow
 //! or hostile peer delays no other one. The thread sends its results to the pollers'
-//! [`Mailbox`](crate::transport::mailbox::Mailbox)es.
+//! [`NoticeSender`](crate::transport::notices::NoticeSender)s.
 //!
 //! ```text
-//!  Listener --accept--> Arrival --Ready--> Line --end of file, silence--> Notice::Ended
-//!                       |  ^  |
-//!                 hello |  |  +--rejected--> sends the reason; closes at its end or the deadline
-//!                       v  |
-//!                      preparer: creates its queue pair, on another thread
+//!  Listener --accept--> IncomingClient --Ready--> LivenessConnection
+//!                       |  ^  |                    |
+//!                 hello |  |  |                    +--end of file, silence--> Notice::Ended
+//!                       v  |  |
+//!                  preparer:  +--rejected--> sends the reason; closes at its end or the deadline
+//!                  creates its queue pair, on another thread
 //! ```
 
-mod arrival;
+mod incoming_client;
 mod preparer;
 mod sockets;
 
@@ -28,9 +29,9 @@ use crossbeam_channel::Sender;
 use rpc_core::transport::Admission;
 use rustix::event::epoll;
 
-use self::preparer::Prepared;
+use self::preparer::JobResult;
 use self::sockets::Sockets;
-use super::liveness::{Line, is_transient, prepare_line};
+use super::liveness::{LivenessConnection, configure_socket, is_transient};
 use super::server::Port;
 use crate::event_fd::EventFd;
 
@@ -61,7 +62,7 @@ pub(crate) struct Control {
 }
 
 /// The configuration of a listener: which clients are admitted, and where they go.
-pub(crate) struct Door {
+pub(crate) struct ListenerConfig {
     /// One port for each poller.
     pub(crate) ports: Vec<Port>,
     /// The core's decision on which clients are admitted.
@@ -69,11 +70,11 @@ pub(crate) struct Door {
 }
 
 enum Command {
-    Listen(TcpListener, Arc<Door>, Sender<Token>),
+    Listen(TcpListener, Arc<ListenerConfig>, Sender<Token>),
     /// Acknowledged by dropping the sender once the socket is closed.
     StopListening(Token, #[allow(dead_code)] Sender<()>),
-    Watch(Line),
-    Prepared(Token, Prepared),
+    Watch(LivenessConnection),
+    JobDone(Token, JobResult),
 }
 
 /// Identifies a source. Tokens are never reused, so an event in the same batch as the removal of
@@ -105,7 +106,7 @@ impl Control {
             preparers: preparer::start(&control)?,
             sources: HashMap::new(),
             last_token: WAKEUP,
-            arrivals: 0,
+            handshakes: 0,
             deadlines: BinaryHeap::new(),
         };
         thread::Builder::new()
@@ -115,11 +116,15 @@ impl Control {
     }
 
     /// Handles handshakes on a bound socket until the returned value is dropped.
-    pub(crate) fn listen(&self, listener: TcpListener, door: Door) -> io::Result<Listening> {
+    pub(crate) fn listen(
+        &self,
+        listener: TcpListener,
+        config: ListenerConfig,
+    ) -> io::Result<Listening> {
         let local_addr = listener.local_addr()?;
         listener.set_nonblocking(true)?;
         let (sender, receiver) = crossbeam_channel::bounded(1);
-        self.command(Command::Listen(listener, Arc::new(door), sender))?;
+        self.command(Command::Listen(listener, Arc::new(config), sender))?;
         let token = receiver.recv().map_err(|_| thread_is_gone())?;
         Ok(Listening {
             local_addr,
@@ -129,9 +134,9 @@ impl Control {
     }
 
     /// Watches a connection whose handshake was done elsewhere.
-    pub(crate) fn watch(&self, line: Line) -> io::Result<()> {
-        prepare_line(&line.stream)?;
-        self.command(Command::Watch(line))
+    pub(crate) fn watch(&self, liveness: LivenessConnection) -> io::Result<()> {
+        configure_socket(&liveness.stream)?;
+        self.command(Command::Watch(liveness))
     }
 
     fn command(&self, command: Command) -> io::Result<()> {

@@ -12,15 +12,15 @@ use crossbeam_channel::{Receiver, Sender};
 use rustix::event::{Timespec, epoll};
 
 use super::super::handshake::TIMEOUT;
-use super::super::liveness::{Line, prepare_line};
-use super::arrival::{Arrival, Next};
-use super::preparer::{Job, Prepared};
-use super::{Command, Door, MAX_HANDSHAKES, Token, WAKEUP};
+use super::super::liveness::{LivenessConnection, configure_socket};
+use super::incoming_client::{IncomingClient, Next};
+use super::preparer::{Job, JobResult};
+use super::{Command, ListenerConfig, MAX_HANDSHAKES, Token, WAKEUP};
 use crate::event_fd::EventFd;
-use crate::transport::mailbox::LineEnd;
+use crate::transport::notices::LivenessEnd;
 
 /// The reason sent to clients above the limit.
-const TOO_MANY: &str = "the server has too many handshakes under way; try again";
+const TOO_MANY: &str = "the server has too many handshakes in flight; try again";
 
 /// Maximum number of accepts each time a listener is ready, so a flood of clients does not starve
 /// the other sockets.
@@ -38,16 +38,16 @@ pub(super) struct Sockets {
     pub(super) preparers: Sender<Job>,
     pub(super) sources: HashMap<Token, Source>,
     pub(super) last_token: Token,
-    /// Number of sources that are arrivals.
-    pub(super) arrivals: usize,
+    /// Number of clients that are in their handshake.
+    pub(super) handshakes: usize,
     /// When each source needs attention next. Entries of removed sources are skipped.
     pub(super) deadlines: BinaryHeap<Reverse<(Instant, Token)>>,
 }
 
 pub(super) enum Source {
-    Listener(TcpListener, Arc<Door>),
-    Arrival(Box<Arrival>),
-    Line(Line),
+    Listener(TcpListener, Arc<ListenerConfig>),
+    Incoming(Box<IncomingClient>),
+    Liveness(LivenessConnection),
 }
 
 impl Sockets {
@@ -64,17 +64,17 @@ impl Sockets {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(error) => {
                     // The arguments never change, so a retry would fail too.
-                    tracing::error!(%error, "the control thread cannot wait for its sockets");
+                    tracing::error!(%error, "the control thread cannot wait for its sockets and stops: no new connection can be made, and dead peers go unnoticed. Restart the process");
                     return;
                 }
             }
             for event in &events {
                 match event.data.u64() {
-                    WAKEUP => self.obey(),
-                    token => self.look_at(token, event.flags),
+                    WAKEUP => self.run_commands(),
+                    token => self.handle_event(token, event.flags),
                 }
             }
-            self.pass_deadlines();
+            self.handle_deadlines();
         }
     }
 
@@ -85,60 +85,60 @@ impl Sockets {
         Timespec::try_from(wait).ok()
     }
 
-    fn obey(&mut self) {
+    fn run_commands(&mut self) {
         // Drain the counter before taking the commands: a later command raises it again.
         self.wakeup.empty();
         while let Ok(command) = self.commands.try_recv() {
             match command {
-                Command::Listen(listener, door, reply) => {
-                    if let Ok(token) = self.add(Source::Listener(listener, door)) {
+                Command::Listen(listener, config, reply) => {
+                    if let Ok(token) = self.add(Source::Listener(listener, config)) {
                         let _ = reply.send(token);
                     }
                 }
                 Command::StopListening(token, _closed) => self.stop_listening(token),
-                Command::Watch(line) => self.watch(line, &[]),
-                Command::Prepared(token, prepared) => self.prepared(token, prepared),
+                Command::Watch(liveness) => self.watch(liveness, &[]),
+                Command::JobDone(token, result) => self.job_done(token, result),
             }
         }
     }
 
-    /// Adds a line. `read` holds bytes that were already read from its socket.
-    fn watch(&mut self, mut line: Line, read: &[u8]) {
-        line.begin();
-        let interval = line.interval();
-        let end = line.hear(read);
-        match self.add(Source::Line(line)) {
+    /// Starts watching a liveness connection. `read` holds bytes that were already read from its socket.
+    fn watch(&mut self, mut liveness: LivenessConnection, read: &[u8]) {
+        liveness.start();
+        let interval = liveness.interval();
+        let end = liveness.handle_bytes(read);
+        match self.add(Source::Liveness(liveness)) {
             Ok(token) => {
-                self.schedule_beat(token, interval);
-                self.end_line(token, end);
+                self.schedule_interval(token, interval);
+                self.end_liveness(token, end);
             }
-            Err(Source::Line(line)) => line.report(LineEnd::Gone),
+            Err(Source::Liveness(liveness)) => liveness.report(LivenessEnd::Gone),
             Err(_) => {}
         }
     }
 
-    /// Schedules the end of a line's interval, if it has one.
-    fn schedule_beat(&mut self, token: Token, interval: Option<Duration>) {
+    /// Schedules the end of a connection's keepalive interval, if it has one.
+    fn schedule_interval(&mut self, token: Token, interval: Option<Duration>) {
         if let Some(next) = interval.and_then(|interval| Instant::now().checked_add(interval)) {
             self.deadlines.push(Reverse((next, token)));
         }
     }
 
-    /// Handles the end of a line's interval.
-    fn beat(&mut self, token: Token) {
-        if let Some(Source::Line(line)) = self.sources.get_mut(&token) {
-            let (end, interval) = (line.beat(), line.interval());
-            self.schedule_beat(token, interval);
-            self.end_line(token, end);
+    /// Handles the end of a connection's keepalive interval.
+    fn end_interval(&mut self, token: Token) {
+        if let Some(Source::Liveness(liveness)) = self.sources.get_mut(&token) {
+            let (end, interval) = (liveness.end_interval(), liveness.interval());
+            self.schedule_interval(token, interval);
+            self.end_liveness(token, end);
         }
     }
 
-    /// Removes a line and reports how it ended, if it has ended.
-    fn end_line(&mut self, token: Token, end: Option<LineEnd>) {
+    /// Removes a liveness connection and reports how it ended, if it has ended.
+    fn end_liveness(&mut self, token: Token, end: Option<LivenessEnd>) {
         if let Some(end) = end
-            && let Some(Source::Line(line)) = self.remove(token)
+            && let Some(Source::Liveness(liveness)) = self.remove(token)
         {
-            line.report(end);
+            liveness.report(end);
         }
     }
 
@@ -151,11 +151,11 @@ impl Sockets {
         let flags = epoll::EventFlags::IN;
         let added = match &source {
             Source::Listener(listener, _) => epoll::add(&self.epoll, listener, data, flags),
-            Source::Arrival(arrival) => epoll::add(&self.epoll, &arrival.stream, data, flags),
-            Source::Line(line) => epoll::add(&self.epoll, &line.stream, data, flags),
+            Source::Incoming(client) => epoll::add(&self.epoll, &client.stream, data, flags),
+            Source::Liveness(liveness) => epoll::add(&self.epoll, &liveness.stream, data, flags),
         };
         if let Err(error) = added {
-            tracing::warn!(%error, "a socket cannot be watched, and is closed");
+            tracing::warn!(%error, "a socket cannot be added to epoll: closing it");
             return Err(source);
         }
         self.sources.insert(token, source);
@@ -165,18 +165,18 @@ impl Sockets {
     /// Removes a source. Its socket is closed when the returned value is dropped.
     fn remove(&mut self, token: Token) -> Option<Source> {
         let source = self.sources.remove(&token)?;
-        // Delete explicitly, because a line's descriptor stays open while the poller has a
+        // Delete explicitly, because a liveness socket stays open while the poller has a
         // reference to it.
         let deleted = match &source {
             Source::Listener(listener, _) => epoll::delete(&self.epoll, listener),
-            Source::Arrival(arrival) => {
-                self.arrivals -= 1;
-                epoll::delete(&self.epoll, &arrival.stream)
+            Source::Incoming(client) => {
+                self.handshakes -= 1;
+                epoll::delete(&self.epoll, &client.stream)
             }
-            Source::Line(line) => epoll::delete(&self.epoll, &line.stream),
+            Source::Liveness(liveness) => epoll::delete(&self.epoll, &liveness.stream),
         };
         if let Err(error) = deleted {
-            tracing::warn!(%error, "a socket cannot be taken out of the watch");
+            tracing::warn!(%error, "a socket cannot be removed from epoll");
         }
         Some(source)
     }
@@ -189,77 +189,77 @@ impl Sockets {
             .sources
             .iter()
             .filter(|(_, source)| {
-                matches!(source, Source::Arrival(a) if a.listener == listener && !a.is_welcomed())
+                matches!(source, Source::Incoming(a) if a.listener == listener && !a.is_in_rts())
             })
             .map(|(token, _)| *token)
             .collect();
         for token in orphans {
-            self.end_arrival(token, "the server stops listening");
+            self.end_handshake(token, "the server stops listening");
         }
     }
 
-    fn look_at(&mut self, token: Token, flags: epoll::EventFlags) {
+    fn handle_event(&mut self, token: Token, flags: epoll::EventFlags) {
         match self.sources.get_mut(&token) {
             None => {}
             Some(Source::Listener(..)) => self.accept(token),
-            Some(Source::Arrival(arrival)) => {
-                let next = arrival.look_at(flags);
-                self.follow(token, next);
+            Some(Source::Incoming(client)) => {
+                let next = client.handle_event(flags);
+                self.apply(token, next);
             }
-            Some(Source::Line(line)) => {
-                let end = line.look();
-                self.end_line(token, end);
+            Some(Source::Liveness(liveness)) => {
+                let end = liveness.poll();
+                self.end_liveness(token, end);
             }
         }
     }
 
-    fn prepared(&mut self, token: Token, prepared: Prepared) {
+    fn job_done(&mut self, token: Token, result: JobResult) {
         match self.sources.get_mut(&token) {
-            Some(Source::Arrival(arrival)) => {
-                let next = arrival.prepared(prepared);
-                self.follow(token, next);
+            Some(Source::Incoming(client)) => {
+                let next = client.job_done(result);
+                self.apply(token, next);
             }
-            // The arrival was removed in the meantime.
-            _ => prepared.forget(),
+            // The client was removed in the meantime.
+            _ => result.discard(),
         }
     }
 
-    fn follow(&mut self, token: Token, next: Next) {
+    fn apply(&mut self, token: Token, next: Next) {
         match next {
             Next::Close => {
                 self.remove(token);
             }
-            Next::Line(line, read) => {
+            Next::Open(liveness, read) => {
                 self.remove(token);
-                // Report `Ready` before anything can end the line. The poller may have ended since
+                // Report that it is open before anything can end it. The poller may have ended since
                 // the welcome: then the socket is closed here, which tells the client.
-                if line.report_ready() {
-                    self.watch(line, &read);
+                if liveness.report_open() {
+                    self.watch(liveness, &read);
                 }
             }
-            Next::Prepare(port, offer, admitted) => {
-                if let Some(Source::Arrival(arrival)) = self.sources.get(&token) {
+            Next::CreateQueuePair(port, offer, admitted) => {
+                if let Some(Source::Incoming(client)) = self.sources.get(&token) {
                     let job = Job {
                         token,
                         port,
                         offer,
                         admitted,
-                        stream: Arc::clone(&arrival.stream),
+                        stream: Arc::clone(&client.stream),
                     };
                     if self.preparers.try_send(job).is_err() {
-                        self.end_arrival(token, TOO_MANY);
+                        self.end_handshake(token, TOO_MANY);
                     }
                 }
             }
-            Next::Stay => {
-                if let Some(Source::Arrival(arrival)) = self.sources.get(&token) {
+            Next::Wait => {
+                if let Some(Source::Incoming(client)) = self.sources.get(&token) {
                     let mut flags = epoll::EventFlags::IN;
-                    if arrival.is_writing() {
+                    if client.is_writing() {
                         flags |= epoll::EventFlags::OUT;
                     }
                     let data = epoll::EventData::new_u64(token);
-                    if epoll::modify(&self.epoll, &arrival.stream, data, flags).is_err() {
-                        self.end_arrival(token, "the server cannot watch the socket");
+                    if epoll::modify(&self.epoll, &client.stream, data, flags).is_err() {
+                        self.end_handshake(token, "the server cannot watch the socket");
                     }
                 }
             }
@@ -268,7 +268,7 @@ impl Sockets {
 
     fn accept(&mut self, token: Token) {
         for _ in 0..ACCEPT_BATCH {
-            let Some(Source::Listener(listener, door)) = self.sources.get(&token) else {
+            let Some(Source::Listener(listener, config)) = self.sources.get(&token) else {
                 return;
             };
             let (stream, peer) = match listener.accept() {
@@ -284,7 +284,7 @@ impl Sockets {
                     continue;
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "cannot accept a client; trying again soon");
+                    tracing::warn!(%error, "cannot accept a client: trying again in 100 ms. If the process is out of file descriptors, raise their limit (ulimit -n)");
                     let data = epoll::EventData::new_u64(token);
                     let none = epoll::EventFlags::empty();
                     if epoll::modify(&self.epoll, listener, data, none).is_ok() {
@@ -294,24 +294,24 @@ impl Sockets {
                     return;
                 }
             };
-            if let Err(error) = prepare_line(&stream) {
-                tracing::debug!(%peer, %error, "a client's socket has ended already");
+            if let Err(error) = configure_socket(&stream) {
+                tracing::debug!(%peer, %error, "a client closed its socket before its handshake");
                 continue;
             }
-            let mut arrival = Box::new(Arrival::new(stream, peer, token, Arc::clone(door)));
-            if self.arrivals >= MAX_HANDSHAKES {
-                arrival.refuse(TOO_MANY);
+            let mut client = Box::new(IncomingClient::new(stream, peer, token, Arc::clone(config)));
+            if self.handshakes >= MAX_HANDSHAKES {
+                client.refuse(TOO_MANY);
                 continue;
             }
-            if let Ok(token) = self.add(Source::Arrival(arrival)) {
-                self.arrivals += 1;
+            if let Ok(token) = self.add(Source::Incoming(client)) {
+                self.handshakes += 1;
                 let deadline = Instant::now() + TIMEOUT;
                 self.deadlines.push(Reverse((deadline, token)));
             }
         }
     }
 
-    fn pass_deadlines(&mut self) {
+    fn handle_deadlines(&mut self) {
         let now = Instant::now();
         while let Some(&Reverse((deadline, token))) = self.deadlines.peek() {
             if deadline > now {
@@ -323,21 +323,21 @@ impl Sockets {
                     let data = epoll::EventData::new_u64(token);
                     let _ = epoll::modify(&self.epoll, listener, data, epoll::EventFlags::IN);
                 }
-                Some(Source::Arrival(_)) => {
-                    self.end_arrival(token, "the handshake took longer than 5 s");
+                Some(Source::Incoming(_)) => {
+                    self.end_handshake(token, "the handshake took longer than 5 s");
                 }
-                Some(Source::Line(_)) => self.beat(token),
+                Some(Source::Liveness(_)) => self.end_interval(token),
                 None => {}
             }
         }
     }
 
     /// Ends a client's handshake now. Sends it the reason if the socket accepts it.
-    fn end_arrival(&mut self, token: Token, reason: &str) {
-        if let Some(Source::Arrival(mut arrival)) = self.remove(token)
-            && !arrival.is_leaving()
+    fn end_handshake(&mut self, token: Token, reason: &str) {
+        if let Some(Source::Incoming(mut client)) = self.remove(token)
+            && !client.is_rejected()
         {
-            arrival.refuse(reason);
+            client.refuse(reason);
         }
     }
 }

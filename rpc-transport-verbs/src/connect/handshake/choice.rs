@@ -1,13 +1,23 @@
 //! Chooses the device of a connection: the first in the server's order that the client also has and
 //! that reaches the client.
+//!
+//! The client's hello has an endpoint for each of its lanes. The server tries its own devices in
+//! order. It takes a device if
+//!
+//! * the client has an endpoint of the same kind (such as `soft`, `roce` or `infiniband`),
+//! * the addresses do not rule it out (another host, another subnet, IPv4 against IPv6),
+//! * and the queue pair can be connected.
+//!
+//! Otherwise it tries its next device. The reply names the chosen endpoint of the client, and the
+//! client destroys the queue pairs of its other lanes. Both sides log the choice.
 
-use crate::transport::endpoint::{Endpoint, INFINIBAND, ROCE, SOFT, Way};
+use crate::transport::endpoint::{DeviceAddress, Endpoint, INFINIBAND, ROCE, SOFT};
 
 /// Why a device of this side cannot serve a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Unfit {
     /// The client has no device of this kind.
-    #[error("the client has none of its kind")]
+    #[error("the client has no device of its kind")]
     NotOffered,
     /// The client has a device of this kind, but the two cannot reach each other.
     #[error("{obstacle}")]
@@ -20,14 +30,17 @@ pub(crate) enum Unfit {
 /// Returns the indexes of the client's endpoints that a device of this side may connect to: those
 /// of its kind that their addresses do not rule out, in the client's order. There is at least one;
 /// otherwise the error says why there is none.
-pub(crate) fn meet(local: Way<'_>, client: &[Endpoint]) -> Result<Vec<usize>, Unfit> {
+pub(crate) fn matching_endpoints(
+    local: DeviceAddress<'_>,
+    client: &[Endpoint],
+) -> Result<Vec<usize>, Unfit> {
     let mut unfit = Unfit::NotOffered;
     let mut fit = Vec::new();
     for (index, remote) in client.iter().enumerate() {
         if remote.kind != local.kind {
             continue;
         }
-        match obstacle(local, remote.way()) {
+        match obstacle(local, remote.device_address()) {
             None => fit.push(index),
             Some(obstacle) => unfit = Unfit::Unreachable { obstacle },
         }
@@ -37,13 +50,13 @@ pub(crate) fn meet(local: Way<'_>, client: &[Endpoint]) -> Result<Vec<usize>, Un
 
 /// Returns why two devices of one kind cannot reach each other, if their addresses show it. Other
 /// obstacles are detected when the queue pairs are connected.
-fn obstacle(local: Way<'_>, remote: Way<'_>) -> Option<&'static str> {
+fn obstacle(local: DeviceAddress<'_>, remote: DeviceAddress<'_>) -> Option<&'static str> {
     match local.kind {
-        SOFT if soft_place(&local.gid) != soft_place(&remote.gid) => Some(
-            "the software device reaches processes of its own host only, and none in a container with namespaces of its own",
+        SOFT if soft_prefix(&local.gid) != soft_prefix(&remote.gid) => Some(
+            "the software device reaches processes of its own host only, outside of containers that have their own namespaces",
         ),
         ROCE if is_ipv4(&local.gid) != is_ipv4(&remote.gid) => {
-            Some("one side's address is of IPv4, and the other's of IPv6")
+            Some("one side has an IPv4 address, and the other an IPv6 address")
         }
         INFINIBAND if local.gid[..SUBNET_LEN] != remote.gid[..SUBNET_LEN] => {
             Some("the two are on different InfiniBand subnets")
@@ -57,10 +70,10 @@ const SUBNET_LEN: usize = 8;
 
 /// Length of the prefix of a soft GID that identifies the host and the namespaces. Two processes
 /// that can reach each other have the same prefix. The bytes that identify the process follow.
-const SOFT_PLACE_LEN: usize = 6;
+const SOFT_PREFIX_LEN: usize = 6;
 
-fn soft_place(gid: &[u8; 16]) -> &[u8] {
-    &gid[..SOFT_PLACE_LEN]
+fn soft_prefix(gid: &[u8; 16]) -> &[u8] {
+    &gid[..SOFT_PREFIX_LEN]
 }
 
 /// Returns true if a GID contains an IPv4 address. RoCE represents it as an IPv4-mapped IPv6
@@ -70,11 +83,11 @@ fn is_ipv4(gid: &[u8; 16]) -> bool {
 }
 
 /// Formats the devices of one side for a message: "rxe0 (roce), soft".
-pub(crate) fn list<'a>(ways: impl Iterator<Item = Way<'a>>) -> String {
-    let names: Vec<_> = ways
-        .map(|way| match way.kind == way.device {
-            true => way.kind.to_owned(),
-            false => format!("{} ({})", way.device, way.kind),
+pub(crate) fn list<'a>(devices: impl Iterator<Item = DeviceAddress<'a>>) -> String {
+    let names: Vec<_> = devices
+        .map(|address| match address.kind == address.device {
+            true => address.kind.to_owned(),
+            false => format!("{} ({})", address.device, address.kind),
         })
         .collect();
     if names.is_empty() {
@@ -111,20 +124,27 @@ mod tests {
             endpoint(ROCE, V4),
             endpoint(ROCE, V4),
         ];
-        let meets = |kind, gid| meet(endpoint(kind, gid).way(), &client);
-        assert_eq!(meets(ROCE, V4), Ok(vec![2, 3]));
-        assert_eq!(meets(SOFT, HERE[0]), Ok(vec![1]));
-        assert_eq!(meets(INFINIBAND, "fe80::2"), Ok(vec![0]));
-        assert_eq!(meets("pigeon", V4), Err(Unfit::NotOffered));
-        assert_eq!(meet(endpoint(ROCE, V4).way(), &[]), Err(Unfit::NotOffered));
+        let matching =
+            |kind, gid| matching_endpoints(endpoint(kind, gid).device_address(), &client);
+        assert_eq!(matching(ROCE, V4), Ok(vec![2, 3]));
+        assert_eq!(matching(SOFT, HERE[0]), Ok(vec![1]));
+        assert_eq!(matching(INFINIBAND, "fe80::2"), Ok(vec![0]));
+        assert_eq!(matching("pigeon", V4), Err(Unfit::NotOffered));
+        assert_eq!(
+            matching_endpoints(endpoint(ROCE, V4).device_address(), &[]),
+            Err(Unfit::NotOffered)
+        );
     }
 
     #[test]
     fn one_that_cannot_be_reached_is_passed_over_for_one_that_can() {
         let local = endpoint(ROCE, V6);
         let client = [endpoint(ROCE, V4), endpoint(ROCE, V6)];
-        assert_eq!(meet(local.way(), &client), Ok(vec![1]));
-        let unfit = meet(local.way(), &client[..1]).unwrap_err();
+        assert_eq!(
+            matching_endpoints(local.device_address(), &client),
+            Ok(vec![1])
+        );
+        let unfit = matching_endpoints(local.device_address(), &client[..1]).unwrap_err();
         assert!(unfit.to_string().contains("IPv4"), "{unfit}");
     }
 
@@ -142,9 +162,12 @@ mod tests {
             ),
         ] {
             let (local, remote) = (endpoint(kind, local), endpoint(kind, remote));
-            let said = obstacle(local.way(), remote.way()).unwrap();
+            let said = obstacle(local.device_address(), remote.device_address()).unwrap();
             assert!(said.contains(hint), "{kind}: {said}");
-            assert_eq!(obstacle(local.way(), local.way()), None);
+            assert_eq!(
+                obstacle(local.device_address(), local.device_address()),
+                None
+            );
         }
     }
 
@@ -153,8 +176,8 @@ mod tests {
         let mut first = endpoint(ROCE, V4);
         first.device = "rxe0".to_owned();
         let second = endpoint(SOFT, HERE[0]);
-        let ways = [first.way(), second.way()];
-        assert_eq!(list(ways.into_iter()), "rxe0 (roce), soft");
-        assert_eq!(list(ways[..0].iter().copied()), "none");
+        let devices = [first.device_address(), second.device_address()];
+        assert_eq!(list(devices.into_iter()), "rxe0 (roce), soft");
+        assert_eq!(list(devices[..0].iter().copied()), "none");
     }
 }

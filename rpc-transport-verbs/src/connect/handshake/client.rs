@@ -21,7 +21,7 @@ pub(crate) fn ready() -> Result<Vec<u8>, HandshakeError> {
 
 /// The server's response.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Answer {
+pub(crate) enum ServerResponse {
     /// The client is admitted.
     Welcome(Welcome),
     /// The client is rejected, with the server's reason.
@@ -36,12 +36,15 @@ pub(crate) struct ClientHandshake {
 
 impl ClientHandshake {
     /// Handles bytes read from the socket. Returns the server's response once it is complete.
-    pub(crate) fn handle(&mut self, bytes: &[u8]) -> Result<Option<Answer>, HandshakeError> {
+    pub(crate) fn handle(
+        &mut self,
+        bytes: &[u8],
+    ) -> Result<Option<ServerResponse>, HandshakeError> {
         self.inbound.feed(bytes);
-        let answer = match self.inbound.next()? {
+        let response = match self.inbound.next()? {
             None => return Ok(None),
-            Some(Body::ServerHello(hello)) => Answer::Welcome(Welcome::check(hello)?),
-            Some(Body::Refusal(refusal)) => Answer::Refused(refusal.reason),
+            Some(Body::ServerHello(hello)) => ServerResponse::Welcome(Welcome::check(hello)?),
+            Some(Body::Refusal(refusal)) => ServerResponse::Refused(refusal.reason),
             Some(other) => {
                 return Err(HandshakeError::Unexpected {
                     wanted: "the server's hello",
@@ -51,10 +54,10 @@ impl ClientHandshake {
         };
         if !self.inbound.is_empty() {
             return Err(HandshakeError::Unexpected {
-                wanted: "silence",
+                wanted: "no more bytes",
                 got: "more bytes",
             });
         }
-        Ok(Some(answer))
+        Ok(Some(response))
     }
 }

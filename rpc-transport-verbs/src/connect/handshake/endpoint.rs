@@ -36,34 +36,46 @@ impl TryFrom<messages::Endpoint> for Endpoint {
     fn try_from(sent: messages::Endpoint) -> Result<Self, HandshakeError> {
         let field = |field, value: String, why| Err(HandshakeError::Field { field, value, why });
         let Ok(gid) = <[u8; 16]>::try_from(sent.gid.as_slice()) else {
-            return field("gid", format!("{} bytes", sent.gid.len()), "it has 16");
+            return field(
+                "gid",
+                format!("{} bytes", sent.gid.len()),
+                "a GID has 16 bytes",
+            );
         };
         if !matches!(sent.mtu, 256 | 512 | 1024 | 2048 | 4096) {
-            return field("mtu", sent.mtu.to_string(), "256 to 4096, a power of two");
+            return field(
+                "mtu",
+                sent.mtu.to_string(),
+                "an MTU is a power of two from 256 to 4096",
+            );
         }
         if sent.qp_number > MAX_24_BITS {
-            return field("qp_number", sent.qp_number.to_string(), "it has 24 bits");
+            return field(
+                "qp_number",
+                sent.qp_number.to_string(),
+                "at most 24 bits are valid",
+            );
         }
         if sent.psn > MAX_24_BITS {
-            return field("psn", sent.psn.to_string(), "it has 24 bits");
+            return field("psn", sent.psn.to_string(), "at most 24 bits are valid");
         }
         let Ok(lid) = u16::try_from(sent.lid) else {
-            return field("lid", sent.lid.to_string(), "it has 16 bits");
+            return field("lid", sent.lid.to_string(), "at most 16 bits are valid");
         };
         for (name, value) in [("kind", &sent.kind), ("device", &sent.device)] {
             if value.is_empty() || value.len() > MAX_NAME_LEN {
                 let len = format!("{} bytes long", value.len());
-                return field(name, len, "1 to 64 bytes are taken");
+                return field(name, len, "1 to 64 bytes are accepted");
             }
             // The value appears in logs and messages.
             if !value.bytes().all(|byte| byte.is_ascii_graphic()) {
                 let value = value.escape_default().to_string();
-                return field(name, value, "letters, digits and signs of ASCII are taken");
+                return field(name, value, "only printable ASCII characters are accepted");
             }
         }
         // Only ports of an InfiniBand subnet are addressed by LID.
         if sent.kind != INFINIBAND && lid != 0 {
-            return field("lid", lid.to_string(), "only InfiniBand ports have one");
+            return field("lid", lid.to_string(), "only InfiniBand ports have a LID");
         }
         Ok(Self {
             kind: sent.kind,
@@ -82,11 +94,11 @@ impl TryFrom<messages::Endpoint> for Endpoint {
 pub(crate) struct Offer {
     /// One endpoint for each of the client's devices, in the client's order.
     pub(crate) endpoints: Vec<Endpoint>,
-    /// The longest frame that the client can receive, in bytes.
+    /// The longest frame that the server can receive, in bytes.
     pub(crate) max_frame_len: u32,
     /// Opaque to the transport.
     pub(crate) session: Vec<u8>,
-    /// True if the client answers keepalives and may send them.
+    /// True if the server answers keepalives and may send them.
     pub(crate) keepalive: bool,
 }
 
@@ -104,7 +116,7 @@ impl Offer {
             return Err(HandshakeError::Field {
                 field: "endpoints",
                 value: format!("{} of them", endpoints.len()),
-                why: "at most 8 are taken",
+                why: "at most 8 are accepted",
             });
         }
         Ok(Self {
@@ -126,11 +138,11 @@ pub(crate) struct Welcome {
     pub(crate) endpoint: Endpoint,
     /// The index, from 0, of the client's endpoint that the queue pair is connected to.
     pub(crate) client_endpoint: usize,
-    /// The longest frame that the client can receive, in bytes.
+    /// The longest frame that the server can receive, in bytes.
     pub(crate) max_frame_len: u32,
     /// Opaque to the transport.
     pub(crate) session: Vec<u8>,
-    /// True if the client answers keepalives and may send them.
+    /// True if the server answers keepalives and may send them.
     pub(crate) keepalive: bool,
 }
 
@@ -141,7 +153,7 @@ impl Welcome {
             return Err(HandshakeError::Field {
                 field: "endpoint",
                 value: "missing".to_owned(),
-                why: "a welcome names the queue pair that waits",
+                why: "a welcome has to contain the server's queue pair",
             });
         };
         check_frame_len(sent.max_frame_len)?;
@@ -160,7 +172,7 @@ fn check_frame_len(max_frame_len: u32) -> Result<(), HandshakeError> {
         return Err(HandshakeError::Field {
             field: "max_frame_len",
             value: max_frame_len.to_string(),
-            why: "a frame has at least 64 bytes",
+            why: "at least 64 bytes are needed",
         });
     }
     Ok(())

@@ -9,9 +9,10 @@
 //!   a queue pair without a check;
 //! - [`choice`] determines which devices of the two sides can connect;
 //! - [`server::ServerHandshake`] and [`client::ClientHandshake`] determine which message may come
-//!   next, and what it requests.
+//!   next, and which action it requests.
 //!
-//! The sockets are read by `control` for all servers of the process, and by `connect` for a client.
+//! `control_thread` reads the sockets of all servers of the process, and `connect::client` reads
+//! the socket of a client.
 
 pub(crate) mod choice;
 pub(crate) mod client;
@@ -50,19 +51,21 @@ pub(crate) const TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum HandshakeError {
     /// The first bytes are not Verbline's magic.
-    #[error("it began with {}, not with a Verbline handshake", .got.escape_ascii())]
+    #[error("it began with {} instead of a Verbline handshake: check that the address is a Verbline server's or client's", .got.escape_ascii())]
     Magic {
         /// The received bytes at the position of the magic, possibly incomplete.
         got: Vec<u8>,
     },
     /// The other side speaks another version.
-    #[error("it speaks version {remote} of the protocol, this side speaks {VERSION}")]
+    #[error(
+        "it speaks version {remote} of the protocol, this side speaks {VERSION}: both sides need the same version"
+    )]
     Version {
         /// The other side's version.
         remote: u16,
     },
     /// The message is longer than allowed.
-    #[error("it announced a message of {len} bytes; at most {MAX_MESSAGE_LEN} are taken")]
+    #[error("it announced a message of {len} bytes; at most {MAX_MESSAGE_LEN} are accepted")]
     TooLong {
         /// The announced length, or the length of this side's own message.
         len: usize,
@@ -79,7 +82,7 @@ pub(crate) enum HandshakeError {
         got: &'static str,
     },
     /// A field has an invalid value.
-    #[error("its {field} is {value}, which cannot be: {why}")]
+    #[error("its {field} is {value}, which is invalid: {why}")]
     Field {
         /// The field's name in the `.proto` file.
         field: &'static str,

@@ -7,9 +7,9 @@ use super::{HandshakeError, Offer, Welcome};
 /// A client's request.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Request {
-    /// To be admitted. Answered with [`welcome`] or [`refuse`].
+    /// The client asks to be admitted. The response is [`welcome`] or [`refuse`].
     Hello(Offer),
-    /// To be handed to its poller: the client's queue pair can receive and send.
+    /// The client asks to be handed to its poller: its queue pair can receive and send.
     Ready,
 }
 
@@ -45,10 +45,10 @@ impl ServerHandshake {
             }
         };
         // A client waits for the response to its hello, so nothing may follow the hello. Bytes
-        // after `Ready` belong to the line.
+        // after `Ready` are keepalives.
         if !self.ready && !self.inbound.is_empty() {
             return Err(HandshakeError::Unexpected {
-                wanted: "silence until the answer",
+                wanted: "no bytes before the response",
                 got: "more bytes",
             });
         }
@@ -90,7 +90,7 @@ pub(crate) fn refuse(reason: &str) -> Vec<u8> {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::client::{self, Answer, ClientHandshake};
+    use super::super::client::{self, ClientHandshake, ServerResponse};
     use super::super::endpoint::tests::sample;
     use super::*;
 
@@ -125,7 +125,7 @@ mod tests {
         let welcome = welcome(chosen()).unwrap();
         assert_eq!(
             client.handle(&welcome).unwrap(),
-            Some(Answer::Welcome(chosen()))
+            Some(ServerResponse::Welcome(chosen()))
         );
         let ready = client::ready().unwrap();
         assert_eq!(server.handle(&ready).unwrap(), Some(Request::Ready));
@@ -136,14 +136,15 @@ mod tests {
         let mut client = ClientHandshake::default();
         assert_eq!(
             client.handle(&refuse("no room")).unwrap(),
-            Some(Answer::Refused("no room".to_owned()))
+            Some(ServerResponse::Refused("no room".to_owned()))
         );
     }
 
     #[test]
     fn a_sentence_without_end_is_cut_at_a_character() {
         let mut client = ClientHandshake::default();
-        let Some(Answer::Refused(reason)) = client.handle(&refuse(&"ü".repeat(90_000))).unwrap()
+        let Some(ServerResponse::Refused(reason)) =
+            client.handle(&refuse(&"ü".repeat(90_000))).unwrap()
         else {
             panic!("not a refusal");
         };

@@ -2,7 +2,7 @@
 
 /// Returns the number of calls that the connections may have in flight, plus a credit frame for
 /// each connection.
-pub(super) fn frames_under_way(connections: u32, max_in_flight: u32) -> u32 {
+pub(super) fn frames_in_flight(connections: u32, max_in_flight: u32) -> u32 {
     connections.saturating_mul(max_in_flight.saturating_add(1))
 }
 

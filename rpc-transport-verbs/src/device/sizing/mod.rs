@@ -1,4 +1,8 @@
 //! Derives every number of a poller from the user's [`Intents`], and checks it against the device.
+//!
+//! All lanes of a poller have the same sizes: those that the weakest of its devices can provide. So
+//! one [`Limits`] holds for every lane, and the core keeps a single sum: the number of promised
+//! receives is at most `posted + reserved` of every lane, whichever lane the frames arrive on.
 
 mod arithmetic;
 mod receives;
@@ -191,7 +195,7 @@ fn check_device(
             intents.max_in_flight.into(),
             queue_depth.into(),
             attributes.max_qp_wr as u64,
-            "places in a send queue",
+            "entries in a send queue",
         ),
         (
             "max_message_len",

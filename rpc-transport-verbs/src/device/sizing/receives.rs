@@ -3,7 +3,7 @@
 use rpc_core::limits::Intents;
 use rpc_core::transport::FabricError;
 
-use super::arithmetic::{frames_under_way, largest};
+use super::arithmetic::{frames_in_flight, largest};
 use super::refusals::{NoSharedReceiveQueue, does_not_fit, too_much, with_advice};
 use super::{POLL_BATCH, REFILL_BATCH, Sizing};
 use crate::verbs::DeviceAttributes;
@@ -50,7 +50,7 @@ impl Receives {
         let least = connections
             .saturating_mul(MIN_RECEIVES_PER_CONNECTION)
             .max(1);
-        let wanted = frames_under_way(connections, max_in_flight)
+        let wanted = frames_in_flight(connections, max_in_flight)
             .min(MAX_RECEIVES_POSTED)
             .max(least);
         let of = |posted| Self {
@@ -137,7 +137,7 @@ impl<'a> Budget<'a> {
         match self.sizing.send_slots {
             Some(slots) => slots.max(1),
             None => {
-                let wanted = frames_under_way(self.connections, self.max_in_flight)
+                let wanted = frames_in_flight(self.connections, self.max_in_flight)
                     .clamp(MIN_SEND_SLOTS, MAX_SEND_SLOTS);
                 // If the number of receives was reduced, reduce the send slots too.
                 match receives.posted < receives.wanted {

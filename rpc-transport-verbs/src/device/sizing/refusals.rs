@@ -5,7 +5,7 @@ use rpc_core::transport::FabricError;
 /// Why a device can never be used.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "it has no shared receive queues, and the connections of a poller share their receives through one; use another device ('soft' is there everywhere)"
+    "it has no shared receive queues, and the connections of a poller share their receives through one; use another device ('soft' is available everywhere)"
 )]
 pub(super) struct NoSharedReceiveQueue;
 

@@ -2,12 +2,10 @@
 //!
 //! ```text
 //!   provider (the interface to devices)
-//!      │  context: opens a device, and makes what it owns.
+//!      │  context, memory, region, windows, completion_queue, completion_channel,
+//!      │  shared_receive_queue, queue_pair: one object each.
 //!      │  Operations of a queue pair: modify, post (plain messages), requests (all other
 //!      │  requests), binding (of windows)
-//!      │  queue_pair, shared_receive_queue, region, windows, memory (the domain),
-//!      │  completion_queue, completion_channel: one object each
-//!      │  handle: the open device, which every object holds
 //!      ▼
 //!   rdma-sys: the structs, and the               library: all other functions, looked up
 //!      │      header's inline functions             │     in libibverbs.so.1 at run time
@@ -22,13 +20,19 @@
 //!   an ordinary error.
 //! * **rdma-sys's types are correct, but some of its functions are not** (it is unmaintained).
 //!   Therefore only the legacy calls are used, except for `ibv_create_qp_ex` ([`extended`]); port
-//!   attributes are zeroed before they are queried; asynchronous events and the GID table are read
-//!   through structs of our own ([`raw_structs`]).
+//!   attributes are zeroed before they are queried, because libibverbs may write an older, shorter
+//!   struct; asynchronous events and the GID table are read through structs of our own
+//!   ([`async_events`], [`gid_table`]). For events, that is because a number that rdma-sys's enum
+//!   lacks would be undefined behavior.
 //! * **Objects hold their parents by `Arc`**, so an object is destroyed after everything created
 //!   from it. If the device refuses to destroy an object, this is logged, and the object's memory
 //!   is leaked.
 //! * **After `fork()`**, calls in the child fail, and its destructors do nothing: the child shares
 //!   the device's file with the parent, and would destroy the parent's objects.
+//! * **The inline length is found by trying** to create queue pairs ([`context`]), because no call
+//!   reports it.
+//! * **Memory is registered at its exact length**, in huge pages if the system has reserved some
+//!   ([`pages`]).
 
 mod async_events;
 mod binding;
@@ -86,7 +90,7 @@ use rdma_sys::ibv_sge;
 use crate::verbs::types::{LocalKey, VerbsError};
 
 /// Work requests or completions that are built on the stack at a time. It is the length of the
-/// transport's longest chain, so that one chain rings one doorbell.
+/// transport's longest chain, so that one chain needs one doorbell.
 const BATCH: usize = 32;
 
 /// Returns a number that identifies a queue in asynchronous events. It is stored in the verbs
@@ -135,7 +139,7 @@ fn sge(addr: NonNull<u8>, len: u32, local_key: LocalKey) -> ibv_sge {
 /// Logs that the device refused to destroy an object; a destructor cannot do more.
 fn log_leak(call: &'static str, returned: c_int) {
     if let Err(error) = check(call, returned) {
-        tracing::error!(%error, "a verbs object cannot be destroyed, and is leaked");
+        tracing::error!(%error, "the device did not destroy a verbs object: its memory is leaked");
     }
 }
 

@@ -115,7 +115,7 @@ impl QueuePair {
                     source,
                 },
                 _ if is_draining => ModifyError::Draining,
-                _ => match self.value_refused(attributes) {
+                _ => match self.invalid_value(attributes) {
                     Some(wrong) => wrong.at(from, to),
                     None => os(source),
                 },
@@ -140,7 +140,7 @@ impl QueuePair {
 
     /// Finds the value that the device rejected, as far as the port's attributes show it. Called
     /// only after a rejection, since it needs several queries.
-    fn value_refused(&self, attributes: &QpAttributes) -> Option<WrongValue> {
+    fn invalid_value(&self, attributes: &QpAttributes) -> Option<WrongValue> {
         let wrong = |attribute, value: u64, reason| {
             Some(WrongValue {
                 attribute,
@@ -207,7 +207,7 @@ pub(super) fn address_refused(
     None
 }
 
-/// Returns what a rejected transition was to do, in words.
+/// Describes the purpose of a rejected transition.
 fn action(from: QpState, to: QpState) -> &'static str {
     match (from, to) {
         (_, QpState::Reset) => "reset the queue pair",

@@ -20,7 +20,7 @@ const CALL: &str = "reg_mr";
 /// `IBV_ACCESS_OPTIONAL_RANGE`: rights that a device may ignore if it does not know them.
 const OPTIONAL: Access = Access::from_bits(0x3ff0_0000);
 
-/// Rights that only matter to peers, and not to local requests.
+/// Rights that affect the requests of peers only, not local requests.
 const OF_PEERS: Access = Access::from_bits(
     Access::REMOTE_WRITE.bits()
         | Access::REMOTE_READ.bits()
@@ -83,8 +83,8 @@ impl MemoryRegion {
         };
         let mut pages = Pages::map(len).map_err(mmap_failed)?;
         let mut registered = register_all(domain, &pages, len, access);
-        // Huge pages may be reserved, but not available to this process's control group. That shows
-        // only when they are touched.
+        // Huge pages may be reserved without being available to this process's control group. The
+        // failure occurs only when they are touched.
         if registered.is_err() && pages.are_huge {
             pages = Pages::map_small(len).map_err(mmap_failed)?;
             registered = register_all(domain, &pages, len, access);

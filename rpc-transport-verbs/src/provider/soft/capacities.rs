@@ -1,4 +1,4 @@
-//! How much of everything a context of this device has.
+//! The capacities of a context of this device.
 
 use super::shared::request_message::REMOTE_LEN;
 use super::shared::ring::MAX_IN_RING;
@@ -46,6 +46,6 @@ pub(super) fn exhausted(call: &'static str, what: &'static str, limit: usize) ->
 
 /// Converts an index into one of a context's tables, which are all limited to far less than 2³²
 /// entries.
-pub(super) fn place32(place: usize) -> u32 {
-    place as u32
+pub(super) fn index32(index: usize) -> u32 {
+    index as u32
 }

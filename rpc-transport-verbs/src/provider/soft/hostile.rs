@@ -219,11 +219,11 @@ impl Side {
     /// Waits until the peer's ring has arrived.
     fn wait_for_ring(&self) {
         let found = node().find_queue_pair(self.qp.qp_num().0);
-        let (domain, place) = found.expect("it is there");
+        let (domain, qp_index) = found.expect("it is there");
         let start = Instant::now();
         let is_there = || {
             let state = domain.enter().expect("this process has not forked");
-            state.queue_pairs[place as usize].link.sender.is_some()
+            state.queue_pairs[qp_index as usize].link.sender.is_some()
         };
         while !is_there() {
             assert!(start.elapsed() < PATIENCE, "no ring has come");
@@ -234,10 +234,10 @@ impl Side {
     /// Makes one forged write to memory that this side shares.
     fn forge(&self, step: u8, script: &mut Script<'_>) {
         let found = node().find_queue_pair(self.qp.qp_num().0);
-        let (domain, place) = found.expect("it is there");
+        let (domain, qp_index) = found.expect("it is there");
         if step & 8 == 0 {
             let state = domain.enter().expect("this process has not forked");
-            if let Some(receiver) = &state.queue_pairs[place as usize].link.receiver {
+            if let Some(receiver) = &state.queue_pairs[qp_index as usize].link.receiver {
                 receiver.forge(script);
             }
         } else {

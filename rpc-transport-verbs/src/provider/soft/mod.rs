@@ -35,6 +35,31 @@
 //! on a laptop: only polled completions free send queue entries, local keys are checked against
 //! protection domain and access rights, and a completion queue that overflows is unusable
 //! afterwards.
+//!
+//! The device has queue pair states and attribute masks, protection checks, shared receive queues
+//! with their limit event, receiver-not-ready handling with real timers, flushes and asynchronous
+//! events. It works message by message, not packet by packet.
+//!
+//! * **Rings.** Each direction of a queue pair has one ring, in memory that the receiver created
+//!   and sealed: fixed slots, with the commit word written last. Messages of up to 240 bytes
+//!   (inline: 228) travel in the ring. For a longer message the ring holds a descriptor, and the
+//!   receiving side copies the bytes once, from the sender's arena, which it has mapped read-only.
+//! * **Owner word.** One word per context guards all data-path state of that context, and each
+//!   poller has a context of its own. The engine thread only ever tries to acquire it.
+//! * **Hot rings** are polled directly. A cold ring waits for its ready bit, which the sender sets
+//!   if it finds the ring's mark after its fence.
+//! * **Sleeping.** A context with an armed completion queue has only cold rings, and a note beside
+//!   its ready bits says that it sleeps. A sender that has set a bit reads the note and writes the
+//!   context's eventfd. Senders never clear the note, so a sender that is killed between two steps
+//!   leaves no context asleep. A thread that waits on a completion channel does the device's work,
+//!   and goes back to sleep until an armed queue has a completion. An acknowledgement notifies no
+//!   thread: the engine's next tick finds the completion of a send.
+//! * **The engine** checks every 5 ms whether a context is polled. If it is not, the engine
+//!   receives what has arrived, so that receives are consumed, and the limit event is raised, while
+//!   a handler blocks. While all contexts of the process sleep and await nothing, it checks every
+//!   50 ms.
+//! * **UC and UD** reach only queue pairs of their own process: the posting thread carries a
+//!   message from one context to the other, and is inside only one of them at a time.
 
 pub(super) mod capacities;
 mod context;

@@ -52,7 +52,7 @@ impl SimulatedProcess {
         Killer(Arc::clone(&self.node))
     }
 
-    /// Does what the engine would do at this moment.
+    /// Does the work that the engine would do at this moment.
     pub(crate) fn step_engine(&self, now: Instant) {
         self.engine.borrow_mut().step(now);
     }
@@ -88,12 +88,11 @@ impl SimulatedProcess {
 
     /// Returns true if the engine has nothing to do for any context; peers wake contexts that
     /// sleep.
-    pub(crate) fn is_at_rest(&self) -> bool {
+    pub(crate) fn is_idle(&self) -> bool {
         let mut contexts = Vec::new();
         self.node.contexts(&mut contexts);
-        let is_at_rest =
-            |context: Arc<Domain>| context.enter().is_ok_and(|state| state.is_at_rest());
-        contexts.into_iter().all(is_at_rest)
+        let is_idle = |context: Arc<Domain>| context.enter().is_ok_and(|state| state.is_idle());
+        contexts.into_iter().all(is_idle)
     }
 
     /// Fails a queue pair, as a device does on its own, and reports it with a completion, with an
@@ -104,7 +103,7 @@ impl SimulatedProcess {
         status: Option<CompletionStatus>,
         event: Option<AsyncEvent>,
     ) -> bool {
-        let Some((domain, place)) = self.node.find_queue_pair(qp_num.0) else {
+        let Some((domain, qp_index)) = self.node.find_queue_pair(qp_num.0) else {
             return false;
         };
         let Ok(mut state) = domain.enter() else {
@@ -113,13 +112,13 @@ impl SimulatedProcess {
         let is_up = |qp: &super::context::queue_pair::SoftQueuePair| {
             matches!(qp.state, QpState::Rtr | QpState::Rts)
         };
-        if !state.queue_pairs.get(place as usize).is_some_and(is_up) {
+        if !state.queue_pairs.get(qp_index as usize).is_some_and(is_up) {
             return false;
         }
         if let Some(event) = event {
             state.raise(event);
         }
-        state.fail(place, status);
+        state.fail(qp_index, status);
         true
     }
 }

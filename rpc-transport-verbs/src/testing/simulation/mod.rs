@@ -8,15 +8,15 @@
 //! | its memory, sockets, links, rings, contexts, transports and drivers | the same |
 //! | its threads: pollers, engine, async events | steps, which [`World`] takes in an order that the seed determines |
 //! | its clock | [`World::advance`] moves it |
-//! | TCP: the handshake, and the liveness socket | the two halves of the handshake exchange values; a [`SimulatedLine`] is closed by hand |
+//! | TCP: the handshake, and the liveness socket | the two halves of the handshake exchange values; a [`SimulatedSocket`] is closed by hand |
 //! | its death | [`Point`]: between any two stores that a peer can see |
 //!
 //! A thread-local variable holds the simulation: its hooks are deep in the device, and a build
 //! without the feature contains none of them.
 
 mod faults;
-mod line;
 mod transport;
+mod watched_socket;
 mod world;
 
 use std::cell::{Cell, RefCell};
@@ -33,7 +33,7 @@ pub use world::{Pairing, ProcessId, World};
 use crate::hooks::Hooks;
 pub use crate::hooks::{Fault, Point, Post};
 use crate::provider::Killer;
-pub use crate::transport::lifeline::SimulatedLine;
+pub use crate::transport::liveness_socket::SimulatedSocket;
 
 /// State shared by the hooks of one thread's simulation.
 struct Simulation {
@@ -43,15 +43,15 @@ struct Simulation {
     /// True once no more faults are injected.
     is_calm: Cell<bool>,
     /// How often each fault was injected, each post was cut, and each point killed a process.
-    struck: RefCell<Tally>,
+    injected: RefCell<FaultCounters>,
     /// The process whose code is running, if any.
-    running: RefCell<Option<Rc<Life>>>,
+    running: RefCell<Option<Rc<ProcessState>>>,
     trace: Cell<u64>,
 }
 
 /// Counters of injected faults.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
+pub struct FaultCounters {
     /// Counts by [`Fault`].
     pub faults: [u64; Fault::ALL.len()],
     /// Counts by [`Post`]: rejected completely, and accepted in part.
@@ -60,7 +60,7 @@ pub struct Tally {
     pub deaths: [u64; Point::ALL.len()],
 }
 
-impl Tally {
+impl FaultCounters {
     /// Adds the counts of `other`.
     pub fn add(&mut self, other: &Self) {
         let add = |sums: &mut [u64], others: &[u64]| {
@@ -89,13 +89,13 @@ impl Tally {
 }
 
 /// State of one simulated process as far as faults concern it.
-struct Life {
+struct ProcessState {
     number: usize,
     killer: Killer,
-    /// The point at which the process is to be killed, and how often it still passes that point
-    /// before.
+    /// The point at which the process is to be killed, and how many more times it passes that point
+    /// before that.
     dies_at: Cell<Option<(Point, u64)>>,
-    /// Number of coming looks for a receive that will find none.
+    /// Number of further checks for a receive that will find none.
     unready_left: Cell<u32>,
     /// Queue pairs that a fault may have ended.
     broken: RefCell<HashSet<u32>>,
@@ -104,7 +104,7 @@ struct Life {
 }
 
 /// Payload of the panic that unwinds the stack of a killed process.
-struct Killed;
+struct ProcessKilled;
 
 impl Hooks for Simulation {
     fn now(&self) -> Instant {
@@ -118,41 +118,41 @@ impl Hooks for Simulation {
     /// Kills the running process if it is to be killed at this point: unwinds its stack and disables
     /// its device.
     fn point(&self, point: Point) {
-        if let Some(life) = self.running_life()
-            && let Some((fatal, left)) = life.dies_at.get()
+        if let Some(state) = self.running_state()
+            && let Some((fatal, left)) = state.dies_at.get()
             && fatal == point
             && !self.is_calm.get()
         {
             if left > 0 {
-                return life.dies_at.set(Some((fatal, left - 1)));
+                return state.dies_at.set(Some((fatal, left - 1)));
             }
             // A stack that is already unwinding cannot be unwound again.
-            if std::thread::panicking() || life.killer.has_killed() {
+            if std::thread::panicking() || state.killer.has_killed() {
                 return;
             }
-            life.killer.kill();
-            self.struck.borrow_mut().deaths[point as usize] += 1;
+            state.killer.kill();
+            self.injected.borrow_mut().deaths[point as usize] += 1;
             self.note(&[u64::MAX, point as u64]);
-            tracing::info!(process = life.number, ?point, "is killed");
-            std::panic::resume_unwind(Box::new(Killed));
+            tracing::info!(process = state.number, ?point, "is killed");
+            std::panic::resume_unwind(Box::new(ProcessKilled));
         }
     }
 
     /// Returns true if the fault is injected now.
-    fn does_strike(&self, fault: Fault) -> bool {
-        let Some(life) = self.running_life() else {
+    fn is_injected(&self, fault: Fault) -> bool {
+        let Some(state) = self.running_state() else {
             return false;
         };
         if fault == Fault::ReceiverNotReady {
-            return self.is_unready(&life);
+            return self.is_unready(&state);
         }
-        self.strikes(fault)
+        self.injects(fault)
     }
 
     /// Returns how many of `count` requests are accepted. If not all are, the fault may end the queue
     /// pair `blamed`, or with `None` all queue pairs of the process.
-    fn taken(&self, post: Post, count: usize, blamed: Option<u32>) -> usize {
-        let Some(life) = self.running_life() else {
+    fn accepted(&self, post: Post, count: usize, blamed: Option<u32>) -> usize {
+        let Some(state) = self.running_state() else {
             return count;
         };
         if count == 0 || !self.happens(self.faults.posts[post as usize]) {
@@ -162,19 +162,19 @@ impl Hooks for Simulation {
             true => 0,
             false => self.random.below(count as u64) as usize,
         };
-        self.struck.borrow_mut().posts[post as usize][usize::from(taken > 0)] += 1;
+        self.injected.borrow_mut().posts[post as usize][usize::from(taken > 0)] += 1;
         self.note(&[post as u64, taken as u64]);
-        tracing::info!(process = life.number, ?post, count, taken, "is cut");
+        tracing::info!(process = state.number, ?post, count, taken, "is cut");
         match blamed {
-            Some(qp_num) => drop(life.broken.borrow_mut().insert(qp_num)),
-            None => life.is_broken.set(true),
+            Some(qp_num) => drop(state.broken.borrow_mut().insert(qp_num)),
+            None => state.is_broken.set(true),
         }
         taken
     }
 }
 
 impl Simulation {
-    fn running_life(&self) -> Option<Rc<Life>> {
+    fn running_state(&self) -> Option<Rc<ProcessState>> {
         self.running.borrow().clone()
     }
 
@@ -182,30 +182,30 @@ impl Simulation {
         !self.is_calm.get() && self.random.happens(thousandths)
     }
 
-    fn strikes(&self, fault: Fault) -> bool {
-        let strikes = self.happens(self.faults.rates[fault as usize]);
-        if strikes {
-            self.struck.borrow_mut().faults[fault as usize] += 1;
+    fn injects(&self, fault: Fault) -> bool {
+        let is_injected = self.happens(self.faults.rates[fault as usize]);
+        if is_injected {
+            self.injected.borrow_mut().faults[fault as usize] += 1;
             self.note(&[fault as u64]);
         }
-        strikes
+        is_injected
     }
 
     /// Returns true if receives are hidden now; they are hidden in bursts.
-    fn is_unready(&self, life: &Life) -> bool {
-        let left = life.unready_left.get();
+    fn is_unready(&self, state: &ProcessState) -> bool {
+        let left = state.unready_left.get();
         if self.is_calm.get() {
             return false;
         }
         if left > 0 {
-            life.unready_left.set(left - 1);
+            state.unready_left.set(left - 1);
             return true;
         }
-        let strikes = self.strikes(Fault::ReceiverNotReady);
-        if strikes {
-            life.unready_left.set(self.random.below(4) as u32);
+        let is_injected = self.injects(Fault::ReceiverNotReady);
+        if is_injected {
+            state.unready_left.set(self.random.below(4) as u32);
         }
-        strikes
+        is_injected
     }
 
     /// Adds to the hash of everything that has happened (FNV-1a).

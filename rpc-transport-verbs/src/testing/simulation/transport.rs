@@ -10,40 +10,40 @@ use std::time::Duration;
 
 use rpc_core::limits::Limits;
 use rpc_core::transport::{
-    Admission, ConnectError, Connected, ConnectionId, Counters, Dialer, Event, Meter, ReserveError,
-    SendError, SlotsByPlace, Transport,
+    Admission, ConnectError, Connected, ConnectionId, CounterReader, Counters, Dialer, Event,
+    ReserveError, SendError, SlotsByState, Transport,
 };
 
-use super::line::{End, WatchedLine};
+use super::watched_socket::{End, WatchedSocket};
 use super::world::{Pairing, ProcessId};
-use super::{Life, Simulation};
+use super::{ProcessState, Simulation};
 use crate::connect::handshake::Offer;
 use crate::connect::server::Port;
 use crate::transport::connection::Phase;
-use crate::transport::lifeline::{Lifeline, SimulatedLine};
-use crate::transport::mailbox::LineKey;
+use crate::transport::liveness_socket::{LivenessSocket, SimulatedSocket};
+use crate::transport::notices::LivenessKey;
 use crate::transport::{RecvBuf, SendBuf, VerbsTransport};
 
 /// The real transport of a simulated process. Its handshake is simulated, and the world simulates
 /// its sleep.
 pub struct SimulatedTransport {
     pub(super) verbs: VerbsTransport,
-    pub(super) life: Rc<Life>,
-    pub(super) town: Weak<Town>,
+    pub(super) state: Rc<ProcessState>,
+    pub(super) directory: Weak<Directory>,
 }
 
 /// Directory in which processes find each other.
-pub(super) struct Town {
+pub(super) struct Directory {
     pub(super) simulation: Rc<Simulation>,
     pub(super) servers: RefCell<HashMap<String, Server>>,
-    pub(super) lines: RefCell<Vec<WatchedLine>>,
+    pub(super) sockets: RefCell<Vec<WatchedSocket>>,
     /// Every connection ever made, in order.
     pub(super) pairings: RefCell<Vec<Pairing>>,
 }
 
 #[derive(Clone)]
 pub(super) struct Server {
-    pub(super) life: Rc<Life>,
+    pub(super) state: Rc<ProcessState>,
     pub(super) port: Port,
     pub(super) admission: Arc<dyn Admission>,
 }
@@ -56,16 +56,19 @@ impl SimulatedTransport {
     }
 
     /// Executes both halves of a handshake, as far as they concern the device.
-    fn meet(&mut self, Wish { address, session }: Wish) -> Result<Connected, ConnectError> {
+    fn connect_to(
+        &mut self,
+        DialRequest { address, session }: DialRequest,
+    ) -> Result<Connected, ConnectError> {
         let unreachable = |address: &str| ConnectError::Unreachable {
             address: address.to_owned(),
             source: std::io::ErrorKind::ConnectionRefused.into(),
         };
-        let Some(town) = self.town.upgrade() else {
+        let Some(directory) = self.directory.upgrade() else {
             return Err(unreachable(&address));
         };
-        let server = town.servers.borrow().get(&address).cloned();
-        let server = server.filter(|server| !server.life.killer.has_killed());
+        let server = directory.servers.borrow().get(&address).cloned();
+        let server = server.filter(|server| !server.state.killer.has_killed());
         let Some(server) = server else {
             return Err(unreachable(&address));
         };
@@ -81,8 +84,8 @@ impl SimulatedTransport {
         let max_frame_len = limits.slot_len as u32;
         let lane = self.verbs.lane(0).ok_or_else(|| unreachable(&address))?;
         let queue_pairs = Arc::clone(&lane.queue_pairs);
-        let nascent = queue_pairs.create().map_err(|e| device_error(e.into()))?;
-        let endpoint = queue_pairs.endpoint(&nascent);
+        let qp_init = queue_pairs.create().map_err(|e| device_error(e.into()))?;
+        let endpoint = queue_pairs.endpoint(&qp_init);
         let client_qp_num = endpoint.qp_number;
         let offer = Offer {
             endpoints: vec![endpoint],
@@ -95,48 +98,53 @@ impl SimulatedTransport {
             .admit(&offer.session)
             .map_err(|refusal| refused(refusal.reason))?;
 
-        let line = SimulatedLine::default();
-        let (key, server_key) = (LineKey::next(), LineKey::next());
-        let prepare = || {
-            let line = Lifeline::Simulated(line.clone());
-            server.port.prepare(&offer, admitted, line, server_key)
+        let socket = SimulatedSocket::default();
+        let (key, server_key) = (LivenessKey::next(), LivenessKey::next());
+        let create_queue_pair = || {
+            let socket = LivenessSocket::Simulated(socket.clone());
+            server
+                .port
+                .create_queue_pair(&offer, admitted, socket, server_key)
         };
         // This part runs on the server's control thread, so the server may be killed in it.
-        let Some(invited) = town.simulation.as_life(&server.life, prepare) else {
+        let Some(client_in_rts) = directory
+            .simulation
+            .run_in(&server.state, create_queue_pair)
+        else {
             return Err(unreachable(&address));
         };
-        let invited = invited.map_err(|error| refused(error.to_string()))?;
-        let welcome = invited.welcome;
-        let end = |process, key, mailbox| End {
+        let client_in_rts = client_in_rts.map_err(|error| refused(error.to_string()))?;
+        let welcome = client_in_rts.welcome;
+        let end = |process, key, notice_sender| End {
             process,
             key,
-            mailbox,
-            is_told: false,
+            notice_sender,
+            is_notified: false,
         };
-        town.lines.borrow_mut().push(WatchedLine {
-            line: line.clone(),
+        directory.sockets.borrow_mut().push(WatchedSocket {
+            socket: socket.clone(),
             ends: [
-                end(self.life.number, key, lane.mailbox.clone()),
-                end(server.life.number, server_key, invited.mailbox),
+                end(self.state.number, key, lane.notice_sender.clone()),
+                end(server.state.number, server_key, client_in_rts.notice_sender),
             ],
             awaits_ready: false,
         });
-        town.pairings.borrow_mut().push(Pairing {
-            client: (ProcessId(self.life.number), client_qp_num),
-            server: (ProcessId(server.life.number), welcome.endpoint.qp_number),
+        directory.pairings.borrow_mut().push(Pairing {
+            client: (ProcessId(self.state.number), client_qp_num),
+            server: (ProcessId(server.state.number), welcome.endpoint.qp_number),
         });
-        let ready = queue_pairs
-            .connect(nascent, &welcome.endpoint)
+        let qp_rts = queue_pairs
+            .connect(qp_init, &welcome.endpoint)
             .map_err(|error| {
-                line.hang_up();
+                socket.shut_down();
                 device_error(error.into())
             })?;
-        if let Some(watched) = town.lines.borrow_mut().last_mut() {
+        if let Some(watched) = directory.sockets.borrow_mut().last_mut() {
             watched.awaits_ready = true;
         }
         let remote_frame_len = welcome.max_frame_len as usize;
-        let line = Lifeline::Simulated(line);
-        let connection = lane.add(ready, line, key, remote_frame_len, Phase::Open);
+        let socket = LivenessSocket::Simulated(socket);
+        let connection = lane.add(qp_rts, socket, key, remote_frame_len, Phase::Open);
         Ok(Connected {
             connection,
             session: welcome.session,
@@ -145,17 +153,23 @@ impl SimulatedTransport {
     }
 }
 
-/// A requested connection. The only thread makes it when the transport adopts it.
-pub struct Wish {
+/// A requested connection. The simulation has a single thread, so the connection is made only when
+/// the transport adopts it.
+pub struct DialRequest {
     address: String,
     session: Vec<u8>,
 }
 
-struct WishDialer;
+struct DirectDialer;
 
-impl Dialer<Wish> for WishDialer {
-    fn dial(&self, address: &str, session: &[u8], _: Duration) -> Result<Wish, ConnectError> {
-        Ok(Wish {
+impl Dialer<DialRequest> for DirectDialer {
+    fn dial(
+        &self,
+        address: &str,
+        session: &[u8],
+        _: Duration,
+    ) -> Result<DialRequest, ConnectError> {
+        Ok(DialRequest {
             address: address.to_owned(),
             session: session.to_vec(),
         })
@@ -165,30 +179,30 @@ impl Dialer<Wish> for WishDialer {
 impl Transport for SimulatedTransport {
     type SendBuf = SendBuf;
     type RecvBuf = RecvBuf;
-    type Dialed = Wish;
+    type Dialed = DialRequest;
 
     fn limits(&self) -> &Limits {
         self.verbs.limits()
     }
 
-    fn meter(&self) -> Arc<dyn Meter> {
-        self.verbs.meter()
+    fn counter_reader(&self) -> Arc<dyn CounterReader> {
+        self.verbs.counter_reader()
     }
 
     fn counters(&self) -> Counters {
         self.verbs.counters()
     }
 
-    fn slots_by_place(&self) -> SlotsByPlace {
-        Transport::slots_by_place(&self.verbs)
+    fn slots_by_state(&self) -> SlotsByState {
+        Transport::slots_by_state(&self.verbs)
     }
 
-    fn dialer(&self) -> Arc<dyn Dialer<Wish>> {
-        Arc::new(WishDialer)
+    fn dialer(&self) -> Arc<dyn Dialer<DialRequest>> {
+        Arc::new(DirectDialer)
     }
 
-    fn adopt(&mut self, wish: Wish) -> Result<Connected, ConnectError> {
-        self.meet(wish)
+    fn adopt(&mut self, request: DialRequest) -> Result<Connected, ConnectError> {
+        self.connect_to(request)
     }
 
     fn reserve(&mut self, connection: ConnectionId, len: usize) -> Result<SendBuf, ReserveError> {

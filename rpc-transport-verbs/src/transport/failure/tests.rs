@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use rpc_core::clock::Clock;
 use rpc_core::transport::{
-    ConnectError, Connected, ConnectionId, Dialer, Event, Fabric, Meter, ReserveError, SendError,
-    SlotsByPlace, Transport,
+    ConnectError, Connected, ConnectionId, CounterReader, Dialer, Event, Fabric, ReserveError,
+    SendError, SlotsByState, Transport,
 };
 use rpc_core::{
     Caller, Cause, Code, Execution, Idempotency, Intents, Limits, LocalPoller, MethodKind,
@@ -21,7 +21,7 @@ use rpc_core::{
 use crate::Device;
 use crate::connect::client::Dialed;
 use crate::transport::device_event::DeviceEvent;
-use crate::transport::mailbox::Notice;
+use crate::transport::notices::Notice;
 use crate::transport::{RecvBuf, SendBuf, VerbsTransport};
 use crate::verbs::AsyncEvent;
 
@@ -62,11 +62,11 @@ impl Transport for Breakable {
     fn limits(&self) -> &Limits {
         self.transport.limits()
     }
-    fn meter(&self) -> Arc<dyn Meter> {
-        self.transport.meter()
+    fn counter_reader(&self) -> Arc<dyn CounterReader> {
+        self.transport.counter_reader()
     }
-    fn slots_by_place(&self) -> SlotsByPlace {
-        self.transport.slots_by_place()
+    fn slots_by_state(&self) -> SlotsByState {
+        self.transport.slots_by_state()
     }
     fn dialer(&self) -> Arc<dyn Dialer<Dialed>> {
         self.transport.dialer()
@@ -92,7 +92,9 @@ impl Transport for Breakable {
             let (_, connection) = lane.connections.at(0).expect("there is one connection");
             let qp_num = connection.queue_pair.qp_num();
             let event = DeviceEvent::of("soft", AsyncEvent::QpFatal { qp_num });
-            let told = lane.mailbox.put(Notice::QueuePairFailed(qp_num, event));
+            let told = lane
+                .notice_sender
+                .send(Notice::QueuePairFailed(qp_num, event));
             told.expect("the transport is there");
         }
         self.transport.poll(events);

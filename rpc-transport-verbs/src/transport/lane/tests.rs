@@ -15,7 +15,7 @@ use crate::device::sizing::Sizing;
 use crate::transport::device_event::DeviceEvent;
 use crate::transport::endpoint::{INFINIBAND, ROCE, SOFT};
 use crate::transport::failure::LaneFailure;
-use crate::transport::mailbox::Notice;
+use crate::transport::notices::Notice;
 use crate::verbs::{AsyncEvent, LinkLayer, QpNum, VerbsError};
 
 #[path = "../../../tests/transport_harness/mod.rs"]
@@ -122,12 +122,12 @@ fn assert_all_slots_back(sides: &mut [&mut Side]) {
     step_until(sides, "every slot is back", |sides| {
         sides
             .iter()
-            .all(|side| side.transport.slots_by_place().sends_in_flight == 0)
+            .all(|side| side.transport.slots_by_state().sends_in_flight == 0)
     });
     for side in sides {
         side.assert_quiet_pool();
         for lane in side.transport.lanes() {
-            let places = lane.slots_by_place();
+            let places = lane.slots_by_state();
             assert_eq!(places.total(), lane.plan.limits.slots(), "{places}");
         }
     }
@@ -292,8 +292,8 @@ fn a_lane_that_fails_loses_its_connections_and_new_ones_take_the_next() {
         call: "ibv_get_async_event",
         source: std::io::Error::from_raw_os_error(5),
     });
-    lane.mailbox
-        .put(Notice::LaneFailed(Arc::new(failure)))
+    lane.notice_sender
+        .send(Notice::LaneFailed(Arc::new(failure)))
         .unwrap();
     step_until(
         &mut [&mut server.side, &mut lost],
@@ -327,7 +327,7 @@ fn a_queue_pair_that_the_device_gives_up_loses_its_connection_and_no_other() {
     let qp_num = connection.queue_pair.qp_num();
     let event = DeviceEvent::of("soft", AsyncEvent::QpFatal { qp_num });
     let notice = Notice::QueuePairFailed(qp_num, event);
-    lane.mailbox.put(notice).unwrap();
+    lane.notice_sender.send(notice).unwrap();
     step_until(
         &mut [&mut server.side, &mut lost],
         "the end on both sides",
@@ -358,7 +358,7 @@ fn one_limits_holds_for_all_lanes_and_names_them() {
         assert!(limits.to_string().contains(&lane.address), "{limits}");
     }
     assert!(
-        limits.to_string().contains("then       device soft"),
+        limits.to_string().contains("also       device soft"),
         "{limits}"
     );
 }
@@ -456,10 +456,10 @@ fn a_sleeper_is_woken_by_whichever_of_its_devices_has_something() {
 #[test]
 fn a_notice_wakes_a_sleeper_whenever_it_comes() {
     let mut side = side_with(&[ROCE, SOFT]);
-    let mailboxes: Vec<_> = side
+    let notice_senders: Vec<_> = side
         .transport
         .lanes()
-        .map(|it| it.mailbox.clone())
+        .map(|it| it.notice_sender.clone())
         .collect();
     make_ready_to_sleep(&mut side);
     let barrier = Barrier::new(2);
@@ -472,7 +472,7 @@ fn a_notice_wakes_a_sleeper_whenever_it_comes() {
                 }
                 // A notice for a queue pair that does not exist: it is received and ignored.
                 let notice = Notice::LastReceiveTaken(QpNum(1));
-                mailboxes[round % 2].put(notice).unwrap();
+                notice_senders[round % 2].send(notice).unwrap();
             }
         });
         for round in 0..1000 {

@@ -8,7 +8,9 @@ use std::sync::Arc;
 /// You need not destroy objects explicitly: they may be dropped in any order, and each is destroyed
 /// once nothing uses it. The explicit calls exist to find out whether an object is still in use.
 #[derive(thiserror::Error)]
-#[error("{call}: in use: a clone of it, something that was made from it, or a request in flight")]
+#[error(
+    "{call}: the object is in use: a clone of it, an object created from it, or a request in flight exists"
+)]
 pub struct Busy<T> {
     /// The verb.
     pub call: &'static str,

@@ -1,4 +1,4 @@
-//! What a device counts.
+//! Counters of a device.
 
 /// How often a receiver was not ready.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -9,7 +9,7 @@ pub struct RnrCounters {
     pub nak_received: u64,
 }
 
-/// What the device has counted for one context since it was opened.
+/// The counters of one context, since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceCounters {
     /// Posted chains of sends; each checks the receiver's wakeup state once.
@@ -28,6 +28,6 @@ pub struct DeviceCounters {
     /// Wakeups that senders on this side wrote (a ready bit) because the receiver was not polling
     /// the ring.
     pub wakes: u64,
-    /// Those of `wakes` for which the receiver slept and needed a system call to wake up.
+    /// Of these, wakeups of a receiver that slept, which needed a system call.
     pub sleepers_woken: u64,
 }

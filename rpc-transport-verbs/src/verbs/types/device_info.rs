@@ -7,7 +7,7 @@ use super::guid::Guid;
 /// A device in the list, not yet opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceInfo {
-    /// The name, as [`Context::open`](crate::verbs::Context::open) takes it.
+    /// The name to pass to [`Context::open`](crate::verbs::Context::open).
     pub name: String,
     /// The node GUID; zero if the device has none before it is opened.
     pub guid: Guid,

@@ -20,7 +20,8 @@ macro_rules! flags {
             pub const NONE: Self = Self(0);
             $($(#[$flag_doc])* pub const $name: Self = Self(1 << $bit);)*
 
-            /// Each flag with its name in the header, and with that name prefixed by its field.
+            /// Each flag, with its name in the header, and with that name after the name of its
+            /// field.
             const NAMED: &'static [(Self, &'static str, &'static str)] = &[
                 $((Self::$name, $verbs, concat!($field, ": ", $verbs)),)*
             ];

@@ -5,7 +5,7 @@
 pub enum ForkStatus {
     /// Unsafe to fork: [`fork_init`](crate::verbs::fork_init) was not called, and this kernel needs it.
     Disabled,
-    /// It may: [`fork_init`](crate::verbs::fork_init) was called.
+    /// Safe to fork: [`fork_init`](crate::verbs::fork_init) was called.
     Enabled,
     /// Safe to fork: this kernel gives the child copies of pages that a device uses.
     Unneeded,

@@ -12,7 +12,7 @@ use super::window_type::WindowType;
 /// The requests before index `taken` are posted. The request at `taken` and all later ones are not,
 /// and remain in the caller's list, which now begins with the rejected one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("work request {taken} of the list was refused: {reason}")]
+#[error("work request {taken} of the list was rejected: {reason}")]
 pub struct PostError {
     /// The number of posted requests, which is the index of the rejected one.
     pub taken: usize,
@@ -26,7 +26,7 @@ pub struct PostError {
 pub enum PostErrorReason {
     /// All entries of the queue are in use (`ENOMEM`). An entry of a send queue becomes free only
     /// once a completion that covers it has been polled and completed.
-    #[error("all {capacity} slots of the queue are taken")]
+    #[error("all {capacity} entries of the queue are in use")]
     QueueFull {
         /// Depth of the queue.
         capacity: usize,
@@ -38,7 +38,7 @@ pub enum PostErrorReason {
         state: QpState,
     },
     /// The message is longer than its slot (`EINVAL`).
-    #[error("{len} bytes are more than the {slot_len} of the slot")]
+    #[error("{len} bytes do not fit the slot of {slot_len} bytes")]
     TooLong {
         /// Length of the message in bytes.
         len: usize,
@@ -92,14 +92,14 @@ pub enum PostErrorReason {
     },
     /// The operation needs a nonzero `max_rd_atomic`, which is 0 for this queue pair (`EINVAL`). On
     /// some devices the request would wait forever.
-    #[error("{operation}: the queue pair's max_rd_atomic is 0, so that it would wait for ever")]
+    #[error("{operation}: the queue pair's max_rd_atomic is 0, so it would wait for ever")]
     NoReads {
         /// The operation.
         operation: &'static str,
     },
     /// A datagram does not fit one packet of the port's MTU (`EINVAL`). Some devices accept it and
     /// complete it in error.
-    #[error("a datagram of {len} bytes is longer than the {limit} that the port takes")]
+    #[error("a datagram of {len} bytes exceeds the {limit} bytes that the port accepts")]
     DatagramTooLong {
         /// Length of the message in bytes.
         len: usize,
@@ -111,7 +111,7 @@ pub enum PostErrorReason {
     NoDestination,
     /// A request on a connected queue pair has a destination (`EINVAL`).
     #[error(
-        "a queue pair of type {qp_type} sends to the one that it is connected to, and takes no destination"
+        "a queue pair of type {qp_type} sends to the peer that it is connected to, so a destination is not allowed"
     )]
     UselessDestination {
         /// The queue pair's type.

@@ -93,7 +93,7 @@ pub struct AddressVector {
     pub sgid_index: u8,
     /// Whether packets carry a global route header. Required on links without LIDs (RoCE, `soft`).
     pub is_global: bool,
-    /// The local port; the queue pair's own.
+    /// The local port, which is the queue pair's port.
     pub port: u8,
     /// Service level on an InfiniBand subnet (4 bits), which determines the virtual lane.
     pub sl: u8,
@@ -114,8 +114,8 @@ pub struct AddressVector {
 const HOP_LIMIT: u8 = 64;
 
 impl Default for AddressVector {
-    /// No destination yet: a global route from the first GID of the first port, all else at its
-    /// default.
+    /// Returns an address without a destination: a global route from the first GID of the first
+    /// port, and defaults for the other fields.
     fn default() -> Self {
         Self {
             gid: Gid([0; 16]),

@@ -1,6 +1,6 @@
-//! What a queue pair was granted.
+//! The granted capabilities of a queue pair.
 
-/// What was granted: at least what was asked for.
+/// The capabilities that a queue pair was granted: each is at least as large as requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueuePairCapabilities {
     /// Depth of the send queue in work requests.

@@ -1,6 +1,6 @@
-//! What a shared receive queue says of itself.
+//! The attributes of a shared receive queue.
 
-/// What a shared receive queue says of itself.
+/// The attributes of a shared receive queue, as the device reports them (`ibv_query_srq(3)`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SrqAttributes {
     /// Capacity in work requests.

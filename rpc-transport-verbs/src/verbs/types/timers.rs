@@ -3,7 +3,7 @@
 //!
 //! The device encodes them in a few bits. The types here can only hold valid codes, so `modify`
 //! never sees an invalid one. A time between two codes is rounded up: a timer that is too long
-//! makes a peer slow, one that is too short makes it give up.
+//! makes recovery slow, but one that is too short makes the connection fail.
 
 use std::fmt;
 use std::time::Duration;
@@ -57,7 +57,7 @@ macro_rules! code {
     };
 }
 
-/// Minimum RNR timer (`min_rnr_timer`, 5 bits): how long a peer waits at least after an RNR NAK
+/// Minimum RNR timer (`min_rnr_timer`, 5 bits): the minimum time that a peer waits after an RNR NAK
 /// before it retries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RnrTimer(u8);
@@ -202,14 +202,14 @@ impl RnrRetry {
         }
     }
 
-    /// Returns how long a receiver that requests this timer is retried at least; `None` means
-    /// forever.
+    /// Returns the minimum time for which requests to a receiver with this timer are retried;
+    /// `None` means forever.
     pub fn budget(self, timer: RnrTimer) -> Option<Duration> {
         Some(timer.duration() * u32::from(self.limit()?))
     }
 
-    /// Returns the smallest count that retries a receiver with this timer for at least `wait`, or
-    /// [`FOREVER`](Self::FOREVER) if six retries are not enough.
+    /// Returns the smallest count with which requests to a receiver with this timer are retried for
+    /// at least `wait`, or [`FOREVER`](Self::FOREVER) if six retries are not enough.
     pub fn at_least(wait: Duration, timer: RnrTimer) -> Self {
         (0..7)
             .map(Self)

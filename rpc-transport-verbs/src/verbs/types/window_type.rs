@@ -1,6 +1,6 @@
-//! Kinds of memory windows.
+//! The type of a memory window.
 
-/// Which kind of memory window (`enum ibv_mw_type`).
+/// The type of a memory window (`enum ibv_mw_type`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum WindowType {
     /// Bound by [`QueuePair::bind_mw`](crate::verbs::QueuePair::bind_mw), which chooses the key. Usable

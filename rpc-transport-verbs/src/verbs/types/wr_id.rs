@@ -79,10 +79,10 @@ pub(crate) struct Numbering {
 }
 
 impl Numbering {
-    /// Numbers a table of `places` entries, which may grow by the factor `growth`.
-    pub(crate) fn new(places: usize, growth: usize) -> Self {
-        let places = places.saturating_mul(growth).max(2);
-        let index_bits = (usize::BITS - (places - 1).leading_zeros()).min(MAX_INDEX_BITS);
+    /// Numbers a table of `entries` entries, which may grow by the factor `growth`.
+    pub(crate) fn new(entries: usize, growth: usize) -> Self {
+        let entries = entries.saturating_mul(growth).max(2);
+        let index_bits = (usize::BITS - (entries - 1).leading_zeros()).min(MAX_INDEX_BITS);
         let generation_bits = GENERATION_BITS.min(NUMBER_BITS - index_bits);
         Self {
             index_bits,
@@ -92,7 +92,7 @@ impl Numbering {
     }
 
     /// Returns how many entries can be numbered.
-    pub(crate) fn max_places(self) -> usize {
+    pub(crate) fn max_entries(self) -> usize {
         1 << self.index_bits
     }
 
@@ -214,11 +214,11 @@ mod tests {
     }
 
     #[test]
-    fn tables_of_every_size_number_their_places_and_use_what_is_left_for_generations() {
-        for places in [1, 2, 3, 4, 1000, 1 << 20] {
-            let numbering = Numbering::new(places, 1);
-            assert!(numbering.max_places() >= places);
-            let (index, generation) = (places as u32 - 1, numbering.generation_mask());
+    fn tables_of_every_size_number_their_entries_and_use_what_is_left_for_generations() {
+        for entries in [1, 2, 3, 4, 1000, 1 << 20] {
+            let numbering = Numbering::new(entries, 1);
+            assert!(numbering.max_entries() >= entries);
+            let (index, generation) = (entries as u32 - 1, numbering.generation_mask());
             let number = numbering.number(index, generation);
             let id = WrId::new(WorkKind::Receive, LAST_QUEUE, number);
             assert_eq!(
@@ -227,8 +227,8 @@ mod tests {
             );
             assert!(id.belongs_to(WorkKind::Receive, LAST_QUEUE));
         }
-        assert_eq!(Numbering::new(1000, 16).max_places(), 1 << 14);
-        assert_eq!(Numbering::new(usize::MAX, 16).max_places(), 1 << 20);
+        assert_eq!(Numbering::new(1000, 16).max_entries(), 1 << 14);
+        assert_eq!(Numbering::new(usize::MAX, 16).max_entries(), 1 << 20);
     }
 
     #[test]

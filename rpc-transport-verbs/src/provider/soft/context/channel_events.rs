@@ -1,4 +1,5 @@
-//! [`ChannelEvents`]: what armed completion queues raise, until it is taken.
+//! [`ChannelEvents`]: the events that armed completion queues have raised and that no thread has
+//! taken yet.
 
 use std::collections::VecDeque;
 use std::io;

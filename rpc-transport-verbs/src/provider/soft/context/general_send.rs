@@ -29,8 +29,8 @@ pub(crate) struct GeneralSend {
     /// long READ.
     pub(crate) slots: Option<Range<u64>>,
     /// Of a READ: bytes requested so far, and bytes received so far.
-    pub(crate) asked: u64,
-    pub(crate) came: u64,
+    pub(crate) requested: u64,
+    pub(crate) received: u64,
 }
 
 /// State of a queue pair's sending half besides the send queue itself.
@@ -70,8 +70,8 @@ impl GeneralSend {
             inline: None,
             total,
             slots: None,
-            asked: 0,
-            came: 0,
+            requested: 0,
+            received: 0,
         }
     }
 
@@ -80,10 +80,10 @@ impl GeneralSend {
     }
 
     pub(crate) fn is_read_or_atomic(&self) -> bool {
-        self.opcode_of_answer().is_some()
+        self.response_opcode().is_some()
     }
 
-    pub(crate) fn opcode_of_answer(&self) -> Option<CompletionOpcode> {
+    pub(crate) fn response_opcode(&self) -> Option<CompletionOpcode> {
         match self.operation {
             Operation::Read(_) => Some(CompletionOpcode::RdmaRead),
             Operation::CompareAndSwap { .. } => Some(CompletionOpcode::CompareAndSwap),
@@ -97,7 +97,7 @@ impl GeneralSend {
             Operation::Write(_) | Operation::WriteWithImm(..) => CompletionOpcode::RdmaWrite,
             Operation::LocalInvalidate(_) => CompletionOpcode::LocalInvalidate,
             Operation::BindWindow(_) => CompletionOpcode::BindWindow,
-            _ => self.opcode_of_answer().unwrap_or(CompletionOpcode::Send),
+            _ => self.response_opcode().unwrap_or(CompletionOpcode::Send),
         }
     }
 
@@ -162,7 +162,7 @@ impl GeneralSend {
         }
     }
 
-    pub(crate) fn pieces_that_came(&self) -> u64 {
-        self.came.div_ceil(STAGE_LEN as u64)
+    pub(crate) fn pieces_received(&self) -> u64 {
+        self.received.div_ceil(STAGE_LEN as u64)
     }
 }

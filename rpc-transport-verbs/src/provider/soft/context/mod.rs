@@ -1,4 +1,4 @@
-//! One context: what it has behind its owner word.
+//! One context: the state that its owner word guards.
 
 pub(super) mod channel_events;
 pub(super) mod event_queue;

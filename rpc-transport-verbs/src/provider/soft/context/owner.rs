@@ -43,8 +43,8 @@ pub(crate) struct Owned<T> {
     value: UnsafeCell<T>,
 }
 
-// SAFETY: the value is accessed only through `Inside`, and the owner word allows only one `Inside`
-// at a time, so sharing an `Owned` only ever sends its value from thread to thread.
+// SAFETY: the value is accessed only through `OwnerGuard`, and the owner word allows only one
+// `OwnerGuard` at a time, so sharing an `Owned` only ever sends its value from thread to thread.
 unsafe impl<T: Send> Sync for Owned<T> {}
 
 impl<T> Owned<T> {
@@ -56,19 +56,20 @@ impl<T> Owned<T> {
     }
 
     #[inline]
-    pub(crate) fn try_enter(&self) -> Option<Inside<'_, T>> {
-        // Not `then_some`: it would construct its argument, and drop it, even when the word is
-        // taken, and the drop would release a word that was never acquired.
-        self.word.try_acquire().then(|| Inside { owned: self })
+    pub(crate) fn try_enter(&self) -> Option<OwnerGuard<'_, T>> {
+        // `then_some` would be wrong here: if the word is taken, it would still construct an
+        // `OwnerGuard` and drop it, and the drop would release a word that this thread has not
+        // acquired.
+        self.word.try_acquire().then(|| OwnerGuard { owned: self })
     }
 
     /// Enters, and yields the core while another thread is inside. No thread stays inside for long,
     /// but an owner that was preempted needs a core to leave.
     #[inline]
-    pub(crate) fn enter(&self) -> Inside<'_, T> {
+    pub(crate) fn enter(&self) -> OwnerGuard<'_, T> {
         loop {
-            if let Some(inside) = self.try_enter() {
-                return inside;
+            if let Some(guard) = self.try_enter() {
+                return guard;
             }
             yield_now();
         }
@@ -76,22 +77,22 @@ impl<T> Owned<T> {
 }
 
 /// The right to access the value; released when dropped.
-pub(crate) struct Inside<'a, T> {
+pub(crate) struct OwnerGuard<'a, T> {
     owned: &'a Owned<T>,
 }
 
-impl<T> Deref for Inside<'_, T> {
+impl<T> Deref for OwnerGuard<'_, T> {
     type Target = T;
 
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: an `Inside` exists only between `try_acquire` and `release` of its word, so no
+        // SAFETY: an `OwnerGuard` exists only between `try_acquire` and `release` of its word, so no
         // other thread accesses the value.
         unsafe { &*self.owned.value.get() }
     }
 }
 
-impl<T> DerefMut for Inside<'_, T> {
+impl<T> DerefMut for OwnerGuard<'_, T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
         // SAFETY: no other thread has access, as in `deref`, and `&mut self` makes this the only
@@ -100,7 +101,7 @@ impl<T> DerefMut for Inside<'_, T> {
     }
 }
 
-impl<T> Drop for Inside<'_, T> {
+impl<T> Drop for OwnerGuard<'_, T> {
     #[inline]
     fn drop(&mut self) {
         self.owned.word.release();
@@ -128,7 +129,7 @@ mod loom_models {
                 let shared = Arc::clone(&shared);
                 thread::spawn(move || add(&shared.enter()))
             };
-            let tried = shared.try_enter().map(|inside| add(&inside)).is_some();
+            let tried = shared.try_enter().map(|guard| add(&guard)).is_some();
             add(&shared.enter());
             other.join().unwrap();
             // SAFETY: this thread is inside, as above; loom checks this.

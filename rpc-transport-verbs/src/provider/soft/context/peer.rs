@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::provider::soft::shared::memory::Mapping;
-use crate::provider::soft::shared::ring::ContextBell;
+use crate::provider::soft::shared::ring::ContextNotifier;
 use crate::verbs::types::Gid;
 
 /// Another process, or this one seen through its own socket, identified by its GID.
@@ -21,8 +21,8 @@ pub(crate) struct Peer {
 #[derive(Debug, Default)]
 struct Memory {
     arenas: HashMap<u64, Arc<Mapping>>,
-    /// The [`ContextBell`]s of the peer's contexts; each lives as long as a ring to the context.
-    bells: HashMap<u32, Weak<ContextBell>>,
+    /// The [`ContextNotifier`]s of the peer's contexts; each lives as long as a ring to the context.
+    notifiers: HashMap<u32, Weak<ContextNotifier>>,
 }
 
 impl Peer {
@@ -62,20 +62,22 @@ impl Peer {
         self.memory().arenas.get(&number).cloned()
     }
 
-    /// Returns the [`ContextBell`] of one of the peer's contexts. Calls `make` to create it if it
-    /// is not known yet.
-    pub(crate) fn bell(
+    /// Returns the [`ContextNotifier`] of one of the peer's contexts. Calls `make` to create it if
+    /// it is not known yet.
+    pub(crate) fn notifier(
         &self,
         context: u32,
-        make: impl FnOnce() -> io::Result<ContextBell>,
-    ) -> io::Result<Arc<ContextBell>> {
+        make: impl FnOnce() -> io::Result<ContextNotifier>,
+    ) -> io::Result<Arc<ContextNotifier>> {
         let mut memory = self.memory();
-        if let Some(bell) = memory.bells.get(&context).and_then(Weak::upgrade) {
-            return Ok(bell);
+        if let Some(notifier) = memory.notifiers.get(&context).and_then(Weak::upgrade) {
+            return Ok(notifier);
         }
-        let bell = Arc::new(make()?);
-        memory.bells.retain(|_, bell| bell.strong_count() > 0);
-        memory.bells.insert(context, Arc::downgrade(&bell));
-        Ok(bell)
+        let notifier = Arc::new(make()?);
+        memory
+            .notifiers
+            .retain(|_, notifier| notifier.strong_count() > 0);
+        memory.notifiers.insert(context, Arc::downgrade(&notifier));
+        Ok(notifier)
     }
 }

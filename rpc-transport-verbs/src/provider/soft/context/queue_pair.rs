@@ -37,8 +37,8 @@ pub(crate) struct SoftQueuePair {
     pub(crate) is_hot: bool,
     pub(crate) is_awaiting: bool,
     pub(crate) is_unacked: bool,
-    /// Consecutive looks that found the hot ring empty.
-    pub(crate) empty_looks: u32,
+    /// Consecutive polls that found the hot ring empty.
+    pub(crate) empty_polls: u32,
     /// Set on the way to SQD: raise `SqDrained` when nothing is in flight.
     pub(crate) draining: Option<NotifyDrained>,
     pub(crate) established: bool,
@@ -58,7 +58,7 @@ pub(crate) struct Link {
     pub(crate) peer: Option<Arc<Peer>>,
     /// True if the peer expects other sequence numbers than this side sends: it would silently drop
     /// every message.
-    pub(crate) is_deaf: bool,
+    pub(crate) has_psn_mismatch: bool,
     /// Rings of peers that reached RTR before this side did.
     pub(super) early: Vec<NewRing>,
     /// The peer's arena that the last descriptor named; a cache.
@@ -167,7 +167,7 @@ impl SoftQueuePair {
     /// Compares the sequence numbers of both sides, to detect that the peer would drop every
     /// message. Call this when both are known and nothing has been sent.
     pub(super) fn compare_sequence_numbers(&mut self) {
-        self.link.is_deaf = match (&self.link.sender, self.attributes.sq_psn) {
+        self.link.has_psn_mismatch = match (&self.link.sender, self.attributes.sq_psn) {
             (Some(sender), Some(psn)) => sender.expected_psn() != psn.get(),
             _ => false,
         };

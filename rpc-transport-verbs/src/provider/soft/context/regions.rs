@@ -53,10 +53,10 @@ impl Regions {
     ) -> (LocalKey, RemoteKey) {
         let entry = self.0.vacant_entry();
         // The cast is lossless: the caller has checked that there are fewer than MAX_REGIONS.
-        let place = entry.key() as u32;
-        let key = LocalKey(serial << INDEX_BITS | place);
+        let index = entry.key() as u32;
+        let key = LocalKey(serial << INDEX_BITS | index);
         // Differs from the local key, so that one used in place of the other is rejected.
-        let remote_key = RemoteKey((!serial << INDEX_BITS | place) & !WINDOW_BIT);
+        let remote_key = RemoteKey((!serial << INDEX_BITS | index) & !WINDOW_BIT);
         entry.insert(Region {
             key,
             remote_key,

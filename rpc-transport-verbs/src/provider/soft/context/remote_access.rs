@@ -4,8 +4,8 @@ use std::ptr::NonNull;
 
 use super::regions::WINDOW_BIT;
 use super::state::State;
-use super::window_table::{Bound, MAX_WINDOWS, PLACE_BITS, TAG_BITS, Window};
-use crate::provider::soft::capacities::{exhausted, place32};
+use super::window_table::{Bound, MAX_WINDOWS, TAG_BITS, WINDOW_INDEX_BITS, Window};
+use crate::provider::soft::capacities::{exhausted, index32};
 use crate::provider::soft::names::WindowName;
 use crate::provider::work::WindowBinding;
 use crate::verbs::types::{
@@ -35,8 +35,8 @@ impl State {
             return Err(exhausted("alloc_mw", "memory windows", MAX_WINDOWS));
         }
         let entry = windows.vacant_entry();
-        let place = place32(entry.key());
-        let key = WINDOW_BIT | serial << (TAG_BITS + PLACE_BITS) | place << TAG_BITS;
+        let qp_index = index32(entry.key());
+        let key = WINDOW_BIT | serial << (TAG_BITS + WINDOW_INDEX_BITS) | qp_index << TAG_BITS;
         let key = RemoteKey(key);
         entry.insert(Window {
             key,
@@ -44,11 +44,11 @@ impl State {
             window_type,
             bound: None,
         });
-        Ok((place, key))
+        Ok((qp_index, key))
     }
 
-    pub(crate) fn dealloc_window(&mut self, place: WindowName) {
-        let _ = self.windows.0.try_remove(place as usize);
+    pub(crate) fn dealloc_window(&mut self, qp_index: WindowName) {
+        let _ = self.windows.0.try_remove(qp_index as usize);
     }
 
     /// Binds a window, as requested on queue pair `qp_num`.
@@ -59,12 +59,13 @@ impl State {
         qp_num: QpNum,
     ) -> Result<(), CompletionStatus> {
         let refused = CompletionStatus::MemoryWindowBind;
-        let (Some(place), Some(region_key)) = (binding.window.of_soft(), binding.region.of_soft())
+        let (Some(qp_index), Some(region_key)) =
+            (binding.window.of_soft(), binding.region.of_soft())
         else {
             return Err(refused);
         };
         let region = self.regions.by_local_key(region_key);
-        let window = self.windows.0.get_mut(place as usize);
+        let window = self.windows.0.get_mut(qp_index as usize);
         let (Some(region), Some(window)) = (region, window) else {
             return Err(refused);
         };

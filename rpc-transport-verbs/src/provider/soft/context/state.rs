@@ -1,11 +1,11 @@
 //! The state of one context, behind its owner word.
 //!
-//! `State` is what the owner may access. These modules implement its operations: `transmit` (sends
-//! go into rings), `receive` (messages come out of rings), `issue`, `execute` and `answers` (the
-//! same for requests other than plain messages), `progress` (the loop over hot rings and awaited
-//! acknowledgements), `sleep` (armed completion queues), `retry` (timers), `failure` (errors and
-//! flushing), `transitions` (set-up), `unreliable::deliver` (unreliable queue pairs),
-//! `remote_access` (memory windows and remote access).
+//! The holder of the owner word may access `State`. These modules implement its operations:
+//! `transmit` (sends go into rings), `receive` (messages come out of rings), `issue`, `execute` and
+//! `responses` (the same for requests other than plain messages), `progress` (the loop over hot rings
+//! and awaited acknowledgements), `sleep` (armed completion queues), `retry` (timers), `failure`
+//! (errors and flushing), `queue_pair` (set-up), `unreliable` and `message` (unreliable queue
+//! pairs), `window_table` (memory windows and remote access).
 
 use std::sync::Arc;
 
@@ -42,11 +42,11 @@ pub(crate) struct State {
     pub(crate) polls: u64,
     pub(crate) polls_at_tick: u64,
     /// One more than the highest index of a queue pair so far.
-    pub(crate) places: usize,
+    pub(crate) qp_index_end: usize,
     /// True if peers have to wake the engine for one-sided requests, because no thread has polled
     /// since its last tick.
     pub(crate) is_unattended: bool,
-    /// True if peers are told that no thread polls: see `sleep`.
+    /// True if the sleep note tells peers that no thread polls: see `sleep`.
     pub(crate) is_asleep: bool,
     pub(crate) ready: Arc<SharedMemory>,
     pub(crate) events: Arc<EventQueue>,
@@ -81,7 +81,7 @@ impl State {
             overrun: Vec::new(),
             polls: 0,
             polls_at_tick: 0,
-            places: 0,
+            qp_index_end: 0,
             is_unattended: false,
             is_asleep: false,
             ready,

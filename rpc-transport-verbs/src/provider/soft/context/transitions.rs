@@ -19,19 +19,19 @@ impl State {
     /// Makes a transition whose attributes were checked. INIT→RTR needs `ready`.
     pub(crate) fn modify(
         &mut self,
-        place: u32,
+        qp_index: u32,
         to: QpState,
         attributes: &QpAttributes,
         ready: Option<(RingReceiver, Arc<Peer>)>,
     ) -> Result<(), ModifyError> {
-        let qp = &mut self.queue_pairs[place as usize];
+        let qp = &mut self.queue_pairs[qp_index as usize];
         if qp.draining.is_some() && qp.state == QpState::Sqd && to == QpState::Rts {
             return Err(ModifyError::Draining);
         }
         match to {
             QpState::Reset => {
-                self.disconnect(place);
-                let qp = &mut self.queue_pairs[place as usize];
+                self.disconnect(qp_index);
+                let qp = &mut self.queue_pairs[qp_index as usize];
                 qp.state = QpState::Reset;
                 qp.attributes = QpAttributes::default();
                 qp.sends.reset();
@@ -39,7 +39,7 @@ impl State {
                 return Ok(());
             }
             QpState::Error => {
-                self.fail(place, None);
+                self.fail(qp_index, None);
                 return Ok(());
             }
             _ => {}
@@ -49,16 +49,16 @@ impl State {
         match (from, to) {
             (QpState::Init, QpState::Rtr) => {
                 if let Some((receiver, peer)) = ready {
-                    self.start_receiving(place, receiver, peer);
+                    self.start_receiving(qp_index, receiver, peer);
                 }
             }
             (QpState::Rts, QpState::Sqd) => {
                 qp.draining = Some(NotifyDrained(attributes.notify_drained == Some(true)));
                 // Unreliable sends that have begun have already ended.
                 if qp.is_reliable() {
-                    self.await_progress(place);
+                    self.await_progress(qp_index);
                 }
-                self.settle(place, hooks::now);
+                self.settle(qp_index, hooks::now);
             }
             // The caller carries out the waiting sends, after leaving the context.
             (_, QpState::Rts) if !qp.is_reliable() => {}
@@ -67,7 +67,7 @@ impl State {
                 if from == QpState::Rtr {
                     qp.compare_sequence_numbers();
                 }
-                self.transmit(place);
+                self.transmit(qp_index);
             }
             _ => {}
         }
@@ -75,19 +75,19 @@ impl State {
     }
 
     /// Adopts this side's ring, and the peer's ring if it has arrived.
-    fn start_receiving(&mut self, place: u32, receiver: RingReceiver, peer: Arc<Peer>) {
-        let qp = &mut self.queue_pairs[place as usize];
+    fn start_receiving(&mut self, qp_index: u32, receiver: RingReceiver, peer: Arc<Peer>) {
+        let qp = &mut self.queue_pairs[qp_index as usize];
         receiver.set_ready();
         qp.link.receiver = Some(receiver);
         qp.link.peer = Some(peer);
         qp.retry = Retry::default();
         // A ring of a previous connection of the peer is over by now, or will be replaced.
         let mut early = std::mem::take(&mut qp.link.early);
-        early.retain(|ring| !ring.sender.is_over());
+        early.retain(|ring| !ring.sender.is_receiver_closed());
         if let Some(ring) = early.into_iter().rev().find(|ring| qp.is_remote(ring)) {
             qp.link.sender = Some(ring.sender);
         }
-        self.make_hot(place);
+        self.make_hot(qp_index);
         if self.is_asleep {
             self.stay_asleep();
         }
@@ -95,12 +95,12 @@ impl State {
 
     /// Handles a ring that arrived for this queue pair: uses it if the queue pair is connected to
     /// the ring's owner, and keeps it otherwise.
-    pub(crate) fn attach(&mut self, place: u32, number: u32, ring: NewRing) {
-        let Some(qp) = self.queue_pairs.get_mut(place as usize) else {
+    pub(crate) fn attach(&mut self, qp_index: u32, number: u32, ring: NewRing) {
+        let Some(qp) = self.queue_pairs.get_mut(qp_index as usize) else {
             return;
         };
         // A ring of a previous connection may arrive late.
-        if qp.number != QpNum(number) || ring.sender.is_over() {
+        if qp.number != QpNum(number) || ring.sender.is_receiver_closed() {
             return;
         }
         // A peer that was reset and reconnected creates a new ring. The new ring replaces the old
@@ -110,10 +110,12 @@ impl State {
         if qp.receives_now() && !is_used && qp.is_remote(&ring) {
             qp.link.sender = Some(ring.sender);
             qp.compare_sequence_numbers();
-            self.transmit(place);
+            self.transmit(qp_index);
             return;
         }
-        qp.link.early.retain(|ring| !ring.sender.is_over());
+        qp.link
+            .early
+            .retain(|ring| !ring.sender.is_receiver_closed());
         if qp.link.early.len() == MAX_EARLY_RINGS {
             qp.link.early.remove(0);
         }
@@ -122,10 +124,10 @@ impl State {
 
     /// Releases both rings: nothing more is received from the peer, and our descriptors are void.
     /// Messages already received stay in the completion queue.
-    pub(crate) fn disconnect(&mut self, place: u32) {
-        let qp = &mut self.queue_pairs[place as usize];
+    pub(crate) fn disconnect(&mut self, qp_index: u32) {
+        let qp = &mut self.queue_pairs[qp_index as usize];
         if let Some(receiver) = &qp.link.receiver {
-            receiver.set_over();
+            receiver.set_closed();
         }
         if let Some(sender) = &qp.link.sender {
             sender.close();
@@ -140,12 +142,12 @@ impl State {
         qp.draining = None;
         qp.established = false;
         qp.waiting.clear();
-        self.forget_in_lists(place);
+        self.forget_in_lists(qp_index);
     }
 
     /// Returns the attributes, as `query` reports them.
-    pub(crate) fn query(&self, place: u32) -> QpAttributes {
-        let qp = &self.queue_pairs[place as usize];
+    pub(crate) fn query(&self, qp_index: u32) -> QpAttributes {
+        let qp = &self.queue_pairs[qp_index as usize];
         QpAttributes {
             state: Some(qp.state),
             sq_draining: Some(qp.state == QpState::Sqd && qp.draining.is_some()),

@@ -78,7 +78,7 @@ impl SendQueue {
     }
 
     #[inline]
-    fn place(&self, number: u64) -> usize {
+    fn index_of(&self, number: u64) -> usize {
         number as usize & (self.requests.len() - 1)
     }
 
@@ -88,16 +88,16 @@ impl SendQueue {
         if self.posted - self.freed == self.capacity as u64 {
             return false;
         }
-        let place = self.place(self.posted);
+        let index = self.index_of(self.posted);
         self.signaled += usize::from(work.signaled);
-        self.requests[place] = Some(work);
+        self.requests[index] = Some(work);
         self.posted += 1;
         true
     }
 
     #[inline]
     pub(crate) fn request(&self, number: u64) -> Option<&SendWork> {
-        self.requests[self.place(number)].as_ref()
+        self.requests[self.index_of(number)].as_ref()
     }
 
     /// Copies the bytes of inline requests that could not be written at once.
@@ -136,8 +136,8 @@ impl SendQueue {
             return None;
         }
         let number = self.acked;
-        let place = self.place(number);
-        let work = self.requests[place].take()?;
+        let index = self.index_of(number);
+        let work = self.requests[index].take()?;
         self.acked += 1;
         self.started = self.started.max(self.acked);
         self.signaled -= usize::from(work.signaled);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::super::super::limits::in_range;
-use crate::provider::soft::capacities::{MAX_CQE, place32};
+use crate::provider::soft::capacities::{MAX_CQE, index32};
 use crate::provider::soft::context::channel_events::ChannelEvents;
 use crate::provider::soft::process::node::domain::Domain;
 use crate::verbs::types::{VerbsError, WorkCompletion};
@@ -12,7 +12,7 @@ use crate::verbs::types::{VerbsError, WorkCompletion};
 #[derive(Debug)]
 pub(crate) struct CompletionQueue {
     pub(super) domain: Arc<Domain>,
-    pub(super) place: usize,
+    pub(super) index: usize,
     pub(super) number: u32,
     pub(super) channel: Option<Arc<ChannelEvents>>,
 }
@@ -23,13 +23,13 @@ impl CompletionQueue {
             return Err(VerbsError::NoCompletionChannel);
         }
         let mut state = self.domain.enter()?;
-        state.arm(self.place, solicited_only);
-        let is_at_rest = state.is_at_rest();
+        state.arm(self.index, solicited_only);
+        let is_idle = state.is_idle();
         drop(state);
         let node = &self.domain.node;
         // Relaxed: `Engine::tick` sets the flag before it enters the context, and the owner word
         // orders the two.
-        if !is_at_rest && node.is_resting.load(Ordering::Relaxed) {
+        if !is_idle && node.ticks_slowly.load(Ordering::Relaxed) {
             node.wake_engine();
         }
         Ok(())
@@ -41,12 +41,12 @@ impl CompletionQueue {
         out: &mut Vec<WorkCompletion>,
         max: usize,
     ) -> Result<usize, VerbsError> {
-        self.domain.enter()?.poll(self.place, out, max)
+        self.domain.enter()?.poll(self.index, out, max)
     }
 
     pub(crate) fn resize(&self, depth: usize) -> Result<(), VerbsError> {
         let mut state = self.domain.enter()?;
-        let queue = &mut state.completion_queues[self.place];
+        let queue = &mut state.completion_queues[self.index];
         in_range("resize_cq", "depth", depth, queue.len().max(1), MAX_CQE)?;
         queue.set_capacity(depth);
         Ok(())
@@ -54,7 +54,7 @@ impl CompletionQueue {
 
     pub(crate) fn capacity(&self) -> usize {
         match self.domain.enter() {
-            Ok(state) => state.completion_queues[self.place].capacity(),
+            Ok(state) => state.completion_queues[self.index].capacity(),
             // In the child of a fork no operation works, so no entry fits.
             Err(_) => 0,
         }
@@ -69,9 +69,9 @@ impl Drop for CompletionQueue {
     fn drop(&mut self) {
         // The queue pairs keep this queue alive, so they are all gone.
         if let Ok(mut state) = self.domain.enter() {
-            let _ = state.completion_queues.try_remove(self.place);
-            let place = place32(self.place);
-            state.overrun.retain(|overrun| *overrun != place);
+            let _ = state.completion_queues.try_remove(self.index);
+            let index = index32(self.index);
+            state.overrun.retain(|overrun| *overrun != index);
             drop(state);
             // Events of a destroyed queue are discarded.
             if let Some(channel) = &self.channel {

@@ -67,14 +67,14 @@ impl ProtectionDomain {
         if state.shared_receive_queues.len() == MAX_QUEUES {
             return Err(exhausted("create_srq", "shared receive queues", MAX_QUEUES));
         }
-        let place = state.shared_receive_queues.insert(SharedReceives {
+        let index = state.shared_receive_queues.insert(SharedReceives {
             queue,
             number,
             domain: self.number,
         });
         Ok(SharedReceiveQueue {
             domain: Arc::clone(&self.domain),
-            place,
+            index,
             number,
         })
     }

@@ -152,10 +152,10 @@ impl Context {
         if state.completion_queues.len() == MAX_QUEUES {
             return Err(exhausted("create_cq", "completion queues", MAX_QUEUES));
         }
-        let place = state.completion_queues.insert(ring);
+        let index = state.completion_queues.insert(ring);
         Ok(CompletionQueue {
             domain: Arc::clone(&self.domain),
-            place,
+            index,
             number,
             channel,
         })

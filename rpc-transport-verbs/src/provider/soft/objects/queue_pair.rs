@@ -9,7 +9,7 @@ use super::unsupported::check_extended;
 use super::{CompletionQueue, ProtectionDomain, SharedReceiveQueue, all_taken, not_posted};
 use crate::hooks::point;
 use crate::provider::queue_pair_options::QueuePairOptions;
-use crate::provider::soft::capacities::{MAX_INLINE, MAX_SGE, MAX_WR, exhausted, place32};
+use crate::provider::soft::capacities::{MAX_INLINE, MAX_SGE, MAX_WR, exhausted, index32};
 use crate::provider::soft::context::general_send::Outstanding;
 use crate::provider::soft::context::peer::Peer;
 use crate::provider::soft::context::queue_pair::{Link, Retry, SoftQueuePair};
@@ -61,9 +61,9 @@ impl ProtectionDomain {
             domain: self.number,
             state: QpState::Reset,
             attributes: QpAttributes::default(),
-            send_cq: send_cq.place,
-            recv_cq: recv_cq.place,
-            srq: srq.map(|srq| srq.place),
+            send_cq: send_cq.index,
+            recv_cq: recv_cq.index,
+            srq: srq.map(|srq| srq.index),
             sq_sig_all: config.sq_sig_all,
             sends: SendQueue::new(config.max_send_wr),
             waiting: Waiting::new(),
@@ -74,17 +74,17 @@ impl ProtectionDomain {
             is_hot: false,
             is_awaiting: false,
             is_unacked: false,
-            empty_looks: 0,
+            empty_polls: 0,
             draining: None,
             established: false,
         };
-        let place = self
+        let qp_index = self
             .insert(qp)
             .inspect_err(|_| self.domain.node.free_qp_num(number))?;
-        self.domain.node.set_place(number, place);
+        self.domain.node.set_qp_index(number, qp_index);
         Ok(QueuePair {
             domain: Arc::clone(&self.domain),
-            place,
+            qp_index,
             number: QpNum(number),
             capabilities,
             is_reliable: config.qp_type == QpType::ReliableConnection,
@@ -106,9 +106,9 @@ impl ProtectionDomain {
         if state.queue_pairs.len() == MAX_READY {
             return Err(exhausted("create_qp", "queue pairs", MAX_READY));
         }
-        let place = state.queue_pairs.insert(qp);
-        state.places = state.places.max(place + 1);
-        Ok(place32(place))
+        let qp_index = state.queue_pairs.insert(qp);
+        state.qp_index_end = state.qp_index_end.max(qp_index + 1);
+        Ok(index32(qp_index))
     }
 }
 
@@ -140,7 +140,7 @@ fn check_sizes(
 #[derive(Debug)]
 pub(crate) struct QueuePair {
     pub(crate) domain: Arc<Domain>,
-    pub(crate) place: u32,
+    pub(crate) qp_index: u32,
     number: QpNum,
     capabilities: QueuePairCapabilities,
     /// True if the queue pair has rings.
@@ -160,11 +160,11 @@ impl QueuePair {
     }
 
     pub(crate) fn state(&self) -> Result<QpState, VerbsError> {
-        Ok(self.domain.enter()?.queue_pairs[self.place as usize].state)
+        Ok(self.domain.enter()?.queue_pairs[self.qp_index as usize].state)
     }
 
     pub(crate) fn query(&self) -> Result<QpAttributes, VerbsError> {
-        Ok(self.domain.enter()?.query(self.place))
+        Ok(self.domain.enter()?.query(self.qp_index))
     }
 
     pub(crate) fn modify(
@@ -175,7 +175,7 @@ impl QueuePair {
     ) -> Result<(), ModifyError> {
         let own = self.domain.node.gid;
         let state = self.domain.enter()?;
-        let qp = &state.queue_pairs[self.place as usize];
+        let qp = &state.queue_pairs[self.qp_index as usize];
         qp.check_values(attributes)
             .and_then(|()| qp.check_reach(attributes, own))
             .map_err(|wrong| wrong.at(from, to))?;
@@ -185,7 +185,7 @@ impl QueuePair {
             _ => None,
         };
         let mut state = self.domain.enter()?;
-        state.modify(self.place, to, attributes, ready)?;
+        state.modify(self.qp_index, to, attributes, ready)?;
         if !state.overrun.is_empty() {
             state.fail_overrun();
         }
@@ -214,7 +214,7 @@ impl QueuePair {
             from: self.number.0,
             to: remote.0,
             context: self.domain.number,
-            ready_index: self.place,
+            ready_index: self.qp_index,
         };
         self.domain
             .node
@@ -245,7 +245,7 @@ impl QueuePair {
             return self.post_send_unreliable(work);
         }
         let mut state = self.domain.enter().map_err(not_posted)?;
-        let posted = state.post_send(self.place, work);
+        let posted = state.post_send(self.qp_index, work);
         if !state.overrun.is_empty() {
             state.fail_overrun();
         }
@@ -254,7 +254,7 @@ impl QueuePair {
 
     pub(crate) fn post(&mut self, work: &[Work], elements: &[Sge]) -> Result<(), PostError> {
         let mut state = self.domain.enter().map_err(not_posted)?;
-        let posted = state.post(self.place, work, elements);
+        let posted = state.post(self.qp_index, work, elements);
         if !state.overrun.is_empty() {
             state.fail_overrun();
         }
@@ -292,7 +292,7 @@ impl QueuePair {
         elements: &[Sge],
     ) -> Result<(), PostError> {
         let mut state = self.domain.enter().map_err(not_posted)?;
-        let qp = &mut state.queue_pairs[self.place as usize];
+        let qp = &mut state.queue_pairs[self.qp_index as usize];
         if qp.state == QpState::Reset {
             let reason = PostErrorReason::State { state: qp.state };
             return Err(PostError { taken: 0, reason });
@@ -300,7 +300,7 @@ impl QueuePair {
         let capacity = qp.receives.capacity();
         let taken = qp.receives.push_lists(work, elements);
         if qp.state == QpState::Error {
-            state.flush_receives(self.place);
+            state.flush_receives(self.qp_index);
             if !state.overrun.is_empty() {
                 state.fail_overrun();
             }
@@ -311,7 +311,7 @@ impl QueuePair {
     #[inline]
     pub(crate) fn post_recv(&self, work: &[ReceiveWork]) -> Result<(), PostError> {
         let mut state = self.domain.enter().map_err(not_posted)?;
-        let qp = &mut state.queue_pairs[self.place as usize];
+        let qp = &mut state.queue_pairs[self.qp_index as usize];
         if qp.state == QpState::Reset {
             let reason = PostErrorReason::State { state: qp.state };
             return Err(PostError { taken: 0, reason });
@@ -319,7 +319,7 @@ impl QueuePair {
         let capacity = qp.receives.capacity();
         let taken = qp.receives.push(work);
         if qp.state == QpState::Error {
-            state.flush_receives(self.place);
+            state.flush_receives(self.qp_index);
             if !state.overrun.is_empty() {
                 state.fail_overrun();
             }
@@ -335,8 +335,8 @@ impl QueuePair {
         let Ok(mut state) = self.domain.enter() else {
             return;
         };
-        state.disconnect(self.place);
-        state.queue_pairs.remove(self.place as usize);
+        state.disconnect(self.qp_index);
+        state.queue_pairs.remove(self.qp_index as usize);
         drop(state);
         self.set_connected(false);
         self.domain.node.free_qp_num(self.number.0);
@@ -376,7 +376,7 @@ impl QueuePair {
             let Ok(mut state) = self.domain.enter() else {
                 return;
             };
-            let started = state.start_sends(self.place);
+            let started = state.start_sends(self.qp_index);
             drop(state);
             for message in &started.messages {
                 message.deliver(&self.domain.node);

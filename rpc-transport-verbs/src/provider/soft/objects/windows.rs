@@ -11,7 +11,7 @@ use crate::verbs::types::{AddressVector, RemoteKey, VerbsError, WindowType};
 #[derive(Debug)]
 pub(crate) struct MemoryWindow {
     domain: Arc<Domain>,
-    place: WindowName,
+    index: WindowName,
     first_key: RemoteKey,
 }
 
@@ -21,7 +21,7 @@ impl MemoryWindow {
     }
 
     pub(crate) fn name(&self) -> WindowName {
-        self.place
+        self.index
     }
 }
 
@@ -29,7 +29,7 @@ impl Drop for MemoryWindow {
     fn drop(&mut self) {
         // In the child of a fork there is nothing to release.
         if let Ok(mut state) = self.domain.enter() {
-            state.dealloc_window(self.place);
+            state.dealloc_window(self.index);
         }
     }
 }
@@ -49,10 +49,10 @@ impl ProtectionDomain {
     pub(crate) fn alloc_mw(&self, window_type: WindowType) -> Result<MemoryWindow, VerbsError> {
         let serial = self.domain.node.next_serial();
         let mut state = self.domain.enter()?;
-        let (place, first_key) = state.alloc_window(serial, self.number, window_type)?;
+        let (index, first_key) = state.alloc_window(serial, self.number, window_type)?;
         Ok(MemoryWindow {
             domain: Arc::clone(&self.domain),
-            place,
+            index,
             first_key,
         })
     }

@@ -8,6 +8,12 @@
 //! bounded batch. While all contexts sleep and await nothing, it ticks ten times slower. One-sided
 //! requests for a context that no thread polls do not wait for a tick: their sender wakes the
 //! engine.
+//!
+//! A tick that finds that no thread has polled a context since the last tick sets a note beside the
+//! ready bits: the context is unattended. A sender of one-sided requests that finds the note after
+//! its fence notifies the engine through an eventfd. The engine clears the note while it works for
+//! the context. Plain messages to an unattended context do not notify the engine: they wait for a
+//! poll or a tick.
 
 use std::collections::HashMap;
 use std::io;
@@ -22,14 +28,14 @@ use rustix::event::{Timespec, epoll};
 use super::link::{IncomingLink, Packet};
 use super::link_message::LinkMessage;
 use super::node::domain::Domain;
-use super::node::{FIRST_LINK_TOKEN, Node, TOKEN_CALL, TOKEN_LISTENER, TOKEN_WAKE};
+use super::node::{FIRST_LINK_TOKEN, Node, TOKEN_LISTENER, TOKEN_PEER_WAKE, TOKEN_WAKE};
 use crate::event_fd::EventFd;
 use crate::provider::fork_guard::ForkGuard;
 use crate::provider::soft::context::peer::Peer;
 use crate::provider::soft::context::queue_pair::NewRing;
 use crate::provider::soft::shared::memory::{Mapping, PeerAccess};
 use crate::provider::soft::shared::ring::{
-    Bell, ContextBell, LAYOUT_VERSION, RING_LEN, RingSender,
+    ContextNotifier, LAYOUT_VERSION, RING_LEN, RingNotifier, RingSender,
 };
 use crate::provider::soft::shared::wake::DomainReadyBits;
 use crate::verbs::types::OpenError;
@@ -42,9 +48,9 @@ const TICK: Duration = Duration::from_millis(5);
 
 /// Time between two ticks while every context sleeps and nothing is awaited: twenty wakeups a
 /// second, less than a thousandth of a core. Only two things can wait for such a tick: a message
-/// whose sender was killed between committing it and ringing the doorbell, and a context that is
+/// whose sender was killed between committing it and notifying the receiver, and a context that is
 /// used again and stalls at once.
-const TICK_AT_REST: Duration = Duration::from_millis(50);
+const TICK_WHILE_IDLE: Duration = Duration::from_millis(50);
 
 /// Maximum number of batches that a tick does for a context whose application does not poll, before
 /// it serves the other contexts.
@@ -146,7 +152,7 @@ impl Engine {
                 Err(error) => {
                     // No action of this process makes a wait fail, but the engine must not spin if
                     // one does.
-                    tracing::error!(%error, "the software device's engine cannot wait");
+                    tracing::error!(%error, "the software device's engine cannot wait in epoll: trying again");
                     std::thread::sleep(TICK);
                 }
             }
@@ -170,12 +176,12 @@ impl Engine {
                 // Whether the read succeeds or fails, the eventfd is empty and the next wait
                 // sleeps.
                 self.node.wake.empty();
-                self.node.is_resting.store(false, Ordering::Relaxed);
+                self.node.ticks_slowly.store(false, Ordering::Relaxed);
             }
-            TOKEN_CALL => {
+            TOKEN_PEER_WAKE => {
                 // Emptied before the look, so that a call arriving meanwhile wakes the engine
                 // again.
-                self.node.call.empty();
+                self.node.peer_wake.empty();
                 self.attend();
             }
             token if token % 2 == 0 => {
@@ -196,12 +202,14 @@ impl Engine {
                     let data = epoll::EventData::new_u64(token);
                     match epoll::add(&self.node.epoll, &link, data, epoll::EventFlags::IN) {
                         Ok(()) => drop(self.links.insert(token, (link, None))),
-                        Err(error) => tracing::warn!(%error, "a link cannot be watched"),
+                        Err(error) => {
+                            tracing::warn!(%error, "a link of the software device cannot be added to epoll: closing it")
+                        }
                     }
                 }
                 Ok(None) => return,
                 Err(error) => {
-                    tracing::warn!(%error, "a link cannot be accepted");
+                    tracing::warn!(%error, "a link of the software device cannot be accepted: trying again");
                     // Most likely out of file descriptors: retry when some are closed.
                     std::thread::sleep(TICK);
                     return;
@@ -218,7 +226,7 @@ impl Engine {
             match link.receive() {
                 Ok(Packet::Empty) => return,
                 Ok(Packet::End) => break None,
-                Ok(Packet::Garbage) => break Some("it sent what is no message".to_owned()),
+                Ok(Packet::Garbage) => break Some("it sent an invalid message".to_owned()),
                 Ok(Packet::Message(message, files)) => {
                     if let Err(reason) = handle_message(&self.node, link, peer, message, files) {
                         break Some(reason);
@@ -233,7 +241,11 @@ impl Engine {
         };
         let gid = peer.map(|peer| peer.gid);
         if let Some(reason) = reason {
-            tracing::warn!(?gid, reason, "a link of the software device is broken off");
+            tracing::warn!(
+                ?gid,
+                reason,
+                "closed a link of the software device: the peer broke its protocol or the socket failed. Check that both run the same version"
+            );
         }
         if let Some(gid) = gid {
             self.node.forget_peer(gid);
@@ -253,8 +265,8 @@ impl Engine {
 
     fn time_to_tick(&self) -> Duration {
         // Relaxed: only this thread sets it.
-        if self.node.is_resting.load(Ordering::Relaxed) {
-            TICK_AT_REST
+        if self.node.ticks_slowly.load(Ordering::Relaxed) {
+            TICK_WHILE_IDLE
         } else {
             TICK
         }
@@ -265,8 +277,8 @@ impl Engine {
         // something, after this tick found it at rest. It sees this store, because the tick entered
         // it in between and the owner word's release and acquire order the two. So it knows that it
         // has to wake the engine (`CompletionQueue::arm`).
-        self.node.is_resting.store(true, Ordering::Relaxed);
-        let mut is_at_rest = true;
+        self.node.ticks_slowly.store(true, Ordering::Relaxed);
+        let mut is_idle = true;
         self.node.contexts(&mut self.contexts);
         // Drained: the engine keeps no context alive from one tick to the next.
         for context in self.contexts.drain(..) {
@@ -278,14 +290,14 @@ impl Engine {
                     break;
                 };
                 if !state.progress_while_idle(now) {
-                    rests = state.is_at_rest();
+                    rests = state.is_idle();
                     break;
                 }
             }
-            is_at_rest &= rests;
+            is_idle &= rests;
         }
-        if !is_at_rest {
-            self.node.is_resting.store(false, Ordering::Relaxed);
+        if !is_idle {
+            self.node.ticks_slowly.store(false, Ordering::Relaxed);
         }
     }
 }
@@ -305,10 +317,10 @@ pub(crate) fn handle_message(
     };
     let without = |_| String::from("a message came without its files");
     match message {
-        LinkMessage::Hello { .. } => return Err("it said twice who it is".into()),
+        LinkMessage::Hello { .. } => return Err("it sent a second hello".into()),
         LinkMessage::Arena { number } => {
             let [file] = files.try_into().map_err(without)?;
-            let mapping = Mapping::of_peer(&file, 1, PeerAccess::ReadOnly).map_err(wrong)?;
+            let mapping = Mapping::from_peer(&file, 1, PeerAccess::ReadOnly).map_err(wrong)?;
             peer.add_arena(number, mapping);
         }
         LinkMessage::ArenaGone { number } => peer.remove_arena(number),
@@ -321,14 +333,14 @@ pub(crate) fn handle_message(
             let files = files.try_into().map_err(without)?;
             let sender = ring_sender(peer, context, ready_index, files).map_err(wrong)?;
             // A queue pair that has been destroyed meanwhile needs no ring.
-            if let Some((context, place)) = node.find_queue_pair(to) {
+            if let Some((context, qp_index)) = node.find_queue_pair(to) {
                 let ring = NewRing {
                     gid: peer.gid,
                     qp_num: from,
                     sender,
                 };
                 if let Ok(mut state) = context.enter() {
-                    state.attach(place, to, ring);
+                    state.attach(qp_index, to, ring);
                 }
             }
         }
@@ -343,7 +355,7 @@ fn greet(node: &Node, link: &IncomingLink, message: LinkMessage) -> Result<Arc<P
         gid,
     } = message
     else {
-        return Err("it did not say who it is".into());
+        return Err("its first message was not a hello".into());
     };
     if layout_version != LAYOUT_VERSION {
         return Err(format!(
@@ -364,14 +376,14 @@ fn ring_sender(
     ready_index: u32,
     files: [OwnedFd; 4],
 ) -> io::Result<RingSender> {
-    let [ring, bits, wake, call] = files;
-    let ring = Mapping::of_peer(&ring, RING_LEN, PeerAccess::ReadWrite)?;
-    let bell = peer.bell(context, || {
+    let [ring, bits, wake, peer_wake] = files;
+    let ring = Mapping::from_peer(&ring, RING_LEN, PeerAccess::ReadWrite)?;
+    let notifier = peer.notifier(context, || {
         let len = size_of::<DomainReadyBits>();
-        let bits = Mapping::of_peer(&bits, len, PeerAccess::ReadWrite)?;
-        let file = EventFd::of_peer(wake)?;
-        let engine = EventFd::of_peer(call)?;
-        ContextBell::new(bits, file, engine).ok_or_else(|| io::ErrorKind::InvalidData.into())
+        let bits = Mapping::from_peer(&bits, len, PeerAccess::ReadWrite)?;
+        let file = EventFd::from_peer(wake)?;
+        let engine = EventFd::from_peer(peer_wake)?;
+        ContextNotifier::new(bits, file, engine).ok_or_else(|| io::ErrorKind::InvalidData.into())
     })?;
-    RingSender::new(ring, Bell::new(bell, ready_index as usize))
+    RingSender::new(ring, RingNotifier::new(notifier, ready_index as usize))
 }

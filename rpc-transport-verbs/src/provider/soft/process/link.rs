@@ -34,8 +34,8 @@ fn gid_prefix() -> [u8; 6] {
             let link = std::fs::read_link(format!("/proc/self/ns/{name}")).unwrap_or_default();
             link.into_os_string().into_encoded_bytes()
         };
-        let place = [boot, namespace("net"), namespace("pid")].concat();
-        let [a, b, c, d] = fnv_1a(&place).to_be_bytes();
+        let location = [boot, namespace("net"), namespace("pid")].concat();
+        let [a, b, c, d] = fnv_1a(&location).to_be_bytes();
         [0xfe, 0x80, a, b, c, d]
     })
 }
@@ -163,8 +163,8 @@ impl IncomingLink {
         )
     }
 
-    /// Returns true if the process at the other end is the one this GID names and belongs to the
-    /// same user.
+    /// Returns true if the process at the other end is the process that this GID names, and belongs
+    /// to the same user.
     pub(crate) fn is_from(&self, gid: Gid) -> io::Result<bool> {
         is_process(self.socket.as_fd(), gid)
     }
@@ -205,9 +205,9 @@ impl OutgoingLink {
             let reason = "the process there is not the one that the GID names, or another user's";
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, reason));
         }
-        // A stopped peer does not read its socket: connecting a queue pair to it fails after this
-        // time, which is longer than any scheduling delay and shorter than people are willing to
-        // wait.
+        // A stopped peer does not read its socket, so connecting a queue pair to it fails after
+        // this time. The time is longer than any scheduling delay, but not too long for a person
+        // who waits.
         sockopt::set_socket_timeout(
             &socket,
             sockopt::Timeout::Send,
@@ -234,7 +234,8 @@ impl OutgoingLink {
             match sent {
                 Ok(_) => return Ok(()),
                 Err(Errno::INTR) => {}
-                // The kernel limits the files in flight and wants some received first.
+                // The kernel limits the number of files in flight: the peer has to receive some of
+                // them first.
                 Err(Errno::TOOMANYREFS) => std::thread::yield_now(),
                 Err(error) => return Err(error.into()),
             }

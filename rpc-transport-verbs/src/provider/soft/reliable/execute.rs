@@ -5,13 +5,16 @@
 //! that a receive is available, that the message fits it, and that the key permits the access; then
 //! carry out the whole operation; finally complete the receive. The thread that holds the context's
 //! owner word does this: the application's poll, or the engine.
+//!
+//! The process that owns the memory checks the keys under its context's owner word. Deregistering
+//! takes the same word, so the device does not access the memory afterwards.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::receive::Step;
-use crate::hooks::strikes;
+use crate::hooks::inject;
 use crate::provider::soft::capacities::MAX_SGE;
 use crate::provider::soft::context::remote_access::RemoteRequest;
 use crate::provider::soft::context::state::State;
@@ -38,17 +41,17 @@ struct Body {
 }
 
 /// Reason for not executing a request.
-enum Refusal {
+enum Rejection {
     /// The request cannot be executed now and stays in its slot.
-    Later,
+    NotYet,
     /// The request is malformed: no software device sends it.
-    Nonsense,
+    Invalid,
     /// The request fails: the status for the requester, and how this side reports it.
-    For(CompletionStatus, Told),
+    Status(CompletionStatus, LocalReport),
 }
 
 /// How this side reports a failed request.
-enum Told {
+enum LocalReport {
     /// By the completion of the receive that the request consumed.
     Receive(CompletionStatus),
     /// By an asynchronous event.
@@ -57,57 +60,56 @@ enum Told {
 }
 
 impl State {
-    /// Executes the message that a look at the ring returned: a request other than a plain message,
-    /// or any message that arrives while receives with a number of elements other than one are
-    /// posted.
+    /// Executes the message that was found in the ring: a request other than a plain message, or
+    /// any message that arrives while receives with a number of elements other than one are posted.
     #[cold]
-    pub(crate) fn execute(&mut self, place: u32, incoming: &Incoming) -> Step {
-        match self.try_execute(place, incoming) {
+    pub(crate) fn execute(&mut self, qp_index: u32, incoming: &Incoming) -> Step {
+        match self.try_execute(qp_index, incoming) {
             Ok(()) => {
-                let qp = &mut self.queue_pairs[place as usize];
+                let qp = &mut self.queue_pairs[qp_index as usize];
                 if let Some(receiver) = &mut qp.link.receiver {
                     receiver.advance();
                 }
-                self.communication_established(place);
-                Step::Took
+                self.communication_established(qp_index);
+                Step::Received
             }
-            Err(Refusal::Later) => Step::Wait,
-            Err(Refusal::Nonsense) => {
-                self.refuse_nonsense(place);
+            Err(Rejection::NotYet) => Step::Wait,
+            Err(Rejection::Invalid) => {
+                self.fail_invalid_message(qp_index);
                 Step::Failed
             }
-            Err(Refusal::For(status, told)) => {
-                self.refuse(place, status, told);
+            Err(Rejection::Status(status, local_report)) => {
+                self.reject(qp_index, status, local_report);
                 Step::Failed
             }
         }
     }
 
-    fn refuse(&mut self, place: u32, status: CompletionStatus, told: Told) {
-        match told {
-            Told::Receive(local) => {
-                self.complete_receive(place, local, CompletionOpcode::Receive, 0, None, 0);
+    fn reject(&mut self, qp_index: u32, status: CompletionStatus, local_report: LocalReport) {
+        match local_report {
+            LocalReport::Receive(local) => {
+                self.complete_receive(qp_index, local, CompletionOpcode::Receive, 0, None, 0);
             }
-            Told::RequestError | Told::AccessError => {
-                let qp_num = self.queue_pairs[place as usize].number;
-                self.raise(match told {
-                    Told::RequestError => AsyncEvent::QpRequestError { qp_num },
+            LocalReport::RequestError | LocalReport::AccessError => {
+                let qp_num = self.queue_pairs[qp_index as usize].number;
+                self.raise(match local_report {
+                    LocalReport::RequestError => AsyncEvent::QpRequestError { qp_num },
                     _ => AsyncEvent::QpAccessError { qp_num },
                 });
             }
         }
-        let qp = &mut self.queue_pairs[place as usize];
+        let qp = &mut self.queue_pairs[qp_index as usize];
         if let Some(receiver) = &mut qp.link.receiver {
             receiver.publish_ack();
             // The cast is lossless: status codes are below 256.
-            receiver.refuse_for_good(status.code() as u8);
+            receiver.send_fatal_nak(status.code() as u8);
         }
-        self.fail(place, None);
+        self.fail(qp_index, None);
     }
 
-    fn try_execute(&mut self, place: u32, incoming: &Incoming) -> Result<(), Refusal> {
-        let qp = &self.queue_pairs[place as usize];
-        let receiver = qp.link.receiver.as_ref().ok_or(Refusal::Nonsense)?;
+    fn try_execute(&mut self, qp_index: u32, incoming: &Incoming) -> Result<(), Rejection> {
+        let qp = &self.queue_pairs[qp_index as usize];
+        let receiver = qp.link.receiver.as_ref().ok_or(Rejection::Invalid)?;
         let mut slot = [0; MAX_IN_RING];
         // SAFETY: the slot has `len` readable bytes, which the sender leaves alone until the
         // acknowledgement. They are copied once, so that the checked bytes are the ones used.
@@ -121,13 +123,17 @@ impl State {
         let slot = &slot[..incoming.len];
         let (message, start) = if incoming.flags.has(Flags::REQUEST) {
             let word = receiver.request_word(incoming);
-            RequestMessage::parse(word, slot).ok_or(Refusal::Nonsense)?
+            RequestMessage::parse(word, slot).ok_or(Rejection::Invalid)?
         } else {
             let is_descriptor = incoming.flags.has(Flags::DESCRIPTOR);
             (RequestMessage::plain(is_descriptor), 0)
         };
-        let request_error =
-            || Refusal::For(CompletionStatus::RemoteInvalidRequest, Told::RequestError);
+        let request_error = || {
+            Rejection::Status(
+                CompletionStatus::RemoteInvalidRequest,
+                LocalReport::RequestError,
+            )
+        };
         let needs = match message.request {
             Request::Write(_) | Request::WriteWithImm(..) => Access::REMOTE_WRITE,
             Request::Read { .. } => Access::REMOTE_READ,
@@ -144,42 +150,51 @@ impl State {
         }
         let solicited = incoming.flags.has(Flags::SOLICITED);
         match message.request {
-            Request::Send => self.execute_send(place, &message, slot, start, solicited, None, None),
+            Request::Send => {
+                self.execute_send(qp_index, &message, slot, start, solicited, None, None)
+            }
             Request::SendWithImm(imm) => {
-                self.execute_send(place, &message, slot, start, solicited, Some(imm), None)
+                self.execute_send(qp_index, &message, slot, start, solicited, Some(imm), None)
             }
             Request::SendWithInvalidate(key) => {
-                self.execute_send(place, &message, slot, start, solicited, None, Some(key))
+                self.execute_send(qp_index, &message, slot, start, solicited, None, Some(key))
             }
             Request::Write(memory) => self
-                .execute_write(place, &message, slot, start, memory)
+                .execute_write(qp_index, &message, slot, start, memory)
                 .map(drop),
             Request::WriteWithImm(memory, imm) => {
-                self.need_receive(place)?;
-                let len = self.execute_write(place, &message, slot, start, memory)?;
+                self.need_receive(qp_index)?;
+                let len = self.execute_write(qp_index, &message, slot, start, memory)?;
                 let flag = if solicited { Extras::SOLICITED } else { 0 };
                 let opcode = CompletionOpcode::ReceiveRdmaWithImm;
                 let (imm, extras) = (Some(imm), flag | Extras::IMMEDIATE);
-                self.complete_receive(place, CompletionStatus::Success, opcode, len, imm, extras);
+                self.complete_receive(
+                    qp_index,
+                    CompletionStatus::Success,
+                    opcode,
+                    len,
+                    imm,
+                    extras,
+                );
                 Ok(())
             }
             Request::Read {
                 memory,
                 len,
                 total,
-                place: stage,
-            } => self.execute_read(place, incoming, memory, len, total, stage),
+                stage,
+            } => self.execute_read(qp_index, incoming, memory, len, total, stage),
             Request::CompareAndSwap {
                 memory,
                 expected,
                 desired,
-            } => self.execute_atomic(place, incoming, memory, |cell| {
+            } => self.execute_atomic(qp_index, incoming, memory, |cell| {
                 let swapped =
                     cell.compare_exchange(expected, desired, Ordering::SeqCst, Ordering::SeqCst);
                 swapped.unwrap_or_else(|was| was)
             }),
             Request::FetchAndAdd { memory, addend } => {
-                self.execute_atomic(place, incoming, memory, |cell| {
+                self.execute_atomic(qp_index, incoming, memory, |cell| {
                     cell.fetch_add(addend, Ordering::SeqCst)
                 })
             }
@@ -187,41 +202,38 @@ impl State {
     }
 
     /// Checks that a receive is available; otherwise sends an RNR NAK.
-    fn need_receive(&mut self, place: u32) -> Result<(), Refusal> {
-        let qp = &mut self.queue_pairs[place as usize];
+    fn need_receive(&mut self, qp_index: u32) -> Result<(), Rejection> {
+        let qp = &mut self.queue_pairs[qp_index as usize];
         let queue = match qp.srq {
             Some(srq) => &self.shared_receive_queues[srq].queue,
             None => &qp.receives,
         };
-        if queue.front().is_some_and(|_| !strikes!(ReceiverNotReady)) {
+        if queue.front().is_some_and(|_| !inject!(ReceiverNotReady)) {
             return Ok(());
         }
-        self.refuse_for_now(place);
-        Err(Refusal::Later)
+        self.send_rnr_nak(qp_index);
+        Err(Rejection::NotYet)
     }
 
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "what a message says, in its parts"
-    )]
+    #[expect(clippy::too_many_arguments, reason = "the parts of one message")]
     fn execute_send(
         &mut self,
-        place: u32,
+        qp_index: u32,
         message: &RequestMessage,
         slot: &[u8],
         start: usize,
         solicited: bool,
         imm: Option<u32>,
         invalidate: Option<RemoteKey>,
-    ) -> Result<(), Refusal> {
-        self.need_receive(place)?;
-        let body = self.locate_all(place, message, slot, start)?;
-        let qp = &self.queue_pairs[place as usize];
+    ) -> Result<(), Rejection> {
+        self.need_receive(qp_index)?;
+        let body = self.locate_all(qp_index, message, slot, start)?;
+        let qp = &self.queue_pairs[qp_index as usize];
         let queue = match qp.srq {
             Some(srq) => &self.shared_receive_queues[srq].queue,
             None => &qp.receives,
         };
-        let receive = queue.front().ok_or(Refusal::Later)?;
+        let receive = queue.front().ok_or(Rejection::NotYet)?;
         let only = [Sge {
             addr: receive.addr,
             len: receive.len,
@@ -230,20 +242,26 @@ impl State {
         let elements = queue.front_list().unwrap_or(&only);
         let capacity: usize = elements.iter().map(|element| element.len as usize).sum();
         if body.len > capacity {
-            let told = Told::Receive(CompletionStatus::LocalLength);
-            return Err(Refusal::For(CompletionStatus::RemoteInvalidRequest, told));
+            let local_report = LocalReport::Receive(CompletionStatus::LocalLength);
+            return Err(Rejection::Status(
+                CompletionStatus::RemoteInvalidRequest,
+                local_report,
+            ));
         }
         if body.len > 0 {
             self.regions
                 .check_all(elements, qp.domain, Access::LOCAL_WRITE)
                 .map_err(|status| {
-                    Refusal::For(CompletionStatus::RemoteOperation, Told::Receive(status))
+                    Rejection::Status(
+                        CompletionStatus::RemoteOperation,
+                        LocalReport::Receive(status),
+                    )
                 })?;
         }
         // SAFETY: the elements were checked to lie in registered memory, which stays registered
         // while the owner word is held, and they have room for the body.
         unsafe { body.scatter(elements) };
-        if self.was_taken_back(place, message) {
+        if self.was_reclaimed(qp_index, message) {
             // The sender has reclaimed its memory, so the message no longer exists: it is dropped,
             // and the receive stays for the next message.
             return Ok(());
@@ -252,7 +270,7 @@ impl State {
         let mut extras = if solicited { Extras::SOLICITED } else { 0 };
         if let Some(key) = invalidate {
             self.invalidate(key, domain, qp_num).map_err(|status| {
-                Refusal::For(status, Told::Receive(CompletionStatus::LocalAccess))
+                Rejection::Status(status, LocalReport::Receive(CompletionStatus::LocalAccess))
             })?;
             extras |= Extras::INVALIDATED;
         }
@@ -261,7 +279,7 @@ impl State {
         }
         let data = imm.or(invalidate.map(|key| key.0));
         self.complete_receive(
-            place,
+            qp_index,
             CompletionStatus::Success,
             CompletionOpcode::Receive,
             // The cast is lossless: the length is at most the receive's.
@@ -274,16 +292,17 @@ impl State {
 
     fn execute_write(
         &mut self,
-        place: u32,
+        qp_index: u32,
         message: &RequestMessage,
         slot: &[u8],
         start: usize,
         memory: RemoteMemory,
-    ) -> Result<u32, Refusal> {
-        let body = self.locate_all(place, message, slot, start)?;
+    ) -> Result<u32, Rejection> {
+        let body = self.locate_all(qp_index, message, slot, start)?;
         if body.len > 0 {
-            let permitted = self.permitted(place, memory, body.len as u64, Access::REMOTE_WRITE)?;
-            if self.was_taken_back(place, message) {
+            let permitted =
+                self.permitted(qp_index, memory, body.len as u64, Access::REMOTE_WRITE)?;
+            if self.was_reclaimed(qp_index, message) {
                 return Ok(0);
             }
             let mut to = permitted;
@@ -302,26 +321,26 @@ impl State {
 
     fn execute_read(
         &mut self,
-        place: u32,
+        qp_index: u32,
         incoming: &Incoming,
         memory: RemoteMemory,
         len: u32,
         total: u32,
         stage: u32,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), Rejection> {
         if len as usize > STAGE_LEN || len > total {
-            return Err(Refusal::Nonsense);
+            return Err(Rejection::Invalid);
         }
         if total == 0 {
             return Ok(());
         }
-        let permitted = self.permitted(place, memory, total.into(), Access::REMOTE_READ)?;
-        let qp = &self.queue_pairs[place as usize];
-        let receiver = qp.link.receiver.as_ref().ok_or(Refusal::Nonsense)?;
+        let permitted = self.permitted(qp_index, memory, total.into(), Access::REMOTE_READ)?;
+        let qp = &self.queue_pairs[qp_index as usize];
+        let receiver = qp.link.receiver.as_ref().ok_or(Rejection::Invalid)?;
         let to = match stage {
             IN_SLOT if len <= MAX_READ_IN_SLOT => incoming.payload,
-            IN_SLOT => return Err(Refusal::Nonsense),
-            stage => receiver.stage(stage).ok_or(Refusal::Nonsense)?,
+            IN_SLOT => return Err(Rejection::Invalid),
+            stage => receiver.stage(stage).ok_or(Rejection::Invalid)?,
         };
         // SAFETY: the permitted range has `total` bytes, of which `len` is a part. A slot has room
         // for `MAX_READ_IN_SLOT` bytes and a stage for `STAGE_LEN`, and both belong to this side
@@ -332,16 +351,19 @@ impl State {
 
     fn execute_atomic(
         &mut self,
-        place: u32,
+        qp_index: u32,
         incoming: &Incoming,
         memory: RemoteMemory,
         operate: impl FnOnce(&AtomicU64) -> u64,
-    ) -> Result<(), Refusal> {
-        let misaligned = Refusal::For(CompletionStatus::RemoteInvalidRequest, Told::RequestError);
+    ) -> Result<(), Rejection> {
+        let misaligned = Rejection::Status(
+            CompletionStatus::RemoteInvalidRequest,
+            LocalReport::RequestError,
+        );
         if !memory.addr.is_multiple_of(8) {
             return Err(misaligned);
         }
-        let permitted = self.permitted(place, memory, 8, Access::REMOTE_ATOMIC)?;
+        let permitted = self.permitted(qp_index, memory, 8, Access::REMOTE_ATOMIC)?;
         let cell = permitted.cast::<AtomicU64>();
         if !cell.is_aligned() {
             // A zero-based window may begin at any address.
@@ -350,14 +372,14 @@ impl State {
         // SAFETY: the eight bytes are permitted, aligned, and mapped while the owner word is held;
         // they are accessed only through atomics.
         let was = operate(unsafe { cell.as_ref() });
-        let answer = was.to_ne_bytes();
+        let response = was.to_ne_bytes();
         // SAFETY: a slot has room for eight bytes and belongs to this side until the
         // acknowledgement.
         unsafe {
             copy_shared(
-                NonNull::from(&answer).cast(),
+                NonNull::from(&response).cast(),
                 incoming.payload,
-                answer.len(),
+                response.len(),
             )
         };
         Ok(())
@@ -365,12 +387,12 @@ impl State {
 
     fn permitted(
         &self,
-        place: u32,
+        qp_index: u32,
         memory: RemoteMemory,
         len: u64,
         needs: Access,
-    ) -> Result<NonNull<u8>, Refusal> {
-        let qp = &self.queue_pairs[place as usize];
+    ) -> Result<NonNull<u8>, Rejection> {
+        let qp = &self.queue_pairs[qp_index as usize];
         let request = RemoteRequest {
             memory,
             len,
@@ -378,16 +400,16 @@ impl State {
             domain: qp.domain,
             qp_num: qp.number,
         };
-        self.check_remote(&request).ok_or(Refusal::For(
+        self.check_remote(&request).ok_or(Rejection::Status(
             CompletionStatus::RemoteAccess,
-            Told::AccessError,
+            LocalReport::AccessError,
         ))
     }
 
     /// Returns true if the sender may have reclaimed its memory since, so that its descriptors are
     /// void.
-    fn was_taken_back(&self, place: u32, message: &RequestMessage) -> bool {
-        let receiver = &self.queue_pairs[place as usize].link.receiver;
+    fn was_reclaimed(&self, qp_index: u32, message: &RequestMessage) -> bool {
+        let receiver = &self.queue_pairs[qp_index as usize].link.receiver;
         message.descriptors > 0
             && receiver
                 .as_ref()
@@ -397,11 +419,11 @@ impl State {
     /// Locates the bytes of a request. All of it comes from a peer and is validated.
     fn locate_all(
         &self,
-        place: u32,
+        qp_index: u32,
         message: &RequestMessage,
         slot: &[u8],
         start: usize,
-    ) -> Result<Body, Refusal> {
+    ) -> Result<Body, Rejection> {
         let mut body = Body {
             parts: [(NonNull::dangling(), 0); MAX_SGE],
             count: 0,
@@ -414,16 +436,16 @@ impl State {
             return Ok(body);
         }
         if rest.len() != usize::from(message.descriptors) * DESCRIPTOR_LEN {
-            return Err(Refusal::Nonsense);
+            return Err(Rejection::Invalid);
         }
-        let peer = &self.queue_pairs[place as usize].link.peer;
+        let peer = &self.queue_pairs[qp_index as usize].link.peer;
         for bytes in rest.chunks(DESCRIPTOR_LEN) {
-            let descriptor = Descriptor::parse(bytes).ok_or(Refusal::Nonsense)?;
+            let descriptor = Descriptor::parse(bytes).ok_or(Rejection::Invalid)?;
             let arena = peer.as_ref().and_then(|peer| peer.arena(descriptor.arena));
             // The arena has not arrived yet.
-            let arena = arena.ok_or(Refusal::Later)?;
+            let arena = arena.ok_or(Rejection::NotYet)?;
             let offset = descriptor.offset_within(arena.len());
-            let offset = offset.ok_or(Refusal::Nonsense)?;
+            let offset = offset.ok_or(Rejection::Invalid)?;
             // SAFETY: `offset_within` checked that the offset, and `len` bytes after it, are inside
             // the mapping, which `arena` keeps alive.
             let from = unsafe { arena.start().add(offset) };
@@ -439,8 +461,8 @@ impl Body {
         from: NonNull<u8>,
         len: usize,
         arena: Option<Arc<Mapping>>,
-    ) -> Result<(), Refusal> {
-        let part = self.parts.get_mut(self.count).ok_or(Refusal::Nonsense)?;
+    ) -> Result<(), Rejection> {
+        let part = self.parts.get_mut(self.count).ok_or(Rejection::Invalid)?;
         *part = (from, len);
         self.arenas[self.count] = arena;
         self.count += 1;

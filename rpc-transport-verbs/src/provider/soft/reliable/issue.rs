@@ -1,9 +1,17 @@
 //! Issues requests of any kind on a reliable connection: writes them from the send queue into the
-//! peer's ring. `answers` completes them.
+//! peer's ring. `responses` completes them.
 //!
 //! Plain messages of one element take the fast path (`transmit`). All other requests take this
 //! path, in order with the plain ones: the send queue has a small entry for each, and
 //! [`GeneralSend`] holds the rest.
+//!
+//! Requests of every kind take slots of the same ring in order: SENDs with an immediate or a key to
+//! invalidate, WRITEs, READs, atomics, and lists of elements. Local requests (bind, invalidate)
+//! take no slot, and complete in order with the others.
+//!
+//! The response to a READ or an atomic is written into the request's own slot before that slot is
+//! acknowledged. A longer result goes through the staging memory behind the ring, 64 KiB at a time,
+//! with four pieces in flight.
 
 use std::ptr::NonNull;
 
@@ -16,7 +24,7 @@ use crate::provider::soft::shared::descriptor::{DESCRIPTOR_LEN, Descriptor};
 use crate::provider::soft::shared::request_message::{
     IN_SLOT, REMOTE_LEN, Request, RequestMessage,
 };
-use crate::provider::soft::shared::ring::{Doorbell, MAX_IN_RING, RingSender, STAGES};
+use crate::provider::soft::shared::ring::{MAX_IN_RING, ReceiverState, RingSender, STAGES};
 use crate::provider::work::{Operation, SendWork, Sge, Work};
 use crate::verbs::types::{
     Access, CompletionOpcode, CompletionStatus, LocalKey, PostError, PostErrorReason, QpState,
@@ -24,23 +32,23 @@ use crate::verbs::types::{
 };
 
 /// Outcome of an attempt to begin a request.
-enum Begun {
-    Whole,
+enum BeginOutcome {
+    Complete,
     /// The request has to wait, for room or for an earlier request.
-    Not,
+    Waiting,
 }
 
 impl State {
     /// Posts a list of requests of any kind.
     pub(crate) fn post(
         &mut self,
-        place: u32,
+        qp_index: u32,
         list: &[Work],
         elements: &[Sge],
     ) -> Result<(), PostError> {
-        let qp = &mut self.queue_pairs[place as usize];
+        let qp = &mut self.queue_pairs[qp_index as usize];
         if qp.qp_type != QpType::ReliableConnection {
-            return self.post_unreliable(place, list, elements);
+            return self.post_unreliable(qp_index, list, elements);
         }
         let state = qp.state;
         if matches!(state, QpState::Reset | QpState::Init | QpState::Rtr) && !list.is_empty() {
@@ -57,28 +65,28 @@ impl State {
             taken += 1;
         }
         match state {
-            QpState::Error => self.flush_sends(place),
-            _ => self.transmit(place),
+            QpState::Error => self.flush_sends(qp_index),
+            _ => self.transmit(qp_index),
         }
         if taken == list.len() {
             return Ok(());
         }
-        let capacity = self.queue_pairs[place as usize].sends.capacity();
+        let capacity = self.queue_pairs[qp_index as usize].sends.capacity();
         Err(PostError {
             taken,
             reason: PostErrorReason::QueueFull { capacity },
         })
     }
 
-    /// Begins the next requests as long as they are not plain messages, and rings the doorbell
-    /// once. Returns `true` if the next request is a plain message that may be begun.
+    /// Begins the next requests as long as they are not plain messages, and notifies the
+    /// receiver once. Returns `true` if the next request is a plain message that may be begun.
     #[cold]
-    pub(crate) fn issue(&mut self, place: u32) -> bool {
-        let qp = &mut self.queue_pairs[place as usize];
+    pub(crate) fn issue(&mut self, qp_index: u32) -> bool {
+        let qp = &mut self.queue_pairs[qp_index as usize];
         let before = qp.link.sender.as_ref().map(RingSender::next);
         let mut is_one_sided = false;
         let goes_on = loop {
-            let qp = &mut self.queue_pairs[place as usize];
+            let qp = &mut self.queue_pairs[qp_index as usize];
             let number = qp.sends.started;
             let Some(work) = qp
                 .sends
@@ -98,37 +106,37 @@ impl State {
             else {
                 break false;
             };
-            match self.begin(place, index) {
-                Ok(Begun::Whole) => {
-                    let qp = &mut self.queue_pairs[place as usize];
+            match self.begin_request(qp_index, index) {
+                Ok(BeginOutcome::Complete) => {
+                    let qp = &mut self.queue_pairs[qp_index as usize];
                     let send = &qp.sends.general[index];
                     is_one_sided |= !matches!(send.opcode(), CompletionOpcode::Send);
                     qp.sends.started += 1;
                 }
-                Ok(Begun::Not) => {
-                    let qp = &self.queue_pairs[place as usize];
+                Ok(BeginOutcome::Waiting) => {
+                    let qp = &self.queue_pairs[qp_index as usize];
                     is_one_sided |= qp.sends.general[index].slots.is_some();
                     break false;
                 }
                 Err(status) => {
                     // The request completes after all earlier ones: see `settle`.
-                    self.queue_pairs[place as usize].sends.local_failure = Some(status);
+                    self.queue_pairs[qp_index as usize].sends.local_failure = Some(status);
                     break false;
                 }
             }
         };
-        let qp = &mut self.queue_pairs[place as usize];
+        let qp = &mut self.queue_pairs[qp_index as usize];
         if let (Some(sender), Some(before)) = (&mut qp.link.sender, before) {
             sender.set_held(qp.outstanding.reads > 0);
             let written = sender.next() - before;
             if written > 0 {
                 self.counters.sends += written;
                 self.counters.doorbells += 1;
-                let doorbell = sender.ring_doorbell();
-                self.counters.wakes += u64::from(doorbell != Doorbell::Hot);
-                self.counters.sleepers_woken += u64::from(doorbell == Doorbell::Asleep);
+                let receiver_state = sender.notify_receiver();
+                self.counters.wakes += u64::from(receiver_state != ReceiverState::Hot);
+                self.counters.sleepers_woken += u64::from(receiver_state == ReceiverState::Asleep);
                 if is_one_sided {
-                    sender.call_engine();
+                    sender.wake_engine();
                 }
             }
         }
@@ -137,8 +145,12 @@ impl State {
 
     /// Begins a request or continues to begin it: writes as much as there is room for. An error is
     /// the status that the request completes with.
-    fn begin(&mut self, place: u32, index: usize) -> Result<Begun, CompletionStatus> {
-        let qp = &mut self.queue_pairs[place as usize];
+    fn begin_request(
+        &mut self,
+        qp_index: u32,
+        index: usize,
+    ) -> Result<BeginOutcome, CompletionStatus> {
+        let qp = &mut self.queue_pairs[qp_index as usize];
         let (domain, qp_num) = (qp.domain, qp.number);
         let (may_begin, may_go_on) = match qp.state {
             QpState::Rts => (true, true),
@@ -149,19 +161,19 @@ impl State {
         let send = &mut qp.sends.general[index];
         let is_begun = send.slots.is_some();
         let Some(sender) = &mut qp.link.sender else {
-            return Ok(Begun::Not);
+            return Ok(BeginOutcome::Waiting);
         };
         let is_permitted = if is_begun { may_go_on } else { may_begin };
-        if !is_permitted || qp.link.is_deaf || qp.sends.local_failure.is_some() {
-            return Ok(Begun::Not);
+        if !is_permitted || qp.link.has_psn_mismatch || qp.sends.local_failure.is_some() {
+            return Ok(BeginOutcome::Waiting);
         }
         if !is_begun {
             if send.fenced && qp.outstanding.reads > 0 {
-                return Ok(Begun::Not);
+                return Ok(BeginOutcome::Waiting);
             }
             let most = qp.attributes.max_rd_atomic.unwrap_or(0);
             if send.is_read_or_atomic() && qp.outstanding.reads >= most {
-                return Ok(Begun::Not);
+                return Ok(BeginOutcome::Waiting);
             }
             if send.total > MAX_MESSAGE_LEN as u64 {
                 return Err(CompletionStatus::LocalLength);
@@ -172,29 +184,29 @@ impl State {
             // Earlier requests may use the key, so it is invalidated only after they have
             // completed.
             Operation::LocalInvalidate(_) if qp.sends.acked < qp.sends.started => {
-                return Ok(Begun::Not);
+                return Ok(BeginOutcome::Waiting);
             }
             Operation::LocalInvalidate(key) => {
                 send.slots = Some(next..next);
                 // Unlike in a peer's request, a wrong key is this side's mistake.
                 let invalidated = self.invalidate(key, domain, qp_num);
                 invalidated.map_err(|_| CompletionStatus::MemoryWindowBind)?;
-                return Ok(Begun::Whole);
+                return Ok(BeginOutcome::Complete);
             }
             Operation::BindWindow(binding) => {
                 send.slots = Some(next..next);
                 self.bind_window(&binding, domain, qp_num)?;
-                return Ok(Begun::Whole);
+                return Ok(BeginOutcome::Complete);
             }
-            Operation::Read(memory) => return Ok(qp.ask(index, memory)),
+            Operation::Read(memory) => return Ok(qp.request_read(index, memory)),
             _ => {}
         }
         if !sender.has_room() {
-            return Ok(Begun::Not);
+            return Ok(BeginOutcome::Waiting);
         }
         let outstanding = qp.outstanding.reads + u8::from(send.is_read_or_atomic());
         let Some(request) = request_of(&send.operation) else {
-            return Ok(Begun::Not);
+            return Ok(BeginOutcome::Waiting);
         };
         let mut message = RequestMessage {
             request,
@@ -254,7 +266,7 @@ impl State {
         }
         send.slots = Some(next..next + 1);
         qp.outstanding.reads = outstanding;
-        Ok(Begun::Whole)
+        Ok(BeginOutcome::Complete)
     }
 }
 
@@ -327,28 +339,28 @@ impl SoftQueuePair {
     }
 
     /// Requests as many pieces of a READ as there is room for.
-    fn ask(&mut self, index: usize, memory: RemoteMemory) -> Begun {
+    fn request_read(&mut self, index: usize, memory: RemoteMemory) -> BeginOutcome {
         let send = &mut self.sends.general[index];
         let Some(sender) = &mut self.link.sender else {
-            return Begun::Not;
+            return BeginOutcome::Waiting;
         };
         let outstanding = self.outstanding.reads + u8::from(send.slots.is_none());
         loop {
-            let piece = send.piece(send.asked);
+            let piece = send.piece(send.requested);
             let staged = self.outstanding.staged - self.outstanding.unstaged;
             if !sender.has_room() || (piece.is_staged && staged == STAGES) {
-                return Begun::Not;
+                return BeginOutcome::Waiting;
             }
             let request = Request::Read {
-                memory: memory.offset(send.asked),
+                memory: memory.offset(send.requested),
                 len: piece.len,
-                total: if send.asked == 0 {
+                total: if send.requested == 0 {
                     // The cast is lossless: `total` is at most MAX_MESSAGE_LEN.
                     send.total as u32
                 } else {
                     piece.len
                 },
-                place: if piece.is_staged {
+                stage: if piece.is_staged {
                     (self.outstanding.staged % STAGES) as u32
                 } else {
                     IN_SLOT
@@ -366,11 +378,11 @@ impl SoftQueuePair {
             sender.set_held(true);
             self.outstanding.staged += u64::from(piece.is_staged);
             self.outstanding.reads = outstanding;
-            send.asked += u64::from(piece.len);
+            send.requested += u64::from(piece.len);
             let first = send.slots.as_ref().map_or(next, |slots| slots.start);
             send.slots = Some(first..next + 1);
-            if send.asked == send.total {
-                return Begun::Whole;
+            if send.requested == send.total {
+                return BeginOutcome::Complete;
             }
         }
     }

@@ -1,11 +1,11 @@
 //! Reliable connections: requests go into rings, come out of them, and are acknowledged.
 
-pub(super) mod answers;
 pub(super) mod execute;
 pub(super) mod failure;
 pub(super) mod issue;
 pub(super) mod progress;
 pub(super) mod receive;
+pub(super) mod responses;
 pub(super) mod retry;
 pub(super) mod sleep;
 pub(super) mod transmit;

@@ -3,10 +3,10 @@
 
 use std::time::Instant;
 
-use super::answers::Acked;
-use super::receive::Look;
+use super::receive::ReceiveOutcome;
+use super::responses::AckOutcome;
 use crate::hooks;
-use crate::hooks::strikes;
+use crate::hooks::inject;
 use crate::provider::soft::context::queue_pair::NotifyDrained;
 use crate::provider::soft::context::state::State;
 use crate::provider::soft::context::work_queues::Completion;
@@ -22,13 +22,13 @@ use crate::verbs::types::{
 const MAX_HOT: usize = 16;
 /// Empty polls after which a ring goes cold while others are hot: some 10 µs of polling, far longer
 /// than a response takes, so that connections in use stay hot.
-const PATIENCE: u32 = 512;
-/// As `PATIENCE`, while more than `MAX_HOT` rings are hot.
-const PATIENCE_IN_A_CROWD: u32 = 8;
+const EMPTY_POLLS: u32 = 512;
+/// As `EMPTY_POLLS`, while more than `MAX_HOT` rings are hot.
+const EMPTY_POLLS_IF_CROWDED: u32 = 8;
 
 /// Maximum number of batches that the engine does for a context when a peer wakes it, before it
 /// turns to other contexts.
-const CALLED_BATCHES: usize = 64;
+const PEER_WAKE_BATCHES: usize = 64;
 
 impl State {
     /// Polls a completion queue, as `poll_cq` does: makes progress first if the queue is empty.
@@ -41,19 +41,19 @@ impl State {
     ) -> Result<usize, VerbsError> {
         self.polls += 1;
         if self.is_unattended {
-            self.is_attended_again();
+            self.mark_attended();
         }
         if self.completion_queues[cq].is_empty() {
             self.progress();
         }
         let queue = &mut self.completion_queues[cq];
-        let max = if strikes!(ShortPoll) { max / 2 } else { max };
+        let max = if inject!(ShortPoll) { max / 2 } else { max };
         let mut count = 0;
         while count < max {
             let Some(completion) = queue.pop() else { break };
-            if let Some((place, number)) = completion.frees
+            if let Some((qp_index, number)) = completion.frees
                 // A queue pair that has been destroyed since has no entry to free.
-                && let Some(qp) = self.queue_pairs.get_mut(place as usize)
+                && let Some(qp) = self.queue_pairs.get_mut(qp_index as usize)
                 && qp.number == completion.qp_num
             {
                 qp.sends.free_through(number);
@@ -72,26 +72,26 @@ impl State {
     /// Makes one bounded batch of progress on everything. Returns the number of messages received.
     #[inline]
     pub(crate) fn progress(&mut self) -> usize {
-        if !strikes!(LateBell) {
-            self.heed_ready_bits();
+        if !inject!(LateBell) {
+            self.handle_ready_bits();
         }
         let mut received = 0;
         let mut index = 0;
-        while let Some(&place) = self.hot.get(index) {
-            match self.receive(place) {
-                Look::Took(count) => {
+        while let Some(&qp_index) = self.hot.get(index) {
+            match self.receive(qp_index) {
+                ReceiveOutcome::Received(count) => {
                     received += count;
-                    self.queue_pairs[place as usize].empty_looks = 0;
+                    self.queue_pairs[qp_index as usize].empty_polls = 0;
                     index += 1;
                 }
-                Look::Nothing => {
-                    if self.stays_hot(place) {
+                ReceiveOutcome::Empty => {
+                    if self.stays_hot(qp_index) {
                         index += 1;
                     } else {
                         self.hot.swap_remove(index);
                     }
                 }
-                Look::Over => self.leave_hot(place),
+                ReceiveOutcome::Closed => self.leave_hot(qp_index),
             }
         }
         if !self.awaiting.is_empty() {
@@ -109,65 +109,65 @@ impl State {
     // ---- hot and cold rings ----
 
     #[inline]
-    pub(crate) fn heed_ready_bits(&mut self) {
+    pub(crate) fn handle_ready_bits(&mut self) {
         let (queue_pairs, hot) = (&mut self.queue_pairs, &mut self.hot);
-        ready_bits(&self.ready).take(self.places, |place| {
+        ready_bits(&self.ready).take(self.qp_index_end, |qp_index| {
             // A peer can set any bit: a bit without a ring behind it is ignored.
-            if let Some(qp) = queue_pairs.get_mut(place)
+            if let Some(qp) = queue_pairs.get_mut(qp_index)
                 && !qp.is_hot
                 && let Some(receiver) = &qp.link.receiver
             {
                 receiver.go_hot();
                 qp.is_hot = true;
-                qp.empty_looks = 0;
-                // The cast is lossless: the index is below `places`, which fits.
-                hot.push(place as u32);
+                qp.empty_polls = 0;
+                // The cast is lossless: the index is below `qp_index_end`, which fits.
+                hot.push(qp_index as u32);
             }
         });
     }
 
-    pub(crate) fn make_hot(&mut self, place: u32) {
-        let qp = &mut self.queue_pairs[place as usize];
+    pub(crate) fn make_hot(&mut self, qp_index: u32) {
+        let qp = &mut self.queue_pairs[qp_index as usize];
         if !qp.is_hot {
             qp.is_hot = true;
-            qp.empty_looks = 0;
-            self.hot.push(place);
+            qp.empty_polls = 0;
+            self.hot.push(qp_index);
         }
     }
 
-    pub(crate) fn leave_hot(&mut self, place: u32) {
-        if let Some(qp) = self.queue_pairs.get_mut(place as usize) {
+    pub(crate) fn leave_hot(&mut self, qp_index: u32) {
+        if let Some(qp) = self.queue_pairs.get_mut(qp_index as usize) {
             qp.is_hot = false;
         }
-        self.hot.retain(|hot| *hot != place);
+        self.hot.retain(|hot| *hot != qp_index);
     }
 
-    /// Decides after an empty look whether a ring stays hot. Returns `false` if it has gone cold;
-    /// the caller then removes it from the list.
+    /// Decides whether a ring stays hot after it was found empty. Returns `false` if it has gone
+    /// cold; the caller then removes it from the list.
     #[inline]
-    fn stays_hot(&mut self, place: u32) -> bool {
+    fn stays_hot(&mut self, qp_index: u32) -> bool {
         let crowd = self.hot.len();
-        let qp = &mut self.queue_pairs[place as usize];
-        qp.empty_looks += 1;
+        let qp = &mut self.queue_pairs[qp_index as usize];
+        qp.empty_polls += 1;
         let patience = if crowd > MAX_HOT {
-            PATIENCE_IN_A_CROWD
+            EMPTY_POLLS_IF_CROWDED
         } else {
-            PATIENCE
+            EMPTY_POLLS
         };
         // A lone ring stays hot, because it delays no other ring.
-        let is_patient = qp.empty_looks < patience && !strikes!(GoesCold);
+        let is_patient = qp.empty_polls < patience && !inject!(GoesCold);
         if is_patient || crowd == 1 {
             return true;
         }
-        !self.goes_cold(place)
+        !self.goes_cold(qp_index)
     }
 
     /// Makes a ring cold unless it holds a message, and returns true if it did. The caller then
     /// removes it from the list.
     #[inline]
-    pub(crate) fn goes_cold(&mut self, place: u32) -> bool {
-        let qp = &mut self.queue_pairs[place as usize];
-        qp.empty_looks = 0;
+    pub(crate) fn goes_cold(&mut self, qp_index: u32) -> bool {
+        let qp = &mut self.queue_pairs[qp_index as usize];
+        qp.empty_polls = 0;
         qp.is_hot = !qp
             .link
             .receiver
@@ -178,24 +178,24 @@ impl State {
 
     // ---- acknowledgements ----
 
-    pub(crate) fn await_progress(&mut self, place: u32) {
-        let qp = &mut self.queue_pairs[place as usize];
+    pub(crate) fn await_progress(&mut self, qp_index: u32) {
+        let qp = &mut self.queue_pairs[qp_index as usize];
         if !qp.is_awaiting {
             qp.is_awaiting = true;
-            self.awaiting.push(place);
+            self.awaiting.push(qp_index);
         }
     }
 
     #[inline]
     fn settle_awaiting(&mut self) {
         let mut index = 0;
-        while let Some(&place) = self.awaiting.get(index) {
-            self.settle(place, hooks::now);
+        while let Some(&qp_index) = self.awaiting.get(index) {
+            self.settle(qp_index, hooks::now);
             // A queue pair that has failed meanwhile has removed itself from the list.
-            if self.awaiting.get(index) != Some(&place) {
+            if self.awaiting.get(index) != Some(&qp_index) {
                 continue;
             }
-            let qp = &mut self.queue_pairs[place as usize];
+            let qp = &mut self.queue_pairs[qp_index as usize];
             let sends = &qp.sends;
             if sends.signaled > 0 || sends.started < sends.posted || qp.draining.is_some() {
                 index += 1;
@@ -208,39 +208,39 @@ impl State {
 
     /// Processes the peer's acknowledgements and NAKs for this queue pair's sends.
     #[inline]
-    pub(crate) fn settle(&mut self, place: u32, now: fn() -> Instant) {
-        if strikes!(LateCompletion) {
+    pub(crate) fn settle(&mut self, qp_index: u32, now: fn() -> Instant) {
+        if inject!(LateCompletion) {
             return;
         }
-        match self.complete_acked(place) {
-            Acked::Fine => {}
+        match self.complete_acked(qp_index) {
+            AckOutcome::Valid => {}
             // The peer's acknowledgement is invalid.
-            Acked::Nonsense => return self.fail(place, Some(CompletionStatus::BadResponse)),
-            Acked::Failed => return self.fail_from_here(place, None),
+            AckOutcome::Invalid => return self.fail(qp_index, Some(CompletionStatus::BadResponse)),
+            AckOutcome::Failed => return self.fail_from_here(qp_index, None),
         }
-        let qp = &mut self.queue_pairs[place as usize];
+        let qp = &mut self.queue_pairs[qp_index as usize];
         if let Some(sender) = &mut qp.link.sender
             && sender.unacked() > 0
         {
-            if let Some(code) = sender.verdict() {
+            if let Some(code) = sender.fatal_nak() {
                 let status = CompletionStatus::from_code(u32::from(code));
-                return self.fail(place, Some(status));
+                return self.fail(qp_index, Some(status));
             }
-            if !self.heed_receiver_not_ready(place, now) {
-                return self.fail(place, Some(CompletionStatus::RnrRetryExceeded));
+            if !self.handle_rnr_nak(qp_index, now) {
+                return self.fail(qp_index, Some(CompletionStatus::RnrRetryExceeded));
             }
         }
-        let qp = &mut self.queue_pairs[place as usize];
+        let qp = &mut self.queue_pairs[qp_index as usize];
         if let Some(status) = qp.sends.local_failure
             && qp.sends.acked == qp.sends.started
         {
-            return self.fail(place, Some(status));
+            return self.fail(qp_index, Some(status));
         }
         if qp.sends.started < qp.sends.posted {
-            self.transmit(place);
+            self.transmit(qp_index);
         }
-        let qp = &mut self.queue_pairs[place as usize];
-        if qp.draining.is_some() && !qp.is_under_way() {
+        let qp = &mut self.queue_pairs[qp_index as usize];
+        if qp.draining.is_some() && !qp.has_sends_in_flight() {
             let notify = qp.draining.take();
             let qp_num = qp.number;
             if notify == Some(NotifyDrained(true)) {
@@ -251,13 +251,13 @@ impl State {
 
     /// Completes the sends that the peer has acknowledged.
     #[inline]
-    pub(crate) fn complete_acked(&mut self, place: u32) -> Acked {
-        let qp = &mut self.queue_pairs[place as usize];
+    pub(crate) fn complete_acked(&mut self, qp_index: u32) -> AckOutcome {
+        let qp = &mut self.queue_pairs[qp_index as usize];
         let Some(sender) = &mut qp.link.sender else {
-            return Acked::Fine;
+            return AckOutcome::Valid;
         };
         match sender.collect_ack() {
-            Err(_) => return Acked::Nonsense,
+            Err(_) => return AckOutcome::Invalid,
             Ok(0) => {}
             Ok(_) => {
                 qp.retry.rnr_count = 0;
@@ -265,7 +265,7 @@ impl State {
             }
         }
         if !qp.sends.general.is_empty() {
-            return self.complete_general(place);
+            return self.complete_general(qp_index);
         }
         // Every plain send took one slot of the ring, so the two counts advance together.
         let unacked = sender.unacked();
@@ -284,22 +284,22 @@ impl State {
                     src_qp: 0,
                     qp_num: qp.number,
                     byte_len: 0,
-                    frees: Some((place, number)),
+                    frees: Some((qp_index, number)),
                 };
                 if self.completion_queues[qp.send_cq].push(completion) {
                     self.overrun.push(qp.send_cq as u32);
                 }
             }
         }
-        Acked::Fine
+        AckOutcome::Valid
     }
 
     // ---- for the engine ----
 
     #[cold]
-    fn is_attended_again(&mut self) {
+    fn mark_attended(&mut self) {
         self.is_unattended = false;
-        ready_bits(&self.ready).note.attend();
+        ready_bits(&self.ready).note.set_attended();
     }
 
     /// Handles peers' requests for a context that no thread polls, until nothing is left for the
@@ -308,13 +308,13 @@ impl State {
         if !self.is_unattended {
             return;
         }
-        ready_bits(&self.ready).note.attend();
-        for _ in 0..CALLED_BATCHES {
+        ready_bits(&self.ready).note.set_attended();
+        for _ in 0..PEER_WAKE_BATCHES {
             if self.progress() == 0 {
                 break;
             }
         }
-        ready_bits(&self.ready).note.leave_alone();
+        ready_bits(&self.ready).note.set_unattended();
         self.progress();
     }
 
@@ -325,8 +325,8 @@ impl State {
         self.polls_at_tick = self.polls;
         if !is_polled && !self.is_unattended {
             self.is_unattended = true;
-            // Before the look at the rings below.
-            ready_bits(&self.ready).note.leave_alone();
+            // This precedes the check of the rings below.
+            ready_bits(&self.ready).note.set_unattended();
         }
         let received = if is_polled { 0 } else { self.progress() };
         self.expire_timers(now);

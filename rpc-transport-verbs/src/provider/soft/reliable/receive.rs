@@ -3,7 +3,7 @@
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
-use crate::hooks::{point, strikes};
+use crate::hooks::{inject, point};
 use crate::provider::soft::context::state::State;
 use crate::provider::soft::context::work_queues::Completion;
 use crate::provider::soft::shared::commit::Flags;
@@ -18,15 +18,15 @@ use crate::verbs::types::{
 /// one half while it waits for the acknowledgement of the other.
 const BATCH: usize = 64;
 
-/// Result of a look at a ring.
+/// Result of checking a ring for messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Look {
+pub(crate) enum ReceiveOutcome {
     /// Number of messages received.
-    Took(usize),
+    Received(usize),
     /// The ring is empty, or its next message cannot be received now.
-    Nothing,
+    Empty,
     /// The queue pair does not receive any more.
-    Over,
+    Closed,
 }
 
 /// Location of a message's bytes.
@@ -34,88 +34,88 @@ enum Body {
     /// In its slot of the ring, or in the sender's arena.
     At(NonNull<u8>, usize),
     /// In an arena that has not arrived over the link yet.
-    NotHere,
+    NotMapped,
     /// Nowhere: the descriptor is invalid.
-    Nonsense,
+    Invalid,
 }
 
 impl State {
     /// Receives the messages in a queue pair's ring: at most a batch, with one acknowledgement.
     #[inline]
-    pub(crate) fn receive(&mut self, place: u32) -> Look {
-        let qp = &mut self.queue_pairs[place as usize];
+    pub(crate) fn receive(&mut self, qp_index: u32) -> ReceiveOutcome {
+        let qp = &mut self.queue_pairs[qp_index as usize];
         if !qp.receives_now() {
-            return Look::Over;
+            return ReceiveOutcome::Closed;
         }
         let Some(receiver) = &mut qp.link.receiver else {
-            return Look::Over;
+            return ReceiveOutcome::Closed;
         };
-        if strikes!(LateMessage) {
-            return Look::Took(0);
+        if inject!(LateMessage) {
+            return ReceiveOutcome::Received(0);
         }
         // The usual case, and the only cost of a poll without traffic.
-        match receiver.look() {
-            Ok(None) => return Look::Nothing,
+        match receiver.peek() {
+            Ok(None) => return ReceiveOutcome::Empty,
             Ok(Some(_)) => {}
-            Err(_) => return self.refuse_nonsense(place),
+            Err(_) => return self.fail_invalid_message(qp_index),
         }
-        let mut took = 0;
-        let look = loop {
-            if took == BATCH {
-                break Look::Took(took);
+        let mut received = 0;
+        let outcome = loop {
+            if received == BATCH {
+                break ReceiveOutcome::Received(received);
             }
-            match self.receive_one(place) {
-                Step::Took => took += 1,
-                Step::Wait if took == 0 => break Look::Nothing,
-                Step::Wait => break Look::Took(took),
-                Step::Failed => break Look::Over,
+            match self.receive_one(qp_index) {
+                Step::Received => received += 1,
+                Step::Wait if received == 0 => break ReceiveOutcome::Empty,
+                Step::Wait => break ReceiveOutcome::Received(received),
+                Step::Failed => break ReceiveOutcome::Closed,
             }
         };
-        let qp = &mut self.queue_pairs[place as usize];
+        let qp = &mut self.queue_pairs[qp_index as usize];
         if let Some(receiver) = &mut qp.link.receiver {
             receiver.publish_ack();
         }
-        self.counters.receives += took as u64;
-        look
+        self.counters.receives += received as u64;
+        outcome
     }
 
     #[inline]
-    fn receive_one(&mut self, place: u32) -> Step {
-        let qp = &mut self.queue_pairs[place as usize];
+    fn receive_one(&mut self, qp_index: u32) -> Step {
+        let qp = &mut self.queue_pairs[qp_index as usize];
         let Some(receiver) = &mut qp.link.receiver else {
             return Step::Failed;
         };
-        let incoming = match receiver.look() {
+        let incoming = match receiver.peek() {
             Ok(Some(incoming)) => incoming,
             Ok(None) => return Step::Wait,
             Err(_) => {
-                self.refuse_nonsense(place);
+                self.fail_invalid_message(qp_index);
                 return Step::Failed;
             }
         };
         if incoming.flags.has(Flags::REQUEST) {
-            return self.execute(place, &incoming);
+            return self.execute(qp_index, &incoming);
         }
         let queue = match qp.srq {
             Some(srq) => &mut self.shared_receive_queues[srq].queue,
             None => &mut qp.receives,
         };
-        let Some(receive) = queue.front().filter(|_| !strikes!(ReceiverNotReady)) else {
-            self.refuse_for_now(place);
+        let Some(receive) = queue.front().filter(|_| !inject!(ReceiverNotReady)) else {
+            self.send_rnr_nak(qp_index);
             return Step::Wait;
         };
         if queue.has_lists() {
-            return self.execute(place, &incoming);
+            return self.execute(qp_index, &incoming);
         }
         let (from, len) = match locate(&incoming, &qp.link.peer, &mut qp.link.arena) {
             Body::At(from, len) => (from, len),
-            Body::NotHere => return Step::Wait,
-            Body::Nonsense => {
-                self.refuse_nonsense(place);
+            Body::NotMapped => return Step::Wait,
+            Body::Invalid => {
+                self.fail_invalid_message(qp_index);
                 return Step::Failed;
             }
         };
-        let refusal = if len > receive.len as usize {
+        let rejection = if len > receive.len as usize {
             Some((
                 CompletionStatus::LocalLength,
                 CompletionStatus::RemoteInvalidRequest,
@@ -131,7 +131,7 @@ impl State {
                 .err()
                 .map(|status| (status, CompletionStatus::RemoteOperation))
         };
-        if refusal.is_none() {
+        if rejection.is_none() {
             // SAFETY: `locate` found `len` readable bytes, in the ring's slot, which the sender
             // leaves alone until the acknowledgement, or in a mapped arena. The receive was checked
             // to lie in a region of this context, which stays registered while the owner word is
@@ -143,7 +143,7 @@ impl State {
                 // The sender has reclaimed its memory, so the message no longer exists: it is
                 // dropped, and the receive stays for the next message.
                 receiver.advance();
-                return Step::Took;
+                return Step::Received;
             }
         }
         point!(Copied);
@@ -156,7 +156,7 @@ impl State {
         }
         let completion = Completion {
             wr_id: receive.wr_id,
-            status: refusal.map_or(0, |(local, _)| local.code()),
+            status: rejection.map_or(0, |(local, _)| local.code()),
             opcode: CompletionOpcode::Receive,
             extras: if incoming.flags.has(Flags::SOLICITED) {
                 Extras(Extras::SOLICITED)
@@ -174,23 +174,23 @@ impl State {
         if self.completion_queues[recv_cq].push(completion) {
             self.overrun.push(recv_cq as u32);
         }
-        if let Some((_, remote)) = refusal {
+        if let Some((_, remote)) = rejection {
             receiver.publish_ack();
             // The cast is lossless: status codes are below 256.
-            receiver.refuse_for_good(remote.code() as u8);
-            self.fail(place, None);
+            receiver.send_fatal_nak(remote.code() as u8);
+            self.fail(qp_index, None);
             return Step::Failed;
         }
         receiver.advance();
         if qp.state == QpState::Rtr {
-            self.communication_established(place);
+            self.communication_established(qp_index);
         }
-        Step::Took
+        Step::Received
     }
 
     /// Raises `CommunicationEstablished` for the first message before RTS.
-    pub(crate) fn communication_established(&mut self, place: u32) {
-        let qp = &mut self.queue_pairs[place as usize];
+    pub(crate) fn communication_established(&mut self, qp_index: u32) {
+        let qp = &mut self.queue_pairs[qp_index as usize];
         if qp.state == QpState::Rtr && !qp.established {
             qp.established = true;
             let qp_num = qp.number;
@@ -201,29 +201,29 @@ impl State {
     /// Sends an RNR NAK for the next message, which has no receive: its sender has to wait and
     /// repeat it.
     #[cold]
-    pub(crate) fn refuse_for_now(&mut self, place: u32) {
-        let qp = &mut self.queue_pairs[place as usize];
+    pub(crate) fn send_rnr_nak(&mut self, qp_index: u32) {
+        let qp = &mut self.queue_pairs[qp_index as usize];
         if let Some(receiver) = &mut qp.link.receiver {
             // Acknowledge earlier messages first: the sender has to repeat only this one.
             receiver.publish_ack();
             let timer = qp.attributes.min_rnr_timer.unwrap_or(RnrTimer::LONGEST);
-            receiver.refuse_for_now(timer.code());
+            receiver.send_rnr_nak(timer.code());
             self.counters.rnr_nak_sent += 1;
         }
     }
 
-    /// Consumes the oldest receive and completes it. `extras` says which optional fields are valid,
-    /// and what `data` is.
+    /// Consumes the oldest receive and completes it. `extras` specifies which optional fields are
+    /// valid, and whether `data` is an immediate or a key.
     pub(crate) fn complete_receive(
         &mut self,
-        place: u32,
+        qp_index: u32,
         status: CompletionStatus,
         opcode: CompletionOpcode,
         byte_len: u32,
         data: Option<u32>,
         extras: u8,
     ) {
-        self.take_receive(place, |wr_id, qp_num| Completion {
+        self.take_receive(qp_index, |wr_id, qp_num| Completion {
             wr_id,
             status: status.code(),
             opcode,
@@ -239,10 +239,10 @@ impl State {
     /// Consumes the oldest receive and completes it with the result of `completion`.
     pub(crate) fn take_receive(
         &mut self,
-        place: u32,
+        qp_index: u32,
         completion: impl FnOnce(WrId, QpNum) -> Completion,
     ) {
-        let qp = &mut self.queue_pairs[place as usize];
+        let qp = &mut self.queue_pairs[qp_index as usize];
         let queue = match qp.srq {
             Some(srq) => &mut self.shared_receive_queues[srq].queue,
             None => &mut qp.receives,
@@ -262,23 +262,23 @@ impl State {
 
     /// Handles input that no software device sends: sends a fatal NAK and fails the queue pair.
     #[cold]
-    pub(crate) fn refuse_nonsense(&mut self, place: u32) -> Look {
-        let qp = &mut self.queue_pairs[place as usize];
+    pub(crate) fn fail_invalid_message(&mut self, qp_index: u32) -> ReceiveOutcome {
+        let qp = &mut self.queue_pairs[qp_index as usize];
         let qp_num = qp.number;
-        tracing::warn!(%qp_num, "a peer sent what no software device sends");
+        tracing::warn!(%qp_num, "a peer sent an invalid message: closing the connection. The software device never sends these: check that the peer runs the same version");
         if let Some(receiver) = &mut qp.link.receiver {
             receiver.publish_ack();
-            receiver.refuse_for_good(CompletionStatus::RemoteInvalidRequest.code() as u8);
+            receiver.send_fatal_nak(CompletionStatus::RemoteInvalidRequest.code() as u8);
         }
         self.events.raise(AsyncEvent::QpFatal { qp_num });
-        self.fail(place, None);
-        Look::Over
+        self.fail(qp_index, None);
+        ReceiveOutcome::Closed
     }
 }
 
 /// Outcome of one message.
 pub(crate) enum Step {
-    Took,
+    Received,
     Wait,
     Failed,
 }
@@ -294,7 +294,7 @@ fn locate(
         return Body::At(incoming.payload, incoming.len);
     }
     if incoming.len != DESCRIPTOR_LEN {
-        return Body::Nonsense;
+        return Body::Invalid;
     }
     let mut bytes = [0; DESCRIPTOR_LEN];
     // SAFETY: the payload has `incoming.len` readable bytes, which is the array's length. They are
@@ -307,7 +307,7 @@ fn locate(
         );
     }
     let Some(descriptor) = Descriptor::parse(&bytes) else {
-        return Body::Nonsense;
+        return Body::Invalid;
     };
     if recent
         .as_ref()
@@ -316,11 +316,11 @@ fn locate(
         let found = peer.as_ref().and_then(|peer| peer.arena(descriptor.arena));
         match found {
             Some(arena) => *recent = Some((descriptor.arena, arena)),
-            None => return Body::NotHere,
+            None => return Body::NotMapped,
         }
     }
     let Some((_, arena)) = recent else {
-        return Body::NotHere;
+        return Body::NotMapped;
     };
     match descriptor.offset_within(arena.len()) {
         // SAFETY: `offset_within` checked that the offset, and `len` bytes after it, are inside the
@@ -329,6 +329,6 @@ fn locate(
             unsafe { arena.start().add(offset) },
             descriptor.len as usize,
         ),
-        None => Body::Nonsense,
+        None => Body::Invalid,
     }
 }

@@ -11,8 +11,8 @@ use crate::verbs::types::{CompletionStatus, QpState, RetryCount, RnrRetry, RnrTi
 impl State {
     /// Handles RNR NAKs: waits for the time that the receiver requested, then lets it retry.
     /// Returns `false` if the permitted number of retries is used up.
-    pub(crate) fn heed_receiver_not_ready(&mut self, place: u32, now: fn() -> Instant) -> bool {
-        let qp = &mut self.queue_pairs[place as usize];
+    pub(crate) fn handle_rnr_nak(&mut self, qp_index: u32, now: fn() -> Instant) -> bool {
+        let qp = &mut self.queue_pairs[qp_index as usize];
         let Some(sender) = &qp.link.sender else {
             return true;
         };
@@ -39,18 +39,18 @@ impl State {
     /// Checks all queue pairs with unacknowledged sends, signaled or not; called by the engine.
     pub(crate) fn expire_timers(&mut self, now: Instant) {
         let mut index = 0;
-        while let Some(&place) = self.unacked.get(index) {
-            self.settle(place, hooks::now);
-            if self.unacked.get(index) != Some(&place) {
+        while let Some(&qp_index) = self.unacked.get(index) {
+            self.settle(qp_index, hooks::now);
+            if self.unacked.get(index) != Some(&qp_index) {
                 continue;
             }
             let instantly = self.options.detect_death_at_once;
-            let qp = &mut self.queue_pairs[place as usize];
+            let qp = &mut self.queue_pairs[qp_index as usize];
             if qp.sends.acked == qp.sends.posted {
                 qp.is_unacked = false;
                 self.unacked.swap_remove(index);
             } else if qp.has_retried_enough(now, instantly) {
-                self.fail(place, Some(CompletionStatus::RetryExceeded));
+                self.fail(qp_index, Some(CompletionStatus::RetryExceeded));
             } else {
                 index += 1;
             }
@@ -67,11 +67,11 @@ impl SoftQueuePair {
     fn has_retried_enough(&mut self, now: Instant, instantly: bool) -> bool {
         let waits = match self.state {
             QpState::Rts => true,
-            QpState::Sqd => self.is_under_way(),
+            QpState::Sqd => self.has_sends_in_flight(),
             _ => false,
         };
         let is_gone = self.link.peer.as_ref().is_some_and(|peer| peer.is_gone());
-        let drops = self.link.is_deaf
+        let drops = self.link.has_psn_mismatch
             || self
                 .link
                 .sender
@@ -92,7 +92,7 @@ impl SoftQueuePair {
     }
 
     /// Returns true if a request is in flight: it has begun and has not ended.
-    pub(crate) fn is_under_way(&self) -> bool {
+    pub(crate) fn has_sends_in_flight(&self) -> bool {
         let is_unacked = |sender: &RingSender| sender.unacked() > 0;
         self.sends.acked < self.sends.started || self.link.sender.as_ref().is_some_and(is_unacked)
     }

@@ -2,7 +2,7 @@
 //! or the engine wakes it. `wake` draws the handshake with the peers.
 
 use super::progress::ready_bits;
-use super::receive::Look;
+use super::receive::ReceiveOutcome;
 use crate::provider::soft::context::state::State;
 use crate::provider::soft::shared::ring::SLOT_COUNT;
 
@@ -34,42 +34,43 @@ impl State {
     /// the owner word whenever a ring may have become hot during sleep.
     #[cold]
     pub(crate) fn stay_asleep(&mut self) {
-        if self.wakes_up() {
+        if self.wake_if_disarmed() {
             return;
         }
-        self.heed_ready_bits();
+        self.handle_ready_bits();
         let mut index = 0;
-        let mut is_empty_handed = false;
+        let mut found_nothing = false;
         // Bounded, as in `arm`. The engine looks again at its next tick at a ring that stays hot,
         // unless a completion from this loop has woken the context.
         let mut patience = SLOT_COUNT * (1 + self.hot.len() as u64);
-        while let Some(&place) = self.hot.get(index) {
-            match self.receive(place) {
-                Look::Took(_) if patience > 0 => {
+        while let Some(&qp_index) = self.hot.get(index) {
+            match self.receive(qp_index) {
+                ReceiveOutcome::Received(_) if patience > 0 => {
                     patience -= 1;
-                    is_empty_handed = false;
+                    found_nothing = false;
                 }
-                Look::Over => self.leave_hot(place),
-                Look::Nothing if self.goes_cold(place) => {
+                ReceiveOutcome::Closed => self.leave_hot(qp_index),
+                ReceiveOutcome::Empty if self.goes_cold(qp_index) => {
                     self.hot.swap_remove(index);
-                    is_empty_handed = false;
+                    found_nothing = false;
                 }
                 // A message arrived between the two looks.
-                Look::Nothing if !is_empty_handed => is_empty_handed = true,
+                ReceiveOutcome::Empty if !found_nothing => found_nothing = true,
                 // Or the message cannot be received yet because the arena that it names has not
                 // arrived. Its ring stays hot, so the context is not at rest, and the engine
                 // retries at its next tick.
-                Look::Nothing | Look::Took(_) => {
+                ReceiveOutcome::Empty | ReceiveOutcome::Received(_) => {
                     index += 1;
-                    is_empty_handed = false;
+                    found_nothing = false;
                 }
             }
         }
-        self.wakes_up();
+        self.wake_if_disarmed();
     }
 
-    /// Wakes the context unless a queue is armed, and tells the peers. Returns true if it is awake.
-    fn wakes_up(&mut self) -> bool {
+    /// Wakes the context unless a queue is armed, and clears the sleep note for the peers. Returns
+    /// true if the context is awake.
+    fn wake_if_disarmed(&mut self) -> bool {
         let mut queues = self.completion_queues.iter();
         let is_awake = !queues.any(|(_, queue)| queue.is_armed());
         if is_awake {
@@ -80,7 +81,7 @@ impl State {
     }
 
     /// Returns true if the context needs no work until it is woken or used.
-    pub(crate) fn is_at_rest(&self) -> bool {
+    pub(crate) fn is_idle(&self) -> bool {
         (self.is_asleep || self.queue_pairs.is_empty())
             && self.hot.is_empty()
             && self.awaiting.is_empty()

@@ -60,7 +60,7 @@ impl CommitWord {
 
     /// Returns the commit of the message with this sequence number, if the sender has committed it.
     #[inline]
-    pub(crate) fn look(&self, sequence: u64) -> Option<Commit> {
+    pub(crate) fn peek(&self, sequence: u64) -> Option<Commit> {
         // Acquire: pairs with `publish`, so that the payload is read after the word.
         let word = self.0.load(Ordering::Acquire);
         (word & LOWER == lower(sequence)).then_some(Commit {
@@ -91,7 +91,7 @@ impl AckWord {
 
     /// Returns the latest acknowledgement; called by the sender.
     #[inline]
-    pub(crate) fn look(&self) -> u64 {
+    pub(crate) fn peek(&self) -> u64 {
         // Acquire: pairs with `publish`.
         self.0.load(Ordering::Acquire)
     }
@@ -110,15 +110,15 @@ mod tests {
     #[test]
     fn only_the_expected_sequence_number_commits() {
         let word = CommitWord(AtomicU64::new(0));
-        assert_eq!(word.look(1), None, "fresh memory");
+        assert_eq!(word.peek(1), None, "fresh memory");
         let commit = Commit {
             len: 240,
             flags: Flags(Flags::SOLICITED),
         };
         word.publish(5, commit);
-        assert_eq!(word.look(4), None);
-        assert_eq!(word.look(5), Some(commit));
-        assert_eq!(word.look(5 + 128), None, "the next round of the ring");
+        assert_eq!(word.peek(4), None);
+        assert_eq!(word.peek(5), Some(commit));
+        assert_eq!(word.peek(5 + 128), None, "the next round of the ring");
     }
 
     #[test]
@@ -132,7 +132,7 @@ mod tests {
                 flags: Flags::default(),
             },
         );
-        assert!(word.look(sequence).is_some());
+        assert!(word.peek(sequence).is_some());
     }
 }
 
@@ -163,7 +163,7 @@ mod loom_models {
                 let (slots, ack) = (Arc::clone(&slots), Arc::clone(&ack));
                 thread::spawn(move || {
                     for sequence in 1..=MESSAGES {
-                        while sequence - ack.look() > SLOTS {
+                        while sequence - ack.peek() > SLOTS {
                             thread::yield_now();
                         }
                         let slot = &slots[(sequence % SLOTS) as usize];
@@ -183,7 +183,7 @@ mod loom_models {
             };
             for sequence in 1..=MESSAGES {
                 let slot = &slots[(sequence % SLOTS) as usize];
-                while slot.0.look(sequence).is_none() {
+                while slot.0.peek(sequence).is_none() {
                     thread::yield_now();
                 }
                 // SAFETY: the message is committed and not yet acknowledged, so the sender does not

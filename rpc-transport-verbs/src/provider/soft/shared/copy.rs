@@ -96,12 +96,15 @@ pub(crate) unsafe fn scatter(mut bytes: &[u8], elements: &[Sge], start: usize) {
         let from = skipped.min(len);
         skipped -= from;
         let (now, later) = bytes.split_at(bytes.len().min(len - from));
-        // SAFETY: the range is inside the element, all of which the caller guarantees.
+        // SAFETY: the range is inside the element, and the caller guarantees the conditions of
+        // `copy_shared` for the whole element.
         unsafe { copy_shared(NonNull::from(now).cast(), element.addr.add(from), now.len()) };
         bytes = later;
     }
 }
 
+/// Reads a byte with a relaxed atomic load.
+///
 /// # Safety
 ///
 /// The byte is mapped, and nothing writes it through a reference to a plain byte meanwhile.
@@ -111,6 +114,8 @@ unsafe fn from_byte(from: NonNull<u8>) -> u8 {
     unsafe { from.cast::<AtomicU8>().as_ref().load(Ordering::Relaxed) }
 }
 
+/// Reads eight bytes: in one atomic load if they are aligned, otherwise byte by byte.
+///
 /// # Safety
 ///
 /// As for `from_byte`, for all eight bytes.

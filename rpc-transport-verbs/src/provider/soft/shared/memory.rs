@@ -54,7 +54,7 @@ impl Mapping {
     }
 
     /// Maps a peer's memory after checking its seals and that it has at least `min_len` bytes.
-    pub(crate) fn of_peer(fd: &OwnedFd, min_len: usize, access: PeerAccess) -> io::Result<Self> {
+    pub(crate) fn from_peer(fd: &OwnedFd, min_len: usize, access: PeerAccess) -> io::Result<Self> {
         let (protection, pages) = match access {
             PeerAccess::ReadOnly => (ProtFlags::READ, Pages::AtOnce),
             PeerAccess::ReadWrite => (ProtFlags::READ | ProtFlags::WRITE, Pages::WhenTouched),
@@ -177,21 +177,21 @@ mod tests {
     #[test]
     fn an_arena_cannot_be_mapped_writable_by_a_peer() {
         let arena = SharedMemory::arena(5000).unwrap();
-        assert!(Mapping::of_peer(&arena.fd, 5000, PeerAccess::ReadWrite).is_err());
-        assert!(Mapping::of_peer(&arena.fd, 5000, PeerAccess::ReadOnly).is_ok());
+        assert!(Mapping::from_peer(&arena.fd, 5000, PeerAccess::ReadWrite).is_err());
+        assert!(Mapping::from_peer(&arena.fd, 5000, PeerAccess::ReadOnly).is_ok());
     }
 
     #[test]
     fn unsealed_memory_of_a_peer_is_refused() {
         let fd = rustix::fs::memfd_create("test", MemfdFlags::ALLOW_SEALING).unwrap();
         ftruncate(&fd, 8192).unwrap();
-        assert!(Mapping::of_peer(&fd, 4096, PeerAccess::ReadWrite).is_err());
+        assert!(Mapping::from_peer(&fd, 4096, PeerAccess::ReadWrite).is_err());
     }
 
     #[test]
     fn memory_that_is_too_short_is_refused() {
         let memory = SharedMemory::for_writers("test", 4096).unwrap();
-        assert!(Mapping::of_peer(&memory.fd, 4097, PeerAccess::ReadWrite).is_err());
+        assert!(Mapping::from_peer(&memory.fd, 4097, PeerAccess::ReadWrite).is_err());
     }
 
     #[test]

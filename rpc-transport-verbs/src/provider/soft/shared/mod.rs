@@ -1,4 +1,4 @@
-//! What processes share: sealed memory, rings, commit words, and the bits that wake.
+//! Data that processes share: sealed memory, rings, commit words, and the bits that wake a context.
 
 pub(super) mod commit;
 pub(super) mod copy;

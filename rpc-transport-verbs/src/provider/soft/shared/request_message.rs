@@ -8,7 +8,7 @@
 //! └─────────────────────────┴────────┴─────────────┴─────────────┴─────────┘
 //!  0          8       12
 //! ┌──────────┬───────┬─────────────────────────────────┬───────────────────┐
-//! │ address  │ key   │ of a READ: len, total, place    │ bytes, or         │  the payload, little endian
+//! │ address  │ key   │ of a READ: len, total, stage    │ bytes, or         │  the payload, little endian
 //! │          │       │ of an atomic: two operands      │ descriptors       │
 //! └──────────┴───────┴─────────────────────────────────┴───────────────────┘
 //!   a SEND has no address and no key
@@ -23,11 +23,11 @@ use crate::verbs::types::{RemoteKey, RemoteMemory};
 
 /// Length in bytes of the longest READ whose response goes into its slot.
 pub(crate) const MAX_READ_IN_SLOT: u32 = MAX_IN_RING as u32;
-/// Value of `place` in a READ whose response goes into its slot.
+/// Value of `stage` in a READ whose response goes into its slot.
 pub(crate) const IN_SLOT: u32 = u32::MAX;
 /// Bytes in front of a WRITE's payload: remote address and key.
 pub(crate) const REMOTE_LEN: usize = 12;
-/// Length in bytes of the longest prefix: that of an atomic.
+/// Length in bytes of the longest prefix, which is the prefix of an atomic.
 const MAX_PREFIX: usize = 28;
 
 /// A request as it appears in a slot.
@@ -55,7 +55,7 @@ pub(crate) enum Request {
         /// checked then. For later pieces, equal to `len`.
         total: u32,
         /// Index of the stage for the response, or [`IN_SLOT`].
-        place: u32,
+        stage: u32,
     },
     CompareAndSwap {
         memory: RemoteMemory,
@@ -106,12 +106,12 @@ impl RequestMessage {
                 memory,
                 len,
                 total,
-                place,
+                stage,
             } => {
                 put_memory(memory);
                 put(&len.to_le_bytes());
                 put(&total.to_le_bytes());
-                put(&place.to_le_bytes());
+                put(&stage.to_le_bytes());
                 (5, 0)
             }
             Request::CompareAndSwap {
@@ -159,7 +159,7 @@ impl RequestMessage {
                 memory: memory(&mut rest)?,
                 len: u32::from_le_bytes(take(&mut rest)?),
                 total: u32::from_le_bytes(take(&mut rest)?),
-                place: u32::from_le_bytes(take(&mut rest)?),
+                stage: u32::from_le_bytes(take(&mut rest)?),
             },
             6 => Request::CompareAndSwap {
                 memory: memory(&mut rest)?,
@@ -216,7 +216,7 @@ mod tests {
                     memory,
                     len: a,
                     total: b,
-                    place: c,
+                    stage: c,
                 },
                 6 => Request::CompareAndSwap {
                     memory,

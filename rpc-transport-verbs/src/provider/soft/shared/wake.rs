@@ -79,7 +79,7 @@ impl Mark {
         self.0.store(HOT, Ordering::Relaxed);
     }
 
-    /// Executes S2 and S3, once per doorbell: returns true if the receiver has to be notified.
+    /// Executes S2 and S3, once per batch of messages: returns true if the receiver has to be notified.
     #[inline]
     pub(crate) fn is_armed_after_commit(&self) -> bool {
         fence(Ordering::SeqCst);
@@ -96,9 +96,9 @@ const ASLEEP: u32 = 1;
 #[derive(Debug)]
 pub(crate) struct SleepNote {
     asleep: AtomicU32,
-    /// Nonzero if no application thread polls the context. The handshake is that of a ring's mark,
-    /// with the engine as the receiver: it writes the note, fences, and looks at the rings once
-    /// more before it sleeps.
+    /// Nonzero if no application thread polls the context. The handshake is the same as for a
+    /// ring's mark, with the engine as the receiver: it writes the note, fences, and looks at the
+    /// rings once more before it sleeps.
     unattended: AtomicU32,
 }
 
@@ -112,19 +112,19 @@ impl SleepNote {
     }
 
     /// Leaves the context to the engine, which has to look at its rings once more after this.
-    pub(crate) fn leave_alone(&self) {
+    pub(crate) fn set_unattended(&self) {
         self.unattended.store(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
     /// Records that an application thread polls the context, or that the engine is working on it.
-    pub(crate) fn attend(&self) {
+    pub(crate) fn set_attended(&self) {
         // Relaxed: a sender that sees this store late wakes the engine needlessly.
         self.unattended.store(0, Ordering::Relaxed);
     }
 
     /// Returns true if the engine has to be woken. Called after a commit and the fence of its
-    /// doorbell.
+    /// notification.
     pub(crate) fn is_unattended_after_commit(&self) -> bool {
         fence(Ordering::SeqCst);
         self.unattended.load(Ordering::Relaxed) != 0
@@ -304,7 +304,7 @@ mod loom_models {
     fn loom_unattended_context_loses_no_request() {
         loom::model(|| {
             let shared = Sleeping::new();
-            shared.ready.note.leave_alone();
+            shared.ready.note.set_unattended();
             let sender = {
                 let shared = Arc::clone(&shared);
                 thread::spawn(move || {
@@ -315,9 +315,9 @@ mod loom_models {
                 })
             };
             // The engine was woken for an earlier request.
-            shared.ready.note.attend();
+            shared.ready.note.set_attended();
             shared.message.load(Ordering::Acquire);
-            shared.ready.note.leave_alone();
+            shared.ready.note.set_unattended();
             let is_seen = shared.message.load(Ordering::Acquire) == 1;
             sender.join().unwrap();
             let is_called = shared.file.load(Ordering::Relaxed) > 0;
@@ -352,7 +352,7 @@ mod loom_models {
 
         /// Executes A3 and A4 in the order of the code: returns the newest message that this look
         /// found, and leaves the ring cold.
-        fn look_and_cool(&self) -> u64 {
+        fn peek_and_cool(&self) -> u64 {
             self.ready.take(64, |_| self.mark.disarm());
             self.mark.arm();
             self.message.load(Ordering::Acquire)
@@ -370,7 +370,7 @@ mod loom_models {
                 thread::spawn(move || shared.send(1))
             };
             shared.ready.note.fall_asleep();
-            let seen = shared.look_and_cool() == 1;
+            let seen = shared.peek_and_cool() == 1;
             sender.join().unwrap();
             let woken = shared.file.load(Ordering::Relaxed) > 0;
             assert!(seen || woken, "the message is slept through");
@@ -403,7 +403,7 @@ mod loom_models {
         loom::model(|| {
             let shared = Sleeping::new();
             shared.ready.note.fall_asleep();
-            shared.look_and_cool();
+            shared.peek_and_cool();
             let sender = {
                 let shared = Arc::clone(&shared);
                 thread::spawn(move || {
@@ -413,7 +413,7 @@ mod loom_models {
             };
             // The file is emptied first; only then does the receiver look.
             let was_woken = shared.file.swap(0, Ordering::Relaxed) > 0;
-            let seen = shared.look_and_cool();
+            let seen = shared.peek_and_cool();
             sender.join().unwrap();
             let woken = shared.file.load(Ordering::Relaxed) > 0;
             assert!(

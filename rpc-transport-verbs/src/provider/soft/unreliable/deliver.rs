@@ -6,7 +6,7 @@
 use std::ptr::NonNull;
 
 use super::datagram::{GLOBAL_ROUTE_LEN, global_route_header};
-use super::message::{Message, Way};
+use super::message::{Message, Route};
 use crate::provider::soft::context::queue_pair::SoftQueuePair;
 use crate::provider::soft::context::remote_access::RemoteRequest;
 use crate::provider::soft::context::state::State;
@@ -21,8 +21,8 @@ use crate::verbs::types::{
 impl Message {
     /// Delivers the message to its receivers. Call it without holding any context's owner word.
     pub(crate) fn deliver(&self, node: &Node) {
-        match &self.way {
-            Way::Datagram { address, .. } if address.gid.is_multicast() => {
+        match &self.route {
+            Route::Datagram { address, .. } if address.gid.is_multicast() => {
                 if self.to == QpNum::MULTICAST {
                     for member in node.groups.members(address.gid) {
                         self.deliver_to(node, member);
@@ -34,44 +34,44 @@ impl Message {
     }
 
     fn deliver_to(&self, node: &Node, to: QpNum) {
-        let Some((context, place)) = node.find_queue_pair(to.0) else {
+        let Some((context, qp_index)) = node.find_queue_pair(to.0) else {
             return;
         };
         // In the child of a fork nothing is delivered.
         let Ok(mut state) = context.enter() else {
             return;
         };
-        if let Some(qp) = state.queue_pairs.get(place as usize)
+        if let Some(qp) = state.queue_pairs.get(qp_index as usize)
             // Indices are reused at once, numbers only after a long time.
             && qp.number == to
-            && qp.hears(self, node.gid)
+            && qp.accepts(self, node.gid)
         {
-            state.take_message(place, self, node.gid);
-            state.settle_down();
+            state.take_message(qp_index, self, node.gid);
+            state.finish_turn();
         }
     }
 
     /// Returns the number of bytes in front of the message in a receive.
     fn header_len(&self) -> usize {
-        match self.way {
-            Way::Connected => 0,
-            Way::Datagram { .. } => GLOBAL_ROUTE_LEN,
+        match self.route {
+            Route::Connected => 0,
+            Route::Datagram { .. } => GLOBAL_ROUTE_LEN,
         }
     }
 }
 
 impl SoftQueuePair {
     /// Returns true if the queue pair accepts this message from a queue pair of its process.
-    fn hears(&self, message: &Message, gid: Gid) -> bool {
-        let is_for = match message.way {
-            // Sequence numbers are not checked: a message may begin with any number, and here no
-            // message loses its middle.
-            Way::Connected => {
+    fn accepts(&self, message: &Message, gid: Gid) -> bool {
+        let is_for = match message.route {
+            // Sequence numbers are not checked: a message may begin with any number, and messages
+            // are delivered whole.
+            Route::Connected => {
                 self.qp_type == QpType::UnreliableConnection
                     && self.attributes.dest_qp_num == Some(message.from)
                     && self.attributes.address.is_some_and(|to| to.gid == gid)
             }
-            Way::Datagram { qkey, .. } => {
+            Route::Datagram { qkey, .. } => {
                 self.qp_type == QpType::UnreliableDatagram && self.attributes.qkey == Some(qkey)
             }
         };
@@ -81,19 +81,19 @@ impl SoftQueuePair {
 
 impl State {
     /// Receives a message for this queue pair.
-    fn take_message(&mut self, place: u32, message: &Message, from: Gid) {
-        if matches!(message.way, Way::Connected) {
-            self.communication_established(place);
+    fn take_message(&mut self, qp_index: u32, message: &Message, from: Gid) {
+        if matches!(message.route, Route::Connected) {
+            self.communication_established(qp_index);
         }
         match message.remote {
-            Some(remote) => self.take_write(place, message, remote),
-            None => self.take_send(place, message, from),
+            Some(remote) => self.take_write(qp_index, message, remote),
+            None => self.take_send(qp_index, message, from),
         }
     }
 
-    fn take_write(&mut self, place: u32, message: &Message, remote: RemoteMemory) {
-        let qp = &self.queue_pairs[place as usize];
-        let (access, has_receive) = (qp.attributes.access, self.has_receive(place));
+    fn take_write(&mut self, qp_index: u32, message: &Message, remote: RemoteMemory) {
+        let qp = &self.queue_pairs[qp_index as usize];
+        let (access, has_receive) = (qp.attributes.access, self.has_receive(qp_index));
         if !access.is_some_and(|access| access.contains(Access::REMOTE_WRITE))
             || (message.imm.is_some() && !has_receive)
         {
@@ -120,14 +120,14 @@ impl State {
             }
         }
         if message.imm.is_some() {
-            self.complete_receive_of(place, message, CompletionStatus::Success);
+            self.complete_receive_of(qp_index, message, CompletionStatus::Success);
         }
     }
 
-    fn take_send(&mut self, place: u32, message: &Message, from: Gid) {
+    fn take_send(&mut self, qp_index: u32, message: &Message, from: Gid) {
         let header_len = message.header_len();
         let len = header_len + message.payload.len();
-        let qp = &self.queue_pairs[place as usize];
+        let qp = &self.queue_pairs[qp_index as usize];
         let (queue, domain) = match qp.srq {
             Some(srq) => {
                 let srq = &self.shared_receive_queues[srq];
@@ -153,7 +153,7 @@ impl State {
         };
         match checked {
             Ok(()) => {
-                if let Way::Datagram { address, .. } = &message.way {
+                if let Route::Datagram { address, .. } = &message.route {
                     let header = global_route_header(address, from, message);
                     // SAFETY: the elements are valid and long enough, as explained for the payload
                     // below.
@@ -164,18 +164,18 @@ impl State {
                 // until the receive's completion is polled. Header and payload fit into the
                 // elements.
                 unsafe { scatter(&message.payload, elements, header_len) };
-                self.complete_receive_of(place, message, CompletionStatus::Success);
+                self.complete_receive_of(qp_index, message, CompletionStatus::Success);
             }
             Err(status) => {
                 // The receiver caused this error, so its queue pair fails.
-                self.complete_receive_of(place, message, status);
-                self.fail(place, None);
+                self.complete_receive_of(qp_index, message, status);
+                self.fail(qp_index, None);
             }
         }
     }
 
-    fn has_receive(&self, place: u32) -> bool {
-        let qp = &self.queue_pairs[place as usize];
+    fn has_receive(&self, qp_index: u32) -> bool {
+        let qp = &self.queue_pairs[qp_index as usize];
         let queue = match qp.srq {
             Some(srq) => &self.shared_receive_queues[srq].queue,
             None => &qp.receives,
@@ -184,7 +184,7 @@ impl State {
     }
 
     /// Consumes the oldest receive for this message and completes it.
-    fn complete_receive_of(&mut self, place: u32, message: &Message, status: CompletionStatus) {
+    fn complete_receive_of(&mut self, qp_index: u32, message: &Message, status: CompletionStatus) {
         let mut extras = 0;
         let mut src_qp = 0;
         if message.solicited {
@@ -193,11 +193,11 @@ impl State {
         if message.imm.is_some() {
             extras |= Extras::IMMEDIATE;
         }
-        if matches!(message.way, Way::Datagram { .. }) {
+        if matches!(message.route, Route::Datagram { .. }) {
             extras |= Extras::GLOBAL_ROUTE | Extras::SOURCE;
             src_qp = message.from.0;
         }
-        self.take_receive(place, |wr_id, qp_num| Completion {
+        self.take_receive(qp_index, |wr_id, qp_num| Completion {
             wr_id,
             status: status.code(),
             opcode: match message.remote {

@@ -7,7 +7,7 @@ use crate::verbs::types::{AddressVector, QpNum, RemoteMemory};
 pub(crate) struct Message {
     pub(crate) from: QpNum,
     pub(crate) to: QpNum,
-    pub(crate) way: Way,
+    pub(crate) route: Route,
     /// Of a WRITE: the destination.
     pub(crate) remote: Option<RemoteMemory>,
     pub(crate) imm: Option<u32>,
@@ -17,7 +17,7 @@ pub(crate) struct Message {
 
 /// How a message finds its receiver.
 #[derive(Debug)]
-pub(crate) enum Way {
+pub(crate) enum Route {
     /// By connection: from the queue pair that the receiver is connected to.
     Connected,
     Datagram {

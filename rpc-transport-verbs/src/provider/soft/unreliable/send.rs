@@ -1,7 +1,7 @@
 //! Sends of unreliable queue pairs. The thread that posts a send also carries it out.
 //!
 //! Two contexts take part in a message, but a thread is inside only one context at a time. So a
-//! send has two steps. Inside its own context, it is checked, its bytes are gathered and it
+//! send has two steps. OwnerGuard its own context, it is checked, its bytes are gathered and it
 //! completes, as if the bytes had left through a port. Then the thread leaves the context and
 //! [delivers](super::deliver) the gathered bytes. There is no acknowledgement, so nothing remains
 //! to wait for.
@@ -9,7 +9,7 @@
 use std::ptr::NonNull;
 
 use super::datagram::interface_id;
-use super::message::{Message, Way};
+use super::message::{Message, Route};
 use crate::provider::limits::WrongValue;
 use crate::provider::soft::capacities::MAX_MESSAGE_LEN;
 use crate::provider::soft::context::queue_pair::SoftQueuePair;
@@ -84,38 +84,38 @@ impl State {
     /// Posts a list of requests. [`start_sends`](Self::start_sends) carries them out.
     pub(crate) fn post_unreliable(
         &mut self,
-        place: u32,
+        qp_index: u32,
         list: &[Work],
         elements: &[Sge],
     ) -> Result<(), PostError> {
-        let qp = &mut self.queue_pairs[place as usize];
+        let qp = &mut self.queue_pairs[qp_index as usize];
         let state = qp.state;
         let posted = list.iter().enumerate().try_for_each(|(taken, work)| {
             qp.take_unreliable(work, elements)
                 .map_err(|reason| PostError { taken, reason })
         });
         if matches!(state, QpState::Sqe | QpState::Error) {
-            self.flush_sends(place);
-            self.settle_down();
+            self.flush_sends(qp_index);
+            self.finish_turn();
         }
         posted
     }
 
     /// Carries out a batch of the waiting requests, if the state allows sends to begin.
-    pub(crate) fn start_sends(&mut self, place: u32) -> Started {
+    pub(crate) fn start_sends(&mut self, qp_index: u32) -> Started {
         let mut messages = Vec::new();
         let mut len = 0;
         for _ in 0..BATCH {
-            let qp = &mut self.queue_pairs[place as usize];
+            let qp = &mut self.queue_pairs[qp_index as usize];
             if qp.state != QpState::Rts || len >= BATCH_LEN || !self.overrun.is_empty() {
                 break;
             }
             let Some(waiting) = qp.waiting.pop_front() else {
                 break;
             };
-            match self.carry_out(place, &waiting) {
+            match self.carry_out(qp_index, &waiting) {
                 Ok(message) => {
-                    self.complete_oldest_successfully(place, waiting.opcode(), 0);
+                    self.complete_oldest_successfully(qp_index, waiting.opcode(), 0);
                     if let Some(message) = message {
                         len += message.payload.len();
                         messages.push(message);
@@ -123,16 +123,16 @@ impl State {
                 }
                 Err(status) => {
                     // The queue pair goes only to SQE: it continues to receive.
-                    self.queue_pairs[place as usize].state = QpState::Sqe;
-                    self.complete_oldest_send(place, status);
-                    self.flush_sends(place);
+                    self.queue_pairs[qp_index as usize].state = QpState::Sqe;
+                    self.complete_oldest_send(qp_index, status);
+                    self.flush_sends(qp_index);
                 }
             }
         }
         self.counters.sends += messages.len() as u64;
         self.counters.doorbells += u64::from(!messages.is_empty());
-        self.settle_down();
-        let qp = &self.queue_pairs[place as usize];
+        self.finish_turn();
+        let qp = &self.queue_pairs[qp_index as usize];
         Started {
             messages,
             has_more: qp.state == QpState::Rts && !qp.waiting.is_empty(),
@@ -140,7 +140,7 @@ impl State {
     }
 
     /// Handles the consequences of completions. Call this before releasing the owner word.
-    pub(crate) fn settle_down(&mut self) {
+    pub(crate) fn finish_turn(&mut self) {
         if !self.overrun.is_empty() {
             self.fail_overrun();
         }
@@ -153,10 +153,10 @@ impl State {
     /// Does this side's part of a request. An error is the status that the request completes with.
     fn carry_out(
         &mut self,
-        place: u32,
+        qp_index: u32,
         waiting: &WaitingSend,
     ) -> Result<Option<Message>, CompletionStatus> {
-        let qp = &self.queue_pairs[place as usize];
+        let qp = &self.queue_pairs[qp_index as usize];
         let (domain, from) = (qp.domain, qp.number);
         let work = &waiting.work;
         let (remote, imm) = match work.operation {
@@ -171,7 +171,9 @@ impl State {
             // The layer above rejects these operations for unreliable queue pairs.
             _ => return Err(CompletionStatus::LocalQpOperation),
         };
-        let (to, way, most) = qp.way_of(work).ok_or(CompletionStatus::LocalQpOperation)?;
+        let (to, route, most) = qp
+            .destination_of(work)
+            .ok_or(CompletionStatus::LocalQpOperation)?;
         if waiting.body.len() > most {
             return Err(CompletionStatus::LocalLength);
         }
@@ -188,7 +190,7 @@ impl State {
         Ok(Some(Message {
             from,
             to,
-            way,
+            route,
             remote,
             imm,
             solicited: work.solicited,
@@ -243,7 +245,7 @@ impl SoftQueuePair {
     }
 
     /// Returns a message's destination, how it finds its receiver, and its maximum length in bytes.
-    fn way_of(&self, work: &Work) -> Option<(crate::verbs::types::QpNum, Way, u64)> {
+    fn destination_of(&self, work: &Work) -> Option<(crate::verbs::types::QpNum, Route, u64)> {
         match work.destination {
             Some(destination) => {
                 let address = destination.address.of_soft()?;
@@ -253,12 +255,12 @@ impl SoftQueuePair {
                 } else {
                     self.attributes.qkey?
                 };
-                let way = Way::Datagram { address, qkey };
-                Some((destination.qp_num, way, MAX_DATAGRAM_LEN))
+                let route = Route::Datagram { address, qkey };
+                Some((destination.qp_num, route, MAX_DATAGRAM_LEN))
             }
             None => {
                 let to = self.attributes.dest_qp_num?;
-                Some((to, Way::Connected, MAX_MESSAGE_LEN as u64))
+                Some((to, Route::Connected, MAX_MESSAGE_LEN as u64))
             }
         }
     }

@@ -18,7 +18,7 @@ impl World {
         left.extend(device.leftovers());
         node.with_transport(|transport| {
             let limits = transport.verbs.limits().clone();
-            let places = transport.verbs.slots_by_place();
+            let places = transport.verbs.slots_by_state();
             let are_back = places.total() == limits.slots()
                 && places.sends_free == limits.send_slots
                 && places.receives_held == 0;
@@ -28,9 +28,9 @@ impl World {
             if let Some(lane) = transport.verbs.lane(0) {
                 for (count, what) in [
                     (lane.connections.indexes().len(), "connections"),
-                    (lane.lines.len(), "lifelines"),
+                    (lane.liveness_index.len(), "liveness sockets"),
                     (lane.closing.len(), "ending connections"),
-                    (lane.queue_pairs.count() as usize, "places of queue pairs"),
+                    (lane.queue_pairs.count() as usize, "queue pairs"),
                 ] {
                     if count > 0 {
                         left.push(format!("{count} {what} of the lane"));
@@ -45,9 +45,9 @@ impl World {
     /// with counts.
     #[must_use]
     pub fn not_ready_without_cause(&self) -> Vec<(ProcessId, u64)> {
-        let tally = self.tally();
-        let [_, receives] = tally.posts.map(|[refused, cut]| refused + cut);
-        if tally.faults[Fault::ReceiverNotReady as usize] + receives > 0 {
+        let fault_counters = self.fault_counters();
+        let [_, receives] = fault_counters.posts.map(|[refused, cut]| refused + cut);
+        if fault_counters.faults[Fault::ReceiverNotReady as usize] + receives > 0 {
             return Vec::new();
         }
         let of = |process: ProcessId| Some((process, self.node(process)?.poller().counters().rnr));
@@ -59,7 +59,7 @@ impl World {
     /// explains it.
     #[must_use]
     pub fn slept_through_without_cause(&self) -> u64 {
-        let tally = self.tally();
+        let fault_counters = self.fault_counters();
         let is_late = [
             Fault::LateMessage,
             Fault::LateBell,
@@ -67,9 +67,9 @@ impl World {
             Fault::ShortPoll,
         ]
         .iter()
-        .any(|fault| tally.faults[*fault as usize] > 0);
+        .any(|fault| fault_counters.faults[*fault as usize] > 0);
         // A process killed between the commit word and the wakeup wakes no peer.
-        if is_late || tally.deaths.iter().any(|count| *count > 0) {
+        if is_late || fault_counters.deaths.iter().any(|count| *count > 0) {
             return 0;
         }
         let of = |process: &Process| process.slept_through.get();

@@ -15,8 +15,8 @@ use rpc_core::testing::{Node, Random};
 use rpc_core::transport::ConnectError;
 use rpc_core::{LocalChannel, Methods};
 
-use super::transport::{Server, SimulatedTransport, Town};
-use super::{Faults, Killed, Life, Point, Simulation, Tally};
+use super::transport::{Directory, Server, SimulatedTransport};
+use super::{FaultCounters, Faults, Point, ProcessKilled, ProcessState, Simulation};
 use crate::device::setup::{self, Opened};
 use crate::device::sizing::Sizing;
 use crate::hooks;
@@ -29,7 +29,7 @@ use crate::verbs::Context;
 pub struct World {
     clock: Clock,
     simulation: Rc<Simulation>,
-    town: Rc<Town>,
+    directory: Rc<Directory>,
     processes: Vec<Process>,
 }
 
@@ -58,12 +58,12 @@ struct Process {
     /// `None` once the process was killed and removed.
     node: Option<Rc<Node<SimulatedTransport>>>,
     device: Option<SimulatedProcess>,
-    life: Rc<Life>,
+    state: Rc<ProcessState>,
     /// Rounds for which its poller, its engine and its event thread do nothing.
     stalled: [Cell<u32>; 3],
     /// Start of its poller's current sleep.
     asleep: Cell<Option<Instant>>,
-    /// Number of times its poller found work after a sleep that this work should have ended.
+    /// Number of times that work should have ended a sleep of the poller, but did not.
     slept_through: Cell<u64>,
 }
 
@@ -77,22 +77,22 @@ impl World {
             random: Random::new(seed),
             faults,
             is_calm: Cell::new(false),
-            struck: RefCell::default(),
+            injected: RefCell::default(),
             running: RefCell::new(None),
             // The offset basis of FNV-1a.
             trace: Cell::new(0xcbf2_9ce4_8422_2325),
         });
         hooks::install(Some(simulation.clone()));
-        let town = Rc::new(Town {
+        let directory = Rc::new(Directory {
             simulation: Rc::clone(&simulation),
             servers: RefCell::default(),
-            lines: RefCell::default(),
+            sockets: RefCell::default(),
             pairings: RefCell::default(),
         });
         Self {
             clock,
             simulation,
-            town,
+            directory,
             processes: Vec::new(),
         }
     }
@@ -112,7 +112,7 @@ impl World {
         register: impl FnOnce(&mut Methods),
     ) -> ProcessId {
         let device = SimulatedProcess::new().expect("a process can be simulated");
-        let life = Rc::new(Life {
+        let state = Rc::new(ProcessState {
             number: self.processes.len(),
             killer: device.killer(),
             dies_at: Cell::new(None),
@@ -122,7 +122,7 @@ impl World {
         });
         // No faults during set-up: a process that cannot be set up is of no use.
         let was_calm = self.simulation.is_calm.replace(true);
-        let transport = self.simulation.as_life(&life, || {
+        let transport = self.simulation.run_in(&state, || {
             let context = Context::simulated(&device).expect("a context is opened");
             let opened = Opened::simulated(context);
             let opened = opened.expect("the software device has an address");
@@ -134,24 +134,24 @@ impl World {
         let port = verbs.port();
         let transport = SimulatedTransport {
             verbs,
-            life: Rc::clone(&life),
-            town: Rc::downgrade(&self.town),
+            state: Rc::clone(&state),
+            directory: Rc::downgrade(&self.directory),
         };
         let node = Rc::new(Node::over(transport, &self.clock, register));
-        life.dies_at.set(dies_at);
+        state.dies_at.set(dies_at);
         let server = Server {
-            life: Rc::clone(&life),
+            state: Rc::clone(&state),
             port,
             admission: node.admission().clone(),
         };
-        self.town
+        self.directory
             .servers
             .borrow_mut()
             .insert(name.to_owned(), server);
         self.processes.push(Process {
             node: Some(node),
             device: Some(device),
-            life,
+            state,
             stalled: Default::default(),
             asleep: Cell::default(),
             slept_through: Cell::default(),
@@ -192,8 +192,8 @@ impl World {
 
     /// Returns the counters of injected faults.
     #[must_use]
-    pub fn tally(&self) -> Tally {
-        self.simulation.struck.borrow().clone()
+    pub fn fault_counters(&self) -> FaultCounters {
+        self.simulation.injected.borrow().clone()
     }
 
     /// Returns the hash of everything that has happened.
@@ -210,7 +210,7 @@ impl World {
     /// Returns true if the process has not been killed.
     #[must_use]
     pub fn is_alive(&self, process: ProcessId) -> bool {
-        !self.processes[process.0].life.killer.has_killed()
+        !self.processes[process.0].state.killer.has_killed()
     }
 
     /// Returns the node of a process; `None` once it was killed and removed.
@@ -219,22 +219,27 @@ impl World {
         self.processes[process.0].node.as_ref()
     }
 
-    /// Runs code of a process. Returns `None` if the process was killed before, or is killed in it.
+    /// Runs code of a process. Returns `None` if the process has been killed, or is killed while it
+    /// runs this code.
     pub fn run<R>(
         &self,
         process: ProcessId,
         work: impl FnOnce(&Node<SimulatedTransport>) -> R,
     ) -> Option<R> {
         let Process {
-            node, life, asleep, ..
+            node,
+            state,
+            asleep,
+            ..
         } = &self.processes[process.0];
         // A poller thread that runs other code is not asleep.
         asleep.set(None);
-        let node = node.as_deref().filter(|_| !life.killer.has_killed())?;
-        self.simulation.as_life(life, || work(node))
+        let node = node.as_deref().filter(|_| !state.killer.has_killed())?;
+        self.simulation.run_in(state, || work(node))
     }
 
-    /// Connects a process to another one, by name. Returns `None` if the client is killed in it.
+    /// Connects a process to another one, by name. Returns `None` if the client is killed
+    /// meanwhile.
     pub fn connect(
         &self,
         client: ProcessId,
@@ -246,7 +251,7 @@ impl World {
     /// Returns every connection ever begun, in order.
     #[must_use]
     pub fn pairings(&self) -> Vec<Pairing> {
-        self.town.pairings.borrow().clone()
+        self.directory.pairings.borrow().clone()
     }
 
     /// Returns true if a fault may have ended the connection: the death of a side, or a fault
@@ -256,39 +261,39 @@ impl World {
         [pairing.client, pairing.server]
             .iter()
             .any(|(process, qp_num)| {
-                let life = &self.processes[process.0].life;
-                life.killer.has_killed()
-                    || life.is_broken.get()
-                    || life.broken.borrow().contains(qp_num)
+                let state = &self.processes[process.0].state;
+                state.killer.has_killed()
+                    || state.is_broken.get()
+                    || state.broken.borrow().contains(qp_num)
             })
     }
 
-    /// Drops a value that belonged to a process; if the process was killed, this is what its kernel
-    /// does.
+    /// Drops a value that belonged to a process. If the process was killed, this stands for the
+    /// cleanup by its kernel.
     pub fn drop_of<T>(&self, process: ProcessId, value: T) {
-        let life = &self.processes[process.0].life;
-        self.simulation.as_life(life, || drop(value));
+        let state = &self.processes[process.0].state;
+        self.simulation.run_in(state, || drop(value));
     }
 
     /// Returns true if a fault may have ended all connections of a process.
     #[must_use]
     pub fn may_be_broken(&self, process: ProcessId) -> bool {
-        let life = &self.processes[process.0].life;
-        life.killer.has_killed() || life.is_broken.get()
+        let state = &self.processes[process.0].state;
+        state.killer.has_killed() || state.is_broken.get()
     }
 
     /// Removes killed processes from the world and releases their memory and files, as a kernel
     /// does.
-    pub fn bury_the_dead(&mut self) {
+    pub fn remove_killed(&mut self) {
         let simulation = &self.simulation;
         for process in &mut self.processes {
-            if process.life.killer.has_killed() && process.device.is_some() {
-                self.town
+            if process.state.killer.has_killed() && process.device.is_some() {
+                self.directory
                     .servers
                     .borrow_mut()
-                    .retain(|_, server| !server.life.killer.has_killed());
+                    .retain(|_, server| !server.state.killer.has_killed());
                 let (node, device) = (process.node.take(), process.device.take());
-                simulation.bury(&process.life, node, device);
+                simulation.drop_killed(&process.state, node, device);
             }
         }
     }
@@ -296,8 +301,8 @@ impl World {
 
 impl Drop for World {
     fn drop(&mut self) {
-        self.town.servers.borrow_mut().clear();
-        self.town.lines.borrow_mut().clear();
+        self.directory.servers.borrow_mut().clear();
+        self.directory.sockets.borrow_mut().clear();
         for mut process in self.processes.drain(..) {
             let node = process.node.take();
             if let Some(node) = &node {
@@ -312,29 +317,33 @@ impl Drop for World {
 
 impl Simulation {
     /// Runs code of a process. Returns `None` if the process is killed in it.
-    pub(super) fn as_life<R>(&self, life: &Rc<Life>, work: impl FnOnce() -> R) -> Option<R> {
-        let before = self.running.replace(Some(Rc::clone(life)));
+    pub(super) fn run_in<R>(
+        &self,
+        state: &Rc<ProcessState>,
+        work: impl FnOnce() -> R,
+    ) -> Option<R> {
+        let before = self.running.replace(Some(Rc::clone(state)));
         let result = catch_unwind(AssertUnwindSafe(work));
         self.running.replace(before);
         match result {
-            // The process may have been killed without this result showing it: a kill inside a
-            // handler unwinds only to the handler's turn, which catches panics.
-            Ok(_) if life.killer.has_killed() => None,
+            // The process may have been killed although the result is `Ok`: a kill inside a handler
+            // unwinds only to the handler's turn, which catches panics.
+            Ok(_) if state.killer.has_killed() => None,
             Ok(result) => Some(result),
-            Err(payload) if payload.is::<Killed>() => None,
+            Err(payload) if payload.is::<ProcessKilled>() => None,
             // A panic after a process's death is a consequence of the death, so it is ignored.
-            Err(_) if life.killer.has_killed() => None,
+            Err(_) if state.killer.has_killed() => None,
             Err(payload) => resume_unwind(payload),
         }
     }
 
-    fn bury(
+    fn drop_killed(
         &self,
-        life: &Rc<Life>,
+        state: &Rc<ProcessState>,
         node: Option<Rc<Node<SimulatedTransport>>>,
         device: Option<SimulatedProcess>,
     ) {
-        self.as_life(life, || {
+        self.run_in(state, || {
             if let Some(node) = &node {
                 node.discard_services();
             }

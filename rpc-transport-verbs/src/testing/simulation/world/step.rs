@@ -31,12 +31,12 @@ impl World {
         for offset in 0..self.processes.len() {
             let number = (first + offset) % self.processes.len();
             let process = &self.processes[number];
-            if process.life.killer.has_killed() {
+            if process.state.killer.has_killed() {
                 continue;
             }
             found_any |= self.step_process(number, process);
         }
-        self.step_lines();
+        self.step_sockets();
         found_any
     }
 
@@ -53,14 +53,14 @@ impl World {
                 stalled.set(stalled.get() - 1);
                 return false;
             }
-            if simulation.strikes(Fault::Stall) {
+            if simulation.injects(Fault::Stall) {
                 stalled.set(random.below(200) as u32);
                 return false;
             }
             is_calm || random.happens(thousandths)
         };
         let (polls, ticks, hears) = (takes(0, 800), takes(1, 150), takes(2, 200));
-        let found = simulation.as_life(&process.life, || {
+        let found = simulation.run_in(&process.state, || {
             let found = polls && self.step_poller(process, node, device);
             if ticks {
                 device.step_engine(simulation.now.get());
@@ -82,7 +82,7 @@ impl World {
     }
 
     /// Takes a poller's turn unless the poller sleeps. A poller without work may go to sleep: it
-    /// arms, looks once more, and waits.
+    /// arms, polls once more, and waits.
     fn step_poller(
         &self,
         process: &Process,
@@ -99,13 +99,13 @@ impl World {
                 }
                 // A late wakeup is excused if the sleeper depends on work that the engine may not
                 // have done yet. A process at rest does not depend on the engine.
-                is_overdue = device.is_at_rest();
+                is_overdue = device.is_idle();
             }
             process.asleep.set(None);
         }
         let mut found = node.step();
         if found && is_overdue {
-            tracing::info!(process = process.life.number, "slept through");
+            tracing::info!(process = process.state.number, "slept through");
             process.slept_through.set(process.slept_through.get() + 1);
         }
         if !found && self.simulation.random.happens(SLEEPS) {
@@ -118,18 +118,18 @@ impl World {
         found
     }
 
-    fn step_lines(&self) {
+    fn step_sockets(&self) {
         let simulation = &self.simulation;
-        let is_alive = |process: usize| !self.processes[process].life.killer.has_killed();
+        let is_alive = |process: usize| !self.processes[process].state.killer.has_killed();
         let is_late = |is_ready: bool| {
-            simulation.strikes(match is_ready {
+            simulation.injects(match is_ready {
                 true => Fault::LateReady,
                 false => Fault::LateLine,
             })
         };
-        self.town.lines.borrow_mut().retain_mut(|line| {
-            line.step(is_alive, is_late);
-            !line.is_over()
+        self.directory.sockets.borrow_mut().retain_mut(|watched| {
+            watched.step(is_alive, is_late);
+            !watched.is_done()
         });
     }
 }

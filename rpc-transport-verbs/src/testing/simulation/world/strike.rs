@@ -2,24 +2,24 @@
 
 use super::super::Fault;
 use super::{Pairing, Process, ProcessId, World};
-use crate::transport::mailbox::{LineEnd, Notice};
+use crate::transport::notices::{LivenessEnd, Notice};
 use crate::verbs::{AsyncEvent, CompletionStatus, QpNum};
 
 impl World {
     /// Injects the faults that affect connections and processes, at their rates.
-    pub fn strike(&self) {
+    pub fn inject_faults(&self) {
         let (simulation, random) = (&self.simulation, &self.simulation.random);
-        if simulation.strikes(Fault::Death) {
+        if simulation.injects(Fault::Death) {
             let unlucky = random.below(self.processes.len() as u64) as usize;
             tracing::info!(process = unlucky, "is killed between two steps");
-            self.processes[unlucky].life.killer.kill();
+            self.processes[unlucky].state.killer.kill();
         }
-        let pairings = self.town.pairings.borrow();
+        let pairings = self.directory.pairings.borrow();
         if pairings.is_empty() {
             return;
         }
         let any = |pairings: &[Pairing]| pairings[random.below(pairings.len() as u64) as usize];
-        if simulation.strikes(Fault::QueuePairFails) {
+        if simulation.injects(Fault::QueuePairFails) {
             let unlucky = any(&pairings);
             let ((process, qp_num), (peer, _)) = match random.happens(500) {
                 true => (unlucky.client, unlucky.server),
@@ -32,28 +32,30 @@ impl World {
                 self.processes[peer.0].stalled[0].set(random.below(60) as u32);
             }
         }
-        let mut lines = self.town.lines.borrow_mut();
-        if !lines.is_empty() && simulation.strikes(Fault::LineCut) {
-            let index = random.below(lines.len() as u64) as usize;
-            let line = &mut lines[index];
-            for end in &line.ends {
-                // Both processes: the line belongs to both.
-                self.processes[end.process].life.is_broken.set(true);
+        let mut sockets = self.directory.sockets.borrow_mut();
+        if !sockets.is_empty() && simulation.injects(Fault::LineCut) {
+            let index = random.below(sockets.len() as u64) as usize;
+            let watched = &mut sockets[index];
+            for end in &watched.ends {
+                // Both processes are affected, because the socket connects them.
+                self.processes[end.process].state.is_broken.set(true);
             }
-            tracing::info!(index, "a lifeline is cut");
+            tracing::info!(index, "a liveness socket is cut");
             if random.happens(700) {
-                line.line.hang_up();
+                watched.socket.shut_down();
             } else {
-                let end = &line.ends[random.below(2) as usize];
-                let _ = end.mailbox.put(Notice::Ended(end.key, LineEnd::Bytes));
+                let end = &watched.ends[random.below(2) as usize];
+                let _ = end
+                    .notice_sender
+                    .send(Notice::Ended(end.key, LivenessEnd::Bytes));
             }
         }
     }
 
     fn fail_queue_pair(&self, process: ProcessId, qp_num: u32) {
         let random = &self.simulation.random;
-        let Process { device, life, .. } = &self.processes[process.0];
-        let Some(device) = device.as_ref().filter(|_| !life.killer.has_killed()) else {
+        let Process { device, state, .. } = &self.processes[process.0];
+        let Some(device) = device.as_ref().filter(|_| !state.killer.has_killed()) else {
             return;
         };
         let qp = QpNum(qp_num);
@@ -72,9 +74,9 @@ impl World {
         );
         let failed = self
             .simulation
-            .as_life(life, || device.fail_queue_pair(qp, status, event));
+            .run_in(state, || device.fail_queue_pair(qp, status, event));
         if failed == Some(true) {
-            life.broken.borrow_mut().insert(qp_num);
+            state.broken.borrow_mut().insert(qp_num);
         }
     }
 }

@@ -61,7 +61,7 @@ const UNKNOWN: Event = event(
     "?",
     [
         "An event that this version of the layer does not know: the library of the system is newer.",
-        "A driver or a kernel that raises an event which was added since.",
+        "A driver or a kernel that raises an event added in a later version.",
         "The number, in the header infiniband/verbs.h of the system's library (`enum ibv_event_type`).",
     ],
 );
@@ -71,37 +71,36 @@ pub(super) const ALL: [Event; 21] = [
         0,
         "CQ_ERR",
         [
-            "A completion queue is dead: a completion had no place in it and is lost. Queue pairs that complete to it \
-             go to ERR; what it held already may still be polled on some devices.",
+            "A completion queue has failed: a completion did not fit and is lost. Queue pairs that complete to it go \
+             to ERR; on some devices, completions that it held already can still be polled.",
             "The queue is smaller than the sum of what can complete to it: the send and receive queues of all its queue \
-             pairs, and the shared receive queue. It was not polled in time, and that sum was too small to need no \
-             polling.",
-            "The depth given at creation beside that sum (the queues that were granted may be deeper than those asked \
-             for). Make a new one: it cannot be repaired. On Soft-RoCE it goes on working, less the completions that \
-             are lost.",
+             pairs, and the shared receive queue. It was not polled in time.",
+            "Compare the depth given at creation with that sum (the device may have granted deeper queues than \
+             requested). Create a new queue: it cannot be repaired. On Soft-RoCE it continues to work without the \
+             lost completions.",
         ],
     ),
     event(
         1,
         "QP_FATAL",
         [
-            "A queue pair has failed in a way that no completion can tell. It is in ERR.",
-            "Its completion queue overran, so that the error has no place to be told; the device or the driver found \
+            "A queue pair has failed in a way that no completion reports. It is in ERR.",
+            "Its completion queue overran, so the error cannot be reported there; the device or the driver found \
              the queue pair's own memory or state to be inconsistent.",
-            "CQ_ERR of its completion queues at about the same time; the system's log. Destroy it; connect anew.",
+            "CQ_ERR of its completion queues at about the same time; the system's log. Destroy the queue pair and connect again.",
         ],
     ),
     event(
         2,
         "QP_REQ_ERR",
         [
-            "A peer sent this queue pair a request that is not permitted, and that took no receive which could tell. \
-             The queue pair is in ERR; the peer's completion says REM_INV_REQ_ERR.",
+            "A peer sent this queue pair a request that is not permitted, and that consumed no receive whose \
+             completion could report it. The queue pair is in ERR; the peer's completion says REM_INV_REQ_ERR.",
             "A remote operation that the queue pair's `access` does not permit; more READs and atomics at a time than \
              its max_dest_rd_atomic; an atomic operation at an address that is no multiple of 8; a packet that does \
              not fit the one before.",
-            "`access` and max_dest_rd_atomic of this queue pair beside what the peer does; the peer's max_rd_atomic, \
-             which must not be larger.",
+            "Compare `access` and max_dest_rd_atomic of this queue pair with the peer's requests; the peer's \
+             max_rd_atomic must not be larger.",
         ],
     ),
     event(
@@ -111,28 +110,28 @@ pub(super) const ALL: [Event; 21] = [
             "A peer's request named memory of this side that it may not use. The memory was not touched. The queue pair \
              is in ERR; the peer's completion says REM_ACCESS_ERR.",
             "A remote key that is stale, of another protection domain or bound to another queue pair; a range that is \
-             not inside of the region or the window; rights that were not granted. Or a peer that tries.",
-            "What this side told the peer (address, length, remote key) and whether the region or the window was taken \
-             away since; its access flags.",
+             not inside of the region or the window; rights that were not granted; or an attack.",
+            "The address, length and remote key that this side sent to the peer; whether the region or the window \
+             was removed since; its access flags.",
         ],
     ),
     event(
         4,
         "COMM_EST",
         [
-            "The first message came to a queue pair that is in RTR and not yet in RTS. Nothing is wrong: the peer was \
-             quicker with its side of the set-up.",
-            "The set-up of connections, where the last word (\"ready\") of the peer has not arrived and its first \
-             message has.",
-            "Nothing. Who waits for that last word may take this for it, and go to RTS.",
+            "The first message arrived at a queue pair that is in RTR and not yet in RTS. Nothing is wrong: the peer \
+             completed its side of the setup first.",
+            "Connection setup in which the peer's first message arrives before its last setup message \
+             (\"ready\").",
+            "Nothing. A program that waits for the last setup message may go to RTS now.",
         ],
     ),
     event(
         5,
         "SQ_DRAINED",
         [
-            "A queue pair that was brought to SQD has nothing under way any more: its attributes may be changed now, or \
-             it may go back to RTS.",
+            "A queue pair that was brought to SQD has no requests in flight any more: its attributes may be changed \
+             now, or it may go back to RTS.",
             "The program's own transition from RTS to SQD with notify_drained; on Soft-RoCE without, too.",
             "sq_draining in the query, which is false from now on. If the event never comes: requests that the peer \
              does not acknowledge.",
@@ -142,7 +141,7 @@ pub(super) const ALL: [Event; 21] = [
         6,
         "PATH_MIG",
         [
-            "The connection has moved to its alternate path, which is its path now. It goes on.",
+            "The connection has moved to its alternate path and continues there.",
             "The primary path failed, or the peer's side migrated, or the program asked for it.",
             "Why the primary path failed: port events, counters of the link. Load a new alternate path and arm it \
              again.",
@@ -161,12 +160,11 @@ pub(super) const ALL: [Event; 21] = [
         8,
         "DEVICE_FATAL",
         [
-            "The device has failed, and with it everything that was made from it. No completion has to be expected any \
-             more.",
+            "The device has failed, and with it everything created from it. No more completions are to be expected.",
             "A failure of the hardware or the firmware; a reset by the driver; the device was taken out of the machine \
              or of this virtual machine.",
-            "The system's log (`dmesg`). Everything has to be destroyed and the device closed; then it may be opened \
-             again, if it is there.",
+            "The system's log (`dmesg`). Destroy everything and close the device; then it may be opened again, if it \
+             is present.",
         ],
     ),
     event(
@@ -176,16 +174,16 @@ pub(super) const ALL: [Event; 21] = [
             "A port's link is up, and it can be used.",
             "A cable was plugged in; the network device was set up; on InfiniBand, a subnet manager has configured the \
              port.",
-            "The port's addresses, which may be others than before: query the GID table again. Connections that failed \
-             in between have to be made anew.",
+            "The port's addresses, which may have changed: query the GID table again. Connections that failed in \
+             between have to be created again.",
         ],
     ),
     event(
         10,
         "PORT_ERR",
         [
-            "A port's link is down. Queue pairs stay as they are; their requests are repeated until the retries are \
-             used up, and then fail with RETRY_EXC_ERR.",
+            "A port's link is down. Queue pairs keep their state; their requests are repeated until the retries \
+             run out, and then fail with RETRY_EXC_ERR.",
             "A cable; the switch; `ip link set … down`; on InfiniBand, a subnet manager that took the port down.",
             "physical_state and state of the port; the switch's port; the system's log. A link that comes back within \
              timeout × (retry_cnt + 1) costs nothing.",
@@ -198,7 +196,7 @@ pub(super) const ALL: [Event; 21] = [
             "The subnet manager gave a port another local identifier (or first one).",
             "A subnet manager that was started, or replaced by one with other tables; two subnets that were joined.",
             "`lid` of the port. Peers that have the old one in their address vectors no longer reach this side: \
-             connections have to be made anew.",
+             connections have to be created again.",
         ],
     ),
     event(
@@ -215,10 +213,10 @@ pub(super) const ALL: [Event; 21] = [
         13,
         "SM_CHANGE",
         [
-            "Another subnet manager answers for a port's subnet. Traffic goes on.",
+            "A port's subnet has another subnet manager. Traffic continues.",
             "The subnet manager was restarted, or another one took over.",
-            "`sm_lid` and `sm_sl` of the port, for those who talk to it. Multicast groups and other registrations may \
-             have to be made again (CLIENT_REREGISTER then says so).",
+            "`sm_lid` and `sm_sl` of the port, for programs that communicate with it. Multicast groups and other \
+             registrations may have to be repeated (CLIENT_REREGISTER reports this).",
         ],
     ),
     event(
@@ -228,18 +226,18 @@ pub(super) const ALL: [Event; 21] = [
             "A shared receive queue has failed: nothing can be received through it any more, nor posted to it. Its queue \
              pairs will fail.",
             "The device or the driver found the queue's memory or state to be inconsistent.",
-            "The system's log. Destroy its queue pairs and then the queue; make new ones.",
+            "The system's log. Destroy its queue pairs and then the queue; create new ones.",
         ],
     ),
     event(
         15,
         "SRQ_LIMIT_REACHED",
         [
-            "Fewer receives than the limit are left in a shared receive queue. The limit is disarmed by it. Nothing has \
+            "Fewer receives than the limit are left in a shared receive queue. The event disarms the limit. Nothing has \
              failed yet.",
-            "Messages come faster than receives are posted again: that is what the limit is armed for.",
+            "Messages arrive faster than receives are posted again, which the limit is there to report.",
             "Post receives, then arm the limit again. A limit that is armed while fewer are left may raise the event at \
-             once or at the next message only, so look at the count yourself after arming.",
+             once or at the next message only, so check the count after arming.",
         ],
     ),
     event(
@@ -248,9 +246,10 @@ pub(super) const ALL: [Event; 21] = [
         [
             "A queue pair in ERR that receives from a shared receive queue will take no more from it, and all that it \
              had taken has been completed. It can be destroyed without losing a receive.",
-            "The queue pair has gone to ERR, whatever the reason.",
+            "The queue pair has gone to ERR, for any reason.",
             "Poll the completion queue until it is empty, then destroy the queue pair. Do not wait for this event \
-             without a limit of time: Soft-RoCE never raises it, nor do devices for queue pairs that took nothing.",
+             without a time limit: Soft-RoCE never raises it, and devices do not raise it for queue pairs that took \
+             no receive.",
         ],
     ),
     event(
@@ -259,7 +258,7 @@ pub(super) const ALL: [Event; 21] = [
         [
             "The subnet manager asks for a port's registrations again: multicast groups, services, events.",
             "A subnet manager that was restarted and has lost them.",
-            "Join multicast groups again. Connections are not touched.",
+            "Join multicast groups again. Connections are not affected.",
         ],
     ),
     event(
@@ -277,10 +276,10 @@ pub(super) const ALL: [Event; 21] = [
         19,
         "WQ_FATAL",
         [
-            "A work queue, which is one half of a queue pair that was made of parts, has failed.",
-            "The device or the driver found its memory or state to be inconsistent. This layer makes no such queues, so \
-             it is of another part of the program.",
-            "The system's log; whoever made the queue.",
+            "A work queue, one half of a queue pair that was created from parts, has failed.",
+            "The device or the driver found its memory or state to be inconsistent. This layer creates no such \
+             queues, so it belongs to another part of the program.",
+            "The system's log; the part of the program that created the queue.",
         ],
     ),
     event(
@@ -290,7 +289,7 @@ pub(super) const ALL: [Event; 21] = [
             "A port's link has another speed or width than before.",
             "The link was trained again: a bad cable or module that lost lanes, a switch that was configured anew, a \
              power state.",
-            "`rate` of the port beside what the cable and the switch can do; error counters of the link \
+            "Compare `rate` of the port with what the cable and the switch support; error counters of the link \
              (symbol_error, link_error_recovery).",
         ],
     ),

@@ -14,11 +14,11 @@ use super::work_completion::CompletionStatus;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Explanation {
-    /// What the device reports with it, and the resulting state of the objects.
+    /// The meaning of the status or event, and the resulting state of the objects.
     pub meaning: &'static str,
     /// Usual causes, the most frequent first.
     pub causes: &'static str,
-    /// What to check, and what to do.
+    /// The checks to make, and the remedies.
     pub look_at: &'static str,
 }
 

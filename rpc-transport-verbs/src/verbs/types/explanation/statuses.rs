@@ -7,18 +7,17 @@ pub(super) fn explain(status: CompletionStatus) -> Explanation {
     let (meaning, causes, look_at) = match status {
         S::Success => (
             "The request was carried out. For a send this means that the peer's device has taken the message (RC), \
-             or that it has left (UC, UD); it does not mean that the peer's program has seen it.",
+             or that this device has sent it (UC, UD); it does not mean that the peer's program has seen it.",
             "A request that the queue pair's state, its keys and its peer permit.",
             "Of a completion with this status every field is valid: opcode, length, and what its flags announce.",
         ),
         S::LocalLength => (
-            "A length was wrong on this side. As a receive: a message came that is longer than the receive posted for \
-             it, and the queue pair is in ERR. As a send: the message is longer than the port takes, or than one \
-             packet on UD.",
+            "A length was wrong on this side. As a receive: a message is longer than the receive posted for it, and the \
+             queue pair is in ERR. As a send: the message is longer than the port accepts, or than one packet on UD.",
             "Receives that are shorter than what the peer sends, or one posted for a message of another kind; on UD a \
-             send longer than the path MTU (a receive that is too short drops the datagram in silence); an atomic \
+             send longer than the path MTU (a receive that is too short silently drops the datagram); an atomic \
              operation whose local element is not 8 bytes long.",
-            "The sum of the receive's elements beside the length that the peer sent; for sends, max_msg_len of the \
+            "Compare the sum of the receive's elements with the length that the peer sent; for sends, max_msg_len of the \
              port, and its active_mtu on UD. The peer's completion of the same message says REM_INV_REQ_ERR.",
         ),
         S::LocalQpOperation => (
@@ -26,7 +25,7 @@ pub(super) fn explain(status: CompletionStatus) -> Explanation {
              ERR.",
             "An operation that the queue pair's type does not have (a READ on UC, a WRITE on UD), which the driver did \
              not refuse when it was posted; an address handle of another protection domain; more elements than were \
-             asked for at creation. Soft-RoCE says it for receives that are too short or of bad keys, too.",
+             requested at creation. Soft-RoCE also reports it for receives that are too short or have bad keys.",
             "The operation and the type of the queue pair, its capabilities, and the protection domain of everything \
              that the request names. If all of that is right, the vendor's error number and the system's log.",
         ),
@@ -34,23 +33,23 @@ pub(super) fn explain(status: CompletionStatus) -> Explanation {
             "An end-to-end context of this side could not do what was asked. Only reliable datagrams have such \
              contexts.",
             "None on today's devices, which have no reliable datagrams: a defect of the driver, or a completion that \
-             was read from the wrong place.",
+             was read from a wrong address.",
             "Versions of the driver and the firmware; whether the completion's other fields make sense.",
         ),
         S::LocalProtection => (
             "An element of this side's own request names memory that it may not use. Nothing of this request was \
              carried out that the peer could rely on; the queue pair is in ERR (RC) or SQE (sends of UC and UD).",
-            "The region was deregistered while the request was under way; the local key is of another region, or of \
+            "The region was deregistered while the request was in flight; the local key is of another region, or of \
              another protection domain than the queue pair's; the range reaches beyond the region; memory that the \
              device is to write (a receive, the target of a READ, the result of an atomic operation) was registered \
              without LOCAL_WRITE.",
-            "Key, address and length of each element beside the region that they are of; the region's access flags; \
+            "Compare key, address and length of each element with its region; the region's access flags; \
              the protection domain that each was made from. In this layer a stale key or a wrong range takes an \
              element that was made with `unsafe`; the rest does not.",
         ),
         S::WorkRequestFlushed => (
-            "The queue pair was in ERR (or the send queue in SQE) before this request was complete. It says nothing of \
-             this request: the peer may have carried it out, in whole or not at all.",
+            "The queue pair was in ERR (or the send queue in SQE) before this request was complete. The status \
+             does not tell what became of this request: the peer may have executed it fully, partly or not at all.",
             "An earlier request of the same queue pair failed, and its completion has the cause; the program moved the \
              queue pair to ERR to end the connection; the device raised an asynchronous event that put it there; \
              something was posted after it had failed.",
@@ -59,7 +58,7 @@ pub(super) fn explain(status: CompletionStatus) -> Explanation {
              idempotent.",
         ),
         S::MemoryWindowBind => (
-            "A memory window could not be bound: it grants what it was granted, and nothing of the new binding. The \
+            "A memory window could not be bound: it keeps its old binding, and nothing of the new binding is granted. The \
              queue pair is in ERR.",
             "The region was registered without MW_BIND, or without LOCAL_WRITE while the window is to permit writes or \
              atomics; the range is not inside of the region; window, region and queue pair are of different \
@@ -68,7 +67,7 @@ pub(super) fn explain(status: CompletionStatus) -> Explanation {
              protection domain that each was made from.",
         ),
         S::BadResponse => (
-            "The peer's device answered with something that fits no request under way. The queue pair is in ERR.",
+            "The peer's device sent a response that matches no request in flight. The queue pair is in ERR.",
             "Sequence numbers that do not agree (this side's sq_psn has to be the peer's rq_psn); a queue pair number \
              that was used again too soon, so that packets of an earlier connection arrive; a device or a driver that \
              is defective.",
@@ -82,35 +81,35 @@ pub(super) fn explain(status: CompletionStatus) -> Explanation {
             "The peer's remote key is stale, or its range is beyond the region or the window; the region or the window \
              does not permit remote writes; the key to be invalidated is of no window of type 2 that was bound through \
              this queue pair.",
-            "What this side told the peer: address, length and remote key, and how long they hold. The peer's \
+            "The address, length and remote key that this side sent to the peer, and how long they are valid. The peer's \
              completion says REM_ACCESS_ERR. A device that checks a WRITE with immediate before it takes a receive, as \
              the software device does, flushes the receive (WR_FLUSH_ERR) and raises QP_ACCESS_ERR instead.",
         ),
         S::RemoteInvalidRequest => (
-            "The peer's device refused the request as not permitted, before it looked at any key. Both queue pairs are \
+            "The peer's device rejected the request as not permitted, before it checked any key. Both queue pairs are \
              in ERR.",
             "A message longer than the receive that the peer had posted; a remote operation that the peer's queue pair \
-             does not permit (its access flags at INIT); more READs and atomics under way than the peer's \
+             does not permit (its access flags at INIT); more READs and atomics in flight than the peer's \
              max_dest_rd_atomic, which may be 0; an atomic operation whose remote address is no multiple of 8.",
             "On the peer: the lengths of its receives (its completion says LOC_LEN_ERR), `access` and \
              max_dest_rd_atomic in its query, and the asynchronous event QP_REQ_ERR. Here: max_rd_atomic, which must \
              not be larger.",
         ),
         S::RemoteAccess => (
-            "The peer's device refused the memory that the request named. Nothing was changed there; both queue pairs \
+            "The peer's device rejected access to the memory that the request named. Nothing was changed there; both queue pairs \
              are in ERR.",
-            "A stale remote key: the region was deregistered, the window bound anew or invalidated; a range that is \
+            "A stale remote key: the region was deregistered, the window bound again or invalidated; a range that is \
              not inside; rights that the region or the window does not grant; a region of another protection domain \
              than the peer's queue pair; for a window of type 2, another queue pair than it was bound to.",
-            "Address, length and remote key as the peer has them now, beside what it told this side earlier; on the \
-             peer, the asynchronous event QP_ACCESS_ERR. Tell the other side before memory is taken away.",
+            "Compare the address, length and remote key that the peer has now with those that it sent earlier; on the \
+             peer, the asynchronous event QP_ACCESS_ERR. Notify the other side before memory is removed.",
         ),
         S::RemoteOperation => (
-            "The peer could not complete the request because of something of its own. Both queue pairs are in ERR.",
+            "The peer could not complete the request because of an error on its own side. Both queue pairs are in ERR.",
             "The peer's receive names memory that it may not write (a bad local key, a range beyond the region, no \
              LOCAL_WRITE); the completion queue of the peer's receives overran; its device failed.",
             "The peer's completion of the same receive, which says LOC_PROT_ERR, and its asynchronous events: CQ_ERR, \
-             QP_FATAL. The mistake is there.",
+             QP_FATAL. The error is on that side.",
         ),
         S::RetryExceeded => (
             "The peer did not answer: neither the first try nor any of the retries, each of which waits for the \
@@ -140,14 +139,14 @@ pub(super) fn explain(status: CompletionStatus) -> Explanation {
             "Versions of the driver and the firmware; the system's log.",
         ),
         S::RemoteInvalidRdRequest => (
-            "The peer refused a reliable datagram: the receiving queue pair's domain does not fit.",
+            "The peer rejected a reliable datagram: the domain of the receiving queue pair does not match.",
             "None on today's devices, which have no reliable datagrams: a defect of the driver.",
             "Versions of the driver and the firmware of both sides.",
         ),
         S::RemoteAborted => (
             "The peer aborted the operation, although it was in order. On reliable datagrams the peer had moved its \
-             queue pair to ERR; other types have no such answer.",
-            "Rare: some devices say it when the peer's queue pair is destroyed or reset under a request.",
+             queue pair to ERR; other types have no such response.",
+            "Rare: some devices report it when the peer's queue pair is destroyed or reset during a request.",
             "What the peer did with its queue pair at that moment; its log.",
         ),
         S::InvalidEecn => (
@@ -161,26 +160,26 @@ pub(super) fn explain(status: CompletionStatus) -> Explanation {
             "Versions of the driver and the firmware; the system's log.",
         ),
         S::Fatal => (
-            "The device itself has failed, and with it everything that was made from it. The request's fate is unknown.",
+            "The device itself has failed, and with it everything created from it. Whether the request was executed is unknown.",
             "A failure of the hardware or the firmware; a reset by the driver or an administrator; the device was taken \
              out of the machine or of this virtual machine.",
             "The asynchronous event DEVICE_FATAL, and the system's log for the driver's name (`dmesg`). The process has \
-             to open the device again; if it comes back, after a moment.",
+             to open the device again, once it is back.",
         ),
         S::ResponseTimeout => (
-            "A response did not come within the time that its kind has.",
+            "A response did not arrive within the time limit of its kind.",
             "Reliable datagrams, which no device has, and some vendors' operations beyond verbs.",
             "Whether the peer lives; versions of the driver and the firmware; the vendor's error number.",
         ),
         S::General => (
             "The device reports an error that fits none of the others. The queue pair is in ERR.",
-            "Something that is the vendor's own: a problem of the transport below (iWARP reports its TCP connection's \
-             end so), or an internal error.",
+            "A vendor-specific error: a problem of the transport below (iWARP reports the end of its TCP \
+             connection this way), or an internal error.",
             "The vendor's error number of the completion, in the manual of the device; the system's log.",
         ),
         S::Unknown(_) => (
             "A status that this version of the layer does not know: the library of the system is newer.",
-            "A driver that makes use of a status that was added since.",
+            "A driver that uses a status added in a later version.",
             "The number, in the header infiniband/verbs.h of the system's library (`enum ibv_wc_status`).",
         ),
     };

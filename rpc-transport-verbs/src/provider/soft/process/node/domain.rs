@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::Node;
 use crate::event_fd::EventFd;
 use crate::provider::soft::context::event_queue::EventQueue;
-use crate::provider::soft::context::owner::{Inside, Owned};
+use crate::provider::soft::context::owner::{Owned, OwnerGuard};
 use crate::provider::soft::context::state::State;
 use crate::provider::soft::shared::memory::SharedMemory;
 use crate::provider::soft::shared::wake::DomainReadyBits;
@@ -46,16 +46,17 @@ impl Domain {
         Ok(domain)
     }
 
-    /// Becomes the owner, waiting until the current owner has left.
+    /// Acquires the owner word, after waiting for its current holder to release it.
     #[inline]
-    pub(crate) fn enter(&self) -> Result<Inside<'_, State>, Forked> {
-        // First: in the child of a fork, a thread that does not exist there may hold the word.
+    pub(crate) fn enter(&self) -> Result<OwnerGuard<'_, State>, Forked> {
+        // Check first: in the child of a fork, the word may be held by a thread that does not exist
+        // there.
         self.node.check()?;
         Ok(self.state.enter())
     }
 
-    /// Becomes the owner if the word is free.
-    pub(crate) fn try_enter(&self) -> Option<Inside<'_, State>> {
+    /// Acquires the owner word if it is free.
+    pub(crate) fn try_enter(&self) -> Option<OwnerGuard<'_, State>> {
         self.state.try_enter()
     }
 

@@ -1,5 +1,9 @@
 //! This process as other processes see it: its GID, its links, and the directory of its queue
 //! pairs.
+//!
+//! A GID begins with the link-local prefix and a hash of the boot, the network namespace and the
+//! PID namespace (see `link.rs`). The handshake compares these bytes, so two processes that cannot
+//! reach each other learn this without an attempt to connect.
 
 pub(crate) mod domain;
 
@@ -40,11 +44,11 @@ pub(crate) struct Node {
     pub(crate) wake: EventFd,
     /// The eventfd by which peers make the engine handle their requests for contexts that no thread
     /// polls.
-    pub(crate) call: EventFd,
+    pub(crate) peer_wake: EventFd,
     /// Number of connected queue pairs: the engine ticks while it is not 0.
     pub(crate) connected: AtomicU32,
     /// True if the engine ticks slowly because all contexts sleep.
-    pub(crate) is_resting: AtomicBool,
+    pub(crate) ticks_slowly: AtomicBool,
     pub(crate) groups: Groups,
     directory: Mutex<Directory>,
     links: Mutex<Links>,
@@ -68,7 +72,7 @@ struct Links {
     next_token: u64,
 }
 
-/// A link, and what the peer has been told over it.
+/// A link, and the arenas and contexts that it has announced to the peer.
 #[derive(Debug)]
 struct Link {
     socket: OutgoingLink,
@@ -80,7 +84,7 @@ struct Link {
 /// Event tokens of the engine. Incoming links have odd tokens, outgoing links even ones.
 pub(crate) const TOKEN_LISTENER: u64 = 0;
 pub(crate) const TOKEN_WAKE: u64 = 1;
-pub(crate) const TOKEN_CALL: u64 = 2;
+pub(crate) const TOKEN_PEER_WAKE: u64 = 2;
 pub(crate) const FIRST_LINK_TOKEN: u64 = 4;
 
 /// Range of queue-pair numbers: 0 and 1 are special, and all ones is multicast.
@@ -105,9 +109,9 @@ impl Node {
             epoll::EventData::new_u64(TOKEN_WAKE),
             readable,
         )?;
-        let call = EventFd::new()?;
-        let data = epoll::EventData::new_u64(TOKEN_CALL);
-        epoll::add(&epoll, &call, data, readable)?;
+        let peer_wake = EventFd::new()?;
+        let data = epoll::EventData::new_u64(TOKEN_PEER_WAKE);
+        epoll::add(&epoll, &peer_wake, data, readable)?;
         let mut random = [0; 8];
         rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
         let [a, b, c, d, e, f, g, h] = random;
@@ -121,9 +125,9 @@ impl Node {
             epoll,
             listener,
             wake,
-            call,
+            peer_wake,
             connected: AtomicU32::new(0),
-            is_resting: AtomicBool::new(false),
+            ticks_slowly: AtomicBool::new(false),
             directory: Mutex::new(Directory {
                 last_qp_num: start,
                 ..Directory::default()
@@ -212,7 +216,7 @@ impl Node {
             };
             directory.last_qp_num = next;
             if let Entry::Vacant(entry) = directory.queue_pairs.entry(next) {
-                // `set_place` sets its index in the context later.
+                // `set_qp_index` sets its index in the context later.
                 entry.insert((Arc::downgrade(context), u32::MAX));
                 return Some(next);
             }
@@ -220,9 +224,9 @@ impl Node {
         None
     }
 
-    pub(crate) fn set_place(&self, qp_num: u32, place: u32) {
+    pub(crate) fn set_qp_index(&self, qp_num: u32, qp_index: u32) {
         if let Some((_, entry)) = self.directory().queue_pairs.get_mut(&qp_num) {
-            *entry = place;
+            *entry = qp_index;
         }
     }
 
@@ -233,8 +237,8 @@ impl Node {
 
     pub(crate) fn find_queue_pair(&self, qp_num: u32) -> Option<(Arc<Domain>, u32)> {
         let directory = self.directory();
-        let (context, place) = directory.queue_pairs.get(&qp_num)?;
-        Some((context.upgrade()?, *place))
+        let (context, qp_index) = directory.queue_pairs.get(&qp_num)?;
+        Some((context.upgrade()?, *qp_index))
     }
 
     // ---- peers and links ----
@@ -333,7 +337,7 @@ impl Node {
             ring.as_fd(),
             context.ready.fd.as_fd(),
             context.wake.as_fd(),
-            self.call.as_fd(),
+            self.peer_wake.as_fd(),
         ];
         link.socket.send(attach, &files)
     }

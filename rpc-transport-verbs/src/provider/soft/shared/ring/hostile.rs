@@ -9,7 +9,9 @@ use rpc_core::testing::hostile::Script;
 use super::super::commit::{Commit, Flags};
 use super::super::descriptor::{DESCRIPTOR_LEN, Descriptor};
 use super::super::wake::DomainReadyBits;
-use super::{Bell, ContextBell, MAX_IN_RING, RING_LEN, RingReceiver, RingSender, SLOT_COUNT};
+use super::{
+    ContextNotifier, MAX_IN_RING, RING_LEN, RingNotifier, RingReceiver, RingSender, SLOT_COUNT,
+};
 use crate::event_fd::EventFd;
 use crate::provider::soft::shared::memory::{Mapping, PeerAccess, SharedMemory};
 
@@ -59,8 +61,8 @@ impl RingReceiver {
             }
             4 => head.progress.ack.publish(near(script.byte())),
             5 => {
-                let verdict = near(script.byte()) << 8 | u64::from(script.byte());
-                head.progress.verdict.store(verdict, Ordering::Release);
+                let fatal_nak = near(script.byte()) << 8 | u64::from(script.byte());
+                head.progress.fatal_nak.store(fatal_nak, Ordering::Release);
             }
             6 => head.progress.nak.store(script.long(), Ordering::Release),
             7 => head.notices.retry.store(script.long(), Ordering::Release),
@@ -93,13 +95,13 @@ pub fn soft_ring(bytes: &[u8]) {
     let mut receiver =
         RingReceiver::new(u32::from(script.byte()) << 16, false).expect("memory for a ring");
     let fd = receiver.fd().try_clone_to_owned().expect("a descriptor");
-    let mapping = Mapping::of_peer(&fd, RING_LEN, PeerAccess::ReadWrite).expect("it is a ring");
+    let mapping = Mapping::from_peer(&fd, RING_LEN, PeerAccess::ReadWrite).expect("it is a ring");
     let bits = SharedMemory::for_writers("ready", size_of::<DomainReadyBits>()).expect("memory");
     let file = EventFd::new().expect("an eventfd");
     let engine = EventFd::new().expect("an eventfd");
-    let context = ContextBell::new(bits.mapping, file, engine).expect("bits of a domain");
-    let bell = Bell::new(Arc::new(context), usize::from(script.short()) << 4);
-    let mut sender = RingSender::new(mapping, bell).expect("it is a ring");
+    let context = ContextNotifier::new(bits.mapping, file, engine).expect("bits of a domain");
+    let notifier = RingNotifier::new(Arc::new(context), usize::from(script.short()) << 4);
+    let mut sender = RingSender::new(mapping, notifier).expect("it is a ring");
     let mut message = [0; MAX_IN_RING];
     while let Some(step) = script.step() {
         match step % 8 {
@@ -108,13 +110,13 @@ pub fn soft_ring(bytes: &[u8]) {
                     let piece = script.piece();
                     let len = piece.len().min(MAX_IN_RING);
                     sender.send(NonNull::from(piece).cast(), len, (step >> 3).into());
-                    sender.ring_doorbell();
+                    sender.notify_receiver();
                 }
             }
             2 | 3 => {
-                if let Ok(Some(incoming)) = receiver.look() {
+                if let Ok(Some(incoming)) = receiver.peek() {
                     assert!(incoming.len <= MAX_IN_RING);
-                    // SAFETY: `look` returned a payload of this length, which is at most the
+                    // SAFETY: `peek` returned a payload of this length, which is at most the
                     // array's.
                     unsafe {
                         let from = incoming.payload.as_ptr();
@@ -132,18 +134,18 @@ pub fn soft_ring(bytes: &[u8]) {
                 if let Ok(newly) = sender.collect_ack() {
                     assert_eq!(sender.unacked() + newly, before);
                 }
-                sender.verdict();
+                sender.fatal_nak();
                 assert!(sender.nak().timer < 32);
             }
             6 => match step >> 3 {
-                0..8 => receiver.refuse_for_now(step),
-                8..16 => receiver.refuse_for_good(step),
+                0..8 => receiver.send_rnr_nak(step),
+                8..16 => receiver.send_fatal_nak(step),
                 16..20 => sender.allow_retry(sender.nak()),
                 20..24 => sender.close(),
                 24..28 => drop(receiver.try_go_cold()),
                 28..30 => receiver.go_hot(),
                 30 => receiver.set_ready(),
-                _ => receiver.set_over(),
+                _ => receiver.set_closed(),
             },
             _ => receiver.forge(&mut script),
         }

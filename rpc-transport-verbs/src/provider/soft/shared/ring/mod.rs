@@ -3,9 +3,9 @@
 //!
 //! ```text
 //!     0  Preamble   identifies the layout; the receiver writes it once, before the sender has it
-//!    64  Progress   written by the receiver: acknowledgement, verdict (fatal NAK), RNR NAK
-//!   128  Readiness  written by the receiver, rarely: state, mark; the sender reads it at each
-//!                   doorbell
+//!    64  Progress   written by the receiver: acknowledgement, fatal NAK, RNR NAK
+//!   128  Readiness  written by the receiver, rarely: state, mark; the sender reads it
+//!                   after each batch of messages
 //!   192  Notices    written by the sender: retry, closed
 //!   256  slots      SLOT_COUNT × 256 bytes: commit word, request word, up to 240 bytes of payload
 //! 36864  staging    only where READs are permitted: STAGES × 64 KiB of the receiver's memory, for
@@ -26,7 +26,7 @@ use std::mem::offset_of;
 use std::ptr::NonNull;
 
 pub(crate) use receiver::{Incoming, RingReceiver};
-pub(crate) use sender::{Bell, ContextBell, Doorbell, RingSender};
+pub(crate) use sender::{ContextNotifier, ReceiverState, RingNotifier, RingSender};
 
 use self::closed::Closed;
 use super::commit::{AckWord, CommitWord};
@@ -76,14 +76,14 @@ struct Preamble {
 struct Progress {
     ack: AckWord,
     /// 0, or `sequence << 8 | code` of the message that got a fatal NAK.
-    verdict: AtomicU64,
+    fatal_nak: AtomicU64,
     /// `count << 8 | timer code` of the latest RNR NAK ("receiver not ready").
     nak: AtomicU64,
 }
 
 #[repr(C, align(64))]
 struct Readiness {
-    /// One of `NOT_READY`, `READY`, `OVER`; it only changes in this order.
+    /// One of `NOT_READY`, `READY`, `CLOSED`; it only changes in this order.
     state: AtomicU32,
     mark: Mark,
 }
@@ -93,7 +93,7 @@ const NOT_READY: u32 = 0;
 /// The receiver accepts messages.
 const READY: u32 = 1;
 /// The receiving queue pair has failed, was reset or destroyed, and accepts no more messages.
-const OVER: u32 = 2;
+const CLOSED: u32 = 2;
 
 #[repr(C, align(64))]
 struct Notices {
@@ -124,7 +124,7 @@ impl Ring {
         if mapping.len() < RING_LEN {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidData,
-                "a ring is shorter than it has to be",
+                "the peer's ring is too short",
             ));
         }
         Ok(Self { mapping })
@@ -166,8 +166,8 @@ impl Ring {
     /// Returns a stage of the staging memory, or `None` if the ring has none. The stage belongs to
     /// the receiver from the READ that names it until that READ is acknowledged, and then to the
     /// sender until it names the stage again.
-    fn stage(&self, place: u64) -> Option<NonNull<u8>> {
-        let offset = STAGING_OFFSET + (place % STAGES) as usize * STAGE_LEN;
+    fn stage(&self, number: u64) -> Option<NonNull<u8>> {
+        let offset = STAGING_OFFSET + (number % STAGES) as usize * STAGE_LEN;
         // SAFETY: the offset is used only after the check that the stage ends within the mapping.
         (offset + STAGE_LEN <= self.mapping.len())
             .then(|| unsafe { self.mapping.start().add(offset) })

@@ -7,7 +7,7 @@ use std::ptr::NonNull;
 use super::super::commit::Flags;
 use super::super::sync::Ordering;
 use super::{
-    LAYOUT_VERSION, MAGIC, MAX_IN_RING, NOT_READY, OVER, READY, RING_AND_STAGING_LEN, RING_LEN,
+    CLOSED, LAYOUT_VERSION, MAGIC, MAX_IN_RING, NOT_READY, READY, RING_AND_STAGING_LEN, RING_LEN,
     Ring, SLOT_COUNT,
 };
 use crate::hooks::point;
@@ -94,25 +94,25 @@ impl RingReceiver {
     }
 
     /// Stops accepting messages: from now on they are dropped, and the sender sees a silent peer.
-    pub(crate) fn set_over(&self) {
+    pub(crate) fn set_closed(&self) {
         point!(RingOver);
         self.ring
             .head()
             .readiness
             .state
-            .store(OVER, Ordering::Release);
+            .store(CLOSED, Ordering::Release);
     }
 
     /// Returns the next message, if it has arrived and does not wait for a retry.
     #[inline]
-    pub(crate) fn look(&mut self) -> Result<Option<Incoming>, BadCommit> {
+    pub(crate) fn peek(&mut self) -> Result<Option<Incoming>, BadCommit> {
         if self.awaits_retry {
             if self.ring.head().notices.retry.load(Ordering::Acquire) < self.naks {
                 return Ok(None);
             }
             self.awaits_retry = false;
         }
-        let Some(commit) = self.ring.commit_word(self.next).look(self.next) else {
+        let Some(commit) = self.ring.commit_word(self.next).peek(self.next) else {
             return Ok(None);
         };
         let len = usize::from(commit.len);
@@ -128,9 +128,9 @@ impl RingReceiver {
         }))
     }
 
-    /// Returns the request word of the request that `look` returned.
+    /// Returns the request word of the request that `peek` returned.
     pub(crate) fn request_word(&self, incoming: &Incoming) -> u64 {
-        // Relaxed: `look` has seen the commit word, which published this word.
+        // Relaxed: `peek` has seen the commit word, which published this word.
         self.ring
             .request_word(incoming.sequence)
             .load(Ordering::Relaxed)
@@ -138,11 +138,11 @@ impl RingReceiver {
 
     /// Returns the stage for the response to a READ that names it; `None` if the ring has no
     /// staging memory.
-    pub(crate) fn stage(&self, place: u32) -> Option<NonNull<u8>> {
-        self.ring.stage(place.into())
+    pub(crate) fn stage(&self, number: u32) -> Option<NonNull<u8>> {
+        self.ring.stage(number.into())
     }
 
-    /// Moves on to the next message, after the one that `look` returned was copied out of its slot.
+    /// Moves on to the next message, after the one that `peek` returned was copied out of its slot.
     #[inline]
     pub(crate) fn advance(&mut self) {
         self.next += 1;
@@ -161,7 +161,7 @@ impl RingReceiver {
 
     /// Sends an RNR NAK for the next message, which has no receive: it stays in its slot, and the
     /// sender has to wait for the time that `timer` encodes.
-    pub(crate) fn refuse_for_now(&mut self, timer: u8) {
+    pub(crate) fn send_rnr_nak(&mut self, timer: u8) {
         point!(Nak);
         self.naks += 1;
         self.awaits_retry = true;
@@ -174,14 +174,14 @@ impl RingReceiver {
     }
 
     /// Sends a fatal NAK for the next message, with the status that its sender is to report.
-    pub(crate) fn refuse_for_good(&mut self, code: u8) {
+    pub(crate) fn send_fatal_nak(&mut self, code: u8) {
         // Release: a sender that sees this also sees the acknowledgement of earlier messages.
-        let verdict = self.next << 8 | u64::from(code);
+        let fatal_nak = self.next << 8 | u64::from(code);
         self.ring
             .head()
             .progress
-            .verdict
-            .store(verdict, Ordering::Release);
+            .fatal_nak
+            .store(fatal_nak, Ordering::Release);
     }
 
     /// Returns true if the sender may have reused its memory before a copy from its arena ended, so
@@ -198,7 +198,7 @@ impl RingReceiver {
         point!(SecondLook);
         // The second look, R3 in the drawing of `wake`. An invalid commit also counts as an
         // arrival.
-        if matches!(self.look(), Ok(None)) {
+        if matches!(self.peek(), Ok(None)) {
             true
         } else {
             self.go_hot();

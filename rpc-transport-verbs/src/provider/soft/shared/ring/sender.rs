@@ -8,7 +8,7 @@ use super::super::commit::{Commit, Flags};
 use super::super::descriptor::{DESCRIPTOR_LEN, Descriptor};
 use super::super::sync::{AtomicU64, Ordering};
 use super::super::wake::DomainReadyBits;
-use super::{LAYOUT_VERSION, MAGIC, MAX_IN_RING, OVER, READY, Ring, SLOT_COUNT};
+use super::{CLOSED, LAYOUT_VERSION, MAGIC, MAX_IN_RING, READY, Ring, SLOT_COUNT};
 use crate::event_fd::EventFd;
 use crate::hooks::point;
 use crate::provider::soft::shared::copy::copy_shared;
@@ -27,19 +27,19 @@ pub(crate) struct RingSender {
     /// Responses are pending in slots. A slot must not be rewritten before its response is read, so
     /// only the code that reads responses may collect acknowledgements.
     is_held: bool,
-    bell: Bell,
+    notifier: RingNotifier,
 }
 
 /// Handle that notifies a context that does not poll its rings, and wakes it if it sleeps.
 #[derive(Debug)]
-pub(crate) struct ContextBell {
+pub(crate) struct ContextNotifier {
     bits: Mapping,
     file: EventFd,
     /// Written to make the engine of the context's process maintain its contexts.
     engine: EventFd,
 }
 
-impl ContextBell {
+impl ContextNotifier {
     /// Returns `None` if the memory is too short for a domain's ready bits.
     pub(crate) fn new(bits: Mapping, file: EventFd, engine: EventFd) -> Option<Self> {
         let is_long_enough = bits.len() >= size_of::<DomainReadyBits>();
@@ -55,14 +55,14 @@ impl ContextBell {
 
 /// Handle that notifies a context about one of its rings.
 #[derive(Clone, Debug)]
-pub(crate) struct Bell {
-    context: Arc<ContextBell>,
+pub(crate) struct RingNotifier {
+    context: Arc<ContextNotifier>,
     index: usize,
 }
 
-/// State in which the doorbell found the receiver.
+/// State in which a notification found the receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Doorbell {
+pub(crate) enum ReceiverState {
     /// The receiver polls the ring directly; nothing was done.
     Hot,
     /// The receiver polls its ready bits; the ring's bit was set.
@@ -71,26 +71,27 @@ pub(crate) enum Doorbell {
     Asleep,
 }
 
-impl Bell {
-    /// `index` may come from a peer unchecked: it is range-checked at each use.
-    pub(crate) fn new(context: Arc<ContextBell>, index: usize) -> Self {
+impl RingNotifier {
+    /// Creates the wakeup of a ring. `index` may come from a peer unchecked: it is range-checked at
+    /// each use.
+    pub(crate) fn new(context: Arc<ContextNotifier>, index: usize) -> Self {
         Self { context, index }
     }
 
     #[cold]
-    fn ring(&self) -> Doorbell {
+    fn notify(&self) -> ReceiverState {
         point!(ReadyBit);
         if self.context.bits().announce(self.index) {
             point!(Wake);
             self.context.file.write();
-            Doorbell::Asleep
+            ReceiverState::Asleep
         } else {
-            Doorbell::Cold
+            ReceiverState::Cold
         }
     }
 
     #[cold]
-    fn call_engine(&self) {
+    fn wake_engine(&self) {
         if self.context.bits().note.is_unattended_after_commit() {
             self.context.engine.write();
         }
@@ -106,14 +107,14 @@ pub(crate) struct Nak {
 
 impl RingSender {
     /// Adopts a ring that a peer created, after checking its magic number, version and slot count.
-    pub(crate) fn new(mapping: Mapping, bell: Bell) -> io::Result<Self> {
+    pub(crate) fn new(mapping: Mapping, notifier: RingNotifier) -> io::Result<Self> {
         let ring = Ring::new(mapping)?;
         let preamble = &ring.head().preamble;
         let is_ours = preamble.magic.load(Ordering::Relaxed) == MAGIC
             && preamble.version.load(Ordering::Relaxed) == LAYOUT_VERSION
             && u64::from(preamble.slot_count.load(Ordering::Relaxed)) == SLOT_COUNT;
         if !is_ours {
-            let reason = "a ring has another layout: both sides have to run the same version";
+            let reason = "a ring has another layout: both sides need the same version of Verbline";
             return Err(io::Error::new(io::ErrorKind::InvalidData, reason));
         }
         let psn = preamble.psn.load(Ordering::Relaxed) & 0x00ff_ffff;
@@ -123,7 +124,7 @@ impl RingSender {
             next: psn + 1,
             acked: psn,
             is_held: false,
-            bell,
+            notifier,
         })
     }
 
@@ -140,8 +141,8 @@ impl RingSender {
     }
 
     /// Returns true if the receiver will never accept a message again.
-    pub(crate) fn is_over(&self) -> bool {
-        self.ring.head().readiness.state.load(Ordering::Acquire) == OVER
+    pub(crate) fn is_receiver_closed(&self) -> bool {
+        self.ring.head().readiness.state.load(Ordering::Acquire) == CLOSED
     }
 
     /// Returns true if any message was ever sent.
@@ -170,7 +171,7 @@ impl RingSender {
     /// messages that were never sent, or fewer messages than before.
     #[inline]
     pub(crate) fn collect_ack(&mut self) -> Result<u64, BadAck> {
-        let ack = self.ring.head().progress.ack.look();
+        let ack = self.ring.head().progress.ack.peek();
         // Both counts are far below 2⁶³, unless the peer wrote an invalid value.
         let newly = ack.wrapping_sub(self.acked);
         if newly > self.unacked() {
@@ -253,19 +254,19 @@ impl RingSender {
     }
 
     /// Returns the receiver's response in the slot of an acknowledged request.
-    pub(crate) fn answer_in_slot(&self, sequence: u64) -> NonNull<u8> {
+    pub(crate) fn response_in_slot(&self, sequence: u64) -> NonNull<u8> {
         self.ring.payload(sequence)
     }
 
     /// Returns the receiver's response in the staging memory; `None` if the receiver created none.
-    pub(crate) fn answer_in_stage(&self, place: u64) -> Option<NonNull<u8>> {
-        self.ring.stage(place)
+    pub(crate) fn response_in_stage(&self, number: u64) -> Option<NonNull<u8>> {
+        self.ring.stage(number)
     }
 
     /// Wakes the engine of the receiver's process if nothing else polls the context. Called after
-    /// the doorbell of one-sided requests.
-    pub(crate) fn call_engine(&self) {
-        self.bell.call_engine();
+    /// the notification of one-sided requests.
+    pub(crate) fn wake_engine(&self) {
+        self.notifier.wake_engine();
     }
 
     #[inline]
@@ -280,22 +281,22 @@ impl RingSender {
         self.next += 1;
     }
 
-    /// Rings the doorbell: call it once after a batch of messages.
+    /// Notifies the receiver unless it polls the ring: call it once after a batch of messages.
     #[inline]
-    pub(crate) fn ring_doorbell(&self) -> Doorbell {
+    pub(crate) fn notify_receiver(&self) -> ReceiverState {
         point!(Doorbell);
         if self.ring.head().readiness.mark.is_armed_after_commit() {
-            self.bell.ring()
+            self.notifier.notify()
         } else {
-            Doorbell::Hot
+            ReceiverState::Hot
         }
     }
 
     /// Returns the status of the fatal NAK, if the receiver sent one for the oldest unacknowledged
-    /// message. A verdict on any other message is a peer's mistake and is ignored.
+    /// message. A fatal NAK for any other message is a peer's mistake and is ignored.
     #[inline]
-    pub(crate) fn verdict(&self) -> Option<u8> {
-        let word = self.ring.head().progress.verdict.load(Ordering::Acquire);
+    pub(crate) fn fatal_nak(&self) -> Option<u8> {
+        let word = self.ring.head().progress.fatal_nak.load(Ordering::Acquire);
         (word >> 8 == self.acked + 1).then_some(word as u8)
     }
 
@@ -316,7 +317,7 @@ impl RingSender {
         // Release: a receiver that sees this store has its own `nak` acknowledged; no data is
         // published.
         retry.store(nak.count, Ordering::Release);
-        self.ring_doorbell();
+        self.notify_receiver();
     }
 
     /// Voids all descriptors in flight: afterwards the memory that they name may be written again.

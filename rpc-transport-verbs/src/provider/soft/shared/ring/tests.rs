@@ -17,16 +17,16 @@ use crate::provider::soft::shared::wake::DomainReadyBits;
 fn pair(psn: u32) -> (RingSender, RingReceiver) {
     let receiver = RingReceiver::new(psn, false).unwrap();
     let fd = receiver.fd().try_clone_to_owned().unwrap();
-    let mapping = Mapping::of_peer(&fd, RING_LEN, PeerAccess::ReadWrite).unwrap();
-    (RingSender::new(mapping, bell()).unwrap(), receiver)
+    let mapping = Mapping::from_peer(&fd, RING_LEN, PeerAccess::ReadWrite).unwrap();
+    (RingSender::new(mapping, notifier()).unwrap(), receiver)
 }
 
-fn bell() -> Bell {
+fn notifier() -> RingNotifier {
     let bits = SharedMemory::for_writers("test", size_of::<DomainReadyBits>()).unwrap();
     let file = EventFd::new().unwrap();
     let engine = EventFd::new().unwrap();
-    let context = ContextBell::new(bits.mapping, file, engine).unwrap();
-    Bell::new(Arc::new(context), 3)
+    let context = ContextNotifier::new(bits.mapping, file, engine).unwrap();
+    RingNotifier::new(Arc::new(context), 3)
 }
 
 fn send(sender: &mut RingSender, message: &[u8]) {
@@ -35,7 +35,7 @@ fn send(sender: &mut RingSender, message: &[u8]) {
 
 fn copy(incoming: &Incoming) -> Vec<u8> {
     let mut bytes = vec![0; incoming.len];
-    // SAFETY: `look` returned a payload of this length, and the message is not yet acknowledged.
+    // SAFETY: `peek` returned a payload of this length, and the message is not yet acknowledged.
     unsafe {
         ptr::copy_nonoverlapping(incoming.payload.as_ptr(), bytes.as_mut_ptr(), incoming.len)
     };
@@ -85,13 +85,13 @@ proptest! {
                     prop_assert_eq!(sender.has_room(), unacked_sender < SLOT_COUNT);
                     if unacked_sender < SLOT_COUNT {
                         send(&mut sender, &message);
-                        prop_assert_eq!(sender.ring_doorbell(), Doorbell::Hot);
+                        prop_assert_eq!(sender.notify_receiver(), ReceiverState::Hot);
                         under_way.push_back(message);
                         unacked_sender += 1;
                     }
                 }
                 Step::Receive => {
-                    let incoming = receiver.look().unwrap();
+                    let incoming = receiver.peek().unwrap();
                     prop_assert_eq!(incoming.as_ref().map(copy), under_way.front().cloned());
                     if incoming.is_some() {
                         receiver.advance();
@@ -130,7 +130,7 @@ proptest! {
             // the receiver keeps alive.
             let commit: &AtomicU64 = unsafe { receiver_slot(&receiver, sequence).cast().as_ref() };
             commit.store(word, Ordering::Release);
-            if let Ok(Some(incoming)) = receiver.look() {
+            if let Ok(Some(incoming)) = receiver.peek() {
                 prop_assert!(incoming.len <= MAX_IN_RING);
                 copy(&incoming);
             }
@@ -144,7 +144,7 @@ proptest! {
     fn a_sender_believes_no_impossible_acknowledgement(
         sent in 0..SLOT_COUNT,
         ack in prop_oneof![any::<u64>(), 0..300_u64],
-        verdict: u64,
+        fatal_nak: u64,
         nak: u64,
     ) {
         let (mut sender, receiver) = pair(100);
@@ -153,7 +153,7 @@ proptest! {
         }
         let head = receiver_head(&receiver);
         head.progress.ack.publish(ack);
-        head.progress.verdict.store(verdict, Ordering::Release);
+        head.progress.fatal_nak.store(fatal_nak, Ordering::Release);
         head.progress.nak.store(nak, Ordering::Release);
         match sender.collect_ack() {
             Ok(newly) => {
@@ -165,8 +165,8 @@ proptest! {
                 prop_assert_eq!(sender.unacked(), sent);
             }
         }
-        if let Some(code) = sender.verdict() {
-            prop_assert_eq!((verdict >> 8, verdict as u8), (100 + sent - sender.unacked() + 1, code));
+        if let Some(code) = sender.fatal_nak() {
+            prop_assert_eq!((fatal_nak >> 8, fatal_nak as u8), (100 + sent - sender.unacked() + 1, code));
         }
         prop_assert!(sender.nak().timer < 32);
     }
@@ -184,23 +184,23 @@ fn receiver_slot(receiver: &RingReceiver, sequence: u64) -> NonNull<u8> {
 fn a_receiver_that_is_not_ready_is_asked_again_only_when_the_sender_says_so() {
     let (mut sender, mut receiver) = pair(0);
     send(&mut sender, b"now?");
-    assert!(receiver.look().unwrap().is_some());
-    receiver.refuse_for_now(13);
-    assert!(receiver.look().unwrap().is_none());
+    assert!(receiver.peek().unwrap().is_some());
+    receiver.send_rnr_nak(13);
+    assert!(receiver.peek().unwrap().is_none());
     let nak = sender.nak();
     assert_eq!((nak.count, nak.timer), (1, 13));
     sender.allow_retry(nak);
-    assert!(receiver.look().unwrap().is_some());
+    assert!(receiver.peek().unwrap().is_some());
 }
 
 #[test]
-fn a_cold_ring_rings_its_bell() {
+fn a_cold_ring_notifies_its_receiver() {
     let (mut sender, mut receiver) = pair(0);
     assert!(receiver.try_go_cold());
     send(&mut sender, b"hello");
-    assert_eq!(sender.ring_doorbell(), Doorbell::Cold);
+    assert_eq!(sender.notify_receiver(), ReceiverState::Cold);
     receiver.go_hot();
-    assert_eq!(sender.ring_doorbell(), Doorbell::Hot);
+    assert_eq!(sender.notify_receiver(), ReceiverState::Hot);
 }
 
 #[test]
@@ -208,7 +208,11 @@ fn a_ring_does_not_go_cold_over_a_message() {
     let (mut sender, mut receiver) = pair(0);
     send(&mut sender, b"hello");
     assert!(!receiver.try_go_cold());
-    assert_eq!(sender.ring_doorbell(), Doorbell::Hot, "as hot as before");
+    assert_eq!(
+        sender.notify_receiver(),
+        ReceiverState::Hot,
+        "as hot as before"
+    );
 }
 
 #[test]
@@ -216,17 +220,17 @@ fn a_refusal_for_good_names_the_oldest_message_and_nothing_else() {
     let (mut sender, mut receiver) = pair(7);
     send(&mut sender, b"good");
     send(&mut sender, b"bad");
-    receiver.look().unwrap().unwrap();
+    receiver.peek().unwrap().unwrap();
     receiver.advance();
     receiver.publish_ack();
-    receiver.refuse_for_good(9);
+    receiver.send_fatal_nak(9);
     assert_eq!(
-        sender.verdict(),
+        sender.fatal_nak(),
         None,
         "the first is not known to be taken yet"
     );
     assert_eq!(sender.collect_ack(), Ok(1));
-    assert_eq!(sender.verdict(), Some(9));
+    assert_eq!(sender.fatal_nak(), Some(9));
 }
 
 #[test]
@@ -237,6 +241,6 @@ fn a_ring_of_another_layout_is_refused() {
         .version
         .store(LAYOUT_VERSION + 1, Ordering::Relaxed);
     let fd = receiver.fd().try_clone_to_owned().unwrap();
-    let mapping = Mapping::of_peer(&fd, RING_LEN, PeerAccess::ReadWrite).unwrap();
-    assert!(RingSender::new(mapping, bell()).is_err());
+    let mapping = Mapping::from_peer(&fd, RING_LEN, PeerAccess::ReadWrite).unwrap();
+    assert!(RingSender::new(mapping, notifier()).is_err());
 }

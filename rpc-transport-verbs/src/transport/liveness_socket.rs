@@ -1,5 +1,5 @@
-//! [`Lifeline`]: the liveness socket, which tells each process of a connection when the other one
-//! ends.
+//! [`LivenessSocket`]: the liveness socket. Through it, each process of a connection learns that the
+//! other process has ended.
 
 use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;
@@ -8,27 +8,27 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A connection's TCP connection, which stays open as long as both sides live.
 #[derive(Debug)]
-pub(crate) enum Lifeline {
+pub(crate) enum LivenessSocket {
     /// Watched by the control thread.
     Tcp(Arc<TcpStream>),
     /// Watched by the simulation.
     #[cfg(feature = "test-util")]
-    Simulated(SimulatedLine),
+    Simulated(SimulatedSocket),
 }
 
-impl Lifeline {
+impl LivenessSocket {
     /// Shuts down the socket. The peer sees its end, and its watcher on this side removes it.
-    pub(crate) fn hang_up(&self) {
+    pub(crate) fn shut_down(&self) {
         match self {
             // An error means that the socket is already closed.
             Self::Tcp(stream) => drop(stream.shutdown(Shutdown::Both)),
             #[cfg(feature = "test-util")]
-            Self::Simulated(line) => line.hang_up(),
+            Self::Simulated(socket) => socket.shut_down(),
         }
     }
 }
 
-impl From<Arc<TcpStream>> for Lifeline {
+impl From<Arc<TcpStream>> for LivenessSocket {
     fn from(stream: Arc<TcpStream>) -> Self {
         Self::Tcp(stream)
     }
@@ -38,14 +38,14 @@ impl From<Arc<TcpStream>> for Lifeline {
 /// of its end only when the world reports it.
 #[cfg(feature = "test-util")]
 #[derive(Clone, Debug, Default)]
-pub struct SimulatedLine {
+pub struct SimulatedSocket {
     has_ended: Arc<AtomicBool>,
 }
 
 #[cfg(feature = "test-util")]
-impl SimulatedLine {
-    /// Ends the line for both sides.
-    pub(crate) fn hang_up(&self) {
+impl SimulatedSocket {
+    /// Ends the connection for both sides.
+    pub(crate) fn shut_down(&self) {
         // Relaxed: a simulation has one thread. The flag is atomic only because real liveness
         // sockets may move between threads.
         self.has_ended.store(true, Ordering::Relaxed);

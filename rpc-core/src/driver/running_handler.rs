@@ -1,4 +1,4 @@
-//! [`AtWork`] tells other threads which handler a poller is polling.
+//! [`RunningHandler`]: tells other threads which handler a poller is polling.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -8,32 +8,32 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// ```text
 ///  63                     17    16    15        0
 /// ┌─────────────────────────┬────────┬───────────┐
-/// │ number of the poll      │ inside │ method    │
+/// │ number of the poll      │running │ method    │
 /// └─────────────────────────┴────────┴───────────┘
 /// ```
 #[derive(Debug, Default)]
-pub(crate) struct AtWork(pub(crate) AtomicU64);
+pub(crate) struct RunningHandler(pub(crate) AtomicU64);
 
-/// The value that [`AtWork::enter`] has written.
-pub(crate) struct Inside(u64);
+/// The value that [`RunningHandler::enter`] has written, for [`RunningHandler::leave`].
+pub(crate) struct PollMark(u64);
 
-impl AtWork {
-    pub(crate) const INSIDE: u64 = 1 << 16;
+impl RunningHandler {
+    pub(crate) const RUNNING: u64 = 1 << 16;
     const ONE_POLL: u64 = 1 << 17;
 
     /// Records that a poll of a handler of this method begins.
     #[inline]
-    pub(crate) fn enter(&self, method: u16) -> Inside {
+    pub(crate) fn enter(&self, method: u16) -> PollMark {
         // A load and a store rather than a locked instruction: there is no other writer.
         let before = self.0.load(Ordering::Relaxed);
-        let now = before.wrapping_add(Self::ONE_POLL) | Self::INSIDE | u64::from(method);
+        let now = before.wrapping_add(Self::ONE_POLL) | Self::RUNNING | u64::from(method);
         self.0.store(now, Ordering::Relaxed);
-        Inside(now)
+        PollMark(now)
     }
 
     /// Records that the poll has ended.
     #[inline]
-    pub(crate) fn leave(&self, Inside(entered): Inside) {
+    pub(crate) fn leave(&self, PollMark(entered): PollMark) {
         let outside = entered & !(Self::ONE_POLL - 1);
         self.0.store(outside, Ordering::Relaxed);
     }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use super::slot::Slot;
 
 /// One entry, empty or with a slot in it.
-pub(super) struct Place {
+pub(super) struct ReceiveEntry {
     /// `generation << 2 | phase`.
     pub(super) state: AtomicU32,
     pub(super) slot: UnsafeCell<MaybeUninit<Slot>>,
@@ -26,7 +26,7 @@ pub(super) const POSTED_LIST: u32 = 3;
 pub(super) const PHASE_BITS: u32 = 2;
 pub(super) const PHASE_MASK: u32 = (1 << PHASE_BITS) - 1;
 
-impl Place {
+impl ReceiveEntry {
     fn new() -> Self {
         Self {
             state: AtomicU32::new(FREE),
@@ -35,55 +35,55 @@ impl Place {
     }
 }
 
-impl fmt::Debug for Place {
+impl fmt::Debug for ReceiveEntry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Place({:#x})", self.state.load(Ordering::Relaxed))
+        write!(f, "ReceiveEntry({:#x})", self.state.load(Ordering::Relaxed))
     }
 }
 
 /// The entries, by index: those of the initial capacity first, added ones after them.
 #[derive(Debug)]
-pub(super) struct Places {
-    first: Box<[Place]>,
-    added: OnceLock<Box<Places>>,
+pub(super) struct ReceiveTable {
+    first: Box<[ReceiveEntry]>,
+    added: OnceLock<Box<ReceiveTable>>,
 }
 
-impl Places {
+impl ReceiveTable {
     pub(super) fn new(count: usize) -> Self {
         Self {
-            first: (0..count).map(|_| Place::new()).collect(),
+            first: (0..count).map(|_| ReceiveEntry::new()).collect(),
             added: OnceLock::new(),
         }
     }
 
     #[inline]
-    pub(super) fn get(&self, index: usize) -> Option<&Place> {
+    pub(super) fn get(&self, index: usize) -> Option<&ReceiveEntry> {
         match self.first.get(index) {
-            Some(place) => Some(place),
+            Some(entry) => Some(entry),
             None => self.get_added(index),
         }
     }
 
     #[cold]
-    fn get_added(&self, index: usize) -> Option<&Place> {
+    fn get_added(&self, index: usize) -> Option<&ReceiveEntry> {
         self.added.get()?.get(index - self.first.len())
     }
 
-    /// Grows to at least `count` entries, but to no more than `max_places`, the number that can be
+    /// Grows to at least `count` entries, but to no more than `max_entries`, the number that can be
     /// numbered. Returns the new number of entries. Only one thread at a time may call it.
-    pub(super) fn grow(&self, count: usize, max_places: usize) -> usize {
+    pub(super) fn grow(&self, count: usize, max_entries: usize) -> usize {
         let mut last = self;
         let mut total = last.first.len();
         while let Some(added) = last.added.get() {
             last = added;
             total += last.first.len();
         }
-        let count = count.min(max_places);
+        let count = count.min(max_entries);
         if count <= total {
             return total;
         }
         // At least doubles the size, so that the list of pieces stays short.
-        let count = count.max(2 * total).min(max_places);
+        let count = count.max(2 * total).min(max_entries);
         match last.added.set(Box::new(Self::new(count - total))) {
             Ok(()) => count,
             // Unreachable with one thread at a time; otherwise another thread has just grown the
@@ -94,7 +94,8 @@ impl Places {
 
     /// Returns the number of entries that are not free at the moment.
     pub(super) fn taken(&self) -> usize {
-        let is_taken = |place: &&Place| place.state.load(Ordering::Relaxed) & PHASE_MASK != FREE;
+        let is_taken =
+            |entry: &&ReceiveEntry| entry.state.load(Ordering::Relaxed) & PHASE_MASK != FREE;
         let added = self.added.get().map_or(0, |added| added.taken());
         self.first.iter().filter(is_taken).count() + added
     }
@@ -102,18 +103,18 @@ impl Places {
     /// Empties every entry and passes its slot to `release`. If `release` panics, it owns the slot
     /// that it was passed, and the others remain here.
     pub(super) fn drain(&mut self, generation_mask: u32, release: &mut impl FnMut(Slot)) {
-        for place in &mut self.first {
-            let state = *place.state.get_mut();
+        for entry in &mut self.first {
+            let state = *entry.state.get_mut();
             let phase = state & PHASE_MASK;
             if phase != FREE {
                 let next = (state >> PHASE_BITS).wrapping_add(1) & generation_mask;
-                *place.state.get_mut() = next << PHASE_BITS | FREE;
+                *entry.state.get_mut() = next << PHASE_BITS | FREE;
             }
             if phase == POSTED {
                 // SAFETY: POSTED means that the slot is initialized, `&mut self` excludes a
                 // concurrent claim, and the entry was marked free above, so the slot is not read a
                 // second time.
-                release(unsafe { place.slot.get_mut().assume_init_read() });
+                release(unsafe { entry.slot.get_mut().assume_init_read() });
             }
         }
         if let Some(added) = self.added.get_mut() {
@@ -127,46 +128,46 @@ mod tests {
     use super::*;
 
     #[test]
-    fn added_places_are_numbered_after_the_others_and_never_move() {
-        let places = Places::new(4);
-        let third: *const Place = places.get(3).unwrap();
-        assert!(places.get(4).is_none());
-        assert_eq!(places.grow(5, 64), 8, "at least twice as many");
-        assert_eq!(places.grow(8, 64), 8);
-        assert_eq!(places.grow(9, 64), 16);
-        assert!(std::ptr::eq(third, places.get(3).unwrap()));
-        let mut seen: Vec<*const Place> = (0..16)
-            .map(|index| places.get(index).unwrap() as *const _)
+    fn added_entries_are_numbered_after_the_others_and_never_move() {
+        let table = ReceiveTable::new(4);
+        let third: *const ReceiveEntry = table.get(3).unwrap();
+        assert!(table.get(4).is_none());
+        assert_eq!(table.grow(5, 64), 8, "at least twice as many");
+        assert_eq!(table.grow(8, 64), 8);
+        assert_eq!(table.grow(9, 64), 16);
+        assert!(std::ptr::eq(third, table.get(3).unwrap()));
+        let mut seen: Vec<*const ReceiveEntry> = (0..16)
+            .map(|index| table.get(index).unwrap() as *const _)
             .collect();
         seen.sort_unstable();
         seen.dedup();
         assert_eq!(seen.len(), 16);
-        assert!(places.get(16).is_none());
+        assert!(table.get(16).is_none());
     }
 
     #[test]
-    fn there_are_never_more_places_than_numbers() {
-        let places = Places::new(3);
-        assert_eq!(places.grow(usize::MAX, 1 << 10), 1 << 10);
-        assert_eq!(places.grow(usize::MAX, 1 << 10), 1 << 10);
-        assert!(places.get((1 << 10) - 1).is_some());
-        assert!(places.get(1 << 10).is_none());
+    fn there_are_never_more_entries_than_numbers() {
+        let table = ReceiveTable::new(3);
+        assert_eq!(table.grow(usize::MAX, 1 << 10), 1 << 10);
+        assert_eq!(table.grow(usize::MAX, 1 << 10), 1 << 10);
+        assert!(table.get((1 << 10) - 1).is_some());
+        assert!(table.get(1 << 10).is_none());
     }
 
     #[test]
-    fn taken_places_are_counted_in_all_pieces() {
-        let mut places = Places::new(2);
-        places.grow(4, 64);
+    fn taken_entries_are_counted_in_all_pieces() {
+        let mut table = ReceiveTable::new(2);
+        table.grow(4, 64);
         for index in [1, 3] {
-            let state = &places.get(index).unwrap().state;
+            let state = &table.get(index).unwrap().state;
             state.store(5 << PHASE_BITS | POSTED_LIST, Ordering::Relaxed);
         }
-        assert_eq!(places.taken(), 2);
-        places.drain(u32::MAX >> 2, &mut |_| {
+        assert_eq!(table.taken(), 2);
+        table.drain(u32::MAX >> 2, &mut |_| {
             unreachable!("lists are kept elsewhere")
         });
-        assert_eq!(places.taken(), 0);
-        let state = places.get(3).unwrap().state.load(Ordering::Relaxed);
+        assert_eq!(table.taken(), 0);
+        let state = table.get(3).unwrap().state.load(Ordering::Relaxed);
         assert_eq!(state, 6 << PHASE_BITS | FREE, "of the next generation");
     }
 }

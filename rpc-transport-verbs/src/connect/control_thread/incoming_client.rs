@@ -8,63 +8,63 @@ use std::sync::Arc;
 use rpc_core::transport::Admitted;
 use rustix::event::epoll::EventFlags;
 
-use super::preparer::Prepared;
-use super::{Door, Token, is_transient};
+use super::preparer::JobResult;
+use super::{ListenerConfig, Token, is_transient};
 use crate::connect::handshake::Offer;
 use crate::connect::handshake::server::{self, Request, ServerHandshake};
-use crate::connect::keepalive::Pulse;
-use crate::connect::liveness::Line;
-use crate::connect::server::{Invited, Port};
-use crate::transport::mailbox::{LineEnd, LineKey, Mailbox, Notice};
+use crate::connect::keepalive::KeepaliveState;
+use crate::connect::liveness::LivenessConnection;
+use crate::connect::server::{ClientInRts, Port};
+use crate::transport::notices::{LivenessEnd, LivenessKey, Notice, NoticeSender};
 
 /// A client in its handshake.
-pub(super) struct Arrival {
+pub(super) struct IncomingClient {
     pub(super) stream: Arc<TcpStream>,
     peer: SocketAddr,
     pub(super) listener: Token,
-    door: Arc<Door>,
-    machine: ServerHandshake,
+    config: Arc<ListenerConfig>,
+    handshake: ServerHandshake,
     /// Bytes that the socket has not accepted yet.
     outgoing: Vec<u8>,
     stage: Stage,
 }
 
 enum Stage {
-    /// Waits for the client's hello.
-    Arriving,
-    /// Another thread creates the queue pair.
-    Preparing,
+    /// The client has connected, and its hello has not arrived yet.
+    Incoming,
+    /// The client is admitted; another thread creates its queue pair.
+    Admitted,
     /// The queue pair is connected, and the poller knows the connection.
-    Prepared(LineKey, Mailbox, Box<Pulse>),
+    QpRts(LivenessKey, NoticeSender, Box<KeepaliveState>),
     /// The client was rejected. The socket stays open until the client has read the reason.
-    Leaving,
+    Rejected,
 }
 
-/// What to do with an arrival after handling an event.
+/// What to do with a client after handling an event.
 pub(super) enum Next {
-    Stay,
+    Wait,
     Close,
     /// Create the queue pair: through this port, for the endpoints that the client offers.
-    Prepare(Port, Offer, Admitted),
-    /// The handshake is complete. The bytes that the client sent after it belong to the line.
-    Line(Line, Vec<u8>),
+    CreateQueuePair(Port, Offer, Admitted),
+    /// The handshake is complete. The bytes that the client sent after it are keepalives.
+    Open(LivenessConnection, Vec<u8>),
 }
 
-impl Arrival {
+impl IncomingClient {
     pub(super) fn new(
         stream: TcpStream,
         peer: SocketAddr,
         listener: Token,
-        door: Arc<Door>,
+        config: Arc<ListenerConfig>,
     ) -> Self {
         Self {
             stream: Arc::new(stream),
             peer,
             listener,
-            door,
-            machine: ServerHandshake::default(),
+            config,
+            handshake: ServerHandshake::default(),
             outgoing: Vec::new(),
-            stage: Stage::Arriving,
+            stage: Stage::Incoming,
         }
     }
 
@@ -74,36 +74,36 @@ impl Arrival {
     }
 
     /// Returns true if the client was welcomed and only has to send `Ready`.
-    pub(super) fn is_welcomed(&self) -> bool {
-        matches!(self.stage, Stage::Prepared(..))
+    pub(super) fn is_in_rts(&self) -> bool {
+        matches!(self.stage, Stage::QpRts(..))
     }
 
     /// Returns true if the client was already rejected.
-    pub(super) fn is_leaving(&self) -> bool {
-        matches!(self.stage, Stage::Leaving)
+    pub(super) fn is_rejected(&self) -> bool {
+        matches!(self.stage, Stage::Rejected)
     }
 
-    pub(super) fn look_at(&mut self, flags: EventFlags) -> Next {
+    pub(super) fn handle_event(&mut self, flags: EventFlags) -> Next {
         if flags.contains(EventFlags::OUT) && self.write().is_err() {
             return self.refuse("the socket ended");
         }
         let mut bytes = [0; 4096];
         match (&*self.stream).read(&mut bytes) {
-            Ok(0) if matches!(self.stage, Stage::Leaving) => Next::Close,
+            Ok(0) if matches!(self.stage, Stage::Rejected) => Next::Close,
             Ok(0) => {
                 self.refuse("the socket was closed in the middle of the handshake");
                 Next::Close
             }
             // Continue to read: if bytes were left unread, closing the socket would send a reset,
             // and the client would lose the reason.
-            Ok(_) if matches!(self.stage, Stage::Leaving) => Next::Stay,
-            Ok(len) => match self.machine.handle(&bytes[..len]) {
-                Ok(None) => Next::Stay,
+            Ok(_) if matches!(self.stage, Stage::Rejected) => Next::Wait,
+            Ok(len) => match self.handshake.handle(&bytes[..len]) {
+                Ok(None) => Next::Wait,
                 Ok(Some(Request::Hello(offer))) => self.admit(offer),
                 Ok(Some(Request::Ready)) => self.complete(),
                 Err(error) => self.refuse(&error.to_string()),
             },
-            Err(error) if is_transient(&error) => Next::Stay,
+            Err(error) if is_transient(&error) => Next::Wait,
             Err(error) => {
                 self.refuse(&format!("the socket failed: {error}"));
                 Next::Close
@@ -112,76 +112,80 @@ impl Arrival {
     }
 
     fn admit(&mut self, offer: Offer) -> Next {
-        let admitted = match self.door.admission.admit(&offer.session) {
+        let admitted = match self.config.admission.admit(&offer.session) {
             Ok(admitted) => admitted,
             Err(refusal) => return self.refuse(&refusal.reason),
         };
-        let Some(port) = self.door.ports.get(admitted.poller) else {
+        let Some(port) = self.config.ports.get(admitted.poller) else {
             let reason = format!("the server has no poller {}", admitted.poller);
             return self.refuse(&reason);
         };
-        self.stage = Stage::Preparing;
-        Next::Prepare(port.clone(), offer, admitted)
+        self.stage = Stage::Admitted;
+        Next::CreateQueuePair(port.clone(), offer, admitted)
     }
 
     /// Handles the result of creating the queue pair.
-    pub(super) fn prepared(&mut self, prepared: Prepared) -> Next {
-        if !matches!(self.stage, Stage::Preparing) {
+    pub(super) fn job_done(&mut self, result: JobResult) -> Next {
+        if !matches!(self.stage, Stage::Admitted) {
             // The client was rejected in the meantime.
-            prepared.forget();
-            return Next::Stay;
+            result.discard();
+            return Next::Wait;
         }
-        let Prepared { key, outcome } = prepared;
-        let invited = match outcome {
-            Ok(invited) => invited,
+        let JobResult { key, outcome } = result;
+        let client_in_rts = match outcome {
+            Ok(client_in_rts) => client_in_rts,
             Err(reason) => return self.refuse(&reason),
         };
-        let Invited {
+        let ClientInRts {
             welcome,
-            mailbox,
-            pulse,
-        } = invited;
+            notice_sender,
+            keepalive_state,
+        } = client_in_rts;
         match server::welcome(welcome) {
             Ok(frame) => {
-                self.stage = Stage::Prepared(key, mailbox, Box::new(pulse));
+                self.stage = Stage::QpRts(key, notice_sender, Box::new(keepalive_state));
                 self.outgoing = frame;
                 match self.write() {
-                    Ok(()) => Next::Stay,
+                    Ok(()) => Next::Wait,
                     Err(_) => self.refuse("the socket ended"),
                 }
             }
             Err(error) => {
                 // The poller already knows the connection.
-                let _ = mailbox.put(Notice::Ended(key, LineEnd::Gone));
+                let _ = notice_sender.send(Notice::Ended(key, LivenessEnd::Gone));
                 self.refuse(&format!("the server's welcome: {error}"))
             }
         }
     }
 
     fn complete(&mut self) -> Next {
-        match std::mem::replace(&mut self.stage, Stage::Leaving) {
-            Stage::Prepared(key, mailbox, pulse) => {
+        match std::mem::replace(&mut self.stage, Stage::Rejected) {
+            Stage::QpRts(key, notice_sender, keepalive_state) => {
                 tracing::debug!(peer = %self.peer, %key, "a client has connected");
-                let rest = std::mem::take(&mut self.machine).into_rest();
+                let rest = std::mem::take(&mut self.handshake).into_rest();
                 let stream = Arc::clone(&self.stream);
-                Next::Line(Line::new(stream, key, mailbox, *pulse), rest)
+                Next::Open(
+                    LivenessConnection::new(stream, key, notice_sender, *keepalive_state),
+                    rest,
+                )
             }
-            Stage::Preparing => self.refuse("it did not wait for the answer to its hello"),
+            Stage::Admitted => self.refuse("it did not wait for the response to its hello"),
             // The state machine accepts no `Ready` before the hello.
-            Stage::Arriving | Stage::Leaving => Next::Close,
+            Stage::Incoming | Stage::Rejected => Next::Close,
         }
     }
 
     /// Sends the reason and keeps the socket open, so the client can read the reason.
     pub(super) fn refuse(&mut self, reason: &str) -> Next {
-        tracing::info!(peer = %self.peer, reason, "a client was not let in");
-        if let Stage::Prepared(key, mailbox, _) = std::mem::replace(&mut self.stage, Stage::Leaving)
+        tracing::info!(peer = %self.peer, reason, "rejected a client");
+        if let Stage::QpRts(key, notice_sender, _) =
+            std::mem::replace(&mut self.stage, Stage::Rejected)
         {
-            let _ = mailbox.put(Notice::Ended(key, LineEnd::Gone));
+            let _ = notice_sender.send(Notice::Ended(key, LivenessEnd::Gone));
         }
         self.outgoing.extend(server::refuse(reason));
         match self.write() {
-            Ok(()) => Next::Stay,
+            Ok(()) => Next::Wait,
             Err(_) => Next::Close,
         }
     }
@@ -197,7 +201,7 @@ impl Arrival {
                 Err(error) => return Err(error),
             }
         }
-        if matches!(self.stage, Stage::Leaving) {
+        if matches!(self.stage, Stage::Rejected) {
             self.stream.shutdown(Shutdown::Write)?;
         }
         Ok(())

@@ -1,18 +1,20 @@
-//! [`PollerTally`]: the counters of one poller, written by its own thread.
+//! [`PollerCounters`]: the counters of one poller, written by its own thread.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use super::counter::Counter;
-use super::groups::{ConnectionsTally, CreditsTally, HandlersTally, StallsTally, TurnsTally};
+use super::groups::{
+    ConnectionCounters, CreditCounters, HandlerCounters, StallCounters, TurnCounters,
+};
 use super::histogram::Histogram;
 use super::snapshot::{MethodStats, PollerStats};
-use super::{Published, SAMPLED};
+use super::{SAMPLED, SlotGauges};
 use crate::clock::Clock;
 use crate::method::MethodSpec;
 use crate::protocol::connection::ProtocolError;
 use crate::status::Code;
-use crate::transport::{CloseReason, Meter};
+use crate::transport::{CloseReason, CounterReader};
 
 /// The name under which calls to method numbers that don't exist are counted.
 const UNKNOWN_METHOD: &str = "(unknown method)";
@@ -20,26 +22,26 @@ const UNKNOWN_METHOD: &str = "(unknown method)";
 /// All counters of a poller. The alignment keeps two pollers from writing to the same cache line or
 /// to two adjacent lines that a processor prefetches together.
 #[repr(align(128))]
-pub(crate) struct PollerTally {
-    pub(crate) turns: TurnsTally,
-    pub(crate) stalls: StallsTally,
-    pub(crate) credits: CreditsTally,
-    pub(crate) handlers: HandlersTally,
-    pub(crate) connections: ConnectionsTally,
+pub(crate) struct PollerCounters {
+    pub(crate) turns: TurnCounters,
+    pub(crate) stalls: StallCounters,
+    pub(crate) credits: CreditCounters,
+    pub(crate) handlers: HandlerCounters,
+    pub(crate) connections: ConnectionCounters,
     /// Indexed by method number. The last entry counts numbers without a method.
-    served: Box<[MethodTally]>,
+    served: Box<[MethodCounters]>,
     /// In the order of the first calls. Locked for the first call of a method on a channel and for
     /// a snapshot, but not for every call.
-    called: Mutex<Vec<Arc<MethodTally>>>,
+    called: Mutex<Vec<Arc<MethodCounters>>>,
     clock: Clock,
     device: String,
-    meter: Arc<dyn Meter>,
+    transport: Arc<dyn CounterReader>,
     /// The gauges that the poller updates periodically.
-    pub(crate) published: Published,
+    pub(crate) slots: SlotGauges,
 }
 
 /// The counters of one method, on one side.
-pub(crate) struct MethodTally {
+pub(crate) struct MethodCounters {
     path: &'static str,
     begun: Counter,
     started: Counter,
@@ -51,7 +53,7 @@ pub(crate) struct MethodTally {
 /// The accounting data of a call in service: its method number, and its arrival time if it is
 /// sampled.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Served {
+pub(crate) struct ServedCall {
     pub(crate) method: u16,
     pub(crate) arrived: Option<Instant>,
     /// Whether the response has waited for a send slot.
@@ -59,7 +61,7 @@ pub(crate) struct Served {
 }
 
 #[cfg(test)]
-impl Served {
+impl ServedCall {
     pub(crate) fn test() -> Self {
         Self {
             method: 0,
@@ -69,28 +71,28 @@ impl Served {
     }
 }
 
-impl PollerTally {
+impl PollerCounters {
     pub(crate) fn new(
         served: impl Iterator<Item = &'static str>,
         clock: Clock,
         device: String,
-        meter: Arc<dyn Meter>,
+        transport: Arc<dyn CounterReader>,
     ) -> Self {
         Self {
-            turns: TurnsTally::default(),
-            stalls: StallsTally::default(),
-            credits: CreditsTally::default(),
-            handlers: HandlersTally::default(),
-            connections: ConnectionsTally::default(),
+            turns: TurnCounters::default(),
+            stalls: StallCounters::default(),
+            credits: CreditCounters::default(),
+            handlers: HandlerCounters::default(),
+            connections: ConnectionCounters::default(),
             served: served
                 .chain([UNKNOWN_METHOD])
-                .map(MethodTally::new)
+                .map(MethodCounters::new)
                 .collect(),
             called: Mutex::default(),
             clock,
             device,
-            meter,
-            published: Published::default(),
+            transport,
+            slots: SlotGauges::default(),
         }
     }
 
@@ -98,9 +100,9 @@ impl PollerTally {
 
     /// Counts a request that arrived. Calls `arrival` for the time if the call is sampled.
     #[inline]
-    pub(crate) fn received(&self, method: u16, arrival: impl FnOnce() -> Instant) -> Served {
+    pub(crate) fn received(&self, method: u16, arrival: impl FnOnce() -> Instant) -> ServedCall {
         let is_timed = self.method(method).begin();
-        Served {
+        ServedCall {
             method,
             arrived: is_timed.then(arrival),
             has_waited: false,
@@ -115,11 +117,11 @@ impl PollerTally {
 
     /// Counts a response with the code of this number.
     #[inline]
-    pub(crate) fn answered(&self, served: Served, code: u16) {
-        let tally = self.method(served.method);
-        tally.end(code);
+    pub(crate) fn responded(&self, served: ServedCall, code: u16) {
+        let counters = self.method(served.method);
+        counters.end(code);
         if let Some(arrived) = served.arrived {
-            self.time(tally, arrived);
+            self.time(counters, arrived);
         }
     }
 
@@ -130,7 +132,7 @@ impl PollerTally {
     }
 
     #[inline]
-    fn method(&self, number: u16) -> &MethodTally {
+    fn method(&self, number: u16) -> &MethodCounters {
         let last = self.served.len() - 1;
         &self.served[usize::from(number).min(last)]
     }
@@ -138,15 +140,15 @@ impl PollerTally {
     // ---- client side ----
 
     /// Returns the counters of a method's calls, which are shared by all servers.
-    pub(crate) fn called(&self, method: &'static MethodSpec) -> Arc<MethodTally> {
+    pub(crate) fn called(&self, method: &'static MethodSpec) -> Arc<MethodCounters> {
         let mut called = self.called.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = called.iter().find(|tally| tally.path == method.path);
-        if let Some(tally) = known {
-            return Arc::clone(tally);
+        let known = called.iter().find(|counters| counters.path == method.path);
+        if let Some(counters) = known {
+            return Arc::clone(counters);
         }
-        let tally = Arc::new(MethodTally::new(method.path));
-        called.push(Arc::clone(&tally));
-        tally
+        let counters = Arc::new(MethodCounters::new(method.path));
+        called.push(Arc::clone(&counters));
+        counters
     }
 
     pub(crate) fn now(&self) -> Instant {
@@ -155,9 +157,9 @@ impl PollerTally {
 
     /// Records the latency of a call that began at `began` and ends now.
     #[cold]
-    pub(crate) fn time(&self, tally: &MethodTally, began: Instant) {
+    pub(crate) fn time(&self, counters: &MethodCounters, began: Instant) {
         let took = self.clock.now().saturating_duration_since(began);
-        tally.latency.record(took);
+        counters.latency.record(took);
     }
 
     /// Counts a connection that has ended.
@@ -176,9 +178,9 @@ impl PollerTally {
 
     pub(crate) fn read(&self) -> PollerStats {
         let with_calls = |method: &MethodStats| method.begun > 0;
-        let served = self.served.iter().map(MethodTally::read);
+        let served = self.served.iter().map(MethodCounters::read);
         let called = self.called.lock().unwrap_or_else(PoisonError::into_inner);
-        let called = called.iter().map(|tally| tally.read());
+        let called = called.iter().map(|counters| counters.read());
         PollerStats {
             device: self.device.clone(),
             served: served.filter(with_calls).collect(),
@@ -188,13 +190,13 @@ impl PollerTally {
             credits: self.credits.read(),
             handlers: self.handlers.read(),
             connections: self.connections.read(),
-            transport: self.meter.counters(),
-            slots: self.published.slots(),
+            transport: self.transport.counters(),
+            slots: self.slots.read(),
         }
     }
 }
 
-impl MethodTally {
+impl MethodCounters {
     fn new(path: &'static str) -> Self {
         Self {
             path,

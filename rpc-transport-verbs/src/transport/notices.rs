@@ -2,8 +2,8 @@
 //! one load.
 //!
 //! The control thread, its preparer threads and the async-event thread put a [`Notice`] into the
-//! poller's [`Inbox`] and set a flag. The poller reads the flag on every poll. Nothing writes the
-//! flag between notices, so its cache line stays in the poller's cache.
+//! poller's [`NoticeReceiver`] and set a flag. The poller reads the flag on every poll. Nothing
+//! writes the flag between notices, so its cache line stays in the poller's cache.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,19 +13,19 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, Sender};
 use rpc_core::transport::Admitted;
 
-use crate::transport::alarm::Alarm;
 use crate::transport::device_event::DeviceEvent;
 use crate::transport::failure::LaneFailure;
-use crate::transport::lifeline::Lifeline;
-use crate::transport::queue_pairs::Ready;
+use crate::transport::liveness_socket::LivenessSocket;
+use crate::transport::queue_pairs::QpRts;
+use crate::transport::wakeup::Wakeup;
 use crate::verbs::QpNum;
 
 /// Identifies one TCP connection of this process. Unlike a file descriptor or a queue pair number,
 /// a key is never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct LineKey(u64);
+pub(crate) struct LivenessKey(u64);
 
-impl LineKey {
+impl LivenessKey {
     /// Returns a key that was never returned before.
     pub(crate) fn next() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
@@ -34,9 +34,9 @@ impl LineKey {
     }
 }
 
-impl fmt::Display for LineKey {
+impl fmt::Display for LivenessKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "line {}", self.0)
+        write!(f, "liveness {}", self.0)
     }
 }
 
@@ -44,12 +44,12 @@ impl fmt::Display for LineKey {
 #[derive(Debug)]
 pub(crate) enum Notice {
     /// A client was admitted and its queue pair on this side is in RTS. Whether the client's queue
-    /// pair is ready is not known yet.
-    Prepared(Box<Prepared>),
-    /// The client of a prepared connection is ready to receive.
-    Ready(LineKey),
+    /// pair is in RTS too is not known yet.
+    QpRts(Box<ConnectionInRts>),
+    /// The client of a connection in RTS can receive, so the connection is open.
+    Open(LivenessKey),
     /// The TCP connection has ended, or the handshake has failed.
-    Ended(LineKey, LineEnd),
+    Ended(LivenessKey, LivenessEnd),
     /// An asynchronous event of the device reported that a queue pair has failed.
     QueuePairFailed(QpNum, DeviceEvent),
     /// A resource that all connections of the lane share has failed.
@@ -61,22 +61,22 @@ pub(crate) enum Notice {
 
 /// A connection that is handed to its poller.
 #[derive(Debug)]
-pub(crate) struct Prepared {
+pub(crate) struct ConnectionInRts {
     /// Its queue pair, in RTS.
-    pub(crate) ready: Ready,
+    pub(crate) qp_rts: QpRts,
     /// The longest frame that the client accepts.
     pub(crate) remote_frame_len: usize,
     /// The core's decision, with the permit that counts the client among the connections.
     pub(crate) admitted: Admitted,
     /// The TCP connection, kept open as long as the connection.
-    pub(crate) line: Lifeline,
+    pub(crate) liveness: LivenessSocket,
     /// The TCP connection's key in later notices.
-    pub(crate) key: LineKey,
+    pub(crate) key: LivenessKey,
 }
 
 /// How a TCP connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum LineEnd {
+pub(crate) enum LivenessEnd {
     /// End of file or a reset: the peer's process closed the socket or ended.
     Gone,
     /// Bytes other than a keepalive arrived on a connection that should be silent.
@@ -87,15 +87,15 @@ pub(crate) enum LineEnd {
 
 /// The sender of notices, for any thread.
 #[derive(Clone, Debug)]
-pub(crate) struct Mailbox {
+pub(crate) struct NoticeSender {
     notices: Sender<Notice>,
     flag: Arc<Flag>,
-    alarm: Arc<Alarm>,
+    wakeup: Arc<Wakeup>,
 }
 
 /// The receiver of notices, owned by the poller.
 #[derive(Debug)]
-pub(crate) struct Inbox {
+pub(crate) struct NoticeReceiver {
     notices: Receiver<Notice>,
     flag: Arc<Flag>,
 }
@@ -108,41 +108,41 @@ struct Flag(AtomicBool);
 /// Creates the two ends of a notice queue. The queue is unbounded, but the number of notices is
 /// bounded: a few for each connection, and one for the failure of the lane.
 ///
-/// Each notice notifies the poller's alarm, because the poller may sleep.
-pub(crate) fn mailbox(alarm: Arc<Alarm>) -> (Mailbox, Inbox) {
+/// Each notice also notifies the poller's eventfd, because the poller may sleep.
+pub(crate) fn notice_queue(wakeup: Arc<Wakeup>) -> (NoticeSender, NoticeReceiver) {
     let (sender, receiver) = crossbeam_channel::unbounded();
     let flag = Arc::new(Flag::default());
     (
-        Mailbox {
+        NoticeSender {
             notices: sender,
             flag: Arc::clone(&flag),
-            alarm,
+            wakeup,
         },
-        Inbox {
+        NoticeReceiver {
             notices: receiver,
             flag,
         },
     )
 }
 
-impl Mailbox {
+impl NoticeSender {
     /// Sends a notice to the poller.
     ///
     /// # Errors
     ///
-    /// Returns the notice if the poller's transport is gone.
-    pub(crate) fn put(&self, notice: Notice) -> Result<(), Notice> {
+    /// Returns the notice if the poller's transport has been dropped.
+    pub(crate) fn send(&self, notice: Notice) -> Result<(), Notice> {
         self.notices.send(notice).map_err(|error| error.0)?;
         // After the notice is in the channel, so a poller that sees the flag finds the notice.
         self.flag.0.store(true, Ordering::Release);
         // After the flag, because the poller checks the flag next when it is woken or kept from
         // sleeping.
-        self.alarm.ring();
+        self.wakeup.notify();
         Ok(())
     }
 }
 
-impl Inbox {
+impl NoticeReceiver {
     /// Returns true if there may be notices. Costs one load of a cache line that is written only
     /// when a notice is sent or taken.
     #[inline]
@@ -154,7 +154,7 @@ impl Inbox {
     pub(crate) fn take(&self) -> Option<Notice> {
         // Clear the flag before the check: a notice sent after the check sets the flag again, so no
         // notice remains in the queue under a cleared flag. The Acquire pairs with the Release in
-        // `put`.
+        // `send`.
         self.flag.0.swap(false, Ordering::AcqRel);
         let notice = self.notices.try_recv().ok();
         if notice.is_some() {
@@ -169,57 +169,62 @@ impl Inbox {
 mod tests {
     use super::*;
 
-    fn key_of(notice: Option<Notice>) -> Option<LineKey> {
+    fn key_of(notice: Option<Notice>) -> Option<LivenessKey> {
         match notice? {
-            Notice::Ready(key) => Some(key),
+            Notice::Open(key) => Some(key),
             other => panic!("{other:?} was not put"),
         }
     }
 
     #[test]
     fn notices_come_in_order_and_the_flag_is_lowered_behind_the_last() {
-        let (mailbox, inbox) = mailbox(Alarm::new().unwrap());
-        assert!(!inbox.is_flagged());
-        let keys = [LineKey::next(), LineKey::next()];
+        let (notice_sender, notice_receiver) = notice_queue(Wakeup::new().unwrap());
+        assert!(!notice_receiver.is_flagged());
+        let keys = [LivenessKey::next(), LivenessKey::next()];
         for key in keys {
-            mailbox.put(Notice::Ready(key)).unwrap();
+            notice_sender.send(Notice::Open(key)).unwrap();
         }
         for key in keys {
-            assert!(inbox.is_flagged());
-            assert_eq!(key_of(inbox.take()), Some(key));
+            assert!(notice_receiver.is_flagged());
+            assert_eq!(key_of(notice_receiver.take()), Some(key));
         }
-        assert!(inbox.take().is_none());
-        assert!(!inbox.is_flagged());
+        assert!(notice_receiver.take().is_none());
+        assert!(!notice_receiver.is_flagged());
     }
 
     #[test]
     fn what_is_put_for_nobody_comes_back() {
-        let (mailbox, inbox) = mailbox(Alarm::new().unwrap());
-        drop(inbox);
-        let key = LineKey::next();
-        assert_eq!(key_of(mailbox.put(Notice::Ready(key)).err()), Some(key));
+        let (notice_sender, notice_receiver) = notice_queue(Wakeup::new().unwrap());
+        drop(notice_receiver);
+        let key = LivenessKey::next();
+        assert_eq!(
+            key_of(notice_sender.send(Notice::Open(key)).err()),
+            Some(key)
+        );
     }
 
     /// While one thread sends notices, a poller takes them with arbitrary timing: the flag never
     /// stays clear while a notice is queued.
     #[test]
     fn no_notice_is_left_behind_a_lowered_flag() {
-        let (mailbox, inbox) = mailbox(Alarm::new().unwrap());
+        let (notice_sender, notice_receiver) = notice_queue(Wakeup::new().unwrap());
         const COUNT: u64 = 20_000;
         let sender = std::thread::spawn(move || {
             for number in 0..COUNT {
-                mailbox.put(Notice::Ready(LineKey(number))).unwrap();
+                notice_sender
+                    .send(Notice::Open(LivenessKey(number)))
+                    .unwrap();
             }
         });
         let mut next = 0;
         while next < COUNT {
             // Check only the flag, as a poller does.
-            if inbox.is_flagged() {
-                while let Some(key) = key_of(inbox.take()) {
-                    assert_eq!(key, LineKey(next));
+            if notice_receiver.is_flagged() {
+                while let Some(key) = key_of(notice_receiver.take()) {
+                    assert_eq!(key, LivenessKey(next));
                     next += 1;
                 }
-            } else if sender.is_finished() && !inbox.is_flagged() {
+            } else if sender.is_finished() && !notice_receiver.is_flagged() {
                 panic!("{next} of {COUNT} notices came, and the flag is low");
             }
         }

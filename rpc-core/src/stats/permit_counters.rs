@@ -1,41 +1,42 @@
-//! [`TicketTally`]: the accounting of the calls that a shared channel has handed to its poller.
+//! [`PermitCounters`]: the accounting of the calls that callers of a shared channel have
+//! submitted to its poller.
 
 use std::ptr;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::tally::{MethodTally, PollerTally};
+use super::poller_counters::{MethodCounters, PollerCounters};
 use crate::method::MethodSpec;
 
 /// The calls of one poller by permit number.
-pub(crate) struct TicketTally {
-    poller: Arc<PollerTally>,
+pub(crate) struct PermitCounters {
+    poller: Arc<PollerCounters>,
     /// Keyed by the address of the method's constant, so that a call compares a few pointers.
-    called: Vec<(*const MethodSpec, Arc<MethodTally>)>,
-    under_way: Box<[Option<UnderWay>]>,
+    called: Vec<(*const MethodSpec, Arc<MethodCounters>)>,
+    in_flight: Box<[Option<CallInFlight>]>,
 }
 
 #[derive(Clone, Copy)]
-struct UnderWay {
+struct CallInFlight {
     /// Index into `called`.
     method: usize,
     /// Start time, if this call is sampled for latency.
     began: Option<Instant>,
 }
 
-impl TicketTally {
-    pub(crate) fn new(poller: Arc<PollerTally>, tickets: usize) -> Self {
+impl PermitCounters {
+    pub(crate) fn new(poller: Arc<PollerCounters>, permits: usize) -> Self {
         Self {
             poller,
             called: Vec::new(),
-            under_way: vec![None; tickets].into(),
+            in_flight: vec![None; permits].into(),
         }
     }
 
     /// Counts a call that the poller has received.
     pub(crate) fn begin(
         &mut self,
-        ticket: u32,
+        permit: u32,
         method: &'static MethodSpec,
         began: Option<Instant>,
     ) {
@@ -49,29 +50,29 @@ impl TicketTally {
         });
         // The return value is ignored: the caller has already decided whether this call is timed.
         self.called[method].1.begin();
-        self.under_way[ticket as usize] = Some(UnderWay { method, began });
+        self.in_flight[permit as usize] = Some(CallInFlight { method, began });
     }
 
     /// Counts a request that has been sent.
-    pub(crate) fn sent(&self, ticket: u32) {
-        if let Some(call) = self.under_way[ticket as usize] {
+    pub(crate) fn sent(&self, permit: u32) {
+        if let Some(call) = self.in_flight[permit as usize] {
             self.called[call.method].1.start();
         }
     }
 
     /// Counts a call that has ended with the code of this number, or as dropped if its caller no
     /// longer waits.
-    pub(crate) fn end(&mut self, ticket: u32, code: u16, is_wanted: bool) {
-        let Some(call) = self.under_way[ticket as usize].take() else {
+    pub(crate) fn end(&mut self, permit: u32, code: u16, is_wanted: bool) {
+        let Some(call) = self.in_flight[permit as usize].take() else {
             return;
         };
-        let tally = &self.called[call.method].1;
+        let counters = &self.called[call.method].1;
         if !is_wanted {
-            return tally.drop_one();
+            return counters.drop_one();
         }
-        tally.end(code);
+        counters.end(code);
         if let Some(began) = call.began {
-            self.poller.time(tally, began);
+            self.poller.time(counters, began);
         }
     }
 }

@@ -1,0 +1,106 @@
+//! [`PollerThreads`]: owns the threads of a server's pollers.
+
+use std::io;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+
+use crossbeam_channel::{Receiver, Sender, bounded};
+
+use super::ServerError;
+use super::thread::{Opened, PollerSetup, StopSignal};
+use crate::transport::Fabric;
+
+/// The threads of a server's pollers. Dropping it stops them and waits until they have ended.
+pub(super) struct PollerThreads {
+    /// Starts the pollers: each receives one message. Dropping the sender ends the pollers that
+    /// still wait for their message, so it must be dropped before their threads are joined.
+    start: Option<Sender<()>>,
+    started: Receiver<()>,
+    pub(super) stop_signal: Arc<StopSignal>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl PollerThreads {
+    /// Creates the owner of up to `pollers` threads.
+    pub(super) fn new(pollers: usize) -> Self {
+        let (start, started) = bounded(pollers);
+        Self {
+            start: Some(start),
+            started,
+            stop_signal: Arc::default(),
+            threads: Vec::new(),
+        }
+    }
+
+    /// Returns the receiver of the message that starts a poller.
+    pub(super) fn started(&self) -> Receiver<()> {
+        self.started.clone()
+    }
+
+    /// Spawns the thread of the next poller. It opens its transport and waits to be started.
+    pub(super) fn spawn<F: Fabric>(&mut self, setup: PollerSetup<F>) -> io::Result<()> {
+        let name = format!("verbline-poller-{}", self.threads.len());
+        let thread = thread::Builder::new().name(name).spawn(|| setup.run())?;
+        self.threads.push(thread);
+        Ok(())
+    }
+
+    /// Waits until every poller has opened its transport, and returns their reports by index.
+    pub(super) fn wait_until_open<P>(
+        &mut self,
+        reports: &Receiver<Result<Opened<P>, ServerError>>,
+    ) -> Result<Vec<Opened<P>>, ServerError> {
+        let reports = reports.iter().take(self.threads.len());
+        let mut opened = reports.collect::<Result<Vec<_>, _>>()?;
+        if opened.len() < self.threads.len() {
+            // A thread ended without a report: it panicked.
+            self.stop();
+            self.join()?;
+        }
+        opened.sort_by_key(|poller| poller.index);
+        Ok(opened)
+    }
+
+    /// Lets the pollers serve.
+    pub(super) fn start(&self) {
+        for (_, start) in self.threads.iter().zip(self.start.iter().cycle()) {
+            // Joining a poller that has already ended reports it.
+            let _ = start.send(());
+        }
+    }
+
+    /// Tells the pollers to stop. One that sleeps must also be woken.
+    pub(super) fn stop(&mut self) {
+        self.start = None;
+        self.stop_signal.set();
+    }
+
+    /// Waits until all threads have ended, and returns the panic of one if any panicked.
+    pub(super) fn join(&mut self) -> Result<(), ServerError> {
+        let mut outcome = Ok(());
+        for (poller, thread) in self.threads.drain(..).enumerate() {
+            if let Err(payload) = thread.join() {
+                let message = payload
+                    .downcast_ref::<String>()
+                    .cloned()
+                    .or_else(|| {
+                        payload
+                            .downcast_ref::<&str>()
+                            .map(|&message| message.to_owned())
+                    })
+                    .unwrap_or_default();
+                outcome = Err(ServerError::PollerPanicked { poller, message });
+            }
+        }
+        outcome
+    }
+}
+
+impl Drop for PollerThreads {
+    fn drop(&mut self) {
+        self.stop();
+        if let Err(error) = self.join() {
+            tracing::error!(%error, "the server stopped with an error");
+        }
+    }
+}

@@ -1,0 +1,366 @@
+//! [`Calls`]: the calls that are with a poller, from their submission until they are settled.
+//!
+//! ```text
+//!   submitted ──▶ sent ──────────▶ ended ──▶ settled
+//!       │          ▲                            ▲
+//!       └▶ backlog ┘                            │
+//!             └── deadline, no connection ──────┘
+//! ```
+
+use std::collections::VecDeque;
+use std::mem;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Waker;
+use std::time::Instant;
+
+use crossbeam_channel::Receiver;
+
+use super::permits::{CallPermit, CallPermits, Settled};
+use super::reconnect::Reconnect;
+use super::submissions::Submission;
+use crate::call_error::{CallError, Cause, Execution};
+use crate::driver::handle::{BeginOutcome, Outgoing, PollOutcome};
+use crate::driver::link::LinkKey;
+use crate::driver::outgoing::{HeldPermit, NoCapacity};
+use crate::driver::timers::TimerKey;
+use crate::driver::{Driver, TimerTarget};
+use crate::protocol::frame::{CallId, FrameHeader};
+use crate::stats::PermitCounters;
+use crate::status::Code;
+use crate::transport::{CloseReason, Transport};
+
+/// Maximum number of submissions accepted in one turn. A few doorbells suffice for them, so a burst
+/// of callers does not delay responses.
+const BATCH: usize = 64;
+
+/// The calls that are with a poller.
+pub(super) struct Calls<T: Transport> {
+    driver: Rc<Driver<T>>,
+    permits: Arc<CallPermits>,
+    submissions: Receiver<Submission>,
+    /// The poller's record of each permit, by number.
+    records: Vec<Record>,
+    /// The accounting of these calls.
+    counters: PermitCounters,
+    /// Requests that cannot be sent yet, oldest first.
+    backlog: VecDeque<Submission>,
+    /// Wakers of the callers whose calls have ended in this turn. All are woken at the end of the
+    /// turn: a woken caller may preempt this thread at once, and then finds all responses that are
+    /// available.
+    wakers: Vec<Waker>,
+}
+
+enum Record {
+    Free,
+    Backlogged {
+        timer: Option<TimerKey>,
+    },
+    InFlight {
+        link: LinkKey,
+        call: CallId,
+        deadline: Option<Instant>,
+        /// The permit's buffer, for the response.
+        buf: Vec<u8>,
+    },
+}
+
+impl<T: Transport> Calls<T> {
+    pub(super) fn new(
+        driver: &Rc<Driver<T>>,
+        permits: Arc<CallPermits>,
+        submissions: Receiver<Submission>,
+    ) -> Self {
+        let count = permits.count();
+        Self {
+            counters: PermitCounters::new(Arc::clone(&driver.counters), count),
+            driver: Rc::clone(driver),
+            permits,
+            submissions,
+            records: (0..count).map(|_| Record::Free).collect(),
+            backlog: VecDeque::new(),
+            wakers: Vec::new(),
+        }
+    }
+
+    /// Returns true if callers have submitted requests that the poller has not taken yet.
+    pub(super) fn any_submitted(&self) -> bool {
+        !self.submissions.is_empty()
+    }
+
+    /// Returns true if requests wait to be sent.
+    pub(super) fn any_waiting(&self) -> bool {
+        !self.backlog.is_empty()
+    }
+
+    /// Takes the requests that callers have submitted, and sends those that can be sent. Returns
+    /// true if there were any.
+    pub(super) fn take_submissions(&mut self, connection: &mut Reconnect<T>) -> bool {
+        for taken in 0..BATCH {
+            let Ok(submission) = self.submissions.try_recv() else {
+                return taken > 0;
+            };
+            self.counters.begin(
+                submission.permit.number,
+                submission.method,
+                submission.began,
+            );
+            let unsent = if self.backlog.is_empty() {
+                self.begin(submission, connection)
+            } else {
+                // First come, first served.
+                Some(submission)
+            };
+            if let Some(submission) = unsent {
+                self.enqueue(submission, connection);
+            }
+        }
+        true
+    }
+
+    /// Sends a request. Returns it if it has to wait.
+    fn begin(
+        &mut self,
+        mut submission: Submission,
+        connection: &mut Reconnect<T>,
+    ) -> Option<Submission> {
+        let Some((link, methods)) = connection.connected() else {
+            return Some(submission);
+        };
+        let Some(method) = methods.number_of(submission.method) else {
+            let path = submission.method.path;
+            self.fail_unsent(submission.permit, Cause::Unimplemented { path });
+            return None;
+        };
+        let body = &submission.permit.buf;
+        let outgoing = Outgoing {
+            method,
+            deadline: submission.deadline,
+            metadata_len: submission.metadata_len,
+            message_len: body.len() - submission.metadata_len,
+            write: &mut |out| out.copy_from_slice(body),
+        };
+        let origin = HeldPermit(submission.permit.number);
+        match self.driver.begin_from(link, outgoing, origin) {
+            BeginOutcome::Sent(call) => {
+                self.counters.sent(submission.permit.number);
+                self.records[submission.permit.number as usize] = Record::InFlight {
+                    link,
+                    call,
+                    deadline: submission.deadline,
+                    buf: mem::take(&mut submission.permit.buf),
+                };
+                None
+            }
+            BeginOutcome::Waiting(NoCapacity) => Some(submission),
+            // The next connection will send it.
+            BeginOutcome::Failed(error) if matches!(error.cause(), Cause::Disconnected(_)) => {
+                Some(submission)
+            }
+            BeginOutcome::Failed(error) => {
+                self.settle_one(submission.permit, Err(error));
+                None
+            }
+        }
+    }
+
+    /// Adds a request to the backlog, or fails it if the latest attempt to connect failed and the
+    /// request does not wait for ready.
+    fn enqueue(&mut self, submission: Submission, connection: &Reconnect<T>) {
+        if !submission.waits_for_ready
+            && let Some(cause) = connection.failure()
+        {
+            return self.fail_unsent(submission.permit, cause);
+        }
+        self.driver.counters.stalls.backlogged.add(1);
+        let number = submission.permit.number;
+        let timer = submission.deadline.map(|deadline| {
+            let timers = &mut self.driver.state.borrow_mut().timers;
+            timers.insert(deadline, TimerTarget::Permit(number))
+        });
+        self.records[number as usize] = Record::Backlogged { timer };
+        self.backlog.push_back(submission);
+    }
+
+    /// Sends the requests that waited, as far as they can be sent.
+    pub(super) fn send_backlog(&mut self, connection: &mut Reconnect<T>) {
+        while let Some(submission) = self.backlog.pop_front() {
+            let number = submission.permit.number;
+            let unsent = if self.permits.is_abandoned(number) {
+                // Settling the call releases its permit.
+                self.fail_unsent(submission.permit, Cause::DeadlineExceeded);
+                None
+            } else {
+                let record = mem::replace(&mut self.records[number as usize], Record::Free);
+                let unsent = self.begin(submission, connection);
+                if unsent.is_some() {
+                    self.records[number as usize] = record;
+                } else {
+                    self.cancel(record);
+                }
+                unsent
+            };
+            if let Some(submission) = unsent {
+                self.backlog.push_front(submission);
+                return;
+            }
+        }
+    }
+
+    /// Settles the calls that have ended: by a response, a deadline, or the end of their
+    /// connection. Returns true if there were any.
+    pub(super) fn settle(&mut self) -> bool {
+        let mut settled = mem::take(&mut self.driver.state.borrow_mut().settled);
+        let any = !settled.is_empty();
+        for number in settled.drain(..) {
+            match mem::replace(&mut self.records[number as usize], Record::Free) {
+                Record::Free => {}
+                Record::Backlogged { .. } => {
+                    let index = self
+                        .backlog
+                        .iter()
+                        .position(|submission| submission.permit.number == number);
+                    if let Some(submission) = index.and_then(|index| self.backlog.remove(index)) {
+                        // The timer has fired.
+                        self.fail_unsent(submission.permit, Cause::DeadlineExceeded);
+                    }
+                }
+                Record::InFlight {
+                    link,
+                    call,
+                    deadline,
+                    mut buf,
+                } => {
+                    let origin = HeldPermit(number);
+                    let polled = self.driver.poll_response_from(
+                        link,
+                        call,
+                        deadline,
+                        origin,
+                        &mut |frame| {
+                            buf.clear();
+                            buf.extend_from_slice(frame);
+                        },
+                    );
+                    let outcome = match polled {
+                        PollOutcome::Pending => {
+                            self.records[number as usize] = Record::InFlight {
+                                link,
+                                call,
+                                deadline,
+                                buf,
+                            };
+                            continue;
+                        }
+                        PollOutcome::Received => Ok(()),
+                        PollOutcome::Failed(error) => Err(error),
+                    };
+                    self.settle_one(CallPermit { number, buf }, outcome);
+                }
+            }
+        }
+        let state = &mut *self.driver.state.borrow_mut();
+        if state.settled.is_empty() {
+            state.settled = settled;
+        }
+        any
+    }
+
+    fn settle_one(&mut self, permit: CallPermit, outcome: Result<(), CallError>) {
+        let CallPermit { number, buf } = permit;
+        let code = match &outcome {
+            Ok(()) => code_of_response(&buf),
+            Err(error) => error.code().number(),
+        };
+        let settled = Settled { buf, outcome };
+        let waker = self.permits.settle(number, settled);
+        self.counters.end(number, code, waker.is_some());
+        self.wakers.extend(waker);
+    }
+
+    /// Fails a call that was never sent.
+    fn fail_unsent(&mut self, permit: CallPermit, cause: Cause) {
+        let record = mem::replace(&mut self.records[permit.number as usize], Record::Free);
+        self.cancel(record);
+        let error = CallError::new(cause, Execution::NeverSent);
+        self.settle_one(permit, Err(error));
+    }
+
+    /// Fails the requests that wait for a connection, other than those that wait for ready, after
+    /// an attempt to connect has failed.
+    pub(super) fn fail_unready(&mut self, connection: &Reconnect<T>) {
+        let (kept, failed): (VecDeque<_>, _) = mem::take(&mut self.backlog)
+            .into_iter()
+            .partition(|submission| submission.waits_for_ready);
+        self.backlog = kept;
+        for submission in failed {
+            let cause = connection.failure();
+            let cause = cause.unwrap_or_else(|| connection.not_connected(None));
+            self.fail_unsent(submission.permit, cause);
+        }
+    }
+
+    /// Settles all calls, because the poller ends.
+    pub(super) fn end_all(&mut self, connection: &Reconnect<T>) {
+        for number in 0..self.records.len() {
+            let record = mem::replace(&mut self.records[number], Record::Free);
+            if let Record::InFlight { buf, .. } = record {
+                let cause = Cause::Disconnected(CloseReason::Local);
+                let error = CallError::new(cause, Execution::MayHaveRun);
+                let number = number as u32;
+                self.settle_one(CallPermit { number, buf }, Err(error));
+            }
+        }
+        let backlog = mem::take(&mut self.backlog);
+        let submitted: Vec<_> = self.submissions.try_iter().collect();
+        for submission in backlog.into_iter().chain(submitted) {
+            self.fail_unsent(submission.permit, connection.not_connected(None));
+        }
+    }
+
+    fn cancel(&mut self, record: Record) {
+        if let Record::Backlogged { timer: Some(timer) } = record {
+            self.driver.state.borrow_mut().timers.cancel(timer);
+        }
+    }
+
+    /// Wakes the callers whose calls have ended.
+    pub(super) fn wake_callers(&mut self) {
+        for waker in self.wakers.drain(..) {
+            // This is an executor's code: if it panics, the other callers must still be woken.
+            if catch_unwind(AssertUnwindSafe(|| waker.wake())).is_err() {
+                tracing::error!("a caller's waker panicked");
+            }
+        }
+    }
+
+    /// Frees the permits of cancelled calls that are stuck in the backlog.
+    pub(super) fn drop_abandoned(&mut self) {
+        let mut index = 0;
+        while let Some(submission) = self.backlog.get(index) {
+            let is_abandoned = self.permits.is_abandoned(submission.permit.number);
+            match is_abandoned.then(|| self.backlog.remove(index)).flatten() {
+                Some(submission) => self.fail_unsent(submission.permit, Cause::DeadlineExceeded),
+                None => index += 1,
+            }
+        }
+    }
+
+    /// Describes the calls that have not ended.
+    #[cfg(feature = "test-util")]
+    pub(super) fn leftovers(&self) -> [(usize, &'static str); 3] {
+        let records = self.records.iter();
+        let with_poller = records.filter(|record| !matches!(record, Record::Free));
+        [
+            (self.permits.in_use(), "permits"),
+            (with_poller.count(), "permits held by the poller"),
+            (self.backlog.len(), "requests in the backlog"),
+        ]
+    }
+}
+
+/// Returns the code in the header of a response that has been validated.
+fn code_of_response(frame: &[u8]) -> u16 {
+    FrameHeader::parse(frame).map_or(Code::Unknown.number(), |(header, ..)| header.selector)
+}
