@@ -104,6 +104,7 @@ impl ExposedMemory {
         self.start().as_ptr().addr() as u64
     }
 
+    #[inline]
     pub(super) fn start(&self) -> NonNull<u8> {
         self.shared.raw.start()
     }

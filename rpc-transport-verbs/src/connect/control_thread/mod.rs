@@ -1,9 +1,9 @@
 //! The control thread: it handles every TCP socket of the process, off the data path.
 //!
 //! One thread waits in epoll for all listeners, all handshakes in flight and the liveness sockets
-//! of all connections. Each socket is a [`Source`](sockets::Source) with its own state, so a slow or hostile peer
-//! delays no other one. The thread sends its results to the pollers'
-//! [`NoticeSender`](crate::transport::notices::NoticeSender)es.
+//! of all connections. Each socket is a [`Source`](sockets::Source) with its own state, so a slow
+//! or hostile peer delays no other one. The thread sends its results to the pollers'
+//! [`NoticeSender`](crate::transport::notices::NoticeSender)s.
 //!
 //! ```text
 //!  Listener --accept--> IncomingClient --Ready--> LivenessConnection

@@ -1,4 +1,4 @@
-//! What a device answered to a list of requests, and why a request may not be posted.
+//! The results of posting a chain: the index and the reason of a rejected request.
 
 use std::os::raw::c_int;
 use std::ptr::NonNull;
@@ -34,6 +34,7 @@ pub(super) fn reason(errno: c_int, capacity: usize) -> PostErrorReason {
 }
 
 /// Rejects objects of other providers, devices and contexts: a driver would treat them as its own.
+#[inline]
 pub(super) fn of_same_context(
     qp: NonNull<ibv_qp>,
     context: *mut ibv_context,

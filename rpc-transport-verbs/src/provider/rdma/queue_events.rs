@@ -1,5 +1,5 @@
-//! Completion queues and their channels, which hold each other: a queue keeps its channel alive, and a
-//! channel finds the queue whose event it has taken (`ibv_get_cq_event(3)`).
+//! Completion queues and their channels, which hold each other: a queue keeps its channel alive,
+//! and a channel finds the queue whose event it has taken (`ibv_get_cq_event(3)`).
 
 use std::collections::HashMap;
 use std::io;

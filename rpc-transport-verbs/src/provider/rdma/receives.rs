@@ -94,6 +94,7 @@ pub(super) fn post_receive_lists(
     })
 }
 
+#[inline]
 pub(super) fn raw_element(element: &Sge) -> ibv_sge {
     sge(element.addr, element.len, element.local_key)
 }

@@ -1,6 +1,5 @@
 //! Posts to the send queue and completes its requests (`ibv_post_send(3)`).
 
-use super::QueuePair;
 use std::mem;
 use std::vec;
 
@@ -16,6 +15,7 @@ use super::super::types::window_type::WindowType;
 use super::super::types::work_completion::WorkCompletion;
 use super::super::types::wr_id::WrId;
 use super::super::work_request::{Operation, WorkRequest};
+use super::QueuePair;
 use crate::provider::{SendWork, Work};
 
 /// A message to send from one slot.

@@ -1,13 +1,12 @@
 //! Receives of a queue pair without a shared receive queue (`ibv_post_recv(3)`).
 
-use super::QueuePair;
-
 use super::super::element::Elements;
 use super::super::slot::Slot;
 use super::super::types::claim_error::ClaimError;
 use super::super::types::post_error::{PostError, PostErrorReason};
 use super::super::types::work_completion::WorkCompletion;
 use super::super::work_request::ReceiveRequest;
+use super::QueuePair;
 
 impl QueuePair {
     /// Posts `count` slots, or all if there are fewer, from the end of `slots` to its own receive

@@ -1,7 +1,5 @@
 //! The state and the attributes of a queue pair (`ibv_modify_qp(3)`, `ibv_query_qp(3)`).
 
-use super::QueuePair;
-
 use super::super::types::access::Access;
 use super::super::types::modify_error::ModifyError;
 use super::super::types::queue_pair_attributes::{
@@ -10,6 +8,7 @@ use super::super::types::queue_pair_attributes::{
 use super::super::types::queue_pair_state::{QpState, QpType};
 use super::super::types::queue_pair_transitions::check_transition;
 use super::super::types::verbs_error::VerbsError;
+use super::QueuePair;
 
 impl QueuePair {
     /// Returns the device's current state of the queue pair (`ibv_query_qp(3)`).

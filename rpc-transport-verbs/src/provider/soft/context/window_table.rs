@@ -40,11 +40,13 @@ impl Windows {
         (key.0 >> TAG_BITS) as usize & (MAX_WINDOWS - 1)
     }
 
+    #[inline]
     pub(super) fn get(&self, key: RemoteKey) -> Option<&Window> {
         let window = self.0.get(Self::index_of(key))?;
         (window.key == key).then_some(window)
     }
 
+    #[inline]
     pub(super) fn get_mut(&mut self, key: RemoteKey) -> Option<&mut Window> {
         let window = self.0.get_mut(Self::index_of(key))?;
         (window.key == key).then_some(window)

@@ -1,10 +1,9 @@
-//! What has to hold at the end of a run.
-
-use super::{Process, ProcessId, World};
+//! Checks at the end of a run: resources that are left, and waits without a cause.
 
 use rpc_core::transport::Transport;
 
 use super::super::Fault;
+use super::{Process, ProcessId, World};
 
 impl World {
     /// Describes the parts of a process that are still in use. Empty once all calls and connections

@@ -1,6 +1,5 @@
 //! Steps the processes of a world, in an order that the seed determines.
 
-use super::{Process, World};
 use std::time::Duration;
 
 use rpc_core::testing::Node;
@@ -8,6 +7,7 @@ use rpc_core::transport::Transport;
 
 use super::super::Fault;
 use super::super::transport::SimulatedTransport;
+use super::{Process, World};
 use crate::provider::SimulatedProcess;
 
 /// Maximum sleep of a poller: far shorter than in a real process, where deadlines end a sleep in

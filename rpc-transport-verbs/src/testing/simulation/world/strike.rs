@@ -1,8 +1,7 @@
 //! Injects the faults that no hook injects: in queue pairs, lines and processes.
 
-use super::{Pairing, Process, ProcessId, World};
-
 use super::super::Fault;
+use super::{Pairing, Process, ProcessId, World};
 use crate::transport::notices::{LivenessEnd, Notice};
 use crate::verbs::{AsyncEvent, CompletionStatus, QpNum};
 
