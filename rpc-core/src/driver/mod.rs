@@ -15,10 +15,13 @@
 //! all run while nothing is borrowed, so they may reenter the poller.
 
 pub(crate) mod block_on_waker;
+pub(crate) mod call_origin;
 pub(crate) mod call_table;
 mod credits;
 pub(crate) mod handle;
 mod incoming;
+#[cfg(feature = "test-util")]
+mod leftovers;
 pub(crate) mod link;
 mod links;
 pub(crate) mod outgoing;
@@ -396,39 +399,6 @@ impl<T: Transport> Driver<T> {
                 }
             }
         }
-    }
-
-    /// Describes everything that is in flight: empty when all calls have ended.
-    #[cfg(feature = "test-util")]
-    pub(crate) fn leftovers(&self) -> Vec<String> {
-        let state = self.state.borrow();
-        let mut left = Vec::new();
-        let mut note = |what: &str, count: usize| {
-            if count > 0 {
-                left.push(format!("{count} {what}"));
-            }
-        };
-        for (_, link) in &state.links {
-            note("calls", link.calls.len());
-            note("waiting calls", link.waiters.len());
-        }
-        note("tasks", self.tasks.borrow().in_use());
-        note(
-            "futures and responses of handlers",
-            self.methods.borrow().in_use(),
-        );
-        note("blocked responses", state.blocked.len());
-        note("timers", state.timers.len());
-        let promised: u32 = state.links.iter().map(|(_, link)| link.promised()).sum();
-        note(
-            "promised receives too many",
-            state.budget.promised().saturating_sub(promised) as usize,
-        );
-        note(
-            "promised receives too few",
-            promised.saturating_sub(state.budget.promised()) as usize,
-        );
-        left
     }
 
     /// Returns true if a client is still owed a response.

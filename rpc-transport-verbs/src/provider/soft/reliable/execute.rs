@@ -1,5 +1,4 @@
-//! Executes requests of any kind on the side that owns the memory: takes them out of a ring and
-//! applies them to receives and regions.
+//! Executes requests from a ring on the side that owns the memory.
 //!
 //! The steps follow the specification's order: check that this queue pair permits the operation,
 //! that a receive is available, that the message fits it, and that the key permits the access; then
@@ -242,11 +241,9 @@ impl State {
         let elements = queue.front_list().unwrap_or(&only);
         let capacity: usize = elements.iter().map(|element| element.len as usize).sum();
         if body.len > capacity {
-            let local_report = LocalReport::Receive(CompletionStatus::LocalLength);
-            return Err(Rejection::Status(
-                CompletionStatus::RemoteInvalidRequest,
-                local_report,
-            ));
+            let status = CompletionStatus::RemoteInvalidRequest;
+            let report = LocalReport::Receive(CompletionStatus::LocalLength);
+            return Err(Rejection::Status(status, report));
         }
         if body.len > 0 {
             self.regions
@@ -406,8 +403,7 @@ impl State {
         ))
     }
 
-    /// Returns true if the sender may have reclaimed its memory since, so that its descriptors are
-    /// void.
+    /// Returns true if the sender may have reclaimed the memory that its descriptors name.
     fn was_reclaimed(&self, qp_index: u32, message: &RequestMessage) -> bool {
         let receiver = &self.queue_pairs[qp_index as usize].link.receiver;
         message.descriptors > 0
@@ -444,8 +440,9 @@ impl State {
             let arena = peer.as_ref().and_then(|peer| peer.arena(descriptor.arena));
             // The arena has not arrived yet.
             let arena = arena.ok_or(Rejection::NotYet)?;
-            let offset = descriptor.offset_within(arena.len());
-            let offset = offset.ok_or(Rejection::Invalid)?;
+            let offset = descriptor
+                .offset_within(arena.len())
+                .ok_or(Rejection::Invalid)?;
             // SAFETY: `offset_within` checked that the offset, and `len` bytes after it, are inside
             // the mapping, which `arena` keeps alive.
             let from = unsafe { arena.start().add(offset) };

@@ -1,0 +1,110 @@
+//! [`CallOrigin`]: who made a call, and how the call waits when it cannot be sent at once.
+
+use std::task::Waker;
+use std::time::Instant;
+
+use super::State;
+use super::block_on_waker::BlockOnWaker;
+use super::call_table::WakeTarget;
+use super::handle::BeginOutcome;
+use super::link::LinkKey;
+use super::waiters::{WaiterKey, Waiters};
+use crate::stats::Counter;
+use crate::transport::Transport;
+
+/// The origin of a call, which is notified when the call ends.
+pub(crate) trait CallOrigin: Copy {
+    /// What a call that has to wait gets.
+    type Waiting;
+
+    /// The queue entry of a call that has waited.
+    fn waiter(self) -> Option<WaiterKey>;
+
+    /// Returns true if the call may be sent now: first come, first served.
+    fn is_turn(self, waiters: &mut Waiters) -> bool;
+
+    /// Keeps a call waiting. `stall` counts the reason.
+    fn wait<T: Transport>(
+        self,
+        state: &mut State<T>,
+        link: LinkKey,
+        deadline: Option<Instant>,
+        stall: &Counter,
+    ) -> BeginOutcome<Self::Waiting>;
+
+    /// Says whom to notify when the response arrives.
+    fn wake_target(self, block_on_waker: &BlockOnWaker) -> WakeTarget;
+}
+
+/// A future that makes a call. A call that has to wait is queued, and its waker is woken.
+#[derive(Clone, Copy)]
+pub(crate) struct CallingFuture<'a> {
+    /// The waker that the future is polled with.
+    pub(super) waker: &'a Waker,
+    /// The call's queue entry, if it has waited.
+    pub(super) waiter: Option<WaiterKey>,
+}
+
+impl CallOrigin for CallingFuture<'_> {
+    type Waiting = WaiterKey;
+
+    fn waiter(self) -> Option<WaiterKey> {
+        self.waiter
+    }
+
+    fn is_turn(self, waiters: &mut Waiters) -> bool {
+        match self.waiter {
+            Some(waiter) => waiters.poll_turn(waiter, self.waker),
+            None => waiters.is_empty(),
+        }
+    }
+
+    fn wait<T: Transport>(
+        self,
+        state: &mut State<T>,
+        link: LinkKey,
+        deadline: Option<Instant>,
+        stall: &Counter,
+    ) -> BeginOutcome<WaiterKey> {
+        BeginOutcome::Waiting(state.wait(link, self, deadline, stall))
+    }
+
+    fn wake_target(self, block_on_waker: &BlockOnWaker) -> WakeTarget {
+        block_on_waker.target_of(self.waker)
+    }
+}
+
+/// The permit of a call through a shared channel, by its number. The channel keeps the calls that
+/// have to wait, and their order.
+#[derive(Clone, Copy)]
+pub(crate) struct HeldPermit(pub(crate) u32);
+
+/// There is no capacity yet, and nothing was queued.
+#[derive(Debug)]
+pub(crate) struct NoCapacity;
+
+impl CallOrigin for HeldPermit {
+    type Waiting = NoCapacity;
+
+    fn waiter(self) -> Option<WaiterKey> {
+        None
+    }
+
+    fn is_turn(self, _: &mut Waiters) -> bool {
+        true
+    }
+
+    fn wait<T: Transport>(
+        self,
+        _: &mut State<T>,
+        _: LinkKey,
+        _: Option<Instant>,
+        _: &Counter,
+    ) -> BeginOutcome<NoCapacity> {
+        BeginOutcome::Waiting(NoCapacity)
+    }
+
+    fn wake_target(self, _: &BlockOnWaker) -> WakeTarget {
+        WakeTarget::Permit(self.0)
+    }
+}
