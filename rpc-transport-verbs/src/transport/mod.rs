@@ -44,7 +44,61 @@ use self::sleep::Sleep;
 /// completion queue and shared receive queue, and a queue pair for each connection.
 ///
 /// Opened by [`Device`](crate::Device) through [`Fabric::open`](rpc_core::transport::Fabric::open),
-/// and used by one thread. See [`Transport`](rpc_core::transport::Transport) for the order of the calls.
+/// and used by one thread. See [`Transport`](rpc_core::transport::Transport) for the order of the
+/// calls.
+///
+/// # Example
+///
+/// A server and a client in one process, without calls. `rpc-core` drives both in a real program.
+///
+/// ```
+/// use std::error::Error;
+/// use std::sync::{Arc, atomic::AtomicUsize};
+/// use std::time::Duration;
+///
+/// use rpc_core::limits::Intents;
+/// use rpc_core::transport::{Admission, Admitted, Event, Fabric, ConnectionQuota, Refusal, Transport};
+/// use rpc_transport_verbs::Device;
+///
+/// struct AdmitAll;
+///
+/// impl Admission for AdmitAll {
+///     fn admit(&self, session: &[u8]) -> Result<Admitted, Refusal> {
+///         let quota = ConnectionQuota::acquire(&Arc::new(AtomicUsize::new(0)));
+///         let client_session = session.to_vec();
+///         Ok(Admitted { poller: 0, client_session, server_session: Vec::new(), quota })
+///     }
+/// }
+///
+/// fn main() -> Result<(), Box<dyn Error>> {
+///     let device = Device::best()?;
+///     let mut server = device.open(&Intents::default())?;
+///     println!("{}", server.limits());
+///     let ports = vec![device.port(&server)];
+///     let listener = device.listen("127.0.0.1:0", ports, Arc::new(AdmitAll))?;
+///
+///     let mut client = device.open(&Intents::default())?;
+///     let address = listener.local_addr().to_string();
+///     let connected = client.connect(&address, b"", Duration::from_secs(5))?;
+///     let mut buf = client.reserve(connected.connection, 5)?;
+///     buf.as_mut().copy_from_slice(b"hello");
+///     client.send(connected.connection, buf)?;
+///     client.flush();
+///
+///     let mut events = Vec::new();
+///     loop {
+///         server.poll(&mut events);
+///         for event in events.drain(..) {
+///             if let Event::Received { buf, .. } = event {
+///                 assert_eq!(buf.as_ref(), b"hello");
+///                 server.release(buf);
+///                 return Ok(());
+///             }
+///         }
+///     }
+/// }
+/// ```
+///
 pub struct VerbsTransport {
     /// The first lane, in its own field so that no lookup is needed with one device.
     pub(crate) first: Lane,
