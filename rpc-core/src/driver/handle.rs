@@ -29,7 +29,7 @@ pub(crate) struct Outgoing<'a> {
 /// The outcome of an attempt to send a call.
 ///
 /// `W` is what a call that has to wait gets, which depends on its origin: see
-/// [`CallOrigin::Waiting`](super::outgoing::CallOrigin::Waiting).
+/// [`CallOrigin::Waiting`](super::call_origin::CallOrigin::Waiting).
 #[derive(Debug)]
 pub(crate) enum BeginOutcome<W> {
     /// The call was sent. Its origin is notified when the response arrives.
