@@ -27,7 +27,8 @@ use crate::transport::{ConnectError, Counters, Fabric, FabricError, Transport};
 /// a person who waits.
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The client with the lowest latency: waiting for a call polls the device, on the thread that waits.
+/// The client with the lowest latency: waiting for a call polls the device, on the thread that
+/// waits.
 ///
 /// One poller serves all connections of its thread. It is `!Send`, as are its connections. Clones
 /// refer to the same poller.

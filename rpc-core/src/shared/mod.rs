@@ -15,9 +15,9 @@
 //!  decode; release the permit
 //! ```
 //!
-//! There are as many permits as the queue between the two threads has entries, so the queue is never
-//! full (`permits.rs`). A sleeping poller is woken with one system call; a spinning poller needs none
-//! (`driver/wakeup.rs`).
+//! There are as many permits as the queue between the two threads has entries, so the queue is
+//! never full (`permits.rs`). A sleeping poller is woken with one system call; a spinning poller
+//! needs none (`driver/wakeup.rs`).
 //!
 //! The poller maintains the connection (`poller.rs`). When the connection ends, the calls in flight
 //! end with it, and the poller reconnects with growing, randomized delays (`backoff.rs`).

@@ -1,7 +1,8 @@
 //! [`Lane`]: a poller's resources on one device.
 //!
-//! Its methods are in several files: [`setup`](crate::device::setup) opens it, `connect` and `accept` add
-//! connections, `transmit` and `receive` are the data path, and `close` closes connections.
+//! Its methods are in several files: [`setup`](crate::device::setup) opens it, `connect` and
+//! `accept` add connections, `transmit` and `receive` are the data path, and `close` closes
+//! connections.
 //!
 //! A lane owns everything that belongs to one device: context, registration, pool, completion
 //! queue, shared receive queue, reserve with its event thread, queue pairs and connections.

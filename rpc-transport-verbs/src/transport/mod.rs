@@ -44,7 +44,8 @@ use self::sleep::Sleep;
 /// completion queue and shared receive queue, and a queue pair for each connection.
 ///
 /// Opened by [`Device`](crate::Device) through [`Fabric::open`](rpc_core::transport::Fabric::open),
-/// and used by one thread. See [`Transport`](rpc_core::transport::Transport) for the order of the calls.
+/// and used by one thread. See [`Transport`](rpc_core::transport::Transport) for the order of the
+/// calls.
 pub struct VerbsTransport {
     /// The first lane, in its own field so that no lookup is needed with one device.
     pub(crate) first: Lane,

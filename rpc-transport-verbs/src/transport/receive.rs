@@ -97,8 +97,8 @@ impl Lane {
             return;
         }
         let Some(index) = self.routes.get(qp_num).or_else(|| {
-            // The notice of a connection is queued before its client is answered, but this thread may
-            // not have read the notice yet.
+            // The notice of a connection is queued before its client is answered, but this thread
+            // may not have read the notice yet.
             self.read_notices(events);
             self.routes.get(qp_num)
         }) else {

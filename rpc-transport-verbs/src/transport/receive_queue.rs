@@ -2,8 +2,8 @@
 //! posts them again in batches.
 //!
 //! Every free slot is posted. An idle poller thus has all of its receives in the queue, except the
-//! [reserve](crate::transport::reserve), and no frame ever finds the queue empty, however fast a burst is and
-//! wherever the poller stops. With `P` posted, `R` reserved and `H` held as in
+//! [reserve](crate::transport::reserve), and no frame ever finds the queue empty, however fast a
+//! burst is and wherever the poller stops. With `P` posted, `R` reserved and `H` held as in
 //! [`Limits`](rpc_core::limits::Limits), every receive slot is in one state:
 //!
 //! ```text

@@ -79,7 +79,8 @@ impl Mark {
         self.0.store(HOT, Ordering::Relaxed);
     }
 
-    /// Executes S2 and S3, once per batch of messages: returns true if the receiver has to be notified.
+    /// Executes S2 and S3, once per batch of messages: returns true if the receiver has to be
+    /// notified.
     #[inline]
     pub(crate) fn is_armed_after_commit(&self) -> bool {
         fence(Ordering::SeqCst);
