@@ -199,7 +199,7 @@ impl<T: Transport> Driver<T> {
     ) -> PollOutcome {
         let mut state = self.state.borrow_mut();
         let Some(entry) = state.links.get_mut(link.index()) else {
-            // The link is gone, but the call had been sent.
+            // The link has ended, and the call had been sent.
             let cause = Cause::Disconnected(CloseReason::Local);
             return PollOutcome::Failed(CallError::new(cause, Execution::MayHaveRun));
         };

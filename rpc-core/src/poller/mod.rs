@@ -184,9 +184,9 @@ impl LocalPoller {
         }
     }
 
-    /// Takes one turn: processes what has arrived and sends what is queued. For a thread that has
-    /// other work; `block_on` and awaited calls take their own turns. Returns true if anything had
-    /// arrived.
+    /// Takes one turn: handles the events that have arrived and sends the frames that are queued.
+    /// For a thread that has other work; `block_on` and awaited calls take their own turns. Returns
+    /// true if any event had arrived.
     pub fn turn(&self) -> bool {
         self.driver.turn()
     }

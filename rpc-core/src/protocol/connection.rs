@@ -194,7 +194,7 @@ impl Connection {
 
     /// Returns the number of credits that a client keeps when it returns the others.
     fn kept_credits(&self) -> u32 {
-        // A client that knows of the shutdown will start no more calls, so it keeps none.
+        // A client that was notified of the shutdown starts no more calls, so it keeps none.
         if self.going_away {
             0
         } else {

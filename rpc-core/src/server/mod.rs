@@ -208,7 +208,7 @@ impl ServerHandle {
     ///
     /// Returns [`ServerError::PollerPanicked`] if a poller panicked.
     pub fn shutdown_within(mut self, shutdown: Shutdown) -> Result<(), ServerError> {
-        // This is the only call that sets it. It runs at most once, because it consumes the handle.
+        // Cannot fail: nothing else sets the value, and this method consumes the handle.
         let _ = self.running.threads.stop_signal.shutdown.set(shutdown);
         self.running.stop();
         self.running.threads.join()

@@ -1,8 +1,8 @@
 //! The keepalive state machine of one liveness connection, without its socket and clock: which
 //! bytes may arrive, and when to send an ENQ.
 //!
-//! `proto/handshake.proto` draws the bytes and says which side may send which byte when. A byte is
-//! a frame by itself, which a socket accepts whole or not at all, so no byte has to be buffered.
+//! `proto/handshake.proto` draws the bytes and says which side may send which byte when. Each byte
+//! is a frame, which a socket accepts whole or not at all, so no byte is ever buffered.
 //!
 //! The peer's control thread responds to a probe, so a poller that runs a long handler counts as
 //! alive.

@@ -79,7 +79,7 @@ impl Closing {
     }
 
     /// Returns true if frames that arrive now go to the driver: frames that the peer sent before it
-    /// was gone.
+    /// ended.
     pub(crate) fn wants_frames(&self) -> bool {
         matches!(self.step, Step::Draining { .. })
     }

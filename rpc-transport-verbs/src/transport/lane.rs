@@ -142,7 +142,7 @@ impl Lane {
 
 impl Drop for Lane {
     fn drop(&mut self) {
-        // Keep the last value for meters that are read after the lane is gone.
+        // Store the last value for counter readers that outlive the lane.
         self.counters.rnr.set(self.device_counters.rnr());
         for connection in self.connections.drain() {
             connection.shut_down();

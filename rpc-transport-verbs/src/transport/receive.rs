@@ -237,8 +237,8 @@ impl Lane {
     }
 
     fn liveness_ended(&mut self, key: LivenessKey, end: LivenessEnd) {
-        // The control thread also reports the end of a TCP connection that this side shut down,
-        // after the connection is gone.
+        // The control thread also reports the end of a TCP connection that this side shut down;
+        // by then the connection may no longer exist.
         let Some(index) = self.liveness_index.get(&key).copied() else {
             return;
         };
