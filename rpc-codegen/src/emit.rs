@@ -25,7 +25,7 @@ pub(crate) struct Runtime {
 }
 
 impl Runtime {
-    /// The runtime in the crate at `crate_path`.
+    /// Returns the runtime in the crate at `crate_path`.
     pub(crate) fn in_crate(crate_path: &str) -> Runtime {
         // The path contains the version. If generator and runtime do not fit, the compiler reports
         // a missing module instead of type errors in code that nobody wrote.
@@ -34,7 +34,8 @@ impl Runtime {
         }
     }
 
-    /// The module `name` with these `items`, after the `use` for the names that they mark with `$`.
+    /// Emits the module `name` with these `items`, after the `use` for the names that they mark
+    /// with `$`.
     ///
     /// `own` is the item whose name comes from the `.proto`: an equal name of the runtime is
     /// written as a path.
@@ -76,12 +77,13 @@ impl Runtime {
     }
 }
 
-/// The type that a handler or a call returns if it succeeds.
+/// Emits the type that a handler or a call returns if it succeeds.
 pub(crate) fn response(method: &Method) -> String {
     format!("$Response<{}>", method.response)
 }
 
-/// Doc comment lines: those of the `.proto`, or `otherwise` if it has none, then `more` paragraphs.
+/// Emits a doc comment: the `lines` of the `.proto`, or `otherwise` if it has none, then the
+/// paragraphs of `more`.
 pub(crate) fn docs(lines: &[String], otherwise: &str, more: &[&str]) -> String {
     let mut out = if lines.is_empty() {
         format!("/// {otherwise}\n")
@@ -94,7 +96,7 @@ pub(crate) fn docs(lines: &[String], otherwise: &str, more: &[&str]) -> String {
     out
 }
 
-/// `#[deprecated]` on its own line, or nothing.
+/// Emits `#[deprecated]` on its own line, or nothing.
 pub(crate) fn deprecated(deprecated: bool) -> &'static str {
     if deprecated { "#[deprecated]\n" } else { "" }
 }

@@ -74,7 +74,7 @@ impl<T: Transport> Driver<T> {
         Ok(ConnectedLink { link, session })
     }
 
-    /// Sends a call, or keeps it waiting in the way of its origin.
+    /// Sends a call or, if it cannot be sent now, queues it as its origin specifies.
     #[inline]
     pub(crate) fn begin_from<A: CallOrigin>(
         &self,

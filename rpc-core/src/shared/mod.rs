@@ -1,7 +1,7 @@
 //! [`Channel`]: a client that any thread may use, on any executor or on none.
 //!
-//! Behind it is one poller, or several, each on a thread of its own and with its own connection. A
-//! call takes these steps:
+//! A channel has one or more pollers, each with its own thread and connection. A call takes these
+//! steps:
 //!
 //! ```text
 //!  caller's thread                          poller's thread

@@ -88,7 +88,7 @@ impl FaultCounters {
     }
 }
 
-/// State of one simulated process as far as faults concern it.
+/// The state of one simulated process that faults read or change.
 struct ProcessState {
     number: usize,
     killer: Killer,
