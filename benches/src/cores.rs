@@ -88,7 +88,7 @@ pub fn pin_current_thread(core: usize) -> io::Result<()> {
     Ok(sched_setaffinity(this_thread, &cores)?)
 }
 
-/// A core and its position, as far as the system reports it.
+/// A core and the parts of its position that the system reports.
 #[derive(Clone, Copy, Debug)]
 struct Core {
     number: usize,

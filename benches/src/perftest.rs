@@ -80,7 +80,7 @@ impl SendLatency {
             thread::sleep(Duration::from_millis(200));
             let output = client.output()?;
             if output.status.success() {
-                // The server ends by itself. Its wrapper writes its results then.
+                // The server ends on its own, and its wrapper then writes its results.
                 server.0.wait()?;
                 return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
             }

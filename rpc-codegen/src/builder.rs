@@ -21,8 +21,8 @@ use crate::output::{self, Output};
 ///
 /// # Errors
 ///
-/// Returns an error if a `.proto` file cannot be read or compiled, or if the code cannot be written.
-/// Each [`Error`] names the file and, if it is known, the line.
+/// Returns an error if a `.proto` file cannot be read or compiled, or if the code cannot be
+/// written. Each [`Error`] names the file and, if it is known, the line.
 pub fn compile_protos(proto: impl AsRef<Path>) -> Result<(), Error> {
     let proto = proto.as_ref();
     let include = match proto.parent() {
@@ -61,8 +61,8 @@ pub fn configure() -> Builder {
 /// # Paths
 ///
 /// Some settings take a Protobuf path. With a leading dot, `.demo.HelloRequest.name` is a field,
-/// `.demo.HelloRequest` a message with all its fields, `.demo` a package, and `.` everything. A path
-/// without a leading dot matches the end of the full name.
+/// `.demo.HelloRequest` a message with all its fields, `.demo` a package, and `.` everything. A
+/// path without a leading dot matches the end of the full name.
 #[derive(Clone, Debug)]
 #[must_use = "nothing is generated until `compile_protos` or `compile_fds` is called"]
 pub struct Builder {
@@ -90,9 +90,9 @@ impl Builder {
     /// one Rust file per package.
     ///
     /// Generates clients and servers for the services in `protos`, and messages for the imported
-    /// files as well, except below an [`extern_path`](Self::extern_path). In a build script, it prints
-    /// the files that were read, and cargo runs the script again only if one of them has changed. A
-    /// file whose contents would stay the same is not written.
+    /// files as well, except below an [`extern_path`](Self::extern_path). In a build script, it
+    /// prints the files that were read, and cargo runs the script again only if one of them has
+    /// changed. A file whose contents would stay the same is not written.
     ///
     /// # Errors
     ///
@@ -117,8 +117,8 @@ impl Builder {
 
     /// Generates code from a descriptor set, with clients and servers for all of its files.
     ///
-    /// The set must contain the files that its files import, as `protoc --include_imports` writes it.
-    /// Documentation needs `--include_source_info` as well.
+    /// The set must contain the files that its files import, as `protoc --include_imports` writes
+    /// it. Documentation needs `--include_source_info` as well.
     ///
     /// # Errors
     ///
@@ -222,8 +222,8 @@ impl Builder {
         self
     }
 
-    /// Sets whether to generate the messages of `google.protobuf` instead of using `prost-types`. The
-    /// default is false.
+    /// Sets whether to generate the messages of `google.protobuf` instead of using `prost-types`.
+    /// The default is false.
     pub fn compile_well_known_types(mut self, enable: bool) -> Self {
         self.compile_well_known_types = enable;
         self
@@ -231,14 +231,15 @@ impl Builder {
 
     /// Uses existing Rust types for the messages below a Protobuf path instead of generating them.
     ///
-    /// The Rust path must be absolute: `(".demo.common", "crate::common")` or `(".b", "::other::b")`.
+    /// The Rust path must be absolute: `(".demo.common", "crate::common")` or `(".b",
+    /// "::other::b")`.
     pub fn extern_path(mut self, proto_path: impl AsRef<str>, rust_path: impl AsRef<str>) -> Self {
         self.extern_paths.push(pair(proto_path, rust_path));
         self
     }
 
-    /// Sets the path of the crate `rpc-core` in generated code: an absolute path, or one from `crate`.
-    /// The default is `::rpc_core`.
+    /// Sets the path of the crate `rpc-core` in generated code: an absolute path, or one from
+    /// `crate`. The default is `::rpc_core`.
     pub fn crate_path(mut self, path: impl AsRef<str>) -> Self {
         self.crate_path = path.as_ref().to_owned();
         self
@@ -292,15 +293,15 @@ impl Builder {
 
 /// Settings for input and output.
 impl Builder {
-    /// Sets the directory to write to, which is created if it does not exist. The default is cargo's
-    /// `OUT_DIR`.
+    /// Sets the directory to write to, which is created if it does not exist. The default is
+    /// cargo's `OUT_DIR`.
     pub fn out_dir(mut self, dir: impl AsRef<Path>) -> Self {
         self.out_dir = Some(dir.as_ref().to_owned());
         self
     }
 
-    /// Also writes a file of this name in the output directory, which includes all packages in modules
-    /// named and nested like them. Packages that use one another's messages need it.
+    /// Also writes a file of this name in the output directory, which includes all packages in
+    /// modules named and nested like them. Packages that use one another's messages need it.
     pub fn include_file(mut self, path: impl AsRef<Path>) -> Self {
         self.include_file = Some(path.as_ref().to_owned());
         self
@@ -312,14 +313,16 @@ impl Builder {
         self
     }
 
-    /// Compiles the `.proto` files with the `protoc` at this path, or of this name, instead of protox.
+    /// Compiles the `.proto` files with the `protoc` at this path, or of this name, instead of
+    /// protox.
     pub fn protoc(mut self, protoc: impl AsRef<Path>) -> Self {
         self.protoc = Some(protoc.as_ref().to_owned());
         self
     }
 
-    /// Sets whether a build script prints `cargo:rerun-if-changed` for the files that were read. The
-    /// default is true. Without it, cargo runs the script again if any file of its package has changed.
+    /// Sets whether a build script prints `cargo:rerun-if-changed` for the files that were read.
+    /// The default is true. Without it, cargo runs the script again if any file of its package has
+    /// changed.
     pub fn emit_rerun_if_changed(mut self, enable: bool) -> Self {
         self.emit_rerun_if_changed = enable;
         self

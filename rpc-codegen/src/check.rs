@@ -105,8 +105,8 @@ fn distinct_methods(place: &Place<'_>, service: &ServiceDescriptorProto) -> Resu
     Ok(())
 }
 
-/// Checks that the items of a service share no name with the messages of its package or with the items
-/// of other services.
+/// Checks that the items of a service share no name with the messages of its package or with the
+/// items of other services.
 fn distinct_items(
     place: &Place<'_>,
     service: &ServiceDescriptorProto,

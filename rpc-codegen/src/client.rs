@@ -3,7 +3,7 @@
 use crate::emit::{self, Runtime};
 use crate::model::{Method, Service};
 
-/// The client module of `service`.
+/// Emits the client module of `service`.
 pub(crate) fn emit(service: &Service, rt: &Runtime) -> String {
     let name = &service.names.client;
     let docs = format!("Client for the service `{}`.", service.full_name);

@@ -2,9 +2,9 @@
 //!
 //! rustdoc reads comments as Markdown, but their authors wrote plain text: rustdoc would compile an
 //! indented or fenced block as a doctest, take `[brackets]` for a broken link and `<name>` for an
-//! unclosed tag. This module rewrites the comments in the descriptors, before prost reads them, so that
-//! messages and services are treated alike. prost then turns bare URLs into links; its other rules find
-//! nothing to change in sanitized comments.
+//! unclosed tag. This module rewrites the comments in the descriptors, before prost reads them, so
+//! that messages and services are treated alike. prost then turns bare URLs into links; its other
+//! rules find nothing to change in sanitized comments.
 
 use std::iter;
 
@@ -39,8 +39,8 @@ fn sanitized(comment: &str) -> String {
     let mut paragraph: Vec<&str> = Vec::new();
     while let Some(line) = lines.next() {
         let opens_block = paragraph.last().is_none_or(|last| !continues(last));
-        // An indented fence within a paragraph belongs to a list. A block would split the list, so such
-        // a fence is escaped like text.
+        // An indented fence within a paragraph belongs to a list. A block would split the list, so
+        // such a fence is escaped like text.
         if let Some(fence) = fence(line).filter(|_| paragraph.is_empty() || indent(line) == 0) {
             flush(&mut paragraph, &mut out);
             let block: Vec<_> = lines
@@ -91,13 +91,14 @@ fn dedented<'a>(lines: &[&'a str]) -> Vec<&'a str> {
         .collect()
 }
 
-/// Returns true if an indented line after `line` continues its paragraph, false if it begins a block
-/// of code.
+/// Returns true if an indented line after `line` continues its paragraph, false if it begins a
+/// block of code.
 fn continues(line: &str) -> bool {
     !line.trim_start().starts_with('#') && line.contains(char::is_alphanumeric)
 }
 
-/// Returns the fence that `line` opens: three or more backticks or tildes, indented by at most three.
+/// Returns the fence that `line` opens: three or more backticks or tildes, indented by at most
+/// three.
 fn fence(line: &str) -> Option<&str> {
     let rest = line.trim_start();
     let mark = rest
@@ -178,7 +179,8 @@ fn inline(text: &str) -> String {
                     .unwrap_or(rest.len());
                 url_text(&rest[..end], &mut out)
             }
-            // Several spaces show as one, except after a list mark, where they would begin a block of code.
+            // Several spaces show as one, except after a list mark, where they would begin a block
+            // of code.
             ' ' | '\t' if !out.is_empty() && !out.ends_with('\n') => {
                 out.push(' ');
                 rest.len() - rest.trim_start_matches([' ', '\t']).len()
@@ -226,8 +228,8 @@ fn autolink(rest: &str) -> Option<&str> {
     (is_url && !url.contains(|c: char| c.is_whitespace() || c == ')')).then_some(url)
 }
 
-/// Returns the whole link if `rest` begins with `[text](https://…)`. rustdoc takes other targets for
-/// Rust paths.
+/// Returns the whole link if `rest` begins with `[text](https://…)`. rustdoc takes other targets
+/// for Rust paths.
 fn link(rest: &str) -> Option<&str> {
     let close = rest
         .find([']', '\n'])

@@ -1,4 +1,5 @@
-//! Compiles `.proto` files to descriptors, with protox or `protoc`, and lists the files that were read.
+//! Compiles `.proto` files to descriptors, with protox or `protoc`, and lists the files that were
+//! read.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -66,8 +67,8 @@ impl Sources {
     ///
     /// # Errors
     ///
-    /// Returns an error if a file does not exist or is in no include directory, or if `protoc` cannot
-    /// be run, fails, or doesn't write a descriptor set.
+    /// Returns an error if a file does not exist or is in no include directory, or if `protoc`
+    /// cannot be run, fails, or doesn't write a descriptor set.
     pub(crate) fn compile_with_protoc(&self, protoc: &Path) -> Result<Compiled, Error> {
         let roots = self.roots()?;
         let mut command = Command::new(protoc);
@@ -134,8 +135,8 @@ impl Sources {
         self.protos.iter().map(root).collect()
     }
 
-    /// Returns the name under which `path` can be imported: `b/c.proto` for `a/b/c.proto` if `a` is an
-    /// include directory. A relative path that is below none is returned as it is.
+    /// Returns the name under which `path` can be imported: `b/c.proto` for `a/b/c.proto` if `a` is
+    /// an include directory. A relative path that is below none is returned as it is.
     fn import_name(&self, path: &Path) -> Option<String> {
         // Compare components only, so that `./a` and `a/` are equal.
         let plain = |path: &Path| -> PathBuf {

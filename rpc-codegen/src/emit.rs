@@ -3,12 +3,12 @@
 //!
 //! # Names
 //!
-//! A `.proto` may call a message `Result`, `Send` or `T`. Each service therefore gets modules of its
-//! own: inside them a message is always `super::Name`, and short names belong to the generator. Only
-//! the service's trait is defined in such a module under a name that the user chose, and it may be
-//! `Request` or `Send` as well. Emitters therefore mark each name from outside with a `$`, as in
-//! `$Request<super::HelloRequest>`, and [`Runtime::module`] replaces the mark: by an import, or by a
-//! full path if the trait has that name.
+//! A `.proto` may call a message `Result`, `Send` or `T`. Each service therefore gets modules of
+//! its own: inside them a message is always `super::Name`, and short names belong to the generator.
+//! Only the service's trait is defined in such a module under a name that the user chose, and it
+//! may be `Request` or `Send` as well. Emitters therefore mark each name from outside with a `$`,
+//! as in `$Request<super::HelloRequest>`, and [`Runtime::module`] replaces the mark: by an import,
+//! or by a full path if the trait has that name.
 
 use std::collections::BTreeSet;
 
@@ -25,19 +25,20 @@ pub(crate) struct Runtime {
 }
 
 impl Runtime {
-    /// The runtime in the crate at `crate_path`.
+    /// Returns the runtime in the crate at `crate_path`.
     pub(crate) fn in_crate(crate_path: &str) -> Runtime {
-        // The path contains the version. If generator and runtime do not fit, the compiler reports a
-        // missing module instead of type errors in code that nobody wrote.
+        // The path contains the version. If generator and runtime do not fit, the compiler reports
+        // a missing module instead of type errors in code that nobody wrote.
         Runtime {
             path: format!("{crate_path}::codegen::v1"),
         }
     }
 
-    /// The module `name` with these `items`, after the `use` for the names that they mark with `$`.
+    /// Emits the module `name` with these `items`, after the `use` for the names that they mark
+    /// with `$`.
     ///
-    /// `own` is the item whose name comes from the `.proto`: an equal name of the runtime is written
-    /// as a path.
+    /// `own` is the item whose name comes from the `.proto`: an equal name of the runtime is
+    /// written as a path.
     pub(crate) fn module(&self, name: &str, docs: &str, own: &str, items: &str) -> String {
         let mut imports = BTreeSet::new();
         let items = self.resolve(items, own, &mut imports);
@@ -76,12 +77,13 @@ impl Runtime {
     }
 }
 
-/// The type that a handler or a call returns if it succeeds.
+/// Emits the type that a handler or a call returns if it succeeds.
 pub(crate) fn response(method: &Method) -> String {
     format!("$Response<{}>", method.response)
 }
 
-/// Doc comment lines: those of the `.proto`, or `otherwise` if it has none, then `more` paragraphs.
+/// Emits a doc comment: the `lines` of the `.proto`, or `otherwise` if it has none, then the
+/// paragraphs of `more`.
 pub(crate) fn docs(lines: &[String], otherwise: &str, more: &[&str]) -> String {
     let mut out = if lines.is_empty() {
         format!("/// {otherwise}\n")
@@ -94,18 +96,18 @@ pub(crate) fn docs(lines: &[String], otherwise: &str, more: &[&str]) -> String {
     out
 }
 
-/// `#[deprecated]` on its own line, or nothing.
+/// Emits `#[deprecated]` on its own line, or nothing.
 pub(crate) fn deprecated(deprecated: bool) -> &'static str {
     if deprecated { "#[deprecated]\n" } else { "" }
 }
 
-/// Placed before every top-level item of a generated file: users cannot act on lints about generated
-/// code, and a file for `include!` cannot have inner attributes.
+/// Placed before every top-level item of a generated file: users cannot act on lints about
+/// generated code, and a file for `include!` cannot have inner attributes.
 const QUIET: &str = "#[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, \
                      dead_code, deprecated, clippy::all, clippy::pedantic)]\n";
 
-/// Turns lints off for the top-level items of `code`, prost's as well as ours, and separates items by
-/// empty lines.
+/// Turns lints off for the top-level items of `code`, prost's as well as ours, and separates items
+/// by empty lines.
 pub(crate) fn finished(code: &str) -> String {
     const ITEMS: [&str; 5] = ["pub struct ", "pub enum ", "pub mod ", "pub use ", "impl"];
     let mut out = String::with_capacity(code.len() * 2);

@@ -8,9 +8,9 @@ use crate::problem::Problem;
 
 /// An error that prevented code generation.
 ///
-/// The message names the file and, if it is known, the line, and says what to change. `Debug` prints the
-/// message as well: Rust prints the error of a build script's `main` with `Debug`. Match on the variant
-/// for its data.
+/// The message names the file and, if it is known, the line, and says what to change. `Debug`
+/// prints the message as well: Rust prints the error of a build script's `main` with `Debug`. Match
+/// on the variant for its data.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -21,7 +21,8 @@ pub enum Error {
         path: PathBuf,
     },
 
-    /// A `.proto` file to compile is in none of the include directories, and so it has no import name.
+    /// A `.proto` file to compile is in none of the include directories, and so it has no import
+    /// name.
     #[error("{}: not in any of the include directories ({})", path.display(), list(includes))]
     NotIncluded {
         /// The file, as it was named.
@@ -37,7 +38,8 @@ pub enum Error {
         problems: Vec<Problem>,
     },
 
-    /// A `.proto` file uses an edition. Only `syntax = "proto2"` and `"proto3"` are supported so far.
+    /// A `.proto` file uses an edition. Only `syntax = "proto2"` and `"proto3"` are supported so
+    /// far.
     #[error(
         "{}{}: {} not supported yet: write `syntax = \"proto3\";` instead",
         file.display(), at(*line), editions(edition.as_deref())

@@ -49,7 +49,7 @@ impl Stubs {
 /// Returns the Rust code of every package in `set` that has any. `config` holds prost's settings.
 ///
 /// Generates services for the files named in `wanted`, and messages for all files, because services
-/// may use those of imported files.
+/// may use the messages of imported files.
 ///
 /// # Errors
 ///

@@ -122,8 +122,8 @@
 //!
 //! # Limits
 //!
-//! Streaming methods and files with an `edition` statement are not supported yet; the [`Error`] says
-//! so. Like a compiler, an error shows the location of the mistake:
+//! Streaming methods and files with an `edition` statement are not supported yet; the [`Error`]
+//! says so. Like a compiler, an error shows the location of the mistake:
 //!
 //! ```text
 //! Error: greeter.proto:5:16: name 'HelloRequest' is not defined

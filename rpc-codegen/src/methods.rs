@@ -3,7 +3,7 @@
 use crate::emit::Runtime;
 use crate::model::{Idempotency, Method, Service};
 
-/// The module of method constants of `service`.
+/// Emits the module of method constants of `service`.
 pub(crate) fn emit(service: &Service, rt: &Runtime) -> String {
     let docs = format!("Descriptions of the methods of `{}`.", service.full_name);
     let constants: String = service.methods.iter().map(constant).collect();

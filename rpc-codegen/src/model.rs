@@ -123,8 +123,8 @@ pub(crate) fn qualified(package: &str, name: &str) -> String {
     }
 }
 
-/// Returns the lines that prost would write, without the slashes. Detached comments are left out, as
-/// they document nothing.
+/// Returns the lines that prost would write, without the slashes. Detached comments are left out,
+/// as they document nothing.
 fn doc_lines(comments: &prost_build::Comments) -> Vec<String> {
     let mut comments = comments.clone();
     comments.leading_detached.clear();

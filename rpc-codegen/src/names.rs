@@ -1,7 +1,7 @@
 //! The Rust names of a service's items.
 //!
-//! The rules are those by which prost names messages (heck's casing, raw identifiers for keywords), so
-//! that a reader of the `.proto` can predict the names.
+//! The rules are those by which prost names messages (heck's casing, raw identifiers for keywords),
+//! so that a reader of the `.proto` can predict the names.
 
 use heck::{ToSnakeCase, ToUpperCamelCase};
 
@@ -59,7 +59,8 @@ impl ServiceNames {
     }
 }
 
-/// Prepends an underscore if `cased` doesn't begin with a letter: the casing removes that of `_1st`.
+/// Prepends an underscore if `cased` doesn't begin with a letter: the casing removes that of
+/// `_1st`.
 fn identifier(mut cased: String) -> String {
     if !cased.starts_with(|first: char| first.is_ascii_alphabetic()) {
         cased.insert(0, '_');
@@ -67,11 +68,12 @@ fn identifier(mut cased: String) -> String {
     cased
 }
 
-/// Returns the Rust name of a method that prost calls `rust_name` (snake case, `r#` before keywords).
+/// Returns the Rust name of a method that prost calls `rust_name` (snake case, `r#` before
+/// keywords).
 ///
-/// Four names get an underscore, in the client and in the traits. `new` is the client's constructor,
-/// and `clone` must remain that of `Clone`. `into` and `try_into` in the prelude take `self` by value,
-/// so method resolution would find those first.
+/// Four names get an underscore, in the client and in the traits. `new` is the client's
+/// constructor, and `clone` must remain that of `Clone`. `into` and `try_into` in the prelude take
+/// `self` by value, so method resolution would find those first.
 pub(crate) fn method(rust_name: &str) -> String {
     match rust_name {
         "new" | "clone" | "into" | "try_into" => format!("{rust_name}_"),

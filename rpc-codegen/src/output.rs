@@ -18,8 +18,8 @@ const NAMELESS_PACKAGE: &str = "_";
 #[derive(Debug)]
 pub(crate) struct Output {
     dir: PathBuf,
-    /// True if `dir` is cargo's `OUT_DIR`. Its path differs between builds, so generated files must not
-    /// contain it.
+    /// True if `dir` is cargo's `OUT_DIR`. Its path differs between builds, so generated files must
+    /// not contain it.
     is_out_dir: bool,
 }
 
@@ -122,8 +122,8 @@ pub(crate) fn write_if_changed(path: &Path, contents: &[u8]) -> Result<(), Error
     })
 }
 
-/// Prints `cargo:rerun-if-changed` for each of `files`: cargo then runs the build script again only if
-/// one of them has changed. Prints nothing outside of a build script.
+/// Prints `cargo:rerun-if-changed` for each of `files`: cargo then runs the build script again only
+/// if one of them has changed. Prints nothing outside of a build script.
 ///
 /// # Errors
 ///
@@ -146,8 +146,8 @@ pub(crate) fn rerun_if_changed<'a>(files: impl Iterator<Item = &'a PathBuf>) -> 
     Ok(())
 }
 
-/// Returns `demo.type.v1.rs` for package `demo.type.v1`: without prost's `r#`, so that `include_proto!`
-/// takes the package's name as in the `.proto`.
+/// Returns `demo.type.v1.rs` for package `demo.type.v1`: without prost's `r#`, so that
+/// `include_proto!` takes the package's name as in the `.proto`.
 fn file_name(module: &Module) -> String {
     module.to_file_name_or(NAMELESS_PACKAGE).replace("r#", "")
 }

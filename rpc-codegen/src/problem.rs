@@ -104,7 +104,8 @@ impl fmt::Display for Problem {
             label,
         } in &self.places
         {
-            // Repeat tabs below the line, so that the mark is aligned whatever the width of a tab is.
+            // Repeat tabs below the line, so that the mark is aligned whatever the width of a tab
+            // is.
             let before = text
                 .chars()
                 .take(column - 1)

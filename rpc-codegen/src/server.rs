@@ -8,7 +8,7 @@
 use crate::emit::{self, Runtime};
 use crate::model::{Method, Service};
 
-/// The server module of `service`.
+/// Emits the server module of `service`.
 pub(crate) fn emit(service: &Service, rt: &Runtime) -> String {
     let names = &service.names;
     let docs = format!("Server for the service `{}`.", service.full_name);
@@ -26,7 +26,7 @@ pub(crate) fn emit(service: &Service, rt: &Runtime) -> String {
     rt.module(&names.server_module, &docs, &names.server_trait, &items)
 }
 
-/// The service's trait where a generic parameter `T` is in scope.
+/// Returns the path of the service's trait where a generic parameter `T` is in scope.
 fn bound(service: &Service) -> &str {
     match service.names.server_trait.as_str() {
         "T" => "self::T",
@@ -149,7 +149,7 @@ impl<T: {local_trait}> {name}<T> {{
     )
 }
 
-/// `Clone` and `Debug`, written out because a `derive` would require them of `T`.
+/// Emits `Clone` and `Debug`, written out because a `derive` would require them of `T`.
 fn derivable(service: &Service) -> String {
     let name = &service.names.server;
     format!(
@@ -207,7 +207,7 @@ fn register(service: &Service, method: &Method) -> String {
     )
 }
 
-/// The signature of a method in both traits, up to the bounds of the future.
+/// Emits the signature of a method in both traits, up to the bounds of the future.
 fn signature(method: &Method) -> String {
     let (name, request, output) = (&method.name, &method.request, output(method));
     format!("fn {name}(&self, request: $Request<{request}>) -> impl $Future<Output = {output}>")

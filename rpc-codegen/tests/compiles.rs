@@ -1,4 +1,5 @@
-//! Compiles generated code against `rpc-core`, in both editions and with the lints that it may trigger.
+//! Compiles generated code against `rpc-core`, in both editions and with the lints that it may
+//! trigger.
 
 use std::fs;
 use std::path::{Path, PathBuf};

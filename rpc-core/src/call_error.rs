@@ -191,7 +191,7 @@ impl Error for CallError {
 /// Converts the error of a nested call into the handler's own status, for use with `?`.
 ///
 /// The code is kept, and the message says that a nested call failed. The details and metadata of a
-/// remote status are dropped: they were meant for this process, not for its clients.
+/// remote status are dropped: the remote server addressed them to this process, not to its clients.
 impl From<CallError> for Status {
     fn from(error: CallError) -> Self {
         let code = error.code();

@@ -45,8 +45,8 @@ fn violation(error: &CallError) -> Option<&ProtocolError> {
 }
 
 /// Delivers `frame` to the server's or the client's side of one of two connections. Checks that
-/// this connection closes with the expected violation on the receiving side, that its calls end, and
-/// that the other connection, which has a call in flight, continues to work.
+/// this connection closes with the expected violation on the receiving side, that its calls end,
+/// and that the other connection, which has a call in flight, continues to work.
 fn assert_ends_its_connection(
     at: fn(&Pair) -> &Node,
     frame: Vec<u8>,

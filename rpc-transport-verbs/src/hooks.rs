@@ -136,8 +136,8 @@ mod with_simulation {
     }
 
     named! {
-        /// A point at which a process can be killed: before a store that its peers can see, or after
-        /// the last of several such stores.
+        /// A point at which a process can be killed: before a store that its peers can see, or
+        /// after the last of several such stores.
         Point {
             /// Before the stores of a ring's preamble.
             MakeRing,

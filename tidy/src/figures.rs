@@ -15,7 +15,8 @@ use crate::surface::public_items;
 /// The crates that are measured: those that users depend on.
 pub const PACKAGES: [&str; 3] = ["rpc-core", "rpc-codegen", "rpc-transport-verbs"];
 
-/// Words below which a SAFETY note cannot name an invariant, who established it and how long it holds.
+/// Words below which a SAFETY note cannot name an invariant, who established it and how long it
+/// holds.
 const MIN_SAFETY_WORDS: usize = 6;
 
 /// The figures of one checkout.

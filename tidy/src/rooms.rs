@@ -16,7 +16,8 @@ use crate::source::Crate;
 pub struct Room {
     /// What breaches call it.
     pub name: &'static str,
-    /// Its modules, with all that is below them: `driver`, `verbs::types`. The longest match counts.
+    /// Its modules, with all that is below them: `driver`, `verbs::types`. The longest match
+    /// counts.
     pub modules: &'static [&'static str],
     /// Names of the rooms that it may import.
     pub may_import: &'static [&'static str],

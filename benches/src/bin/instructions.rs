@@ -4,8 +4,8 @@
 //! - `--over pair`: calls over the loopback transport of rpc-core's tests. Covers all of rpc-core
 //!   on both sides, including encoding and decoding, plus the loopback that stands in for the
 //!   device.
-//! - `--over soft`: frames of the same length as those of such a call, over the software device.
-//!   Covers all of the transport on both sides, plus the device below it, and nothing of rpc-core.
+//! - `--over soft`: frames of the same length as a call's frames, over the software device. Covers
+//!   all of the transport on both sides, plus the device below it, but no part of rpc-core.
 //!
 //! ```text
 //! make count

@@ -1,4 +1,5 @@
-//! A user's crate, which denies the lints that generated code may trigger. `tests/compiles.rs` builds it.
+//! A user's crate, which denies the lints that generated code may trigger. `tests/compiles.rs`
+//! builds it.
 #![deny(
     warnings,
     missing_docs,

@@ -1,4 +1,4 @@
-//! [`CallOrigin`]: who made a call, and how the call waits when it cannot be sent at once.
+//! [`CallOrigin`]: the origin of a call, and how the call waits when it cannot be sent at once.
 
 use std::task::Waker;
 use std::time::Instant;
@@ -14,10 +14,10 @@ use crate::transport::Transport;
 
 /// The origin of a call, which is notified when the call ends.
 pub(crate) trait CallOrigin: Copy {
-    /// What a call that has to wait gets.
+    /// The value that a call gets if it must wait.
     type Waiting;
 
-    /// The queue entry of a call that has waited.
+    /// Returns the queue entry of a call that has waited.
     fn waiter(self) -> Option<WaiterKey>;
 
     /// Returns true if the call may be sent now: first come, first served.
@@ -32,7 +32,7 @@ pub(crate) trait CallOrigin: Copy {
         stall: &Counter,
     ) -> BeginOutcome<Self::Waiting>;
 
-    /// Says whom to notify when the response arrives.
+    /// Returns the target to wake when the response arrives.
     fn wake_target(self, block_on_waker: &BlockOnWaker) -> WakeTarget;
 }
 

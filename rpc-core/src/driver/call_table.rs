@@ -9,8 +9,8 @@
 //!
 //! The table owns the response, not the future that waits for it: a future may be dropped or leaked
 //! at any moment without losing a receive slot. An abandoned call keeps its entry until its only
-//! response has arrived. The response thus finds the receive that was promised for it, and is never
-//! mistaken for the response to another call.
+//! response has arrived. So the promised receive is there for the response, and the response is
+//! never mistaken for the response to another call.
 
 use std::mem;
 use std::task::Waker;

@@ -2,8 +2,8 @@
 //!
 //! A turn, in the order of its steps:
 //!
-//! 1. [`Driver::turn`] flushes the frames sent since the last turn, and polls the transport. Blocked
-//!    responses are the first to use the send slots that this poll freed.
+//! 1. [`Driver::turn`] flushes the frames sent since the last turn, and polls the transport.
+//!    Blocked responses are the first to use the send slots that this poll freed.
 //! 2. Each frame is checked and routed ([`Driver::receive`]): a response to the call that waits for
 //!    it, a request to its handler (`incoming.rs`).
 //! 3. Woken handlers are polled (`incoming.rs`).

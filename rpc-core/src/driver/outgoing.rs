@@ -74,7 +74,7 @@ impl<T: Transport> Driver<T> {
         Ok(ConnectedLink { link, session })
     }
 
-    /// Sends a call, or keeps it waiting in the way of its origin.
+    /// Sends a call or, if it cannot be sent now, queues it as its origin specifies.
     #[inline]
     pub(crate) fn begin_from<A: CallOrigin>(
         &self,
@@ -199,7 +199,7 @@ impl<T: Transport> Driver<T> {
     ) -> PollOutcome {
         let mut state = self.state.borrow_mut();
         let Some(entry) = state.links.get_mut(link.index()) else {
-            // The link is gone, but the call had been sent.
+            // The link has ended, and the call had been sent.
             let cause = Cause::Disconnected(CloseReason::Local);
             return PollOutcome::Failed(CallError::new(cause, Execution::MayHaveRun));
         };

@@ -136,10 +136,10 @@ impl Tasks {
     /// Resumes a woken task. Returns `None` if the task has ended in the meantime.
     pub(crate) fn unpark(&mut self, index: u32) -> Option<(TaskKey, Task, Waker)> {
         let cell = &mut self.cells[index as usize];
-        // Cleared before the future is polled, so that a wake from now on queues the task again. An
-        // earlier wake that found the task already queued is read by this swap, so that the poll
-        // sees the writes of the waking thread. A plain store would let that poll read older
-        // values, and the wake would be lost.
+        // Cleared before the future is polled, so that a wake from now on queues the task again. A
+        // thread that found the task already queued has not queued it again. This swap reads the
+        // flag that it set, so the poll sees the writes that preceded that wake. With a plain store
+        // the poll could read older values, and the wake would be lost.
         cell.signal.queued.swap(false, Ordering::AcqRel);
         let task = cell.parked.take()?;
         self.parked -= 1;

@@ -151,8 +151,8 @@ impl Waiters {
         self.wake_next_within_turn(room, wake);
     }
 
-    /// Like [`wake_next`](Self::wake_next), but may be called any number of times per turn, because
-    /// it does not count as a turn for the waiters woken before.
+    /// Like [`wake_next`](Self::wake_next), but may be called any number of times per turn: it does
+    /// not advance the count of turns in which a woken waiter must retry.
     pub(crate) fn wake_next_within_turn(&mut self, room: u32, mut wake: impl FnMut(Waker)) {
         while self.expected < room
             && let Some((key, arrival)) = self.queue.pop_front()
@@ -225,7 +225,8 @@ mod tests {
         waiters.wake_next(1, |_| ());
         assert!(waiters.poll_turn(next, waker) && waiters.poll_turn(forgotten, waker));
         waiters.leave(next);
-        // From now on, new calls overtake no waiter except the one that does not retry.
+        // The only waiter left is the one that did not retry. New calls may overtake it until it is
+        // requeued.
         assert!(waiters.is_empty());
         waiters.requeue(forgotten);
         assert!(!waiters.is_empty());

@@ -129,7 +129,7 @@ mod loom_models {
         });
     }
 
-    /// A poller that resumes by itself is not seen as asleep by threads that come later.
+    /// After a poller has resumed without being woken, later threads do not see it as asleep.
     #[test]
     fn loom_the_next_sleep_is_ended_too() {
         loom::model(|| {

@@ -11,10 +11,11 @@ use std::time::Duration;
 /// process that has stopped on a live host: stopped by a debugger or by `SIGSTOP`, frozen by a
 /// container runtime, or hung in the kernel.
 ///
-/// By default such a process is tolerated: it loses nothing, and its calls continue when it does;
-/// meanwhile their deadlines bound them. With keepalive, a connection closes when its peer has been
-/// stopped for too long, for instance at a breakpoint. (With and without keepalive, peers outside a
-/// paused virtual machine see it as a failed host; peers that are paused together lose nothing.)
+/// By default such a process is tolerated: it loses nothing, and when it continues, its calls
+/// continue. Until then, deadlines bound the calls. With keepalive, a connection closes when its
+/// peer has been stopped for too long, for instance at a breakpoint. (With and without keepalive,
+/// peers outside a paused virtual machine see it as a failed host; peers that are paused together
+/// lose nothing.)
 ///
 /// A dedicated thread of the peer answers the probes, so a poller that is busy in a handler counts
 /// as alive, however long the handler takes. A peer whose version lacks keepalive is not probed.

@@ -30,8 +30,8 @@ pub fn block_on<F: Future>(future: F) -> F::Output {
     }
 }
 
-/// The flag distinguishes a wake from other uses of the thread's only park token: a park may also
-/// return for another reason or spuriously.
+/// Wakes a parked thread. The flag is needed because `park` may return without a wake: spuriously,
+/// or because other code on the thread used its only park token.
 struct Sleeper {
     thread: Thread,
     is_woken: AtomicBool,
@@ -63,7 +63,7 @@ mod tests {
             if polls == 3 {
                 return Poll::Ready(7);
             }
-            // A park token that is not a wake of the future.
+            // Sets the park token without waking the future.
             thread::current().unpark();
             let waker = cx.waker().clone();
             thread::spawn(move || waker.wake());

@@ -27,7 +27,8 @@ use crate::transport::{ConnectError, Counters, Fabric, FabricError, Transport};
 /// a person who waits.
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The client with the lowest latency: waiting for a call polls the device, on the thread that waits.
+/// The client with the lowest latency: waiting for a call polls the device, on the thread that
+/// waits.
 ///
 /// One poller serves all connections of its thread. It is `!Send`, as are its connections. Clones
 /// refer to the same poller.
@@ -183,9 +184,9 @@ impl LocalPoller {
         }
     }
 
-    /// Takes one turn: processes what has arrived and sends what is queued. For a thread that has
-    /// other work; `block_on` and awaited calls take their own turns. Returns true if anything had
-    /// arrived.
+    /// Takes one turn: handles the events that have arrived and sends the frames that are queued.
+    /// For a thread that has other work; `block_on` and awaited calls take their own turns. Returns
+    /// true if any event had arrived.
     pub fn turn(&self) -> bool {
         self.driver.turn()
     }

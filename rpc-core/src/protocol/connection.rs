@@ -194,7 +194,7 @@ impl Connection {
 
     /// Returns the number of credits that a client keeps when it returns the others.
     fn kept_credits(&self) -> u32 {
-        // A client that knows of the shutdown will start no more calls, so it keeps none.
+        // A client that was notified of the shutdown starts no more calls, so it keeps none.
         if self.going_away {
             0
         } else {
@@ -301,8 +301,8 @@ impl Connection {
 
     /// Returns true if a frame should be sent only for its credits. On the server: if many credits
     /// are owed, or if the client has not been notified of the shutdown. On the client: if it has
-    /// credits to return or an acknowledgement to send. The client must only ask when it has been
-    /// idle or may start no more calls.
+    /// credits to return or an acknowledgement to send. On the client, it must be called only when
+    /// the client has been idle or may start no more calls.
     #[must_use]
     pub(crate) fn wants_credit_frame(&self) -> bool {
         match self.role {

@@ -208,7 +208,7 @@ impl ServerHandle {
     ///
     /// Returns [`ServerError::PollerPanicked`] if a poller panicked.
     pub fn shutdown_within(mut self, shutdown: Shutdown) -> Result<(), ServerError> {
-        // This is the only call that sets it. It runs at most once, because it consumes the handle.
+        // Cannot fail: nothing else sets the value, and this method consumes the handle.
         let _ = self.running.threads.stop_signal.shutdown.set(shutdown);
         self.running.stop();
         self.running.threads.join()
@@ -216,7 +216,7 @@ impl ServerHandle {
 }
 
 impl Running {
-    /// Closes the listener and tells the pollers to stop.
+    /// Closes the listener, signals the pollers to stop, and wakes them.
     fn stop(&mut self) {
         self.listener = None;
         self.threads.stop();
@@ -227,7 +227,7 @@ impl Running {
 }
 
 impl Drop for Running {
-    /// Wakes the pollers. Dropping `threads` then waits until they have ended.
+    /// Stops the pollers. Dropping the field `threads` then waits until they have ended.
     fn drop(&mut self) {
         self.stop();
     }

@@ -61,7 +61,7 @@ impl PollerThreads {
         Ok(opened)
     }
 
-    /// Lets the pollers serve.
+    /// Starts serving on all pollers.
     pub(super) fn start(&self) {
         for (_, start) in self.threads.iter().zip(self.start.iter().cycle()) {
             // Joining a poller that has already ended reports it.
@@ -69,7 +69,7 @@ impl PollerThreads {
         }
     }
 
-    /// Tells the pollers to stop. One that sleeps must also be woken.
+    /// Signals the pollers to stop. The caller must also wake sleeping pollers.
     pub(super) fn stop(&mut self) {
         self.start = None;
         self.stop_signal.set();

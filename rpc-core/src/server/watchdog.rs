@@ -1,11 +1,11 @@
 //! [`Watchdog`]: detects methods that block their poller.
 //!
 //! A handler that does not await occupies its poller's thread, and no other call of that poller
-//! makes progress meanwhile. Through its [`RunningHandler`], a poller shows which handler it is polling: it
-//! stores the number and the method of each poll before and after the poll, which costs a few
-//! instructions, none of them locked. One thread per server checks it about fifty times a second. A
-//! poll that is still running after 40 ms is counted for its method; the first one of each method
-//! is logged as a warning.
+//! makes progress meanwhile. Through its [`RunningHandler`], a poller shows which handler it is
+//! polling: it stores the number and the method of each poll before and after the poll, which costs
+//! a few instructions, none of them locked. One thread per server checks it about fifty times a
+//! second. A poll that is still running after 40 ms is counted for its method; the first one of
+//! each method is logged as a warning.
 
 use std::fmt;
 use std::io;

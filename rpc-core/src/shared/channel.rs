@@ -19,11 +19,11 @@ use crate::transport::ConnectError;
 /// A client connection for any thread and any executor. Cheap to clone.
 ///
 /// Calls are futures on any executor, or run through [`block_on`](crate::block_on()). The channel
-/// connects again when its connection ends; [`state`](Self::state) and [`watch`](Self::watch) report
-/// the state of the connection. The connection closes when the last clone is dropped.
+/// connects again when its connection ends; [`state`](Self::state) and [`watch`](Self::watch)
+/// report the state of the connection. The connection closes when the last clone is dropped.
 ///
-/// A dropped call keeps its part of [`max_in_flight`](super::ChannelBuilder::max_in_flight) until
-/// its response arrives or its deadline passes. A leaked one ([`std::mem::forget`]) keeps it forever.
+/// A dropped call counts towards [`max_in_flight`](super::ChannelBuilder::max_in_flight) until its
+/// response arrives or its deadline passes. A leaked one ([`std::mem::forget`]) counts forever.
 ///
 /// [`ChannelBuilder`](super::ChannelBuilder) has the settings.
 #[derive(Clone)]

@@ -1,7 +1,7 @@
 //! [`Channel`]: a client that any thread may use, on any executor or on none.
 //!
-//! Behind it is one poller, or several, each on a thread of its own and with its own connection. A
-//! call takes these steps:
+//! A channel has one or more pollers, each with its own thread and connection. A call takes these
+//! steps:
 //!
 //! ```text
 //!  caller's thread                          poller's thread
@@ -15,9 +15,9 @@
 //!  decode; release the permit
 //! ```
 //!
-//! There are as many permits as the queue between the two threads has entries, so the queue is never
-//! full (`permits.rs`). A sleeping poller is woken with one system call; a spinning poller needs none
-//! (`driver/wakeup.rs`).
+//! There are as many permits as the queue between the two threads has entries, so the queue is
+//! never full (`permits.rs`). A sleeping poller is woken with one system call; a spinning poller
+//! needs none (`driver/wakeup.rs`).
 //!
 //! The poller maintains the connection (`poller.rs`). When the connection ends, the calls in flight
 //! end with it, and the poller reconnects with growing, randomized delays (`backoff.rs`).

@@ -253,7 +253,7 @@ impl CallPermits {
                 self.release(CallPermit { number, buf });
                 None
             }
-            // Already settled, by a caller that found that its poller had ended.
+            // A caller found that its poller had ended, and settled the call itself.
             other @ (PermitState::Idle | PermitState::Settled(_)) => {
                 *state = other;
                 None

@@ -1,4 +1,5 @@
-//! [`BlockedMethods`]: the methods that have blocked a poller's thread, counted by [`BlockedCounters`].
+//! [`BlockedMethods`]: the methods that have blocked a poller's thread, counted by
+//! [`BlockedCounters`].
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -56,7 +56,8 @@ pub const SAMPLED: u64 = 32;
 pub const TURNS_PER_GAUGE_UPDATE: u64 = 16_384;
 
 /// Takes snapshots of the counters of a server, channel or local poller, on any thread. Cheap to
-/// clone. A reader does not keep any of them alive; their final counts remain readable after they end.
+/// clone. A reader does not keep any of them alive; their final counts remain readable after they
+/// end.
 #[derive(Clone)]
 pub struct StatsReader {
     pollers: Vec<Arc<PollerCounters>>,

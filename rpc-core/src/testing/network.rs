@@ -178,7 +178,7 @@ impl Network {
 
 impl Drop for Network {
     fn drop(&mut self) {
-        // A handler may hold a channel of its own node, and thereby the node itself.
+        // A handler may own a channel of its own node, and a channel keeps its node alive.
         for node in &self.nodes {
             node.discard_services();
         }

@@ -113,8 +113,8 @@ impl<T: Transport> Node<T> {
         act(&mut self.driver.state.borrow_mut().transport)
     }
 
-    /// Drops the node's services and their running handlers. A handler may hold a channel of its
-    /// own node, and thereby the node itself.
+    /// Drops the node's services and their running handlers. A handler may own a channel of its own
+    /// node, and a channel keeps its node alive.
     pub fn discard_services(&self) {
         self.driver.discard_all_tasks();
         // Dropping the methods also drops the handlers that have no task, after a turn that

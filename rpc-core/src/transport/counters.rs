@@ -97,9 +97,9 @@ impl Counters {
 
 /// The number of slots in each state at one moment.
 ///
-/// A transport counts free slots when it is asked, and the others as they change their state, so
-/// the sum is a check: it equals [`Limits::slots`](crate::Limits::slots) as long as no slot was
-/// lost.
+/// A transport counts the free slots in its lists at that moment, and keeps running counts of the
+/// others. The sum is therefore a check: it equals [`Limits::slots`](crate::Limits::slots) as long
+/// as no slot was lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SlotsByState {
     /// Waiting to be posted.

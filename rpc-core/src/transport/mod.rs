@@ -16,8 +16,8 @@
 //! a [`Fabric`] and its [`Fabric::Port`]s may be used from any thread.
 //!
 //! The core does the flow control: it never has more frames in flight to a peer than the peer has
-//! promised receives. A transport may therefore treat a receiver that is not
-//! ready as a bug to count rather than as a state to wait in.
+//! promised receives. A transport may therefore treat a receiver that is not ready as a bug to
+//! count rather than as a state to wait in.
 
 mod admission;
 mod counters;

@@ -1,8 +1,8 @@
-//! The keepalive state machine of one liveness connection, without its socket and clock: which bytes may arrive,
-//! and when to send an ENQ.
+//! The keepalive state machine of one liveness connection, without its socket and clock: which
+//! bytes may arrive, and when to send an ENQ.
 //!
-//! `proto/handshake.proto` draws the bytes and says which side may send which byte when. A byte is
-//! a frame by itself, which a socket accepts whole or not at all, so no byte has to be buffered.
+//! `proto/handshake.proto` draws the bytes and says which side may send which byte when. Each byte
+//! is a frame, which a socket accepts whole or not at all, so no byte is ever buffered.
 //!
 //! The peer's control thread responds to a probe, so a poller that runs a long handler counts as
 //! alive.
@@ -75,7 +75,8 @@ impl KeepaliveState {
         self.is_agreed && self.can_respond
     }
 
-    /// Returns the time between two calls of [`end_interval`](Self::end_interval), if it is to be called.
+    /// Returns the time between two calls of [`end_interval`](Self::end_interval), if it is to be
+    /// called.
     pub(crate) fn interval(&self) -> Option<Duration> {
         let keepalive = self.keepalive.filter(|_| self.is_agreed)?;
         Some(keepalive.every)

@@ -128,8 +128,8 @@ impl LivenessConnection {
         }
     }
 
-    /// Writes one byte if the socket accepts it. If the connection has ended, the next read reports the
-    /// error.
+    /// Writes one byte if the socket accepts it. If the connection has ended, the next read reports
+    /// the error.
     fn write(&self, byte: u8) -> io::Result<()> {
         (&*self.stream).write(&[byte]).map(drop)
     }

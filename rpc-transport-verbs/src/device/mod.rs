@@ -34,8 +34,8 @@ pub const DEVICE_VARIABLE: &str = "VERBLINE_DEVICE";
 /// list of devices in order of preference. A server is then reachable over each of them, and a
 /// connection uses the first of the server's devices that both sides have.
 ///
-/// Cheap to clone, and usable from any thread. `rpc-core` drives what it opens: pass a reference to
-/// `Server::builder`, `LocalPoller::new` or `Channel::connect`.
+/// Cheap to clone, and usable from any thread. Pass a reference to `Server::builder`,
+/// `LocalPoller::new` or `Channel::connect`: `rpc-core` opens transports through it and polls them.
 #[derive(Clone)]
 pub struct Device {
     /// One name, or several names separated by commas.
@@ -187,8 +187,8 @@ impl Device {
     }
 }
 
-/// Opens a device and closes it again. Each poller opens its own context; this reports errors early
-/// that would occur then.
+/// Opens a device and closes it again, so that errors are reported early: each poller opens its own
+/// context later.
 fn try_open(name: &Name) -> Result<(), DeviceError> {
     let device = &name.device;
     let context = Context::open(device).map_err(|error| match error {

@@ -143,8 +143,8 @@ fn plan_of_each(
     })
 }
 
-/// Opens a lane for each device. All lanes have the same sizes, those that the weakest device can
-/// provide, so one [`Limits`](rpc_core::limits::Limits) holds for every lane.
+/// Opens a lane for each device. The weakest device determines the sizes of all lanes, so one
+/// [`Limits`](rpc_core::limits::Limits) holds for every lane.
 pub(crate) fn open_lanes(
     first: Opened,
     others: Vec<Opened>,

@@ -239,8 +239,8 @@ pub(crate) fn named_by_environment() -> Option<String> {
         .filter(|names| !names.is_empty())
 }
 
-/// Returns true if the name is the name of an RDMA device: the kernel lists it, or a driver would
-/// name a device so, possibly on another host.
+/// Returns true if this is the name of an RDMA device: the kernel lists it, or it begins like the
+/// names that drivers or udev assign, so it may be a device of another host.
 pub(crate) fn is_rdma_name(name: &str) -> bool {
     /// The prefixes with which the drivers of rdma-core name their devices.
     const DRIVERS: [&str; 14] = [

@@ -143,7 +143,8 @@ pub fn keepalive(bytes: &[u8]) {
         true => KeepaliveState::with_server(is_agreed, keepalive, now),
         false => KeepaliveState::with_client(is_agreed, keepalive, now),
     };
-    // The model: whether a response is due, whether anything was received, and intervals since.
+    // The model: whether a response is due, whether anything was received, and the number of
+    // intervals since the ENQ.
     let (mut is_enq_in_flight, mut is_heard, mut missed) = (false, is_server, 0);
     if keepalive_state.sends_first_enq() {
         assert!(is_agreed && is_server);

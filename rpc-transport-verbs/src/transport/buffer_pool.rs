@@ -11,7 +11,7 @@
 //! | receive: reserve | the async-event thread | posted when the poller lags |
 //! | receive: held | the driver, as a `RecvBuf` | `release` |
 //! | send: free | this pool | `reserve` |
-//! | send: in hand | the driver, as a `SendBuf` | `send`, `cancel` |
+//! | send: reserved | the driver, as a `SendBuf` | `send`, `cancel` |
 //! | send: in flight | a connection's chain, then its queue pair | posting if inline, else a completion |
 //!
 //! Receives and sends have separate free lists, so a burst of responses can never use up the
@@ -22,7 +22,7 @@ use rpc_core::transport::SlotsByState;
 use crate::transport::plan::Plan;
 use crate::verbs::{Access, ProtectionDomain, Slot, VerbsError};
 
-/// The free slots, and counts of the slots in the driver's hands.
+/// The free slots, and counts of the slots that the driver owns.
 ///
 /// The free lists are stacks: the slot that was freed last has the warmest cache lines. Each list
 /// has capacity for all its slots from the start, so no path allocates.

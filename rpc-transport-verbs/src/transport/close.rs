@@ -125,8 +125,8 @@ impl Lane {
                 *quiet_polls += u32::from(quiet);
                 *quiet_polls >= QUIET_POLLS
             }
-            // The peer may have received the unsignaled requests before it was gone. Then there is
-            // nothing to flush, and no completion comes.
+            // The peer may have received the unsignaled requests before it ended. Then there is
+            // nothing to flush, and no completion arrives.
             //
             // Receives that the queue pair had taken from the shared receive queue also come back
             // with completions. Some devices drop these completions when the queue pair is

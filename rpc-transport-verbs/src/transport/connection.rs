@@ -34,8 +34,8 @@ pub(crate) struct Connection {
 /// The stage of a connection's life.
 #[derive(Debug)]
 pub(crate) enum Phase {
-    /// This side's queue pair is in RTS, but the client has not reported that its own is. The driver does not know the
-    /// connection yet.
+    /// This side's queue pair is in RTS, but the client has not reported that its own is. The
+    /// driver does not know the connection yet.
     QpRts(Box<Admitted>),
     /// Frames can be sent and received.
     Open,
@@ -79,7 +79,7 @@ impl Closing {
     }
 
     /// Returns true if frames that arrive now go to the driver: frames that the peer sent before it
-    /// was gone.
+    /// ended.
     pub(crate) fn wants_frames(&self) -> bool {
         matches!(self.step, Step::Draining { .. })
     }

@@ -27,8 +27,8 @@ pub(crate) struct LaneCounters {
     pub(crate) rnr: Gauge,
 }
 
-/// Access to a device's own counters. It keeps the device open, so a [`LaneCounterReader`] has only a weak
-/// reference to it.
+/// Access to a device's own counters. It keeps the device open, so a [`LaneCounterReader`] has only
+/// a weak reference to it.
 #[derive(Debug)]
 pub(crate) struct DeviceCounterReader {
     pub(crate) context: Context,

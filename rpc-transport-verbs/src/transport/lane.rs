@@ -1,7 +1,8 @@
 //! [`Lane`]: a poller's resources on one device.
 //!
-//! Its methods are in several files: [`setup`](crate::device::setup) opens it, `connect` and `accept` add
-//! connections, `transmit` and `receive` are the data path, and `close` closes connections.
+//! Its methods are in several files: [`setup`](crate::device::setup) opens it, `connect` and
+//! `accept` add connections, `transmit` and `receive` are the data path, and `close` closes
+//! connections.
 //!
 //! A lane owns everything that belongs to one device: context, registration, pool, completion
 //! queue, shared receive queue, reserve with its event thread, queue pairs and connections.
@@ -141,7 +142,7 @@ impl Lane {
 
 impl Drop for Lane {
     fn drop(&mut self) {
-        // Keep the last value for meters that are read after the lane is gone.
+        // Store the last value for counter readers that outlive the lane.
         self.counters.rnr.set(self.device_counters.rnr());
         for connection in self.connections.drain() {
             connection.shut_down();

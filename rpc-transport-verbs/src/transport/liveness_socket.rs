@@ -1,5 +1,5 @@
-//! [`LivenessSocket`]: the liveness socket. Through it, each process of a connection learns that the
-//! other process has ended.
+//! [`LivenessSocket`]: the liveness socket. Through it, each process of a connection learns that
+//! the other process has ended.
 
 use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;

@@ -97,8 +97,8 @@ impl Lane {
             return;
         }
         let Some(index) = self.routes.get(qp_num).or_else(|| {
-            // The notice of a connection is queued before its client is answered, but this thread may
-            // not have read the notice yet.
+            // The notice of a connection is queued before its client is answered, but this thread
+            // may not have read the notice yet.
             self.read_notices(events);
             self.routes.get(qp_num)
         }) else {
@@ -237,8 +237,8 @@ impl Lane {
     }
 
     fn liveness_ended(&mut self, key: LivenessKey, end: LivenessEnd) {
-        // The control thread also reports the end of a TCP connection that this side shut down,
-        // after the connection is gone.
+        // The control thread also reports the end of a TCP connection that this side shut down;
+        // by then the connection may no longer exist.
         let Some(index) = self.liveness_index.get(&key).copied() else {
             return;
         };

@@ -1,16 +1,16 @@
 //! The shared receive queue of one poller, as used on the poller's thread: claims receives and
 //! posts them again in batches.
 //!
-//! Every free slot is posted. An idle poller thus has all of its receives in the queue, except the
-//! [reserve](crate::transport::reserve), and no frame ever finds the queue empty, however fast a burst is and
-//! wherever the poller stops. With `P` posted, `R` reserved and `H` held as in
+//! Every free slot is posted, so an idle poller has all of its receives in the queue, except the
+//! [reserve](crate::transport::reserve). No frame ever finds the queue empty, however fast a burst
+//! is and wherever the poller stops. The proof: with `P` posted, `R` reserved and `H` held as in
 //! [`Limits`](rpc_core::limits::Limits), every receive slot is in one state:
 //!
 //! ```text
 //! P + R + H = in the queue + consumed, not polled + held + free + in reserve
 //! ```
 //!
-//! The core promises at most `P + R` receives, and takes back a promise when a frame is released:
+//! The core promises at most `P + R` receives. A promise lasts until its frame is released:
 //!
 //! ```text
 //! still to come + consumed, not polled + held ≤ P + R

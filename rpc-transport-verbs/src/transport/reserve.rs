@@ -3,8 +3,8 @@
 //! Peers may send as much as was promised to them, whatever the poller is doing. While a handler
 //! blocks the poller, or the poller has lost its core, nothing is posted again and the shared
 //! receive queue drains. When fewer receives are left than the queue's limit, the device raises an
-//! event. The [async-event thread](crate::transport::events) then posts the slots of the reserve, which
-//! it alone holds. So every promise is kept, and no frame finds the queue empty.
+//! event. The [async-event thread](crate::transport::events) then posts the slots of the reserve,
+//! which it alone holds. So every promise is kept, and no frame finds the queue empty.
 //!
 //! The event disarms the limit, so the thread proceeds in the order that verbs require:
 //!

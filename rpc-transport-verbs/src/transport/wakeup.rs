@@ -41,8 +41,8 @@ impl Wakeup {
         // Drain the file before clearing the flag. If `notify` runs between the two, it finds the
         // flag set and does not write the file; that is fine, because the poller is awake and
         // checks for work next. In the other order, `notify` would write the file between the two,
-        // the read would drain it, and the flag would stay set over an empty file: no later `notify`
-        // could wake the poller.
+        // the read would drain it, and the flag would stay set over an empty file: no later
+        // `notify` could wake the poller.
         self.file.empty();
         self.is_set.swap(false, Ordering::AcqRel);
     }

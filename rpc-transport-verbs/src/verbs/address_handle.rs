@@ -27,9 +27,9 @@ impl ProtectionDomain {
     ///
     /// # Errors
     ///
-    /// [`VerbsError::InvalidArgument`] if the device does not accept
-    /// an attribute of the address, [`VerbsError::Exhausted`] or [`VerbsError::Os`] if the device
-    /// refuses, [`VerbsError::Forked`] in a forked child.
+    /// [`VerbsError::InvalidArgument`] if the device does not accept an attribute of the address,
+    /// [`VerbsError::Exhausted`] or [`VerbsError::Os`] if the device refuses,
+    /// [`VerbsError::Forked`] in a forked child.
     pub fn create_ah(&self, address: AddressVector) -> Result<AddressHandle, VerbsError> {
         AddressHandle::new(self, address)
     }

@@ -23,7 +23,7 @@ pub struct CompletionQueueHandle {
     pub(super) raw: Arc<provider::CompletionQueue>,
 }
 
-/// Lets a queue be used wherever its handle can.
+/// Makes the methods of the handle available on the queue.
 impl Deref for CompletionQueue {
     type Target = CompletionQueueHandle;
 

@@ -14,8 +14,8 @@ use super::types::keys::RemoteMemory;
 use super::types::keys::{LocalKey, RemoteKey};
 use super::types::verbs_error::VerbsError;
 
-/// A region whose bytes a peer may read or write at any time by one-sided operations, as far as its
-/// [`Access`] permits.
+/// A region whose bytes a peer may read or write at any time by one-sided operations, within the
+/// rights of its [`Access`].
 ///
 /// It never hands out `&[u8]` or `&mut [u8]`: a peer or a device would change the bytes behind the
 /// reference, which Rust does not permit. Bytes are copied in and out ([`read`](Self::read),
@@ -24,9 +24,9 @@ use super::types::verbs_error::VerbsError;
 /// done, have it send a message (a SEND or a WRITE with immediate) after its WRITEs: the completion
 /// of that message makes all earlier WRITEs visible.
 ///
-/// Cloning is cheap: all clones are the same memory. The registration ends when the last clone is
-/// dropped, and with it every request in flight that names the memory and every window that was
-/// bound to it. After that, no peer can read or write through its keys.
+/// Cloning is cheap: all clones are the same memory. The registration ends when all clones, all
+/// requests in flight that name the memory, and all windows that were bound to it are gone. After
+/// that, no peer can read or write through its keys.
 ///
 /// Local requests may use it as well: any number of requests may name an [`element`](Self::element)
 /// of it at the same time.
@@ -37,7 +37,7 @@ pub struct ExposedMemory {
 }
 
 impl ProtectionDomain {
-    /// Allocates and registers memory that peers may access as far as `access` permits: by the
+    /// Allocates and registers memory that peers may access with the rights of `access`: by the
     /// region's own key, or through memory windows ([`Access::MW_BIND`]).
     ///
     /// # Errors

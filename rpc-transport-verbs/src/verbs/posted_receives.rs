@@ -257,13 +257,13 @@ impl PostedReceives {
         None
     }
 
-    /// Changes the depth. `resize` asks the device, and returns the depth that it granted. Posting
+    /// Changes the depth. `resize` calls the device, and returns the depth that it granted. Posting
     /// is blocked meanwhile.
     ///
     /// # Errors
     ///
     /// [`VerbsError::OutOfRange`] for fewer receives than are posted, or more than can be numbered.
-    /// The device is not asked then, since some devices lose the queue over it.
+    /// The device is not called in that case, because some devices then lose the queue.
     pub(super) fn resize(
         &self,
         max_wr: usize,

@@ -21,7 +21,7 @@ pub(super) const FREE: u32 = 0;
 pub(super) const POSTED: u32 = 1;
 /// A thread is claiming the slot and moving it out.
 pub(super) const CLAIMING: u32 = 2;
-/// The entry stands for a receive of several elements, which are stored elsewhere.
+/// The entry represents a receive of several elements, which are not stored in the table.
 pub(super) const POSTED_LIST: u32 = 3;
 pub(super) const PHASE_BITS: u32 = 2;
 pub(super) const PHASE_MASK: u32 = (1 << PHASE_BITS) - 1;

@@ -6,10 +6,10 @@
 //! SEED=17 make faults        # one, replayed exactly; RUST_LOG=debug logs its events
 //! ```
 //!
-//! Every seed is a separate world on one thread. `rpc_transport_verbs::testing::simulation` defines what is
-//! simulated; [`seed`] defines the calls and the properties that have to hold. Each core runs its
-//! share of the seeds in a process of its own, so a seed that crashes its process is known, and
-//! files that are left open are counted exactly.
+//! Every seed is a separate world on one thread. `rpc_transport_verbs::testing::simulation` defines
+//! what is simulated; [`seed`] defines the calls and the properties that have to hold. Each core
+//! runs its share of the seeds in a process of its own, so a seed that crashes its process is
+//! known, and files that are left open are counted exactly.
 
 #![allow(
     clippy::print_stdout,

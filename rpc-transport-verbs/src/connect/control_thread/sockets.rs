@@ -102,7 +102,8 @@ impl Sockets {
         }
     }
 
-    /// Starts watching a liveness connection. `read` holds bytes that were already read from its socket.
+    /// Starts watching a liveness connection. `read` holds bytes that were already read from its
+    /// socket.
     fn watch(&mut self, mut liveness: LivenessConnection, read: &[u8]) {
         liveness.start();
         let interval = liveness.interval();
@@ -231,8 +232,8 @@ impl Sockets {
             }
             Next::Open(liveness, read) => {
                 self.remove(token);
-                // Report that it is open before anything can end it. The poller may have ended since
-                // the welcome: then the socket is closed here, which tells the client.
+                // Report that it is open before anything can end it. The poller may have ended
+                // since the welcome: then the socket is closed here, which tells the client.
                 if liveness.report_open() {
                     self.watch(liveness, &read);
                 }

@@ -9,7 +9,7 @@ use super::{HandshakeError, Offer, Welcome};
 pub(crate) enum Request {
     /// The client asks to be admitted. The response is [`welcome`] or [`refuse`].
     Hello(Offer),
-    /// The client asks to be handed to its poller: its queue pair can receive and send.
+    /// The client's queue pair can receive and send: the connection can go to its poller.
     Ready,
 }
 

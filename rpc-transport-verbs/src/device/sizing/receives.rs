@@ -46,7 +46,7 @@ impl Receives {
             return Self::around(posted.max(1), sizing);
         }
         // All frames that the clients may have in flight, up to a reasonable amount of memory. The
-        // credits are limited to what is posted.
+        // credits never exceed the posted receives.
         let least = connections
             .saturating_mul(MIN_RECEIVES_PER_CONNECTION)
             .max(1);
@@ -126,7 +126,7 @@ impl<'a> Budget<'a> {
             slot_len,
             sizing,
             deepest_srq: (attributes.max_srq_wr as u64).min(u32::MAX.into()),
-            // Half of it, because the device's queues may have to be locked too.
+            // Half of the limit, because the device's queues may also be locked.
             lockable: (attributes.max_locked_len / 2) as u64,
             max_memory: intents.max_memory.unwrap_or(u64::MAX),
         })

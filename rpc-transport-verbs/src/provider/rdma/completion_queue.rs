@@ -189,8 +189,8 @@ unsafe fn completion(raw: *const ibv_wc, queue: &Queue) -> WorkCompletion {
         extras: Extras::default(),
     };
     if status == 0 {
-        // SAFETY: the caller guarantees that a successful completion has an opcode, and that of a
-        // receive also length and flags.
+        // SAFETY: the caller guarantees that a successful completion has an opcode, and that the
+        // completion of a receive also has a length and flags.
         unsafe {
             match (*raw).opcode {
                 ibv_wc_opcode::IBV_WC_SEND => {}
@@ -239,8 +239,8 @@ unsafe fn received(raw: *const ibv_wc, queue: &Queue, completion: &mut WorkCompl
         queue.handle.windows.note_invalidated(key);
         completion.extras.0 |= Extras::INVALIDATED;
     }
-    // Some drivers set the flag for a global route in every receive, so it counts for datagrams
-    // only.
+    // Some drivers set the flag for a global route in every receive, so it is ignored except in
+    // receives of datagrams.
     if queue.datagrams.contains(completion.qp_num) {
         // SAFETY: the field is written in every successful receive of a datagram.
         completion.src_qp = unsafe { (*raw).src_qp };

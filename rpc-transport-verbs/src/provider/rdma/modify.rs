@@ -85,8 +85,8 @@ impl QueuePair {
             action: action(from, to),
             source,
         };
-        // Queried before the transition, since draining ends by itself. Some drivers also delay a
-        // RESET until then.
+        // Queried before the transition: by the time it has failed, draining may have ended. Some
+        // drivers also delay a RESET until draining has ended.
         let is_draining = from == QpState::Sqd && self.is_draining();
         if is_draining && to == QpState::Rts {
             return Err(ModifyError::Draining);

@@ -224,7 +224,7 @@ unsafe fn deregister(domain: &Domain, raw: NonNull<ibv_mr>) -> bool {
 }
 
 /// Finds the cause of a failed registration: too much locked memory (`ENOMEM`, or `EPERM` if the
-/// limit is 0), or a right that the device does not support. The latter is found by requesting each
+/// limit is 0), or a right that the device does not support. To find such a right, requests each
 /// right separately.
 #[cold]
 fn refused(

@@ -151,9 +151,9 @@ impl Side {
     fn request(&mut self, step: u8, script: &mut Script<'_>) {
         let kind = script.byte();
         let len = usize::from(script.short()) % PAGE;
-        // An address and key of this side's own region. For a queue pair connected to itself it is
-        // the peer's region; elsewhere the peer has no such key, although both contexts use the
-        // same key indices.
+        // An address and key of this side's own region. If a queue pair is connected to itself,
+        // this is also the peer's region. Otherwise the peer does not have this key, although both
+        // contexts use the same key indices.
         let mut remote = self.exposed.remote(usize::from(script.short()) % PAGE);
         remote.key.0 ^= u32::from(kind >> 4);
         remote.addr ^= u64::from(step & 64) << 8;

@@ -88,7 +88,7 @@ impl FaultCounters {
     }
 }
 
-/// State of one simulated process as far as faults concern it.
+/// The state of one simulated process that faults read or change.
 struct ProcessState {
     number: usize,
     killer: Killer,
@@ -115,8 +115,8 @@ impl Hooks for Simulation {
         self.running.borrow().is_some()
     }
 
-    /// Kills the running process if it is to be killed at this point: unwinds its stack and disables
-    /// its device.
+    /// Kills the running process if it is to be killed at this point: unwinds its stack and
+    /// disables its device.
     fn point(&self, point: Point) {
         if let Some(state) = self.running_state()
             && let Some((fatal, left)) = state.dies_at.get()
@@ -149,8 +149,8 @@ impl Hooks for Simulation {
         self.injects(fault)
     }
 
-    /// Returns how many of `count` requests are accepted. If not all are, the fault may end the queue
-    /// pair `blamed`, or with `None` all queue pairs of the process.
+    /// Returns how many of `count` requests are accepted. If not all are, the fault may end the
+    /// queue pair `blamed`, or with `None` all queue pairs of the process.
     fn accepted(&self, post: Post, count: usize, blamed: Option<u32>) -> usize {
         let Some(state) = self.running_state() else {
             return count;

@@ -55,7 +55,7 @@ impl SimulatedTransport {
         &self.verbs
     }
 
-    /// Executes both halves of a handshake, as far as they concern the device.
+    /// Executes the steps of both sides of a handshake that concern the device.
     fn connect_to(
         &mut self,
         DialRequest { address, session }: DialRequest,

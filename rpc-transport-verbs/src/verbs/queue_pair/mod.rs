@@ -92,8 +92,8 @@ pub struct QueuePair {
     qp_type: QpType,
     sq_sig_all: bool,
     port: u8,
-    /// The error of a message of one slot, if the queue pair cannot send one: a datagram needs a
-    /// destination, and without elements there are no bytes to send.
+    /// Why posting a plain one-slot SEND is rejected, if it is: a datagram needs a destination, and
+    /// a queue pair without elements per send cannot send bytes.
     takes_no_plain_sends: Option<PostErrorReason>,
     /// The last value that was set: 0 means that READs and atomics are rejected.
     max_rd_atomic: u8,

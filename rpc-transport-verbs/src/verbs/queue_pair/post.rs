@@ -363,8 +363,9 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Releases the slots that a completion of this send queue covers: those of its own request and
-    /// of all earlier ones (`ibv_poll_cq(3)`). After an error each request has its own completion.
+    /// Releases the slots that a completion of this send queue covers: the slots of its own request
+    /// and of all earlier ones (`ibv_poll_cq(3)`). After an error each request has its own
+    /// completion.
     ///
     /// # Errors
     ///

@@ -48,8 +48,8 @@ impl QueuePair {
         }
     }
 
-    /// Returns the elements of a receive of its own receive queue, whichever way it was posted, and
-    /// the number of bytes received: 0 if it failed.
+    /// Returns the elements of a receive of its own receive queue, however the receive was posted,
+    /// and the number of bytes received: 0 if it failed.
     ///
     /// # Errors
     ///

@@ -13,7 +13,8 @@ pub struct SrqNum(pub u32);
 pub enum AsyncEvent {
     /// A completion queue overran; it and its queue pairs are unusable.
     CompletionQueueError {
-        /// The number that [`CompletionQueue::number`](crate::verbs::CompletionQueue::number) returns.
+        /// The number that [`CompletionQueue::number`](crate::verbs::CompletionQueue::number)
+        /// returns.
         cq: u32,
     },
     /// A queue pair failed in a way that no completion reports.

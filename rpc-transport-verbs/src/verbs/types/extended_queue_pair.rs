@@ -134,10 +134,10 @@ impl SendOps {
     }
 }
 
-/// Creation options of a queue pair beyond [`QueuePairConfig`](crate::verbs::QueuePairConfig): the fields
-/// of `struct ibv_qp_init_attr_ex` that apply to the types in [`QpType`]. Devices lack most of
-/// them; [`create_qp_ex`](crate::verbs::ProtectionDomain::create_qp_ex) returns an error that names the
-/// missing one.
+/// Creation options of a queue pair beyond [`QueuePairConfig`](crate::verbs::QueuePairConfig): the
+/// fields of `struct ibv_qp_init_attr_ex` that apply to the types in [`QpType`]. Devices lack most
+/// of them; [`create_qp_ex`](crate::verbs::ProtectionDomain::create_qp_ex) returns an error that
+/// names the missing one.
 ///
 /// The other fields belong to types that this layer does not support: `xrcd` to XRC, `rwq_ind_tbl`
 /// and `rx_hash_conf` to raw packets.

@@ -3,7 +3,8 @@
 /// Whether a process with registered memory may fork (`enum ibv_fork_status`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ForkStatus {
-    /// Unsafe to fork: [`fork_init`](crate::verbs::fork_init) was not called, and this kernel needs it.
+    /// Unsafe to fork: [`fork_init`](crate::verbs::fork_init) was not called, and this kernel needs
+    /// it.
     Disabled,
     /// Safe to fork: [`fork_init`](crate::verbs::fork_init) was called.
     Enabled,

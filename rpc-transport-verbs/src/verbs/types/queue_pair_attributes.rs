@@ -172,8 +172,8 @@ impl fmt::Display for PathMigration {
 /// the call.
 ///
 /// The transition determines which attributes are required and which are allowed: see
-/// [`ModifyError`](super::ModifyError). [`QueuePair::to_init`](crate::verbs::QueuePair::to_init) and the
-/// related methods set the attributes of the usual sequence.
+/// [`ModifyError`](super::ModifyError). [`QueuePair::to_init`](crate::verbs::QueuePair::to_init)
+/// and the related methods set the attributes of the usual sequence.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs)] // the names are those of `ibv_qp_attr`; units are in the types or said below
 pub struct QpAttributes {

@@ -63,7 +63,7 @@ pub(crate) fn valid_in(qp_type: QpType, state: QpState) -> AttributeMask {
 }
 
 impl QpAttributes {
-    /// Returns those of the attributes that are valid in this state of this queue pair type.
+    /// Returns the attributes that are valid in this state of this queue pair type.
     pub fn valid_in(&self, qp_type: QpType, state: QpState) -> Self {
         let valid = valid_in(qp_type, state);
         macro_rules! keep {
@@ -116,7 +116,7 @@ pub struct QpInitAttributes {
     pub has_srq: bool,
 }
 
-/// Writes one line per attribute, aligned with those of [`QpAttributes`].
+/// Writes one line per attribute, aligned with the lines of [`QpAttributes`].
 impl fmt::Display for QpInitAttributes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut lines = Lines::new(f, 18);

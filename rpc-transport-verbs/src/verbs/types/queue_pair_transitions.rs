@@ -103,7 +103,7 @@ const RELIABLE_CONNECTION: &[Transition] = &[
             A::PathMigration,
         ],
     ),
-    // A reliable connection never enters SQE by itself, but the kernel's table has the way out.
+    // A reliable connection never enters SQE, but the kernel's table has a transition out of it.
     row(S::Sqe, S::Rts, &[], &[]),
 ];
 

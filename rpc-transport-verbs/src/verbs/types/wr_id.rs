@@ -19,7 +19,7 @@ use super::verbs_error::VerbsError;
 ///   release memory of another queue, or of a later queue pair with the same number;
 /// * **number**: identifies the request in its queue. For a send, it is the number of earlier
 ///   sends; for a receive, its index in the queue's table and how often that entry had been used
-///   before. A completion that is late, duplicated or was kept is thereby recognized as stale,
+///   before. A completion that is late, duplicated or was kept is therefore recognized as stale,
 ///   until the numbers wrap around after 2³² requests (2²⁸ on a shared receive queue).
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct WrId(u64);

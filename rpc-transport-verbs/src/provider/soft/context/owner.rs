@@ -86,8 +86,8 @@ impl<T> Deref for OwnerGuard<'_, T> {
 
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: an `OwnerGuard` exists only between `try_acquire` and `release` of its word, so no
-        // other thread accesses the value.
+        // SAFETY: an `OwnerGuard` exists only between `try_acquire` and `release` of its word, so
+        // no other thread accesses the value.
         unsafe { &*self.owned.value.get() }
     }
 }

@@ -21,7 +21,8 @@ pub(crate) struct Peer {
 #[derive(Debug, Default)]
 struct Memory {
     arenas: HashMap<u64, Arc<Mapping>>,
-    /// The [`ContextNotifier`]s of the peer's contexts; each lives as long as a ring to the context.
+    /// The [`ContextNotifier`]s of the peer's contexts; each lives as long as a ring to the
+    /// context.
     notifiers: HashMap<u32, Weak<ContextNotifier>>,
 }
 

@@ -55,7 +55,7 @@ impl Regions {
         // The cast is lossless: the caller has checked that there are fewer than MAX_REGIONS.
         let index = entry.key() as u32;
         let key = LocalKey(serial << INDEX_BITS | index);
-        // Differs from the local key, so that one used in place of the other is rejected.
+        // Differs from the local key, so that a request that confuses the two is rejected.
         let remote_key = RemoteKey((!serial << INDEX_BITS | index) & !WINDOW_BIT);
         entry.insert(Region {
             key,

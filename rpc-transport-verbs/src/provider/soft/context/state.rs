@@ -2,10 +2,10 @@
 //!
 //! The holder of the owner word may access `State`. These modules implement its operations:
 //! `transmit` (sends go into rings), `receive` (messages come out of rings), `issue`, `execute` and
-//! `responses` (the same for requests other than plain messages), `progress` (the loop over hot rings
-//! and awaited acknowledgements), `sleep` (armed completion queues), `retry` (timers), `failure`
-//! (errors and flushing), `queue_pair` (set-up), `unreliable` and `message` (unreliable queue
-//! pairs), `window_table` (memory windows and remote access).
+//! `responses` (the same for requests other than plain messages), `progress` (the loop over hot
+//! rings and awaited acknowledgements), `sleep` (armed completion queues), `retry` (timers),
+//! `failure` (errors and flushing), `queue_pair` (set-up), `unreliable` and `message` (unreliable
+//! queue pairs), `window_table` (memory windows and remote access).
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! The transitions of a queue pair, from RESET to RTS and back, and the rings that come and go with
-//! them.
+//! The transitions of a queue pair, from RESET to RTS and back, and the rings that they attach and
+//! release.
 
 use std::sync::Arc;
 
@@ -81,7 +81,7 @@ impl State {
         qp.link.receiver = Some(receiver);
         qp.link.peer = Some(peer);
         qp.retry = Retry::default();
-        // A ring of a previous connection of the peer is over by now, or will be replaced.
+        // A ring of the peer's previous connection is closed by now, or a newer one replaces it.
         let mut early = std::mem::take(&mut qp.link.early);
         early.retain(|ring| !ring.sender.is_receiver_closed());
         if let Some(ring) = early.into_iter().rev().find(|ring| qp.is_remote(ring)) {
@@ -103,9 +103,9 @@ impl State {
         if qp.number != QpNum(number) || ring.sender.is_receiver_closed() {
             return;
         }
-        // A peer that was reset and reconnected creates a new ring. The new ring replaces the old
-        // one if nothing was sent on that. Otherwise the messages sent are lost with the old ring,
-        // and their retries run out.
+        // A peer that was reset and reconnected creates a new ring. If nothing was sent on the old
+        // ring, the new ring replaces it. Otherwise the old ring stays, the messages sent on it are
+        // lost, and their retries run out.
         let is_used = qp.link.sender.as_ref().is_some_and(RingSender::is_used);
         if qp.receives_now() && !is_used && qp.is_remote(&ring) {
             qp.link.sender = Some(ring.sender);

@@ -20,8 +20,8 @@ impl State {
         self.fail_from_here(qp_index, first);
     }
 
-    /// Does the same as [`fail`](Self::fail), when acknowledged sends have already been completed as
-    /// far as possible.
+    /// Does the same as [`fail`](Self::fail), when acknowledged sends have already been completed
+    /// as far as possible.
     pub(crate) fn fail_from_here(&mut self, qp_index: u32, first: Option<CompletionStatus>) {
         self.disconnect(qp_index);
         let qp = &mut self.queue_pairs[qp_index as usize];

@@ -44,8 +44,8 @@ impl State {
         })
     }
 
-    /// Writes the next sends as far as there is room for them, and notifies the receiver once for
-    /// each run of plain sends.
+    /// Writes as many of the next sends as the ring has room for, and notifies the receiver once
+    /// for each run of plain sends.
     #[inline]
     pub(crate) fn transmit(&mut self, qp_index: u32) {
         self.transmit_plain(qp_index);

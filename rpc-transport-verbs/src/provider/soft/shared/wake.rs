@@ -66,7 +66,7 @@ impl Mark {
         Self(AtomicU32::new(HOT))
     }
 
-    /// Executes R1 and R2: the receiver stops polling the ring. It must look at the ring once more
+    /// Executes R1 and R2: the receiver stops polling the ring. It must check the ring once more
     /// after this.
     pub(crate) fn arm(&self) {
         self.0.store(ARMED, Ordering::Relaxed);
@@ -79,7 +79,8 @@ impl Mark {
         self.0.store(HOT, Ordering::Relaxed);
     }
 
-    /// Executes S2 and S3, once per batch of messages: returns true if the receiver has to be notified.
+    /// Executes S2 and S3, once per batch of messages: returns true if the receiver has to be
+    /// notified.
     #[inline]
     pub(crate) fn is_armed_after_commit(&self) -> bool {
         fence(Ordering::SeqCst);
@@ -97,7 +98,7 @@ const ASLEEP: u32 = 1;
 pub(crate) struct SleepNote {
     asleep: AtomicU32,
     /// Nonzero if no application thread polls the context. The handshake is the same as for a
-    /// ring's mark, with the engine as the receiver: it writes the note, fences, and looks at the
+    /// ring's mark, with the engine as the receiver: it writes the note, fences, and checks the
     /// rings once more before it sleeps.
     unattended: AtomicU32,
 }
@@ -111,7 +112,7 @@ impl SleepNote {
         }
     }
 
-    /// Leaves the context to the engine, which has to look at its rings once more after this.
+    /// Leaves the context to the engine, which must check its rings once more after this.
     pub(crate) fn set_unattended(&self) {
         self.unattended.store(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
