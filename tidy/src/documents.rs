@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use crate::Breach;
+use crate::Violation;
 use crate::source::Crate;
 
 /// Columns of a document's lines, outside of tables, code and lines that a link makes long.
@@ -15,71 +15,70 @@ pub const MAX_WIDTH: usize = 100;
 ///
 /// If the document cannot be read.
 #[must_use]
-pub fn wide_lines(root: &Path, path: &str) -> Vec<Breach> {
+pub fn wide_lines(root: &Path, path: &str) -> Vec<Violation> {
     let text = read(root, path);
     let mut in_code = false;
-    let mut breaches = Vec::new();
+    let mut violations = Vec::new();
     for (index, line) in text.lines().enumerate() {
         if line.trim_start().starts_with("```") {
             in_code = !in_code;
         }
         let width = line.chars().count();
-        let is_exempt = in_code || line.starts_with('|') || has_unbreakable_link(line);
+        let is_exempt = in_code || line.trim_start().starts_with('|') || has_unbreakable_link(line);
         if width > MAX_WIDTH && !is_exempt {
-            breaches.push(Breach {
+            violations.push(Violation {
                 file: path.into(),
                 line: index + 1,
                 message: format!("{width} columns: wrap the line at {MAX_WIDTH}"),
             });
         }
     }
-    breaches
+    violations
 }
 
 /// True if one word of the line, a link, is what makes it wide.
 fn has_unbreakable_link(line: &str) -> bool {
-    let longest = line
-        .split_whitespace()
-        .max_by_key(|word| word.chars().count());
-    longest.is_some_and(|word| word.contains("](") && word.chars().count() > MAX_WIDTH / 2)
+    let links = line.split_whitespace().filter(|word| word.contains("]("));
+    let longest = links.map(|word| word.chars().count()).max();
+    longest.is_some_and(|link| line.chars().count() - link <= MAX_WIDTH / 2)
 }
 
-/// Breaches if the document has more lines or words than allowed.
+/// Violations if the document has more lines or words than allowed.
 ///
 /// # Panics
 ///
 /// If the document cannot be read.
 #[must_use]
-pub fn too_long(root: &Path, path: &str, max_lines: usize, max_words: usize) -> Vec<Breach> {
+pub fn too_long(root: &Path, path: &str, max_lines: usize, max_words: usize) -> Vec<Violation> {
     let text = read(root, path);
     let (lines, words) = (text.lines().count(), text.split_whitespace().count());
-    let breach = |message: String| Breach {
+    let violation = |message: String| Violation {
         file: path.into(),
         line: lines,
         message,
     };
-    let mut breaches = Vec::new();
+    let mut violations = Vec::new();
     if lines > max_lines {
-        breaches.push(breach(format!(
+        violations.push(violation(format!(
             "{lines} lines, at most {max_lines} are allowed: move details to docs/"
         )));
     }
     if words > max_words {
-        breaches.push(breach(format!(
+        violations.push(violation(format!(
             "{words} words, at most {max_words} are allowed: move details to docs/"
         )));
     }
-    breaches
+    violations
 }
 
 /// The hand-written source files with more than `max_lines` lines.
 #[must_use]
-pub fn long_files(source: &Crate, max_lines: usize) -> Vec<Breach> {
+pub fn long_files(source: &Crate, max_lines: usize) -> Vec<Violation> {
     let files = source.files.iter().filter(|file| !file.is_generated());
     files
         .filter_map(|file| {
             let lines = file.text.lines().count();
-            (lines > max_lines).then(|| Breach {
+            (lines > max_lines).then(|| Violation {
                 file: file.path.clone(),
                 line: lines,
                 message: format!(

@@ -1,15 +1,16 @@
 //! Which module of a crate imports which, and the circles among them.
 //!
 //! An import is a path in code that names another module of the crate: in a `use`, or written out
-//! (`crate::driver::link::LinkKey`). Code for tests and models does not count. Paths inside the
-//! bodies of macros are not seen.
+//! (`crate::driver::link::LinkKey`). Code for tests and models does not count. Paths among
+//! the arguments of macros count; those in the bodies of `macro_rules!` count where they are written.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use proc_macro2::{TokenStream, TokenTree};
 use syn::visit::{self, Visit};
-use syn::{ItemFn, ItemImpl, ItemMod, ItemUse, Path, UseTree};
+use syn::{ItemFn, ItemImpl, ItemMod, ItemUse, Macro, Path, UseTree};
 
-use crate::Breach;
+use crate::Violation;
 use crate::source::{Crate, SourceFile, is_for_tests};
 
 /// One place where a module names another.
@@ -47,7 +48,7 @@ pub fn imports(source: &Crate) -> Vec<Import> {
 /// The places where product code outside of `testing` names a module `testing` of this crate or of
 /// another one.
 #[must_use]
-pub fn uses_of_testing(source: &Crate) -> Vec<Breach> {
+pub fn uses_of_testing(source: &Crate) -> Vec<Violation> {
     let modules = source.modules();
     let is_testing = |module: &[String]| module.iter().any(|part| part == "testing");
     let files = source.product().filter(|file| !is_testing(&file.module));
@@ -55,7 +56,7 @@ pub fn uses_of_testing(source: &Crate) -> Vec<Breach> {
         .flat_map(|file| {
             let paths = Visitor::visit(file, &modules).paths.into_iter();
             let uses = paths.filter(|(_, path)| is_testing(path));
-            uses.map(|(line, path)| Breach {
+            uses.map(|(line, path)| Violation {
                 file: file.path.clone(),
                 line,
                 message: format!(
@@ -169,6 +170,43 @@ impl<'a> Visitor<'a> {
         }
     }
 
+    /// Records a path that is written out in code.
+    fn record_path(&mut self, line: usize, parts: Vec<String>) {
+        if parts.len() > 1 {
+            if matches!(parts[0].as_str(), "crate" | "super" | "self") {
+                self.record(line, &parts);
+            }
+            self.paths.push((line, parts));
+        }
+    }
+
+    /// Records the paths among the arguments of a macro: names with `::` between them.
+    fn visit_tokens(&mut self, tokens: TokenStream) {
+        let mut path: Vec<String> = Vec::new();
+        let (mut line, mut colons) = (0, 0);
+        for token in tokens {
+            match token {
+                TokenTree::Ident(name) => {
+                    if colons != 2 {
+                        self.record_path(line, std::mem::take(&mut path));
+                        line = name.span().start().line;
+                    }
+                    path.push(name.to_string());
+                    colons = 0;
+                }
+                TokenTree::Punct(mark) if mark.as_char() == ':' => colons += 1,
+                other => {
+                    self.record_path(line, std::mem::take(&mut path));
+                    colons = 0;
+                    if let TokenTree::Group(group) = other {
+                        self.visit_tokens(group.stream());
+                    }
+                }
+            }
+        }
+        self.record_path(line, path);
+    }
+
     fn record_used(&mut self, line: usize, path: &[String]) {
         self.paths.push((line, path.to_vec()));
         self.record(line, path);
@@ -236,9 +274,12 @@ impl<'ast> Visit<'ast> for Visitor<'_> {
             .map(|segment| segment.ident.to_string())
             .collect();
         let line = path.segments[0].ident.span().start().line;
-        if matches!(parts[0].as_str(), "crate" | "super" | "self") && parts.len() > 1 {
-            self.record(line, &parts);
-        }
+        self.record_path(line, parts);
         visit::visit_path(self, path);
+    }
+
+    fn visit_macro(&mut self, invoked: &'ast Macro) {
+        self.visit_tokens(invoked.tokens.clone());
+        visit::visit_macro(self, invoked);
     }
 }

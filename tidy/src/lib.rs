@@ -11,7 +11,7 @@
 //! | --- | --- |
 //! | [`source`] | a crate's files as syntax trees, each with its module path |
 //! | [`imports`] | which module imports which, and the circles among them |
-//! | [`rooms`] | the folders of each crate, and the arrows that are allowed between them |
+//! | [`layers`] | the folders of each crate, and the arrows that are allowed between them |
 //! | [`documents`] | lengths and widths of files that people read |
 //! | [`surface`] | the public items of a crate, one line each |
 //! | [`figures`] | the numbers behind "is it getting better?" |
@@ -20,7 +20,7 @@
 pub mod documents;
 pub mod figures;
 pub mod imports;
-pub mod rooms;
+pub mod layers;
 pub mod source;
 pub mod surface;
 
@@ -29,7 +29,7 @@ use std::path::PathBuf;
 
 /// A place where a rule is broken, with what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Breach {
+pub struct Violation {
     /// Relative to the checkout's root.
     pub file: PathBuf,
     /// Counted from 1.
@@ -38,7 +38,7 @@ pub struct Breach {
     pub message: String,
 }
 
-impl fmt::Display for Breach {
+impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             file,
@@ -49,13 +49,13 @@ impl fmt::Display for Breach {
     }
 }
 
-/// Panics with all breaches, one a line, if there are any.
+/// Panics with all violations, one a line, if there are any.
 ///
 /// # Panics
 ///
-/// If `breaches` is not empty: this is how a test fails.
-pub fn expect_none(mut breaches: Vec<Breach>) {
-    breaches.sort();
-    let lines: Vec<String> = breaches.iter().map(Breach::to_string).collect();
+/// If `violations` is not empty: this is how a test fails.
+pub fn expect_none(mut violations: Vec<Violation>) {
+    violations.sort();
+    let lines: Vec<String> = violations.iter().map(Violation::to_string).collect();
     assert!(lines.is_empty(), "\n{}\n", lines.join("\n"));
 }

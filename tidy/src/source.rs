@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use syn::{Attribute, File, Item, Meta};
+use syn::punctuated::Punctuated;
+use syn::{Attribute, File, Item, Meta, Token};
 
 /// The root of this checkout.
 #[must_use]
@@ -40,17 +41,22 @@ impl Crate {
     ///
     /// # Panics
     ///
-    /// If a file cannot be read or is not Rust: nothing can be checked then.
+    /// If a file cannot be read or is not Rust, or if there is none: nothing can be checked then.
     #[must_use]
     pub fn read(root: &Path, package: &str) -> Self {
+        let source = root.join(package).join("src");
         let mut paths = Vec::new();
-        list_rust_files(&root.join(package).join("src"), &mut paths);
+        list_rust_files(&source, &mut paths);
         paths.sort();
         let mut files: Vec<SourceFile> = paths
             .into_iter()
-            .filter(|path| !is_program(path))
+            .filter(|path| {
+                path.strip_prefix(&source)
+                    .is_ok_and(|path| !is_program(path))
+            })
             .map(|path| SourceFile::read(root, package, &path))
             .collect();
+        assert!(!files.is_empty(), "{} has no Rust files", source.display());
         let tests = test_modules(&files);
         for file in &mut files {
             file.is_test = tests.iter().any(|test| file.module.starts_with(test));
@@ -106,21 +112,42 @@ impl SourceFile {
     }
 }
 
-/// True if the item exists only in tests or models: `#[cfg(test)]`, `#[cfg(loom)]`, and conditions
-/// that contain these without `not`.
+/// True if the item exists only in tests, models and fuzz targets: its `#[cfg(…)]` is false where
+/// `test`, `loom` and `fuzzing` are, whatever the features and the target are.
 #[must_use]
 pub fn is_for_tests(attributes: &[Attribute]) -> bool {
     attributes.iter().any(|attribute| {
-        let Meta::List(list) = &attribute.meta else {
-            return attribute.path().is_ident("test");
-        };
-        let condition = list.tokens.to_string();
-        let mut words = condition.split(|c: char| !c.is_alphanumeric() && c != '_' && c != '"');
-        list.path.is_ident("cfg")
-            && !condition.contains("not")
-            && words.any(|word| matches!(word, "test" | "loom" | "fuzzing"))
-            || list.path.is_ident("cfg") && condition.contains("any (test , fuzzing)")
+        attribute.path().is_ident("test")
+            || attribute.path().is_ident("cfg")
+                && attribute
+                    .parse_args::<Meta>()
+                    .is_ok_and(|condition| in_product(&condition) == Some(false))
     })
+}
+
+/// Evaluates a condition of `cfg` for product code. `None` if it depends on features or the target.
+fn in_product(condition: &Meta) -> Option<bool> {
+    let Meta::List(list) = condition else {
+        let for_tests = ["test", "loom", "fuzzing"];
+        let is_for_tests = for_tests.iter().any(|name| condition.path().is_ident(name));
+        return is_for_tests.then_some(false);
+    };
+    let parts = list
+        .parse_args_with(Punctuated::<Meta, Token![,]>::parse_terminated)
+        .unwrap_or_default();
+    let parts: Vec<Option<bool>> = parts.iter().map(in_product).collect();
+    if list.path.is_ident("not") {
+        return parts.first().copied().flatten().map(|value| !value);
+    }
+    // One part that is false decides `all`; one that is true decides `any`.
+    let decides = !list.path.is_ident("all");
+    if parts.contains(&Some(decides)) {
+        Some(decides)
+    } else if parts.contains(&None) {
+        None
+    } else {
+        Some(!decides)
+    }
 }
 
 fn list_rust_files(folder: &Path, paths: &mut Vec<PathBuf>) {
@@ -136,9 +163,9 @@ fn list_rust_files(folder: &Path, paths: &mut Vec<PathBuf>) {
     }
 }
 
-/// `src/main.rs` and `src/bin/…`: programs are crates of their own.
+/// `main.rs` and `bin/…` below `src`: programs are crates of their own.
 fn is_program(path: &Path) -> bool {
-    path.ends_with("src/main.rs") || path.iter().any(|part| part == "bin")
+    path == Path::new("main.rs") || path.starts_with("bin")
 }
 
 /// The modules that are declared for tests alone.

@@ -6,9 +6,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use proc_macro2::{Group, TokenStream, TokenTree};
 use quote::{ToTokens, quote};
 use syn::{
-    Attribute, Fields, ImplItem, Item, ItemImpl, ItemMod, TraitItem, Type, UseTree, Visibility,
+    Attribute, Fields, ImplItem, Item, ItemImpl, ItemMod, Macro, TraitItem, Type, UseTree,
+    Visibility,
 };
 
 use crate::source::{Crate, is_for_tests};
@@ -37,10 +39,8 @@ type ModulePath = Vec<String>;
 #[derive(Default)]
 struct CrateItems<'a> {
     modules: BTreeMap<ModulePath, Vec<&'a Item>>,
-    /// Inherent and trait implementations, by the name of the type.
-    impls: BTreeMap<String, Vec<&'a ItemImpl>>,
-    /// How many types bear a name: an implementation is told apart by that alone.
-    types: BTreeMap<String, usize>,
+    /// Inherent and trait implementations, by the name of the type, each with its module.
+    impls: BTreeMap<String, Vec<(ModulePath, &'a ItemImpl)>>,
 }
 
 impl<'a> CrateItems<'a> {
@@ -64,18 +64,53 @@ impl<'a> CrateItems<'a> {
                         self.impls
                             .entry(last.ident.to_string())
                             .or_default()
-                            .push(block);
+                            .push((module.to_vec(), block));
                     }
-                }
-                Item::Struct(_) | Item::Enum(_) => {
-                    let name = name_of(item).unwrap_or_default();
-                    *self.types.entry(name).or_default() += 1;
                 }
                 _ => {}
             }
         }
         let module = self.modules.entry(module.to_vec()).or_default();
         module.extend(items.iter());
+    }
+
+    /// The item that `name` means in `module`: defined there, or imported.
+    fn in_scope(&self, module: &[String], name: &str) -> Option<&'a Item> {
+        let items = self.modules.get(module)?;
+        let defined = items
+            .iter()
+            .find(|item| name_of(item).as_deref() == Some(name));
+        if let Some(defined) = defined {
+            return Some(defined);
+        }
+        let imports = items.iter().filter_map(|item| match item {
+            Item::Use(import) => Some(flatten(&import.tree)),
+            _ => None,
+        });
+        for (path, alias) in imports.flatten() {
+            if alias == name
+                && let Some(Resolved::Item(found)) = self.resolve(module, &path)
+            {
+                return Some(found);
+            }
+        }
+        None
+    }
+
+    /// The module of this crate that `path` names, seen from `module`.
+    fn module_at(&self, module: &[String], path: &[String]) -> Option<ModulePath> {
+        let mut found = module.to_vec();
+        for part in path {
+            match part.as_str() {
+                "crate" => found.clear(),
+                "self" => {}
+                "super" => {
+                    found.pop();
+                }
+                name => found.push(name.to_owned()),
+            }
+        }
+        self.modules.contains_key(&found).then_some(found)
     }
 
     /// The item that `path` names, seen from `module`; follows private re-exports.
@@ -204,6 +239,7 @@ impl<'a> Lister<'a> {
             None => {
                 let line = format!("{public_path}::{alias} = {}", path.join("::"));
                 self.lines.insert(line);
+                self.macro_that_makes(module, path);
             }
         }
     }
@@ -237,7 +273,7 @@ impl<'a> Lister<'a> {
                 let generics = &structure.generics;
                 self.line(path, &quote!(struct #generics));
                 self.fields(path, &structure.fields, true);
-                self.implementations(path, &name, attributes_of(item));
+                self.implementations(path, &name, item);
             }
             Item::Enum(enumeration) if is_public(&enumeration.vis) => {
                 let generics = &enumeration.generics;
@@ -247,7 +283,7 @@ impl<'a> Lister<'a> {
                     self.line(&path, &quote!(variant));
                     self.fields(&path, &variant.fields, false);
                 }
-                self.implementations(path, &name, attributes_of(item));
+                self.implementations(path, &name, item);
             }
             Item::Trait(definition) if is_public(&definition.vis) => {
                 let (generics, bounds) = (&definition.generics, &definition.supertraits);
@@ -296,14 +332,42 @@ impl<'a> Lister<'a> {
         }
     }
 
+    /// Lists the text of the macro that makes an item of this crate: what it expands to is unknown.
+    fn macro_that_makes(&mut self, module: &[String], path: &[String]) {
+        let Some((name, Some(inner))) = path
+            .split_last()
+            .map(|(name, inner)| (name, self.items.module_at(module, inner)))
+        else {
+            return;
+        };
+        let place = inner.join("::");
+        for item in self.items.modules.get(&inner).into_iter().flatten() {
+            if let Item::Macro(invoked) = item
+                && invoked.ident.is_none()
+                && mentions(&invoked.mac.tokens, name)
+            {
+                self.invocation(&place, &invoked.mac);
+            }
+        }
+    }
+
+    fn invocation(&mut self, place: &str, invoked: &Macro) {
+        let name = compact(&invoked.path);
+        let tokens = compact(&without_docs(invoked.tokens.clone()));
+        self.lines
+            .insert(format!("{place}: {name}! {{ {tokens} }}"));
+    }
+
     /// The methods of a type, and one line with the traits that it implements.
-    fn implementations(&mut self, path: &str, name: &str, attributes: &[Attribute]) {
-        let mut traits = derives(attributes);
-        for block in self.items.impls.get(name).cloned().unwrap_or_default() {
+    fn implementations(&mut self, path: &str, name: &str, item: &Item) {
+        let mut traits = derives(attributes_of(item));
+        for (module, block) in self.items.impls.get(name).cloned().unwrap_or_default() {
+            let defined = self.items.in_scope(&module, name);
+            if !defined.is_some_and(|defined| std::ptr::eq(defined, item)) {
+                continue;
+            }
             if let Some((_, implemented, _)) = &block.trait_ {
-                if self.items.types.get(name) == Some(&1) {
-                    traits.insert(compact(implemented));
-                }
+                traits.insert(compact(implemented));
                 continue;
             }
             for item in &block.items {
@@ -330,6 +394,7 @@ impl<'a> Lister<'a> {
                 let ty = &constant.ty;
                 self.line(&format!("{path}::{}", constant.ident), &quote!(const #ty));
             }
+            ImplItem::Macro(invoked) => self.invocation(path, &invoked.mac),
             _ => {}
         }
     }
@@ -419,6 +484,38 @@ fn attributes_of(item: &Item) -> &[Attribute] {
         Item::Use(item) => &item.attrs,
         _ => &[],
     }
+}
+
+/// True if `name` is one of the names in `tokens`.
+fn mentions(tokens: &TokenStream, name: &str) -> bool {
+    tokens.clone().into_iter().any(|token| match token {
+        TokenTree::Ident(ident) => ident == name,
+        TokenTree::Group(group) => mentions(&group.stream(), name),
+        _ => false,
+    })
+}
+
+/// The tokens without `#[doc = …]`.
+fn without_docs(tokens: TokenStream) -> TokenStream {
+    let mut kept = TokenStream::new();
+    let mut tokens = tokens.into_iter().peekable();
+    while let Some(token) = tokens.next() {
+        if let (TokenTree::Punct(mark), Some(TokenTree::Group(group))) = (&token, tokens.peek())
+            && mark.as_char() == '#'
+            && group.stream().to_string().starts_with("doc")
+        {
+            tokens.next();
+            continue;
+        }
+        kept.extend([match token {
+            TokenTree::Group(group) => {
+                let inner = without_docs(group.stream());
+                TokenTree::Group(Group::new(group.delimiter(), inner))
+            }
+            token => token,
+        }]);
+    }
+    kept
 }
 
 /// The traits that a type derives.

@@ -15,6 +15,7 @@
 //! without the feature contains none of them.
 
 mod faults;
+mod process_id;
 mod transport;
 mod watched_socket;
 mod world;
@@ -27,8 +28,9 @@ use std::time::Instant;
 use rpc_core::testing::Random;
 
 pub use faults::Faults;
+pub use process_id::{Pairing, ProcessId};
 pub use transport::SimulatedTransport;
-pub use world::{Pairing, ProcessId, World};
+pub use world::World;
 
 use crate::hooks::Hooks;
 pub use crate::hooks::{Fault, Point, Post};

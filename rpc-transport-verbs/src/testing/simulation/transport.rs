@@ -14,8 +14,8 @@ use rpc_core::transport::{
     ReserveError, SendError, SlotsByState, Transport,
 };
 
+use super::process_id::{Pairing, ProcessId};
 use super::watched_socket::{End, WatchedSocket};
-use super::world::{Pairing, ProcessId};
 use super::{ProcessState, Simulation};
 use crate::connect::handshake::Offer;
 use crate::connect::server::Port;

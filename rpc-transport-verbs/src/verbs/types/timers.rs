@@ -42,7 +42,7 @@ macro_rules! code {
 
             fn try_from(code: u8) -> Result<Self, InvalidCode> {
                 Self::new(code).ok_or(InvalidCode {
-                    attribute: crate::verbs::Attribute::$attribute,
+                    attribute: crate::verbs::types::Attribute::$attribute,
                     code,
                     max: $max,
                 })

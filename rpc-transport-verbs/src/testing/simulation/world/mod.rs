@@ -15,6 +15,7 @@ use rpc_core::testing::{Node, Random};
 use rpc_core::transport::ConnectError;
 use rpc_core::{LocalChannel, Methods};
 
+use super::process_id::{Pairing, ProcessId};
 use super::transport::{Directory, Server, SimulatedTransport};
 use super::{FaultCounters, Faults, Point, ProcessKilled, ProcessState, Simulation};
 use crate::device::setup::{self, Opened};
@@ -31,27 +32,6 @@ pub struct World {
     simulation: Rc<Simulation>,
     directory: Rc<Directory>,
     processes: Vec<Process>,
-}
-
-/// Identifies a process of a world.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct ProcessId(pub(super) usize);
-
-impl ProcessId {
-    /// Returns the id of the process that was added as number `number`, counted from 0.
-    #[must_use]
-    pub const fn of(number: usize) -> Self {
-        Self(number)
-    }
-}
-
-/// The two ends of a connection that was made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pairing {
-    /// The client, and the number of its queue pair.
-    pub client: (ProcessId, u32),
-    /// The server, and the number of its queue pair.
-    pub server: (ProcessId, u32),
 }
 
 struct Process {
