@@ -91,7 +91,7 @@ pub enum Error {
         other: String,
     },
 
-    /// The name of an item consists of underscores only, which is no name in Rust.
+    /// The name of an item consists of underscores only, which is not a valid name in Rust.
     #[error("{}{}: {what} has no valid Rust name: rename it", file.display(), at(*line))]
     NoRustName {
         /// The file.

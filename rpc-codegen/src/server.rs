@@ -1,9 +1,9 @@
 //! Emits the server half of a service: the two traits, and the value that a `Server` takes.
 //!
-//! `T: Greeter` implements `LocalGreeter` too, and so both traits have the same methods. Only one of
-//! them may be in scope where a service calls its own methods (E0034). `LocalGreeter` is therefore
-//! not among the package's [re-exports](crate::generate): a glob import of the package brings in
-//! `Greeter` alone, and a service that isn't `Send` names `greeter_server::LocalGreeter`.
+//! `T: Greeter` implements `LocalGreeter` too, and so both traits have the same methods. Only one
+//! of them may be in scope where a service calls its own methods (E0034). `LocalGreeter` is
+//! therefore not among the package's [re-exports](crate::generate): a glob import of the package
+//! brings in `Greeter` alone, and a service that isn't `Send` names `greeter_server::LocalGreeter`.
 
 use crate::emit::{self, Runtime};
 use crate::model::{Method, Service};

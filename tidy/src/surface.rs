@@ -187,6 +187,7 @@ impl<'a> Lister<'a> {
                 self.lines.insert(format!("{path} = {first}"));
             } else {
                 self.item(item, &path);
+                self.macros_beside(item);
                 described.push((item, path));
             }
         }
@@ -345,6 +346,27 @@ impl<'a> Lister<'a> {
             if let Item::Macro(invoked) = item
                 && invoked.ident.is_none()
                 && mentions(&invoked.mac.tokens, name)
+            {
+                self.invocation(&place, &invoked.mac);
+            }
+        }
+    }
+
+    /// Lists the macros that are invoked beside a public type: they may implement its methods.
+    fn macros_beside(&mut self, item: &Item) {
+        if !matches!(item, Item::Struct(_) | Item::Enum(_)) {
+            return;
+        }
+        let modules = self.items.modules.iter();
+        let mut home = modules.filter(|(_, items)| items.iter().any(|i| std::ptr::eq(*i, item)));
+        let Some((module, items)) = home.next() else {
+            return;
+        };
+        let place = module.join("::");
+        for beside in items {
+            if let Item::Macro(invoked) = beside
+                && invoked.ident.is_none()
+                && !is_for_tests(&invoked.attrs)
             {
                 self.invocation(&place, &invoked.mac);
             }

@@ -280,9 +280,9 @@ impl Connection {
         self.window.release();
     }
 
-    /// Returns how many receives to grow the window by, given the number of free receives. If the
-    /// client has used up its credits, the window doubles, but most of the free receives are left
-    /// to other connections.
+    /// Returns the number of receives by which to grow the window, given the number of free
+    /// receives. If the client has used up its credits, the window doubles, but takes at most a
+    /// quarter of the free receives, so that other connections can grow too.
     #[must_use]
     pub(crate) fn wants_growth(&self, free: u32) -> u32 {
         if !self.client_used_all_credits || self.going_away {

@@ -22,8 +22,8 @@ use crate::stats::{BlockedCounters, BlockedMethods};
 /// core, short enough to detect noticeable delays.
 const TICK: Duration = Duration::from_millis(20);
 
-/// A poll counts as blocking once it has lasted this long since the first check that found it: two
-/// ticks.
+/// A poll counts as blocking if it is still running this long (two ticks) after the first check
+/// that found it.
 const TOO_LONG: Duration = Duration::from_millis(40);
 
 /// The watchdog's view of one poller.

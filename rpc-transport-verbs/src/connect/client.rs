@@ -128,8 +128,8 @@ pub(crate) fn adopt(
     };
     let liveness = Arc::new(dialed.stream);
     let key = LivenessKey::next();
-    // Register with the control thread only now, on the poller's thread: if the TCP connection
-    // ended before the lane had the connection, the end would go unnoticed.
+    // Register with the control thread only now, on the poller's thread. Otherwise the TCP
+    // connection could end before the lane has the connection, and the end would go unnoticed.
     control_thread::control()
         .and_then(|control| {
             let keepalive = lane.plan.limits.keepalive;

@@ -100,8 +100,8 @@ impl QpAttributes {
     }
 }
 
-/// The attributes that a queue pair was created with (`struct ibv_qp_init_attr`,
-/// `ibv_query_qp(3)`). They do not change.
+/// The attributes of a queue pair's creation (`struct ibv_qp_init_attr`, `ibv_query_qp(3)`). They
+/// do not change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QpInitAttributes {
     /// Queue pair number.

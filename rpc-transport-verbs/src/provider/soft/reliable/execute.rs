@@ -60,7 +60,7 @@ enum LocalReport {
 
 impl State {
     /// Executes the message that was found in the ring: a request other than a plain message, or
-    /// any message that arrives while receives with a number of elements other than one are posted.
+    /// any message if posted receives have no element or several.
     #[cold]
     pub(crate) fn execute(&mut self, qp_index: u32, incoming: &Incoming) -> Step {
         match self.try_execute(qp_index, incoming) {

@@ -12,9 +12,9 @@ use crate::provider::work::Sge;
 ///
 /// # Safety
 ///
-/// Until this returns, both ranges are mapped, the target is writable, and neither range is reached
-/// through references to plain bytes. The ranges may overlap: the target then holds a mix of old
-/// and new bytes.
+/// Until this returns, both ranges are mapped, the target is writable, and no reference to plain
+/// bytes (`&[u8]`, `&mut [u8]`) covers either range. The ranges may overlap: the target then holds
+/// a mix of old and new bytes.
 pub(crate) unsafe fn copy_shared(from: NonNull<u8>, to: NonNull<u8>, len: usize) {
     const WORD: usize = 8;
     let head = to.as_ptr().align_offset(WORD).min(len);
