@@ -366,6 +366,7 @@ impl<'a> Lister<'a> {
         for beside in items {
             if let Item::Macro(invoked) = beside
                 && invoked.ident.is_none()
+                && !invoked.mac.path.is_ident("thread_local")
                 && !is_for_tests(&invoked.attrs)
             {
                 self.invocation(&place, &invoked.mac);

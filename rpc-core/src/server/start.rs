@@ -73,15 +73,16 @@ impl<F: Fabric> ServerBuilder<F> {
         threads: PollerThreads,
         pollers: Vec<Opened<F::Port>>,
     ) -> Result<Server, ServerError> {
-        let running_handler = pollers
+        let running_handlers = pollers
             .iter()
             .map(|poller| Arc::clone(&poller.running_handler));
         let counters = pollers.iter().map(|poller| Arc::clone(&poller.counters));
         let wakeups = pollers.iter().map(|poller| Arc::clone(&poller.wakeup));
-        // All pollers have the same sizes and methods.
+        // All pollers have the same sizes and methods, and there is at least one: see
+        // `ServerBuilder::pollers`.
         let (limits, methods) = (pollers[0].limits.clone(), pollers[0].methods.clone());
 
-        let watchdog = Watchdog::start(running_handler.collect(), &methods)?;
+        let watchdog = Watchdog::start(running_handlers.collect(), &methods)?;
         let mut admission = ServerAdmission::new(&limits, methods, self.pollers);
         admission.limit_connections(self.max_connections);
         let stats_reader = StatsReader::for_server(

@@ -24,8 +24,9 @@ use crate::transport::{ConnectError, FabricError, Transport};
 /// Turns between two checks of the permit queue.
 const TURNS_PER_QUEUE_CHECK: u32 = 64;
 
-/// Longest sleep while calls wait for permits. Short, because woken waiters that do not retry are
-/// skipped only after some checks.
+/// Longest sleep while calls wait for permits, or in the backlog for a send slot. Short, because woken
+/// waiters that do not retry are skipped only after some checks, and a send slot that becomes free
+/// wakes nothing.
 const SHORT_SLEEP: Duration = Duration::from_millis(1);
 
 /// How long a poller that ends waits for its connection to close.
@@ -37,7 +38,7 @@ pub(super) struct Settings {
     pub(super) permits: Arc<CallPermits>,
     pub(super) submissions: Receiver<Submission>,
     pub(super) wakeup: Arc<OnceLock<Arc<Wakeup>>>,
-    pub(super) is_closed: Arc<AtomicBool>,
+    pub(super) is_stopped: Arc<AtomicBool>,
     pub(super) limits: Arc<OnceLock<Limits>>,
     pub(super) counters: Arc<OnceLock<Arc<PollerCounters>>>,
     pub(super) waiting: Waiting,
@@ -51,7 +52,7 @@ pub(crate) struct SharedPoller<T: Transport> {
     calls: Calls<T>,
     connection: Reconnect<T>,
     permits: Arc<CallPermits>,
-    is_closed: Arc<AtomicBool>,
+    is_stopped: Arc<AtomicBool>,
     waiting: Waiting,
     turns: u32,
 }
@@ -72,7 +73,7 @@ impl<T: Transport> SharedPoller<T> {
             connection: Reconnect::new(&driver, settings.target, spawner, report),
             driver,
             permits,
-            is_closed: settings.is_closed,
+            is_stopped: settings.is_stopped,
             waiting: settings.waiting,
             turns: 0,
         };
@@ -87,7 +88,7 @@ impl<T: Transport> SharedPoller<T> {
     pub(super) fn run(mut self) {
         let _busy = BusyPoller::register(self.waiting);
         let mut idle = Idle::new(self.waiting);
-        while !self.is_closed() {
+        while !self.is_stopped() {
             if idle.after_turn(self.turn()) {
                 self.calls.drop_abandoned();
                 self.driver.sleep(&|| self.max_sleep());
@@ -132,12 +133,12 @@ impl<T: Transport> SharedPoller<T> {
         }
     }
 
-    fn is_closed(&self) -> bool {
-        self.is_closed.load(Ordering::Relaxed)
+    fn is_stopped(&self) -> bool {
+        self.is_stopped.load(Ordering::Relaxed)
     }
 
     fn has_more(&self) -> bool {
-        self.calls.any_submitted() || self.connection.has_dialed() || self.is_closed()
+        self.calls.any_submitted() || self.connection.has_dialed() || self.is_stopped()
     }
 
     /// Returns how long the poller may sleep if no event occurs, or `None` if there is something to
@@ -195,7 +196,7 @@ impl<T: Transport> SharedPoller<T> {
 impl<T: Transport> Drop for SharedPoller<T> {
     /// Settles all calls, so that no caller waits for this thread, however it ends.
     fn drop(&mut self) {
-        self.is_closed.store(true, Ordering::Relaxed);
+        self.is_stopped.store(true, Ordering::Relaxed);
         // Before the queue is drained below: see `PollerHandle::submit`.
         fence(Ordering::SeqCst);
         self.connection.shut_down();

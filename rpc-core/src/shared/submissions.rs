@@ -32,8 +32,8 @@ pub(super) struct PollerHandle {
     pub(super) permits: Arc<CallPermits>,
     pub(super) submissions: Sender<Submission>,
     pub(super) wakeup: Arc<OnceLock<Arc<Wakeup>>>,
-    /// Set when the channel is dropped, so that the poller ends.
-    pub(super) is_closed: Arc<AtomicBool>,
+    /// Set when the channel is dropped, so that the poller ends, and when the poller has ended.
+    pub(super) is_stopped: Arc<AtomicBool>,
     pub(super) health: Arc<PollerHealth>,
     pub(super) limits: Arc<OnceLock<Limits>>,
     /// The poller's counters, once it has opened its device.
@@ -71,7 +71,7 @@ impl Shared {
 
 impl Drop for PollerHandle {
     fn drop(&mut self) {
-        self.is_closed.store(true, Ordering::Relaxed);
+        self.is_stopped.store(true, Ordering::Relaxed);
         self.notify();
     }
 }
@@ -106,7 +106,7 @@ impl PollerHandle {
             self.notify();
             // This load follows the fence in `notify`. A poller that ends sets the flag and then
             // drains the queue: either the drain finds this submission, or this load sees the flag.
-            if !self.is_closed.load(Ordering::Relaxed) {
+            if !self.is_stopped.load(Ordering::Relaxed) {
                 return;
             }
         }

@@ -56,7 +56,7 @@ impl fmt::Display for PollerStats {
         if !self.served.is_empty() {
             writeln!(
                 f,
-                "  handlers    {} running; {} calls awaited, {} shed, {} expired before their handler started",
+                "  handlers    {} suspended now, {} suspended at least once, {} calls shed, {} expired before their handler started",
                 handlers.parked, handlers.awaited, handlers.shed, handlers.expired
             )?;
         }

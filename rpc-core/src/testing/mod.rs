@@ -33,6 +33,7 @@ mod network;
 mod node;
 mod shared;
 
+pub use crate::clock::Clock;
 pub use faults::{Faults, Random};
 pub use loopback::{Loopback, SlotCounts};
 pub use network::{Network, Pair};

@@ -81,8 +81,10 @@ pub enum ConnectError {
         /// The socket's error.
         source: io::Error,
     },
-    /// The peer is not a Verbline server.
-    #[error("{address} is not a Verbline server: {reason}")]
+    /// The peer's replies are not those of a compatible Verbline server.
+    #[error(
+        "{address} did not complete the handshake as a Verbline server does: {reason}. Check that the address is a Verbline server's, and that both sides run compatible versions"
+    )]
     NotVerbline {
         /// The address as the application specified it.
         address: String,

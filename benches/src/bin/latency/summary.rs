@@ -12,12 +12,15 @@ use super::Measurement;
 /// Calls of each side unless `--calls` says otherwise: about two seconds in all.
 const CALLS: usize = 40_000;
 
-/// Measures calls, raw verbs and a TCP ping-pong in alternating slices, and prints the medians.
+/// Measures calls, raw verbs and a TCP ping-pong in alternating slices, and prints their medians, and the 99th percentile of the calls.
 ///
 /// # Errors
 ///
 /// Whatever ends the measurement.
 pub(crate) fn run(measurement: &Measurement) -> Outcome<()> {
+    if measurement.size == 0 {
+        return Err("--summary compares with TCP, which cannot send 0 bytes: give a --size".into());
+    }
     let (load, cores, device) = measurement.prepare()?;
     let slices = measurement.slices.max(1);
     let calls_per_slice = (measurement.calls.unwrap_or(CALLS) / slices).max(1);

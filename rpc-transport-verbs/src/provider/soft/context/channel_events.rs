@@ -58,6 +58,6 @@ impl ChannelEvents {
 
     fn count_one_less(&self) {
         // The read never blocks: the count is at least the number of events in the list.
-        self.count.empty();
+        let _ = self.count.take();
     }
 }
