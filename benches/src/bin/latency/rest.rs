@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use benches::child::CpuTime;
 use benches::message::Load;
-use benches::report::{self, Rest};
+use benches::report::{self, IdleRecord};
 use benches::rpc::Rpc;
 use benches::shared::{Shared, Waiter};
 use benches::slices::{UNRECORDED, histogram};
@@ -88,7 +88,7 @@ fn local(
     load: &Load,
     gap: Duration,
     calls: usize,
-) -> Outcome<Rest> {
+) -> Outcome<IdleRecord> {
     let rpc = Rpc::start(device, cores.server, intents)?;
     let client = &rpc.clients()[0];
     let mut load = load.clone();
@@ -102,7 +102,7 @@ fn local(
     };
     call(UNRECORDED)?;
     let first_call = first_calls(gap, calls, || Ok(call(1)?))?;
-    Ok(Rest {
+    Ok(IdleRecord {
         client: "local".to_owned(),
         first_call,
         cpu_shares: cpu_shares(rpc.server().cpu_time())?,
@@ -117,14 +117,14 @@ fn shared(
     gap: Duration,
     calls: usize,
     waiter: &Waiter,
-) -> Outcome<Rest> {
+) -> Outcome<IdleRecord> {
     let shared = Shared::start(device, cores.server, intents, 1)?;
     let client = shared.client();
     let mut load = load.clone();
     let mut call = |calls| waiter.make_calls(&client, &mut load, calls, || ());
     call(UNRECORDED)?;
     let first_call = first_calls(gap, calls, || Ok(call(1)?))?;
-    Ok(Rest {
+    Ok(IdleRecord {
         client: waiter.to_string(),
         first_call,
         cpu_shares: cpu_shares(shared.server().cpu_time())?,
