@@ -10,7 +10,9 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use echo_process::{BLOCK, COUNTERS, NEVER, CommandEcho, Process, all, call, connect, device, server};
+use echo_process::{
+    BLOCK, COUNTERS, CommandEcho, NEVER, Process, all, call, connect, device, server,
+};
 use proto::echo::{EchoClient, EchoServer};
 use rpc_core::limits::{Intents, Keepalive};
 use rpc_core::transport::ConnectError;

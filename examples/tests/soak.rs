@@ -51,7 +51,8 @@ fn server_process() {
     // The port of the previous server may take a moment to become free.
     let started = Instant::now();
     let server = loop {
-        let builder = Server::builder(&device()).add_service(EchoServer::per_poller(|| CommandEcho));
+        let builder =
+            Server::builder(&device()).add_service(EchoServer::per_poller(|| CommandEcho));
         match builder.bind(&address) {
             Ok(server) => break server,
             Err(error) if started.elapsed() > RECOVERY_TIMEOUT => panic!("{error}"),
@@ -167,9 +168,12 @@ impl Member {
                     .strip_prefix("up ")
                     .and_then(|rest| rest.split_once(' '));
                 if let Some((answered, failed)) = numbers {
-                    reported.0
+                    reported
+                        .0
                         .store(answered.parse().unwrap_or(0), Ordering::Relaxed);
-                    reported.1.store(failed.parse().unwrap_or(0), Ordering::Relaxed);
+                    reported
+                        .1
+                        .store(failed.parse().unwrap_or(0), Ordering::Relaxed);
                     let _ = up.send(());
                 }
             }
@@ -177,7 +181,10 @@ impl Member {
         is_up
             .recv_timeout(RECOVERY_TIMEOUT)
             .unwrap_or_else(|_| panic!("{test} did not start"));
-        Self { process, call_counts }
+        Self {
+            process,
+            call_counts,
+        }
     }
 
     fn pid(&self) -> Pid {
@@ -384,7 +391,10 @@ impl Soak {
         // death.
         if self.server.has_ended() {
             self.server = Member::start("server_process", self.server_address);
-            *self.failure_counts.entry("server died of a shortage").or_default() += 1;
+            *self
+                .failure_counts
+                .entry("server died of a shortage")
+                .or_default() += 1;
         }
         for client in &mut self.clients {
             assert!(!client.has_ended(), "a client has ended by itself");

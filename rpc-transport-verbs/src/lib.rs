@@ -53,9 +53,9 @@
 //! use rpc_core::transport::{Admission, Admitted, Event, Fabric, ConnectionQuota, Refusal, Transport};
 //! use rpc_transport_verbs::Device;
 //!
-//! struct LetEverybodyIn;
+//! struct AdmitAll;
 //!
-//! impl Admission for LetEverybodyIn {
+//! impl Admission for AdmitAll {
 //!     fn admit(&self, session: &[u8]) -> Result<Admitted, Refusal> {
 //!         let quota = ConnectionQuota::acquire(&Arc::new(AtomicUsize::new(0)));
 //!         let client_session = session.to_vec();
@@ -68,7 +68,7 @@
 //!     let mut server = device.open(&Intents::default())?;
 //!     println!("{}", server.limits());
 //!     let ports = vec![device.port(&server)];
-//!     let listener = device.listen("127.0.0.1:0", ports, Arc::new(LetEverybodyIn))?;
+//!     let listener = device.listen("127.0.0.1:0", ports, Arc::new(AdmitAll))?;
 //!
 //!     let mut client = device.open(&Intents::default())?;
 //!     let address = listener.local_addr().to_string();

@@ -388,7 +388,7 @@ fn a_refusal_reaches_the_client_in_the_servers_words() {
         .unwrap_err();
     match error {
         ConnectError::Refused { reason, .. } => {
-            assert_eq!(reason, "the house is closed to those who say no");
+            assert_eq!(reason, "clients that say no are not admitted");
         }
         other => panic!("{other}"),
     }

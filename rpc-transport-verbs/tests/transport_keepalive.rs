@@ -13,7 +13,9 @@ use rpc_core::limits::{Intents, Keepalive};
 use rpc_core::transport::{CloseReason, Fabric, Transport};
 use rpc_transport_verbs::Sizing;
 use rustix::process::Signal;
-use transport_harness::{AdmitAll, ChildProcess, PATIENCE, Rig, Side, device, write_line, step_until};
+use transport_harness::{
+    AdmitAll, ChildProcess, PATIENCE, Rig, Side, device, step_until, write_line,
+};
 
 const ENQ: u8 = 0x05;
 const ACK: u8 = 0x06;

@@ -10,7 +10,9 @@ use rpc_core::limits::Intents;
 use rpc_core::transport::{CloseReason, Fabric, Transport};
 use rpc_transport_verbs::{Device, Sizing};
 use rustix::process::Signal;
-use transport_harness::{AdmitAll, ChildProcess, PATIENCE, Rig, Side, device, frame, write_line, step_until};
+use transport_harness::{
+    AdmitAll, ChildProcess, PATIENCE, Rig, Side, device, frame, step_until, write_line,
+};
 
 fn intents() -> Intents {
     Intents {

@@ -133,7 +133,7 @@ fn a_frame_that_came_before_arming_is_found_by_the_poll_before_the_wait() {
 }
 
 #[test]
-fn a_waker_ends_the_wait_under_way_or_the_next() {
+fn a_waker_ends_the_current_wait_or_the_next() {
     let mut rig = Rig::new(&intents(), &Sizing::default());
     // With a connection, so that the device is armed too.
     rig.connect(1);

@@ -133,7 +133,7 @@ pub fn connection(bytes: &[u8]) {
                 if let Err(error) = connection.handle_header(&header) {
                     // The connection ends; capacity taken for unsent calls is returned.
                     assert!(!error.to_string().is_empty());
-                    (0..taken).for_each(|_| connection.untake_request());
+                    (0..taken).for_each(|_| connection.return_request_credit());
                     return;
                 }
                 if header.kind == FrameKind::Request {
@@ -145,7 +145,7 @@ pub fn connection(bytes: &[u8]) {
             4 if taken > 0 => {
                 taken -= 1;
                 if step & 8 == 0 {
-                    connection.untake_request();
+                    connection.return_request_credit();
                 } else {
                     connection.next_header(FrameKind::Request, CallId(0), 0);
                 }

@@ -8,7 +8,9 @@ use rpc_transport_verbs::verbs::{
 use super::case::{Section, case};
 use super::deviations as rxe;
 use super::device::{Device, Kind};
-use super::unreliable_side::{HEADER_LEN, RECEIVE_OFFSET, Making, Party, QKEY, Seen, pair, port_address_vector};
+use super::unreliable_side::{
+    HEADER_LEN, Making, Party, QKEY, RECEIVE_OFFSET, Seen, pair, port_address_vector,
+};
 use super::verbs_side;
 
 pub(crate) const CASES: Section = Section {
@@ -202,7 +204,10 @@ fn datagrams_are_gathered_and_scattered(_: &Device) {
     left.post(request.to(&handle, right.qp.qp_num(), QKEY));
     assert_eq!(left.wait_one(), sent());
     assert_eq!(right.wait_one(), Seen::datagram(28, &left));
-    assert_eq!(right.bytes(RECEIVE_OFFSET + 110..RECEIVE_OFFSET + 115), b"one d");
+    assert_eq!(
+        right.bytes(RECEIVE_OFFSET + 110..RECEIVE_OFFSET + 115),
+        b"one d"
+    );
     assert_eq!(
         right.bytes(RECEIVE_OFFSET + 201..RECEIVE_OFFSET + 224),
         b"atagram of three pieces"

@@ -7,7 +7,9 @@ use rpc_transport_verbs::verbs::{
 use super::case::{Section, case};
 use super::deviations as rxe;
 use super::device::Device;
-use super::unreliable_side::{RECEIVE_OFFSET, Making, Party, QKEY, Seen, pair, port_address_vector};
+use super::unreliable_side::{
+    Making, Party, QKEY, RECEIVE_OFFSET, Seen, pair, port_address_vector,
+};
 
 pub(crate) const CASES: Section = Section {
     topic: "multicast",
@@ -79,7 +81,10 @@ fn all_in_a_group_hear_what_is_sent_to_it(device: &Device) {
         let start = RECEIVE_OFFSET + number;
         assert_eq!(member.bytes(start + 40..start + 70), [5; 30]);
         assert_eq!(member.bytes(start + 24..start + 40), group(1).0, "to whom");
-        assert_eq!(member.bytes(start + 8..start + 24), port_address_vector().gid.0);
+        assert_eq!(
+            member.bytes(start + 8..start + 24),
+            port_address_vector().gid.0
+        );
     }
     // A member also receives its own messages.
     let [first, rest @ ..] = &mut members;
@@ -133,7 +138,10 @@ fn groups_are_joined_and_left_by_datagrams_alone(_: &Device) {
         other => panic!("{name}: {other:?}"),
     };
     let mut party = up();
-    named(party.qp.attach_multicast(port_address_vector().gid, 0), "gid");
+    named(
+        party.qp.attach_multicast(port_address_vector().gid, 0),
+        "gid",
+    );
     named(party.qp.detach_multicast(group(4), 0), "gid");
     let (mut connected, _other) = pair(Making::new(QpType::UnreliableConnection));
     named(connected.qp.attach_multicast(group(4), 0), "qp_type");

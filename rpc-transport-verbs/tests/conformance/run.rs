@@ -36,7 +36,8 @@ pub(crate) fn run(filters: &[String], results: Option<&str>) -> ExitCode {
             .location()
             .map(|place| format!("{}:{}: ", place.file(), place.line()));
         let panic_message = format!("{}{message}", place.unwrap_or_default());
-        FIRST_PANIC.lock()
+        FIRST_PANIC
+            .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .get_or_insert(panic_message);
     }));
@@ -63,9 +64,10 @@ pub(crate) fn run(filters: &[String], results: Option<&str>) -> ExitCode {
                     seen.insert(key.clone());
                     (2, format!("not supported: {key}"))
                 }
-                Outcome::Failed(panic_message) => {
-                    (3, format!("FAILED\n    {}", panic_message.replace('\n', "\n    ")))
-                }
+                Outcome::Failed(panic_message) => (
+                    3,
+                    format!("FAILED\n    {}", panic_message.replace('\n', "\n    ")),
+                ),
             };
             counts[count] += 1;
             println!(
@@ -140,20 +142,31 @@ fn run_one(case: &'static Case) -> Outcome {
         Ok(ended) => ended,
         Err(RecvTimeoutError::Disconnected) => unreachable!("it sends before it ends"),
         Err(RecvTimeoutError::Timeout) => {
-            let panic_message = FIRST_PANIC.lock().unwrap_or_else(PoisonError::into_inner).take();
-            let panic_message = panic_message.map(|panic_message| format!("; it said: {panic_message}"));
+            let panic_message = FIRST_PANIC
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .take();
+            let panic_message =
+                panic_message.map(|panic_message| format!("; it said: {panic_message}"));
             let (name, panic_message) = (case.name(), panic_message.unwrap_or_default());
             eprintln!("!! {name} hangs, and ends the run{panic_message}");
             std::process::exit(1);
         }
     };
     runner.join().expect("it caught what there was");
-    let panic_message = FIRST_PANIC.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let panic_message = FIRST_PANIC
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .take();
     judge(device, ended.err(), panic_message)
 }
 
 /// Determines the outcome from how a case ended.
-fn judge(device: Device, payload: Option<Box<dyn Any + Send>>, panic_message: Option<String>) -> Outcome {
+fn judge(
+    device: Device,
+    payload: Option<Box<dyn Any + Send>>,
+    panic_message: Option<String>,
+) -> Outcome {
     let kind = device.kind;
     if let Some(payload) = &payload
         && let Some(NotSupported(key)) = payload.downcast_ref()

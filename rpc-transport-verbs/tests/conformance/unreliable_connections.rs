@@ -9,7 +9,9 @@ use rpc_transport_verbs::verbs::{
 use super::case::{Section, case};
 use super::deviations as rxe;
 use super::device::{Device, Kind};
-use super::unreliable_side::{RECEIVE_OFFSET, MEMORY_LEN, Making, Party, Seen, all_access, pair, port_address_vector};
+use super::unreliable_side::{
+    MEMORY_LEN, Making, Party, RECEIVE_OFFSET, Seen, all_access, pair, port_address_vector,
+};
 
 pub(crate) const CASES: Section = Section {
     topic: "unreliable connections",
@@ -107,7 +109,10 @@ fn assert_arrives(from: &mut Party, to: &mut Party, len: usize, fill: u8) {
     from.post(request);
     assert_eq!(from.wait_one(), sent());
     assert_eq!(to.wait_one(), Seen::received(len));
-    assert_eq!(to.bytes(RECEIVE_OFFSET..RECEIVE_OFFSET + len), vec![fill; len]);
+    assert_eq!(
+        to.bytes(RECEIVE_OFFSET..RECEIVE_OFFSET + len),
+        vec![fill; len]
+    );
 }
 
 fn a_message_on_an_unreliable_connection_arrives(_: &Device) {
@@ -120,7 +125,10 @@ fn a_message_on_an_unreliable_connection_arrives(_: &Device) {
     assert_arrives(&mut right, &mut left, 0, 1);
 
     left.memory.write(0, b"of two pieces").unwrap();
-    let pieces = [RECEIVE_OFFSET..RECEIVE_OFFSET + 4, RECEIVE_OFFSET + 10..RECEIVE_OFFSET + 100];
+    let pieces = [
+        RECEIVE_OFFSET..RECEIVE_OFFSET + 4,
+        RECEIVE_OFFSET + 10..RECEIVE_OFFSET + 100,
+    ];
     let elements = Vec::from(pieces.map(|piece| right.memory.element(piece).unwrap()));
     right.receive_into(ReceiveRequest::new(elements));
     let elements = Vec::from([0..6, 6..13].map(|piece| left.memory.element(piece).unwrap()));
@@ -128,7 +136,10 @@ fn a_message_on_an_unreliable_connection_arrives(_: &Device) {
     assert_eq!(left.wait_one(), sent());
     assert_eq!(right.wait_one(), Seen::received(13).with_imm(77));
     assert_eq!(right.bytes(RECEIVE_OFFSET..RECEIVE_OFFSET + 4), b"of t");
-    assert_eq!(right.bytes(RECEIVE_OFFSET + 10..RECEIVE_OFFSET + 19), b"wo pieces");
+    assert_eq!(
+        right.bytes(RECEIVE_OFFSET + 10..RECEIVE_OFFSET + 19),
+        b"wo pieces"
+    );
 }
 
 fn an_unreliable_message_of_many_packets_arrives_whole(_: &Device) {
@@ -163,7 +174,10 @@ fn an_unreliable_message_of_a_slot_arrives(_: &Device) {
     assert_eq!(left.wait_one(), sent());
     assert_eq!(right.wait(2), [Seen::received(60); 2]);
     assert_eq!(right.bytes(RECEIVE_OFFSET..RECEIVE_OFFSET + 60), [5; 60]);
-    assert_eq!(right.bytes(RECEIVE_OFFSET + 1024..RECEIVE_OFFSET + 1084), [6; 60]);
+    assert_eq!(
+        right.bytes(RECEIVE_OFFSET + 1024..RECEIVE_OFFSET + 1084),
+        [6; 60]
+    );
 }
 
 fn an_unreliable_write_lands_and_tells_nobody(_: &Device) {
@@ -339,7 +353,10 @@ fn an_unreliable_connection_hears_its_own_peer_alone(device: &Device) {
         assert_arrives(&mut left, &mut right, 100, 1);
     } else {
         assert_eq!(right.wait_one(), Seen::received(100));
-        assert_eq!(right.bytes(RECEIVE_OFFSET..RECEIVE_OFFSET + 100), [0xdd; 100]);
+        assert_eq!(
+            right.bytes(RECEIVE_OFFSET..RECEIVE_OFFSET + 100),
+            [0xdd; 100]
+        );
     }
 
     // Nor does it receive anything in states that do not receive.

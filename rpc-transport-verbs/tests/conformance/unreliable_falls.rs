@@ -10,7 +10,8 @@ use super::case::{Section, case};
 use super::deviations as rxe;
 use super::device::{Device, Kind};
 use super::unreliable_side::{
-    RECEIVE_OFFSET, MEMORY_LEN, Making, Party, Seen, TYPES, assert_arrives, connect, message, pair, sent,
+    MEMORY_LEN, Making, Party, RECEIVE_OFFSET, Seen, TYPES, assert_arrives, connect, message, pair,
+    sent,
 };
 use super::verbs_side;
 

@@ -15,7 +15,7 @@ use super::case::{Section, case};
 use super::deviations as rxe;
 use super::device::{Device, Kind};
 use super::unreliable_side::{
-    RECEIVE_OFFSET, Making, Party, QKEY, TYPES, assert_arrives, connect, message, pair, sent,
+    Making, Party, QKEY, RECEIVE_OFFSET, TYPES, assert_arrives, connect, message, pair, sent,
 };
 use super::verbs_side::HANG;
 

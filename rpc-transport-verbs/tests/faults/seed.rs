@@ -201,7 +201,7 @@ impl Campaign {
         let before = self.world.pairings().len();
         let connected = self
             .world
-            .connect(ProcessId::of(client), &server.to_string());
+            .connect(ProcessId::new(client), &server.to_string());
         let pairing = self.world.pairings().get(before).copied();
         self.history[edge].extend(pairing);
         let channel = match connected {
@@ -220,7 +220,7 @@ impl Campaign {
             None => None,
         };
         let previous = self.services.set_channel(edge, channel);
-        self.world.drop_of(ProcessId::of(client), previous);
+        self.world.drop_of(ProcessId::new(client), previous);
     }
 
     fn be_busy(&mut self) {
@@ -250,7 +250,7 @@ impl Campaign {
             let edge = self.random.below(self.topology.edges.len() as u64) as usize;
             if self
                 .world
-                .is_alive(ProcessId::of(self.topology.edges[edge].0))
+                .is_alive(ProcessId::new(self.topology.edges[edge].0))
             {
                 self.connect(edge);
             }
@@ -260,7 +260,7 @@ impl Campaign {
         if self.random.happens(30) && !self.calls.is_empty() {
             let index = self.random.below(self.calls.len() as u64) as usize;
             let call = self.calls.swap_remove(index);
-            self.world.drop_of(ProcessId::of(call.client), call.future);
+            self.world.drop_of(ProcessId::new(call.client), call.future);
             self.outcomes[2] += 1;
         }
     }
@@ -269,7 +269,8 @@ impl Campaign {
         let random = &self.random;
         let route = self.topology.route(random);
         let client = self.topology.edges[route[0]].0;
-        let (Some(channel), Some(pairing)) = (self.services.channel(route[0]), self.pairings[route[0]])
+        let (Some(channel), Some(pairing)) =
+            (self.services.channel(route[0]), self.pairings[route[0]])
         else {
             return;
         };
@@ -317,7 +318,7 @@ impl Campaign {
                 continue;
             }
             let mut cx = Context::from_waker(Waker::noop());
-            let client = ProcessId::of(call.client);
+            let client = ProcessId::new(call.client);
             match self
                 .world
                 .run(client, |_| call.future.as_mut().poll(&mut cx))
@@ -395,8 +396,8 @@ impl Campaign {
                     5
                 }
                 Code::Unavailable => {
-                    let forwarded = &call.route[1..];
-                    let why = forwarded.iter().any(|edge| self.may_have_ended(*edge));
+                    let later_edges = &call.route[1..];
+                    let why = later_edges.iter().any(|edge| self.may_have_ended(*edge));
                     assert!(why, "call {id}: no connection onwards has ended: {error}");
                     7
                 }
@@ -411,13 +412,13 @@ impl Campaign {
         self.history[edge]
             .iter()
             .any(|pairing| self.world.may_have_ended(pairing))
-            || self.world.may_be_broken(ProcessId::of(client))
-            || self.world.may_be_broken(ProcessId::of(server))
+            || self.world.may_be_broken(ProcessId::new(client))
+            || self.world.may_be_broken(ProcessId::new(server))
     }
 
     fn remove_killed(&mut self) {
         for process in 0..self.topology.processes {
-            let id = ProcessId::of(process);
+            let id = ProcessId::new(process);
             if self.buried[process] || self.world.is_alive(id) {
                 continue;
             }
@@ -440,7 +441,7 @@ impl Campaign {
 
     /// Stops injecting faults: every call has to end, and all resources have to be returned.
     fn finish_without_faults(&mut self) {
-        self.world.calm_down();
+        self.world.stop_faults();
         self.services.open();
         for round in 0.. {
             self.step_without_faults(round);
@@ -456,7 +457,7 @@ impl Campaign {
             );
         }
         for edge in 0..self.topology.edges.len() {
-            let client = ProcessId::of(self.topology.edges[edge].0);
+            let client = ProcessId::new(self.topology.edges[edge].0);
             let channel = self.services.set_channel(edge, None);
             self.world.drop_of(client, channel);
         }

@@ -29,10 +29,10 @@ pub(crate) const FAIL: MethodSpec = method("faults.Faults/Fail");
 /// and the edges over which it is forwarded. The rest is padding.
 ///
 /// ```text
-///  0    8           10    11
-/// ┌────┬───────────┬─────┬──────────────┬─────────┐
-/// │ id │ answer_len│ hops│ edge of each │ filling │
-/// └────┴───────────┴─────┴──────────────┴─────────┘
+///  0    8             10    11
+/// ┌────┬─────────────┬─────┬──────────────┬─────────┐
+/// │ id │ response_len│ hops│ edge of each │ padding │
+/// └────┴─────────────┴─────┴──────────────┴─────────┘
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Order {

@@ -82,13 +82,13 @@ impl Topology {
         let mut route = vec![random.below(self.edges.len() as u64) as usize];
         while route.len() < MAX_HOPS && random.happens(400) {
             let (_, at) = self.edges[route[route.len() - 1]];
-            let forwarded: Vec<_> = (0..self.edges.len())
+            let next_edges: Vec<_> = (0..self.edges.len())
                 .filter(|e| self.edges[*e].0 == at)
                 .collect();
-            if forwarded.is_empty() {
+            if next_edges.is_empty() {
                 break;
             }
-            route.push(forwarded[random.below(forwarded.len() as u64) as usize]);
+            route.push(next_edges[random.below(next_edges.len() as u64) as usize]);
         }
         route
     }

@@ -52,7 +52,7 @@ impl Admission for AdmitAll {
     fn admit(&self, session: &[u8]) -> Result<Admitted, Refusal> {
         if session == b"no" {
             return Err(Refusal {
-                reason: "the house is closed to those who say no".to_owned(),
+                reason: "clients that say no are not admitted".to_owned(),
             });
         }
         Ok(Admitted {
@@ -76,10 +76,10 @@ pub(crate) struct Side {
 
 impl Side {
     pub(crate) fn open(device: &Device, intents: &Intents) -> Self {
-        Self::of(Fabric::open(device, intents).expect("the transport opens"))
+        Self::new(Fabric::open(device, intents).expect("the transport opens"))
     }
 
-    pub(crate) fn of(transport: VerbsTransport) -> Self {
+    pub(crate) fn new(transport: VerbsTransport) -> Self {
         Self {
             transport,
             events: Vec::new(),

@@ -162,8 +162,8 @@ mod tests {
             ),
         ] {
             let (local, remote) = (endpoint(kind, local), endpoint(kind, remote));
-            let said = obstacle(local.device_address(), remote.device_address()).unwrap();
-            assert!(said.contains(hint), "{kind}: {said}");
+            let text = obstacle(local.device_address(), remote.device_address()).unwrap();
+            assert!(text.contains(hint), "{kind}: {text}");
             assert_eq!(
                 obstacle(local.device_address(), local.device_address()),
                 None

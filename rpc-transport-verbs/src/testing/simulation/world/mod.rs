@@ -40,7 +40,7 @@ pub struct ProcessId(pub(super) usize);
 impl ProcessId {
     /// Returns the id of the process that was added as number `number`, counted from 0.
     #[must_use]
-    pub const fn of(number: usize) -> Self {
+    pub const fn new(number: usize) -> Self {
         Self(number)
     }
 }
@@ -76,7 +76,7 @@ impl World {
             now: Cell::new(clock.now()),
             random: Random::new(seed),
             faults,
-            is_calm: Cell::new(false),
+            are_faults_stopped: Cell::new(false),
             injected: RefCell::default(),
             running: RefCell::new(None),
             // The offset basis of FNV-1a.
@@ -121,7 +121,7 @@ impl World {
             is_broken: Cell::default(),
         });
         // No faults during set-up: a process that cannot be set up is of no use.
-        let was_calm = self.simulation.is_calm.replace(true);
+        let were_stopped = self.simulation.are_faults_stopped.replace(true);
         let transport = self.simulation.run_in(&state, || {
             let context = Context::simulated(&device).expect("a context is opened");
             let opened = Opened::simulated(context);
@@ -129,7 +129,7 @@ impl World {
             setup::open_lanes(opened, Vec::new(), intents, sizing)
                 .unwrap_or_else(|error| panic!("the transport cannot be opened: {error}"))
         });
-        self.simulation.is_calm.set(was_calm);
+        self.simulation.are_faults_stopped.set(were_stopped);
         let verbs = transport.expect("nobody dies before it is there");
         let port = verbs.port();
         let transport = SimulatedTransport {
@@ -183,8 +183,8 @@ impl World {
     }
 
     /// Stops injecting faults.
-    pub fn calm_down(&self) {
-        self.simulation.is_calm.set(true);
+    pub fn stop_faults(&self) {
+        self.simulation.are_faults_stopped.set(true);
         for process in &self.processes {
             process.stalled.iter().for_each(|stalled| stalled.set(0));
         }
