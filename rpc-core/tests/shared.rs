@@ -37,8 +37,8 @@ fn echo(channel: &Channel, text: &str) -> impl Future<Output = CallResult> {
     channel.unary(&ECHO, Request::new(text.as_bytes().to_vec()))
 }
 
-fn message(answer: CallResult) -> Vec<u8> {
-    answer.unwrap().into_inner()
+fn message(result: CallResult) -> Vec<u8> {
+    result.unwrap().into_inner()
 }
 
 fn poll<F: Future + ?Sized>(future: &mut Pin<Box<F>>) -> Option<F::Output> {
@@ -228,10 +228,10 @@ struct Call {
 impl Call {
     /// Returns true if the call has ended. Panics if its outcome is not permitted.
     fn has_ended(&mut self, faults: Faults, seed: u64) -> bool {
-        let Some(answer) = poll(&mut self.future) else {
+        let Some(result) = poll(&mut self.future) else {
             return false;
         };
-        match answer {
+        match result {
             Ok(response) => {
                 assert_eq!(response.into_inner(), self.tag.to_le_bytes(), "seed {seed}")
             }

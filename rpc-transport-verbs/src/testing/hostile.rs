@@ -111,7 +111,7 @@ fn answer(offer: Offer) {
                         assert_eq!(offer.endpoints[index].kind, kind);
                     }
                 }
-                Err(unfit) => assert!(!unfit.to_string().is_empty()),
+                Err(mismatch) => assert!(!mismatch.to_string().is_empty()),
             }
         }
     }
