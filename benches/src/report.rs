@@ -74,14 +74,14 @@ pub struct IdleRecord {
 
 /// Returns the object that `latency --idle-gap --json` prints.
 #[must_use]
-pub fn rest(device: &str, size: usize, gap: Duration, rests: &[IdleRecord]) -> Value {
-    let clients: Vec<Value> = rests
+pub fn idle_gap(device: &str, size: usize, gap: Duration, records: &[IdleRecord]) -> Value {
+    let clients: Vec<Value> = records
         .iter()
-        .map(|rest| {
-            let [server, client] = rest.cpu_shares.map(|share| rounded(share, 5));
+        .map(|record| {
+            let [server, client] = record.cpu_shares.map(|share| rounded(share, 5));
             json!({
-                "client": rest.client,
-                "first_call": times(&rest.first_call),
+                "client": record.client,
+                "first_call": times(&record.first_call),
                 "idle_cpu_share": { "server": server, "client": client },
             })
         })
