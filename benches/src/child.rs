@@ -22,8 +22,8 @@ use crate::Outcome;
 pub struct Server {
     child: Child,
     pid: Pid,
-    to: ChildStdin,
-    from: BufReader<ChildStdout>,
+    stdin: ChildStdin,
+    stdout: BufReader<ChildStdout>,
 }
 
 impl Server {
@@ -38,14 +38,14 @@ impl Server {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()?;
-        let (Some(to), Some(from)) = (child.stdin.take(), child.stdout.take()) else {
+        let (Some(stdin), Some(stdout)) = (child.stdin.take(), child.stdout.take()) else {
             return Err("internal error: the server process has no pipes".into());
         };
         Ok(Self {
             pid: Pid::from_child(&child),
             child,
-            to,
-            from: BufReader::new(from),
+            stdin,
+            stdout: BufReader::new(stdout),
         })
     }
 
@@ -54,9 +54,9 @@ impl Server {
     /// # Errors
     ///
     /// Fails if the server ended instead. It has printed the reason on standard error.
-    pub fn hear(&mut self) -> Outcome<String> {
+    pub fn read_line(&mut self) -> Outcome<String> {
         let mut line = String::new();
-        if self.from.read_line(&mut line)? == 0 {
+        if self.stdout.read_line(&mut line)? == 0 {
             let status = self.child.wait()?;
             return Err(format!("the server process ended before it was ready: {status}").into());
         }
@@ -68,9 +68,9 @@ impl Server {
     /// # Errors
     ///
     /// Fails if the server has ended.
-    pub fn tell(&mut self, line: &str) -> io::Result<()> {
-        writeln!(self.to, "{line}")?;
-        self.to.flush()
+    pub fn write_line(&mut self, line: &str) -> io::Result<()> {
+        writeln!(self.stdin, "{line}")?;
+        self.stdin.flush()
     }
 
     /// Stops the server until [`resume`](Self::resume). Returns once it has stopped.
@@ -172,7 +172,7 @@ pub fn end_with_parent() -> io::Result<()> {
 /// # Errors
 ///
 /// Fails if the parent has ended.
-pub fn say(line: &str) -> io::Result<()> {
+pub fn write_line_to_parent(line: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     writeln!(out, "{line}")?;
     out.flush()
@@ -183,7 +183,7 @@ pub fn say(line: &str) -> io::Result<()> {
 /// # Errors
 ///
 /// Fails if the parent has ended.
-pub fn listen() -> io::Result<String> {
+pub fn read_line_from_parent() -> io::Result<String> {
     let mut line = String::new();
     if io::stdin().read_line(&mut line)? == 0 {
         return Err(io::ErrorKind::UnexpectedEof.into());

@@ -12,9 +12,9 @@
 //! holds the code that they share, with one module for each concern:
 //!
 //! - subjects: [`raw`] (verbs without calls), [`rpc`] (calls), [`shared`] (calls through a shared
-//!   client), [`service`] (the server), [`message`] (the messages), [`crew`] (many calls in flight
-//!   on one thread), [`open_loop`] (calls at intended times from [`arrivals`]) and [`sweep`] (calls
-//!   at rising rates);
+//!   client), [`service`] (the server), [`message`] (the messages), [`task_set`] (many calls in
+//!   flight on one thread), [`open_loop`] (calls at intended times from [`arrivals`]) and [`sweep`]
+//!   (calls at rising rates);
 //! - comparison: [`perftest`], [`tcp`];
 //! - method: [`cores`], [`clock`], [`slices`], [`allocations`], [`system_calls`], [`child`] (the
 //!   process of the other side);
@@ -31,7 +31,6 @@ pub mod arrivals;
 pub mod child;
 pub mod clock;
 pub mod cores;
-pub mod crew;
 pub mod hgrm;
 pub mod message;
 pub mod open_loop;
@@ -47,6 +46,7 @@ pub mod slices;
 pub mod sweep;
 pub mod system_calls;
 pub mod table;
+pub mod task_set;
 pub mod tcp;
 
 /// The return type of the programs. They end at the first error and print it as a sentence.

@@ -22,8 +22,8 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 
 use crate::arrivals::{Arrivals, Schedule};
-use crate::crew::Crew;
 use crate::slices;
+use crate::task_set::TaskSet;
 
 /// A call counts as late if it was sent more than this long after its intended time. The limit is
 /// several turns of the loop, so a turn that first handles a few responses does not make calls
@@ -82,55 +82,55 @@ impl OpenLoop {
         let start = now();
         let now = || now() - start;
         let end = self.warm_up + self.time;
-        let desk = Desk::new();
-        let tally = RefCell::new(Tally::new(&self));
+        let dispatcher = Dispatcher::new();
+        let recorder = RefCell::new(Recorder::new(&self));
         let callers = callers.into_iter().enumerate().map(|(index, caller)| {
-            desk.places.borrow_mut().push(Place::default());
-            let (desk, tally, now) = (&desk, &tally, &now);
+            dispatcher.states.borrow_mut().push(CallerState::default());
+            let (dispatcher, recorder, now) = (&dispatcher, &recorder, &now);
             async move {
                 let mut caller = caller;
-                while let Some(intended) = desk.next_call(index).await {
+                while let Some(intended) = dispatcher.next_call(index).await {
                     let sent = now();
                     if let Err(error) = caller().await {
-                        desk.fail(error);
+                        dispatcher.fail(error);
                         return;
                     }
-                    tally.borrow_mut().count(intended, sent, now());
+                    recorder.borrow_mut().count(intended, sent, now());
                 }
             }
         });
-        let mut crew = pin!(Crew::new(callers));
+        let mut task_set = pin!(TaskSet::new(callers));
         let mut schedule = Schedule::new(self.arrivals, self.rate, self.seed)
             .take_while(|&intended| intended < end)
             .peekable();
         poll_fn(|cx| {
-            if !desk.is_closed.get() {
+            if !dispatcher.is_closed.get() {
                 let now = now();
                 if now < end {
-                    desk.hand_out(&mut schedule, now);
+                    dispatcher.assign_due_calls(&mut schedule, now);
                 } else {
-                    desk.close();
+                    dispatcher.close();
                 }
             }
             // The next call may be due before a response arrives.
             cx.waker().wake_by_ref();
-            crew.as_mut().poll(cx)
+            task_set.as_mut().poll(cx)
         })
         .await;
-        if let Some(error) = desk.failure.take() {
+        if let Some(error) = dispatcher.failure.take() {
             return Err(error);
         }
-        let mut tally = tally.borrow_mut();
+        let mut recorder = recorder.borrow_mut();
         for intended in schedule {
-            tally.count_unsent(intended);
+            recorder.count_unsent(intended);
         }
-        Ok(tally.to_record())
+        Ok(recorder.to_record())
     }
 }
 
 /// Matches calls that are due with idle callers.
-struct Desk<E> {
-    places: RefCell<Vec<Place>>,
+struct Dispatcher<E> {
+    states: RefCell<Vec<CallerState>>,
     /// A stack: the caller that became idle last goes first, because its data is still in the
     /// cache.
     idle: RefCell<Vec<usize>>,
@@ -140,17 +140,17 @@ struct Desk<E> {
 
 /// The state of one caller.
 #[derive(Default)]
-struct Place {
+struct CallerState {
     /// The intended time of its next call.
     call: Option<Duration>,
     /// Never changes.
     waker: Option<Waker>,
 }
 
-impl<E> Desk<E> {
+impl<E> Dispatcher<E> {
     fn new() -> Self {
         Self {
-            places: RefCell::default(),
+            states: RefCell::default(),
             idle: RefCell::default(),
             is_closed: Cell::new(false),
             failure: RefCell::new(None),
@@ -159,17 +159,17 @@ impl<E> Desk<E> {
 
     /// Returns the intended time of the caller's next call, or `None` when there are no more calls.
     async fn next_call(&self, caller: usize) -> Option<Duration> {
-        let mut has_come = false;
+        let mut was_pushed = false;
         poll_fn(|cx| {
-            let place = &mut self.places.borrow_mut()[caller];
-            if let Some(intended) = place.call.take() {
+            let state = &mut self.states.borrow_mut()[caller];
+            if let Some(intended) = state.call.take() {
                 return Poll::Ready(Some(intended));
             }
             if self.is_closed.get() {
                 return Poll::Ready(None);
             }
-            place.waker.get_or_insert_with(|| cx.waker().clone());
-            if !std::mem::replace(&mut has_come, true) {
+            state.waker.get_or_insert_with(|| cx.waker().clone());
+            if !std::mem::replace(&mut was_pushed, true) {
                 self.idle.borrow_mut().push(caller);
             }
             Poll::Pending
@@ -178,7 +178,7 @@ impl<E> Desk<E> {
     }
 
     /// Assigns the calls that are due to idle callers. Calls without an idle caller wait.
-    fn hand_out(
+    fn assign_due_calls(
         &self,
         schedule: &mut std::iter::Peekable<impl Iterator<Item = Duration>>,
         now: Duration,
@@ -188,9 +188,9 @@ impl<E> Desk<E> {
             && let Some(intended) = schedule.next_if(|&intended| intended <= now)
         {
             idle.pop();
-            let place = &mut self.places.borrow_mut()[caller];
-            place.call = Some(intended);
-            if let Some(waker) = &place.waker {
+            let state = &mut self.states.borrow_mut()[caller];
+            state.call = Some(intended);
+            if let Some(waker) = &state.waker {
                 waker.wake_by_ref();
             }
         }
@@ -198,8 +198,8 @@ impl<E> Desk<E> {
 
     fn close(&self) {
         self.is_closed.set(true);
-        for place in &*self.places.borrow() {
-            if let Some(waker) = &place.waker {
+        for state in &*self.states.borrow() {
+            if let Some(waker) = &state.waker {
                 waker.wake_by_ref();
             }
         }
@@ -211,20 +211,20 @@ impl<E> Desk<E> {
     }
 }
 
-struct Tally {
+struct Recorder {
     warm_up: Duration,
     end: Duration,
     /// Responses that arrived in the recorded period.
-    answered: u64,
+    completed: u64,
     record: OpenRecord,
 }
 
-impl Tally {
+impl Recorder {
     fn new(plan: &OpenLoop) -> Self {
         Self {
             warm_up: plan.warm_up,
             end: plan.warm_up + plan.time,
-            answered: 0,
+            completed: 0,
             record: OpenRecord {
                 wanted: plan.rate,
                 achieved: 0.0,
@@ -237,15 +237,15 @@ impl Tally {
     }
 
     #[inline]
-    fn count(&mut self, intended: Duration, sent: Duration, answered: Duration) {
-        self.answered += u64::from((self.warm_up..self.end).contains(&answered));
+    fn count(&mut self, intended: Duration, sent: Duration, completed: Duration) {
+        self.completed += u64::from((self.warm_up..self.end).contains(&completed));
         if intended < self.warm_up {
             return;
         }
         let record = &mut self.record;
         record.late += u64::from(sent - intended > LATE);
-        add(&mut record.service, answered - sent);
-        add(&mut record.response, answered - intended);
+        add(&mut record.service, completed - sent);
+        add(&mut record.response, completed - intended);
     }
 
     fn count_unsent(&mut self, intended: Duration) {
@@ -258,7 +258,7 @@ impl Tally {
     fn to_record(&self) -> OpenRecord {
         let time = self.end - self.warm_up;
         OpenRecord {
-            achieved: self.answered as f64 / time.as_secs_f64(),
+            achieved: self.completed as f64 / time.as_secs_f64(),
             ..self.record.clone()
         }
     }
@@ -301,10 +301,10 @@ mod tests {
             if self.stall.contains(&begins) {
                 begins = self.stall.end;
             }
-            let answered = begins + MICROSECOND;
-            self.free_at.set(answered);
+            let completed = begins + MICROSECOND;
+            self.free_at.set(completed);
             poll_fn(|cx| {
-                if self.clock.now() >= answered {
+                if self.clock.now() >= completed {
                     return Poll::Ready(Ok(()));
                 }
                 cx.waker().wake_by_ref();

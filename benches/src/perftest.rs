@@ -74,7 +74,7 @@ impl SendLatency {
         let mut server = Ending(server);
         let mut client = self.command(self.cores.client, client, port, calls);
         client.arg("127.0.0.1");
-        let mut said = String::new();
+        let mut stderr = String::new();
         // The server does not report when it starts listening, so retry.
         for _ in 0..50 {
             thread::sleep(Duration::from_millis(200));
@@ -84,9 +84,9 @@ impl SendLatency {
                 server.0.wait()?;
                 return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
             }
-            said = String::from_utf8_lossy(&output.stderr).into_owned();
+            stderr = String::from_utf8_lossy(&output.stderr).into_owned();
         }
-        Err(format!("{PROGRAM} failed on '{}': {said}", self.device).into())
+        Err(format!("{PROGRAM} failed on '{}': {stderr}", self.device).into())
     }
 
     fn command(&self, core: usize, under: &[String], port: u16, calls: usize) -> Command {

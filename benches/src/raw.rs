@@ -98,10 +98,10 @@ impl RawArgs {
         child::end_with_parent()?;
         cores::pin_current_thread(self.core)?;
         let mut endpoint = Endpoint::open(self)?;
-        child::say(&line_of(&endpoint.local))?;
-        endpoint.ready_to_receive(endpoint_of(&child::listen()?)?)?;
+        child::write_line_to_parent(&line_of(&endpoint.local))?;
+        endpoint.ready_to_receive(endpoint_of(&child::read_line_from_parent()?)?)?;
         endpoint.ready_to_send()?;
-        child::say("ready")?;
+        child::write_line_to_parent("ready")?;
         loop {
             endpoint.receive()?;
             endpoint.send()?;
@@ -132,10 +132,10 @@ impl PingPong {
         role.extend(remote.to_args());
         let mut server = Server::start(&role)?;
         let mut endpoint = Endpoint::open(local)?;
-        endpoint.ready_to_receive(endpoint_of(&server.hear()?)?)?;
+        endpoint.ready_to_receive(endpoint_of(&server.read_line()?)?)?;
         // Both sides must be ready to receive before either sends.
-        server.tell(&line_of(&endpoint.local))?;
-        server.hear()?;
+        server.write_line(&line_of(&endpoint.local))?;
+        server.read_line()?;
         endpoint.ready_to_send()?;
         let mut this = Self { endpoint, server };
         this.exchange_unrecorded()?;

@@ -63,7 +63,7 @@ pub fn latency(
 
 /// The measurements of a client and a server that are idle between calls.
 #[derive(Clone, Debug)]
-pub struct Rest {
+pub struct IdleRecord {
     /// Name of the client.
     pub client: String,
     /// Latency of the first call after each idle gap, in nanoseconds.
@@ -74,14 +74,14 @@ pub struct Rest {
 
 /// Returns the object that `latency --idle-gap --json` prints.
 #[must_use]
-pub fn rest(device: &str, size: usize, gap: Duration, rests: &[Rest]) -> Value {
-    let clients: Vec<Value> = rests
+pub fn idle_gap(device: &str, size: usize, gap: Duration, records: &[IdleRecord]) -> Value {
+    let clients: Vec<Value> = records
         .iter()
-        .map(|rest| {
-            let [server, client] = rest.cpu_shares.map(|share| rounded(share, 5));
+        .map(|record| {
+            let [server, client] = record.cpu_shares.map(|share| rounded(share, 5));
             json!({
-                "client": rest.client,
-                "first_call": times(&rest.first_call),
+                "client": record.client,
+                "first_call": times(&record.first_call),
                 "idle_cpu_share": { "server": server, "client": client },
             })
         })
@@ -214,8 +214,8 @@ pub fn throughput(
         "calls_per_s": calls_per_s.round(),
         "p50_ns": histogram.value_at_quantile(0.5),
         "p99_ns": histogram.value_at_quantile(0.99),
-        "sends_per_signal": rounded(lesser(sides, sends_per_signal), 2),
-        "sends_per_doorbell": rounded(lesser(sides, sends_per_doorbell), 2),
+        "sends_per_signal": rounded(worse_of(sides, sends_per_signal), 2),
+        "sends_per_doorbell": rounded(worse_of(sides, sends_per_doorbell), 2),
         "srq_limit_events": sides.iter().map(|side| side.srq_limit_events).sum::<u64>(),
         "rnr": sides.iter().map(|side| side.rnr).sum::<u64>(),
     })
@@ -223,7 +223,7 @@ pub fn throughput(
 
 /// The measurements of `rdma`.
 #[derive(Debug)]
-pub struct Beside<'a> {
+pub struct RdmaReport<'a> {
     /// `ib_send_lat`, in whole round trips.
     pub perftest: &'a Record,
     /// Raw verbs.
@@ -238,9 +238,9 @@ pub struct Beside<'a> {
 
 /// Returns the object that `rdma --json` prints.
 #[must_use]
-pub fn rdma(device: &str, frame_len: usize, calls: usize, beside: &Beside<'_>) -> Value {
+pub fn rdma(device: &str, frame_len: usize, calls: usize, report: &RdmaReport<'_>) -> Value {
     let names = ["ib_send_lat", "raw", "rpc"];
-    let records = [beside.perftest, beside.raw, beside.rpc];
+    let records = [report.perftest, report.raw, report.rpc];
     let p50: Map<String, Value> = names
         .iter()
         .zip(records)
@@ -250,7 +250,7 @@ pub fn rdma(device: &str, frame_len: usize, calls: usize, beside: &Beside<'_>) -
             (name.to_owned(), value)
         })
         .collect();
-    let system_calls = beside.system_calls.map(|counts| -> Map<String, Value> {
+    let system_calls = report.system_calls.map(|counts| -> Map<String, Value> {
         names
             .iter()
             .zip(counts)
@@ -264,16 +264,16 @@ pub fn rdma(device: &str, frame_len: usize, calls: usize, beside: &Beside<'_>) -
             })
             .collect()
     });
-    let [per_call, per_exchange] = beside.instructions;
+    let [per_call, per_exchange] = report.instructions;
     json!({
         "device": device,
         "frame_len": frame_len,
         "calls_per_round": calls,
         "round_trip": p50,
         "ratio_p50": {
-            "raw_to_ib_send_lat": rounded(ratio_p50(beside.raw, beside.perftest), 3),
-            "rpc_to_ib_send_lat": rounded(ratio_p50(beside.rpc, beside.perftest), 3),
-            "rpc_to_raw": rounded(ratio_p50(beside.rpc, beside.raw), 3),
+            "raw_to_ib_send_lat": rounded(ratio_p50(report.raw, report.perftest), 3),
+            "rpc_to_ib_send_lat": rounded(ratio_p50(report.rpc, report.perftest), 3),
+            "rpc_to_raw": rounded(ratio_p50(report.rpc, report.raw), 3),
         },
         "system_calls_per_round_trip": system_calls,
         "instructions": { "call_over_pair": per_call, "exchange_over_soft": per_exchange },
@@ -293,7 +293,7 @@ pub fn sends_per_doorbell(counters: &Counters) -> f64 {
 }
 
 /// Returns the value of the side that does worse.
-fn lesser(sides: &[Counters], of: impl Fn(&Counters) -> f64) -> f64 {
+fn worse_of(sides: &[Counters], of: impl Fn(&Counters) -> f64) -> f64 {
     sides.iter().map(of).fold(f64::INFINITY, f64::min)
 }
 
@@ -381,14 +381,14 @@ mod tests {
 
     #[test]
     fn the_rdma_report_says_null_where_nothing_was_counted() {
-        let beside = Beside {
+        let report = RdmaReport {
             perftest: &record(400),
             raw: &record(500),
             rpc: &record(800),
             system_calls: None,
             instructions: [Some(7000), None],
         };
-        let json = rdma("rxe0", 88, 100, &beside);
+        let json = rdma("rxe0", 88, 100, &report);
         assert_eq!(
             json.to_string(),
             r#"{"device":"rxe0","frame_len":88,"calls_per_round":100,"round_trip":{"ib_send_lat":{"p50_ns":400,"rounds_p50_ns":[400]},"raw":{"p50_ns":500,"rounds_p50_ns":[500]},"rpc":{"p50_ns":800,"rounds_p50_ns":[800]}},"ratio_p50":{"raw_to_ib_send_lat":1.25,"rpc_to_ib_send_lat":2.0,"rpc_to_raw":1.6},"system_calls_per_round_trip":null,"instructions":{"call_over_pair":7000,"exchange_over_soft":null}}"#

@@ -94,7 +94,7 @@ pub fn start_server(device: &str, core: usize, intents: &Intents) -> Outcome<(Se
     let mut role = vec![SERVE.to_owned()];
     role.extend(ServerArgs::new(device, core, intents).to_args());
     let mut server = Server::start(&role)?;
-    let address = server.hear()?;
+    let address = server.read_line()?;
     Ok((server, address))
 }
 

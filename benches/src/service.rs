@@ -123,7 +123,7 @@ impl ServerArgs {
             .max_in_flight(self.max_in_flight)
             .waiting(self.waiting)
             .bind("127.0.0.1:0")?;
-        child::say(&server.local_addr().to_string())?;
+        child::write_line_to_parent(&server.local_addr().to_string())?;
         Ok(server.run()?)
     }
 }

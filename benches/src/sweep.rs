@@ -8,11 +8,11 @@ use crate::open_loop::OpenRecord;
 use crate::table::{self, Table};
 
 /// The server does not keep up with a rate if it answers less than this share of the calls in time.
-pub const KEPT_UP: f64 = 0.95;
+pub const MIN_ACHIEVED_SHARE: f64 = 0.95;
 
 /// A rate is beyond the knee if its p99 response time exceeds the lowest p99 of the previous rates
 /// by this factor. A queue that keeps growing makes it a thousand times longer.
-pub const LONGER: f64 = 10.0;
+pub const MAX_LATENCY_FACTOR: f64 = 10.0;
 
 /// The record of each rate, lowest first. The last one may be the knee.
 #[derive(Clone, Debug, Default)]
@@ -39,12 +39,12 @@ impl fmt::Display for Knee {
                 f,
                 "{:.0} % of the offered rate was achieved, less than {:.0} %",
                 share * 100.0,
-                KEPT_UP * 100.0
+                MIN_ACHIEVED_SHARE * 100.0
             ),
             Self::Longer(factor) => write!(
                 f,
                 "the p99 response time is {factor:.0} times the lowest p99 of the rates below, more than \
-                 {LONGER:.0} times"
+                 {MAX_LATENCY_FACTOR:.0} times"
             ),
         }
     }
@@ -85,12 +85,12 @@ impl Sweep {
 
     fn knee_at(&self, step: &OpenRecord) -> Option<Knee> {
         let share = step.achieved / step.wanted;
-        if share < KEPT_UP {
+        if share < MIN_ACHIEVED_SHARE {
             return Some(Knee::NotKeptUp(share));
         }
         let unloaded = self.steps.iter().map(p99).min()?;
         let factor = p99(step) as f64 / unloaded as f64;
-        (factor > LONGER).then_some(Knee::Longer(factor))
+        (factor > MAX_LATENCY_FACTOR).then_some(Knee::Longer(factor))
     }
 
     /// Returns the record of the highest rate before the knee.

@@ -43,7 +43,7 @@ impl TcpArgs {
         child::end_with_parent()?;
         cores::pin_current_thread(self.core)?;
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-        child::say(&listener.local_addr()?.to_string())?;
+        child::write_line_to_parent(&listener.local_addr()?.to_string())?;
         let (mut stream, _) = listener.accept()?;
         stream.set_nodelay(true)?;
         let mut message = vec![0; self.message_len];
@@ -77,7 +77,7 @@ impl TcpPingPong {
         let mut role = vec![SERVE.to_owned()];
         role.extend(remote.to_args());
         let mut server = Server::start(&role)?;
-        let stream = TcpStream::connect(server.hear()?)?;
+        let stream = TcpStream::connect(server.read_line()?)?;
         stream.set_nodelay(true)?;
         let mut this = Self {
             stream,

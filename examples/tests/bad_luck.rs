@@ -10,7 +10,9 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use echo_process::{BLOCK, COUNTERS, NEVER, Obedient, Process, all, call, connect, device, server};
+use echo_process::{
+    BLOCK, COUNTERS, CommandEcho, NEVER, Process, all, call, connect, device, server,
+};
 use proto::echo::{EchoClient, EchoServer};
 use rpc_core::limits::{Intents, Keepalive};
 use rpc_core::transport::ConnectError;
@@ -286,7 +288,7 @@ fn garbage_silence_and_half_closed_sockets_at_the_handshakes_port_harm_nobody() 
 fn while_a_poller_is_blocked_the_reserve_is_posted_and_nobody_finds_no_receive() {
     // Few connections with many calls each: together they hold credits for nearly all receives.
     let server = Server::builder(&device())
-        .add_service(EchoServer::per_poller(|| Obedient))
+        .add_service(EchoServer::per_poller(|| CommandEcho))
         .connections(10)
         .bind("127.0.0.1:0")
         .unwrap()
@@ -381,7 +383,7 @@ fn a_server_that_is_shut_down_lets_its_address_go_and_its_clients_know() {
 #[test]
 fn several_pollers_share_the_connections() {
     let server = Server::builder(&device())
-        .add_service(EchoServer::per_poller(|| Obedient))
+        .add_service(EchoServer::per_poller(|| CommandEcho))
         .pollers(2)
         .cores([])
         .bind("127.0.0.1:0")

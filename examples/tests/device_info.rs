@@ -22,7 +22,7 @@ fn text(bytes: &[u8]) -> &str {
 #[test]
 fn it_says_what_there_is_which_is_taken_and_why_and_what_a_poller_gets() {
     let output = device_info(None, Some("soft"));
-    let said = text(&output.stdout);
+    let printed = text(&output.stdout);
     assert!(output.status.success(), "{}", text(&output.stderr));
     for line in [
         "soft: shared memory of this host",
@@ -31,8 +31,8 @@ fn it_says_what_there_is_which_is_taken_and_why_and_what_a_poller_gets() {
         "device soft, each poller: messages up to 4096 bytes, 64 connections",
     ] {
         assert!(
-            said.lines().any(|said| said.starts_with(line)),
-            "'{line}' is not in\n{said}"
+            printed.lines().any(|printed| printed.starts_with(line)),
+            "'{line}' is not in\n{printed}"
         );
     }
 }
@@ -42,26 +42,26 @@ fn it_says_what_there_is_which_is_taken_and_why_and_what_a_poller_gets() {
 #[test]
 fn without_kernel_verbs_it_takes_the_software_device_and_says_why() {
     let output = device_info(None, None);
-    let said = text(&output.stdout);
+    let printed = text(&output.stdout);
     assert!(output.status.success(), "{}", text(&output.stderr));
     let has_rdma =
         std::fs::read_dir("/sys/class/infiniband").is_ok_and(|mut all| all.next().is_some());
     let why = if has_rdma {
-        assert!(said.contains("built without kernel verbs"), "{said}");
+        assert!(printed.contains("built without kernel verbs"), "{printed}");
         "no RDMA device can be used"
     } else {
         "there is no RDMA device here"
     };
     let conclusion = format!("Device::best() takes soft: {why}.\n");
-    assert!(said.contains(&conclusion), "{said}");
+    assert!(printed.contains(&conclusion), "{printed}");
 }
 
 #[test]
 fn the_argument_outweighs_the_environment() {
     let output = device_info(Some("soft"), Some("soft:2"));
-    let said = text(&output.stdout);
+    let printed = text(&output.stdout);
     assert!(output.status.success(), "{}", text(&output.stderr));
-    assert!(said.contains("\ndevice soft, each poller"), "{said}");
+    assert!(printed.contains("\ndevice soft, each poller"), "{printed}");
 }
 
 #[test]
@@ -71,10 +71,10 @@ fn a_device_that_cannot_be_used_is_a_sentence_and_a_failure() {
         device_info(None, Some("soft:2")),
     ] {
         assert_eq!(output.status.code(), Some(1));
-        let said = text(&output.stderr);
+        let printed = text(&output.stderr);
         assert!(
-            said.ends_with("device_info: 'soft' has no port 2; it has 1\n"),
-            "{said}"
+            printed.ends_with("device_info: 'soft' has no port 2; it has 1\n"),
+            "{printed}"
         );
         // The report on usable devices is printed anyway.
         assert!(text(&output.stdout).contains("Device::best() "));
@@ -86,17 +86,17 @@ fn a_device_that_cannot_be_used_is_a_sentence_and_a_failure() {
 fn the_name_of_an_rdma_device_is_told_that_the_feature_is_missing() {
     let output = device_info(Some("mlx5_0"), None);
     assert_eq!(output.status.code(), Some(1));
-    let said = text(&output.stderr);
+    let printed = text(&output.stderr);
     assert!(
-        said.contains("the Cargo feature `rdma`") && said.contains("docs/rdma.md"),
-        "{said}"
+        printed.contains("the Cargo feature `rdma`") && printed.contains("docs/rdma.md"),
+        "{printed}"
     );
 }
 
 #[test]
 fn it_prints_all_that_a_device_a_port_and_a_queue_pair_say() {
     let output = device_info(["soft"], None);
-    let said = text(&output.stdout);
+    let printed = text(&output.stdout);
     assert!(output.status.success(), "{}", text(&output.stderr));
     for line in [
         "device soft: channel adapter, transport shared memory",
@@ -117,8 +117,8 @@ fn it_prints_all_that_a_device_a_port_and_a_queue_pair_say() {
         "  rnr_retry          for ever",
     ] {
         assert!(
-            said.lines().any(|said| said.starts_with(line)),
-            "'{line}' is not in\n{said}"
+            printed.lines().any(|printed| printed.starts_with(line)),
+            "'{line}' is not in\n{printed}"
         );
     }
 }
@@ -168,9 +168,9 @@ fn as_json_a_device_that_cannot_be_used_is_an_error_in_the_value_and_a_failure()
 fn it_helps() {
     let output = device_info(["--help"], None);
     assert!(output.status.success());
-    let said = text(&output.stdout);
+    let printed = text(&output.stdout);
     for words in ["--json", "mlx5_0:1:3", "VERBLINE_DEVICE", "nanoseconds"] {
-        assert!(said.contains(words), "'{words}' is not in\n{said}");
+        assert!(printed.contains(words), "'{words}' is not in\n{printed}");
     }
     // An unknown option is rejected with a hint.
     let output = device_info(["--yaml"], None);

@@ -74,7 +74,7 @@ fn payload(number: u64) -> Vec<u8> {
 
 /// The outcomes of calls.
 #[derive(Debug, Default)]
-struct Tally {
+struct CallCounts {
     answered: u64,
     unavailable: u64,
 }
@@ -87,9 +87,9 @@ fn call_until(
     first: &mut u64,
     until: Instant,
     mut between: impl FnMut(),
-) -> Tally {
-    let mut tally = Tally::default();
-    while Instant::now() < until && tally.unavailable == 0 {
+) -> CallCounts {
+    let mut counts = CallCounts::default();
+    while Instant::now() < until && counts.unavailable == 0 {
         let payloads: Vec<_> = (*first..*first + 16).map(payload).collect();
         *first += 16;
         let outcomes = poller.block_on(all(payloads.iter().map(|payload| call(echo, payload))));
@@ -98,17 +98,17 @@ fn call_until(
             match outcome {
                 Ok(answer) => {
                     assert!(&answer == payload, "the response is another call's");
-                    tally.answered += 1;
+                    counts.answered += 1;
                 }
                 Err(error) => {
                     assert_disconnected(&error);
-                    tally.unavailable += 1;
+                    counts.unavailable += 1;
                 }
             }
         }
         between();
     }
-    tally
+    counts
 }
 
 fn assert_disconnected(error: &CallError) {
@@ -131,13 +131,13 @@ fn with_one_packet_in_a_hundred_lost_for_a_minute_every_call_ends_once_and_none_
     run(&format!("tc qdisc add dev {back} root netem loss 1%"));
     let _undo_back = Undo(format!("tc qdisc del dev {back} root"));
     let end = Instant::now() + Duration::from_secs(60);
-    let tally = call_until(&poller, &echo, &mut number, end, || {});
+    let counts = call_until(&poller, &echo, &mut number, end, || {});
     let dropped = dropped(&there) + dropped(&back) - dropped_before;
-    eprintln!("{tally:?}, {dropped} packets lost");
+    eprintln!("{counts:?}, {dropped} packets lost");
     // With 6 retries, a connection ends if a packet is lost seven times in a row.
-    assert_eq!(tally.unavailable, 0, "{tally:?}");
-    assert!(tally.answered > 0);
-    assert!(dropped > 0, "the network lost nothing: {tally:?}");
+    assert_eq!(counts.unavailable, 0, "{counts:?}");
+    assert!(counts.answered > 0);
+    assert!(dropped > 0, "the network lost nothing: {counts:?}");
 }
 
 /// Returns the number of packets that the queueing discipline of a network device dropped.
@@ -146,8 +146,8 @@ fn dropped(netdev: &str) -> u64 {
         .args(["-s", "qdisc", "show", "dev", netdev])
         .output()
         .unwrap();
-    let said = String::from_utf8(output.stdout).unwrap();
-    let words: Vec<_> = said.split_whitespace().collect();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let words: Vec<_> = text.split_whitespace().collect();
     // "… Sent 100 bytes 2 pkt (dropped 1, overlimits 0 requeues 0)"
     words
         .windows(2)
@@ -163,7 +163,7 @@ fn when_the_link_goes_down_and_up_under_load_calls_end_and_new_connections_work(
     let mut number = 0;
     let end = Instant::now() + Duration::from_secs(60);
     let mut rounds = 0;
-    let tally = call_until(&poller, &echo, &mut number, end, || {
+    let counts = call_until(&poller, &echo, &mut number, end, || {
         rounds += 1;
         match rounds {
             20 => run(&format!("ip link set {netdev} down")),
@@ -178,9 +178,9 @@ fn when_the_link_goes_down_and_up_under_load_calls_end_and_new_connections_work(
     if rounds == 20 {
         run(&format!("ip link set {netdev} up"));
     }
-    eprintln!("{tally:?} in {rounds} rounds");
-    assert!(rounds >= 20, "the link was never down: {tally:?}");
-    assert!(tally.answered >= 20 * 16);
+    eprintln!("{counts:?} in {rounds} rounds");
+    assert!(rounds >= 20, "the link was never down: {counts:?}");
+    assert!(counts.answered >= 20 * 16);
 
     // The old connection may or may not survive, depending on when the link was down. A new one
     // must work as soon as the port and its address are back.
@@ -235,7 +235,7 @@ fn a_message_that_is_too_long_is_refused_here_and_the_connection_lives() {
 fn more_connections_than_a_completion_queue_has_room_for_are_refused_with_the_number_that_fits() {
     let server = rpc_core::Server::builder(&Device::open("rxe0").unwrap())
         .add_service(proto::echo::EchoServer::per_poller(|| {
-            echo_process::Obedient
+            echo_process::CommandEcho
         }))
         .connections(10_000)
         .bind("127.0.0.1:0");

@@ -12,9 +12,9 @@ use rpc_core::{
 };
 use rpc_transport_verbs::Device;
 
-struct Polite(Arc<AtomicU32>);
+struct CountingGreeter(Arc<AtomicU32>);
 
-impl Greeter for Polite {
+impl Greeter for CountingGreeter {
     async fn say_hello(
         &self,
         request: Request<HelloRequest>,
@@ -32,7 +32,7 @@ fn device() -> Device {
 fn serve(address: &str) -> (ServerHandle, Arc<AtomicU32>) {
     let greeted = Arc::new(AtomicU32::new(0));
     let server = Server::builder(&device())
-        .add_service(GreeterServer::new(Polite(Arc::clone(&greeted))))
+        .add_service(GreeterServer::new(CountingGreeter(Arc::clone(&greeted))))
         .bind(address)
         .expect("the server starts");
     (server.spawn(), greeted)
@@ -125,7 +125,7 @@ fn a_channel_finds_its_server_again() {
 }
 
 #[test]
-fn a_call_that_is_dropped_leaves_its_place_to_others() {
+fn a_dropped_call_frees_its_permit() {
     let (server, _) = serve("127.0.0.1:0");
     let address = server.local_addr().to_string();
     let builder = Channel::builder(&device(), &address).max_in_flight(2);

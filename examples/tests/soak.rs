@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use echo_process::{Obedient, device};
+use echo_process::{CommandEcho, device};
 use proto::echo::{EchoClient, EchoRequest, EchoServer};
 use rpc_core::testing::Random;
 use rpc_core::{Channel, Code, Request, Server, block_on};
@@ -42,7 +42,7 @@ const NEVER: Duration = Duration::from_secs(60);
 
 /// How long clients may take to reconnect without failures: far more than backoff and handshake
 /// need.
-const PEACE: Duration = Duration::from_secs(60);
+const RECOVERY_TIMEOUT: Duration = Duration::from_secs(60);
 
 #[test]
 #[ignore = "the soak runs it, as the server's process"]
@@ -51,14 +51,15 @@ fn server_process() {
     // The port of the previous server may take a moment to become free.
     let started = Instant::now();
     let server = loop {
-        let builder = Server::builder(&device()).add_service(EchoServer::per_poller(|| Obedient));
+        let builder =
+            Server::builder(&device()).add_service(EchoServer::per_poller(|| CommandEcho));
         match builder.bind(&address) {
             Ok(server) => break server,
-            Err(error) if started.elapsed() > PEACE => panic!("{error}"),
+            Err(error) if started.elapsed() > RECOVERY_TIMEOUT => panic!("{error}"),
             Err(_) => thread::sleep(Duration::from_millis(10)),
         }
     };
-    say("\nup 0 0");
+    write_line("\nup 0 0");
     server.run().unwrap();
 }
 
@@ -112,7 +113,7 @@ fn client_process() {
             answered.load(Ordering::Relaxed),
             failed.load(Ordering::Relaxed),
         );
-        say(&format!("\nup {answered} {failed}"));
+        write_line(&format!("\nup {answered} {failed}"));
         for (caller, since) in &*busy_since.lock().unwrap() {
             if since.elapsed() > NEVER {
                 give_up(&format!("a call of caller {caller} has not ended"));
@@ -123,7 +124,7 @@ fn client_process() {
 }
 
 #[allow(clippy::print_stdout, reason = "its parent reads it")]
-fn say(line: &str) {
+fn write_line(line: &str) {
     println!("{line}");
     let _ = io::stdout().flush();
 }
@@ -138,7 +139,7 @@ fn give_up(why: &str) -> ! {
 struct Member {
     process: Child,
     /// The last numbers that it printed: calls answered, calls failed.
-    said: Arc<(AtomicU64, AtomicU64)>,
+    call_counts: Arc<(AtomicU64, AtomicU64)>,
 }
 
 impl Member {
@@ -155,10 +156,10 @@ impl Member {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let said = Arc::new((AtomicU64::new(0), AtomicU64::new(0)));
-        let (lines, told) = (
+        let call_counts = Arc::new((AtomicU64::new(0), AtomicU64::new(0)));
+        let (lines, reported) = (
             BufReader::new(process.stdout.take().unwrap()),
-            Arc::clone(&said),
+            Arc::clone(&call_counts),
         );
         let (up, is_up) = std::sync::mpsc::channel();
         thread::spawn(move || {
@@ -167,17 +168,23 @@ impl Member {
                     .strip_prefix("up ")
                     .and_then(|rest| rest.split_once(' '));
                 if let Some((answered, failed)) = numbers {
-                    told.0
+                    reported
+                        .0
                         .store(answered.parse().unwrap_or(0), Ordering::Relaxed);
-                    told.1.store(failed.parse().unwrap_or(0), Ordering::Relaxed);
+                    reported
+                        .1
+                        .store(failed.parse().unwrap_or(0), Ordering::Relaxed);
                     let _ = up.send(());
                 }
             }
         });
         is_up
-            .recv_timeout(PEACE)
+            .recv_timeout(RECOVERY_TIMEOUT)
             .unwrap_or_else(|_| panic!("{test} did not start"));
-        Self { process, said }
+        Self {
+            process,
+            call_counts,
+        }
     }
 
     fn pid(&self) -> Pid {
@@ -189,7 +196,7 @@ impl Member {
     }
 
     fn answered(&self) -> u64 {
-        self.said.0.load(Ordering::Relaxed)
+        self.call_counts.0.load(Ordering::Relaxed)
     }
 
     /// Returns true if the process has ended by itself. Panics if it ended with the status of
@@ -294,7 +301,7 @@ impl Wire {
 }
 
 /// Counts of the injected failures, printed at the end.
-type Tally = std::collections::BTreeMap<&'static str, u32>;
+type FailureCounts = std::collections::BTreeMap<&'static str, u32>;
 
 struct Soak {
     random: Random,
@@ -302,7 +309,7 @@ struct Soak {
     wire: Wire,
     server: Member,
     clients: Vec<Member>,
-    tally: Tally,
+    failure_counts: FailureCounts,
 }
 
 impl Soak {
@@ -322,7 +329,7 @@ impl Soak {
             wire,
             server,
             clients,
-            tally: Tally::new(),
+            failure_counts: FailureCounts::new(),
         }
     }
 
@@ -330,7 +337,7 @@ impl Soak {
         Duration::from_micros(self.random.below(most_ms * 1000))
     }
 
-    fn misfortune(&mut self) {
+    fn inject_failure(&mut self) {
         let client = self.random.below(self.clients.len() as u64) as usize;
         let what = match self.random.below(9) {
             0 => {
@@ -340,8 +347,8 @@ impl Soak {
             }
             1 => {
                 // The first client survives everything, so that leaks can be seen.
-                let mortal = client.max(1);
-                self.clients[mortal] = Member::start("client_process", self.wire.address);
+                let index = client.max(1);
+                self.clients[index] = Member::start("client_process", self.wire.address);
                 "client killed"
             }
             2 | 3 => {
@@ -379,12 +386,15 @@ impl Soak {
                 "server without memory"
             }
         };
-        *self.tally.entry(what).or_default() += 1;
+        *self.failure_counts.entry(what).or_default() += 1;
         // A process whose allocator gets no memory aborts. The soak treats this like any other
         // death.
         if self.server.has_ended() {
             self.server = Member::start("server_process", self.server_address);
-            *self.tally.entry("server died of a shortage").or_default() += 1;
+            *self
+                .failure_counts
+                .entry("server died of a shortage")
+                .or_default() += 1;
         }
         for client in &mut self.clients {
             assert!(!client.has_ended(), "a client has ended by itself");
@@ -402,9 +412,9 @@ impl Soak {
             .any(|(client, before)| client.answered() < before + 100)
         {
             assert!(
-                started.elapsed() < PEACE,
+                started.elapsed() < RECOVERY_TIMEOUT,
                 "a client gets no responses although no failures are injected, after {:?}",
-                self.tally
+                self.failure_counts
             );
             for client in &mut self.clients {
                 assert!(!client.has_ended(), "a client has ended by itself");
@@ -427,14 +437,14 @@ fn whatever_happens_to_processes_calls_end_and_clients_find_their_server_again()
     let started = Instant::now();
     while started.elapsed() < time {
         for _ in 0..=soak.random.below(6) {
-            soak.misfortune();
+            soak.inject_failure();
             thread::sleep(soak.short_while(300));
         }
         soak.recover();
     }
-    println!("{:?}", soak.tally);
+    println!("{:?}", soak.failure_counts);
     for (index, client) in soak.clients.iter().enumerate() {
-        let failed = client.said.1.load(Ordering::Relaxed);
+        let failed = client.call_counts.1.load(Ordering::Relaxed);
         println!(
             "client {index}: {} calls answered, {failed} failed",
             client.answered()
@@ -442,7 +452,7 @@ fn whatever_happens_to_processes_calls_end_and_clients_find_their_server_again()
     }
     // A connection in setup or teardown temporarily uses additional files.
     let settled = Instant::now();
-    while soak.clients[0].open_files() > files && settled.elapsed() < PEACE {
+    while soak.clients[0].open_files() > files && settled.elapsed() < RECOVERY_TIMEOUT {
         thread::sleep(Duration::from_millis(50));
     }
     let survivor = &soak.clients[0];

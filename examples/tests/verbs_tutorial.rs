@@ -9,9 +9,9 @@ fn it_does_what_it_says() {
         .arg(&device)
         .output()
         .unwrap();
-    let said = String::from_utf8(output.stdout).unwrap();
+    let printed = String::from_utf8(output.stdout).unwrap();
     let error = String::from_utf8(output.stderr).unwrap();
-    assert!(output.status.success(), "{said}\n{error}");
+    assert!(output.status.success(), "{printed}\n{error}");
     let opened = format!("Opened {device}: ");
     for words in [
         "Devices of this machine:\n",
@@ -27,7 +27,7 @@ fn it_does_what_it_says() {
         "the device reports a shortage of receives: 3 are left\n",
         "posted 5 receives again and armed the limit of 4\n",
     ] {
-        assert!(said.contains(words), "'{words}' is not in\n{said}");
+        assert!(printed.contains(words), "'{words}' is not in\n{printed}");
     }
 }
 

@@ -183,9 +183,9 @@ fn an_error_with_the_code_ok_is_an_error_all_the_same() {
 }
 
 /// A value that panics when dropped.
-struct Grenade;
+struct PanicOnDrop;
 
-impl Drop for Grenade {
+impl Drop for PanicOnDrop {
     fn drop(&mut self) {
         panic!("went off");
     }
@@ -195,12 +195,12 @@ impl Drop for Grenade {
 fn a_handler_may_panic_with_what_panics_again() {
     let pair = Pair::new(|methods| {
         methods.unary(&ECHO, |_: Request<Vec<u8>>| async {
-            std::panic::panic_any(Grenade);
+            std::panic::panic_any(PanicOnDrop);
             #[allow(unreachable_code)]
             Ok(Response::new(Vec::<u8>::new()))
         });
         methods.unary(&HELD, |_: Request<Vec<u8>>| async {
-            let _dropped_with_its_future = Grenade;
+            let _dropped_with_its_future = PanicOnDrop;
             std::future::pending::<Result<Response<Vec<u8>>, _>>().await
         });
         methods.unary(&FAIL, |request: Request<Vec<u8>>| async {

@@ -21,7 +21,7 @@ const DROP: rpc_core::MethodSpec = method("test.Test/PanicWhenDropped");
 
 /// An executor that the test runs step by step.
 #[derive(Clone, Default)]
-struct ByHand(Arc<Mutex<Vec<Running>>>);
+struct ManualExecutor(Arc<Mutex<Vec<Running>>>);
 
 struct Running {
     future: Spawned,
@@ -38,7 +38,7 @@ impl Wake for Wakes {
     }
 }
 
-impl Executor for ByHand {
+impl Executor for ManualExecutor {
     fn spawn(&self, future: Spawned) {
         // A new task is polled without a wake.
         let wakes = Arc::new(Wakes(AtomicU32::new(1)));
@@ -50,7 +50,7 @@ impl Executor for ByHand {
     }
 }
 
-impl ByHand {
+impl ManualExecutor {
     /// Polls woken futures until none is left.
     fn run(&self) {
         loop {
@@ -135,14 +135,14 @@ fn register(methods: &mut Methods, executor: impl Executor, dropped: &Arc<Atomic
     });
 }
 
-fn pair() -> (Pair, ByHand, Arc<AtomicU32>) {
-    let (executor, dropped) = (ByHand::default(), Arc::default());
+fn pair() -> (Pair, ManualExecutor, Arc<AtomicU32>) {
+    let (executor, dropped) = (ManualExecutor::default(), Arc::default());
     let pair = Pair::new(|methods| register(methods, executor.clone(), &dropped));
     (pair, executor, dropped)
 }
 
 /// Runs a call while stepping both the executor and the network.
-fn run<F: Future>(pair: &Pair, executor: &ByHand, future: F) -> F::Output {
+fn run<F: Future>(pair: &Pair, executor: &ManualExecutor, future: F) -> F::Output {
     let mut future = pin!(future);
     pair.run(std::future::poll_fn(|cx| {
         executor.run();
@@ -294,7 +294,7 @@ impl Wake for Unpark {
 
 #[test]
 fn on_an_executors_thread_there_is_no_poller() {
-    let executor = ByHand::default();
+    let executor = ManualExecutor::default();
     let pair = Pair::new(|methods| {
         let on = OnExecutor::new(Arc::new(()), executor.clone());
         methods.unary(&ECHO, move |_: Request<Vec<u8>>| {

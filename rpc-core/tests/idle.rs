@@ -47,7 +47,7 @@ fn make_busy(pair: &Pair, channel: &LocalChannel) {
 }
 
 /// Lets time pass without calls.
-fn rest(pair: &Pair) {
+fn advance_idle(pair: &Pair) {
     for _ in 0..4 {
         pair.network().advance(Duration::from_millis(700));
         pair.network().settle();
@@ -65,7 +65,7 @@ fn an_idle_connection_keeps_its_first_window_and_gives_the_rest_to_others() {
         make_busy(&pair, channel);
         grown.push(pair.server().promised_receives());
         assert!(grown[grown.len() - 1] > 2 * AT_FIRST + 50, "{grown:?}");
-        rest(&pair);
+        advance_idle(&pair);
         assert_eq!(pair.server().promised_receives(), 2 * AT_FIRST);
     }
     // Returning credits did not reduce how far either window grows later.
@@ -100,7 +100,7 @@ fn calls_in_flight_keep_what_they_need_while_the_rest_is_given_back() {
     for call in &mut held {
         assert!(pair.network().try_run(call).is_none());
     }
-    rest(&pair);
+    advance_idle(&pair);
     assert!(pair.server().promised_receives() <= 2 * AT_FIRST);
     gate.open();
     for (n, call) in (0..).zip(held) {
@@ -122,7 +122,7 @@ fn whatever_is_late_nothing_is_lost() {
                 pair.network().step();
             }
         }
-        rest(&pair);
+        advance_idle(&pair);
         assert_eq!(
             pair.server().promised_receives(),
             3 * AT_FIRST,

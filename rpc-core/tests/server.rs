@@ -18,17 +18,17 @@ use rpc_core::{Intents, Limits, LocalPoller, Methods, Server, ServerError, Servi
 
 /// A device without a network, which can simulate a bug in the first transport that it opens.
 #[derive(Clone, Default)]
-struct Nowhere {
+struct StubFabric {
     opened: Arc<AtomicU32>,
     polls_until_panic: Option<u32>,
 }
 
-struct Silence {
+struct StubTransport {
     limits: Limits,
     polls_until_panic: Option<u32>,
 }
 
-impl Transport for Silence {
+impl Transport for StubTransport {
     type SendBuf = Vec<u8>;
     type RecvBuf = Vec<u8>;
     type Dialed = ();
@@ -37,13 +37,13 @@ impl Transport for Silence {
         &self.limits
     }
     fn counter_reader(&self) -> Arc<dyn CounterReader> {
-        Arc::new(NothingCounted)
+        Arc::new(StubCounters)
     }
     fn slots_by_state(&self) -> SlotsByState {
         SlotsByState::default()
     }
     fn dialer(&self) -> Arc<dyn Dialer<()>> {
-        Arc::new(AnybodyAnswers)
+        Arc::new(StubDialer)
     }
     fn adopt(&mut self, (): ()) -> Result<Connected, ConnectError> {
         Ok(Connected {
@@ -79,17 +79,17 @@ impl Transport for Silence {
     }
 }
 
-struct NothingCounted;
+struct StubCounters;
 
-impl CounterReader for NothingCounted {
+impl CounterReader for StubCounters {
     fn counters(&self) -> Counters {
         Counters::default()
     }
 }
 
-struct AnybodyAnswers;
+struct StubDialer;
 
-impl Dialer<()> for AnybodyAnswers {
+impl Dialer<()> for StubDialer {
     fn dial(&self, _: &str, _: &[u8], _: Duration) -> Result<(), ConnectError> {
         Ok(())
     }
@@ -112,11 +112,11 @@ impl Listener for Address {
     }
 }
 
-impl Fabric for Nowhere {
-    type Transport = Silence;
+impl Fabric for StubFabric {
+    type Transport = StubTransport;
     type Port = ();
 
-    fn open(&self, _: &Intents) -> Result<Silence, FabricError> {
+    fn open(&self, _: &Intents) -> Result<StubTransport, FabricError> {
         let limits = Limits {
             receives_posted: 64,
             max_connections: 4,
@@ -125,12 +125,12 @@ impl Fabric for Nowhere {
         };
         let first = self.opened.fetch_add(1, Ordering::Relaxed) == 0;
         let polls_until_panic = self.polls_until_panic.filter(|_| first);
-        Ok(Silence {
+        Ok(StubTransport {
             limits,
             polls_until_panic,
         })
     }
-    fn port(&self, _: &Silence) {}
+    fn port(&self, _: &StubTransport) {}
     fn listen(
         &self,
         address: &str,
@@ -176,7 +176,7 @@ fn service(panic_at: Option<u32>) -> Registered {
 
 #[test]
 fn a_server_that_is_dropped_before_it_runs_ends_its_threads() {
-    let server = Server::builder(&Nowhere::default())
+    let server = Server::builder(&StubFabric::default())
         .pollers(3)
         .bind("127.0.0.1:1")
         .unwrap();
@@ -185,7 +185,7 @@ fn a_server_that_is_dropped_before_it_runs_ends_its_threads() {
 
 #[test]
 fn an_address_that_is_taken_is_an_error_and_not_a_hang() {
-    let outcome = Server::builder(&Nowhere::default())
+    let outcome = Server::builder(&StubFabric::default())
         .pollers(2)
         .bind("taken");
     assert!(matches!(
@@ -196,7 +196,7 @@ fn an_address_that_is_taken_is_an_error_and_not_a_hang() {
 
 #[test]
 fn a_core_that_is_not_there_is_named() {
-    let outcome = Server::builder(&Nowhere::default())
+    let outcome = Server::builder(&StubFabric::default())
         .cores([77])
         .bind("127.0.0.1:1");
     assert!(matches!(outcome, Err(ServerError::Pin { core: 77, .. })));
@@ -204,7 +204,7 @@ fn a_core_that_is_not_there_is_named() {
 
 #[test]
 fn a_service_that_panics_while_it_registers_is_an_error_and_not_a_hang() {
-    let outcome = Server::builder(&Nowhere::default())
+    let outcome = Server::builder(&StubFabric::default())
         .add_service(service(Some(1)))
         .pollers(3)
         .bind("127.0.0.1:1");
@@ -216,7 +216,7 @@ fn a_service_that_panics_while_it_registers_is_an_error_and_not_a_hang() {
 
 #[test]
 fn a_service_is_added_once() {
-    let outcome = Server::builder(&Nowhere::default())
+    let outcome = Server::builder(&StubFabric::default())
         .add_service(service(None))
         .add_service(service(None))
         .bind("127.0.0.1:1");
@@ -230,7 +230,7 @@ fn a_service_is_added_once() {
 
 #[test]
 fn a_server_runs_until_it_is_told_to_stop() {
-    let server = Server::builder(&Nowhere::default())
+    let server = Server::builder(&StubFabric::default())
         .pollers(2)
         .bind("127.0.0.1:7")
         .unwrap();
@@ -241,9 +241,9 @@ fn a_server_runs_until_it_is_told_to_stop() {
 
 #[test]
 fn when_one_poller_panics_the_server_ends_and_says_so() {
-    let device = Nowhere {
+    let device = StubFabric {
         polls_until_panic: Some(1000),
-        ..Nowhere::default()
+        ..StubFabric::default()
     };
     let server = Server::builder(&device)
         .pollers(3)
@@ -259,7 +259,7 @@ fn when_one_poller_panics_the_server_ends_and_says_so() {
 
 #[test]
 fn a_server_whose_session_is_garbage_is_refused_however_often_it_is_tried() {
-    let poller = LocalPoller::new(&Nowhere::default()).unwrap();
+    let poller = LocalPoller::new(&StubFabric::default()).unwrap();
     // More attempts than there are receives to promise.
     for _ in 0..100 {
         let error = poller.connect("garbage").unwrap_err();

@@ -13,7 +13,7 @@ use rpc_core::{
 };
 use support::{ABSENT, ECHO, FAIL, Gate, HELD, PANIC, register};
 
-type Answer = Result<Response<Vec<u8>>, CallError>;
+type CallResult = Result<Response<Vec<u8>>, CallError>;
 
 fn intents(max_in_flight: u32) -> Intents {
     Intents {
@@ -33,12 +33,12 @@ fn served(faults: Faults, seed: u64, max_in_flight: u32) -> (Network, Gate) {
     (network, gate)
 }
 
-fn echo(channel: &Channel, text: &str) -> impl Future<Output = Answer> {
+fn echo(channel: &Channel, text: &str) -> impl Future<Output = CallResult> {
     channel.unary(&ECHO, Request::new(text.as_bytes().to_vec()))
 }
 
-fn message(answer: Answer) -> Vec<u8> {
-    answer.unwrap().into_inner()
+fn message(result: CallResult) -> Vec<u8> {
+    result.unwrap().into_inner()
 }
 
 fn poll<F: Future + ?Sized>(future: &mut Pin<Box<F>>) -> Option<F::Output> {
@@ -58,7 +58,7 @@ fn the_first_call_connects_and_every_kind_of_end_reaches_its_caller() {
     let run = |call| network.try_run(call).unwrap();
     assert_eq!(message(run(Box::pin(echo(&channel, "Ada")))), b"Ada");
     assert_eq!(channel.state(), ConnectivityState::Ready);
-    let call = |method, bytes: &[u8]| -> Pin<Box<dyn Future<Output = Answer> + '_>> {
+    let call = |method, bytes: &[u8]| -> Pin<Box<dyn Future<Output = CallResult> + '_>> {
         Box::pin(channel.unary(method, Request::new(bytes.to_vec())))
     };
     let code = |method, bytes: &[u8]| {
@@ -222,16 +222,16 @@ fn a_call_that_was_sent_to_a_server_that_breaks_the_rules_may_have_run() {
 struct Call {
     tag: u64,
     is_timed: bool,
-    future: Pin<Box<dyn Future<Output = Answer>>>,
+    future: Pin<Box<dyn Future<Output = CallResult>>>,
 }
 
 impl Call {
     /// Returns true if the call has ended. Panics if its outcome is not permitted.
     fn has_ended(&mut self, faults: Faults, seed: u64) -> bool {
-        let Some(answer) = poll(&mut self.future) else {
+        let Some(result) = poll(&mut self.future) else {
             return false;
         };
-        match answer {
+        match result {
             Ok(response) => {
                 assert_eq!(response.into_inner(), self.tag.to_le_bytes(), "seed {seed}")
             }

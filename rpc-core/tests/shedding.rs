@@ -44,9 +44,9 @@ fn the_call_after_the_last_that_fits_is_shed_before_it_is_decoded() {
         let error = pair.run(call(channel, &COUNTED, "")).unwrap_err();
         assert_eq!(error.code(), Code::ResourceExhausted);
         assert_eq!(error.execution(), Execution::Answered);
-        let said = error.to_string();
-        assert!(said.contains("limit of 3 "), "{said}");
-        assert!(said.contains("`max_concurrent_calls`"), "{said}");
+        let message = error.to_string();
+        assert!(message.contains("limit of 3 "), "{message}");
+        assert!(message.contains("`max_concurrent_calls`"), "{message}");
     }
     assert_eq!(decoded.get(), 0);
     gate.open();
@@ -72,7 +72,7 @@ fn calls_that_do_not_await_are_never_at_work_together() {
 }
 
 #[test]
-fn a_place_is_free_again_however_a_call_ends() {
+fn a_call_frees_its_capacity_however_it_ends() {
     let (pair, gate, _) = limited(1, &Intents::default());
     let channel = pair.connect();
     for _ in 0..3 {

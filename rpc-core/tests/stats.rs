@@ -27,12 +27,12 @@ fn poll_once<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
     future.poll(&mut Context::from_waker(Waker::noop()))
 }
 
-fn of<'a>(methods: &'a [MethodStats], path: &str) -> &'a MethodStats {
+fn find_method<'a>(methods: &'a [MethodStats], path: &str) -> &'a MethodStats {
     let method = methods.iter().find(|method| method.path == path);
     method.unwrap_or_else(|| panic!("{path} is in {methods:?}"))
 }
 
-fn both(pair: &Pair) -> [PollerStats; 2] {
+fn total_stats(pair: &Pair) -> [PollerStats; 2] {
     [pair.client(), pair.server()].map(|node| node.poller().stats().total())
 }
 
@@ -51,21 +51,21 @@ fn every_call_is_counted_once_by_its_method_and_its_code_on_both_sides() {
     for _ in 0..3 {
         pair.run(call(&channel, &ABSENT, "")).unwrap_err();
     }
-    let [client, server] = both(&pair);
+    let [client, server] = total_stats(&pair);
     for methods in [&client.called, &server.served] {
         for (method, count, code) in [
             (&ECHO, 100, Code::Ok),
             (&FAIL, 7, Code::Aborted),
             (&PANIC, 7, Code::Internal),
         ] {
-            let stats = of(methods, method.path);
+            let stats = find_method(methods, method.path);
             assert_eq!((stats.begun, stats.started), (count, count));
             assert_eq!(stats.codes().collect::<Vec<_>>(), [(code, count)]);
             assert_eq!((stats.dropped, stats.in_flight), (0, 0));
             assert_eq!(stats.latency.count(), count.div_ceil(SAMPLED));
         }
     }
-    let absent = of(&client.called, ABSENT.path);
+    let absent = find_method(&client.called, ABSENT.path);
     assert_eq!((absent.begun, absent.started), (3, 0), "never sent");
     assert_eq!(absent.ended(Code::Unimplemented), 3);
     assert_eq!(server.served.len(), 3);
@@ -77,7 +77,7 @@ fn every_call_is_counted_once_by_its_method_and_its_code_on_both_sides() {
     assert_eq!(client.transport.sends, server.transport.receives);
     drop(other);
     pair.network().settle();
-    let [client, server] = both(&pair).map(|stats| stats.connections);
+    let [client, server] = total_stats(&pair).map(|stats| stats.connections);
     assert_eq!((client.closed_locally, server.closed_by_peer), (1, 1));
     assert_eq!((client.open(), server.open()), (1, 1));
     pair.assert_nothing_left();
@@ -90,7 +90,7 @@ fn calls_that_are_dropped_or_cut_off_are_counted_as_such() {
     {
         let mut held = Box::pin(call(&channel, &HELD, "a"));
         assert!(pair.network().try_run(&mut held).is_none());
-        let [client, server] = both(&pair);
+        let [client, server] = total_stats(&pair);
         assert_eq!((client.in_flight(), server.in_flight()), (1, 1));
         assert_eq!((server.handlers.parked, server.handlers.awaited), (1, 1));
     }
@@ -104,11 +104,11 @@ fn calls_that_are_dropped_or_cut_off_are_counted_as_such() {
     assert_eq!(error.code(), Code::Unavailable);
     gate.open();
     pair.network().settle();
-    let [client, server] = both(&pair);
-    let called = of(&client.called, HELD.path);
+    let [client, server] = total_stats(&pair);
+    let called = find_method(&client.called, HELD.path);
     assert_eq!((called.begun, called.dropped, called.in_flight), (2, 1, 0));
     assert_eq!(called.ended(Code::Unavailable), 1);
-    let served = of(&server.served, HELD.path);
+    let served = find_method(&server.served, HELD.path);
     assert_eq!((served.begun, served.dropped, served.in_flight), (2, 1, 0));
     assert_eq!(served.ended(Code::Ok), 1);
     assert_eq!(server.connections.violated, 1);
@@ -135,18 +135,18 @@ fn a_call_that_waits_is_counted_once_and_by_what_it_waits_for() {
         }
         pair.network().settle();
     }
-    let [client, _] = both(&pair);
+    let [client, _] = total_stats(&pair);
     // A new connection has one credit. Its window had grown when the calls were retried.
     assert_eq!((client.stalls.no_credit, client.stalls.queued), (1, 8));
     assert_eq!(client.stalls.calls_waiting, 6);
     assert_eq!(client.credits.available, 0);
-    let held = of(&client.called, HELD.path);
+    let held = find_method(&client.called, HELD.path);
     assert_eq!((held.begun, held.started, held.in_flight), (10, 4, 10));
     gate.open();
     for (n, call) in (0..).zip(calls) {
         assert_eq!(pair.run(call).unwrap(), [n]);
     }
-    let [client, _] = both(&pair);
+    let [client, _] = total_stats(&pair);
     assert_eq!((client.stalls.no_credit, client.stalls.queued), (1, 8));
     assert_eq!((client.stalls.calls_waiting, client.in_flight()), (0, 0));
     assert!(client.credits.available > 0);
@@ -167,7 +167,7 @@ fn responses_without_a_send_slot_and_calls_without_one_are_counted_once_each() {
     for n in 0..200u8 {
         assert_eq!(pair.run(call(&channel, &ECHO, [n])).unwrap(), [n]);
     }
-    let [client, server] = both(&pair);
+    let [client, server] = total_stats(&pair);
     // About every second one: far from none, and at most one per call.
     for count in [client.stalls.no_send_slot, server.stalls.responses] {
         assert!((50..150).contains(&count), "{client}\n{server}");
@@ -189,9 +189,9 @@ fn calls_that_are_shed_or_come_too_late_are_told_apart() {
     for _ in 0..5 {
         pair.run(call(&channel, &ECHO, "")).unwrap_err();
     }
-    let [_, server] = both(&pair);
+    let [_, server] = total_stats(&pair);
     assert_eq!(server.handlers.shed, 5);
-    let echo = of(&server.served, ECHO.path);
+    let echo = find_method(&server.served, ECHO.path);
     assert_eq!((echo.begun, echo.started), (5, 0));
     assert_eq!(echo.ended(Code::ResourceExhausted), 5);
     gate.open();
@@ -204,12 +204,12 @@ fn calls_that_are_shed_or_come_too_late_are_told_apart() {
     pair.network().advance(Duration::from_secs(1));
     assert_eq!(pair.run(late).unwrap_err().code(), Code::DeadlineExceeded);
     pair.network().settle();
-    let [client, server] = both(&pair);
+    let [client, server] = total_stats(&pair);
     assert_eq!(
-        of(&client.called, ECHO.path).ended(Code::DeadlineExceeded),
+        find_method(&client.called, ECHO.path).ended(Code::DeadlineExceeded),
         1
     );
-    let echo = of(&server.served, ECHO.path);
+    let echo = find_method(&server.served, ECHO.path);
     assert_eq!(echo.begun, 6);
     assert_eq!(server.in_flight(), 0);
     pair.assert_nothing_left();
@@ -225,9 +225,9 @@ fn times_are_taken_from_arrival_to_response_and_from_call_to_answer() {
     pair.network().advance(took);
     gate.open();
     pair.run(held).unwrap();
-    let [client, server] = both(&pair);
+    let [client, server] = total_stats(&pair);
     for methods in [&client.called, &server.served] {
-        let latency = &of(methods, HELD.path).latency;
+        let latency = &find_method(methods, HELD.path).latency;
         assert_eq!((latency.count(), latency.max()), (1, Some(took)));
         let median = latency.percentile(0.5).unwrap();
         assert!(median.abs_diff(took) * 32 <= took, "{median:?}");
@@ -246,8 +246,8 @@ fn a_difference_has_what_came_between_and_levels_as_they_are() {
         pair.run(call(&channel, &ECHO, "")).unwrap();
     }
     let difference = pair.server().poller().stats().since(&before).total();
-    assert_eq!(of(&difference.served, ECHO.path).begun, 3);
-    let still = of(&difference.served, HELD.path);
+    assert_eq!(find_method(&difference.served, ECHO.path).begun, 3);
+    let still = find_method(&difference.served, HELD.path);
     assert_eq!((still.begun, still.in_flight), (0, 1));
     assert_eq!(difference.connections.accepted, 0);
     assert_eq!(difference.handlers.parked, 1);
@@ -308,8 +308,8 @@ fn a_number_that_no_method_has_is_counted_under_no_name() {
     frame[8..10].copy_from_slice(&999u16.to_le_bytes());
     pair.server().inject(connection, frame);
     pair.network().settle();
-    let [_, server] = both(&pair);
-    let unknown = of(&server.served, "(unknown method)");
+    let [_, server] = total_stats(&pair);
+    let unknown = find_method(&server.served, "(unknown method)");
     assert_eq!((unknown.begun, unknown.ended(Code::Unimplemented)), (1, 1));
 }
 
@@ -359,7 +359,7 @@ fn the_table_is_as_expected() {
     let mut slow = pin!(call(&channel, &SLOW, ""));
     assert!(network.try_run(slow.as_mut()).is_none());
     network.advance(Duration::from_micros(1500));
-    let said = server.poller().stats().to_string();
+    let text = server.poller().stats().to_string();
     let expected = "\
 served                             calls           ok   dropped in flight       p50       p99       max  errors
 test.Test/Echo                         3            3         0         0      0 ns      0 ns      0 ns
@@ -370,10 +370,10 @@ demo.Greeter/SayHelloSlowly            1            0         0         1       
   credits     0 available; 9 of 256 receives promised, 8 of these in windows; 0 credit frames sent
   connections 1 open: 1 accepted, 0 connected; closed: 0 by this side, 0 by the peer, 0 failed, 0 for protocol violations; 0 attempts to connect failed
 ";
-    assert!(said.starts_with(expected), "{said}");
-    assert!(said.contains("\n  device      loopback: "), "{said}");
+    assert!(text.starts_with(expected), "{text}");
+    assert!(text.contains("\n  device      loopback: "), "{text}");
     assert!(
-        said.contains("\n  slots       320 slots: receives 0 free + 256 posted"),
-        "{said}"
+        text.contains("\n  slots       320 slots: receives 0 free + 256 posted"),
+        "{text}"
     );
 }

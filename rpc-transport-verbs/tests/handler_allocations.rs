@@ -50,20 +50,20 @@ const fn method(path: &'static str) -> MethodSpec {
     )
 }
 
-const HERE: MethodSpec = method("test.Await/WokenHere");
-const ELSEWHERE: MethodSpec = method("test.Await/WokenElsewhere");
+const WOKEN_LOCALLY: MethodSpec = method("test.Await/WokenHere");
+const WOKEN_REMOTELY: MethodSpec = method("test.Await/WokenElsewhere");
 
 /// Wakes the waker that a handler stores here, from a thread of its own.
 #[derive(Clone, Default)]
-struct Alarm(Arc<AlarmState>);
+struct WakerThread(Arc<WakerThreadState>);
 
 #[derive(Default)]
-struct AlarmState {
+struct WakerThreadState {
     waker: Mutex<Option<Waker>>,
     ends: AtomicBool,
 }
 
-impl Alarm {
+impl WakerThread {
     fn run(&self) {
         while !self.0.ends.load(Ordering::Relaxed) {
             let waker = self.0.waker.lock().unwrap().take();
@@ -76,7 +76,7 @@ impl Alarm {
 }
 
 /// Returns a future that is pending once and is woken as `arrange` arranges.
-fn once(arrange: impl Fn(&Waker)) -> impl Future<Output = ()> {
+fn pending_once(arrange: impl Fn(&Waker)) -> impl Future<Output = ()> {
     let mut is_first = true;
     poll_fn(move |cx| {
         if std::mem::take(&mut is_first) {
@@ -87,7 +87,7 @@ fn once(arrange: impl Fn(&Waker)) -> impl Future<Output = ()> {
     })
 }
 
-struct Awaiting(Alarm);
+struct Awaiting(WakerThread);
 
 impl Service for Awaiting {
     fn name(&self) -> &'static str {
@@ -95,15 +95,16 @@ impl Service for Awaiting {
     }
 
     fn register(&self, methods: &mut Methods) {
-        methods.unary(&HERE, |request: Request<u64>| async move {
-            once(Waker::wake_by_ref).await;
+        methods.unary(&WOKEN_LOCALLY, |request: Request<u64>| async move {
+            pending_once(Waker::wake_by_ref).await;
             Ok::<_, Status>(Response::new(request.into_inner() + 1))
         });
-        let alarm = self.0.clone();
-        methods.unary(&ELSEWHERE, move |request: Request<u64>| {
-            let alarm = alarm.clone();
+        let waker_thread = self.0.clone();
+        methods.unary(&WOKEN_REMOTELY, move |request: Request<u64>| {
+            let waker_thread = waker_thread.clone();
             async move {
-                once(|waker| *alarm.0.waker.lock().unwrap() = Some(waker.clone())).await;
+                pending_once(|waker| *waker_thread.0.waker.lock().unwrap() = Some(waker.clone()))
+                    .await;
                 Ok::<_, Status>(Response::new(request.into_inner() + 1))
             }
         });
@@ -112,20 +113,20 @@ impl Service for Awaiting {
 
 #[test]
 fn a_handler_that_awaits_allocates_nothing_whoever_wakes_it() {
-    let alarm = Alarm::default();
-    let wakes = {
-        let alarm = alarm.clone();
-        thread::spawn(move || alarm.run())
+    let waker_thread = WakerThread::default();
+    let thread_handle = {
+        let waker_thread = waker_thread.clone();
+        thread::spawn(move || waker_thread.run())
     };
     let device = Device::open("soft").unwrap();
     let server = Server::builder(&device)
-        .add_service(Awaiting(alarm.clone()))
+        .add_service(Awaiting(waker_thread.clone()))
         .bind("127.0.0.1:0")
         .unwrap()
         .spawn();
     let poller = LocalPoller::new(&device).unwrap();
     let channel = poller.connect(&server.local_addr().to_string()).unwrap();
-    for method in [&HERE, &ELSEWHERE] {
+    for method in [&WOKEN_LOCALLY, &WOKEN_REMOTELY] {
         let call = |count: u64| {
             for n in 1..=count {
                 let reply = poller.block_on(channel.unary::<u64, u64>(method, Request::new(n)));
@@ -145,8 +146,8 @@ fn a_handler_that_awaits_allocates_nothing_whoever_wakes_it() {
             method.path
         );
     }
-    alarm.0.ends.store(true, Ordering::Relaxed);
-    wakes.join().unwrap();
+    waker_thread.0.ends.store(true, Ordering::Relaxed);
+    thread_handle.join().unwrap();
     drop(channel);
     server.shutdown().unwrap();
 }

@@ -5,7 +5,7 @@ mod transport_harness;
 use rpc_core::limits::Intents;
 use rpc_core::transport::{CloseReason, ConnectError, Fabric, ReserveError, Transport};
 use rpc_transport_verbs::Sizing;
-use transport_harness::{OpenHouse, Rig, Side, device, frame, step_until};
+use transport_harness::{AdmitAll, Rig, Side, device, frame, step_until};
 
 fn intents(connections: u32) -> Intents {
     Intents {
@@ -218,7 +218,7 @@ fn a_frame_is_limited_by_the_smaller_slot_of_both_sides() {
     let mut server = Side::open(&device, &small);
     let ports = vec![device.port(&server.transport)];
     let listener = device
-        .listen("127.0.0.1:0", ports, OpenHouse::with_pollers(1))
+        .listen("127.0.0.1:0", ports, AdmitAll::with_pollers(1))
         .unwrap();
     let mut client = Side::open(&device, &intents(4));
     let id = client
@@ -367,7 +367,7 @@ fn a_server_with_two_pollers_has_clients_on_both() {
         device.port(&second.transport),
     ];
     let listener = device
-        .listen("127.0.0.1:0", ports, OpenHouse::with_pollers(2))
+        .listen("127.0.0.1:0", ports, AdmitAll::with_pollers(2))
         .unwrap();
     let address = listener.local_addr().to_string();
     let mut client = Side::open(&device, &intents(4));

@@ -59,7 +59,7 @@ fn assert_unharmed(mut rig: Rig) {
     rig.client.transport.flush();
     rig.step_until("a frame", |server, _| !server.received.is_empty());
     assert_eq!(rig.server.received, [(server, b"unharmed".to_vec())]);
-    assert_eq!(rig.house.connections.load(Ordering::Relaxed), 1);
+    assert_eq!(rig.admission.connections.load(Ordering::Relaxed), 1);
     assert_eq!(rig.server.accepted.len(), 1);
     rig.server.assert_quiet_pool();
 }
@@ -269,9 +269,9 @@ fn a_client_that_vanishes_in_the_middle_leaves_nothing_behind() {
         .unwrap_err();
     assert!(matches!(error, ConnectError::NotVerbline { .. }), "{error}");
     middle.join().unwrap();
-    let house = rig.house.clone();
+    let admission = rig.admission.clone();
     rig.step_until("its place is free again", |_, _| {
-        house.connections.load(Ordering::Relaxed) == 0
+        admission.connections.load(Ordering::Relaxed) == 0
     });
     assert!(rig.server.accepted.is_empty());
     assert!(rig.server.closed.is_empty(), "nobody had heard of it");
@@ -365,13 +365,13 @@ fn clients_that_do_not_wait_for_the_welcome_leave_nothing_behind() {
     };
     rig.client.send(client, b"unharmed").unwrap();
     rig.client.transport.flush();
-    let house = rig.house.clone();
+    let admission = rig.admission.clone();
     rig.step_until("nobody else is there", |server, _| {
         // Some clients had sent `Ready` late enough to be admitted; each of them has a permit.
         server
             .accepted
             .retain(|(id, _)| server.closed.iter().all(|(closed, _)| closed != id));
-        !server.received.is_empty() && house.connections.load(Ordering::Relaxed) == 1
+        !server.received.is_empty() && admission.connections.load(Ordering::Relaxed) == 1
     });
     assert_eq!(rig.server.received[0].1, b"unharmed");
     rig.server.assert_quiet_pool();
@@ -388,7 +388,7 @@ fn a_refusal_reaches_the_client_in_the_servers_words() {
         .unwrap_err();
     match error {
         ConnectError::Refused { reason, .. } => {
-            assert_eq!(reason, "the house is closed to those who say no");
+            assert_eq!(reason, "clients that say no are not admitted");
         }
         other => panic!("{other}"),
     }

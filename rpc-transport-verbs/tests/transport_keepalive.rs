@@ -13,7 +13,9 @@ use rpc_core::limits::{Intents, Keepalive};
 use rpc_core::transport::{CloseReason, Fabric, Transport};
 use rpc_transport_verbs::Sizing;
 use rustix::process::Signal;
-use transport_harness::{OpenHouse, Other, PATIENCE, Rig, Side, device, say, step_until};
+use transport_harness::{
+    AdmitAll, ChildProcess, PATIENCE, Rig, Side, device, step_until, write_line,
+};
 
 const ENQ: u8 = 0x05;
 const ACK: u8 = 0x06;
@@ -41,9 +43,9 @@ fn other_echoes_and_sleeps() {
     let device = device();
     let mut side = Side::open(&device, &intents(None));
     let ports = vec![device.port(&side.transport)];
-    let house = OpenHouse::with_pollers(1);
-    let listener = device.listen("127.0.0.1:0", ports, house).unwrap();
-    say("ADDRESS", &listener.local_addr().to_string());
+    let admission = AdmitAll::with_pollers(1);
+    let listener = device.listen("127.0.0.1:0", ports, admission).unwrap();
+    write_line("ADDRESS", &listener.local_addr().to_string());
     let started = Instant::now();
     // Killed by the test; ends by itself if its parent was killed.
     while started.elapsed() < 3 * PATIENCE {
@@ -59,9 +61,9 @@ fn other_echoes_and_sleeps() {
     }
 }
 
-fn start() -> (Other, String) {
-    let mut other = Other::start("other_echoes_and_sleeps", &HashMap::new());
-    let address = other.hear("ADDRESS");
+fn start() -> (ChildProcess, String) {
+    let mut other = ChildProcess::start("other_echoes_and_sleeps", &HashMap::new());
+    let address = other.wait_for_line("ADDRESS");
     (other, address)
 }
 
@@ -112,8 +114,8 @@ fn a_stopped_peer_is_found_silent_and_its_slots_come_back() {
 fn a_stopped_client_is_found_silent_by_its_server() {
     let mut rig = Rig::new(&intents(Some(KEEPALIVE)), &Sizing::default());
     let environment = HashMap::from([("SERVER", rig.address())]);
-    let mut other = Other::start("other_connects_and_floods", &environment);
-    other.hear("CONNECTED");
+    let mut other = ChildProcess::start("other_connects_and_floods", &environment);
+    other.wait_for_line("CONNECTED");
     rig.step_until("its frames", |server, _| server.received.len() >= 32);
     // A client is asked once it has shown that it can answer: give its control thread time to do
     // so.

@@ -10,7 +10,9 @@ use rpc_core::limits::Intents;
 use rpc_core::transport::{CloseReason, Fabric, Transport};
 use rpc_transport_verbs::{Device, Sizing};
 use rustix::process::Signal;
-use transport_harness::{OpenHouse, Other, PATIENCE, Rig, Side, device, frame, say, step_until};
+use transport_harness::{
+    AdmitAll, ChildProcess, PATIENCE, Rig, Side, device, frame, step_until, write_line,
+};
 
 fn intents() -> Intents {
     Intents {
@@ -29,9 +31,9 @@ fn other_echoes() {
     let mut side = Side::open(&device, &intents());
     let ports = vec![device.port(&side.transport)];
     let listener = device
-        .listen("127.0.0.1:0", ports, OpenHouse::with_pollers(1))
+        .listen("127.0.0.1:0", ports, AdmitAll::with_pollers(1))
         .unwrap();
-    say("ADDRESS", &listener.local_addr().to_string());
+    write_line("ADDRESS", &listener.local_addr().to_string());
     let mut back = Vec::new();
     let started = Instant::now();
     // Killed by the test; ends by itself if its parent was killed.
@@ -50,9 +52,9 @@ fn other_echoes() {
     }
 }
 
-fn start() -> (Other, String) {
-    let mut other = Other::start("other_echoes", &HashMap::new());
-    let address = other.hear("ADDRESS");
+fn start() -> (ChildProcess, String) {
+    let mut other = ChildProcess::start("other_echoes", &HashMap::new());
+    let address = other.wait_for_line("ADDRESS");
     (other, address)
 }
 
@@ -144,8 +146,8 @@ fn sends_that_were_taken_and_ask_for_no_completion_delay_no_end() {
 fn a_killed_client_costs_the_server_nothing() {
     let mut rig = Rig::new(&intents(), &Sizing::default());
     let environment = HashMap::from([("SERVER", rig.address())]);
-    let mut other = Other::start("other_connects_and_floods", &environment);
-    other.hear("CONNECTED");
+    let mut other = ChildProcess::start("other_connects_and_floods", &environment);
+    other.wait_for_line("CONNECTED");
     rig.step_until("its frames", |server, _| server.received.len() >= 32);
     let (flooding, _) = rig.server.accepted[0];
     other.signal(Signal::KILL);
@@ -227,9 +229,9 @@ fn the_environment_names_the_best_device() {
     }
     for (name, answer) in cases {
         let environment = HashMap::from([("VERBLINE_DEVICE", name.to_owned())]);
-        let mut other = Other::start("other_opens_the_best_device", &environment);
-        let said = other.hear("DEVICE");
-        assert!(said.starts_with(answer), "{name}: {said}");
+        let mut other = ChildProcess::start("other_opens_the_best_device", &environment);
+        let line = other.wait_for_line("DEVICE");
+        assert!(line.starts_with(answer), "{name}: {line}");
     }
 }
 
@@ -237,7 +239,7 @@ fn the_environment_names_the_best_device() {
 #[ignore = "run by the other tests, as another process"]
 fn other_opens_the_best_device() {
     match Device::best() {
-        Ok(device) => say("DEVICE", device.name()),
-        Err(error) => say("DEVICE", &error.to_string()),
+        Ok(device) => write_line("DEVICE", device.name()),
+        Err(error) => write_line("DEVICE", &error.to_string()),
     }
 }

@@ -11,7 +11,7 @@ use rpc_core::limits::{Intents, Waiting};
 use rpc_core::transport::{CloseReason, Fabric, Transport};
 use rpc_transport_verbs::Sizing;
 use rustix::process::Signal;
-use transport_harness::{OpenHouse, Other, PATIENCE, Rig, Side, device, frame, say};
+use transport_harness::{AdmitAll, ChildProcess, PATIENCE, Rig, Side, device, frame, write_line};
 
 fn intents() -> Intents {
     Intents {
@@ -72,8 +72,8 @@ fn a_wait_without_anything_ends_in_time_and_not_before() {
 #[test]
 fn frames_wake_sleepers() {
     const FRAMES: usize = 300;
-    let mut other = Other::start("other_echoes_asleep", &HashMap::new());
-    let address = other.hear("ADDRESS");
+    let mut other = ChildProcess::start("other_echoes_asleep", &HashMap::new());
+    let address = other.wait_for_line("ADDRESS");
     let mut side = Side::open(&device(), &intents());
     let id = side.connect(&address).connection;
     for number in 0..FRAMES {
@@ -94,9 +94,9 @@ fn other_echoes_asleep() {
     let mut side = Side::open(&device, &intents());
     let ports = vec![device.port(&side.transport)];
     let listener = device
-        .listen("127.0.0.1:0", ports, OpenHouse::with_pollers(1))
+        .listen("127.0.0.1:0", ports, AdmitAll::with_pollers(1))
         .unwrap();
-    say("ADDRESS", &listener.local_addr().to_string());
+    write_line("ADDRESS", &listener.local_addr().to_string());
     loop {
         sleep_until(&mut side, "a frame", |side| !side.received.is_empty());
         for (connection, frame) in std::mem::take(&mut side.received) {
@@ -133,7 +133,7 @@ fn a_frame_that_came_before_arming_is_found_by_the_poll_before_the_wait() {
 }
 
 #[test]
-fn a_waker_ends_the_wait_under_way_or_the_next() {
+fn a_waker_ends_the_current_wait_or_the_next() {
     let mut rig = Rig::new(&intents(), &Sizing::default());
     // With a connection, so that the device is armed too.
     rig.connect(1);
@@ -201,8 +201,8 @@ fn a_new_connection_wakes_a_server_that_has_none() {
 
 #[test]
 fn the_end_of_a_killed_peer_wakes_a_sleeper() {
-    let mut other = Other::start("other_echoes_asleep", &HashMap::new());
-    let address = other.hear("ADDRESS");
+    let mut other = ChildProcess::start("other_echoes_asleep", &HashMap::new());
+    let address = other.wait_for_line("ADDRESS");
     let mut side = Side::open(&device(), &intents());
     let id = side.connect(&address).connection;
     make_ready_to_sleep(&mut side);
@@ -280,8 +280,8 @@ fn what_an_idle_process_costs() {
         Duration::try_from(rustix::time::clock_gettime(clock)).unwrap()
     };
     let seconds = std::env::var("SECONDS").map_or(10, |seconds| seconds.parse().unwrap());
-    let mut other = Other::start("other_echoes_asleep", &HashMap::new());
-    let address = other.hear("ADDRESS");
+    let mut other = ChildProcess::start("other_echoes_asleep", &HashMap::new());
+    let address = other.wait_for_line("ADDRESS");
     let mut side = Side::open(&device(), &intents());
     let id = side.connect(&address).connection;
     side.send(id, b"hello").unwrap();
@@ -298,7 +298,7 @@ fn what_an_idle_process_costs() {
     }
     let (elapsed, used) = (start.elapsed(), used() - before);
     let share = used.as_secs_f64() / elapsed.as_secs_f64() * 100.0;
-    say(
+    write_line(
         "IDLE",
         &format!("{used:?} of processor in {elapsed:?}: {share:.3} %, {waits} waits"),
     );

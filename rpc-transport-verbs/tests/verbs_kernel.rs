@@ -96,9 +96,9 @@ fn registering_beyond_the_limit_of_locked_memory_names_it_and_says_how_to_raise_
             .env(LIMITED, "64")
             .output()
             .unwrap();
-        let said = String::from_utf8_lossy(&output.stdout);
+        let text = String::from_utf8_lossy(&output.stdout);
         assert!(output.status.success(), "{output:?}");
-        assert!(said.contains("1 passed"), "{said}");
+        assert!(text.contains("1 passed"), "{text}");
         return;
     }
     let domain = Context::open(device()).unwrap().alloc_pd().unwrap();
@@ -110,9 +110,9 @@ fn registering_beyond_the_limit_of_locked_memory_names_it_and_says_how_to_raise_
     assert_eq!(*len, 1 << 20);
     assert!(limit.starts_with("64 KiB"), "{limit}");
     assert_eq!(source.kind(), io::ErrorKind::OutOfMemory);
-    let said = error.to_string();
+    let text = error.to_string();
     for word in ["1024 KiB", "64 KiB", "in use", "ulimit -l", "LimitMEMLOCK="] {
-        assert!(said.contains(word), "{word}: {said}");
+        assert!(text.contains(word), "{word}: {text}");
     }
     // A failed registration leaves nothing behind.
     let _again = domain.register(16 << 10, Access::LOCAL_WRITE).unwrap();
@@ -224,10 +224,10 @@ fn the_port_says_what_sysfs_says_of_it() {
         assert_eq!(port.link_layer.to_string(), file("link_layer"));
         // "100 Gb/sec (4X EDR)"; older kernels omit SDR.
         let rate = port.rate.expect("a port of a device has a rate");
-        let said = file("rate");
-        let total = said.split(' ').next().unwrap().parse::<f64>().unwrap();
-        assert_eq!(rate.nominal(), Some((total * 1e9) as u64), "{said}");
-        assert!(said.contains(&rate.width.to_string()), "{said}");
+        let text = file("rate");
+        let total = text.split(' ').next().unwrap().parse::<f64>().unwrap();
+        assert_eq!(rate.nominal(), Some((total * 1e9) as u64), "{text}");
+        assert!(text.contains(&rate.width.to_string()), "{text}");
         let keys = context.query_pkey_table(number).unwrap();
         for (index, key) in &keys {
             assert_eq!(u32::from(key.0), hex(&format!("pkeys/{index}")));

@@ -55,12 +55,12 @@ fn every_ring_of_a_crowd_is_heard_after_it_has_gone_cold() {
                 .post_send(&mut vec![request], &mut |slot| left.slots.push(slot))
                 .unwrap();
         }
-        let mut heard: HashMap<QpNum, usize> = HashMap::new();
+        let mut completed: HashMap<QpNum, usize> = HashMap::new();
         let start = Instant::now();
-        while heard.len() < pairs.len() {
+        while completed.len() < pairs.len() {
             poll_some(&mut right, &mut completions);
             for completion in completions.drain(..) {
-                *heard.entry(completion.qp_num()).or_default() += 1;
+                *completed.entry(completion.qp_num()).or_default() += 1;
                 let (slot, len) = right.srq.as_ref().unwrap().claim(completion).unwrap();
                 assert_eq!((len, slot[0]), (10, round));
                 right.slots.push(slot);
@@ -68,15 +68,15 @@ fn every_ring_of_a_crowd_is_heard_after_it_has_gone_cold() {
             assert!(
                 start.elapsed() < HANG,
                 "{} of {} were heard",
-                heard.len(),
+                completed.len(),
                 pairs.len()
             );
         }
-        assert!(heard.values().all(|times| *times == 1));
+        assert!(completed.values().all(|times| *times == 1));
         assert!(
             pairs
                 .iter()
-                .all(|(_, to_left)| heard.contains_key(&to_left.qp_num()))
+                .all(|(_, to_left)| completed.contains_key(&to_left.qp_num()))
         );
         right.post_recv(100);
     }

@@ -40,14 +40,14 @@ use rpc_transport_verbs::{Device, RecvBuf, VerbsTransport};
 struct Cli {
     /// Which layer carries the exchanges
     #[arg(long, value_enum, default_value = "pair")]
-    over: Over,
+    over: ExchangeLayer,
     /// Number of exchanges: one message in each direction
     #[arg(long, default_value_t = 10_000)]
     calls: usize,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
-enum Over {
+enum ExchangeLayer {
     /// Calls, over the loopback transport of rpc-core's tests
     Pair,
     /// Frames of the same length, over the software device
@@ -61,14 +61,14 @@ impl Cli {
     fn run(&self) -> Outcome<()> {
         let load = Load::new(Shape::Fixed64, FIXED_SIZE)?;
         match self.over {
-            Over::Pair => {
+            ExchangeLayer::Pair => {
                 let pair = Pair::new(|methods| {
                     BenchServer::per_poller(Echo::default).register(methods);
                 });
                 let client = BenchClient::new(pair.connect());
                 exchange_calls(&pair, &client, load, self.calls)?;
             }
-            Over::Soft => {
+            ExchangeLayer::Soft => {
                 let mut frames = Frames::open("soft", load.encoded_len())?;
                 exchange_frames(&mut frames, self.calls)?;
             }
@@ -127,7 +127,7 @@ impl Frames {
         let intents = intents_for(encoded_len);
         let mut server = device.open(&intents)?;
         let ports = vec![device.port(&server)];
-        let listener = device.listen("127.0.0.1:0", ports, Arc::new(LetEverybodyIn))?;
+        let listener = device.listen("127.0.0.1:0", ports, Arc::new(AdmitAll))?;
         let mut client = device.open(&intents)?;
         let address = listener.local_addr().to_string();
         let connected = client.connect(&address, b"", CONNECT_TIMEOUT)?;
@@ -202,9 +202,9 @@ impl End {
     }
 }
 
-struct LetEverybodyIn;
+struct AdmitAll;
 
-impl Admission for LetEverybodyIn {
+impl Admission for AdmitAll {
     fn admit(&self, session: &[u8]) -> Result<Admitted, Refusal> {
         Ok(Admitted {
             poller: 0,

@@ -18,7 +18,7 @@ use std::{env, io};
 use benches::message::{FIXED_SIZE, Load, Shape};
 use benches::perftest::{self, SendLatency};
 use benches::raw::{PingPong, RawArgs};
-use benches::report::Beside;
+use benches::report::RdmaReport;
 use benches::rpc::{ClosedLoop, Rpc};
 use benches::service::{ServerArgs, intents_for};
 use benches::slices::{Record, Side, alternate, median, ratio_p50};
@@ -64,14 +64,14 @@ struct ExchangeArgs {
     device: String,
     /// What to exchange
     #[arg(long, value_enum)]
-    what: What,
+    what: ExchangeLayer,
     /// Number of round trips
     #[arg(long)]
     calls: usize,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
-enum What {
+enum ExchangeLayer {
     Raw,
     Rpc,
 }
@@ -106,13 +106,13 @@ struct Measurement {
 }
 
 /// The two Verbline sides on one device, ready to take turns.
-struct Sides {
+struct VerblineSides {
     raw: PingPong,
     rpc: ClosedLoop,
     frame_len: usize,
 }
 
-impl Sides {
+impl VerblineSides {
     fn start(device: &str, cores: cores::Cores) -> Outcome<Self> {
         cores::pin_current_thread(cores.client)?;
         let load = Load::new(Shape::Fixed64, FIXED_SIZE)?;
@@ -135,13 +135,13 @@ impl ExchangeArgs {
         let rpc = Rpc::start(&self.device, cores.server, &intents(&load))?;
         // Only one side exists, because strace would also count the system calls of the other.
         let mut side: Box<dyn Side> = match self.what {
-            What::Raw => {
+            ExchangeLayer::Raw => {
                 let len = HEADER_LEN + load.encoded_len();
                 let like_rpc = RawArgs::like(&rpc.poller().limits(), cores.client, len);
                 drop(rpc);
                 Box::new(PingPong::start(&like_rpc, cores.server)?)
             }
-            What::Rpc => Box::new(ClosedLoop::new(rpc, load)?),
+            ExchangeLayer::Rpc => Box::new(ClosedLoop::new(rpc, load)?),
         };
         alternate(&mut [&mut *side], 1, self.calls, |_| ())?;
         Ok(())
@@ -159,7 +159,7 @@ impl Measurement {
             None => Device::best()?,
         };
         let device = device.name();
-        let mut sides = Sides::start(device, cores)?;
+        let mut sides = VerblineSides::start(device, cores)?;
         let frame_len = sides.frame_len;
         let mut beside = SendLatency {
             device: self.beside.as_deref().unwrap_or(device).to_owned(),
@@ -198,8 +198,8 @@ impl Measurement {
         let system_calls = if system_calls::can_be_counted() {
             let counts = [
                 count_of_perftest(&beside)?,
-                count_of(device, cores, What::Raw)?,
-                count_of(device, cores, What::Rpc)?,
+                count_of(device, cores, ExchangeLayer::Raw)?,
+                count_of(device, cores, ExchangeLayer::Rpc)?,
             ];
             for (name, count) in ["ib_send_lat", "raw", "RPC"].iter().zip(&counts) {
                 println!("  {name:<12} {count}");
@@ -216,7 +216,7 @@ impl Measurement {
             println!("  {exchange} for one frame in each direction over 'soft', without rpc-core");
         }
         if self.json {
-            let report = Beside {
+            let report = RdmaReport {
                 perftest,
                 raw,
                 rpc,
@@ -269,13 +269,13 @@ fn count_of_perftest(beside: &SendLatency) -> Outcome<PerRoundTrip> {
     })
 }
 
-fn count_of(device: &str, cores: cores::Cores, what: What) -> Outcome<PerRoundTrip> {
+fn count_of(device: &str, cores: cores::Cores, what: ExchangeLayer) -> Outcome<PerRoundTrip> {
     // A child inherits this thread's affinity, which is one core. It must be able to choose from
     // both.
     let cores = format!("{},{}", cores.client, cores.server);
     let what = match what {
-        What::Raw => "raw",
-        What::Rpc => "rpc",
+        ExchangeLayer::Raw => "raw",
+        ExchangeLayer::Rpc => "rpc",
     };
     PerRoundTrip::count(&[what], TRACED, |calls, traces: &[Trace]| {
         let words = traces[0].words();

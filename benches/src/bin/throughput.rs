@@ -18,7 +18,6 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use benches::crew::Crew;
 use benches::message::{FIXED_SIZE, Load, Shape};
 use benches::report::{LoadShape, sends_per_doorbell, sends_per_signal};
 use benches::rpc::Rpc;
@@ -26,6 +25,7 @@ use benches::service::{ServerArgs, intents_for};
 use benches::shared::Shared;
 use benches::slices;
 use benches::table::{self, Table};
+use benches::task_set::TaskSet;
 use benches::{Outcome, arguments, cores, report};
 use clap::{Parser, Subcommand, ValueEnum};
 use hdrhistogram::Histogram;
@@ -353,7 +353,7 @@ async fn keep_in_flight<C: Caller>(
             }
         }
     });
-    Crew::new(workers).await;
+    TaskSet::new(workers).await;
     match failure.into_inner() {
         Some(error) => Err(error),
         None => Ok(histogram.into_inner()),

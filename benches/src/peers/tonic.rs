@@ -74,13 +74,13 @@ impl TonicArgs {
             match self.socket {
                 Socket::Unix => {
                     let listener = UnixListener::bind(&self.path)?;
-                    child::say(&format!("unix:{}", self.path.display()))?;
+                    child::write_line_to_parent(&format!("unix:{}", self.path.display()))?;
                     let incoming = UnixListenerStream::new(listener);
                     server.serve_with_incoming(incoming).await?;
                 }
                 Socket::Tcp => {
                     let listener = TcpListener::bind("127.0.0.1:0").await?;
-                    child::say(&format!("http://{}", listener.local_addr()?))?;
+                    child::write_line_to_parent(&format!("http://{}", listener.local_addr()?))?;
                     let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
                     server.serve_with_incoming(incoming).await?;
                 }
@@ -124,7 +124,7 @@ impl Tonic {
             path.display().to_string(),
         ];
         let mut server = Server::start(&role)?;
-        let address = server.hear()?;
+        let address = server.read_line()?;
         let runtime = runtime()?;
         let endpoint = Endpoint::from_shared(address)?.tcp_nodelay(true);
         let channel = runtime.block_on(endpoint.connect())?;

@@ -17,13 +17,13 @@ use rpc_core::{CallError, LocalChannel, LocalPoller, Request, Response, Server, 
 use rpc_transport_verbs::Device;
 
 /// Echoes requests, or follows the command in the payload.
-pub(crate) struct Obedient;
+pub(crate) struct CommandEcho;
 
 pub(crate) const BLOCK: &[u8] = b"block the poller";
 pub(crate) const NEVER: &[u8] = b"never answer";
 pub(crate) const COUNTERS: &[u8] = b"counters";
 
-impl LocalEcho for Obedient {
+impl LocalEcho for CommandEcho {
     async fn echo(&self, request: Request<EchoRequest>) -> Result<Response<EchoReply>, Status> {
         let mut payload = request.into_inner().payload;
         match &payload[..] {
@@ -53,7 +53,7 @@ pub(crate) fn device() -> Device {
 
 pub(crate) fn server() -> Server {
     Server::builder(&device())
-        .add_service(EchoServer::per_poller(|| Obedient))
+        .add_service(EchoServer::per_poller(|| CommandEcho))
         .bind("127.0.0.1:0")
         .expect("a server on this machine")
 }

@@ -8,28 +8,28 @@ impl<T: Transport> Driver<T> {
     pub(crate) fn leftovers(&self) -> Vec<String> {
         let state = self.state.borrow();
         let mut left = Vec::new();
-        let mut note = |what: &str, count: usize| {
+        let mut report = |what: &str, count: usize| {
             if count > 0 {
                 left.push(format!("{count} {what}"));
             }
         };
         for (_, link) in &state.links {
-            note("calls", link.calls.len());
-            note("waiting calls", link.waiters.len());
+            report("calls", link.calls.len());
+            report("waiting calls", link.waiters.len());
         }
-        note("tasks", self.tasks.borrow().in_use());
-        note(
+        report("tasks", self.tasks.borrow().in_use());
+        report(
             "futures and responses of handlers",
             self.methods.borrow().in_use(),
         );
-        note("blocked responses", state.blocked.len());
-        note("timers", state.timers.len());
+        report("blocked responses", state.blocked.len());
+        report("timers", state.timers.len());
         let promised: u32 = state.links.iter().map(|(_, link)| link.promised()).sum();
-        note(
+        report(
             "promised receives too many",
             state.budget.promised().saturating_sub(promised) as usize,
         );
-        note(
+        report(
             "promised receives too few",
             promised.saturating_sub(state.budget.promised()) as usize,
         );

@@ -123,14 +123,14 @@ impl<T: Transport> Driver<T> {
         }
         let id = entry.id;
         if !state.promise_receive() {
-            state.links[link.index()].connection.untake_request();
+            state.links[link.index()].connection.return_request_credit();
             return origin.wait(state, link, call.deadline, &stalls.no_receive);
         }
         let mut buf = match state.transport.reserve(id, frame_len) {
             Ok(buf) => buf,
             Err(error) => {
                 state.budget.release(1);
-                state.links[link.index()].connection.untake_request();
+                state.links[link.index()].connection.return_request_credit();
                 let cause = match error {
                     ReserveError::NoSlot => {
                         return origin.wait(state, link, call.deadline, &stalls.no_send_slot);
@@ -160,7 +160,7 @@ impl<T: Transport> Driver<T> {
             .then(|| entry.calls.begin(origin.wake_target(&self.block_on_waker)))
             .flatten();
         let Some(call_id) = begun else {
-            entry.connection.untake_request();
+            entry.connection.return_request_credit();
             state.transport.cancel(buf);
             state.budget.release(1);
             if let Err(panic) = written {

@@ -247,7 +247,8 @@ impl Connection {
     fn announce_shutdown(&mut self, header: &mut FrameHeader) {
         header.going_away = true;
         self.has_announced = true;
-        self.window.keep(std::mem::take(&mut header.credits));
+        self.window
+            .restore_owed(std::mem::take(&mut header.credits));
     }
 
     /// Returns the number of further requests that may be sent now.
@@ -268,8 +269,8 @@ impl Connection {
     }
 
     /// Reverts [`take_request`](Self::take_request) for a request that was not sent.
-    pub(crate) fn untake_request(&mut self) {
-        self.credits.untake();
+    pub(crate) fn return_request_credit(&mut self) {
+        self.credits.return_credit();
         // A malicious peer may already have responded to the unsent request. The check of the
         // call's id detects this.
         self.calls_in_flight = self.calls_in_flight.saturating_sub(1);

@@ -140,7 +140,7 @@ impl SendCredits {
     }
 
     /// Returns a credit that was taken for a request that was not sent.
-    pub(crate) fn untake(&mut self) {
+    pub(crate) fn return_credit(&mut self) {
         // If a peer grants too much in the meantime, the next grant detects it.
         self.available = self.limit.min(self.available + 1);
     }
@@ -273,7 +273,7 @@ impl ReceiveWindow {
 
     /// Takes back credits that [`take_owed`](Self::take_owed) returned, because the frame does not
     /// carry them.
-    pub(crate) fn keep(&mut self, credits: u16) {
+    pub(crate) fn restore_owed(&mut self, credits: u16) {
         self.granted -= u32::from(credits);
         self.owed += u32::from(credits);
     }

@@ -119,23 +119,23 @@ mod tests {
         };
         let mut admission = ServerAdmission::new(&limits, Vec::new(), 2);
         admission.limit_connections(Some(3));
-        let hello = ClientSession {
+        let session = ClientSession {
             version: VERSION,
             max_in_flight: 8,
         }
         .encode_to_vec();
         let mut admitted: Vec<_> = (0..3)
-            .map(|_| admission.admit(&hello).expect("there is capacity"))
+            .map(|_| admission.admit(&session).expect("there is capacity"))
             .collect();
         let pollers: Vec<_> = admitted.iter().map(|client| client.poller).collect();
         assert_eq!(pollers, [0, 1, 0]);
-        let refusal = admission.admit(&hello).unwrap_err();
+        let refusal = admission.admit(&session).unwrap_err();
         assert!(
             refusal.reason.contains("limit of 3 connections"),
             "{refusal}"
         );
         assert!(refusal.reason.contains("`max_connections`"), "{refusal}");
         admitted.remove(1);
-        assert_eq!(admission.admit(&hello).unwrap().poller, 1);
+        assert_eq!(admission.admit(&session).unwrap().poller, 1);
     }
 }

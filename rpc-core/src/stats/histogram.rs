@@ -234,8 +234,8 @@ mod tests {
             times.sort_unstable();
             let rank = ((share * times.len() as f64).ceil() as usize).clamp(1, times.len());
             let exact = times[rank - 1];
-            let said = latencies.percentile(share).unwrap().as_nanos() as u64;
-            prop_assert!(said.abs_diff(exact) * 32 <= exact, "{said} for {exact}");
+            let reported = latencies.percentile(share).unwrap().as_nanos() as u64;
+            prop_assert!(reported.abs_diff(exact) * 32 <= exact, "{reported} for {exact}");
             prop_assert_eq!(latencies.max().unwrap().as_nanos() as u64, times[times.len() - 1]);
             prop_assert_eq!(latencies.count(), times.len() as u64);
             prop_assert_eq!(latencies.sum().as_nanos() as u64, times.iter().sum::<u64>());

@@ -183,7 +183,7 @@ mod tests {
 
     #[test]
     fn times_have_three_digits_and_a_unit() {
-        for (ns, said) in [
+        for (ns, expected) in [
             (0, "0 ns"),
             (999, "999 ns"),
             (1_234, "1.23 µs"),
@@ -192,7 +192,7 @@ mod tests {
             (1_500_000, "1.50 ms"),
             (61_000_000_000, "61.0 s"),
         ] {
-            assert_eq!(Time(Duration::from_nanos(ns)).to_string(), said);
+            assert_eq!(Time(Duration::from_nanos(ns)).to_string(), expected);
         }
     }
 }

@@ -123,7 +123,7 @@ pub fn connection(bytes: &[u8]) {
     };
     // Client: requests taken, and neither sent nor reverted. Server: requests received, and neither
     // released nor responded to.
-    let (mut taken, mut received, mut unanswered) = (0_u32, 0_u32, 0_u32);
+    let (mut taken, mut received, mut pending_responses) = (0_u32, 0_u32, 0_u32);
     while let Some(step) = script.step() {
         match step % 8 {
             0..=2 => {
@@ -133,19 +133,19 @@ pub fn connection(bytes: &[u8]) {
                 if let Err(error) = connection.handle_header(&header) {
                     // The connection ends; capacity taken for unsent calls is returned.
                     assert!(!error.to_string().is_empty());
-                    (0..taken).for_each(|_| connection.untake_request());
+                    (0..taken).for_each(|_| connection.return_request_credit());
                     return;
                 }
                 if header.kind == FrameKind::Request {
                     received += 1;
-                    unanswered += 1;
+                    pending_responses += 1;
                 }
             }
             3 => taken += u32::from(connection.take_request()),
             4 if taken > 0 => {
                 taken -= 1;
                 if step & 8 == 0 {
-                    connection.untake_request();
+                    connection.return_request_credit();
                 } else {
                     connection.next_header(FrameKind::Request, CallId(0), 0);
                 }
@@ -154,8 +154,8 @@ pub fn connection(bytes: &[u8]) {
                 received -= 1;
                 connection.release_request();
             }
-            6 if unanswered > 0 => {
-                unanswered -= 1;
+            6 if pending_responses > 0 => {
+                pending_responses -= 1;
                 connection.next_header(FrameKind::Response, CallId(0), 0);
             }
             7 if connection.wants_credit_frame() => {
@@ -169,7 +169,10 @@ pub fn connection(bytes: &[u8]) {
         }
         assert!(connection.requests_allowed() <= limit);
         assert!(connection.window_len() <= limit);
-        assert!(unanswered <= limit, "more calls than the agreed limit");
+        assert!(
+            pending_responses <= limit,
+            "more calls than the agreed limit"
+        );
         assert!(received <= connection.window_len(), "more than was granted");
     }
 }
@@ -260,8 +263,12 @@ pub fn driver(bytes: &[u8]) {
         }
     }
     let unharmed = pair.connect();
-    let answer = pair.run(call(unharmed.clone(), &ECHO, b"unharmed", None));
-    assert_eq!(answer.as_deref().ok(), Some(&b"unharmed"[..]), "{answer:?}");
+    let response = pair.run(call(unharmed.clone(), &ECHO, b"unharmed", None));
+    assert_eq!(
+        response.as_deref().ok(),
+        Some(&b"unharmed"[..]),
+        "{response:?}"
+    );
     drop((calls, channels, unharmed));
     pair.assert_nothing_left();
 }
@@ -277,13 +284,13 @@ fn call(
         request = request.with_timeout(timeout);
     }
     let mut call = Box::pin(async move {
-        let answer = channel.unary::<Vec<u8>, Vec<u8>>(spec, request).await;
-        answer.map(Response::into_inner)
+        let response = channel.unary::<Vec<u8>, Vec<u8>>(spec, request).await;
+        response.map(Response::into_inner)
     });
     // Polled once, as the application's own task would.
     let mut cx = Context::from_waker(Waker::noop());
     match call.as_mut().poll(&mut cx) {
-        Poll::Ready(answer) => Box::pin(std::future::ready(answer)),
+        Poll::Ready(response) => Box::pin(std::future::ready(response)),
         Poll::Pending => call,
     }
 }

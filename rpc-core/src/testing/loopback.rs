@@ -382,11 +382,11 @@ impl Transport for Loopback {
         if self.random.happens(self.faults.disconnect) {
             let up = wires.connections(self.index);
             if !up.is_empty() {
-                let unlucky = up[self.random.below(up.len() as u64) as usize];
+                let victim = up[self.random.below(up.len() as u64) as usize];
                 let failed = CloseReason::Failed(Arc::from(Box::from(
                     "an injected fault closed the connection",
                 )));
-                wires.close(self.index, unlucky, &failed, &failed);
+                wires.close(self.index, victim, &failed, &failed);
             }
         }
         let incoming = &mut wires.endpoints[self.index].incoming;

@@ -78,8 +78,8 @@ impl Counters {
     }
 
     fn with(&self, other: &Self, join: impl Fn(u64, u64) -> u64) -> Self {
-        let (mine, others) = (self.named(), other.named());
-        Self::from_array(std::array::from_fn(|n| join(mine[n].1, others[n].1)))
+        let (own, others) = (self.named(), other.named());
+        Self::from_array(std::array::from_fn(|n| join(own[n].1, others[n].1)))
     }
 
     /// Returns the difference to an earlier snapshot.

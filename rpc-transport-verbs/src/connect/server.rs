@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use rpc_core::transport::Admitted;
 
-use super::handshake::choice::{self, Unfit};
+use super::handshake::choice::{self, EndpointMismatch};
 use super::handshake::{Endpoint, Offer, Welcome};
 use super::keepalive::KeepaliveState;
 use crate::transport::VerbsTransport;
@@ -79,7 +79,7 @@ pub(crate) struct RejectedDevices(Vec<(String, Rejection)>);
 #[derive(Debug, thiserror::Error)]
 enum Rejection {
     #[error(transparent)]
-    Unfit(Unfit),
+    EndpointMismatch(EndpointMismatch),
     #[error("the server's device refused: {0}")]
     Refused(QueuePairError),
 }
@@ -99,9 +99,12 @@ impl RejectedDevices {
 
     /// Returns true if every device was rejected because the client has no device of its kind.
     fn all_for_their_kind(&self) -> bool {
-        self.0
-            .iter()
-            .all(|(_, why)| matches!(why, Rejection::Unfit(Unfit::NotOffered)))
+        self.0.iter().all(|(_, why)| {
+            matches!(
+                why,
+                Rejection::EndpointMismatch(EndpointMismatch::NotOffered)
+            )
+        })
     }
 }
 
@@ -202,8 +205,8 @@ impl Port {
             let local = lane.queue_pairs.device_address();
             let fit = match choice::matching_endpoints(local, &client.endpoints) {
                 Ok(fit) => fit,
-                Err(unfit) => {
-                    rejected.add(local, Rejection::Unfit(unfit));
+                Err(mismatch) => {
+                    rejected.add(local, Rejection::EndpointMismatch(mismatch));
                     continue;
                 }
             };

@@ -295,10 +295,10 @@ mod tests {
         for name in ["", "sofft", "eth0", "mlx5_", "../etc"] {
             let error = Device::open(name).unwrap_err();
             assert!(kernel_verbs_are_missing(&error), "{error}");
-            let said = error.to_string();
+            let shown = error.to_string();
             assert!(
-                said.contains("soft") || said.contains("libibverbs"),
-                "{said}"
+                shown.contains("soft") || shown.contains("libibverbs"),
+                "{shown}"
             );
         }
     }

@@ -286,9 +286,9 @@ mod tests {
         let soft = survey.devices.last().unwrap();
         assert!(soft.is_soft() && soft.verdict.is_ok());
         assert!(survey.best().is_some());
-        let said = survey.to_string();
-        assert!(said.contains("soft: shared memory of this host"), "{said}");
-        assert!(said.contains("Device::best() "), "{said}");
+        let text = survey.to_string();
+        assert!(text.contains("soft: shared memory of this host"), "{text}");
+        assert!(text.contains("Device::best() "), "{text}");
     }
 
     #[test]

@@ -13,7 +13,7 @@ use crate::verbs::types::Forked;
 pub(crate) struct ForkGuard(&'static AtomicU32);
 
 const PAGE: usize = 4096;
-const HERE: u32 = 1;
+const NOT_FORKED: u32 = 1;
 
 impl ForkGuard {
     pub(super) fn new() -> io::Result<Self> {
@@ -28,7 +28,7 @@ impl ForkGuard {
         // SAFETY: the mapping is aligned to a page, zeroed, and never unmapped, so the reference is
         // valid for `'static`.
         let word = unsafe { word.as_ref() };
-        word.store(HERE, Ordering::Relaxed);
+        word.store(NOT_FORKED, Ordering::Relaxed);
         Ok(Self(word))
     }
 
@@ -36,7 +36,7 @@ impl ForkGuard {
     #[inline]
     pub(super) fn check(&self) -> Result<(), Forked> {
         // Relaxed: the kernel wipes the page before the child runs, and a child has one thread.
-        if self.0.load(Ordering::Relaxed) == HERE {
+        if self.0.load(Ordering::Relaxed) == NOT_FORKED {
             Ok(())
         } else {
             Err(Forked)

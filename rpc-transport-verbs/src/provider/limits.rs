@@ -38,7 +38,11 @@ pub(crate) struct WrongValue {
 
 impl WrongValue {
     /// Converts this into the error of a call that received the value as an argument.
-    pub(super) fn of(self, call: &'static str, argument: &'static str) -> VerbsError {
+    pub(super) fn to_argument_error(
+        self,
+        call: &'static str,
+        argument: &'static str,
+    ) -> VerbsError {
         VerbsError::InvalidArgument {
             call,
             argument,

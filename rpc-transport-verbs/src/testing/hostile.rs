@@ -25,7 +25,7 @@ pub fn handshake(bytes: &[u8]) {
     let mut script = Script::new(bytes);
     let is_server = script.byte().is_multiple_of(2);
     let (mut server, mut client) = (ServerHandshake::default(), ClientHandshake::default());
-    let (mut fed, mut greeted) = (0, false);
+    let (mut fed, mut has_hello) = (0, false);
     while let Some(step) = script.step() {
         let mut piece = Vec::new();
         match step % 4 {
@@ -51,12 +51,12 @@ pub fn handshake(bytes: &[u8]) {
                 server.handle(piece).map(|request| match request {
                     None => false,
                     Some(Request::Hello(offer)) => {
-                        assert!(!std::mem::replace(&mut greeted, true), "one hello");
+                        assert!(!std::mem::replace(&mut has_hello, true), "one hello");
                         answer(offer);
                         false
                     }
                     Some(Request::Ready) => {
-                        assert!(greeted, "nobody is ready before the hello");
+                        assert!(has_hello, "nobody is ready before the hello");
                         true
                     }
                 })
@@ -111,7 +111,7 @@ fn answer(offer: Offer) {
                         assert_eq!(offer.endpoints[index].kind, kind);
                     }
                 }
-                Err(unfit) => assert!(!unfit.to_string().is_empty()),
+                Err(mismatch) => assert!(!mismatch.to_string().is_empty()),
             }
         }
     }
@@ -172,25 +172,25 @@ pub fn keepalive(bytes: &[u8]) {
             }
             continue;
         }
-        let heard = match step % 4 {
+        let received = match step % 4 {
             1 => &[ENQ][..],
             2 => &[ACK],
             _ => script.piece(),
         };
-        let questions = heard.iter().filter(|byte| **byte == ENQ).count();
-        let answers = heard.iter().filter(|byte| **byte == ACK).count();
+        let questions = received.iter().filter(|byte| **byte == ENQ).count();
+        let answers = received.iter().filter(|byte| **byte == ACK).count();
         let may_come = is_agreed
-            && questions + answers == heard.len()
+            && questions + answers == received.len()
             && questions <= 1
             && answers <= usize::from(is_enq_in_flight);
-        match keepalive_state.handle_bytes(heard, now) {
+        match keepalive_state.handle_bytes(received, now) {
             Ok(answer) => {
-                assert!(may_come || heard.is_empty());
+                assert!(may_come || received.is_empty());
                 assert_eq!(answer, questions == 1);
             }
             Err(_) => return assert!(!may_come),
         }
-        if !heard.is_empty() {
+        if !received.is_empty() {
             is_heard = true;
             missed = 0;
         }

@@ -64,7 +64,7 @@ pub(super) fn consequence_of(event: AsyncEvent) -> Consequence {
 
 #[cfg(test)]
 impl DeviceEvent {
-    pub(crate) fn of(device: &str, event: AsyncEvent) -> Self {
+    pub(crate) fn new(device: &str, event: AsyncEvent) -> Self {
         Self {
             device: device.into(),
             event,

@@ -359,7 +359,7 @@ mod tests {
     fn every_event_has_its_consequence_and_its_sentence() {
         for (event, consequence, words) in cases() {
             assert_eq!(consequence_of(event), consequence, "{event:?}");
-            let report = DeviceEvent::of("rxe0", event).to_string();
+            let report = DeviceEvent::new("rxe0", event).to_string();
             assert!(report.contains("rxe0"), "{report}");
             for word in words {
                 assert!(report.contains(word), "{report:?} does not say {word:?}");

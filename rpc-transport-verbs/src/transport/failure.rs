@@ -40,13 +40,13 @@ impl fmt::Display for ConnectionFailure {
             "{kind} of queue pair {} failed with {}",
             self.qp_num, self.status
         )?;
-        write_circumstances(f, self.queue_pair.as_ref(), self.port.as_ref())?;
+        write_attributes(f, self.queue_pair.as_ref(), self.port.as_ref())?;
         write!(f, ". {}", what_to_check(self.status))
     }
 }
 
 /// Writes the attributes of the queue pair and the port at the time of the failure.
-fn write_circumstances(
+fn write_attributes(
     f: &mut fmt::Formatter<'_>,
     queue_pair: Option<&QpAttributes>,
     port: Option<&PortAttributes>,
@@ -136,7 +136,7 @@ impl std::error::Error for QueuePairFailure {}
 impl fmt::Display for QueuePairFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(&self.event, f)?;
-        write_circumstances(f, self.queue_pair.as_ref(), self.port.as_ref())
+        write_attributes(f, self.queue_pair.as_ref(), self.port.as_ref())
     }
 }
 

@@ -75,7 +75,7 @@ impl SendQueue {
         self.tail_slots += u32::from(!inline);
         let signaled = self.since_signal >= self.interval;
         if signaled {
-            self.covered();
+            self.reset_signal_count();
         }
         self.chain.push(SendRequest {
             slot,
@@ -101,7 +101,7 @@ impl SendQueue {
             && let Some(last) = self.chain.last_mut()
         {
             last.signaled = true;
-            self.covered();
+            self.reset_signal_count();
         }
         &mut self.chain
     }
@@ -132,7 +132,7 @@ impl SendQueue {
         self.chain.drain(..).map(|request| request.slot)
     }
 
-    fn covered(&mut self) {
+    fn reset_signal_count(&mut self) {
         self.since_signal = 0;
         self.tail_slots = 0;
         self.signals += 1;

@@ -418,7 +418,7 @@ fn a_write_with_immediate_is_heard_of_as_its_sender_wishes(_: &Device) {
 }
 
 fn one_sided_requests_and_bindings_raise_events_here(_: &Device) {
-    let heard = |end: &mut End, request: WorkRequest| {
+    let assert_event = |end: &mut End, request: WorkRequest| {
         end.cq.arm(false).unwrap();
         end.post(request.signaled());
         let raised = end.channel.wait(Some(HANG)).unwrap();
@@ -428,11 +428,11 @@ fn one_sided_requests_and_bindings_raise_events_here(_: &Device) {
     let (mut left, right) = pair(rc());
     for op in Op::ALL {
         let request = op.request(left.at(0..8), right.remote(0));
-        heard(&mut left, request);
+        assert_event(&mut left, request);
     }
     let window = window(&left, WindowType::Type2);
     let key = window.next_key();
     let request = WorkRequest::bind_window(&window, of_memory(&left, 0..4096), key);
-    heard(&mut left, request);
-    heard(&mut left, WorkRequest::local_invalidate(key));
+    assert_event(&mut left, request);
+    assert_event(&mut left, WorkRequest::local_invalidate(key));
 }

@@ -8,7 +8,9 @@ use rpc_transport_verbs::verbs::{
 use super::case::{Section, case};
 use super::deviations as rxe;
 use super::device::{Device, Kind};
-use super::unreliable_side::{HEADER_LEN, INBOX, Making, Party, QKEY, Seen, pair, way_home};
+use super::unreliable_side::{
+    HEADER_LEN, Making, Party, QKEY, RECEIVE_OFFSET, Seen, pair, port_address_vector,
+};
 use super::verbs_side;
 
 pub(crate) const CASES: Section = Section {
@@ -105,7 +107,7 @@ fn assert_arrives(from: &mut Party, to: &mut Party, len: usize, fill: u8) {
     from.post(request.to(&handle, to.qp.qp_num(), QKEY));
     assert_eq!(from.wait_one(), sent());
     assert_eq!(to.wait_one(), Seen::datagram(len, from));
-    let payload = INBOX + HEADER_LEN;
+    let payload = RECEIVE_OFFSET + HEADER_LEN;
     assert_eq!(to.bytes(payload..payload + len), vec![fill; len]);
 }
 
@@ -121,35 +123,35 @@ fn assert_dropped(from: &mut Party, to: &mut Party, qp_num: QpNum, qkey: u32, le
 fn a_datagram_arrives_after_forty_bytes_of_header(_: &Device) {
     let (mut left, mut right) = datagrams();
     for round in 1..=5 {
-        right.receive(INBOX..INBOX + 1000 + HEADER_LEN);
+        right.receive(RECEIVE_OFFSET..RECEIVE_OFFSET + 1000 + HEADER_LEN);
         assert_arrives(&mut left, &mut right, 1000, round);
     }
     // The opposite direction, with an empty message.
-    left.receive(INBOX..INBOX + HEADER_LEN);
+    left.receive(RECEIVE_OFFSET..RECEIVE_OFFSET + HEADER_LEN);
     assert_arrives(&mut right, &mut left, 0, 1);
 }
 
 fn a_datagram_header_says_where_it_came_from(device: &Device) {
     let (mut left, mut right) = datagrams();
-    right.receive(INBOX..INBOX + 256);
+    right.receive(RECEIVE_OFFSET..RECEIVE_OFFSET + 256);
     let address = AddressVector {
         traffic_class: 0xfc,
         hop_limit: 3,
-        ..way_home()
+        ..port_address_vector()
     };
     let handle = left.domain.create_ah(address).unwrap();
     assert_eq!(handle.address(), address);
     let request = left.message(0..10, 1);
     left.post(request.to(&handle, right.qp.qp_num(), QKEY));
     assert_eq!(right.wait_one(), Seen::datagram(10, &left));
-    let header = right.bytes(INBOX..INBOX + HEADER_LEN);
+    let header = right.bytes(RECEIVE_OFFSET..RECEIVE_OFFSET + HEADER_LEN);
     let hops = device.deviates(&rxe::HOPS_OF_THE_ROUTE, 3, 64);
     if header[0] >> 4 == 6 {
         let class = u32::from_be_bytes([header[0], header[1], header[2], header[3]]) >> 20 & 0xff;
         assert_eq!(class & 0xfc, 0xfc);
         assert_eq!(header[7], hops, "hops");
-        assert_eq!(header[8..24], way_home().gid.0);
-        assert_eq!(header[24..], way_home().gid.0);
+        assert_eq!(header[8..24], port_address_vector().gid.0);
+        assert_eq!(header[24..], port_address_vector().gid.0);
         // The next header: InfiniBand's transport, or UDP with a header of 8 bytes. Then 10 bytes
         // and 2 of padding, headers of 12 and 8 bytes, and a checksum of 4.
         let (next, len) = match device.kind {
@@ -165,14 +167,14 @@ fn a_datagram_header_says_where_it_came_from(device: &Device) {
         assert_eq!(header[1] & 0xfc, 0xfc);
         assert_eq!(header[2..4], 64_u16.to_be_bytes());
         assert_eq!((header[8], header[9]), (hops, 17), "hops and UDP");
-        assert_eq!(header[12..16], way_home().gid.0[12..]);
-        assert_eq!(header[16..], way_home().gid.0[12..]);
+        assert_eq!(header[12..16], port_address_vector().gid.0[12..]);
+        assert_eq!(header[16..], port_address_vector().gid.0[12..]);
     }
 }
 
 fn a_datagram_brings_an_immediate(_: &Device) {
     let (mut left, mut right) = datagrams();
-    right.receive(INBOX..INBOX + 100);
+    right.receive(RECEIVE_OFFSET..RECEIVE_OFFSET + 100);
     let handle = left.handle();
     let request = WorkRequest::send_with_imm(left.memory.element(0..20).unwrap(), 0xdead_beef);
     left.post(request.signaled().to(&handle, right.qp.qp_num(), QKEY));
@@ -188,10 +190,10 @@ fn datagrams_are_gathered_and_scattered(_: &Device) {
         .unwrap();
     // The header is split too.
     let pieces = [
-        INBOX..INBOX + 30,
-        INBOX + 100..INBOX + 115,
-        INBOX..INBOX,
-        INBOX + 201..INBOX + 240,
+        RECEIVE_OFFSET..RECEIVE_OFFSET + 30,
+        RECEIVE_OFFSET + 100..RECEIVE_OFFSET + 115,
+        RECEIVE_OFFSET..RECEIVE_OFFSET,
+        RECEIVE_OFFSET + 201..RECEIVE_OFFSET + 240,
     ];
     let elements = pieces.map(|piece| right.memory.element(piece).unwrap());
     right.receive_into(ReceiveRequest::new(Vec::from(elements)));
@@ -202,23 +204,26 @@ fn datagrams_are_gathered_and_scattered(_: &Device) {
     left.post(request.to(&handle, right.qp.qp_num(), QKEY));
     assert_eq!(left.wait_one(), sent());
     assert_eq!(right.wait_one(), Seen::datagram(28, &left));
-    assert_eq!(right.bytes(INBOX + 110..INBOX + 115), b"one d");
     assert_eq!(
-        right.bytes(INBOX + 201..INBOX + 224),
+        right.bytes(RECEIVE_OFFSET + 110..RECEIVE_OFFSET + 115),
+        b"one d"
+    );
+    assert_eq!(
+        right.bytes(RECEIVE_OFFSET + 201..RECEIVE_OFFSET + 224),
         b"atagram of three pieces"
     );
 }
 
 fn an_inline_datagram_is_copied_while_it_is_posted(_: &Device) {
     let (mut left, mut right) = datagrams();
-    right.receive(INBOX..INBOX + 200);
+    right.receive(RECEIVE_OFFSET..RECEIVE_OFFSET + 200);
     let handle = left.handle();
     let request = left.message(0..64, 7).inline().signaled();
     left.post(request.to(&handle, right.qp.qp_num(), QKEY));
     left.memory.write(0, &[8; 64]).unwrap();
     assert_eq!(left.wait_one(), sent());
     assert_eq!(right.wait_one(), Seen::datagram(64, &left));
-    let payload = INBOX + HEADER_LEN;
+    let payload = RECEIVE_OFFSET + HEADER_LEN;
     assert_eq!(right.bytes(payload..payload + 64), [7; 64]);
     let limit = left.qp.capabilities().max_inline_data;
     let len = limit + 1;
@@ -231,10 +236,10 @@ fn a_datagram_of_an_mtu_arrives_and_one_byte_more_fails_here(device: &Device) {
     let (mut left, mut right) = datagrams();
     let mtu = verbs_side::address().mtu.bytes() as usize;
     assert!(mtu <= Mtu::Bytes4096.bytes() as usize);
-    right.receive(INBOX..INBOX + mtu + HEADER_LEN);
+    right.receive(RECEIVE_OFFSET..RECEIVE_OFFSET + mtu + HEADER_LEN);
     assert_arrives(&mut left, &mut right, mtu, 3);
 
-    right.receive(INBOX..INBOX + 2 * mtu);
+    right.receive(RECEIVE_OFFSET..RECEIVE_OFFSET + 2 * mtu);
     let handle = left.handle();
     let request = left.message(0..mtu + 1, 4);
     let request = request.to(&handle, right.qp.qp_num(), QKEY);
@@ -253,7 +258,7 @@ fn a_datagram_of_an_mtu_arrives_and_one_byte_more_fails_here(device: &Device) {
 
 fn a_datagram_with_another_key_is_dropped(_: &Device) {
     let (mut left, mut right) = datagrams();
-    right.receive(INBOX..INBOX + 100);
+    right.receive(RECEIVE_OFFSET..RECEIVE_OFFSET + 100);
     let to = right.qp.qp_num();
     assert_dropped(&mut left, &mut right, to, QKEY + 1, 20);
     // The receive is still posted.
@@ -262,7 +267,7 @@ fn a_datagram_with_another_key_is_dropped(_: &Device) {
 
 fn a_key_with_the_highest_bit_stands_for_the_senders_own(device: &Device) {
     let (mut left, mut right) = datagrams();
-    right.receive(INBOX..INBOX + 100);
+    right.receive(RECEIVE_OFFSET..RECEIVE_OFFSET + 100);
     let handle = left.handle();
     let request = left.message(0..20, 1);
     left.post(request.to(&handle, right.qp.qp_num(), 0x8000_0000));
@@ -275,7 +280,7 @@ fn a_key_with_the_highest_bit_stands_for_the_senders_own(device: &Device) {
 
 fn a_datagram_to_nobody_is_dropped(_: &Device) {
     let (mut left, mut right) = datagrams();
-    right.receive(INBOX..INBOX + 100);
+    right.receive(RECEIVE_OFFSET..RECEIVE_OFFSET + 100);
     let gone = {
         let (gone, _) = datagrams();
         gone.qp.qp_num()
@@ -299,14 +304,14 @@ fn a_datagram_that_finds_no_receive_is_dropped(_: &Device) {
         }
         assert_eq!(left.wait_one(), sent());
     }
-    right.receive(INBOX..INBOX + 100);
+    right.receive(RECEIVE_OFFSET..RECEIVE_OFFSET + 100);
     right.assert_quiet();
     assert_arrives(&mut left, &mut right, 20, 1);
 }
 
 fn a_datagram_longer_than_the_receive_is_dropped_and_takes_none(device: &Device) {
     let (mut left, mut right) = datagrams();
-    right.receive(INBOX..INBOX + HEADER_LEN + 20);
+    right.receive(RECEIVE_OFFSET..RECEIVE_OFFSET + HEADER_LEN + 20);
     let to = right.qp.qp_num();
     if device.deviates(&rxe::SHORT_RECEIVES_END, true, false) {
         assert_dropped(&mut left, &mut right, to, QKEY, 21);
@@ -325,16 +330,16 @@ fn a_datagram_is_dropped_in_states_that_do_not_receive(_: &Device) {
     let to = right.qp.qp_num();
     assert_dropped(&mut left, &mut right, to, QKEY, 20);
     right.init();
-    right.receive(INBOX..INBOX + 100);
+    right.receive(RECEIVE_OFFSET..RECEIVE_OFFSET + 100);
     assert_dropped(&mut left, &mut right, to, QKEY, 20);
     // The queue pair receives from now on: in RTR, RTS and SQD.
     right.rtr(to);
     assert_arrives(&mut left, &mut right, 20, 1);
     right.rts();
-    right.receive(INBOX..INBOX + 100);
+    right.receive(RECEIVE_OFFSET..RECEIVE_OFFSET + 100);
     assert_arrives(&mut left, &mut right, 20, 2);
     right.go(QpState::Sqd);
-    right.receive(INBOX..INBOX + 100);
+    right.receive(RECEIVE_OFFSET..RECEIVE_OFFSET + 100);
     assert_arrives(&mut left, &mut right, 20, 3);
     right.go(QpState::Error);
     assert_dropped(&mut left, &mut right, to, QKEY, 20);
@@ -343,7 +348,7 @@ fn a_datagram_is_dropped_in_states_that_do_not_receive(_: &Device) {
 fn a_datagram_to_a_connection_is_dropped(_: &Device) {
     let (mut left, _) = datagrams();
     let (mut connected, _other) = pair(Making::new(QpType::UnreliableConnection));
-    connected.receive(INBOX..INBOX + 100);
+    connected.receive(RECEIVE_OFFSET..RECEIVE_OFFSET + 100);
     let to = connected.qp.qp_num();
     assert_dropped(&mut left, &mut connected, to, QKEY, 20);
     let (mut reliable, _other) = verbs_side::connected(verbs_side::Plan::default());
@@ -380,7 +385,7 @@ fn only_sends_are_datagrams(_: &Device) {
 
 fn a_datagram_needs_a_destination(_: &Device) {
     let (mut left, mut right) = datagrams();
-    right.receive(INBOX..INBOX + 100);
+    right.receive(RECEIVE_OFFSET..RECEIVE_OFFSET + 100);
     let handle = left.handle();
     let to = right.qp.qp_num();
     let list = vec![
@@ -398,7 +403,7 @@ fn a_datagram_needs_a_destination(_: &Device) {
 fn an_address_handle_of_another_domain_is_refused(_: &Device) {
     let (mut left, right) = datagrams();
     let domain = left.context.alloc_pd().unwrap();
-    let handle = domain.create_ah(way_home()).unwrap();
+    let handle = domain.create_ah(port_address_vector()).unwrap();
     let request = left.message(0..20, 1).to(&handle, right.qp.qp_num(), QKEY);
     let object = "the address handle";
     let expected = PostErrorReason::ForeignDomain { object };
@@ -424,7 +429,7 @@ fn address_handles_are_checked_by_name(_: &Device) {
         &domain,
         AddressVector {
             port: 200,
-            ..way_home()
+            ..port_address_vector()
         },
         "port:",
     );
@@ -432,7 +437,7 @@ fn address_handles_are_checked_by_name(_: &Device) {
         &domain,
         AddressVector {
             sl: 16,
-            ..way_home()
+            ..port_address_vector()
         },
         "sl:",
     );
@@ -440,11 +445,11 @@ fn address_handles_are_checked_by_name(_: &Device) {
         &domain,
         AddressVector {
             flow_label: 1 << 20,
-            ..way_home()
+            ..port_address_vector()
         },
         "flow_label:",
     );
-    let handle = domain.create_ah(way_home()).unwrap();
+    let handle = domain.create_ah(port_address_vector()).unwrap();
     let clone = handle.clone();
     let busy = handle.destroy().unwrap_err();
     assert_eq!(busy.call, "destroy_ah");
@@ -456,7 +461,7 @@ fn address_handles_of_soft_lead_to_its_one_port(device: &Device) {
     device.needs_soft(&rxe::SOFT_OPTION);
     let context = Context::open(verbs_side::device()).unwrap();
     let domain = context.alloc_pd().unwrap();
-    let to = way_home();
+    let to = port_address_vector();
     let Gid(mut gid) = to.gid;
     gid[15] ^= 1;
     let gid = Gid(gid);

@@ -24,9 +24,9 @@ const SOURCES: Range<usize> = 4096..8192;
 /// The memory into which READs and atomics store their results.
 const RESULTS: Range<usize> = 8192..12_288;
 /// The start of the receives, which follow one another.
-const INBOX: usize = 12_288;
+const RECEIVE_OFFSET: usize = 12_288;
 const RECEIVE_LEN: usize = 2048;
-const MODELLED: usize = INBOX + RECEIVES * RECEIVE_LEN;
+const MODELLED: usize = RECEIVE_OFFSET + RECEIVES * RECEIVE_LEN;
 
 /// A type 2 window over all shared memory.
 struct Window {
@@ -95,7 +95,7 @@ impl Half {
 
     /// Reserves the next receive in the model and returns its address.
     fn reserve_receive(&mut self) -> usize {
-        let start = INBOX + self.next * RECEIVE_LEN;
+        let start = RECEIVE_OFFSET + self.next * RECEIVE_LEN;
         self.next = (self.next + 1) % RECEIVES;
         self.receives.push_back(start);
         start

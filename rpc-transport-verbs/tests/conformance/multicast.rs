@@ -7,7 +7,9 @@ use rpc_transport_verbs::verbs::{
 use super::case::{Section, case};
 use super::deviations as rxe;
 use super::device::Device;
-use super::unreliable_side::{INBOX, Making, Party, QKEY, Seen, pair, way_home};
+use super::unreliable_side::{
+    Making, Party, QKEY, RECEIVE_OFFSET, Seen, pair, port_address_vector,
+};
 
 pub(crate) const CASES: Section = Section {
     topic: "multicast",
@@ -34,10 +36,10 @@ fn group(number: u8) -> Gid {
     Gid(gid)
 }
 
-fn way_to(group: Gid) -> AddressVector {
+fn group_address_vector(group: Gid) -> AddressVector {
     AddressVector {
         gid: group,
-        ..way_home()
+        ..port_address_vector()
     }
 }
 
@@ -51,7 +53,7 @@ fn up() -> Party {
 
 /// Sends 30 bytes to the group, with the Q_Key that all members have.
 fn send_to(from: &mut Party, group: Gid, to: QpNum, fill: u8) {
-    let handle = from.domain.create_ah(way_to(group)).unwrap();
+    let handle = from.domain.create_ah(group_address_vector(group)).unwrap();
     let request = from.message(0..30, fill).signaled();
     from.post(request.to(&handle, to, QKEY));
 }
@@ -68,7 +70,7 @@ fn all_in_a_group_hear_what_is_sent_to_it(device: &Device) {
         member.qp.attach_multicast(group(1), 0).unwrap();
         // Attaching again has no effect.
         member.qp.attach_multicast(group(1), 0).unwrap();
-        let start = INBOX + number;
+        let start = RECEIVE_OFFSET + number;
         member.receive(start..start + 100);
         member.receive(start..start + 100);
     }
@@ -76,10 +78,13 @@ fn all_in_a_group_hear_what_is_sent_to_it(device: &Device) {
     assert_eq!(sender.wait_one(), sent());
     for (number, member) in members.iter_mut().enumerate() {
         assert_eq!(member.wait_one(), Seen::datagram(30, &sender));
-        let start = INBOX + number;
+        let start = RECEIVE_OFFSET + number;
         assert_eq!(member.bytes(start + 40..start + 70), [5; 30]);
         assert_eq!(member.bytes(start + 24..start + 40), group(1).0, "to whom");
-        assert_eq!(member.bytes(start + 8..start + 24), way_home().gid.0);
+        assert_eq!(
+            member.bytes(start + 8..start + 24),
+            port_address_vector().gid.0
+        );
     }
     // A member also receives its own messages.
     let [first, rest @ ..] = &mut members;
@@ -112,7 +117,7 @@ fn who_is_not_in_a_group_hears_nothing_of_it(device: &Device) {
         short_lived.qp.attach_multicast(group(2), 0).unwrap();
     }
     for party in [&mut member, &mut other_key, &mut gone, &mut stranger] {
-        party.receive(INBOX..INBOX + 100);
+        party.receive(RECEIVE_OFFSET..RECEIVE_OFFSET + 100);
     }
     // Only the multicast queue pair number addresses the group.
     let to = member.qp.qp_num();
@@ -133,7 +138,10 @@ fn groups_are_joined_and_left_by_datagrams_alone(_: &Device) {
         other => panic!("{name}: {other:?}"),
     };
     let mut party = up();
-    named(party.qp.attach_multicast(way_home().gid, 0), "gid");
+    named(
+        party.qp.attach_multicast(port_address_vector().gid, 0),
+        "gid",
+    );
     named(party.qp.detach_multicast(group(4), 0), "gid");
     let (mut connected, _other) = pair(Making::new(QpType::UnreliableConnection));
     named(connected.qp.attach_multicast(group(4), 0), "qp_type");

@@ -15,7 +15,7 @@ use rpc_transport_verbs::verbs::{
 use super::case::{Section, case};
 use super::device::Device;
 use super::end::{self, End, Options, rc};
-use super::processes::{hear, hear_line, role, tell};
+use super::processes::{read_endpoint, read_line_of_peer, role, write_endpoint};
 use super::verbs_side::{HANG, address};
 
 pub(crate) const CASES: Section = Section {
@@ -72,12 +72,12 @@ impl Peer {
         let mut from = BufReader::new(process.stdout.take().unwrap());
         let to = process.stdin.as_mut().unwrap();
         end::init(qp, end.options);
-        tell(&mut *to, endpoint(qp));
-        tell_memory(to, end.remote(0));
-        let remote = hear(&mut from);
-        let memory = hear_memory(&mut from);
+        write_endpoint(&mut *to, endpoint(qp));
+        write_memory(to, end.remote(0));
+        let remote = read_endpoint(&mut from);
+        let memory = read_memory(&mut from);
         bring_up(qp, remote, end.options);
-        assert_eq!(hear_line(&mut from), "ready");
+        assert_eq!(read_line_of_peer(&mut from), "ready");
         (Self { process, from }, memory)
     }
 
@@ -114,13 +114,13 @@ fn bring_up(qp: &mut QueuePair, remote: RemoteEndpoint, options: Options) {
     .unwrap();
 }
 
-fn tell_memory(mut to: impl Write, memory: RemoteMemory) {
+fn write_memory(mut to: impl Write, memory: RemoteMemory) {
     writeln!(to, "@{} {}", memory.addr, memory.key.0).unwrap();
     to.flush().unwrap();
 }
 
-fn hear_memory(from: &mut impl std::io::BufRead) -> RemoteMemory {
-    let line = hear_line(from);
+fn read_memory(from: &mut impl std::io::BufRead) -> RemoteMemory {
+    let line = read_line_of_peer(from);
     let (addr, key) = line.split_once(' ').expect("two numbers");
     RemoteMemory {
         addr: addr.parse().unwrap(),
@@ -133,10 +133,10 @@ pub(crate) fn run_peer(role: &str) -> ExitCode {
     let mut from = std::io::stdin().lock();
     let mut end = End::new(rc());
     end::init(&mut end.qp, end.options);
-    let remote = hear(&mut from);
-    let theirs = hear_memory(&mut from);
-    tell(std::io::stdout(), endpoint(&end.qp));
-    tell_memory(std::io::stdout(), end.remote(0));
+    let remote = read_endpoint(&mut from);
+    let theirs = read_memory(&mut from);
+    write_endpoint(std::io::stdout(), endpoint(&end.qp));
+    write_memory(std::io::stdout(), end.remote(0));
     let options = end.options;
     bring_up(&mut end.qp, remote, options);
     println!("@ready");
@@ -147,7 +147,7 @@ pub(crate) fn run_peer(role: &str) -> ExitCode {
         },
         "adder" => {
             // Wait until both sides are ready before sending.
-            assert_eq!(hear_line(&mut from), "go");
+            assert_eq!(read_line_of_peer(&mut from), "go");
             for _ in 0..ADDITIONS {
                 end.succeed(WorkRequest::fetch_and_add(end.at(0..8), theirs, 1));
                 let was = end.memory.atomic(0).unwrap().load(Ordering::SeqCst);
@@ -156,7 +156,7 @@ pub(crate) fn run_peer(role: &str) -> ExitCode {
             ExitCode::SUCCESS
         }
         "writer" => {
-            assert_eq!(hear_line(&mut from), "go");
+            assert_eq!(read_line_of_peer(&mut from), "go");
             let long = 0..end::LEN;
             for fill in (1..=250).cycle() {
                 end.fill(long.clone(), fill);
@@ -210,7 +210,7 @@ fn processes_that_add_to_one_number_lose_nothing(_: &Device) {
     let mut results = HashSet::new();
     for peer in &mut peers {
         for _ in 0..ADDITIONS {
-            let was: u64 = hear_line(&mut peer.from).parse().unwrap();
+            let was: u64 = read_line_of_peer(&mut peer.from).parse().unwrap();
             assert!(results.insert(was), "two were told {was}");
         }
     }

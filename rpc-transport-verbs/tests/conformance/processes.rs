@@ -69,7 +69,7 @@ pub(crate) const CASES: Section = Section {
 
 const ROLE: &str = "VERBS_PEER_ROLE";
 
-pub(crate) fn tell(mut to: impl Write, endpoint: RemoteEndpoint) {
+pub(crate) fn write_endpoint(mut to: impl Write, endpoint: RemoteEndpoint) {
     let gid = Ipv6Addr::from(endpoint.gid.0);
     let RemoteEndpoint {
         lid, qp_num, psn, ..
@@ -78,8 +78,8 @@ pub(crate) fn tell(mut to: impl Write, endpoint: RemoteEndpoint) {
     to.flush().unwrap();
 }
 
-pub(crate) fn hear(from: &mut impl BufRead) -> RemoteEndpoint {
-    let words = hear_line(from);
+pub(crate) fn read_endpoint(from: &mut impl BufRead) -> RemoteEndpoint {
+    let words = read_line_of_peer(from);
     let mut words = words.split(' ');
     let mut next = || words.next().expect("four words");
     let gid = Gid(next().parse::<Ipv6Addr>().unwrap().octets());
@@ -94,7 +94,7 @@ pub(crate) fn hear(from: &mut impl BufRead) -> RemoteEndpoint {
     }
 }
 
-pub(crate) fn hear_line(from: &mut impl BufRead) -> String {
+pub(crate) fn read_line_of_peer(from: &mut impl BufRead) -> String {
     loop {
         let mut line = String::new();
         assert_ne!(from.read_line(&mut line).unwrap(), 0, "the peer has ended");
@@ -122,11 +122,11 @@ impl Peer {
             .unwrap();
         let mut from = BufReader::new(process.stdout.take().unwrap());
         side.init();
-        tell(process.stdin.as_mut().unwrap(), side.endpoint());
-        let remote = hear(&mut from);
+        write_endpoint(process.stdin.as_mut().unwrap(), side.endpoint());
+        let remote = read_endpoint(&mut from);
         side.rtr(remote);
         side.qp.to_rts(attributes).unwrap();
-        assert_eq!(hear_line(&mut from), "ready");
+        assert_eq!(read_line_of_peer(&mut from), "ready");
         Self { process, from }
     }
 
@@ -184,8 +184,8 @@ pub(crate) fn run_peer() -> ExitCode {
     };
     let mut side = Side::new(plan);
     side.init();
-    let remote = hear(&mut from);
-    tell(std::io::stdout(), side.endpoint());
+    let remote = read_endpoint(&mut from);
+    write_endpoint(std::io::stdout(), side.endpoint());
     side.rtr(remote);
     side.rts();
     if role != "deaf" {
@@ -193,18 +193,18 @@ pub(crate) fn run_peer() -> ExitCode {
     }
     println!("@ready");
     if role == "sleeper" {
-        answer_asleep(&mut side);
+        respond_asleep(&mut side);
     }
-    let mut answers = VecDeque::new();
+    let mut responses = VecDeque::new();
     loop {
         for done in side.poll() {
             if role == "echo" && done.kind == WorkKind::Receive && done.status == sent().status {
                 side.post_recv(1);
-                answers.push_back(done);
+                responses.push_back(done);
             }
         }
         while side.qp.send_slots_free() > 0
-            && let Some(done) = answers.pop_front()
+            && let Some(done) = responses.pop_front()
         {
             // As long as the received message, so it takes the arena if that one did.
             side.send_signaled(done.len, done.first);
@@ -215,7 +215,7 @@ pub(crate) fn run_peer() -> ExitCode {
 
 /// Sleeps whenever there is nothing to do, and answers each message with the number of times that
 /// it has been woken.
-fn answer_asleep(side: &mut Side) -> ! {
+fn respond_asleep(side: &mut Side) -> ! {
     let thread = rustix::thread::gettid().as_raw_nonzero();
     let mut out = std::io::stdout();
     writeln!(out, "@{thread}").unwrap();
@@ -409,7 +409,7 @@ fn a_process_that_sleeps_is_woken_by_each_message_and_by_nothing_else(_: &Device
     const MESSAGES: usize = 50;
     let mut side = Side::new(plan());
     let mut peer = Peer::start("sleeper", &mut side, rts());
-    let thread = hear_line(&mut peer.from);
+    let thread = read_line_of_peer(&mut peer.from);
     let stat = format!("/proc/{}/task/{thread}/stat", peer.process.id());
     let sleeps = || {
         let line = std::fs::read_to_string(&stat).unwrap();

@@ -21,7 +21,7 @@ use super::{rdma_unit_test, verbs_side};
 const LIMIT: Duration = Duration::from_secs(180);
 
 /// The message of the first panic in the running case, on any thread.
-static SAID: Mutex<Option<String>> = Mutex::new(None);
+static FIRST_PANIC: Mutex<Option<String>> = Mutex::new(None);
 
 /// Runs the cases that the filters name, or all cases, and writes their outcomes to the file
 /// `results`.
@@ -35,10 +35,11 @@ pub(crate) fn run(filters: &[String], results: Option<&str>) -> ExitCode {
         let place = info
             .location()
             .map(|place| format!("{}:{}: ", place.file(), place.line()));
-        let said = format!("{}{message}", place.unwrap_or_default());
-        SAID.lock()
+        let panic_message = format!("{}{message}", place.unwrap_or_default());
+        FIRST_PANIC
+            .lock()
             .unwrap_or_else(PoisonError::into_inner)
-            .get_or_insert(said);
+            .get_or_insert(panic_message);
     }));
 
     let started = Instant::now();
@@ -63,9 +64,10 @@ pub(crate) fn run(filters: &[String], results: Option<&str>) -> ExitCode {
                     seen.insert(key.clone());
                     (2, format!("not supported: {key}"))
                 }
-                Outcome::Failed(said) => {
-                    (3, format!("FAILED\n    {}", said.replace('\n', "\n    ")))
-                }
+                Outcome::Failed(panic_message) => (
+                    3,
+                    format!("FAILED\n    {}", panic_message.replace('\n', "\n    ")),
+                ),
             };
             counts[count] += 1;
             println!(
@@ -126,7 +128,7 @@ fn is_chosen(topic: &str, name: &str, filters: &[String]) -> bool {
 }
 
 fn run_one(case: &'static Case) -> Outcome {
-    *SAID.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    *FIRST_PANIC.lock().unwrap_or_else(PoisonError::into_inner) = None;
     let (done, end) = channel();
     let runner = thread::Builder::new()
         .name(case.name())
@@ -140,20 +142,31 @@ fn run_one(case: &'static Case) -> Outcome {
         Ok(ended) => ended,
         Err(RecvTimeoutError::Disconnected) => unreachable!("it sends before it ends"),
         Err(RecvTimeoutError::Timeout) => {
-            let said = SAID.lock().unwrap_or_else(PoisonError::into_inner).take();
-            let said = said.map(|said| format!("; it said: {said}"));
-            let (name, said) = (case.name(), said.unwrap_or_default());
-            eprintln!("!! {name} hangs, and ends the run{said}");
+            let panic_message = FIRST_PANIC
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .take();
+            let panic_message =
+                panic_message.map(|panic_message| format!("; it said: {panic_message}"));
+            let (name, panic_message) = (case.name(), panic_message.unwrap_or_default());
+            eprintln!("!! {name} hangs, and ends the run{panic_message}");
             std::process::exit(1);
         }
     };
     runner.join().expect("it caught what there was");
-    let said = SAID.lock().unwrap_or_else(PoisonError::into_inner).take();
-    judge(device, ended.err(), said)
+    let panic_message = FIRST_PANIC
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .take();
+    judge(device, ended.err(), panic_message)
 }
 
 /// Determines the outcome from how a case ended.
-fn judge(device: Device, payload: Option<Box<dyn Any + Send>>, said: Option<String>) -> Outcome {
+fn judge(
+    device: Device,
+    payload: Option<Box<dyn Any + Send>>,
+    panic_message: Option<String>,
+) -> Outcome {
     let kind = device.kind;
     if let Some(payload) = &payload
         && let Some(NotSupported(key)) = payload.downcast_ref()
@@ -164,13 +177,13 @@ fn judge(device: Device, payload: Option<Box<dyn Any + Send>>, said: Option<Stri
         };
     }
     // A panic on a thread of the device is a failure, even if the case itself succeeded.
-    let failure = match (payload, said) {
+    let failure = match (payload, panic_message) {
         (None, None) => None,
-        (None, Some(said)) => Some(said),
-        (Some(last), said) => {
+        (None, Some(panic_message)) => Some(panic_message),
+        (Some(last), panic_message) => {
             // The first failure is the cause. If the case's own panic has another message, append
             // it.
-            let (first, last) = (said.unwrap_or_default(), words(&*last).to_owned());
+            let (first, last) = (panic_message.unwrap_or_default(), words(&*last).to_owned());
             Some(match first.ends_with(&last) {
                 true => first,
                 false => format!("{first}\n{last}"),
@@ -179,7 +192,7 @@ fn judge(device: Device, payload: Option<Box<dyn Any + Send>>, said: Option<Stri
     };
     let seen = device.into_seen();
     match failure {
-        Some(said) => Outcome::Failed(said),
+        Some(panic_message) => Outcome::Failed(panic_message),
         None if seen.is_empty() => Outcome::Pass,
         None => Outcome::Deviation(seen.into_iter().map(str::to_owned).collect()),
     }

@@ -377,8 +377,8 @@ fn values_out_of_range_are_refused_by_name_and_nothing_changes(_: &Device) {
             matches!(error, ModifyError::Value { attribute, .. } if attribute == spoiled),
             "{spoiled}: {error}"
         );
-        let said = format!("{from} to {to}: attribute {spoiled} = ");
-        assert!(error.to_string().starts_with(&said), "{error}");
+        let message = format!("{from} to {to}: attribute {spoiled} = ");
+        assert!(error.to_string().starts_with(&message), "{error}");
         assert_eq!(side.qp.query().unwrap(), before);
     }
 }

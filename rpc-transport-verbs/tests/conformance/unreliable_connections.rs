@@ -9,7 +9,9 @@ use rpc_transport_verbs::verbs::{
 use super::case::{Section, case};
 use super::deviations as rxe;
 use super::device::{Device, Kind};
-use super::unreliable_side::{INBOX, MEMORY_LEN, Making, Party, Seen, all_access, pair, way_home};
+use super::unreliable_side::{
+    MEMORY_LEN, Making, Party, RECEIVE_OFFSET, Seen, all_access, pair, port_address_vector,
+};
 
 pub(crate) const CASES: Section = Section {
     topic: "unreliable connections",
@@ -107,39 +109,48 @@ fn assert_arrives(from: &mut Party, to: &mut Party, len: usize, fill: u8) {
     from.post(request);
     assert_eq!(from.wait_one(), sent());
     assert_eq!(to.wait_one(), Seen::received(len));
-    assert_eq!(to.bytes(INBOX..INBOX + len), vec![fill; len]);
+    assert_eq!(
+        to.bytes(RECEIVE_OFFSET..RECEIVE_OFFSET + len),
+        vec![fill; len]
+    );
 }
 
 fn a_message_on_an_unreliable_connection_arrives(_: &Device) {
     let (mut left, mut right) = connection();
     for round in 1..=5 {
-        right.receive(INBOX..INBOX + 100);
+        right.receive(RECEIVE_OFFSET..RECEIVE_OFFSET + 100);
         assert_arrives(&mut left, &mut right, 100, round);
     }
-    left.receive(INBOX..INBOX);
+    left.receive(RECEIVE_OFFSET..RECEIVE_OFFSET);
     assert_arrives(&mut right, &mut left, 0, 1);
 
     left.memory.write(0, b"of two pieces").unwrap();
-    let pieces = [INBOX..INBOX + 4, INBOX + 10..INBOX + 100];
+    let pieces = [
+        RECEIVE_OFFSET..RECEIVE_OFFSET + 4,
+        RECEIVE_OFFSET + 10..RECEIVE_OFFSET + 100,
+    ];
     let elements = Vec::from(pieces.map(|piece| right.memory.element(piece).unwrap()));
     right.receive_into(ReceiveRequest::new(elements));
     let elements = Vec::from([0..6, 6..13].map(|piece| left.memory.element(piece).unwrap()));
     left.post(WorkRequest::send_with_imm(elements, 77).signaled());
     assert_eq!(left.wait_one(), sent());
     assert_eq!(right.wait_one(), Seen::received(13).with_imm(77));
-    assert_eq!(right.bytes(INBOX..INBOX + 4), b"of t");
-    assert_eq!(right.bytes(INBOX + 10..INBOX + 19), b"wo pieces");
+    assert_eq!(right.bytes(RECEIVE_OFFSET..RECEIVE_OFFSET + 4), b"of t");
+    assert_eq!(
+        right.bytes(RECEIVE_OFFSET + 10..RECEIVE_OFFSET + 19),
+        b"wo pieces"
+    );
 }
 
 fn an_unreliable_message_of_many_packets_arrives_whole(_: &Device) {
     let (mut left, mut right) = connection();
-    let bytes: Vec<u8> = (0..INBOX).map(|at| (at % 251) as u8).collect();
+    let bytes: Vec<u8> = (0..RECEIVE_OFFSET).map(|at| (at % 251) as u8).collect();
     left.memory.write(0, &bytes).unwrap();
-    right.receive(INBOX..MEMORY_LEN);
-    left.post(WorkRequest::send(left.memory.element(0..INBOX).unwrap()).signaled());
+    right.receive(RECEIVE_OFFSET..MEMORY_LEN);
+    left.post(WorkRequest::send(left.memory.element(0..RECEIVE_OFFSET).unwrap()).signaled());
     assert_eq!(left.wait_one(), sent());
-    assert_eq!(right.wait_one(), Seen::received(INBOX));
-    assert_eq!(right.bytes(INBOX..MEMORY_LEN), bytes);
+    assert_eq!(right.wait_one(), Seen::received(RECEIVE_OFFSET));
+    assert_eq!(right.bytes(RECEIVE_OFFSET..MEMORY_LEN), bytes);
 }
 
 /// The short path of posting, which most requests on reliable connections take.
@@ -147,8 +158,8 @@ fn an_unreliable_message_of_a_slot_arrives(_: &Device) {
     let (mut left, mut right) = connection();
     let region = left.domain.register(1 << 12, Access::LOCAL_WRITE).unwrap();
     let mut slots = region.into_slots(1 << 10).unwrap();
-    right.receive(INBOX..INBOX + 1024);
-    right.receive(INBOX + 1024..INBOX + 2048);
+    right.receive(RECEIVE_OFFSET..RECEIVE_OFFSET + 1024);
+    right.receive(RECEIVE_OFFSET + 1024..RECEIVE_OFFSET + 2048);
     let mut list: Vec<SendRequest> = Vec::new();
     for fill in [5, 6] {
         let mut slot = slots.pop().unwrap();
@@ -162,13 +173,16 @@ fn an_unreliable_message_of_a_slot_arrives(_: &Device) {
     assert_eq!(back, 1, "the inline one's slot comes back at once");
     assert_eq!(left.wait_one(), sent());
     assert_eq!(right.wait(2), [Seen::received(60); 2]);
-    assert_eq!(right.bytes(INBOX..INBOX + 60), [5; 60]);
-    assert_eq!(right.bytes(INBOX + 1024..INBOX + 1084), [6; 60]);
+    assert_eq!(right.bytes(RECEIVE_OFFSET..RECEIVE_OFFSET + 60), [5; 60]);
+    assert_eq!(
+        right.bytes(RECEIVE_OFFSET + 1024..RECEIVE_OFFSET + 1084),
+        [6; 60]
+    );
 }
 
 fn an_unreliable_write_lands_and_tells_nobody(_: &Device) {
     let (mut left, mut right) = connection();
-    right.receive(INBOX..INBOX + 100);
+    right.receive(RECEIVE_OFFSET..RECEIVE_OFFSET + 100);
     left.memory.write(0, &[9; 2000]).unwrap();
     let remote = right.memory.remote(5000);
     let piece = left.memory.element(0..2000).unwrap();
@@ -232,7 +246,7 @@ fn an_unreliable_write_that_is_not_permitted_is_dropped(_: &Device) {
     // Neither queue pair has changed its state.
     assert_eq!((left.state(), right.state()), (QpState::Rts, QpState::Rts));
     right.assert_no_event();
-    right.receive(INBOX..INBOX + 100);
+    right.receive(RECEIVE_OFFSET..RECEIVE_OFFSET + 100);
     assert_arrives(&mut left, &mut right, 100, 1);
 }
 
@@ -257,7 +271,7 @@ fn an_unreliable_write_needs_the_right_of_the_queue_pair(_: &Device) {
         ..QpAttributes::default()
     };
     right.qp.modify(&attributes).unwrap();
-    right.receive(INBOX..INBOX + 100);
+    right.receive(RECEIVE_OFFSET..RECEIVE_OFFSET + 100);
     let request = write(&left, &right);
     left.post(request);
     assert_eq!(left.wait_one(), written());
@@ -267,7 +281,7 @@ fn an_unreliable_write_needs_the_right_of_the_queue_pair(_: &Device) {
 
 fn an_unreliable_write_of_nothing_needs_no_key(_: &Device) {
     let (mut left, mut right) = connection();
-    right.receive(INBOX..INBOX + 100);
+    right.receive(RECEIVE_OFFSET..RECEIVE_OFFSET + 100);
     let remote = RemoteMemory {
         addr: 12345,
         key: RemoteKey(678),
@@ -287,14 +301,14 @@ fn an_unreliable_message_that_finds_no_receive_is_dropped(_: &Device) {
     left.post(request);
     assert_eq!(left.wait_one(), sent());
     right.assert_quiet();
-    right.receive(INBOX..INBOX + 100);
+    right.receive(RECEIVE_OFFSET..RECEIVE_OFFSET + 100);
     right.assert_quiet();
     assert_arrives(&mut left, &mut right, 100, 1);
 }
 
 fn an_unreliable_message_longer_than_the_receive_is_dropped(device: &Device) {
     let (mut left, mut right) = connection();
-    right.receive(INBOX..INBOX + 99);
+    right.receive(RECEIVE_OFFSET..RECEIVE_OFFSET + 99);
     let request = left.message(0..100, 0xdd).signaled();
     left.post(request);
     assert_eq!(left.wait_one(), sent());
@@ -318,13 +332,13 @@ fn an_unreliable_connection_begins_with_any_sequence_number(_: &Device) {
         ..QpAttributes::default()
     };
     left.qp.modify(&attributes).unwrap();
-    right.receive(INBOX..INBOX + 5000);
+    right.receive(RECEIVE_OFFSET..RECEIVE_OFFSET + 5000);
     assert_arrives(&mut left, &mut right, 5000, 1);
 }
 
 fn an_unreliable_connection_hears_its_own_peer_alone(device: &Device) {
     let (mut left, mut right) = connection();
-    right.receive(INBOX..INBOX + 100);
+    right.receive(RECEIVE_OFFSET..RECEIVE_OFFSET + 100);
     let mut stranger = Party::new(making());
     stranger.init();
     stranger.rtr(right.qp.qp_num());
@@ -339,7 +353,10 @@ fn an_unreliable_connection_hears_its_own_peer_alone(device: &Device) {
         assert_arrives(&mut left, &mut right, 100, 1);
     } else {
         assert_eq!(right.wait_one(), Seen::received(100));
-        assert_eq!(right.bytes(INBOX..INBOX + 100), [0xdd; 100]);
+        assert_eq!(
+            right.bytes(RECEIVE_OFFSET..RECEIVE_OFFSET + 100),
+            [0xdd; 100]
+        );
     }
 
     // Nor does it receive anything in states that do not receive.
@@ -348,7 +365,7 @@ fn an_unreliable_connection_hears_its_own_peer_alone(device: &Device) {
     left.post(request);
     assert_eq!(left.wait_one(), sent());
     right.init();
-    right.receive(INBOX..INBOX + 100);
+    right.receive(RECEIVE_OFFSET..RECEIVE_OFFSET + 100);
     let request = left.message(0..100, 0xdd).signaled();
     left.post(request);
     assert_eq!(left.wait_one(), sent());
@@ -365,8 +382,8 @@ fn the_first_message_on_an_unreliable_connection_is_told_of_before_rts(device: &
     left.rtr(right_num);
     right.rtr(left_num);
     left.rts();
-    right.receive(INBOX..INBOX + 100);
-    right.receive(INBOX..INBOX + 100);
+    right.receive(RECEIVE_OFFSET..RECEIVE_OFFSET + 100);
+    right.receive(RECEIVE_OFFSET..RECEIVE_OFFSET + 100);
     assert_arrives(&mut left, &mut right, 100, 1);
     if device.deviates(&rxe::FEW_EVENTS, true, false) {
         let qp_num = right_num;
@@ -425,7 +442,7 @@ fn windows_are_bound_on_unreliable_connections(device: &Device) {
         left.post(WorkRequest::write(piece, remote.offset(offset)).signaled());
         assert_eq!(left.wait_one(), written());
     }
-    right.receive(INBOX..INBOX + 10);
+    right.receive(RECEIVE_OFFSET..RECEIVE_OFFSET + 10);
     assert_arrives(&mut left, &mut right, 10, 1);
     assert_eq!(right.bytes(1010..1200), [7; 190]);
     assert_eq!(right.bytes(1900..2100), [beyond; 200]);
@@ -441,7 +458,7 @@ fn windows_are_bound_on_unreliable_connections(device: &Device) {
     let piece = left.memory.element(0..100).unwrap();
     left.post(WorkRequest::write(piece, remote).signaled());
     assert_eq!(left.wait_one(), written());
-    right.receive(INBOX..INBOX + 10);
+    right.receive(RECEIVE_OFFSET..RECEIVE_OFFSET + 10);
     assert_arrives(&mut left, &mut right, 10, 1);
     assert_eq!(right.bytes(3010..3100), [7; 90]);
 }
@@ -451,11 +468,11 @@ fn unreliable_connections_of_soft_stay_within_the_process(device: &Device) {
     let mut left = Party::new(making());
     left.init();
     let before = left.qp.query().unwrap();
-    let Gid(mut other) = way_home().gid;
+    let Gid(mut other) = port_address_vector().gid;
     other[15] ^= 1;
     let address = AddressVector {
         gid: Gid(other),
-        ..way_home()
+        ..port_address_vector()
     };
     let to = left.qp.qp_num();
     match left.try_rtr(to, address) {
@@ -472,7 +489,7 @@ fn unreliable_connections_of_soft_stay_within_the_process(device: &Device) {
     // Connected to itself, it receives its own messages.
     left.rtr(to);
     left.rts();
-    left.receive(INBOX..INBOX + 100);
+    left.receive(RECEIVE_OFFSET..RECEIVE_OFFSET + 100);
     let request = left.message(0..100, 1);
     left.post(request);
     assert_eq!(left.wait_one(), Seen::received(100));

@@ -10,7 +10,8 @@ use super::case::{Section, case};
 use super::deviations as rxe;
 use super::device::{Device, Kind};
 use super::unreliable_side::{
-    INBOX, MEMORY_LEN, Making, Party, Seen, TYPES, assert_arrives, connect, message, pair, sent,
+    MEMORY_LEN, Making, Party, RECEIVE_OFFSET, Seen, TYPES, assert_arrives, connect, message, pair,
+    sent,
 };
 use super::verbs_side;
 
@@ -57,7 +58,7 @@ fn an_unreliable_send_that_fails_here_leads_to_sqe_and_flushes_what_follows(devi
     for qp_type in TYPES {
         let (mut left, mut right) = pair(Making::new(qp_type));
         for _ in 0..3 {
-            right.receive(INBOX..INBOX + 100);
+            right.receive(RECEIVE_OFFSET..RECEIVE_OFFSET + 100);
         }
         let list = vec![
             message(&left, &right, 1).signaled(),
@@ -83,7 +84,7 @@ fn each_way_to_fail_here_is_told_apart_on_unreliable_queue_pairs(device: &Device
     device.needs(device.kind != Kind::Rxe, &rxe::NO_SQE);
     for qp_type in TYPES {
         let (mut left, mut right) = pair(Making::new(qp_type));
-        right.receive(INBOX..INBOX + 2000);
+        right.receive(RECEIVE_OFFSET..RECEIVE_OFFSET + 2000);
         let foreign = left.context.alloc_pd().unwrap();
         let foreign = foreign.expose(4096, Access::NONE).unwrap();
         let start = left.at(MEMORY_LEN - 10);
@@ -111,7 +112,7 @@ fn each_way_to_fail_here_is_told_apart_on_unreliable_queue_pairs(device: &Device
         left.post(request);
         assert_eq!(left.wait_one(), sent());
         assert_eq!(right.wait_one(), right.arrived(10, &left));
-        right.receive(INBOX..INBOX + 100);
+        right.receive(RECEIVE_OFFSET..RECEIVE_OFFSET + 100);
         // SAFETY: the range is inside the memory, which lives until the end of this case.
         let keyless = unsafe { Element::from_raw(start, 10, LocalKey(1)) };
         let request = left.aim(WorkRequest::send(keyless).inline().signaled(), &right);
@@ -169,7 +170,7 @@ fn a_queue_pair_in_sqe_receives_flushes_and_resumes(device: &Device) {
         let list = vec![message(&left, &right, 1), message(&left, &right, 2)];
         left.post_list(list).unwrap();
         assert_eq!(left.wait(2), [Seen::flushed(WorkKind::Send); 2]);
-        right.receive(INBOX..INBOX + 100);
+        right.receive(RECEIVE_OFFSET..RECEIVE_OFFSET + 100);
         right.assert_quiet();
         // There is no transition from SQE to SQD, only one back to RTS.
         let to_sqd = QpAttributes {
@@ -191,7 +192,7 @@ fn a_receive_that_cannot_be_written_brings_an_unreliable_queue_pair_to_error(dev
         let access = Access::REMOTE_READ;
         let read_only = right.domain.expose(4096, access).unwrap();
         right.receive_into(ReceiveRequest::new(read_only.element(0..100).unwrap()));
-        right.receive(INBOX..INBOX + 100);
+        right.receive(RECEIVE_OFFSET..RECEIVE_OFFSET + 100);
         let list = vec![
             message(&left, &right, 1).signaled(),
             message(&left, &right, 2).signaled(),
@@ -216,7 +217,7 @@ fn unreliable_queue_pairs_flush_in_error_and_forget_in_reset(device: &Device) {
     for qp_type in TYPES {
         let (mut left, right) = pair(Making::new(qp_type));
         for _ in 0..2 {
-            left.receive(INBOX..INBOX + 100);
+            left.receive(RECEIVE_OFFSET..RECEIVE_OFFSET + 100);
         }
         left.go(QpState::Sqd);
         let list = vec![message(&left, &right, 1), message(&left, &right, 2)];
@@ -234,14 +235,14 @@ fn unreliable_queue_pairs_flush_in_error_and_forget_in_reset(device: &Device) {
         left.post(request);
         assert_eq!(left.wait_one(), Seen::flushed(WorkKind::Send));
         if device.deviates(&rxe::RECEIVES_STAY_IN_ERROR, true, false) {
-            left.receive(INBOX..INBOX + 100);
+            left.receive(RECEIVE_OFFSET..RECEIVE_OFFSET + 100);
             assert_eq!(left.wait_one(), Seen::flushed(WorkKind::Receive));
         }
 
         left.go(QpState::Reset);
         let mut right = Party::new(Making::new(qp_type));
         connect(&mut left, &mut right);
-        left.receive(INBOX..INBOX + 100);
+        left.receive(RECEIVE_OFFSET..RECEIVE_OFFSET + 100);
         left.go(QpState::Sqd);
         let request = message(&left, &right, 4).signaled();
         left.post(request);
@@ -260,7 +261,7 @@ fn unreliable_messages_that_overrun_a_completion_queue_fail_its_queue_pairs(devi
         });
         let capacity = right.cq.capacity();
         for _ in 0..=capacity {
-            right.receive(INBOX..INBOX + 100);
+            right.receive(RECEIVE_OFFSET..RECEIVE_OFFSET + 100);
         }
         for _ in 0..=capacity {
             let request = message(&left, &right, 1).signaled();

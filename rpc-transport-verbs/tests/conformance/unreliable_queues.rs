@@ -15,7 +15,7 @@ use super::case::{Section, case};
 use super::deviations as rxe;
 use super::device::{Device, Kind};
 use super::unreliable_side::{
-    INBOX, Making, Party, QKEY, TYPES, assert_arrives, connect, message, pair, sent,
+    Making, Party, QKEY, RECEIVE_OFFSET, TYPES, assert_arrives, connect, message, pair, sent,
 };
 use super::verbs_side::HANG;
 
@@ -81,7 +81,7 @@ fn what_is_posted_to_unreliable_queue_pairs_in_sqd_waits(device: &Device) {
     for qp_type in TYPES {
         let (mut left, mut right) = pair(Making::new(qp_type));
         for at in 0..3 {
-            let start = INBOX + at * 100;
+            let start = RECEIVE_OFFSET + at * 100;
             right.receive(start..start + 100);
         }
         left.go(QpState::Sqd);
@@ -107,7 +107,7 @@ fn what_is_posted_to_unreliable_queue_pairs_in_sqd_waits(device: &Device) {
         assert_eq!(right.wait(3), [right.arrived(10, &left); 3]);
         let header = right.arrived(0, &left).len;
         for (at, fill) in [(0, 9), (1, 2), (2, 9)] {
-            let start = INBOX + at * 100 + header;
+            let start = RECEIVE_OFFSET + at * 100 + header;
             assert_eq!(right.bytes(start..start + 10), [fill; 10]);
         }
     }
@@ -151,7 +151,7 @@ fn unreliable_queue_pairs_take_requests_in_the_states_that_do(_: &Device) {
         assert_eq!(error.reason, PostErrorReason::State { state });
         side.init();
         refused(&mut side, QpState::Init);
-        side.receive(INBOX..INBOX + 100);
+        side.receive(RECEIVE_OFFSET..RECEIVE_OFFSET + 100);
         side.rtr(side.qp.qp_num());
         refused(&mut side, QpState::Rtr);
         side.rts();
@@ -228,7 +228,7 @@ fn unreliable_queue_pairs_share_receives_and_the_limit_is_told(_: &Device) {
             ..Making::new(qp_type)
         });
         for at in 0..4 {
-            let start = INBOX + at * 100;
+            let start = RECEIVE_OFFSET + at * 100;
             right.receive(start..start + 100);
         }
         let srq = right.srq.as_ref().unwrap();
@@ -256,8 +256,8 @@ fn an_unreliable_queue_pair_says_when_it_has_taken_its_last_shared_receive(devic
             srq_wr: 8,
             ..Making::new(qp_type)
         });
-        right.receive(INBOX..INBOX + 100);
-        right.receive(INBOX..INBOX + 100);
+        right.receive(RECEIVE_OFFSET..RECEIVE_OFFSET + 100);
+        right.receive(RECEIVE_OFFSET..RECEIVE_OFFSET + 100);
         let request = message(&left, &right, 1);
         left.post(request);
         right.go(QpState::Error);
@@ -275,7 +275,7 @@ fn unreliable_messages_set_off_what_was_armed_for_them(_: &Device) {
         let (mut left, mut right) = pair(Making::new(qp_type));
         let number = right.cq.number();
         let mut send = |right: &mut Party, solicited: bool| {
-            right.receive(INBOX..INBOX + 100);
+            right.receive(RECEIVE_OFFSET..RECEIVE_OFFSET + 100);
             let request = message(&left, right, 1).signaled();
             let request = if solicited {
                 request.solicited()
@@ -313,7 +313,7 @@ fn unreliable_messages_set_off_what_was_armed_for_them(_: &Device) {
 fn an_unreliable_message_wakes_a_sleeper(_: &Device) {
     for qp_type in TYPES {
         let (mut left, mut right) = pair(Making::new(qp_type));
-        right.receive(INBOX..INBOX + 100);
+        right.receive(RECEIVE_OFFSET..RECEIVE_OFFSET + 100);
         right.cq.arm(false).unwrap();
         assert_eq!(right.poll(), []);
         let expected = right.arrived(10, &left);
@@ -333,7 +333,7 @@ fn an_unreliable_message_wakes_a_sleeper(_: &Device) {
 fn a_fence_on_unreliable_queue_pairs_waits_for_nothing(_: &Device) {
     for qp_type in TYPES {
         let (mut left, mut right) = pair(Making::new(qp_type));
-        right.receive(INBOX..INBOX + 100);
+        right.receive(RECEIVE_OFFSET..RECEIVE_OFFSET + 100);
         let request = message(&left, &right, 1).fenced().signaled();
         left.post(request);
         assert_eq!(left.wait_one(), sent());
@@ -348,7 +348,7 @@ const FLOOD: u32 = 3000;
 fn flood(side: &mut Party, to: QpNum, begin: &Barrier) {
     for _ in 0..FLOOD {
         // All receives use the same bytes, because only the message's number counts.
-        side.receive(INBOX..INBOX + 100);
+        side.receive(RECEIVE_OFFSET..RECEIVE_OFFSET + 100);
     }
     begin.wait();
     let start = Instant::now();
@@ -427,7 +427,7 @@ fn receivers_come_and_go_under_a_flood_of_unreliable_messages(_: &Device) {
                 let mut side = Party::in_context(right.context.clone(), making);
                 side.init();
                 for _ in 0..making.depth {
-                    side.receive(INBOX..INBOX + 100);
+                    side.receive(RECEIVE_OFFSET..RECEIVE_OFFSET + 100);
                 }
                 side.rtr(side.qp.qp_num());
                 target.store(side.qp.qp_num().0, Ordering::Release);

@@ -17,7 +17,7 @@ use super::verbs_side::{self, HANG};
 /// Length of a side's memory in bytes: the first half to send from, the second to receive into.
 pub(crate) const MEMORY_LEN: usize = 64 << 10;
 /// The start of the receives, unless a case says otherwise.
-pub(crate) const INBOX: usize = MEMORY_LEN / 2;
+pub(crate) const RECEIVE_OFFSET: usize = MEMORY_LEN / 2;
 /// Length of the header before a received datagram.
 pub(crate) const HEADER_LEN: usize = 40;
 pub(crate) const QKEY: u32 = 0x1111_1111;
@@ -181,7 +181,7 @@ impl Party {
     }
 
     pub(crate) fn rtr(&mut self, remote: QpNum) {
-        self.try_rtr(remote, way_home()).unwrap();
+        self.try_rtr(remote, port_address_vector()).unwrap();
     }
 
     pub(crate) fn try_rtr(
@@ -219,7 +219,7 @@ impl Party {
 
     /// Returns an address handle for the other queue pairs of this process.
     pub(crate) fn handle(&self) -> AddressHandle {
-        self.domain.create_ah(way_home()).unwrap()
+        self.domain.create_ah(port_address_vector()).unwrap()
     }
 
     /// Returns a SEND of these bytes, filled with `fill`.
@@ -385,7 +385,7 @@ impl Party {
 }
 
 /// Returns the address of this port, to send from the port to itself.
-pub(crate) fn way_home() -> AddressVector {
+pub(crate) fn port_address_vector() -> AddressVector {
     let address = verbs_side::address();
     AddressVector {
         gid: address.gid,
@@ -429,7 +429,7 @@ pub(crate) fn message(from: &Party, to: &Party, fill: u8) -> WorkRequest {
 
 /// Sends ten bytes and checks that they arrive.
 pub(crate) fn assert_arrives(from: &mut Party, to: &mut Party, fill: u8) {
-    to.receive(INBOX..INBOX + 100);
+    to.receive(RECEIVE_OFFSET..RECEIVE_OFFSET + 100);
     let request = message(from, to, fill).signaled();
     from.post(request);
     assert_eq!(from.wait_one(), sent());

@@ -14,7 +14,7 @@ use QpType::{UnreliableConnection as UC, UnreliableDatagram as UD};
 use super::case::{Section, case};
 use super::deviations as rxe;
 use super::device::Device;
-use super::unreliable_side::{Making, Party, QKEY, Seen, way_home};
+use super::unreliable_side::{Making, Party, QKEY, Seen, port_address_vector};
 use super::verbs_side;
 
 pub(crate) const CASES: Section = Section {
@@ -151,14 +151,14 @@ fn set(attributes: &mut QpAttributes, attribute: A, party: &Party, from: S) {
         A::PkeyIndex => attributes.pkey_index = Some(0),
         A::Port => attributes.port = Some(verbs_side::address().port),
         A::Qkey => attributes.qkey = Some(QKEY + 1),
-        A::Address => attributes.address = Some(way_home()),
+        A::Address => attributes.address = Some(port_address_vector()),
         A::PathMtu => attributes.path_mtu = Some(Mtu::Bytes1024),
         A::Timeout => attributes.timeout = AckTimeout::new(14),
         A::RetryCnt => attributes.retry_cnt = RetryCount::new(6),
         A::RnrRetry => attributes.rnr_retry = Some(RnrRetry::FOREVER),
         A::RqPsn => attributes.rq_psn = Some(Psn::new(5)),
         A::MaxRdAtomic => attributes.max_rd_atomic = Some(0),
-        A::AlternatePath => attributes.alternate_path = Some(alternate(way_home())),
+        A::AlternatePath => attributes.alternate_path = Some(alternate(port_address_vector())),
         A::MinRnrTimer => attributes.min_rnr_timer = RnrTimer::new(12),
         A::SqPsn => attributes.sq_psn = Some(Psn::new(5)),
         A::MaxDestRdAtomic => attributes.max_dest_rd_atomic = Some(0),

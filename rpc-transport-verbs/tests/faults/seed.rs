@@ -42,7 +42,7 @@ struct Call {
     order: Order,
     method: &'static MethodSpec,
     client: usize,
-    way: Vec<usize>,
+    route: Vec<usize>,
     /// The connection on which the call was started.
     pairing: Pairing,
     deadline: Option<Instant>,
@@ -69,16 +69,16 @@ struct Campaign {
     never_sent: Vec<NeverSent>,
     outcomes: [u64; OUTCOMES.len()],
     /// No faults are injected in this seed.
-    is_calm: bool,
+    is_fault_free: bool,
 }
 
 /// Rounds in which calls are started.
 const BUSY_ROUNDS: u64 = 120;
 /// If a world has not come to rest after this many rounds, there is a bug: far more than the
-/// longest waits take at `CALM_STEP` per round.
+/// longest waits take at `FAULT_FREE_STEP` per round.
 const MOST_ROUNDS: u32 = 20_000;
 /// How much a round advances the clock while only waiting for calls to end.
-const CALM_STEP: Duration = Duration::from_millis(5);
+const FAULT_FREE_STEP: Duration = Duration::from_millis(5);
 
 /// The time limit is transmitted in whole microseconds, rounded down.
 const ROUNDED: Duration = Duration::from_micros(1);
@@ -87,11 +87,11 @@ const ROUNDED: Duration = Duration::from_micros(1);
 pub(crate) fn run(seed: u64) -> Report {
     let random = Random::new(seed.wrapping_mul(0x2545_f491_4f6c_dd1d) ^ 0x5eed);
     let topology = Topology::random(&random);
-    let (faults, is_calm) = random_faults(&random);
+    let (faults, is_fault_free) = random_faults(&random);
     tracing::info!(seed, ?topology, ?faults, "begins");
-    let mut campaign = Campaign::new(random, topology, faults, is_calm);
+    let mut campaign = Campaign::new(random, topology, faults, is_fault_free);
     campaign.be_busy();
-    campaign.come_to_rest();
+    campaign.finish_without_faults();
     campaign.finish()
 }
 
@@ -126,8 +126,8 @@ fn random_faults(random: &Random) -> (Faults, bool) {
 /// Chooses the point at which each process dies, and after how many passes. The number of passes is
 /// spread over orders of magnitude, because some points are passed once, and others with every
 /// message.
-fn deaths(random: &Random, processes: usize, is_calm: bool) -> Vec<Option<(Point, u64)>> {
-    let is_deadly = !is_calm && random.happens(300);
+fn deaths(random: &Random, processes: usize, is_fault_free: bool) -> Vec<Option<(Point, u64)>> {
+    let is_deadly = !is_fault_free && random.happens(300);
     let death = |_| {
         (is_deadly && random.happens(400)).then(|| {
             let point = Point::ALL[random.below(Point::ALL.len() as u64) as usize];
@@ -139,8 +139,8 @@ fn deaths(random: &Random, processes: usize, is_calm: bool) -> Vec<Option<(Point
 }
 
 impl Campaign {
-    fn new(random: Random, topology: Topology, mut faults: Faults, is_calm: bool) -> Self {
-        let deaths = deaths(&random, topology.processes, is_calm);
+    fn new(random: Random, topology: Topology, mut faults: Faults, is_fault_free: bool) -> Self {
+        let deaths = deaths(&random, topology.processes, is_fault_free);
         let is_of_rnr =
             |death: &Option<(Point, u64)>| matches!(death, Some((Point::Nak | Point::Retry, _)));
         if deaths.iter().any(is_of_rnr) {
@@ -187,7 +187,7 @@ impl Campaign {
             calls: Vec::new(),
             never_sent: Vec::new(),
             outcomes: Default::default(),
-            is_calm,
+            is_fault_free,
         };
         for edge in 0..edges {
             campaign.connect(edge);
@@ -201,7 +201,7 @@ impl Campaign {
         let before = self.world.pairings().len();
         let connected = self
             .world
-            .connect(ProcessId::of(client), &server.to_string());
+            .connect(ProcessId::new(client), &server.to_string());
         let pairing = self.world.pairings().get(before).copied();
         self.history[edge].extend(pairing);
         let channel = match connected {
@@ -211,7 +211,7 @@ impl Campaign {
             }
             Some(Err(error)) => {
                 assert!(
-                    !self.is_calm,
+                    !self.is_fault_free,
                     "without faults a connection is refused: {error}"
                 );
                 tracing::info!(client, server, %error, "no connection");
@@ -220,7 +220,7 @@ impl Campaign {
             None => None,
         };
         let previous = self.services.set_channel(edge, channel);
-        self.world.drop_of(ProcessId::of(client), previous);
+        self.world.drop_of(ProcessId::new(client), previous);
     }
 
     fn be_busy(&mut self) {
@@ -244,13 +244,13 @@ impl Campaign {
             .advance(Duration::from_nanos(self.random.below(20_000)));
         self.remove_killed();
         if self.random.happens(100) {
-            self.services.call_up();
+            self.services.wake_held();
         }
         if self.random.happens(10) {
             let edge = self.random.below(self.topology.edges.len() as u64) as usize;
             if self
                 .world
-                .is_alive(ProcessId::of(self.topology.edges[edge].0))
+                .is_alive(ProcessId::new(self.topology.edges[edge].0))
             {
                 self.connect(edge);
             }
@@ -260,16 +260,17 @@ impl Campaign {
         if self.random.happens(30) && !self.calls.is_empty() {
             let index = self.random.below(self.calls.len() as u64) as usize;
             let call = self.calls.swap_remove(index);
-            self.world.drop_of(ProcessId::of(call.client), call.future);
+            self.world.drop_of(ProcessId::new(call.client), call.future);
             self.outcomes[2] += 1;
         }
     }
 
     fn begin(&mut self, id: u64) {
         let random = &self.random;
-        let way = self.topology.way(random);
-        let client = self.topology.edges[way[0]].0;
-        let (Some(channel), Some(pairing)) = (self.services.channel(way[0]), self.pairings[way[0]])
+        let route = self.topology.route(random);
+        let client = self.topology.edges[route[0]].0;
+        let (Some(channel), Some(pairing)) =
+            (self.services.channel(route[0]), self.pairings[route[0]])
         else {
             return;
         };
@@ -282,14 +283,14 @@ impl Campaign {
         };
         let order = Order {
             id,
-            answer_len: len() as u16,
-            hops: way[1..].iter().map(|edge| *edge as u8).collect(),
-            filling: len() as u16,
+            response_len: len() as u16,
+            hops: route[1..].iter().map(|edge| *edge as u8).collect(),
+            padding: len() as u16,
         };
         let method = [&ECHO, &ECHO, &HELD, &FAIL][random.below(4) as usize];
-        let mut request = Request::new(order.emit());
+        let mut request = Request::new(order.encode());
         let mut deadline = None;
-        let needs_deadline = way.len() > 1 && self.topology.is_cyclic();
+        let needs_deadline = route.len() > 1 && self.topology.is_cyclic();
         if needs_deadline || random.happens(250) {
             let timeout = Duration::from_micros(random.below(2000));
             let at = self.world.clock().now() + timeout;
@@ -301,7 +302,7 @@ impl Campaign {
             order,
             method,
             client,
-            way,
+            route,
             pairing,
             deadline,
             future,
@@ -317,7 +318,7 @@ impl Campaign {
                 continue;
             }
             let mut cx = Context::from_waker(Waker::noop());
-            let client = ProcessId::of(call.client);
+            let client = ProcessId::new(call.client);
             match self
                 .world
                 .run(client, |_| call.future.as_mut().poll(&mut cx))
@@ -338,11 +339,11 @@ impl Campaign {
         let id = call.order.id;
         let runs = self.services.runs(id, call.order.hops.len());
         let index = match &outcome {
-            Ok(answer) => {
+            Ok(response) => {
                 assert!(*call.method != FAIL, "call {id} was to fail");
                 assert!(
-                    *answer == call.order.answer(),
-                    "call {id} got a wrong answer: {answer:?}"
+                    *response == call.order.response(),
+                    "call {id} got a wrong answer: {response:?}"
                 );
                 assert_eq!(
                     runs, 1,
@@ -388,15 +389,15 @@ impl Campaign {
                     1
                 }
                 Code::DeadlineExceeded => {
-                    let hops = call.way.len() as u32;
+                    let hops = call.route.len() as u32;
                     let at = call.deadline.map(|at| at - hops * ROUNDED);
                     let is_late = at.is_some_and(|at| at <= self.world.clock().now());
                     assert!(is_late, "call {id} has time left: {error}");
                     5
                 }
                 Code::Unavailable => {
-                    let onwards = &call.way[1..];
-                    let why = onwards.iter().any(|edge| self.may_have_ended(*edge));
+                    let later_edges = &call.route[1..];
+                    let why = later_edges.iter().any(|edge| self.may_have_ended(*edge));
                     assert!(why, "call {id}: no connection onwards has ended: {error}");
                     7
                 }
@@ -411,13 +412,13 @@ impl Campaign {
         self.history[edge]
             .iter()
             .any(|pairing| self.world.may_have_ended(pairing))
-            || self.world.may_be_broken(ProcessId::of(client))
-            || self.world.may_be_broken(ProcessId::of(server))
+            || self.world.may_be_broken(ProcessId::new(client))
+            || self.world.may_be_broken(ProcessId::new(server))
     }
 
     fn remove_killed(&mut self) {
         for process in 0..self.topology.processes {
-            let id = ProcessId::of(process);
+            let id = ProcessId::new(process);
             if self.buried[process] || self.world.is_alive(id) {
                 continue;
             }
@@ -439,11 +440,11 @@ impl Campaign {
     }
 
     /// Stops injecting faults: every call has to end, and all resources have to be returned.
-    fn come_to_rest(&mut self) {
-        self.world.calm_down();
+    fn finish_without_faults(&mut self) {
+        self.world.stop_faults();
         self.services.open();
         for round in 0.. {
-            self.calm_round(round);
+            self.step_without_faults(round);
             self.poll_calls(|| true);
             if self.calls.is_empty() {
                 break;
@@ -452,16 +453,16 @@ impl Campaign {
                 round < MOST_ROUNDS,
                 "{} calls never end: {}",
                 self.calls.len(),
-                self.words()
+                self.summary()
             );
         }
         for edge in 0..self.topology.edges.len() {
-            let client = ProcessId::of(self.topology.edges[edge].0);
+            let client = ProcessId::new(self.topology.edges[edge].0);
             let channel = self.services.set_channel(edge, None);
             self.world.drop_of(client, channel);
         }
         for round in 0.. {
-            self.calm_round(1000);
+            self.step_without_faults(1000);
             let left = self.leftovers();
             if left.is_empty() {
                 break;
@@ -471,12 +472,12 @@ impl Campaign {
     }
 
     /// The clock advances slowly at first, so calls can still be answered in time.
-    fn calm_round(&mut self, round: u32) {
+    fn step_without_faults(&mut self, round: u32) {
         self.world.step();
         let step = if round < 100 {
             Duration::from_micros(10)
         } else {
-            CALM_STEP
+            FAULT_FREE_STEP
         };
         self.world.advance(step);
         self.remove_killed();
@@ -492,7 +493,7 @@ impl Campaign {
         self.world.processes().flat_map(of).collect()
     }
 
-    fn words(&self) -> String {
+    fn summary(&self) -> String {
         let ids: Vec<_> = self.calls.iter().map(|call| call.order.id).collect();
         format!("{ids:?}, with {:#?}", self.leftovers())
     }

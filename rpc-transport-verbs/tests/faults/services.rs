@@ -29,49 +29,49 @@ pub(crate) const FAIL: MethodSpec = method("faults.Faults/Fail");
 /// and the edges over which it is forwarded. The rest is padding.
 ///
 /// ```text
-///  0    8           10    11
-/// ┌────┬───────────┬─────┬──────────────┬─────────┐
-/// │ id │ answer_len│ hops│ edge of each │ filling │
-/// └────┴───────────┴─────┴──────────────┴─────────┘
+///  0    8             10    11
+/// ┌────┬─────────────┬─────┬──────────────┬─────────┐
+/// │ id │ response_len│ hops│ edge of each │ padding │
+/// └────┴─────────────┴─────┴──────────────┴─────────┘
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Order {
     pub(crate) id: u64,
-    pub(crate) answer_len: u16,
+    pub(crate) response_len: u16,
     /// The remaining edges of the route.
     pub(crate) hops: Vec<u8>,
-    pub(crate) filling: u16,
+    pub(crate) padding: u16,
 }
 
 impl Order {
-    pub(crate) fn emit(&self) -> Vec<u8> {
+    pub(crate) fn encode(&self) -> Vec<u8> {
         let mut bytes = self.id.to_le_bytes().to_vec();
-        bytes.extend(self.answer_len.to_le_bytes());
+        bytes.extend(self.response_len.to_le_bytes());
         bytes.push(self.hops.len() as u8);
         bytes.extend(&self.hops);
-        bytes.resize(bytes.len() + usize::from(self.filling), 0x5a);
+        bytes.resize(bytes.len() + usize::from(self.padding), 0x5a);
         bytes
     }
 
     /// Returns `None` if the bytes are not a valid order, as in a message that was mixed up.
     fn parse(bytes: &[u8]) -> Option<Self> {
         let (id, rest) = bytes.split_first_chunk()?;
-        let (answer_len, rest) = rest.split_first_chunk()?;
+        let (response_len, rest) = rest.split_first_chunk()?;
         let (hop_count, rest) = rest.split_first()?;
-        let (hops, filling) = rest.split_at_checked(usize::from(*hop_count))?;
-        filling.iter().all(|byte| *byte == 0x5a).then_some(Self {
+        let (hops, padding) = rest.split_at_checked(usize::from(*hop_count))?;
+        padding.iter().all(|byte| *byte == 0x5a).then_some(Self {
             id: u64::from_le_bytes(*id),
-            answer_len: u16::from_le_bytes(*answer_len),
+            response_len: u16::from_le_bytes(*response_len),
             hops: hops.to_vec(),
-            filling: filling.len() as u16,
+            padding: padding.len() as u16,
         })
     }
 
     /// Returns the only correct response.
-    pub(crate) fn answer(&self) -> Vec<u8> {
+    pub(crate) fn response(&self) -> Vec<u8> {
         let mut bytes = self.id.to_le_bytes().to_vec();
-        let filling = self.id.to_le_bytes()[0];
-        bytes.resize(8 + usize::from(self.answer_len), filling);
+        let padding = self.id.to_le_bytes()[0];
+        bytes.resize(8 + usize::from(self.response_len), padding);
         bytes
     }
 }
@@ -125,23 +125,23 @@ impl Services {
             .entry((order.id, order.hops.len()))
             .or_default() += 1;
         if *method == HELD {
-            self.hold().await;
+            self.wait_until_woken().await;
         }
         if order.hops.is_empty() {
             return match *method == FAIL {
                 true => Err(Status::aborted("as asked")),
-                false => Ok(Response::new(order.answer())),
+                false => Ok(Response::new(order.response())),
             };
         }
         let edge = usize::from(order.hops.remove(0));
         let Some(channel) = self.channel(edge) else {
             return Err(Status::unavailable("there is no channel onwards"));
         };
-        let mut onwards = Request::new(order.emit());
+        let mut forwarded = Request::new(order.encode());
         if let Some(deadline) = request.deadline() {
-            onwards = onwards.with_deadline(deadline);
+            forwarded = forwarded.with_deadline(deadline);
         }
-        send(&channel, method, onwards)
+        send(&channel, method, forwarded)
             .await
             .map(Response::new)
             // The code alone: the sentence of an error would change the frame's length, and with it
@@ -149,8 +149,8 @@ impl Services {
             .map_err(|error| Status::new(error.code(), "in a nested call"))
     }
 
-    /// Waits until `call_up` is called once, or until the gate is open.
-    async fn hold(&self) {
+    /// Waits until `wake_held` is called once, or until the gate is open.
+    async fn wait_until_woken(&self) {
         let mut waited = false;
         poll_fn(|cx| {
             if waited || self.0.is_open.get() {
@@ -164,7 +164,7 @@ impl Services {
     }
 
     /// Wakes all held calls.
-    pub(crate) fn call_up(&self) {
+    pub(crate) fn wake_held(&self) {
         for waker in self.0.held.take() {
             waker.wake();
         }
@@ -173,7 +173,7 @@ impl Services {
     /// Opens the gate: calls are no longer held.
     pub(crate) fn open(&self) {
         self.0.is_open.set(true);
-        self.call_up();
+        self.wake_held();
     }
 
     pub(crate) fn channel(&self, edge: usize) -> Option<LocalChannel> {
@@ -215,6 +215,6 @@ pub(crate) async fn send(
     method: &'static MethodSpec,
     request: Request<Vec<u8>>,
 ) -> Result<Vec<u8>, CallError> {
-    let answer = channel.unary::<Vec<u8>, Vec<u8>>(method, request).await;
-    answer.map(Response::into_inner)
+    let response = channel.unary::<Vec<u8>, Vec<u8>>(method, request).await;
+    response.map(Response::into_inner)
 }

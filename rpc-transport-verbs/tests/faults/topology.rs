@@ -78,19 +78,19 @@ impl Topology {
     }
 
     /// Returns the route of a call: one edge, and sometimes more edges from where that one leads.
-    pub(crate) fn way(&self, random: &Random) -> Vec<usize> {
-        let mut way = vec![random.below(self.edges.len() as u64) as usize];
-        while way.len() < MAX_HOPS && random.happens(400) {
-            let (_, at) = self.edges[way[way.len() - 1]];
-            let onwards: Vec<_> = (0..self.edges.len())
+    pub(crate) fn route(&self, random: &Random) -> Vec<usize> {
+        let mut route = vec![random.below(self.edges.len() as u64) as usize];
+        while route.len() < MAX_HOPS && random.happens(400) {
+            let (_, at) = self.edges[route[route.len() - 1]];
+            let next_edges: Vec<_> = (0..self.edges.len())
                 .filter(|e| self.edges[*e].0 == at)
                 .collect();
-            if onwards.is_empty() {
+            if next_edges.is_empty() {
                 break;
             }
-            way.push(onwards[random.below(onwards.len() as u64) as usize]);
+            route.push(next_edges[random.below(next_edges.len() as u64) as usize]);
         }
-        way
+        route
     }
 }
 

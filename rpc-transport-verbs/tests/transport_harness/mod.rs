@@ -33,13 +33,13 @@ pub(crate) fn device_with(sizing: Sizing) -> Device {
 
 /// Admits every client except one that says "no", to the pollers in turn.
 #[derive(Debug, Default)]
-pub(crate) struct OpenHouse {
+pub(crate) struct AdmitAll {
     pub(crate) connections: Arc<AtomicUsize>,
     pollers: usize,
     next: AtomicUsize,
 }
 
-impl OpenHouse {
+impl AdmitAll {
     pub(crate) fn with_pollers(pollers: usize) -> Arc<Self> {
         Arc::new(Self {
             pollers,
@@ -48,11 +48,11 @@ impl OpenHouse {
     }
 }
 
-impl Admission for OpenHouse {
+impl Admission for AdmitAll {
     fn admit(&self, session: &[u8]) -> Result<Admitted, Refusal> {
         if session == b"no" {
             return Err(Refusal {
-                reason: "the house is closed to those who say no".to_owned(),
+                reason: "clients that say no are not admitted".to_owned(),
             });
         }
         Ok(Admitted {
@@ -76,10 +76,10 @@ pub(crate) struct Side {
 
 impl Side {
     pub(crate) fn open(device: &Device, intents: &Intents) -> Self {
-        Self::of(Fabric::open(device, intents).expect("the transport opens"))
+        Self::new(Fabric::open(device, intents).expect("the transport opens"))
     }
 
-    pub(crate) fn of(transport: VerbsTransport) -> Self {
+    pub(crate) fn new(transport: VerbsTransport) -> Self {
         Self {
             transport,
             events: Vec::new(),
@@ -137,14 +137,14 @@ impl Side {
         while self.transport.slots_by_state().sends_in_flight > 0 && Instant::now() < deadline {
             self.turn();
         }
-        let places = self.transport.slots_by_state();
+        let slots = self.transport.slots_by_state();
         let limits = self.transport.limits();
         let devices = 1 + limits.others.len() as u32;
-        assert_eq!(places.total(), limits.slots() * devices, "{places}");
-        assert_eq!(places.receives_held, 0, "{places}");
-        assert_eq!(places.sends_reserved, 0, "{places}");
-        assert_eq!(places.sends_in_flight, 0, "{places}");
-        assert_eq!(places.sends_free, limits.send_slots * devices, "{places}");
+        assert_eq!(slots.total(), limits.slots() * devices, "{slots}");
+        assert_eq!(slots.receives_held, 0, "{slots}");
+        assert_eq!(slots.sends_reserved, 0, "{slots}");
+        assert_eq!(slots.sends_in_flight, 0, "{slots}");
+        assert_eq!(slots.sends_free, limits.send_slots * devices, "{slots}");
     }
 }
 
@@ -191,7 +191,7 @@ fn eprintln_state(side: &Side) {
 pub(crate) struct Rig {
     pub(crate) server: Side,
     pub(crate) client: Side,
-    pub(crate) house: Arc<OpenHouse>,
+    pub(crate) admission: Arc<AdmitAll>,
     pub(crate) listener: Box<dyn Listener>,
 }
 
@@ -205,16 +205,16 @@ impl Rig {
     }
 
     pub(crate) fn with(server: &Device, client: &Device, intents: &Intents) -> Self {
-        let house = OpenHouse::with_pollers(1);
+        let admission = AdmitAll::with_pollers(1);
         let side = Side::open(server, intents);
         let ports = vec![server.port(&side.transport)];
         let listener = server
-            .listen("127.0.0.1:0", ports, house.clone())
+            .listen("127.0.0.1:0", ports, admission.clone())
             .expect("it listens");
         Self {
             server: side,
             client: Side::open(client, intents),
-            house,
+            admission,
             listener,
         }
     }
@@ -262,12 +262,12 @@ pub(crate) fn frame(number: usize, len: usize) -> Vec<u8> {
 }
 
 /// Another process: this test binary, running one ignored test.
-pub(crate) struct Other {
+pub(crate) struct ChildProcess {
     pub(crate) child: Child,
     stdout: BufReader<ChildStdout>,
 }
 
-impl Other {
+impl ChildProcess {
     pub(crate) fn start(test: &str, environment: &HashMap<&str, String>) -> Self {
         let mut child = Command::new(std::env::current_exe().expect("a test has a file"))
             .args(["--ignored", "--exact", test, "--nocapture"])
@@ -281,7 +281,7 @@ impl Other {
     }
 
     /// Waits for the next line that contains `word`, and returns the rest of it.
-    pub(crate) fn hear(&mut self, word: &str) -> String {
+    pub(crate) fn wait_for_line(&mut self, word: &str) -> String {
         let mut line = String::new();
         loop {
             line.clear();
@@ -311,7 +311,7 @@ impl Other {
     }
 }
 
-impl Drop for Other {
+impl Drop for ChildProcess {
     fn drop(&mut self) {
         // It may have ended, or been killed by the test.
         let _ = self.child.kill();
@@ -320,7 +320,7 @@ impl Drop for Other {
 }
 
 /// Sends a line to the test that started this process.
-pub(crate) fn say(word: &str, rest: &str) {
+pub(crate) fn write_line(word: &str, rest: &str) {
     let mut out = std::io::stdout();
     writeln!(out, "{word} {rest}").expect("the test listens");
     out.flush().expect("the test listens");
@@ -337,7 +337,7 @@ pub(crate) fn connect_and_flood(intents: &Intents) {
         side.send(id, &frame(number, len)).unwrap();
     }
     side.transport.flush();
-    say("CONNECTED", "");
+    write_line("CONNECTED", "");
     let started = Instant::now();
     while started.elapsed() < 3 * PATIENCE {
         side.turn();

@@ -15,13 +15,13 @@
 //! cargo run --release -p benches --bin latency -- --sweep
 //! ```
 //!
-//! and with `--idle-gap` it measures the first call after an idle period ([`rest`]).
+//! and with `--idle-gap` it measures the first call after an idle period ([`idle_gap`]).
 #![forbid(unsafe_code)]
 // Printing is the purpose of a benchmark.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
+mod idle_gap;
 mod open;
-mod rest;
 mod summary;
 
 use std::path::{Path, PathBuf};
@@ -116,7 +116,7 @@ impl Measurement {
             return self.open.run(self);
         }
         if let Some(gap) = self.idle_gap {
-            return rest::run(self, gap);
+            return idle_gap::run(self, gap);
         }
         if self.summary {
             return summary::run(self);

@@ -54,24 +54,24 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     let survey = Device::survey();
     let devices: Vec<_> = survey.devices.iter().map(Details::gather).collect();
     let limits = limits_of_a_poller(arguments.device.as_deref());
-    let said = if arguments.json {
+    let output = if arguments.json {
         format!("{:#}\n", json::value(&survey, &devices, &limits))
     } else {
-        let mut said = format!("{survey}\n");
+        let mut output = format!("{survey}\n");
         if let Ok(limits) = &limits {
             writeln!(
-                said,
+                output,
                 "\nLimits of a poller with default settings:\n\n{limits}"
             )?;
         }
-        writeln!(said, "\nAll attributes of the devices:")?;
+        writeln!(output, "\nAll attributes of the devices:")?;
         for device in &devices {
-            writeln!(said, "\n{}", text::Of(device))?;
+            writeln!(output, "\n{}", text::Of(device))?;
         }
-        said
+        output
     };
     // If the reader takes only the first lines (`| head`), it closes the pipe.
-    match io::stdout().write_all(said.as_bytes()) {
+    match io::stdout().write_all(output.as_bytes()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => return Err(error.into()),
         _ => {}
     }

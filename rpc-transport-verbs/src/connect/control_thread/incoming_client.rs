@@ -41,7 +41,7 @@ enum Stage {
 }
 
 /// What to do with a client after handling an event.
-pub(super) enum Next {
+pub(super) enum NextAction {
     Wait,
     Close,
     /// Create the queue pair: through this port, for the endpoints that the client offers.
@@ -83,35 +83,35 @@ impl IncomingClient {
         matches!(self.stage, Stage::Rejected)
     }
 
-    pub(super) fn handle_event(&mut self, flags: EventFlags) -> Next {
+    pub(super) fn handle_event(&mut self, flags: EventFlags) -> NextAction {
         if flags.contains(EventFlags::OUT) && self.write().is_err() {
             return self.refuse("the socket ended");
         }
         let mut bytes = [0; 4096];
         match (&*self.stream).read(&mut bytes) {
-            Ok(0) if matches!(self.stage, Stage::Rejected) => Next::Close,
+            Ok(0) if matches!(self.stage, Stage::Rejected) => NextAction::Close,
             Ok(0) => {
                 self.refuse("the socket was closed in the middle of the handshake");
-                Next::Close
+                NextAction::Close
             }
             // Continue to read: if bytes were left unread, closing the socket would send a reset,
             // and the client would lose the reason.
-            Ok(_) if matches!(self.stage, Stage::Rejected) => Next::Wait,
+            Ok(_) if matches!(self.stage, Stage::Rejected) => NextAction::Wait,
             Ok(len) => match self.handshake.handle(&bytes[..len]) {
-                Ok(None) => Next::Wait,
+                Ok(None) => NextAction::Wait,
                 Ok(Some(Request::Hello(offer))) => self.admit(offer),
                 Ok(Some(Request::Ready)) => self.complete(),
                 Err(error) => self.refuse(&error.to_string()),
             },
-            Err(error) if is_transient(&error) => Next::Wait,
+            Err(error) if is_transient(&error) => NextAction::Wait,
             Err(error) => {
                 self.refuse(&format!("the socket failed: {error}"));
-                Next::Close
+                NextAction::Close
             }
         }
     }
 
-    fn admit(&mut self, offer: Offer) -> Next {
+    fn admit(&mut self, offer: Offer) -> NextAction {
         let admitted = match self.config.admission.admit(&offer.session) {
             Ok(admitted) => admitted,
             Err(refusal) => return self.refuse(&refusal.reason),
@@ -121,15 +121,15 @@ impl IncomingClient {
             return self.refuse(&reason);
         };
         self.stage = Stage::Admitted;
-        Next::CreateQueuePair(port.clone(), offer, admitted)
+        NextAction::CreateQueuePair(port.clone(), offer, admitted)
     }
 
     /// Handles the result of creating the queue pair.
-    pub(super) fn job_done(&mut self, result: JobResult) -> Next {
+    pub(super) fn job_done(&mut self, result: JobResult) -> NextAction {
         if !matches!(self.stage, Stage::Admitted) {
             // The client was rejected in the meantime.
             result.discard();
-            return Next::Wait;
+            return NextAction::Wait;
         }
         let JobResult { key, outcome } = result;
         let client_in_rts = match outcome {
@@ -146,7 +146,7 @@ impl IncomingClient {
                 self.stage = Stage::QpRts(key, notice_sender, Box::new(keepalive_state));
                 self.outgoing = frame;
                 match self.write() {
-                    Ok(()) => Next::Wait,
+                    Ok(()) => NextAction::Wait,
                     Err(_) => self.refuse("the socket ended"),
                 }
             }
@@ -158,25 +158,25 @@ impl IncomingClient {
         }
     }
 
-    fn complete(&mut self) -> Next {
+    fn complete(&mut self) -> NextAction {
         match std::mem::replace(&mut self.stage, Stage::Rejected) {
             Stage::QpRts(key, notice_sender, keepalive_state) => {
                 tracing::debug!(peer = %self.peer, %key, "a client has connected");
                 let rest = std::mem::take(&mut self.handshake).into_rest();
                 let stream = Arc::clone(&self.stream);
-                Next::Open(
+                NextAction::Open(
                     LivenessConnection::new(stream, key, notice_sender, *keepalive_state),
                     rest,
                 )
             }
             Stage::Admitted => self.refuse("it did not wait for the response to its hello"),
             // The state machine accepts no `Ready` before the hello.
-            Stage::Incoming | Stage::Rejected => Next::Close,
+            Stage::Incoming | Stage::Rejected => NextAction::Close,
         }
     }
 
     /// Sends the reason and keeps the socket open, so the client can read the reason.
-    pub(super) fn refuse(&mut self, reason: &str) -> Next {
+    pub(super) fn refuse(&mut self, reason: &str) -> NextAction {
         tracing::info!(peer = %self.peer, reason, "rejected a client");
         if let Stage::QpRts(key, notice_sender, _) =
             std::mem::replace(&mut self.stage, Stage::Rejected)
@@ -185,8 +185,8 @@ impl IncomingClient {
         }
         self.outgoing.extend(server::refuse(reason));
         match self.write() {
-            Ok(()) => Next::Wait,
-            Err(_) => Next::Close,
+            Ok(()) => NextAction::Wait,
+            Err(_) => NextAction::Close,
         }
     }
 

@@ -13,7 +13,7 @@ use rustix::event::{Timespec, epoll};
 
 use super::super::handshake::TIMEOUT;
 use super::super::liveness::{LivenessConnection, configure_socket};
-use super::incoming_client::{IncomingClient, Next};
+use super::incoming_client::{IncomingClient, NextAction};
 use super::preparer::{Job, JobResult};
 use super::{Command, ListenerConfig, MAX_HANDSHAKES, Token, WAKEUP};
 use crate::event_fd::EventFd;
@@ -225,12 +225,12 @@ impl Sockets {
         }
     }
 
-    fn apply(&mut self, token: Token, next: Next) {
+    fn apply(&mut self, token: Token, next: NextAction) {
         match next {
-            Next::Close => {
+            NextAction::Close => {
                 self.remove(token);
             }
-            Next::Open(liveness, read) => {
+            NextAction::Open(liveness, read) => {
                 self.remove(token);
                 // Report that it is open before anything can end it. The poller may have ended
                 // since the welcome: then the socket is closed here, which tells the client.
@@ -238,7 +238,7 @@ impl Sockets {
                     self.watch(liveness, &read);
                 }
             }
-            Next::CreateQueuePair(port, offer, admitted) => {
+            NextAction::CreateQueuePair(port, offer, admitted) => {
                 if let Some(Source::Incoming(client)) = self.sources.get(&token) {
                     let job = Job {
                         token,
@@ -252,7 +252,7 @@ impl Sockets {
                     }
                 }
             }
-            Next::Wait => {
+            NextAction::Wait => {
                 if let Some(Source::Incoming(client)) = self.sources.get(&token) {
                     let mut flags = epoll::EventFlags::IN;
                     if client.is_writing() {

@@ -15,7 +15,7 @@ use crate::transport::endpoint::{DeviceAddress, Endpoint, INFINIBAND, ROCE, SOFT
 
 /// Why a device of this side cannot serve a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Unfit {
+pub(crate) enum EndpointMismatch {
     /// The client has no device of this kind.
     #[error("the client has no device of its kind")]
     NotOffered,
@@ -33,8 +33,8 @@ pub(crate) enum Unfit {
 pub(crate) fn matching_endpoints(
     local: DeviceAddress<'_>,
     client: &[Endpoint],
-) -> Result<Vec<usize>, Unfit> {
-    let mut unfit = Unfit::NotOffered;
+) -> Result<Vec<usize>, EndpointMismatch> {
+    let mut mismatch = EndpointMismatch::NotOffered;
     let mut fit = Vec::new();
     for (index, remote) in client.iter().enumerate() {
         if remote.kind != local.kind {
@@ -42,10 +42,14 @@ pub(crate) fn matching_endpoints(
         }
         match obstacle(local, remote.device_address()) {
             None => fit.push(index),
-            Some(obstacle) => unfit = Unfit::Unreachable { obstacle },
+            Some(obstacle) => mismatch = EndpointMismatch::Unreachable { obstacle },
         }
     }
-    if fit.is_empty() { Err(unfit) } else { Ok(fit) }
+    if fit.is_empty() {
+        Err(mismatch)
+    } else {
+        Ok(fit)
+    }
 }
 
 /// Returns why two devices of one kind cannot reach each other, if their addresses show it. Other
@@ -129,10 +133,10 @@ mod tests {
         assert_eq!(matching(ROCE, V4), Ok(vec![2, 3]));
         assert_eq!(matching(SOFT, HERE[0]), Ok(vec![1]));
         assert_eq!(matching(INFINIBAND, "fe80::2"), Ok(vec![0]));
-        assert_eq!(matching("pigeon", V4), Err(Unfit::NotOffered));
+        assert_eq!(matching("pigeon", V4), Err(EndpointMismatch::NotOffered));
         assert_eq!(
             matching_endpoints(endpoint(ROCE, V4).device_address(), &[]),
-            Err(Unfit::NotOffered)
+            Err(EndpointMismatch::NotOffered)
         );
     }
 
@@ -144,8 +148,8 @@ mod tests {
             matching_endpoints(local.device_address(), &client),
             Ok(vec![1])
         );
-        let unfit = matching_endpoints(local.device_address(), &client[..1]).unwrap_err();
-        assert!(unfit.to_string().contains("IPv4"), "{unfit}");
+        let mismatch = matching_endpoints(local.device_address(), &client[..1]).unwrap_err();
+        assert!(mismatch.to_string().contains("IPv4"), "{mismatch}");
     }
 
     #[test]
@@ -162,8 +166,8 @@ mod tests {
             ),
         ] {
             let (local, remote) = (endpoint(kind, local), endpoint(kind, remote));
-            let said = obstacle(local.device_address(), remote.device_address()).unwrap();
-            assert!(said.contains(hint), "{kind}: {said}");
+            let text = obstacle(local.device_address(), remote.device_address()).unwrap();
+            assert!(text.contains(hint), "{kind}: {text}");
             assert_eq!(
                 obstacle(local.device_address(), local.device_address()),
                 None

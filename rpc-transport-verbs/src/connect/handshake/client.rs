@@ -6,7 +6,7 @@ use super::{HandshakeError, Offer, Welcome};
 
 /// Encodes the client's first message.
 pub(crate) fn hello(offer: Offer) -> Result<Vec<u8>, HandshakeError> {
-    frame::emit(Body::ClientHello(messages::ClientHello {
+    frame::encode(Body::ClientHello(messages::ClientHello {
         endpoints: offer.endpoints.into_iter().map(Into::into).collect(),
         max_frame_len: offer.max_frame_len,
         session: offer.session,
@@ -16,7 +16,7 @@ pub(crate) fn hello(offer: Offer) -> Result<Vec<u8>, HandshakeError> {
 
 /// Encodes the client's last message.
 pub(crate) fn ready() -> Result<Vec<u8>, HandshakeError> {
-    frame::emit(Body::Ready(messages::Ready {}))
+    frame::encode(Body::Ready(messages::Ready {}))
 }
 
 /// The server's response.

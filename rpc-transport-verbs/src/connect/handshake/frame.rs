@@ -11,7 +11,7 @@ const PROLOGUE_LEN: usize = 10;
 /// Encodes a message as a frame.
 ///
 /// Fails only if the message is too long.
-pub(crate) fn emit(body: Body) -> Result<Vec<u8>, HandshakeError> {
+pub(crate) fn encode(body: Body) -> Result<Vec<u8>, HandshakeError> {
     let message = Handshake { body: Some(body) };
     let len = message.encoded_len();
     if len > MAX_MESSAGE_LEN {
@@ -118,7 +118,7 @@ mod tests {
 
     #[test]
     fn a_frame_cut_at_every_byte_is_waited_for_and_then_read() {
-        let frame = emit(hello(b"methods".to_vec())).unwrap();
+        let frame = encode(hello(b"methods".to_vec())).unwrap();
         for cut in 0..frame.len() {
             let mut inbound = Inbound::default();
             inbound.feed(&frame[..cut]);
@@ -132,8 +132,8 @@ mod tests {
     #[test]
     fn frames_that_arrive_together_are_read_one_by_one() {
         let mut inbound = Inbound::default();
-        inbound.feed(&emit(hello(vec![1])).unwrap());
-        inbound.feed(&emit(Body::Ready(Ready {})).unwrap());
+        inbound.feed(&encode(hello(vec![1])).unwrap());
+        inbound.feed(&encode(Body::Ready(Ready {})).unwrap());
         assert_eq!(inbound.next().unwrap(), Some(hello(vec![1])));
         assert_eq!(inbound.next().unwrap(), Some(Body::Ready(Ready {})));
         assert!(inbound.is_empty());
@@ -149,7 +149,7 @@ mod tests {
 
     #[test]
     fn another_version_is_named_whatever_follows() {
-        let mut frame = emit(hello(Vec::new())).unwrap();
+        let mut frame = encode(hello(Vec::new())).unwrap();
         frame[4..6].copy_from_slice(&9u16.to_be_bytes());
         frame.truncate(6);
         let mut inbound = Inbound::default();
@@ -162,7 +162,7 @@ mod tests {
 
     #[test]
     fn a_length_beyond_the_limit_is_refused_before_its_bytes_come() {
-        let mut frame = emit(hello(Vec::new())).unwrap();
+        let mut frame = encode(hello(Vec::new())).unwrap();
         frame[6..10].copy_from_slice(&u32::MAX.to_be_bytes());
         let mut inbound = Inbound::default();
         inbound.feed(&frame[..10]);
@@ -175,14 +175,14 @@ mod tests {
     #[test]
     fn a_message_of_our_own_that_is_too_long_is_not_sent() {
         assert!(matches!(
-            emit(hello(vec![0; MAX_MESSAGE_LEN])),
+            encode(hello(vec![0; MAX_MESSAGE_LEN])),
             Err(HandshakeError::TooLong { .. })
         ));
     }
 
     #[test]
     fn an_empty_message_is_refused() {
-        let mut frame = emit(Body::Ready(Ready {})).unwrap();
+        let mut frame = encode(Body::Ready(Ready {})).unwrap();
         frame.truncate(PROLOGUE_LEN);
         frame[6..10].copy_from_slice(&0u32.to_be_bytes());
         let mut inbound = Inbound::default();
@@ -216,7 +216,7 @@ mod tests {
             at in any::<prop::sample::Index>(),
             value in any::<u8>(),
         ) {
-            let mut frame = emit(hello(session)).unwrap();
+            let mut frame = encode(hello(session)).unwrap();
             let at = at.index(frame.len());
             frame[at] = value;
             let mut inbound = Inbound::default();
@@ -232,7 +232,7 @@ mod tests {
             cut in any::<prop::sample::Index>(),
         ) {
             let body = Body::Refusal(Refusal { reason });
-            let frame = emit(body.clone()).unwrap();
+            let frame = encode(body.clone()).unwrap();
             let cut = cut.index(frame.len());
             let mut inbound = Inbound::default();
             inbound.feed(&frame[..cut]);

@@ -17,7 +17,7 @@ pub(crate) enum Request {
 #[derive(Debug, Default)]
 pub(crate) struct ServerHandshake {
     inbound: Inbound,
-    greeted: bool,
+    has_hello: bool,
     ready: bool,
 }
 
@@ -29,17 +29,17 @@ impl ServerHandshake {
             return Ok(None);
         };
         let request = match body {
-            Body::ClientHello(hello) if !self.greeted => {
-                self.greeted = true;
+            Body::ClientHello(hello) if !self.has_hello => {
+                self.has_hello = true;
                 Request::Hello(Offer::check(hello)?)
             }
-            Body::Ready(_) if self.greeted && !self.ready => {
+            Body::Ready(_) if self.has_hello && !self.ready => {
                 self.ready = true;
                 Request::Ready
             }
             other => {
                 return Err(HandshakeError::Unexpected {
-                    wanted: if self.greeted { "ready" } else { "a hello" },
+                    wanted: if self.has_hello { "ready" } else { "a hello" },
                     got: frame::name(&other),
                 });
             }
@@ -63,7 +63,7 @@ impl ServerHandshake {
 
 /// Encodes the response that admits a client.
 pub(crate) fn welcome(welcome: Welcome) -> Result<Vec<u8>, HandshakeError> {
-    frame::emit(Body::ServerHello(messages::ServerHello {
+    frame::encode(Body::ServerHello(messages::ServerHello {
         endpoint: Some(welcome.endpoint.into()),
         max_frame_len: welcome.max_frame_len,
         session: welcome.session,
@@ -80,7 +80,7 @@ pub(crate) fn refuse(reason: &str) -> Vec<u8> {
     while !reason.is_char_boundary(end) {
         end -= 1;
     }
-    frame::emit(Body::Refusal(messages::Refusal {
+    frame::encode(Body::Refusal(messages::Refusal {
         reason: reason[..end].to_owned(),
     }))
     .unwrap_or_default()

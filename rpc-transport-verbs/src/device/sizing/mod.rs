@@ -73,8 +73,8 @@ impl Plan {
         let connections = at_least_one("connections", intents.connections)?;
         let max_in_flight = at_least_one("max_in_flight", intents.max_in_flight)?;
         let slot_len = slot_len(intents.max_message_len)?;
-        let send_queue = SendQueue::of(max_in_flight, sizing)?;
-        let budget = Budget::of(device, intents, slot_len, sizing, attributes)?;
+        let send_queue = SendQueue::choose(max_in_flight, sizing)?;
+        let budget = Budget::new(device, intents, slot_len, sizing, attributes)?;
         let receives = budget.receives(intents.max_message_len)?;
         let completions = completions(connections, send_queue.depth, &budget, attributes)?;
 

@@ -36,7 +36,7 @@ pub(super) struct Receives {
 impl Receives {
     /// Determines the number of receives. A derived number is reduced until it fits, but not below
     /// the minimum of each connection. A number set by an expert is not reduced.
-    fn of(
+    fn choose(
         connections: u32,
         max_in_flight: u32,
         sizing: &Sizing,
@@ -106,7 +106,7 @@ impl<'a> Budget<'a> {
     /// # Errors
     ///
     /// Returns an error if the device has no shared receive queues.
-    pub(super) fn of(
+    pub(super) fn new(
         device: &str,
         intents: &Intents,
         slot_len: usize,
@@ -160,7 +160,7 @@ impl<'a> Budget<'a> {
 
     /// Returns the receives of a poller with `connections`, which may be fewer than intended.
     pub(super) fn receives_for(&self, connections: u32) -> Receives {
-        Receives::of(connections, self.max_in_flight, self.sizing, |receives| {
+        Receives::choose(connections, self.max_in_flight, self.sizing, |receives| {
             self.fits(receives)
         })
     }

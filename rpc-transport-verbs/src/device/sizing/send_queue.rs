@@ -24,7 +24,7 @@ impl SendQueue {
     /// # Errors
     ///
     /// Returns an error if the signal interval is more than half of the depth.
-    pub(super) fn of(max_in_flight: u32, sizing: &Sizing) -> Result<Self, FabricError> {
+    pub(super) fn choose(max_in_flight: u32, sizing: &Sizing) -> Result<Self, FabricError> {
         let interval = sizing.signal_interval.unwrap_or(SIGNAL_INTERVAL).max(1);
         // Every call in flight may have a frame queued, in addition to one credit frame and one
         // cancellation. Entries are freed one interval at a time, and the next interval fills while

@@ -84,13 +84,13 @@ fn a_device_without_shared_receive_queues_is_refused_with_what_to_do() {
         ..device()
     };
     let error = Plan::new("efa_0", &Intents::default(), &Sizing::default(), &device).unwrap_err();
-    let said = error.to_string();
+    let text = error.to_string();
     assert!(
-        said.starts_with("the device 'efa_0' cannot be used"),
-        "{said}"
+        text.starts_with("the device 'efa_0' cannot be used"),
+        "{text}"
     );
-    assert!(said.contains("share their receives"), "{said}");
-    assert!(said.contains("'soft'"), "{said}");
+    assert!(text.contains("share their receives"), "{text}");
+    assert!(text.contains("'soft'"), "{text}");
 }
 
 /// Returns the number of connections that would fit according to the error.
@@ -167,9 +167,9 @@ fn derived_receives_give_way_to_the_device_and_an_experts_do_not() {
         ..Sizing::default()
     };
     let error = Plan::new("rxe0", &Intents::default(), &sizing, &device).unwrap_err();
-    let said = error.to_string();
-    assert!(said.starts_with("receives_posted = 1024"), "{said}");
-    assert!(said.contains("the device has 1000"), "{said}");
+    let text = error.to_string();
+    assert!(text.starts_with("receives_posted = 1024"), "{text}");
+    assert!(text.contains("the device has 1000"), "{text}");
 }
 
 #[test]
@@ -238,7 +238,7 @@ fn a_poller_makes_do_with_the_memory_that_it_may_register_or_says_what_it_needs(
         ample
             .clamped
             .iter()
-            .all(|said| !said.contains("max_memory"))
+            .all(|text| !text.contains("max_memory"))
     );
     for max_memory in [4 << 20, 8 << 20] {
         let limits = with(max_memory).unwrap();
@@ -249,10 +249,10 @@ fn a_poller_makes_do_with_the_memory_that_it_may_register_or_says_what_it_needs(
             registered + 8 * limits.slot_len as u64 > max_memory,
             "{limits}"
         );
-        let said = &limits.clamped[0];
+        let text = &limits.clamped[0];
         assert!(
-            said.contains(&format!("`max_memory` allows {max_memory}")),
-            "{said}"
+            text.contains(&format!("`max_memory` allows {max_memory}")),
+            "{text}"
         );
     }
     let FabricError::Intent {

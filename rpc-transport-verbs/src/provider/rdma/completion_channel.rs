@@ -72,8 +72,10 @@ impl CompletionChannel {
             }
             // The device was removed from the machine: no event will arrive, and waiting would not
             // end.
-            let said = files[0].revents();
-            if said.intersects(PollFlags::ERR | PollFlags::NVAL) && !said.contains(PollFlags::IN) {
+            let revents = files[0].revents();
+            if revents.intersects(PollFlags::ERR | PollFlags::NVAL)
+                && !revents.contains(PollFlags::IN)
+            {
                 return Err(failed(Errno::NODEV.into()));
             }
         }

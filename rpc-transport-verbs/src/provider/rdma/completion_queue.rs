@@ -73,7 +73,7 @@ impl CompletionQueue {
             handle: Arc::clone(handle),
         });
         if let Some(channel) = &queue.channel {
-            channel.know(number, &queue);
+            channel.add_queue(number, &queue);
         }
         Ok(Self {
             queue,

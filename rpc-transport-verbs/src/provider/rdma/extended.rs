@@ -45,7 +45,7 @@ pub(super) unsafe fn create_qp_ex(
     raw.qp_type = wanted.qp_type;
     raw.sq_sig_all = wanted.sq_sig_all;
     raw.pd = domain.raw();
-    let mut which = mask::IBV_QP_INIT_ATTR_PD;
+    let mut comp_mask = mask::IBV_QP_INIT_ATTR_PD;
     let mut flags = extended.create_flags;
     if let Some(number) = extended.source_qpn {
         raw.source_qpn = number.0;
@@ -53,17 +53,17 @@ pub(super) unsafe fn create_qp_ex(
     }
     if flags != CreateFlags::default() {
         raw.create_flags = flags.bits();
-        which |= mask::IBV_QP_INIT_ATTR_CREATE_FLAGS;
+        comp_mask |= mask::IBV_QP_INIT_ATTR_CREATE_FLAGS;
     }
     if let Some(len) = extended.max_tso_header {
         raw.max_tso_header = len;
-        which |= mask::IBV_QP_INIT_ATTR_MAX_TSO_HEADER;
+        comp_mask |= mask::IBV_QP_INIT_ATTR_MAX_TSO_HEADER;
     }
     if extended.send_ops.bits() != 0 {
         raw.send_ops_flags = extended.send_ops.bits();
-        which |= mask::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+        comp_mask |= mask::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
     }
-    raw.comp_mask = which.0;
+    raw.comp_mask = comp_mask.0;
     // SAFETY: the domain is alive while it is borrowed, and the caller guarantees that the queues
     // are. The struct has all fields that its mask names.
     let made = unsafe { create(context, &mut raw) };

@@ -36,15 +36,15 @@ pub(super) fn memlock_limit() -> String {
         Some(bytes) => format!("{} KiB", bytes / 1024),
         None => "unlimited".to_owned(),
     };
-    let mut said = format!(
+    let mut message = format!(
         "{} (at most {} for this user)",
         words(limit.current),
         words(limit.maximum)
     );
     // Memory that this process has already locked counts against the limit.
-    said.push_str(&format!(
+    message.push_str(&format!(
         ", of which {} KiB are in use",
         pinned_len() / 1024
     ));
-    said
+    message
 }

@@ -44,7 +44,7 @@ impl QueuePair {
         from_raw(&raw)
     }
 
-    fn query_raw(&self, which: mask) -> Result<(ibv_qp_attr, ibv_qp_init_attr), VerbsError> {
+    fn query_raw(&self, attr_mask: mask) -> Result<(ibv_qp_attr, ibv_qp_init_attr), VerbsError> {
         const CALL: &str = "query_qp";
         let handle = &self.domain.handle;
         handle.fork_guard.check()?;
@@ -63,7 +63,7 @@ impl QueuePair {
             (handle.library.ibv_query_qp)(
                 raw.as_ptr(),
                 &mut attributes,
-                which.0 as c_int,
+                attr_mask.0 as c_int,
                 &mut init,
             )
         };
@@ -94,11 +94,12 @@ impl QueuePair {
         let raw = self
             .raw
             .ok_or_else(|| os(rustix::io::Errno::INVAL.into()))?;
-        let (mut values, which) = to_raw(to, attributes);
+        let (mut values, attr_mask) = to_raw(to, attributes);
         // SAFETY: the queue pair is alive while `self` holds it; the driver reads only the fields
         // in the mask.
-        let returned =
-            unsafe { (handle.library.ibv_modify_qp)(raw.as_ptr(), &mut values, which.0 as c_int) };
+        let returned = unsafe {
+            (handle.library.ibv_modify_qp)(raw.as_ptr(), &mut values, attr_mask.0 as c_int)
+        };
         if returned != 0 {
             let source = io::Error::from_raw_os_error(returned.saturating_abs());
             // RoCE resolves the neighbor's link-layer address in this call.

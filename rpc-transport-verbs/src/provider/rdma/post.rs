@@ -111,11 +111,11 @@ impl QueuePair {
     /// receive, which then stays in the queue; moving the queue pair to ERR again flushes it.
     fn flush_again(&self, raw: NonNull<ibv_qp>) {
         let error = QpAttributes::default();
-        let (mut values, which) = to_raw(QpState::Error, &error);
+        let (mut values, attr_mask) = to_raw(QpState::Error, &error);
         let modify = self.domain.handle.library.ibv_modify_qp;
         // SAFETY: the queue pair is alive while `self` holds it; the driver reads only the fields
         // in the mask.
-        let returned = unsafe { modify(raw.as_ptr(), &mut values, which.0 as c_int) };
+        let returned = unsafe { modify(raw.as_ptr(), &mut values, attr_mask.0 as c_int) };
         if returned != 0 {
             tracing::debug!(errno = returned, "a queue pair in error cannot be flushed");
         }

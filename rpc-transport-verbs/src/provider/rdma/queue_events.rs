@@ -65,7 +65,7 @@ impl Drop for Queue {
         if self.handle.is_ours() {
             if let Some(channel) = &self.channel {
                 // From here on, a thread that takes an event of this queue acknowledges it at once.
-                channel.forget(self.number);
+                channel.remove_queue(self.number);
                 self.acknowledge();
             }
             // SAFETY: the queue pairs that complete to the queue hold an `Arc` of it, so none is
@@ -106,11 +106,11 @@ impl Channel {
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn know(&self, number: u32, queue: &Arc<Queue>) {
+    pub(super) fn add_queue(&self, number: u32, queue: &Arc<Queue>) {
         self.queues().insert(number, Arc::downgrade(queue));
     }
 
-    fn forget(&self, number: u32) {
+    fn remove_queue(&self, number: u32) {
         self.queues().remove(&number);
     }
 

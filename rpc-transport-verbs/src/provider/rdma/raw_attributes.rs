@@ -56,11 +56,11 @@ pub(super) fn code_of(state: QpState) -> c_uint {
 pub(super) fn to_raw(to: QpState, attributes: &QpAttributes) -> (ibv_qp_attr, mask) {
     // SAFETY: a plain struct of numbers, for which all zeros is a valid value.
     let mut raw: ibv_qp_attr = unsafe { std::mem::zeroed() };
-    let mut which = mask::IBV_QP_STATE;
+    let mut attr_mask = mask::IBV_QP_STATE;
     raw.qp_state = code_of(to);
     let mut set = |bit: mask, is_present: bool| {
         if is_present {
-            which |= bit;
+            attr_mask |= bit;
         }
         is_present
     };
@@ -102,7 +102,7 @@ pub(super) fn to_raw(to: QpState, attributes: &QpAttributes) -> (ibv_qp_attr, ma
         raw.alt_port_num = path.port;
         raw.alt_timeout = path.timeout.code();
     }
-    (raw, which)
+    (raw, attr_mask)
 }
 
 /// Converts all attributes that a query returned.

@@ -178,11 +178,11 @@ impl SharedReceiveQueue {
     fn modify(
         &self,
         mut attributes: ibv_srq_attr,
-        which: ibv_srq_attr_mask,
+        attr_mask: ibv_srq_attr_mask,
     ) -> Result<(), VerbsError> {
         let modify = self.queue.domain.handle.library.ibv_modify_srq;
         // SAFETY: the queue is alive while `self` is; the driver reads only the fields in the mask.
-        let returned = unsafe { modify(self.queue.raw, &mut attributes, which.0 as c_int) };
+        let returned = unsafe { modify(self.queue.raw, &mut attributes, attr_mask.0 as c_int) };
         check(MODIFY, returned)
     }
 

@@ -92,7 +92,7 @@ impl AddressHandle {
         const CALL: &str = "create_ah";
         let handle = &domain.handle;
         handle.fork_guard.check()?;
-        let named = |wrong: WrongValue| wrong.of(CALL, "address");
+        let named = |wrong: WrongValue| wrong.to_argument_error(CALL, "address");
         handle
             .attribute_limits
             .check_address(address)

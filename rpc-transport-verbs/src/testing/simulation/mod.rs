@@ -43,7 +43,7 @@ struct Simulation {
     random: Random,
     faults: Faults,
     /// True once no more faults are injected.
-    is_calm: Cell<bool>,
+    are_faults_stopped: Cell<bool>,
     /// How often each fault was injected, each post was cut, and each point killed a process.
     injected: RefCell<FaultCounters>,
     /// The process whose code is running, if any.
@@ -123,7 +123,7 @@ impl Hooks for Simulation {
         if let Some(state) = self.running_state()
             && let Some((fatal, left)) = state.dies_at.get()
             && fatal == point
-            && !self.is_calm.get()
+            && !self.are_faults_stopped.get()
         {
             if left > 0 {
                 return state.dies_at.set(Some((fatal, left - 1)));
@@ -181,7 +181,7 @@ impl Simulation {
     }
 
     fn happens(&self, thousandths: u16) -> bool {
-        !self.is_calm.get() && self.random.happens(thousandths)
+        !self.are_faults_stopped.get() && self.random.happens(thousandths)
     }
 
     fn injects(&self, fault: Fault) -> bool {
@@ -196,7 +196,7 @@ impl Simulation {
     /// Returns true if receives are hidden now; they are hidden in bursts.
     fn is_unready(&self, state: &ProcessState) -> bool {
         let left = state.unready_left.get();
-        if self.is_calm.get() {
+        if self.are_faults_stopped.get() {
             return false;
         }
         if left > 0 {

@@ -7,7 +7,7 @@ pub struct ProcessId(pub(super) usize);
 impl ProcessId {
     /// Returns the id of the process that was added as number `number`, counted from 0.
     #[must_use]
-    pub const fn of(number: usize) -> Self {
+    pub const fn new(number: usize) -> Self {
         Self(number)
     }
 }

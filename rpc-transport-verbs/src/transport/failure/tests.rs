@@ -91,7 +91,7 @@ impl Transport for Breakable {
             let lane = self.transport.lane(0).expect("there is one lane");
             let (_, connection) = lane.connections.at(0).expect("there is one connection");
             let qp_num = connection.queue_pair.qp_num();
-            let event = DeviceEvent::of("soft", AsyncEvent::QpFatal { qp_num });
+            let event = DeviceEvent::new("soft", AsyncEvent::QpFatal { qp_num });
             let told = lane
                 .notice_sender
                 .send(Notice::QueuePairFailed(qp_num, event));
@@ -156,16 +156,16 @@ fn the_end_of_a_queue_pair_is_told_to_every_call_in_flight_with_all_that_is_know
             assert!(error.to_string().ends_with("may have run"), "{error}");
         }
         let post_mortem = error.source().expect("there is more to be said");
-        let said = post_mortem.to_string();
+        let text = post_mortem.to_string();
         for part in [
             "failed outside of any request",
             "(now in ",
             ", its peer is ",
             "; port ",
         ] {
-            assert!(said.contains(part), "'{part}' is not in: {said}");
+            assert!(text.contains(part), "'{part}' is not in: {text}");
         }
-        assert!(error.to_string().contains(&said), "{error}");
+        assert!(error.to_string().contains(&text), "{error}");
     }
     let stats = poller.stats().total();
     assert_eq!(stats.connections.failed, 1);

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rpc_core::limits::Intents;
 use rpc_core::transport::{CloseReason, ConnectError, ConnectionId, Fabric, Listener, Transport};
 
-use self::transport_harness::{OpenHouse, Other, PATIENCE, Side, device, frame, step_until};
+use self::transport_harness::{AdmitAll, ChildProcess, PATIENCE, Side, device, frame, step_until};
 use crate::device::setup::{self, Opened};
 use crate::device::sizing::Sizing;
 use crate::transport::device_event::DeviceEvent;
@@ -43,7 +43,7 @@ fn side_with(kinds: &[&'static str]) -> Side {
     let first = devices.next().expect("there is a first");
     let transport = setup::open_lanes(first, devices.collect(), &intents(), &Sizing::default())
         .expect("the lanes open");
-    Side::of(transport)
+    Side::new(transport)
 }
 
 struct Server {
@@ -55,9 +55,9 @@ impl Server {
     fn with(kinds: &[&'static str]) -> Self {
         let side = side_with(kinds);
         let ports = vec![side.transport.port()];
-        let house = OpenHouse::with_pollers(1);
+        let admission = AdmitAll::with_pollers(1);
         let listener = device()
-            .listen("127.0.0.1:0", ports, house)
+            .listen("127.0.0.1:0", ports, admission)
             .expect("listens");
         Self { side, listener }
     }
@@ -243,11 +243,11 @@ fn the_death_of_one_client_costs_the_other_lane_nothing() {
         // Always soft, whatever device the tests run on: this test is about lanes of soft.
         ("VERBLINE_DEVICE", SOFT.to_owned()),
     ]);
-    let mut other = Other::start(
+    let mut other = ChildProcess::start(
         "transport::lane::tests::other_connects_and_floods",
         &environment,
     );
-    other.hear("CONNECTED");
+    other.wait_for_line("CONNECTED");
     step_until(&mut [&mut server.side], "its frames", |sides| {
         sides[0].received.len() >= 32
     });
@@ -325,7 +325,7 @@ fn a_queue_pair_that_the_device_gives_up_loses_its_connection_and_no_other() {
     let lane = server.side.transport.lane(0).unwrap();
     let (_, connection) = lane.connections.at(at_server.index).unwrap();
     let qp_num = connection.queue_pair.qp_num();
-    let event = DeviceEvent::of("soft", AsyncEvent::QpFatal { qp_num });
+    let event = DeviceEvent::new("soft", AsyncEvent::QpFatal { qp_num });
     let notice = Notice::QueuePairFailed(qp_num, event);
     lane.notice_sender.send(notice).unwrap();
     step_until(
@@ -335,12 +335,12 @@ fn a_queue_pair_that_the_device_gives_up_loses_its_connection_and_no_other() {
     );
     let (closed, reason) = &server.side.closed[0];
     assert_eq!(*closed, at_server);
-    let said = reason.to_string();
+    let text = reason.to_string();
     // The message contains what the event means and the state of the queue pair and the port at
     // that time.
-    assert!(said.contains("failed outside of any request"), "{said}");
-    assert!(said.contains("now in RTS"), "{said}");
-    assert!(said.contains("port active"), "{said}");
+    assert!(text.contains("failed outside of any request"), "{text}");
+    assert!(text.contains("now in RTS"), "{text}");
+    assert!(text.contains("port active"), "{text}");
     exchange(&mut server.side, spared_at_server, &mut spared, spared_id);
     assert_eq!(server.side.closed.len(), 1);
     assert_all_slots_back(&mut [&mut server.side, &mut lost, &mut spared]);
@@ -368,8 +368,8 @@ fn one_limits_holds_for_all_lanes_and_names_them() {
 fn the_ports_of_two_pollers_are_told_apart() {
     let (mut one, mut two) = (side_with(&[ROCE, SOFT]), side_with(&[ROCE, SOFT]));
     let ports = vec![one.transport.port(), two.transport.port()];
-    let house: Arc<OpenHouse> = OpenHouse::with_pollers(2);
-    let listener = device().listen("127.0.0.1:0", ports, house).unwrap();
+    let admission: Arc<AdmitAll> = AdmitAll::with_pollers(2);
+    let listener = device().listen("127.0.0.1:0", ports, admission).unwrap();
     let mut client = side_with(&[SOFT]);
     for _ in 0..4 {
         client.connect(&listener.local_addr().to_string());

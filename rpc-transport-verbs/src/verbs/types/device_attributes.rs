@@ -338,14 +338,14 @@ mod tests {
     #[test]
     fn the_software_device_says_what_it_is() {
         let attributes = Context::open("soft").unwrap().query_device();
-        let said = attributes.to_string();
+        let message = attributes.to_string();
         for line in [
             "fw_ver                    0.1.0",
             "max_inline_data           ",
             "max_locked_len            any",
             "port_count                1",
         ] {
-            assert!(said.contains(line), "'{line}' is not in\n{said}");
+            assert!(message.contains(line), "'{line}' is not in\n{message}");
         }
         assert_ne!(attributes.node_guid, Guid::default());
         assert_eq!(attributes.atomic_cap, AtomicCapability::Global);
@@ -354,6 +354,6 @@ mod tests {
             let has_it = !has_none.iter().any(|none| what.contains(none));
             assert_eq!(count > 0, has_it, "{what} = {count}");
         }
-        assert_eq!(said.lines().count(), 14 + attributes.counts().len());
+        assert_eq!(message.lines().count(), 14 + attributes.counts().len());
     }
 }

@@ -269,12 +269,12 @@ mod tests {
         };
         let number = with(Some(QpNum(7)), CreateFlags::default());
         assert!(number.check(QpType::UnreliableDatagram).is_ok());
-        let said = |config: ExtendedConfig, qp_type| config.check(qp_type).unwrap_err().to_string();
-        assert!(said(number, QpType::ReliableConnection).contains("source_qpn = 7"));
+        let text = |config: ExtendedConfig, qp_type| config.check(qp_type).unwrap_err().to_string();
+        assert!(text(number, QpType::ReliableConnection).contains("source_qpn = 7"));
         let long = with(Some(QpNum(1 << 24)), CreateFlags::default());
-        assert!(said(long, QpType::UnreliableDatagram).contains("24 bits"));
+        assert!(text(long, QpType::UnreliableDatagram).contains("24 bits"));
         let flag_alone = with(None, CreateFlags::SOURCE_QPN);
-        assert!(said(flag_alone, QpType::UnreliableDatagram).contains("create_flags"));
+        assert!(text(flag_alone, QpType::UnreliableDatagram).contains("create_flags"));
     }
 
     #[test]

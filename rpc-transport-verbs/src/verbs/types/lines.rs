@@ -58,13 +58,13 @@ mod tests {
 
     #[test]
     fn bytes_have_the_largest_unit_that_leaves_a_whole_number() {
-        let said = |bytes| Bytes(bytes).to_string();
-        assert_eq!(said(0), "0 bytes");
-        assert_eq!(said(512), "512 bytes");
-        assert_eq!(said(4096), "4 KiB");
-        assert_eq!(said(1 << 30), "1 GiB");
-        assert_eq!(said((1 << 30) + 1), "1073741825 bytes");
-        assert_eq!(said(1 << 63), "8 EiB");
-        assert_eq!(said(u64::MAX), "18446744073709551615 bytes");
+        let text = |bytes| Bytes(bytes).to_string();
+        assert_eq!(text(0), "0 bytes");
+        assert_eq!(text(512), "512 bytes");
+        assert_eq!(text(4096), "4 KiB");
+        assert_eq!(text(1 << 30), "1 GiB");
+        assert_eq!(text((1 << 30) + 1), "1073741825 bytes");
+        assert_eq!(text(1 << 63), "8 EiB");
+        assert_eq!(text(u64::MAX), "18446744073709551615 bytes");
     }
 }

@@ -138,7 +138,7 @@ impl fmt::Display for QpInitAttributes {
             lines.line("max_recv_sge", max_recv_sge)?;
         }
         lines.line("max_inline_data", Bytes(max_inline_data as u64))?;
-        lines.line("sq_sig_all", yes(self.sq_sig_all))
+        lines.line("sq_sig_all", yes_or_no(self.sq_sig_all))
     }
 }
 
@@ -147,9 +147,9 @@ impl fmt::Display for QpAttributes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut lines = Lines::new(f, 18);
         lines.line_if_some("state", self.state)?;
-        lines.line_if_some("sq_draining", self.sq_draining.map(yes))?;
+        lines.line_if_some("sq_draining", self.sq_draining.map(yes_or_no))?;
         lines.line_if_some("current_state", self.current_state)?;
-        lines.line_if_some("notify_drained", self.notify_drained.map(yes))?;
+        lines.line_if_some("notify_drained", self.notify_drained.map(yes_or_no))?;
         lines.line_if_some("port", self.port)?;
         lines.line_if_some("pkey_index", self.pkey_index)?;
         lines.line_if_some("qkey", self.qkey.map(|key| format!("{key:#010x}")))?;
@@ -187,7 +187,7 @@ impl fmt::Display for QpAttributes {
     }
 }
 
-fn yes(is: bool) -> &'static str {
+fn yes_or_no(is: bool) -> &'static str {
     if is { "yes" } else { "no" }
 }
 

@@ -162,7 +162,7 @@ impl fmt::Display for Attribute {
 pub struct AttributeMask(u32);
 
 impl AttributeMask {
-    pub(crate) const fn of(attributes: &[Attribute]) -> Self {
+    pub(crate) const fn from_attributes(attributes: &[Attribute]) -> Self {
         let mut bits = 0;
         let mut i = 0;
         while i < attributes.len() {

@@ -17,8 +17,8 @@ const fn row(from: QpState, to: QpState, required: &[A], optional: &[A]) -> Tran
     Transition {
         from,
         to,
-        required: AttributeMask::of(required),
-        optional: AttributeMask::of(optional),
+        required: AttributeMask::from_attributes(required),
+        optional: AttributeMask::from_attributes(optional),
     }
 }
 

@@ -221,17 +221,17 @@ mod tests {
 
     #[test]
     fn links_are_called_by_the_numbers_that_everybody_uses() {
-        let said = |width, speed| Rate::from_codes(width, speed).unwrap().to_string();
-        assert_eq!(said(1, 1), "2.5 Gb/s (1 × 2.5, SDR)");
-        assert_eq!(said(2, 4), "40 Gb/s (4 × 10, QDR)");
-        assert_eq!(said(2, 8), "40 Gb/s (4 × 10, FDR10)");
-        assert_eq!(said(2, 16), "56 Gb/s (4 × 14, FDR)");
-        assert_eq!(said(2, 32), "100 Gb/s (4 × 25, EDR)");
-        assert_eq!(said(2, 64), "200 Gb/s (4 × 50, HDR)");
-        assert_eq!(said(16, 64), "100 Gb/s (2 × 50, HDR)");
-        assert_eq!(said(2, 128), "400 Gb/s (4 × 100, NDR)");
-        assert_eq!(said(4, 256), "1600 Gb/s (8 × 200, XDR)");
-        assert_eq!(said(8, 2), "60 Gb/s (12 × 5, DDR)");
+        let text = |width, speed| Rate::from_codes(width, speed).unwrap().to_string();
+        assert_eq!(text(1, 1), "2.5 Gb/s (1 × 2.5, SDR)");
+        assert_eq!(text(2, 4), "40 Gb/s (4 × 10, QDR)");
+        assert_eq!(text(2, 8), "40 Gb/s (4 × 10, FDR10)");
+        assert_eq!(text(2, 16), "56 Gb/s (4 × 14, FDR)");
+        assert_eq!(text(2, 32), "100 Gb/s (4 × 25, EDR)");
+        assert_eq!(text(2, 64), "200 Gb/s (4 × 50, HDR)");
+        assert_eq!(text(16, 64), "100 Gb/s (2 × 50, HDR)");
+        assert_eq!(text(2, 128), "400 Gb/s (4 × 100, NDR)");
+        assert_eq!(text(4, 256), "1600 Gb/s (8 × 200, XDR)");
+        assert_eq!(text(8, 2), "60 Gb/s (12 × 5, DDR)");
         assert_eq!(Rate::from_codes(0, 0), None);
     }
 

@@ -314,21 +314,21 @@ mod tests {
             assert_eq!(RetryCount::new(code).is_some(), code <= 7);
             assert_eq!(RnrRetry::new(code).is_some(), code <= 7);
         }
-        let said = |error: InvalidCode| error.to_string();
+        let text = |error: InvalidCode| error.to_string();
         assert_eq!(
-            said(RnrTimer::try_from(32).unwrap_err()),
+            text(RnrTimer::try_from(32).unwrap_err()),
             "min_rnr_timer = 32: a code of at most 31"
         );
         assert_eq!(
-            said(AckTimeout::try_from(32).unwrap_err()),
+            text(AckTimeout::try_from(32).unwrap_err()),
             "timeout = 32: a code of at most 31"
         );
         assert_eq!(
-            said(RetryCount::try_from(8).unwrap_err()),
+            text(RetryCount::try_from(8).unwrap_err()),
             "retry_cnt = 8: a code of at most 7"
         );
         assert_eq!(
-            said(RnrRetry::try_from(9).unwrap_err()),
+            text(RnrRetry::try_from(9).unwrap_err()),
             "rnr_retry = 9: a code of at most 7"
         );
     }

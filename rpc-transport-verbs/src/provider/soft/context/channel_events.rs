@@ -47,7 +47,7 @@ impl ChannelEvents {
     }
 
     /// Removes the events of a queue that is being destroyed.
-    pub(crate) fn forget(&self, cq: u32) {
+    pub(crate) fn remove_queue(&self, cq: u32) {
         let mut raised = self.raised();
         let before = raised.len();
         raised.retain(|other| *other != cq);

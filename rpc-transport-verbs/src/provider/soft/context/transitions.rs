@@ -58,7 +58,7 @@ impl State {
                 if qp.is_reliable() {
                     self.await_progress(qp_index);
                 }
-                self.settle(qp_index, hooks::now);
+                self.process_acks(qp_index, hooks::now);
             }
             // The caller carries out the waiting sends, after leaving the context.
             (_, QpState::Rts) if !qp.is_reliable() => {}

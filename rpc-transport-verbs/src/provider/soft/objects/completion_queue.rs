@@ -75,7 +75,7 @@ impl Drop for CompletionQueue {
             drop(state);
             // Events of a destroyed queue are discarded.
             if let Some(channel) = &self.channel {
-                channel.forget(self.number);
+                channel.remove_queue(self.number);
             }
         }
     }

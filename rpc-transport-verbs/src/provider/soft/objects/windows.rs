@@ -60,7 +60,7 @@ impl ProtectionDomain {
     pub(crate) fn create_ah(&self, address: &AddressVector) -> Result<AddressHandle, VerbsError> {
         self.domain.node.check()?;
         check_address(address, self.domain.node.gid)
-            .map_err(|wrong| wrong.of("create_ah", "address"))?;
+            .map_err(|wrong| wrong.to_argument_error("create_ah", "address"))?;
         Ok(AddressHandle { address: *address })
     }
 }

@@ -182,7 +182,7 @@ impl Engine {
                 // Emptied before the look, so that a call arriving meanwhile wakes the engine
                 // again.
                 self.node.peer_wake.empty();
-                self.attend();
+                self.handle_unattended_contexts();
             }
             token if token % 2 == 0 => {
                 if let Some(gid) = self.node.gid_of_token(token) {
@@ -253,12 +253,12 @@ impl Engine {
     }
 
     /// Handles one-sided requests of peers for contexts that no thread polls.
-    fn attend(&mut self) {
+    fn handle_unattended_contexts(&mut self) {
         self.node.contexts(&mut self.contexts);
         for context in self.contexts.drain(..) {
             // A context that has an owner now is attended, or is tried again at the next tick.
             if let Some(mut state) = context.try_enter() {
-                state.attend_unattended();
+                state.handle_unattended();
             }
         }
     }

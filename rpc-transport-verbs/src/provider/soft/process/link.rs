@@ -217,7 +217,7 @@ impl OutgoingLink {
     }
 
     pub(crate) fn send(&self, message: LinkMessage, files: &[BorrowedFd<'_>]) -> io::Result<()> {
-        let bytes = message.emit();
+        let bytes = message.encode();
         loop {
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FILES))];
             let mut ancillary = SendAncillaryBuffer::new(&mut space);

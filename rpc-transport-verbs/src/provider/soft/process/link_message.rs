@@ -41,7 +41,7 @@ const ARENA_GONE: u32 = 2;
 const ATTACH: u32 = 5;
 
 impl LinkMessage {
-    pub(crate) fn emit(self) -> Vec<u8> {
+    pub(crate) fn encode(self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(MAX_PACKET);
         let mut put = |part: &[u8]| bytes.extend_from_slice(part);
         match self {
@@ -140,14 +140,14 @@ mod tests {
     proptest! {
         #[test]
         fn what_was_emitted_is_parsed(message in any_message()) {
-            let packet = message.emit();
+            let packet = message.encode();
             prop_assert!(packet.len() <= MAX_PACKET);
             prop_assert_eq!(LinkMessage::parse(&packet), Some(message));
         }
 
         #[test]
         fn a_packet_that_is_cut_or_continued_is_refused(message in any_message(), extra: u8) {
-            let mut packet = message.emit();
+            let mut packet = message.encode();
             for len in 0..packet.len() {
                 prop_assert_eq!(LinkMessage::parse(&packet[..len]), None);
             }
@@ -160,7 +160,7 @@ mod tests {
             packet in proptest::collection::vec(any::<u8>(), 0..MAX_PACKET),
         ) {
             if let Some(message) = LinkMessage::parse(&packet) {
-                prop_assert_eq!(message.emit(), packet);
+                prop_assert_eq!(message.encode(), packet);
             }
         }
     }

@@ -119,7 +119,7 @@ impl State {
                     break false;
                 }
                 Err(status) => {
-                    // The request completes after all earlier ones: see `settle`.
+                    // The request completes after all earlier ones: see `process_acks`.
                     self.queue_pairs[qp_index as usize].sends.local_failure = Some(status);
                     break false;
                 }
@@ -247,12 +247,12 @@ impl State {
                     offset: offset as u64,
                     len: element.len,
                 }
-                .emit();
+                .encode();
                 message.descriptors += 1;
                 put((NonNull::from(&*descriptor).cast(), DESCRIPTOR_LEN));
             }
         }
-        let (word, prefix, prefix_len) = message.emit();
+        let (word, prefix, prefix_len) = message.encode();
         // SAFETY: the parts are registered memory that was just checked and belongs to the request,
         // bytes of this function, or bytes owned by the request. The descriptors of all elements
         // fit a slot.
@@ -371,7 +371,7 @@ impl SoftQueuePair {
                 outstanding,
                 descriptors: 0,
             };
-            let (word, prefix, len) = message.emit();
+            let (word, prefix, len) = message.encode();
             let next = sender.next();
             // SAFETY: the request has no parts, so `send_request` reads no memory but the prefix.
             unsafe { sender.send_request(word, &prefix[..len], std::iter::empty(), 0) };

@@ -95,7 +95,7 @@ impl State {
             }
         }
         if !self.awaiting.is_empty() {
-            self.settle_awaiting();
+            self.process_awaited_acks();
         }
         if self.is_asleep {
             self.stay_asleep();
@@ -187,10 +187,10 @@ impl State {
     }
 
     #[inline]
-    fn settle_awaiting(&mut self) {
+    fn process_awaited_acks(&mut self) {
         let mut index = 0;
         while let Some(&qp_index) = self.awaiting.get(index) {
-            self.settle(qp_index, hooks::now);
+            self.process_acks(qp_index, hooks::now);
             // A queue pair that has failed meanwhile has removed itself from the list.
             if self.awaiting.get(index) != Some(&qp_index) {
                 continue;
@@ -208,7 +208,7 @@ impl State {
 
     /// Processes the peer's acknowledgements and NAKs for this queue pair's sends.
     #[inline]
-    pub(crate) fn settle(&mut self, qp_index: u32, now: fn() -> Instant) {
+    pub(crate) fn process_acks(&mut self, qp_index: u32, now: fn() -> Instant) {
         if inject!(LateCompletion) {
             return;
         }
@@ -304,7 +304,7 @@ impl State {
 
     /// Handles peers' requests for a context that no thread polls, until nothing is left for the
     /// moment. While this runs, peers need not wake the engine.
-    pub(crate) fn attend_unattended(&mut self) {
+    pub(crate) fn handle_unattended(&mut self) {
         if !self.is_unattended {
             return;
         }

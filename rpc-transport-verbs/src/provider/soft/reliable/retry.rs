@@ -40,7 +40,7 @@ impl State {
     pub(crate) fn expire_timers(&mut self, now: Instant) {
         let mut index = 0;
         while let Some(&qp_index) = self.unacked.get(index) {
-            self.settle(qp_index, hooks::now);
+            self.process_acks(qp_index, hooks::now);
             if self.unacked.get(index) != Some(&qp_index) {
                 continue;
             }

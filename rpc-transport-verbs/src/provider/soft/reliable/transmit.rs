@@ -120,7 +120,7 @@ impl State {
                         .check(work.local_key, qp.domain, bytes, Access::NONE)
                     {
                         Err(status) => {
-                            // The request completes after all earlier ones: see `settle`.
+                            // The request completes after all earlier ones: see `process_acks`.
                             qp.sends.local_failure = Some(status);
                             break;
                         }

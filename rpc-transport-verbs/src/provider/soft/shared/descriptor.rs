@@ -23,7 +23,7 @@ pub(crate) struct Descriptor {
 pub(crate) const DESCRIPTOR_LEN: usize = 20;
 
 impl Descriptor {
-    pub(crate) fn emit(self) -> [u8; DESCRIPTOR_LEN] {
+    pub(crate) fn encode(self) -> [u8; DESCRIPTOR_LEN] {
         let mut bytes = [0; DESCRIPTOR_LEN];
         bytes[0..8].copy_from_slice(&self.arena.to_le_bytes());
         bytes[8..16].copy_from_slice(&self.offset.to_le_bytes());
@@ -62,7 +62,7 @@ mod tests {
         #[test]
         fn what_was_emitted_is_parsed(arena: u64, offset: u64, len: u32) {
             let descriptor = Descriptor { arena, offset, len };
-            prop_assert_eq!(Descriptor::parse(&descriptor.emit()), Some(descriptor));
+            prop_assert_eq!(Descriptor::parse(&descriptor.encode()), Some(descriptor));
         }
 
         #[test]

@@ -79,7 +79,7 @@ impl RequestMessage {
     }
 
     /// Returns the request word, the prefix, and the prefix's length.
-    pub(crate) fn emit(&self) -> (u64, [u8; MAX_PREFIX], usize) {
+    pub(crate) fn encode(&self) -> (u64, [u8; MAX_PREFIX], usize) {
         let mut prefix = [0; MAX_PREFIX];
         let mut len = 0;
         let mut put = |bytes: &[u8]| {
@@ -232,7 +232,7 @@ mod tests {
         #[test]
         fn what_was_emitted_is_parsed(request in any_request(), outstanding: u8) {
             let message = RequestMessage { request, outstanding, descriptors: 0 };
-            let (word, prefix, len) = message.emit();
+            let (word, prefix, len) = message.encode();
             prop_assert_eq!(RequestMessage::parse(word, &prefix[..len]), Some((message, len)));
             for short in 0..len {
                 prop_assert_eq!(RequestMessage::parse(word, &prefix[..short]), None);
@@ -245,7 +245,7 @@ mod tests {
             payload in proptest::collection::vec(any::<u8>(), 0..40),
         ) {
             if let Some((message, start)) = RequestMessage::parse(word, &payload) {
-                let (_, prefix, len) = message.emit();
+                let (_, prefix, len) = message.encode();
                 prop_assert_eq!(start, len);
                 // The last eight bytes of a fetch-and-add are ignored.
                 if !matches!(message.request, Request::FetchAndAdd { .. }) {

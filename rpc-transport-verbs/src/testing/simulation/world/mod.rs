@@ -56,7 +56,7 @@ impl World {
             now: Cell::new(clock.now()),
             random: Random::new(seed),
             faults,
-            is_calm: Cell::new(false),
+            are_faults_stopped: Cell::new(false),
             injected: RefCell::default(),
             running: RefCell::new(None),
             // The offset basis of FNV-1a.
@@ -101,7 +101,7 @@ impl World {
             is_broken: Cell::default(),
         });
         // No faults during set-up: a process that cannot be set up is of no use.
-        let was_calm = self.simulation.is_calm.replace(true);
+        let were_stopped = self.simulation.are_faults_stopped.replace(true);
         let transport = self.simulation.run_in(&state, || {
             let context = Context::simulated(&device).expect("a context is opened");
             let opened = Opened::simulated(context);
@@ -109,7 +109,7 @@ impl World {
             setup::open_lanes(opened, Vec::new(), intents, sizing)
                 .unwrap_or_else(|error| panic!("the transport cannot be opened: {error}"))
         });
-        self.simulation.is_calm.set(was_calm);
+        self.simulation.are_faults_stopped.set(were_stopped);
         let verbs = transport.expect("nobody dies before it is there");
         let port = verbs.port();
         let transport = SimulatedTransport {
@@ -163,8 +163,8 @@ impl World {
     }
 
     /// Stops injecting faults.
-    pub fn calm_down(&self) {
-        self.simulation.is_calm.set(true);
+    pub fn stop_faults(&self) {
+        self.simulation.are_faults_stopped.set(true);
         for process in &self.processes {
             process.stalled.iter().for_each(|stalled| stalled.set(0));
         }

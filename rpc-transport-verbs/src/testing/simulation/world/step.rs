@@ -45,7 +45,7 @@ impl World {
             return false;
         };
         let (simulation, random) = (&self.simulation, &self.simulation.random);
-        let is_calm = simulation.is_calm.get();
+        let are_faults_stopped = simulation.are_faults_stopped.get();
         // Pollers take most of the steps; the engine and the event thread step now and then.
         let takes = |thread: usize, thousandths: u16| {
             let stalled = &process.stalled[thread];
@@ -57,7 +57,7 @@ impl World {
                 stalled.set(random.below(200) as u32);
                 return false;
             }
-            is_calm || random.happens(thousandths)
+            are_faults_stopped || random.happens(thousandths)
         };
         let (polls, ticks, hears) = (takes(0, 800), takes(1, 150), takes(2, 200));
         let found = simulation.run_in(&process.state, || {

@@ -26,7 +26,7 @@ const fn event(
 }
 
 /// Returns the kind of an event.
-pub(super) fn of(event: &AsyncEvent) -> &'static Event {
+pub(super) fn explain(event: &AsyncEvent) -> &'static Event {
     use AsyncEvent as E;
     let code = match event {
         E::CompletionQueueError { .. } => 0,

@@ -43,19 +43,19 @@ impl CompletionStatus {
 impl AsyncEvent {
     /// Returns the meaning of the event, its usual causes, and what to check.
     pub fn explanation(&self) -> Explanation {
-        events::of(self).explanation
+        events::explain(self).explanation
     }
 
     /// Returns the event's name in `enum ibv_event_type`, without the prefix: `QP_FATAL`.
     pub fn verbs_name(&self) -> &'static str {
-        events::of(self).verbs_name
+        events::explain(self).verbs_name
     }
 
     /// Returns the event's number in `enum ibv_event_type`.
     pub fn code(&self) -> i32 {
         match self {
             Self::Unknown(code) => *code,
-            known => events::of(known).code,
+            known => events::explain(known).code,
         }
     }
 
@@ -114,9 +114,9 @@ mod tests {
 
     #[test]
     fn an_explanation_prints_as_three_sentences() {
-        let said = CompletionStatus::RetryExceeded.explanation().to_string();
+        let text = CompletionStatus::RetryExceeded.explanation().to_string();
         for words in ["did not answer", "Usual causes: ", "Look at: "] {
-            assert!(said.contains(words), "{said}");
+            assert!(text.contains(words), "{text}");
         }
     }
 }

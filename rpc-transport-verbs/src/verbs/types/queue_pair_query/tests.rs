@@ -112,18 +112,18 @@ fn full(state: QpState) -> QpAttributes {
 fn in_every_state_of_every_type_what_the_manual_lists_is_told_and_nothing_else() {
     for qp_type in QpType::ALL {
         for state in QpState::ALL {
-            let told = full(state).valid_in(qp_type, state);
+            let attributes = full(state).valid_in(qp_type, state);
             let mask: AttributeMask = listed(qp_type, state).into_iter().collect();
-            assert_eq!(told.mask(), mask, "{qp_type} in {state}");
-            assert_eq!(told.state, Some(state));
-            assert_eq!(told.sq_draining.is_some(), state == QpState::Sqd);
+            assert_eq!(attributes.mask(), mask, "{qp_type} in {state}");
+            assert_eq!(attributes.state, Some(state));
+            assert_eq!(attributes.sq_draining.is_some(), state == QpState::Sqd);
         }
     }
 }
 
 #[test]
 fn a_connection_reads_as_aligned_lines_with_units() {
-    let told = full(QpState::Rts).valid_in(QpType::ReliableConnection, QpState::Rts);
+    let attributes = full(QpState::Rts).valid_in(QpType::ReliableConnection, QpState::Rts);
     let expected = "\
 state              RTS
 port               1
@@ -142,12 +142,12 @@ max_rd_atomic      1
 max_dest_rd_atomic 16
 path_migration     migrated
 alternate_path     fefe:fefe:fefe:fefe:fefe:fefe:fefe:fefe from GID 0, port 1, pkey_index 0, timeout for ever";
-    assert_eq!(told.to_string(), expected);
+    assert_eq!(attributes.to_string(), expected);
 }
 
 #[test]
 fn a_datagram_queue_pair_has_few_lines() {
-    let told = full(QpState::Sqd).valid_in(QpType::UnreliableDatagram, QpState::Sqd);
+    let attributes = full(QpState::Sqd).valid_in(QpType::UnreliableDatagram, QpState::Sqd);
     let expected = "\
 state              SQD
 sq_draining        yes
@@ -155,7 +155,7 @@ port               1
 pkey_index         0
 qkey               0x00001111
 sq_psn             0xabcdef";
-    assert_eq!(told.to_string(), expected);
+    assert_eq!(attributes.to_string(), expected);
     assert_eq!(
         QpAttributes::default().to_string(),
         "",

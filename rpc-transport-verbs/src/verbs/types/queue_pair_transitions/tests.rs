@@ -142,16 +142,16 @@ fn every_cell_of_the_three_tables_is_as_specified() {
                     if required.contains(&attribute) {
                         let without = all().filter(|other| *other != attribute);
                         let error = check(qp_type, from, to, without).unwrap_err();
-                        let said = format!("{from} to {to} needs the attribute {attribute}");
-                        assert_eq!(error.to_string(), said, "{cell}");
+                        let text = format!("{from} to {to} needs the attribute {attribute}");
+                        assert_eq!(error.to_string(), text, "{cell}");
                     } else {
                         let with = check(qp_type, from, to, all().chain([attribute]));
                         if optional.contains(&attribute) {
                             assert_eq!(with.unwrap(), to, "{cell} with {attribute}");
                         } else {
-                            let said =
+                            let text =
                                 format!("{from} to {to} does not take the attribute {attribute}");
-                            assert_eq!(with.unwrap_err().to_string(), said, "{cell}");
+                            assert_eq!(with.unwrap_err().to_string(), text, "{cell}");
                         }
                     }
                 }

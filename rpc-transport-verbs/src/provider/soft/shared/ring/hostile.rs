@@ -47,7 +47,7 @@ impl RingReceiver {
                     offset: script.long() >> (script.byte() % 64),
                     len: u32::from(script.short()) << (script.byte() % 17),
                 };
-                for (at, byte) in descriptor.emit().into_iter().enumerate() {
+                for (at, byte) in descriptor.encode().into_iter().enumerate() {
                     // SAFETY: a descriptor fits a slot's payload, and every byte value is valid for
                     // an atomic.
                     let cell: &AtomicU8 = unsafe { ring.payload(sequence).add(at).cast().as_ref() };

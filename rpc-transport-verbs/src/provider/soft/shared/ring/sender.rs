@@ -197,7 +197,7 @@ impl RingSender {
 
     /// Writes and commits a descriptor in place of a long message.
     pub(crate) fn send_descriptor(&mut self, descriptor: Descriptor, flags: u16) {
-        let bytes = descriptor.emit();
+        let bytes = descriptor.encode();
         self.send(
             NonNull::from(&bytes).cast(),
             DESCRIPTOR_LEN,

@@ -72,7 +72,7 @@ proptest! {
         steps in proptest::collection::vec(any_step(), 0..600),
     ) {
         let (mut sender, mut receiver) = pair(psn);
-        let mut under_way = VecDeque::new();
+        let mut in_flight = VecDeque::new();
         let (mut unacked_sender, mut received, mut acked) = (0_u64, 0_u64, 0_u64);
         for step in steps {
             match step {
@@ -86,16 +86,16 @@ proptest! {
                     if unacked_sender < SLOT_COUNT {
                         send(&mut sender, &message);
                         prop_assert_eq!(sender.notify_receiver(), ReceiverState::Hot);
-                        under_way.push_back(message);
+                        in_flight.push_back(message);
                         unacked_sender += 1;
                     }
                 }
                 Step::Receive => {
                     let incoming = receiver.peek().unwrap();
-                    prop_assert_eq!(incoming.as_ref().map(copy), under_way.front().cloned());
+                    prop_assert_eq!(incoming.as_ref().map(copy), in_flight.front().cloned());
                     if incoming.is_some() {
                         receiver.advance();
-                        under_way.pop_front();
+                        in_flight.pop_front();
                         received += 1;
                     }
                 }
@@ -110,7 +110,7 @@ proptest! {
                     acked = 0;
                 }
                 Step::GoCold => {
-                    prop_assert_eq!(receiver.try_go_cold(), under_way.is_empty());
+                    prop_assert_eq!(receiver.try_go_cold(), in_flight.is_empty());
                     receiver.go_hot();
                 }
             }

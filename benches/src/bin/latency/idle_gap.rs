@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use benches::child::CpuTime;
 use benches::message::Load;
-use benches::report::{self, Rest};
+use benches::report::{self, IdleRecord};
 use benches::rpc::Rpc;
 use benches::shared::{Shared, Waiter};
 use benches::slices::{UNRECORDED, histogram};
@@ -35,9 +35,9 @@ pub(crate) fn run(measurement: &Measurement, gap: Duration) -> Outcome<()> {
     );
     println!("server pinned to core {}", cores.server);
     let waiters = [Waiter::tokio()?, Waiter::Blocking];
-    let mut rests = vec![local(device.name(), cores, &intents, &load, gap, calls)?];
+    let mut records = vec![local(device.name(), cores, &intents, &load, gap, calls)?];
     for waiter in &waiters {
-        rests.push(shared(
+        records.push(shared(
             device.name(),
             cores,
             &intents,
@@ -49,13 +49,13 @@ pub(crate) fn run(measurement: &Measurement, gap: Duration) -> Outcome<()> {
     }
     let columns = ["server CPU", "client CPU"];
     let mut table = Table::new([""].into_iter().chain(table::PERCENTILES).chain(columns));
-    for rest in &rests {
-        let cells = table::percentiles(&rest.first_call);
-        let shares = rest
+    for record in &records {
+        let cells = table::percentiles(&record.first_call);
+        let shares = record
             .cpu_shares
             .map(|share| format!("{:.2} %", share * 100.0));
         table.add(
-            std::iter::once(rest.client.clone())
+            std::iter::once(record.client.clone())
                 .chain(cells)
                 .chain(shares),
         );
@@ -67,15 +67,15 @@ pub(crate) fn run(measurement: &Measurement, gap: Duration) -> Outcome<()> {
         table::duration(gap),
         table::duration(IDLE_TIME)
     );
-    for rest in &rests {
-        let name = format!("first-call-{}", rest.client.replace([',', ' '], ""));
-        super::save(&rest.first_call, &measurement.out, &name)?;
+    for record in &records {
+        let name = format!("first-call-{}", record.client.replace([',', ' '], ""));
+        super::save(&record.first_call, &measurement.out, &name)?;
     }
     println!("histograms, in ns: {}", measurement.out.display());
     if measurement.json {
         println!(
             "{}",
-            report::rest(device.name(), measurement.size, gap, &rests)
+            report::idle_gap(device.name(), measurement.size, gap, &records)
         );
     }
     Ok(())
@@ -88,7 +88,7 @@ fn local(
     load: &Load,
     gap: Duration,
     calls: usize,
-) -> Outcome<Rest> {
+) -> Outcome<IdleRecord> {
     let rpc = Rpc::start(device, cores.server, intents)?;
     let client = &rpc.clients()[0];
     let mut load = load.clone();
@@ -102,7 +102,7 @@ fn local(
     };
     call(UNRECORDED)?;
     let first_call = first_calls(gap, calls, || Ok(call(1)?))?;
-    Ok(Rest {
+    Ok(IdleRecord {
         client: "local".to_owned(),
         first_call,
         cpu_shares: cpu_shares(rpc.server().cpu_time())?,
@@ -117,14 +117,14 @@ fn shared(
     gap: Duration,
     calls: usize,
     waiter: &Waiter,
-) -> Outcome<Rest> {
+) -> Outcome<IdleRecord> {
     let shared = Shared::start(device, cores.server, intents, 1)?;
     let client = shared.client();
     let mut load = load.clone();
     let mut call = |calls| waiter.make_calls(&client, &mut load, calls, || ());
     call(UNRECORDED)?;
     let first_call = first_calls(gap, calls, || Ok(call(1)?))?;
-    Ok(Rest {
+    Ok(IdleRecord {
         client: waiter.to_string(),
         first_call,
         cpu_shares: cpu_shares(shared.server().cpu_time())?,

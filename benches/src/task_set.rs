@@ -1,0 +1,154 @@
+//! [`TaskSet`]: many tasks on one thread, of which only the woken ones are polled.
+//!
+//! It does the job of `FuturesUnordered` for a fixed number of tasks. Each task has one bit that
+//! records that it was woken, so waking a task neither allocates nor locks.
+
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll, Wake, Waker};
+
+/// A future that polls its tasks as they are woken, and is ready once all of them are.
+pub struct TaskSet<F> {
+    tasks: Vec<Option<Pin<Box<F>>>>,
+    wakers: Vec<Waker>,
+    woken: Arc<WokenBits>,
+    unfinished: usize,
+}
+
+/// The wakeup bits, one for each task.
+struct WokenBits {
+    words: Vec<AtomicU64>,
+    /// The waker of the task that polls the task set. It never changes.
+    task_set: OnceLock<Waker>,
+}
+
+struct TaskWaker {
+    woken: Arc<WokenBits>,
+    index: usize,
+}
+
+impl<F: Future<Output = ()>> TaskSet<F> {
+    /// Creates a set of these tasks.
+    pub fn new(tasks: impl IntoIterator<Item = F>) -> Self {
+        let tasks: Vec<_> = tasks.into_iter().map(|f| Some(Box::pin(f))).collect();
+        let count = tasks.len();
+        let words = (0..count.div_ceil(64)).map(|word| {
+            // Every task is polled once at first.
+            let in_word = (count - word * 64).min(64);
+            AtomicU64::new(u64::MAX >> (64 - in_word))
+        });
+        let woken = Arc::new(WokenBits {
+            words: words.collect(),
+            task_set: OnceLock::new(),
+        });
+        let waker = |index| {
+            Waker::from(Arc::new(TaskWaker {
+                woken: Arc::clone(&woken),
+                index,
+            }))
+        };
+        Self {
+            wakers: (0..count).map(waker).collect(),
+            tasks,
+            woken,
+            unfinished: count,
+        }
+    }
+}
+
+impl<F: Future<Output = ()>> Future for TaskSet<F> {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let task_set = self.get_mut();
+        let waker = task_set.woken.task_set.get_or_init(|| cx.waker().clone());
+        assert!(
+            waker.will_wake(cx.waker()),
+            "one executor must poll a task set"
+        );
+        for (index, word) in task_set.woken.words.iter().enumerate() {
+            // Acquire: the task sees everything that the waking thread did before it set the bit.
+            let mut woken = word.swap(0, Ordering::Acquire);
+            while woken != 0 {
+                let task = index * 64 + woken.trailing_zeros() as usize;
+                woken &= woken - 1;
+                let Some(future) = &mut task_set.tasks[task] else {
+                    continue;
+                };
+                let mut cx = Context::from_waker(&task_set.wakers[task]);
+                if future.as_mut().poll(&mut cx).is_ready() {
+                    task_set.tasks[task] = None;
+                    task_set.unfinished -= 1;
+                }
+            }
+        }
+        if task_set.unfinished == 0 {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
+        }
+    }
+}
+
+impl Wake for TaskWaker {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.woken.words[self.index / 64].fetch_or(1 << (self.index % 64), Ordering::Release);
+        if let Some(task_set) = self.woken.task_set.get() {
+            task_set.wake_by_ref();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::{Cell, RefCell};
+    use std::future::poll_fn;
+    use std::pin::pin;
+
+    /// The waker of an executor that polls without being woken.
+    struct NoopWake;
+
+    impl Wake for NoopWake {
+        fn wake(self: Arc<Self>) {}
+    }
+
+    #[test]
+    fn only_the_woken_are_polled_and_all_come_to_an_end() {
+        const TASKS: usize = 130;
+        let polls = Cell::new(0);
+        let waiting = RefCell::new(vec![None; TASKS]);
+        let tasks = (0..TASKS).map(|index| {
+            let (polls, waiting) = (&polls, &waiting);
+            let mut polled_before = false;
+            poll_fn(move |cx| {
+                polls.set(polls.get() + 1);
+                if std::mem::replace(&mut polled_before, true) {
+                    return Poll::Ready(());
+                }
+                waiting.borrow_mut()[index] = Some(cx.waker().clone());
+                Poll::Pending
+            })
+        });
+        let mut task_set = pin!(TaskSet::new(tasks));
+        let executor = Waker::from(Arc::new(NoopWake));
+        let mut cx = Context::from_waker(&executor);
+        assert!(task_set.as_mut().poll(&mut cx).is_pending());
+        assert_eq!(polls.get(), TASKS);
+        for woken in [0, 63, 64, 129] {
+            waiting.borrow()[woken].as_ref().map(Waker::wake_by_ref);
+        }
+        assert!(task_set.as_mut().poll(&mut cx).is_pending());
+        assert_eq!(polls.get(), TASKS + 4);
+        for waker in waiting.borrow().iter().flatten() {
+            waker.wake_by_ref();
+        }
+        assert!(task_set.as_mut().poll(&mut cx).is_ready());
+        assert_eq!(polls.get(), 2 * TASKS, "finished tasks are not polled");
+    }
+}
