@@ -1,8 +1,7 @@
 //! The measured client: a local client on the measuring thread, with a server process.
 
 use proto::bench::{BenchClient, StatsReply, StatsRequest};
-use rpc_core::limits::Intents;
-use rpc_core::{LocalChannel, LocalPoller};
+use rpc_core::{Intents, LocalChannel, LocalPoller};
 use rpc_transport_verbs::Device;
 
 use crate::child::Server;

@@ -5,8 +5,7 @@ use std::cell::Cell;
 use clap::Args;
 use proto::bench::bench_server::LocalBench;
 use proto::bench::{BenchServer, Blob, Fixed, StatsReply, StatsRequest};
-use rpc_core::limits::{Intents, Waiting};
-use rpc_core::{LocalPoller, Request, Response, Server, Status};
+use rpc_core::{Intents, LocalPoller, Request, Response, Server, Status, Waiting};
 use rpc_transport_verbs::Device;
 
 use crate::{Outcome, allocations, arguments, child};

@@ -3,8 +3,7 @@
 use std::fmt;
 
 use proto::bench::BenchClient;
-use rpc_core::limits::Intents;
-use rpc_core::{CallError, Channel, block_on};
+use rpc_core::{CallError, Channel, Intents, block_on};
 use rpc_transport_verbs::Device;
 use tokio::runtime::{self, Runtime};
 

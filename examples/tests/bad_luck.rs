@@ -14,9 +14,8 @@ use echo_process::{
     BLOCK, COUNTERS, CommandEcho, NEVER, Process, all, call, connect, device, server,
 };
 use proto::echo::{EchoClient, EchoServer};
-use rpc_core::limits::{Intents, Keepalive};
 use rpc_core::transport::ConnectError;
-use rpc_core::{Cause, Code, Execution, LocalPoller, Server};
+use rpc_core::{Cause, Code, Execution, Intents, Keepalive, LocalPoller, Server};
 
 #[test]
 #[ignore = "the other tests run it, as the server's process"]

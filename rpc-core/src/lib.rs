@@ -99,8 +99,11 @@
 //! - [`transport`]: the interface to implement for another kind of network
 #![forbid(unsafe_code)]
 
+mod call_error;
 mod client;
+mod clock;
 mod driver;
+mod limits;
 mod message;
 mod metadata;
 mod method;
@@ -162,15 +165,6 @@ pub use protocol::{
     connection::{ProtocolError, Role},
     credit::CreditError,
 };
-
-// Internal, without any promise: paths that `rpc-transport-verbs` uses. Their public items are
-// re-exported above, except for the clock, which only tests need.
-#[doc(hidden)]
-pub mod call_error;
-#[doc(hidden)]
-pub mod clock;
-#[doc(hidden)]
-pub mod limits;
 
 /// Includes the code that `rpc-codegen` generated for a package: `include_proto!("demo.v1")`.
 ///

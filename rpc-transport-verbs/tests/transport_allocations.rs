@@ -5,7 +5,7 @@ mod transport_harness;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-use rpc_core::limits::Intents;
+use rpc_core::Intents;
 use rpc_core::transport::{ConnectionId, Event, Transport};
 use rpc_transport_verbs::{RecvBuf, Sizing, VerbsTransport};
 use transport_harness::Rig;

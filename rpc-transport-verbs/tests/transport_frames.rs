@@ -2,7 +2,7 @@
 
 mod transport_harness;
 
-use rpc_core::limits::Intents;
+use rpc_core::Intents;
 use rpc_core::transport::{CloseReason, ConnectError, Fabric, ReserveError, Transport};
 use rpc_transport_verbs::Sizing;
 use transport_harness::{AdmitAll, Rig, Side, device, frame, step_until};

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rpc_core::limits::Intents;
+use rpc_core::Intents;
 use rpc_core::transport::{CloseReason, ConnectError, Transport};
 use rpc_transport_verbs::Sizing;
 use rpc_transport_verbs::verbs::{Context, Gid};

@@ -9,8 +9,8 @@ use std::net::{TcpListener, TcpStream};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use rpc_core::limits::{Intents, Keepalive};
 use rpc_core::transport::{CloseReason, Fabric, Transport};
+use rpc_core::{Intents, Keepalive};
 use rpc_transport_verbs::Sizing;
 use rustix::process::Signal;
 use transport_harness::{

@@ -6,7 +6,7 @@ mod transport_harness;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use rpc_core::limits::Intents;
+use rpc_core::Intents;
 use rpc_core::transport::{CloseReason, Fabric, Transport};
 use rpc_transport_verbs::{Device, Sizing};
 use rustix::process::Signal;

@@ -5,7 +5,7 @@ mod transport_harness;
 
 use std::time::{Duration, Instant};
 
-use rpc_core::limits::Intents;
+use rpc_core::Intents;
 use rpc_core::transport::Transport;
 use rpc_transport_verbs::Sizing;
 use transport_harness::{Rig, frame};

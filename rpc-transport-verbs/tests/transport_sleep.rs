@@ -7,8 +7,8 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rpc_core::limits::{Intents, Waiting};
 use rpc_core::transport::{CloseReason, Fabric, Transport};
+use rpc_core::{Intents, Waiting};
 use rpc_transport_verbs::Sizing;
 use rustix::process::Signal;
 use transport_harness::{AdmitAll, ChildProcess, PATIENCE, Rig, Side, device, frame, write_line};

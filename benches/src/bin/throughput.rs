@@ -23,16 +23,14 @@ use benches::report::{LoadShape, sends_per_doorbell, sends_per_signal};
 use benches::rpc::Rpc;
 use benches::service::{ServerArgs, intents_for};
 use benches::shared::Shared;
-use benches::slices;
 use benches::table::{self, Table};
 use benches::task_set::TaskSet;
-use benches::{Outcome, arguments, cores, report};
+use benches::{Outcome, arguments, cores, report, slices};
 use clap::{Parser, Subcommand, ValueEnum};
 use hdrhistogram::Histogram;
 use proto::bench::{BenchClient, StatsReply, StatsRequest};
-use rpc_core::limits::{Intents, Waiting};
 use rpc_core::transport::Counters;
-use rpc_core::{CallError, Caller, block_on};
+use rpc_core::{CallError, Caller, Intents, Waiting, block_on};
 use rpc_transport_verbs::Device;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 

@@ -9,7 +9,7 @@
 
 use std::time::{Duration, Instant};
 
-use rpc_core::limits::Keepalive;
+use rpc_core::Keepalive;
 
 /// ASCII enquiry: "are you there?"
 pub(crate) const ENQ: u8 = 0x05;

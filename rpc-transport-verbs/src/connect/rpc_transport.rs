@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
-use rpc_core::limits::Limits;
+use rpc_core::Limits;
 use rpc_core::transport::{
     ConnectError, Connected, ConnectionId, CounterReader, Counters, Dialer, Event, ReserveError,
     SendError, SlotsByState, Transport,

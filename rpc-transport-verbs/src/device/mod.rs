@@ -15,7 +15,7 @@ use std::io;
 use std::net::TcpListener;
 use std::sync::Arc;
 
-use rpc_core::limits::Intents;
+use rpc_core::Intents;
 use rpc_core::transport::{Admission, Fabric, FabricError, Listener};
 use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity};
 

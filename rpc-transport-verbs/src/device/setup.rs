@@ -7,8 +7,8 @@ use std::collections::HashMap;
 use std::error::Error;
 use std::sync::Arc;
 
-use rpc_core::limits::{Intents, OtherDevice, Waiting};
 use rpc_core::transport::FabricError;
+use rpc_core::{Intents, OtherDevice, Waiting};
 
 use super::name::Name;
 use super::sizing::Sizing;
@@ -144,7 +144,7 @@ fn plan_of_each(
 }
 
 /// Opens a lane for each device. The weakest device determines the sizes of all lanes, so one
-/// [`Limits`](rpc_core::limits::Limits) holds for every lane.
+/// [`Limits`](rpc_core::Limits) holds for every lane.
 pub(crate) fn open_lanes(
     first: Opened,
     others: Vec<Opened>,

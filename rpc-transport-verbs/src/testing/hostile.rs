@@ -7,7 +7,7 @@
 
 use std::time::{Duration, Instant};
 
-use rpc_core::limits::Keepalive;
+use rpc_core::Keepalive;
 use rpc_core::testing::hostile::Script;
 
 use crate::connect::handshake::choice;

@@ -204,7 +204,7 @@ impl EventHandler {
 
 #[cfg(test)]
 mod tests {
-    use rpc_core::limits::Intents;
+    use rpc_core::Intents;
 
     use super::*;
     use crate::device::setup::{self, Opened};

@@ -33,7 +33,7 @@ pub(crate) mod wakeup;
 
 use std::fmt;
 
-use rpc_core::limits::Limits;
+use rpc_core::Limits;
 use rpc_core::transport::{Event, SlotsByState};
 
 pub use self::buf::{RecvBuf, SendBuf};
@@ -56,7 +56,7 @@ use self::sleep::Sleep;
 /// use std::sync::{Arc, atomic::AtomicUsize};
 /// use std::time::Duration;
 ///
-/// use rpc_core::limits::Intents;
+/// use rpc_core::Intents;
 /// use rpc_core::transport::{Admission, Admitted, Event, Fabric, ConnectionQuota, Refusal, Transport};
 /// use rpc_transport_verbs::Device;
 ///

@@ -1,6 +1,6 @@
 //! [`Plan`]: the sizes of one poller's resources.
 
-use rpc_core::limits::Limits;
+use rpc_core::Limits;
 
 /// The sizes of one poller: the public [`Limits`], and internal sizes.
 #[derive(Clone, Debug)]

@@ -4,7 +4,7 @@
 //! Every free slot is posted, so an idle poller has all of its receives in the queue, except the
 //! [reserve](crate::transport::reserve). No frame ever finds the queue empty, however fast a burst
 //! is and wherever the poller stops. The proof: with `P` posted, `R` reserved and `H` held as in
-//! [`Limits`](rpc_core::limits::Limits), every receive slot is in one state:
+//! [`Limits`](rpc_core::Limits), every receive slot is in one state:
 //!
 //! ```text
 //! P + R + H = in the queue + consumed, not polled + held + free + in reserve

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! None of this is on the path of a call while the poller is awake. The poller arms the queues only
-//! after it has polled without result for as long as its [`Waiting`](rpc_core::limits::Waiting)
+//! after it has polled without result for as long as its [`Waiting`](rpc_core::Waiting)
 //! mode specifies.
 
 use std::io;

@@ -4,10 +4,8 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use rpc_core::call_error::{Cause, Execution};
-use rpc_core::limits::Intents;
 use rpc_core::testing::Random;
-use rpc_core::{CallError, Code, MethodSpec, Request};
+use rpc_core::{CallError, Cause, Code, Execution, Intents, MethodSpec, Request};
 use rpc_transport_verbs::Sizing;
 use rpc_transport_verbs::testing::simulation::{
     Fault, FaultCounters, Faults, Pairing, Point, Post, ProcessId, World,

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use rpc_core::limits::Intents;
+use rpc_core::Intents;
 use rpc_core::transport::{
     Admission, Admitted, CloseReason, Connected, ConnectionId, ConnectionQuota, Event, Fabric,
     Listener, Refusal, ReserveError, Transport,

@@ -12,7 +12,7 @@ use benches::slices::{UNRECORDED, histogram};
 use benches::table::{self, Table};
 use benches::{Outcome, cores};
 use hdrhistogram::Histogram;
-use rpc_core::limits::Intents;
+use rpc_core::Intents;
 
 use super::Measurement;
 

@@ -42,7 +42,7 @@ use hdrhistogram::Histogram;
 use indicatif::{ProgressBar, ProgressStyle};
 use open::OpenArgs;
 use rpc_core::frame::HEADER_LEN;
-use rpc_core::limits::{Intents, Waiting};
+use rpc_core::{Intents, Waiting};
 use rpc_transport_verbs::Device;
 
 /// Calls that each client makes in a closed loop.

@@ -9,8 +9,8 @@ mod receives;
 mod refusals;
 mod send_queue;
 
-use rpc_core::limits::{FRAME_OVERHEAD, Intents, Keepalive, Limits};
 use rpc_core::transport::FabricError;
+use rpc_core::{FRAME_OVERHEAD, Intents, Keepalive, Limits};
 
 use self::arithmetic::largest;
 use self::receives::{Budget, Receives};

@@ -1,6 +1,6 @@
 //! The receives of a poller, and the send slots that share its memory.
 
-use rpc_core::limits::Intents;
+use rpc_core::Intents;
 use rpc_core::transport::FabricError;
 
 use super::arithmetic::{frames_in_flight, largest};

@@ -1,6 +1,6 @@
 use proptest::prelude::*;
 
-use rpc_core::limits::Intents;
+use rpc_core::Intents;
 use rpc_core::transport::FabricError;
 
 use super::Sizing;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
-use rpc_core::clock::Clock;
+use rpc_core::testing::Clock;
 use rpc_core::transport::{
     ConnectError, Connected, ConnectionId, CounterReader, Dialer, Event, Fabric, ReserveError,
     SendError, SlotsByState, Transport,

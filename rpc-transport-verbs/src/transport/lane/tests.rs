@@ -6,7 +6,7 @@ use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rpc_core::limits::Intents;
+use rpc_core::Intents;
 use rpc_core::transport::{CloseReason, ConnectError, ConnectionId, Fabric, Listener, Transport};
 
 use self::transport_harness::{AdmitAll, ChildProcess, PATIENCE, Side, device, frame, step_until};

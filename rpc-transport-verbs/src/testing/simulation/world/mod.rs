@@ -9,11 +9,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use rpc_core::clock::Clock;
-use rpc_core::limits::Intents;
-use rpc_core::testing::{Node, Random};
+use rpc_core::testing::{Clock, Node, Random};
 use rpc_core::transport::ConnectError;
-use rpc_core::{LocalChannel, Methods};
+use rpc_core::{Intents, LocalChannel, Methods};
 
 use super::process_id::{Pairing, ProcessId};
 use super::transport::{Directory, Server, SimulatedTransport};
