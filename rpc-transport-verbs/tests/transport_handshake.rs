@@ -156,7 +156,7 @@ fn a_hello_from_another_place_is_told_that_there_is_no_way() {
         &answer,
         "no device of the server reaches the client (soft: ",
     );
-    assert_says(&answer, "its own host only");
+    assert_says(&answer, "the same host");
     assert_says(&answer, "the server has soft, the client offers soft");
     assert_unharmed(rig);
 }

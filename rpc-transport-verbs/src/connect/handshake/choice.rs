@@ -155,7 +155,7 @@ mod tests {
     #[test]
     fn what_is_between_two_of_a_kind_is_said() {
         for (kind, local, remote, hint) in [
-            (SOFT, HERE[0], V6, "its own host only"),
+            (SOFT, HERE[0], V6, "the same host"),
             (ROCE, V4, V6, "IPv4"),
             (ROCE, V6, V4, "IPv6"),
             (
