@@ -63,10 +63,11 @@ impl Transport for StubTransport {
     }
     fn cancel(&mut self, _: Vec<u8>) {}
     fn flush(&mut self) {}
-    fn poll(&mut self, _: &mut Vec<Event<Vec<u8>>>) {
+    fn poll(&mut self) -> Option<Event<Vec<u8>>> {
         if let Some(left) = &mut self.polls_until_panic {
             *left = left.checked_sub(1).expect("this device has a bug");
         }
+        None
     }
     fn release(&mut self, _: Vec<u8>) {}
     fn close(&mut self, _: ConnectionId) {}

@@ -33,7 +33,7 @@ use rpc_core::testing::Pair;
 use rpc_core::transport::{Admission, Admitted, ConnectionId, ConnectionQuota, Event, Refusal};
 use rpc_core::transport::{Fabric, Listener, Transport};
 use rpc_core::{CallError, LocalChannel, Service};
-use rpc_transport_verbs::{Device, RecvBuf, VerbsTransport};
+use rpc_transport_verbs::{Device, VerbsTransport};
 
 /// Makes exchanges on one thread, for callgrind to count
 #[derive(Parser)]
@@ -117,8 +117,6 @@ struct Frames {
 struct End {
     transport: VerbsTransport,
     connection: ConnectionId,
-    /// Reused buffer.
-    events: Vec<Event<RecvBuf>>,
 }
 
 impl Frames {
@@ -155,10 +153,8 @@ impl Frames {
 }
 
 fn accept(server: &mut VerbsTransport) -> Outcome<ConnectionId> {
-    let mut events = Vec::new();
     loop {
-        server.poll(&mut events);
-        match events.pop() {
+        match server.poll() {
             Some(Event::Accepted { connection, .. }) => return Ok(connection),
             Some(event) => return Err(format!("got {event:?} before a connection").into()),
             None => thread::yield_now(),
@@ -171,7 +167,6 @@ impl End {
         Self {
             transport,
             connection,
-            events: Vec::new(),
         }
     }
 
@@ -188,8 +183,7 @@ impl End {
     #[inline]
     fn receive(&mut self, frame: &[u8]) -> Outcome<()> {
         loop {
-            self.transport.poll(&mut self.events);
-            match self.events.pop() {
+            match self.transport.poll() {
                 Some(Event::Received { buf, .. }) if buf.as_ref() == frame => {
                     self.transport.release(buf);
                     return Ok(());

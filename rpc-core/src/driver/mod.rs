@@ -62,6 +62,9 @@ use crate::transport::{CloseReason, ConnectionId, Event, Transport};
 /// empty poll, and a busy poller takes 64 turns in a few microseconds.
 const TURNS_PER_CLOCK: u32 = 64;
 
+/// Maximum number of events that a turn handles before it flushes.
+const EVENTS_PER_TURN: u32 = 64;
+
 /// The connections, calls and tasks of one poller, over its transport.
 pub(crate) struct Driver<T: Transport> {
     pub(crate) state: RefCell<State<T>>,
@@ -91,8 +94,6 @@ pub(crate) struct State<T: Transport> {
     pub(crate) transport: T,
     /// Shared with the driver.
     pub(crate) counters: Arc<PollerCounters>,
-    /// The events of the latest poll; kept to reuse the allocation.
-    events: Vec<Event<T::RecvBuf>>,
     pub(crate) links: Slab<Link<T::RecvBuf>>,
     /// Maps the transport's connection index to the link.
     routes: Vec<Option<(ConnectionId, LinkKey)>>,
@@ -150,7 +151,6 @@ impl<T: Transport> Driver<T> {
             state: RefCell::new(State {
                 transport,
                 counters,
-                events: Vec::new(),
                 links: Slab::new(),
                 routes: Vec::new(),
                 budget,
@@ -201,23 +201,23 @@ impl<T: Transport> Driver<T> {
             // Also done before a sleep, but a busy poller never sleeps.
             self.on_idle(self.clock.now());
         }
-        let (mut events, any_blocked) = {
+        let (first, any_blocked) = {
             let state = &mut *self.state.borrow_mut();
             state.transport.flush();
-            state.transport.poll(&mut state.events);
+            let first = state.transport.poll();
             // Most turns of a busy poller end here. Their duration is a part of every response's
             // latency, because a frame that arrives just after a poll waits for the next one.
-            if state.has_nothing_to_do() && !self.ready.has_any() {
+            if first.is_none() && state.has_nothing_to_do() && !self.ready.has_any() {
                 return false;
             }
-            (std::mem::take(&mut state.events), !state.blocked.is_empty())
+            (first, !state.blocked.is_empty())
         };
         if any_blocked {
             // Before the new requests: the slots that this poll freed belong to the oldest
             // responses.
             self.retry_blocked_responses();
         }
-        let found_any = !events.is_empty();
+        let found_any = first.is_some();
         if found_any || self.ready.has_any() {
             self.counters.turns.busy.add(1);
         }
@@ -230,7 +230,9 @@ impl<T: Transport> Driver<T> {
                 self.arrival();
             }
         }
-        for event in events.drain(..) {
+        let mut next = first;
+        let mut left = EVENTS_PER_TURN;
+        while let Some(event) = next {
             match event {
                 Event::Received { connection, buf } => self.receive(connection, buf),
                 Event::Accepted {
@@ -241,8 +243,12 @@ impl<T: Transport> Driver<T> {
                 }
                 Event::Closed { connection, reason } => self.close(connection, reason),
             }
+            left -= 1;
+            if left == 0 {
+                break;
+            }
+            next = self.state.borrow_mut().transport.poll();
         }
-        self.state.borrow_mut().events = events;
         self.run_ready_tasks();
         self.retry_waiting();
         self.state.borrow_mut().transport.flush();
@@ -412,8 +418,7 @@ impl<T: Transport> State<T> {
     /// waits.
     #[inline]
     fn has_nothing_to_do(&self) -> bool {
-        self.events.is_empty()
-            && self.blocked.is_empty()
+        self.blocked.is_empty()
             && self.waiting.is_empty()
             && self.owing.is_empty()
             && self.wakers.is_empty()

@@ -85,6 +85,8 @@ pub struct Loopback {
     limits: Limits,
     faults: Faults,
     random: Random,
+    /// Events left in the current batch.
+    batch_left: Option<usize>,
 }
 
 impl Loopback {
@@ -107,7 +109,31 @@ impl Loopback {
             limits,
             faults,
             random,
+            batch_left: None,
         }
+    }
+
+    /// Draws the faults of a poll. Returns the number of events in its batch.
+    fn begin_batch(&mut self) -> usize {
+        if self.random.happens(self.faults.late) {
+            return 0;
+        }
+        let mut wires = self.wires.borrow_mut();
+        if self.random.happens(self.faults.disconnect) {
+            let up = wires.connections(self.index);
+            if !up.is_empty() {
+                let victim = up[self.random.below(up.len() as u64) as usize];
+                let failed = CloseReason::Failed(Arc::from(Box::from(
+                    "an injected fault closed the connection",
+                )));
+                wires.close(self.index, victim, &failed, &failed);
+            }
+        }
+        let batch = wires.endpoints[self.index].incoming.len().min(BATCH);
+        if batch > 1 && self.random.happens(self.faults.short_batch) {
+            return 1 + self.random.below(batch as u64) as usize;
+        }
+        batch
     }
 
     pub(super) fn index(&self) -> usize {
@@ -374,33 +400,20 @@ impl Transport for Loopback {
     }
 
     #[inline]
-    fn poll(&mut self, events: &mut Vec<Event<Vec<u8>>>) {
-        if self.random.happens(self.faults.late) {
-            return;
-        }
+    fn poll(&mut self) -> Option<Event<Vec<u8>>> {
+        let left = match self.batch_left.take() {
+            Some(left) => left,
+            None => self.begin_batch(),
+        };
+        // Nothing is left: the batch ends with `None`.
+        let left = left.checked_sub(1)?;
         let mut wires = self.wires.borrow_mut();
-        if self.random.happens(self.faults.disconnect) {
-            let up = wires.connections(self.index);
-            if !up.is_empty() {
-                let victim = up[self.random.below(up.len() as u64) as usize];
-                let failed = CloseReason::Failed(Arc::from(Box::from(
-                    "an injected fault closed the connection",
-                )));
-                wires.close(self.index, victim, &failed, &failed);
-            }
+        let event = wires.endpoints[self.index].incoming.pop_front()?;
+        if let Event::Received { connection, .. } = &event {
+            wires.acknowledge(self.index, *connection);
         }
-        let incoming = &mut wires.endpoints[self.index].incoming;
-        let mut batch = incoming.len().min(BATCH);
-        if batch > 1 && self.random.happens(self.faults.short_batch) {
-            batch = 1 + self.random.below(batch as u64) as usize;
-        }
-        let polled = events.len();
-        events.extend(incoming.drain(..batch));
-        for event in &events[polled..] {
-            if let Event::Received { connection, .. } = event {
-                wires.acknowledge(self.index, *connection);
-            }
-        }
+        self.batch_left = Some(left);
+        Some(event)
     }
 
     fn release(&mut self, _: Vec<u8>) {

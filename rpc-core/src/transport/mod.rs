@@ -5,7 +5,7 @@
 //! receive slot of the peer. It knows nothing of calls. The driver is its only caller and repeats
 //! these steps:
 //!
-//! 1. [`Transport::poll`] fills a batch of [`Event`]s;
+//! 1. [`Transport::poll`] returns the next [`Event`], until there is none;
 //! 2. the driver reads each received frame and releases its slot with [`Transport::release`];
 //! 3. to send, [`Transport::reserve`] returns a buffer of exactly the requested length, and
 //!    [`Transport::send`] consumes it;
@@ -170,9 +170,9 @@ pub trait Transport: 'static {
     /// Posts all queued frames to the device.
     fn flush(&mut self);
 
-    /// Takes completions from the device, refills receives, and appends a bounded batch of events
-    /// for the driver to `events`. Appends nothing if there are no events. Never blocks.
-    fn poll(&mut self, events: &mut Vec<Event<Self::RecvBuf>>);
+    /// Takes the next event from the device. Returns `None` if there is none at the moment, and may
+    /// return `None` to end a batch while others wait. Also refills receives. Never blocks.
+    fn poll(&mut self) -> Option<Event<Self::RecvBuf>>;
 
     /// Returns a receive slot, so that it can be posted again.
     fn release(&mut self, buf: Self::RecvBuf);

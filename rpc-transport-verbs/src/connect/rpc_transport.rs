@@ -81,12 +81,17 @@ impl Transport for VerbsTransport {
     }
 
     #[inline]
-    fn poll(&mut self, events: &mut Vec<Event<RecvBuf>>) {
-        // Each lane polls one batch each time, so a busy lane cannot starve the others.
-        self.first.poll_completions(events);
-        if self.lane_mask != 0 {
-            self.poll_others(events);
+    fn poll(&mut self) -> Option<Event<RecvBuf>> {
+        if let Some(event) = self.events.pop() {
+            return Some(event);
         }
+        // Each lane polls one batch each time, so a busy lane cannot starve the others.
+        self.first.poll_completions(&mut self.events);
+        if self.lane_mask != 0 {
+            self.poll_others();
+        }
+        self.events.reverse();
+        self.events.pop()
     }
 
     #[inline]

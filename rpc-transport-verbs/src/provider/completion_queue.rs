@@ -26,6 +26,20 @@ impl CompletionQueue {
         forward!(self, cq => cq.poll(out, max))
     }
 
+    /// Takes the next completion, if there is one.
+    #[inline]
+    pub(crate) fn poll_one(&self) -> Result<Option<WorkCompletion>, VerbsError> {
+        match self {
+            Self::Soft(cq) => cq.poll_one(),
+            #[cfg(feature = "rdma")]
+            Self::Rdma(cq) => {
+                let mut completions = Vec::new();
+                cq.poll(&mut completions, 1)?;
+                Ok(completions.pop())
+            }
+        }
+    }
+
     pub(crate) fn resize(&self, depth: usize) -> Result<(), VerbsError> {
         forward!(self, cq => cq.resize(depth))
     }

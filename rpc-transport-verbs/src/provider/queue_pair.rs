@@ -48,6 +48,45 @@ impl QueuePair {
         forward!(self, qp => qp.post_send(work))
     }
 
+    /// Posts an inline send of `bytes`. The peer may receive it at once, or only after
+    /// [`ring_doorbell`](Self::ring_doorbell). The layer above has checked that an entry of the send
+    /// queue is free and that the length is within the limit of inline sends.
+    #[inline]
+    pub(crate) fn post_inline(
+        &mut self,
+        wr_id: WrId,
+        bytes: &[u8],
+        signaled: bool,
+    ) -> Result<(), PostError> {
+        match self {
+            Self::Soft(qp) => qp.post_inline(wr_id, bytes, signaled),
+            #[cfg(feature = "rdma")]
+            Self::Rdma(qp) => {
+                let work = SendWork {
+                    wr_id,
+                    addr: std::ptr::NonNull::from(bytes).cast(),
+                    len: bytes.len() as u32,
+                    local_key: crate::verbs::types::LocalKey(0),
+                    signaled,
+                    inline: true,
+                    solicited: false,
+                    general: false,
+                };
+                qp.post_send(&[work])
+            }
+        }
+    }
+
+    /// Notifies the device, or the peer, of the inline sends posted since the last doorbell.
+    #[inline]
+    pub(crate) fn ring_doorbell(&mut self) -> Result<(), PostError> {
+        match self {
+            Self::Soft(qp) => qp.ring_doorbell(),
+            #[cfg(feature = "rdma")]
+            Self::Rdma(_) => Ok(()),
+        }
+    }
+
     /// Posts requests of any kind; `elements` holds the elements of all of them.
     pub(crate) fn post(&mut self, work: &[Work], elements: &[Sge]) -> Result<(), PostError> {
         forward!(self, qp => qp.post(work, elements))

@@ -85,15 +85,11 @@ use self::sleep::Sleep;
 ///     client.send(connected.connection, buf)?;
 ///     client.flush();
 ///
-///     let mut events = Vec::new();
 ///     loop {
-///         server.poll(&mut events);
-///         for event in events.drain(..) {
-///             if let Event::Received { buf, .. } = event {
-///                 assert_eq!(buf.as_ref(), b"hello");
-///                 server.release(buf);
-///                 return Ok(());
-///             }
+///         if let Some(Event::Received { buf, .. }) = server.poll() {
+///             assert_eq!(buf.as_ref(), b"hello");
+///             server.release(buf);
+///             return Ok(());
 ///         }
 ///     }
 /// }
@@ -105,6 +101,8 @@ pub struct VerbsTransport {
     others: Box<[Lane]>,
     /// The bits of a connection's index that contain the lane's number.
     pub(crate) lane_mask: u32,
+    /// The events of the latest batch that have not been returned, in reverse order.
+    pub(crate) events: Vec<Event<RecvBuf>>,
     /// Limits that hold for every lane.
     pub(crate) limits: Limits,
     pub(crate) sleep: Sleep,
@@ -118,6 +116,7 @@ impl VerbsTransport {
             first,
             others: others.into_boxed_slice(),
             lane_mask,
+            events: Vec::new(),
             limits,
             sleep,
         }
@@ -163,9 +162,9 @@ impl VerbsTransport {
     }
 
     #[inline(never)]
-    pub(crate) fn poll_others(&mut self, events: &mut Vec<Event<RecvBuf>>) {
+    pub(crate) fn poll_others(&mut self) {
         for lane in &mut self.others {
-            lane.poll_completions(events);
+            lane.poll_completions(&mut self.events);
         }
     }
 

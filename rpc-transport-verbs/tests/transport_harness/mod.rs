@@ -16,7 +16,7 @@ use rpc_core::transport::{
     Admission, Admitted, CloseReason, Connected, ConnectionId, ConnectionQuota, Event, Fabric,
     Listener, Refusal, ReserveError, Transport,
 };
-use rpc_transport_verbs::{Device, RecvBuf, Sizing, VerbsTransport};
+use rpc_transport_verbs::{Device, Sizing, VerbsTransport};
 
 /// Time limit of a wait for an event that has to occur. It bounds failing tests only.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
@@ -68,7 +68,6 @@ impl Admission for AdmitAll {
 #[derive(Debug)]
 pub(crate) struct Side {
     pub(crate) transport: VerbsTransport,
-    events: Vec<Event<RecvBuf>>,
     pub(crate) accepted: Vec<(ConnectionId, Admitted)>,
     pub(crate) received: Vec<(ConnectionId, Vec<u8>)>,
     pub(crate) closed: Vec<(ConnectionId, CloseReason)>,
@@ -82,7 +81,6 @@ impl Side {
     pub(crate) fn new(transport: VerbsTransport) -> Self {
         Self {
             transport,
-            events: Vec::new(),
             accepted: Vec::new(),
             received: Vec::new(),
             closed: Vec::new(),
@@ -91,9 +89,9 @@ impl Side {
 
     /// Polls once and records the events. Copies the received frames and releases their slots.
     pub(crate) fn turn(&mut self) -> usize {
-        self.transport.poll(&mut self.events);
-        let count = self.events.len();
-        for event in self.events.drain(..) {
+        let mut count = 0;
+        while let Some(event) = self.transport.poll() {
+            count += 1;
             match event {
                 Event::Accepted {
                     connection,

@@ -221,8 +221,8 @@ impl Transport for SimulatedTransport {
         self.verbs.flush();
     }
 
-    fn poll(&mut self, events: &mut Vec<Event<RecvBuf>>) {
-        self.verbs.poll(events);
+    fn poll(&mut self) -> Option<Event<RecvBuf>> {
+        self.verbs.poll()
     }
 
     fn release(&mut self, buf: RecvBuf) {

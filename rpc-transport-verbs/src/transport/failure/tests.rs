@@ -86,7 +86,7 @@ impl Transport for Breakable {
     fn flush(&mut self) {
         self.transport.flush();
     }
-    fn poll(&mut self, events: &mut Vec<Event<RecvBuf>>) {
+    fn poll(&mut self) -> Option<Event<RecvBuf>> {
         if self.breaks.take() {
             let lane = self.transport.lane(0).expect("there is one lane");
             let (_, connection) = lane.connections.at(0).expect("there is one connection");
@@ -97,7 +97,7 @@ impl Transport for Breakable {
                 .send(Notice::QueuePairFailed(qp_num, event));
             told.expect("the transport is there");
         }
-        self.transport.poll(events);
+        self.transport.poll()
     }
     fn release(&mut self, buf: RecvBuf) {
         self.transport.release(buf);

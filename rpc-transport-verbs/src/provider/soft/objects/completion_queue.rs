@@ -44,6 +44,14 @@ impl CompletionQueue {
         self.domain.enter()?.poll(self.index, out, max)
     }
 
+    /// Takes the next completion, if there is one.
+    #[inline]
+    pub(crate) fn poll_one(&self) -> Result<Option<WorkCompletion>, VerbsError> {
+        let mut completions = Vec::new();
+        self.poll(&mut completions, 1)?;
+        Ok(completions.pop())
+    }
+
     pub(crate) fn resize(&self, depth: usize) -> Result<(), VerbsError> {
         let mut state = self.domain.enter()?;
         let queue = &mut state.completion_queues[self.index];

