@@ -55,6 +55,12 @@ impl Transport for StubTransport {
             remote: SocketAddr::from(([127, 0, 0, 1], 1)),
         })
     }
+    fn check_inline(&mut self, _: ConnectionId, _: usize) -> Result<(), ReserveError> {
+        Err(ReserveError::Closed)
+    }
+    fn send_inline(&mut self, _: ConnectionId, _: &[u8]) -> Result<(), SendError> {
+        Err(SendError)
+    }
     fn reserve(&mut self, _: ConnectionId, _: usize) -> Result<Vec<u8>, ReserveError> {
         Err(ReserveError::Closed)
     }

@@ -190,7 +190,8 @@ fn limits_of(intents: &Intents) -> Limits {
     Limits {
         device: "loopback".to_owned(),
         slot_len: intents.max_message_len + FRAME_OVERHEAD,
-        max_inline_len: 0,
+        // Short enough that the messages of tests are sent both ways.
+        max_inline_len: 64,
         receives_posted: 256,
         receives_reserved: 64,
         receives_held: 64,

@@ -7,9 +7,10 @@
 //!
 //! 1. [`Transport::poll`] returns the next [`Event`], until there is none;
 //! 2. the driver reads each received frame and releases its slot with [`Transport::release`];
-//! 3. to send, [`Transport::reserve`] returns a buffer of exactly the requested length, and
-//!    [`Transport::send`] consumes it;
-//! 4. [`Transport::flush`] rings the doorbell for everything sent since the last flush.
+//! 3. to send a short frame, [`Transport::send_inline`] copies it;
+//! 4. to send a longer one, [`Transport::reserve`] returns a buffer of exactly the requested length,
+//!    and [`Transport::send`] consumes it;
+//! 5. [`Transport::flush`] rings the doorbell for everything sent since the last flush.
 //!
 //! Buffers are tokens: they are moved, never copied or cloned, and each of them is returned through
 //! exactly one of `send`, `cancel` or `release`. A transport and its buffers belong to one thread;
@@ -144,6 +145,24 @@ pub trait Transport: 'static {
         self.adopt(dialed)
     }
 
+    /// Checks that [`send_inline`](Self::send_inline) can send a frame of `len` bytes to
+    /// `connection` now. `len` is at most [`Limits::max_inline_len`].
+    ///
+    /// # Errors
+    ///
+    /// Returns [`ReserveError`] if no entry of the send queue is free at the moment, the frame is too
+    /// long for the peer, or the connection has ended.
+    fn check_inline(&mut self, connection: ConnectionId, len: usize) -> Result<(), ReserveError>;
+
+    /// Sends a copy of `frame`, for which [`check_inline`](Self::check_inline) has just succeeded. A
+    /// peer that polls may receive it at once, and the others after the next
+    /// [`flush`](Self::flush).
+    ///
+    /// # Errors
+    ///
+    /// Returns [`SendError`] if the connection has ended. The frame was not sent.
+    fn send_inline(&mut self, connection: ConnectionId, frame: &[u8]) -> Result<(), SendError>;
+
     /// Reserves a send slot for a frame of `len` bytes to `connection`.
     ///
     /// # Errors
@@ -173,6 +192,12 @@ pub trait Transport: 'static {
     /// Takes the next event from the device. Returns `None` if there is none at the moment, and may
     /// return `None` to end a batch while others wait. Also refills receives. Never blocks.
     fn poll(&mut self) -> Option<Event<Self::RecvBuf>>;
+
+    /// Returns false if another [`poll`](Self::poll) would probably find nothing. Called after a
+    /// poll that returned an event, because this hint costs less than a poll.
+    fn may_have_more(&self) -> bool {
+        true
+    }
 
     /// Returns a receive slot, so that it can be posted again.
     fn release(&mut self, buf: Self::RecvBuf);

@@ -205,6 +205,12 @@ impl Transport for SimulatedTransport {
         self.connect_to(request)
     }
 
+    fn check_inline(&mut self, connection: ConnectionId, len: usize) -> Result<(), ReserveError> {
+        self.verbs.check_inline(connection, len)
+    }
+    fn send_inline(&mut self, connection: ConnectionId, frame: &[u8]) -> Result<(), SendError> {
+        self.verbs.send_inline(connection, frame)
+    }
     fn reserve(&mut self, connection: ConnectionId, len: usize) -> Result<SendBuf, ReserveError> {
         self.verbs.reserve(connection, len)
     }

@@ -74,6 +74,12 @@ impl Transport for Breakable {
     fn adopt(&mut self, dialed: Dialed) -> Result<Connected, ConnectError> {
         self.transport.adopt(dialed)
     }
+    fn check_inline(&mut self, connection: ConnectionId, len: usize) -> Result<(), ReserveError> {
+        self.transport.check_inline(connection, len)
+    }
+    fn send_inline(&mut self, connection: ConnectionId, frame: &[u8]) -> Result<(), SendError> {
+        self.transport.send_inline(connection, frame)
+    }
     fn reserve(&mut self, connection: ConnectionId, len: usize) -> Result<SendBuf, ReserveError> {
         self.transport.reserve(connection, len)
     }
