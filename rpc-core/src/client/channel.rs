@@ -1,6 +1,6 @@
 //! [`ChannelCore`]: the state shared by the clones of a channel.
 
-use std::cell::{Ref, RefCell};
+use std::cell::{OnceCell, RefCell};
 use std::collections::HashMap;
 use std::ptr;
 use std::rc::Rc;
@@ -9,6 +9,7 @@ use std::sync::Arc;
 use crate::driver::handle::{ConnectedLink, Poller};
 use crate::driver::link::LinkKey;
 use crate::method::MethodSpec;
+use crate::protocol::inline_frame::SpareFrame;
 use crate::protocol::session::ServerSession;
 use crate::stats::MethodCounters;
 
@@ -16,10 +17,23 @@ use crate::stats::MethodCounters;
 pub(crate) struct ChannelCore {
     pub(crate) poller: Rc<dyn Poller>,
     pub(crate) link: LinkKey,
+    /// Length of the longest frame that is sent inline.
+    pub(crate) longest_inline: usize,
+    /// A spare frame, for requests and responses.
+    pub(crate) inline_frame: SpareFrame,
     address: String,
-    methods: RefCell<MethodNumbers>,
-    /// The counters of each resolved method, in the order of resolution.
-    counters: RefCell<Vec<Arc<MethodCounters>>>,
+    numbers: RefCell<MethodNumbers>,
+    called: OnceCell<Box<CalledMethod>>,
+}
+
+/// A method that has been called through a channel. A list, so that references stay valid while
+/// methods are added; a call compares a few pointers.
+pub(crate) struct CalledMethod {
+    spec: &'static MethodSpec,
+    /// The server's number for the method, or `None` if the server has no such method.
+    pub(crate) number: Option<u16>,
+    pub(crate) counters: Arc<MethodCounters>,
+    next: OnceCell<Box<Self>>,
 }
 
 /// A server's method numbers on one connection.
@@ -35,11 +49,13 @@ impl ChannelCore {
     pub(crate) fn new(poller: Rc<dyn Poller>, address: &str, connected: ConnectedLink) -> Self {
         poller.acquire_ref(connected.link);
         Self {
+            longest_inline: poller.longest_inline(),
             poller,
             link: connected.link,
+            inline_frame: SpareFrame::default(),
             address: address.to_owned(),
-            methods: RefCell::new(MethodNumbers::from_session(&connected.session)),
-            counters: RefCell::default(),
+            numbers: RefCell::new(MethodNumbers::from_session(&connected.session)),
+            called: OnceCell::new(),
         }
     }
 
@@ -47,20 +63,27 @@ impl ChannelCore {
         &self.address
     }
 
-    /// Returns a method's index among the methods called so far, and the server's number for it, or
-    /// `None` if the server has no such method.
-    pub(crate) fn resolve(&self, method: &'static MethodSpec) -> (usize, Option<u16>) {
-        let resolved = self.methods.borrow_mut().resolve(method);
-        let mut counters = self.counters.borrow_mut();
-        if resolved.0 == counters.len() {
-            counters.push(self.poller.poller_counters().called(method));
+    /// Returns a method's number and counters.
+    #[inline]
+    pub(crate) fn resolve(&self, spec: &'static MethodSpec) -> &CalledMethod {
+        let mut entry = &self.called;
+        loop {
+            let method = entry.get_or_init(|| self.first_call(spec));
+            if ptr::eq(method.spec, spec) {
+                return method;
+            }
+            entry = &method.next;
         }
-        resolved
     }
 
-    /// Returns the counters of the method at this index.
-    pub(crate) fn counters(&self, index: usize) -> Ref<'_, MethodCounters> {
-        Ref::map(self.counters.borrow(), |counters| &*counters[index])
+    #[cold]
+    fn first_call(&self, spec: &'static MethodSpec) -> Box<CalledMethod> {
+        Box::new(CalledMethod {
+            spec,
+            number: self.numbers.borrow_mut().number_of(spec),
+            counters: self.poller.poller_counters().called(spec),
+            next: OnceCell::new(),
+        })
     }
 }
 
@@ -74,22 +97,13 @@ impl MethodNumbers {
 
     /// Returns the server's number for a method, or `None` if the server has no such method.
     pub(crate) fn number_of(&mut self, method: &'static MethodSpec) -> Option<u16> {
-        self.resolve(method).1
-    }
-
-    /// Like [`number_of`](Self::number_of), and also returns the method's index among those
-    /// resolved.
-    fn resolve(&mut self, method: &'static MethodSpec) -> (usize, Option<u16>) {
-        let known = self
-            .resolved
-            .iter()
-            .position(|(spec, _)| ptr::eq(*spec, method));
-        if let Some(index) = known {
-            return (index, self.resolved[index].1);
+        let mut resolved = self.resolved.iter();
+        if let Some((_, number)) = resolved.find(|(spec, _)| ptr::eq(*spec, method)) {
+            return *number;
         }
         let number = self.numbers.get(method.path).copied();
         self.resolved.push((method, number));
-        (self.resolved.len() - 1, number)
+        number
     }
 }
 

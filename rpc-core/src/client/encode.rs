@@ -1,12 +1,12 @@
 //! Encodes requests into frames, and decodes responses from frames.
 
-use prost::Message;
+use prost::{DecodeError, Message};
 
 use crate::call_error::{CallError, Cause, Execution};
 use crate::message::{Request, Response};
 use crate::metadata::Metadata;
 use crate::method::MethodSpec;
-use crate::protocol::frame::{FrameHeader, StatusBody};
+use crate::protocol::frame::{ResponseHead, StatusBody};
 use crate::status::{Code, Status};
 
 /// Lengths in bytes of the parts of a request that follow the frame's header.
@@ -27,34 +27,65 @@ impl RequestLengths {
 
 /// Encodes metadata and message into a buffer of exactly their total length.
 #[inline]
-pub(crate) fn write_request(request: &Request<impl Message>, method: &MethodSpec, out: &mut [u8]) {
-    let (metadata, mut message) = out.split_at_mut(request.metadata().encoded_len());
+pub(crate) fn write_request(
+    request: &Request<impl Message>,
+    lengths: RequestLengths,
+    method: &MethodSpec,
+    out: &mut [u8],
+) {
+    let (metadata, mut message) = out.split_at_mut(lengths.metadata);
     request.metadata().encode(metadata);
-    // The buffer was reserved to fit. A message whose encoded length has changed is zero-filled,
-    // and the server's decoder rejects it.
+    // The buffer was made to fit. A message whose encoded length has changed is zero-filled, and the
+    // server's decoder rejects it.
     if request.get_ref().encode(&mut message).is_err() || !message.is_empty() {
-        tracing::error!(
-            method = method.path,
-            "the encoded length of the request changed between two calls of `encoded_len`; the server will reject it"
-        );
+        length_changed(method);
         message.fill(0);
     }
 }
 
-/// Decodes a frame that is known to be a response.
-pub(crate) fn decode<Res: Message + Default>(frame: &[u8]) -> Result<Response<Res>, CallError> {
-    let undecodable = |error| CallError::new(Cause::Undecodable(error), Execution::Answered);
-    let not_a_frame = |_| CallError::remote(Status::internal("the response is not a valid frame"));
-    let (header, metadata, message) = FrameHeader::parse(frame).map_err(not_a_frame)?;
+#[cold]
+fn length_changed(method: &MethodSpec) {
+    tracing::error!(
+        method = method.path,
+        "the encoded length of the request changed between two calls of `encoded_len`; the server will reject it"
+    );
+}
+
+/// Decodes the body of a response: its metadata and its message.
+#[inline]
+pub(crate) fn decode<Res: Message + Default>(
+    head: ResponseHead,
+    body: &[u8],
+) -> Result<Response<Res>, CallError> {
+    if head.code != Code::Ok.number() || head.metadata_len != 0 {
+        return decode_rare(head, body);
+    }
+    let message = Res::decode(body).map_err(undecodable)?;
+    Ok(Response::received(message, Metadata::new()))
+}
+
+/// Decodes a response with metadata or with a code other than `OK`.
+#[cold]
+fn decode_rare<Res: Message + Default>(
+    head: ResponseHead,
+    body: &[u8],
+) -> Result<Response<Res>, CallError> {
+    // The length was validated when the header was parsed.
+    let (metadata, message) = body.split_at(head.metadata_len.into());
     let metadata = Metadata::decode(metadata)
         .map_err(|error| CallError::remote(Status::internal(error.to_string())))?;
-    if header.selector == Code::Ok.number() {
+    if head.code == Code::Ok.number() {
         let message = Res::decode(message).map_err(undecodable)?;
         return Ok(Response::received(message, metadata));
     }
     let body = StatusBody::decode(message).map_err(undecodable)?;
-    let status = Status::new(Code::from_number(header.selector), body.message)
+    let status = Status::new(Code::from_number(head.code), body.message)
         .with_details(body.details)
         .with_metadata(metadata);
     Err(CallError::remote(status))
+}
+
+#[cold]
+fn undecodable(error: DecodeError) -> CallError {
+    CallError::new(Cause::Undecodable(error), Execution::Answered)
 }

@@ -13,14 +13,14 @@ use std::time::Instant;
 
 use prost::Message;
 
-use self::channel::ChannelCore;
+use self::channel::{CalledMethod, ChannelCore};
 use self::encode::{RequestLengths, decode, write_request};
 use crate::call_error::{CallError, Cause, Execution};
-use crate::driver::handle::{BeginOutcome, Outgoing, PollOutcome};
+use crate::driver::handle::{BeginOutcome, PollOutcome, RequestHead};
 use crate::driver::waiters::WaiterKey;
 use crate::message::{Request, Response, TimeAllowed};
 use crate::method::MethodSpec;
-use crate::protocol::frame::CallId;
+use crate::protocol::frame::{CallId, HEADER_LEN};
 use crate::status::Code;
 
 /// The interface through which a generated client makes calls. Channels implement it. To mock a
@@ -47,11 +47,12 @@ pub trait Caller {
 pub struct LocalChannel(pub(crate) Rc<ChannelCore>);
 
 impl Caller for LocalChannel {
-    async fn unary<Req, Res>(
+    #[inline]
+    fn unary<Req, Res>(
         &self,
         method: &'static MethodSpec,
         request: Request<Req>,
-    ) -> Result<Response<Res>, CallError>
+    ) -> impl Future<Output = Result<Response<Res>, CallError>>
     where
         Req: Message,
         Res: Message + Default,
@@ -62,11 +63,9 @@ impl Caller for LocalChannel {
             request,
             deadline: None,
             state: CallState::New,
-            method_index: 0,
             began: None,
             response: PhantomData,
         }
-        .await
     }
 }
 
@@ -83,19 +82,17 @@ struct LocalCall<'a, Req, Res> {
     method: &'static MethodSpec,
     request: Request<Req>,
     deadline: Option<Instant>,
-    state: CallState,
-    /// Index of the call's counters in the channel, valid once the call has begun.
-    method_index: usize,
+    state: CallState<'a>,
     /// Start time, if this call is sampled for latency.
     began: Option<Instant>,
     response: PhantomData<fn() -> Res>,
 }
 
-#[derive(Clone, Copy, Debug)]
-enum CallState {
+#[derive(Clone, Copy)]
+enum CallState<'a> {
     New,
-    Waiting(WaiterKey),
-    InFlight(CallId),
+    Waiting(&'a CalledMethod, WaiterKey),
+    InFlight(&'a CalledMethod, CallId),
     Done,
 }
 
@@ -105,130 +102,203 @@ impl<Req, Res> Unpin for LocalCall<'_, Req, Res> {}
 impl<Req: Message, Res: Message + Default> Future for LocalCall<'_, Req, Res> {
     type Output = Result<Response<Res>, CallError>;
 
+    #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
-        let poller = &*this.channel.poller;
-        if let Poll::Ready(outcome) = this.step(cx) {
-            return Poll::Ready(outcome);
-        }
-        if poller.is_turning() {
-            return Poll::Pending;
-        }
-        // The future is polled by an executor that does not run this poller. Take a turn here, and
-        // request another poll.
-        poller.turn();
         let polled = this.step(cx);
+        if polled.is_ready() || this.channel.poller.turning().get() {
+            return polled;
+        }
+        this.take_turn(cx)
+    }
+}
+
+impl<'a, Req: Message, Res: Message + Default> LocalCall<'a, Req, Res> {
+    #[inline]
+    fn step(&mut self, cx: &mut Context<'_>) -> Poll<Result<Response<Res>, CallError>> {
+        match self.state {
+            CallState::InFlight(method, call) => self.take_response(method, call, cx),
+            CallState::New => self.start(cx),
+            CallState::Waiting(method, waiter) => self.send(method, Some(waiter), cx),
+            // The future was polled after completion. The contract of `Future` permits any result.
+            CallState::Done => Poll::Pending,
+        }
+    }
+
+    /// Takes a turn for a future that is polled by an executor that does not run this poller, and
+    /// requests another poll.
+    #[cold]
+    #[inline(never)]
+    fn take_turn(&mut self, cx: &mut Context<'_>) -> Poll<Result<Response<Res>, CallError>> {
+        self.channel.poller.turn();
+        let polled = self.step(cx);
         if polled.is_pending() {
             cx.waker().wake_by_ref();
         }
         polled
     }
-}
 
-impl<Req: Message, Res: Message + Default> LocalCall<'_, Req, Res> {
-    fn step(&mut self, cx: &mut Context<'_>) -> Poll<Result<Response<Res>, CallError>> {
-        let call = match self.state {
-            CallState::InFlight(call) => call,
-            CallState::New | CallState::Waiting(_) => {
-                let Err(error) = self.begin(cx) else {
-                    return Poll::Pending;
-                };
-                let outcome = Err(error);
-                self.end(&outcome);
-                return Poll::Ready(outcome);
-            }
-            // The future was polled after completion. The contract of `Future` permits any result.
-            CallState::Done => return Poll::Pending,
+    #[inline]
+    fn start(&mut self, cx: &mut Context<'_>) -> Poll<Result<Response<Res>, CallError>> {
+        let channel = self.channel;
+        let method = channel.resolve(self.method);
+        if method.counters.begin() {
+            self.began = Some(channel.poller.poller_counters().now());
+        }
+        self.deadline = match self.request.time_allowed() {
+            TimeAllowed::Unlimited => None,
+            TimeAllowed::For(timeout) => channel.poller.deadline_after(timeout),
+            TimeAllowed::Until(deadline) => Some(deadline),
         };
+        self.send(method, None, cx)
+    }
+
+    /// Sends the call, or queues it. Either way the waker is registered.
+    #[inline]
+    fn send(
+        &mut self,
+        method: &'a CalledMethod,
+        waiter: Option<WaiterKey>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Response<Res>, CallError>> {
+        let Some(number) = method.number else {
+            let path = self.method.path;
+            let error = CallError::new(Cause::Unimplemented { path }, Execution::NeverSent);
+            return self.end(method, Err(error));
+        };
+        let lengths = RequestLengths::new(&self.request);
+        let head = RequestHead {
+            method: number,
+            deadline: self.deadline,
+            metadata_len: lengths.metadata,
+            message_len: lengths.message,
+        };
+        let channel = self.channel;
+        let frame_len = head.frame_len();
+        let begun = if frame_len <= channel.longest_inline {
+            let mut memory = channel.inline_frame.take();
+            let frame = &mut memory.bytes_mut()[..frame_len];
+            write_request(
+                &self.request,
+                lengths,
+                self.method,
+                &mut frame[HEADER_LEN..],
+            );
+            let poller = &*channel.poller;
+            let begun = poller.begin_inline(channel.link, &head, frame, cx.waker(), waiter);
+            channel.inline_frame.put_back(memory);
+            begun
+        } else {
+            let write = &mut |out: &mut [u8]| {
+                write_request(&self.request, lengths, self.method, out);
+            };
+            let poller = &*channel.poller;
+            poller.begin_long(channel.link, &head, write, cx.waker(), waiter)
+        };
+        match begun {
+            BeginOutcome::Sent(call) => {
+                self.state = CallState::InFlight(method, call);
+                method.counters.start();
+                Poll::Pending
+            }
+            BeginOutcome::Waiting(waiter) => {
+                self.state = CallState::Waiting(method, waiter);
+                Poll::Pending
+            }
+            BeginOutcome::Failed(error) => self.end(method, Err(error)),
+        }
+    }
+
+    #[inline]
+    fn take_response(
+        &mut self,
+        method: &'a CalledMethod,
+        call: CallId,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Response<Res>, CallError>> {
+        let channel = self.channel;
+        let poller = &*channel.poller;
+        let mut memory = channel.inline_frame.take();
+        let body = memory.bytes_mut();
+        let outcome =
+            match poller.take_response(channel.link, call, self.deadline, cx.waker(), body) {
+                PollOutcome::Received { head, len } => Some(decode(head, &body[..len])),
+                PollOutcome::Failed(error) => Some(Err(error)),
+                PollOutcome::Long => self.read_response(call, cx),
+                PollOutcome::Pending => None,
+            };
+        channel.inline_frame.put_back(memory);
+        match outcome {
+            Some(outcome) => self.end(method, outcome),
+            None => Poll::Pending,
+        }
+    }
+
+    /// Decodes a response that is too long for an inline frame from its slot.
+    #[inline(never)]
+    fn read_response(
+        &mut self,
+        call: CallId,
+        cx: &mut Context<'_>,
+    ) -> Option<Result<Response<Res>, CallError>> {
         let mut received = None;
         let channel = self.channel;
-        let polled = channel.poller.poll_response(
+        let polled = channel.poller.read_response(
             channel.link,
             call,
             self.deadline,
             cx.waker(),
-            &mut |frame| {
-                received = Some(decode(frame));
-            },
+            &mut |head, body| received = Some(decode(head, body)),
         );
-        let outcome = match polled {
-            PollOutcome::Pending => return Poll::Pending,
-            PollOutcome::Failed(error) => Err(error),
-            PollOutcome::Received => received.unwrap_or_else(|| decode(&[])),
-        };
-        self.end(&outcome);
-        Poll::Ready(outcome)
+        match polled {
+            PollOutcome::Failed(error) => Some(Err(error)),
+            _ => received,
+        }
     }
 
     #[inline]
-    fn end(&mut self, outcome: &Result<Response<Res>, CallError>) {
+    fn end(
+        &mut self,
+        method: &CalledMethod,
+        outcome: Result<Response<Res>, CallError>,
+    ) -> Poll<Result<Response<Res>, CallError>> {
         self.state = CallState::Done;
-        let counters = self.channel.counters(self.method_index);
         let code = outcome.as_ref().map_or_else(CallError::code, |_| Code::Ok);
-        counters.end(code.number());
+        method.counters.end(code.number());
         if let Some(began) = self.began {
-            self.channel.poller.poller_counters().time(&counters, began);
+            let counters = self.channel.poller.poller_counters();
+            counters.time(&method.counters, began);
         }
-    }
-
-    /// Sends the call, or queues it. Either way the waker is registered.
-    fn begin(&mut self, cx: &mut Context<'_>) -> Result<(), CallError> {
-        let channel = self.channel;
-        let (method_index, method) = channel.resolve(self.method);
-        let waiter = match self.state {
-            CallState::Waiting(waiter) => Some(waiter),
-            _ => {
-                self.method_index = method_index;
-                if channel.counters(method_index).begin() {
-                    self.began = Some(channel.poller.poller_counters().now());
-                }
-                self.deadline = match self.request.time_allowed() {
-                    TimeAllowed::Unlimited => None,
-                    TimeAllowed::For(timeout) => channel.poller.deadline_after(timeout),
-                    TimeAllowed::Until(deadline) => Some(deadline),
-                };
-                None
-            }
-        };
-        let Some(method) = method else {
-            let cause = Cause::Unimplemented {
-                path: self.method.path,
-            };
-            return Err(CallError::new(cause, Execution::NeverSent));
-        };
-        let lengths = RequestLengths::new(&self.request);
-        let outgoing = Outgoing {
-            method,
-            deadline: self.deadline,
-            metadata_len: lengths.metadata,
-            message_len: lengths.message,
-            write: &mut |out| write_request(&self.request, self.method, out),
-        };
-        let begun = channel
-            .poller
-            .begin(channel.link, outgoing, cx.waker(), waiter);
-        match begun {
-            BeginOutcome::Sent(call) => {
-                self.state = CallState::InFlight(call);
-                channel.counters(method_index).start();
-                Ok(())
-            }
-            BeginOutcome::Waiting(waiter) => {
-                self.state = CallState::Waiting(waiter);
-                Ok(())
-            }
-            BeginOutcome::Failed(error) => Err(error),
-        }
+        Poll::Ready(outcome)
     }
 }
 
 impl<Req, Res> Drop for LocalCall<'_, Req, Res> {
+    #[inline]
     fn drop(&mut self) {
-        match self.state {
-            CallState::New | CallState::Done => return,
-            CallState::Waiting(waiter) => self.channel.poller.leave(self.channel.link, waiter),
-            CallState::InFlight(call) => self.channel.poller.abandon(self.channel.link, call),
+        if let CallState::Waiting(..) | CallState::InFlight(..) = self.state {
+            self.give_up();
         }
-        self.channel.counters(self.method_index).drop_one();
+    }
+}
+
+impl<Req, Res> LocalCall<'_, Req, Res> {
+    /// Ends a call whose future is dropped before the response was taken.
+    #[cold]
+    #[inline(never)]
+    fn give_up(&mut self) {
+        let channel = self.channel;
+        let method = match self.state {
+            CallState::New | CallState::Done => return,
+            CallState::Waiting(method, waiter) => {
+                channel.poller.leave(channel.link, waiter);
+                method
+            }
+            CallState::InFlight(method, call) => {
+                channel.poller.abandon(channel.link, call);
+                method
+            }
+        };
+        method.counters.drop_one();
     }
 }

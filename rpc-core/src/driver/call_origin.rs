@@ -45,6 +45,14 @@ pub(crate) struct CallingFuture<'a> {
     pub(super) waiter: Option<WaiterKey>,
 }
 
+impl<'a> CallingFuture<'a> {
+    /// A future whose call has been sent.
+    pub(super) fn in_flight(waker: &'a Waker) -> Self {
+        let waiter = None;
+        Self { waker, waiter }
+    }
+}
+
 impl CallOrigin for CallingFuture<'_> {
     type Waiting = WaiterKey;
 

@@ -17,7 +17,7 @@ use std::task::Waker;
 
 use super::timers::TimerKey;
 use crate::call_error::CallError;
-use crate::protocol::frame::CallId;
+use crate::protocol::frame::{CallId, HEADER_LEN, ResponseHead};
 
 /// Calls by the index in their id. `B` is the transport's receive slot.
 #[derive(Debug)]
@@ -39,7 +39,7 @@ enum State<B> {
         waiting: WakeTarget,
         timer: Option<TimerKey>,
     },
-    Responded(ResponseFrame<B>),
+    Responded(Response<B>),
     Failed(CallError),
     Abandoned,
 }
@@ -58,6 +58,13 @@ pub(crate) enum WakeTarget {
     Permit(u32),
 }
 
+/// The response to a call.
+#[derive(Debug)]
+pub(crate) struct Response<B> {
+    pub(crate) head: ResponseHead,
+    pub(crate) frame: ResponseFrame<B>,
+}
+
 /// The frame that holds the response to a call.
 #[derive(Debug)]
 pub(crate) enum ResponseFrame<B> {
@@ -66,6 +73,18 @@ pub(crate) enum ResponseFrame<B> {
     /// The frame was copied out, because the slot was needed and the response had not been taken
     /// yet.
     Copied(Vec<u8>),
+}
+
+impl<B: AsRef<[u8]>> Response<B> {
+    /// Returns the metadata and the message.
+    pub(crate) fn body(&self) -> &[u8] {
+        let frame = match &self.frame {
+            ResponseFrame::Slot(frame) => frame.as_ref(),
+            ResponseFrame::Copied(frame) => frame,
+        };
+        // The frame's header has been parsed.
+        &frame[HEADER_LEN..]
+    }
 }
 
 /// The effect of a response frame on its call.
@@ -86,8 +105,31 @@ pub(crate) enum ResponseOutcome<B> {
 #[derive(Debug)]
 pub(crate) enum TakeOutcome<B> {
     Pending,
-    Responded(ResponseFrame<B>),
+    Responded(Response<B>),
+    /// There is a response, but its body is longer than the caller can take now.
+    Long,
     Failed(CallError),
+}
+
+/// What a call leaves behind whose future is dropped or gives up.
+#[derive(Debug)]
+pub(crate) struct Abandoned<B> {
+    /// The response to release.
+    pub(crate) response: Option<Response<B>>,
+    /// The timer to cancel.
+    pub(crate) timer: Option<TimerKey>,
+    /// To be dropped while nothing is borrowed, because dropping a waker may run application code.
+    pub(crate) waiting: WakeTarget,
+}
+
+impl<B> Default for Abandoned<B> {
+    fn default() -> Self {
+        Self {
+            response: None,
+            timer: None,
+            waiting: WakeTarget::None,
+        }
+    }
 }
 
 impl<B> Default for CallTable<B> {
@@ -100,10 +142,11 @@ impl<B> Default for CallTable<B> {
 }
 
 impl<B> CallTable<B> {
-    /// Allocates an entry for a call that is about to be sent and that `waiting` waits for. Returns
-    /// `None` if call ids can distinguish no more calls. Responses that leaked futures never took
-    /// also occupy entries.
-    pub(crate) fn begin(&mut self, waiting: WakeTarget) -> Option<CallId> {
+    /// Allocates an entry for a call that is about to be sent, and takes the target that waits for
+    /// it. Returns `None` if call ids can distinguish no more calls. Responses that leaked futures
+    /// never took also occupy entries.
+    #[inline]
+    pub(crate) fn begin(&mut self, waiting: &mut WakeTarget) -> Option<CallId> {
         let index = match self.free.pop() {
             Some(index) => index,
             None => {
@@ -120,7 +163,7 @@ impl<B> CallTable<B> {
         };
         let entry = &mut self.entries[index as usize];
         entry.state = State::InFlight {
-            waiting,
+            waiting: mem::take(waiting),
             timer: None,
         };
         Some(entry.id)
@@ -134,7 +177,13 @@ impl<B> CallTable<B> {
     }
 
     /// Handles a response frame. `id` comes from the peer and is not trusted.
-    pub(crate) fn complete(&mut self, id: CallId, frame: B) -> ResponseOutcome<B> {
+    #[inline]
+    pub(crate) fn complete(
+        &mut self,
+        id: CallId,
+        head: ResponseHead,
+        frame: B,
+    ) -> ResponseOutcome<B> {
         let Some(entry) = self
             .entries
             .get_mut(id.index())
@@ -145,7 +194,8 @@ impl<B> CallTable<B> {
         match &mut entry.state {
             State::InFlight { waiting, timer } => {
                 let (waiting, timer) = (mem::take(waiting), timer.take());
-                entry.state = State::Responded(ResponseFrame::Slot(frame));
+                let frame = ResponseFrame::Slot(frame);
+                entry.state = State::Responded(Response { head, frame });
                 ResponseOutcome::Completed { waiting, timer }
             }
             State::Abandoned => {
@@ -159,13 +209,12 @@ impl<B> CallTable<B> {
         }
     }
 
-    /// Takes the response or error of a call. If there is none yet, registers the target that
-    /// `waiting` returns, to be woken when there is.
-    pub(crate) fn take(
-        &mut self,
-        id: CallId,
-        waiting: impl FnOnce() -> WakeTarget,
-    ) -> TakeOutcome<B> {
+    /// Takes the error of a call, or its response if the body has at most `longest` bytes.
+    #[inline]
+    pub(crate) fn take(&mut self, id: CallId, longest: usize) -> TakeOutcome<B>
+    where
+        B: AsRef<[u8]>,
+    {
         let Some(entry) = self
             .entries
             .get_mut(id.index())
@@ -174,9 +223,12 @@ impl<B> CallTable<B> {
             debug_assert!(false, "polled a call that is not in the call table");
             return TakeOutcome::Pending;
         };
-        if let State::InFlight { waiting: who, .. } = &mut entry.state {
-            *who = waiting();
-            return TakeOutcome::Pending;
+        match &entry.state {
+            State::InFlight { .. } => return TakeOutcome::Pending,
+            State::Responded(response) if response.body().len() > longest => {
+                return TakeOutcome::Long;
+            }
+            _ => {}
         }
         match mem::replace(&mut entry.state, State::Free) {
             State::Responded(response) => {
@@ -194,26 +246,44 @@ impl<B> CallTable<B> {
         }
     }
 
-    /// Abandons a call whose future is dropped or gives up. Returns the response to release and the
-    /// timer to cancel, if any.
-    pub(crate) fn abandon(&mut self, id: CallId) -> (Option<ResponseFrame<B>>, Option<TimerKey>) {
+    /// Sets the target to wake when a pending call ends. Returns the target that this one replaces.
+    pub(crate) fn set_wake_target(&mut self, id: CallId, target: WakeTarget) -> WakeTarget {
+        let entry = self.entries.get_mut(id.index());
+        match entry.filter(|entry| entry.id == id) {
+            Some(Entry {
+                state: State::InFlight { waiting, .. },
+                ..
+            }) => mem::replace(waiting, target),
+            _ => target,
+        }
+    }
+
+    /// Abandons a call whose future is dropped or gives up.
+    pub(crate) fn abandon(&mut self, id: CallId) -> Abandoned<B> {
         let Some(entry) = self
             .entries
             .get_mut(id.index())
             .filter(|entry| entry.id == id)
         else {
-            return (None, None);
+            return Abandoned::default();
         };
         match mem::replace(&mut entry.state, State::Abandoned) {
-            State::InFlight { timer, .. } => (None, timer),
-            State::Abandoned => (None, None),
+            State::InFlight { waiting, timer } => Abandoned {
+                waiting,
+                timer,
+                response: None,
+            },
+            State::Abandoned => Abandoned::default(),
             State::Responded(response) => {
                 self.release(id);
-                (Some(response), None)
+                Abandoned {
+                    response: Some(response),
+                    ..Abandoned::default()
+                }
             }
             State::Free | State::Failed(_) => {
                 self.release(id);
-                (None, None)
+                Abandoned::default()
             }
         }
     }
@@ -269,10 +339,10 @@ impl<B> CallTable<B> {
     {
         for entry in &mut self.entries {
             if let State::Responded(response) = &mut entry.state
-                && let ResponseFrame::Slot(frame) = response
+                && let ResponseFrame::Slot(frame) = &response.frame
             {
                 let copy = ResponseFrame::Copied(frame.as_ref().to_vec());
-                if let ResponseFrame::Slot(frame) = mem::replace(response, copy) {
+                if let ResponseFrame::Slot(frame) = mem::replace(&mut response.frame, copy) {
                     slots(frame);
                 }
             }

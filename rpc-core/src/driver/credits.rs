@@ -2,7 +2,7 @@
 //! carries.
 
 use super::State;
-use super::call_table::ResponseFrame;
+use super::call_table::{Response, ResponseFrame};
 use super::link::LinkKey;
 use crate::protocol::frame::{CallId, FrameKind, HEADER_LEN};
 use crate::transport::{ReserveError, Transport};
@@ -31,18 +31,26 @@ impl<T: Transport> State<T> {
         self.budget.release(1);
     }
 
-    pub(crate) fn discard_response(&mut self, response: ResponseFrame<T::RecvBuf>) {
-        if let ResponseFrame::Slot(buf) = response {
+    /// Discards a response that was taken from the call table.
+    #[inline]
+    pub(crate) fn discard_response(&mut self, response: Response<T::RecvBuf>) {
+        if let ResponseFrame::Slot(buf) = response.frame {
             self.release_response(buf);
         }
     }
 
-    /// Promises a receive for a response. If none is left, first copies responses that have not
-    /// been taken yet out of their slots.
+    /// Promises a receive, if necessary one that holds a response.
     pub(crate) fn promise_receive(&mut self) -> bool {
-        if self.budget.take(1) {
-            return true;
+        if self.budget.left() == 0 {
+            self.copy_responses_out();
         }
+        self.budget.take(1)
+    }
+
+    /// Copies the responses that have not been taken yet out of their slots, because no receive is
+    /// left to promise.
+    #[cold]
+    pub(super) fn copy_responses_out(&mut self) {
         let mut slots = Vec::new();
         for (_, link) in &mut self.links {
             link.calls.copy_responses_out(|buf| slots.push(buf));
@@ -50,7 +58,6 @@ impl<T: Transport> State<T> {
         for buf in slots {
             self.release_response(buf);
         }
-        self.budget.take(1)
     }
 
     pub(crate) fn send_owed_credits(&mut self) {

@@ -1,6 +1,7 @@
 //! [`Poller`]: a driver with the type of its transport erased, as used by the code that makes
 //! calls.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
@@ -10,20 +11,27 @@ use super::link::LinkKey;
 use super::waiters::WaiterKey;
 use crate::call_error::CallError;
 use crate::limits::Limits;
-use crate::protocol::frame::CallId;
+use crate::protocol::frame::{CallId, HEADER_LEN, ResponseHead};
 use crate::protocol::session::ServerSession;
 use crate::stats::PollerCounters;
 use crate::transport::{ConnectError, Counters};
 
-/// A call to send.
-pub(crate) struct Outgoing<'a> {
+/// A request to send, apart from its bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RequestHead {
     /// The method's number on this connection.
     pub(crate) method: u16,
     pub(crate) deadline: Option<Instant>,
     pub(crate) metadata_len: usize,
     pub(crate) message_len: usize,
-    /// Writes metadata and message, in this order, to a buffer of their total length.
-    pub(crate) write: &'a mut dyn FnMut(&mut [u8]),
+}
+
+impl RequestHead {
+    /// Returns the length of the whole frame.
+    #[inline]
+    pub(crate) fn frame_len(&self) -> usize {
+        HEADER_LEN + self.metadata_len + self.message_len
+    }
 }
 
 /// The outcome of an attempt to send a call.
@@ -45,8 +53,10 @@ pub(crate) enum BeginOutcome<W> {
 pub(crate) enum PollOutcome {
     /// There is no response yet. The origin is notified when there is.
     Pending,
-    /// The response was passed to `receive`.
-    Received,
+    /// The response has arrived. Its body, of this length, was copied or passed on.
+    Received { head: ResponseHead, len: usize },
+    /// The response has arrived, but its body is longer than the memory for it.
+    Long,
     /// The call has ended without a response.
     Failed(CallError),
 }
@@ -61,24 +71,45 @@ pub(crate) struct ConnectedLink {
 /// A driver with the type of its transport erased.
 pub(crate) trait Poller {
     fn connect(&self, address: &str, timeout: Duration) -> Result<ConnectedLink, ConnectError>;
-    /// Sends the call of a future that is polled with `waker`, or queues it. `waiter` is its queue
-    /// entry if it has waited.
-    fn begin(
+    /// Sends the call of a future that is polled with `waker`, or queues it. `frame` is complete but
+    /// for its header. `waiter` is the call's queue entry if it has waited.
+    fn begin_inline(
         &self,
         link: LinkKey,
-        call: Outgoing<'_>,
+        request: &RequestHead,
+        frame: &mut [u8],
         waker: &Waker,
         waiter: Option<WaiterKey>,
     ) -> BeginOutcome<WaiterKey>;
-    /// Takes the response of a call, if it has arrived, and passes the frame to `receive`.
-    /// Otherwise registers `waker`.
-    fn poll_response(
+    /// Like [`begin_inline`](Self::begin_inline), for a request that is too long for an inline frame.
+    /// `write` encodes metadata and message, in this order, into a buffer of their total length.
+    fn begin_long(
+        &self,
+        link: LinkKey,
+        request: &RequestHead,
+        write: &mut dyn FnMut(&mut [u8]),
+        waker: &Waker,
+        waiter: Option<WaiterKey>,
+    ) -> BeginOutcome<WaiterKey>;
+    /// Takes the response of a call, if it has arrived, and copies its body into `body` if it fits.
+    /// If there is none yet, registers `waker`.
+    fn take_response(
         &self,
         link: LinkKey,
         call: CallId,
         deadline: Option<Instant>,
         waker: &Waker,
-        receive: &mut dyn FnMut(&[u8]),
+        body: &mut [u8],
+    ) -> PollOutcome;
+    /// Takes the response of a call, if it has arrived, and passes its body to `receive`. If there is
+    /// none yet, registers `waker`.
+    fn read_response(
+        &self,
+        link: LinkKey,
+        call: CallId,
+        deadline: Option<Instant>,
+        waker: &Waker,
+        receive: &mut dyn FnMut(ResponseHead, &[u8]),
     ) -> PollOutcome;
     /// Abandons a call whose future is dropped.
     fn abandon(&self, link: LinkKey, call: CallId);
@@ -91,11 +122,12 @@ pub(crate) trait Poller {
     fn turn(&self) -> bool;
     /// Sleeps until there is work: see [`Driver::sleep`](super::Driver::sleep).
     fn sleep(&self, how_long: &dyn Fn() -> Option<Duration>);
-    fn is_turning(&self) -> bool;
+    /// Returns whether this thread is inside a turn.
+    fn turning(&self) -> &Cell<bool>;
     /// Returns the waker of `block_on`.
     fn block_on_waker(&self) -> &BlockOnWaker;
-    /// Runs `work` as a part of a turn: see [`Driver::run_in_turn`](super::Driver::run_in_turn).
-    fn run_in_turn(&self, work: &mut dyn FnMut());
+    /// Returns the length of the longest frame that is sent inline.
+    fn longest_inline(&self) -> usize;
     fn limits(&self) -> Limits;
     fn transport_counters(&self) -> Counters;
     /// Returns the poller's counters.

@@ -1,120 +1,173 @@
-//! The server's part of a turn: from a request to its response.
+//! The server's part of a turn: from a request to its handler's outcome.
 //!
-//! The slot of a request is released and its credit recorded as owed as soon as the message is
-//! decoded, before the handler runs. A handler thus holds no receive, however long it takes, so
-//! that nested calls cannot starve each other of receives.
+//! One virtual call serves a request whose handler completes at its first poll: it decodes the
+//! request, runs the handler, and encodes the response into an inline frame. The response then
+//! leaves at once, and carries the credit of its request; the request's slot is released after it.
+//!
+//! The credit of a request whose handler awaits is owed, and its slot released, after the first poll.
+//! A handler thus holds no receive while it awaits, so that nested calls cannot starve each other of
+//! receives.
 //!
 //! While `max_concurrent_calls` handlers are pending, the next request is answered with an error
 //! before its message is decoded. It is rejected rather than queued: queueing nested calls could
 //! deadlock.
 
 use std::collections::VecDeque;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
-use prost::Message;
-
 use super::link::LinkKey;
-use super::tasks::{Task, TaskKey};
-use super::{Driver, State, TimerTarget};
+use super::responses::BlockedResponse;
+use super::tasks::{IncomingCall, Task, TaskKey};
+use super::{Driver, TimerTarget};
 use crate::clock::deadline_after;
-use crate::metadata::Metadata;
-use crate::protocol::frame::{CallId, FrameHeader, FrameKind, HEADER_LEN, StatusBody};
-use crate::service::dispatch::{Handler, HandlerKey, ResponseLengths};
+use crate::protocol::frame::{FrameHeader, HEADER_LEN};
+use crate::protocol::inline_frame::InlineFrame;
+use crate::service::handler::{Handler, HandlerKey, RawRequest, Served};
 use crate::stats::ServedCall;
-use crate::status::{Code, Status};
-use crate::transport::{ReserveError, Transport};
+use crate::status::Status;
+use crate::transport::Transport;
 
-/// A response that found no free send slot.
-#[derive(Debug)]
-pub(crate) struct Blocked {
-    link: LinkKey,
-    call: CallId,
-    served: ServedCall,
-    response: BlockedResponse,
-}
-
-#[derive(Debug)]
-enum BlockedResponse {
-    Ready {
-        handler_key: HandlerKey,
-        len: ResponseLengths,
-    },
-    Failed(Status),
-}
+/// The number and waker of a task, lent to a future for one poll.
+pub(super) type LentTask = (TaskKey, Waker);
 
 impl<T: Transport> Driver<T> {
     /// Serves the request in `buf`. Its header has been validated and accounted.
-    pub(crate) fn serve(&self, link: LinkKey, header: &FrameHeader, buf: T::RecvBuf) {
-        let deadline = self.deadline_of(header);
+    #[inline]
+    pub(super) fn serve(&self, link: LinkKey, header: &FrameHeader, buf: T::RecvBuf) {
         let served = self.counters.received(header.selector, || self.arrival());
+        let deadline = self.deadline_of(header);
         let handler = self.methods.borrow().handler(header.selector).cloned();
-        let started = match &handler {
-            None => Err(Status::unimplemented(format!(
-                "the server has no method number {}",
-                header.selector
-            ))),
-            Some(_) if !self.tasks.borrow().has_capacity() => Err(self.shed()),
-            Some(_) if deadline.is_some_and(|deadline| deadline <= self.clock.now()) => {
-                Err(self.expired())
-            }
-            Some(handler) => {
-                // The lengths were validated when the header was parsed.
-                let (metadata, message) =
-                    buf.as_ref()[HEADER_LEN..].split_at(header.metadata_len.into());
-                handler.start(message, metadata, deadline)
-            }
+        let Some(handler) = handler.filter(|_| self.may_start(deadline)) else {
+            return self.reject(link, header, served, deadline, buf);
         };
-        self.state.borrow_mut().release_request(link, buf);
-        match (started, &handler) {
-            (Ok(handler_key), Some(handler)) => {
+        // The lengths were validated when the header was parsed.
+        let (metadata, message) = buf.as_ref()[HEADER_LEN..].split_at(header.metadata_len.into());
+        let request = RawRequest {
+            metadata,
+            message,
+            deadline,
+        };
+        let (key, waker) = self.lend_task();
+        let mut frame = self.inline_frame.take();
+        let outcome = self.poll_handler(header.selector, &waker, &mut frame, |cx, out| {
+            handler.serve(request, cx, out)
+        });
+        let call = IncomingCall {
+            link,
+            call: header.call,
+            served,
+        };
+        match outcome {
+            Served::Encoded(len) => {
+                self.lent_task.set(Some((key, waker)));
+                let state = &mut *self.state.borrow_mut();
+                state.owe_credit(link);
+                state.respond_inline(&call, len, frame.frame_mut(len.total()));
+                state.transport.release(buf);
                 self.counters.started(header.selector);
-                let (key, waker) = self.tasks.borrow_mut().borrow_cell();
-                let polled = self.poll_handler(header.selector, &**handler, handler_key, &waker);
-                let task = Task {
-                    link,
-                    call: header.call,
-                    served,
-                    handler_key,
-                    timer: None,
-                };
-                match polled {
-                    Poll::Ready(outcome) => {
-                        self.tasks.borrow_mut().return_cell(key, waker);
-                        self.respond(&task, &**handler, outcome);
-                    }
-                    Poll::Pending => {
-                        let state = &mut *self.state.borrow_mut();
-                        self.counters.handlers.awaited.add(1);
-                        // The response comes later, so another frame has to carry the credit of
-                        // this request.
-                        state.owe(link);
-                        let timer = deadline
-                            .map(|deadline| state.timers.insert(deadline, TimerTarget::Task(key)));
-                        self.tasks
-                            .borrow_mut()
-                            .park(key, waker, Task { timer, ..task });
-                    }
-                }
             }
-            (Err(status), _) => self.respond_status(link, header.call, served, status),
-            (Ok(_), None) => {}
+            Served::Undecodable(status) => {
+                self.lent_task.set(Some((key, waker)));
+                self.release_request(link, buf);
+                self.respond_status(&call, status);
+            }
+            outcome => {
+                self.release_request(link, buf);
+                self.counters.started(header.selector);
+                self.after_first_poll(&call, &*handler, outcome, deadline, (key, waker));
+            }
         }
+        self.inline_frame.put_back(frame);
     }
 
-    /// Polls a handler and marks it as running, for the watchdog.
+    /// Ends the first poll of a handler that has not completed with a short response.
+    #[inline(never)]
+    fn after_first_poll(
+        &self,
+        call: &IncomingCall,
+        handler: &dyn Handler,
+        outcome: Served,
+        deadline: Option<Instant>,
+        (key, waker): LentTask,
+    ) {
+        let Served::Pending(handler_key) = outcome else {
+            self.lent_task.set(Some((key, waker)));
+            return self.respond(call, handler, outcome, &mut []);
+        };
+        let state = &mut *self.state.borrow_mut();
+        self.counters.handlers.awaited.add(1);
+        // The response comes later, so another frame has to carry the credit of this request.
+        state.owe(call.link);
+        let timer = deadline.map(|deadline| state.timers.insert(deadline, TimerTarget::Task(key)));
+        let task = Task {
+            call: *call,
+            handler_key,
+            timer,
+        };
+        self.tasks.borrow_mut().park(key, waker, task);
+    }
+
+    /// Polls a handler, and marks it as running, for the watchdog.
+    #[inline]
     fn poll_handler(
         &self,
         method: u16,
-        handler: &dyn Handler,
-        handler_key: HandlerKey,
         waker: &Waker,
-    ) -> Poll<Result<ResponseLengths, Status>> {
+        frame: &mut InlineFrame,
+        poll: impl FnOnce(&mut Context<'_>, &mut [u8]) -> Served,
+    ) -> Served {
         let mark = self.running_handler.enter(method);
-        let polled = handler.poll(handler_key, &mut Context::from_waker(waker));
+        let out = frame.body_mut(self.longest_inline);
+        let outcome = poll(&mut Context::from_waker(waker), out);
         self.running_handler.leave(mark);
-        polled
+        outcome
+    }
+
+    /// Returns a task's number and waker, with which a future may be polled once.
+    #[inline]
+    fn lend_task(&self) -> LentTask {
+        let spare = self.lent_task.take();
+        spare.unwrap_or_else(|| self.tasks.borrow_mut().borrow_cell())
+    }
+
+    /// Returns true if another handler may be started for a call with this deadline.
+    #[inline]
+    fn may_start(&self, deadline: Option<Instant>) -> bool {
+        self.tasks.borrow().has_capacity()
+            && deadline.is_none_or(|deadline| deadline > self.clock.now())
+    }
+
+    /// Answers a request whose handler is not started.
+    #[cold]
+    #[inline(never)]
+    fn reject(
+        &self,
+        link: LinkKey,
+        header: &FrameHeader,
+        served: ServedCall,
+        deadline: Option<Instant>,
+        buf: T::RecvBuf,
+    ) {
+        let has_method = self.methods.borrow().handler(header.selector).is_some();
+        let status = if !has_method {
+            Status::unimplemented(format!(
+                "the server has no method number {}",
+                header.selector
+            ))
+        } else if !self.tasks.borrow().has_capacity() {
+            self.shed()
+        } else {
+            debug_assert!(deadline.is_some(), "only a deadline keeps it from starting");
+            self.expired()
+        };
+        self.release_request(link, buf);
+        let call = IncomingCall {
+            link,
+            call: header.call,
+            served,
+        };
+        self.respond_status(&call, status);
     }
 
     /// Builds the status of a request that is rejected without decoding.
@@ -161,28 +214,33 @@ impl<T: Transport> Driver<T> {
     }
 
     /// Polls the handlers that were woken since the last turn.
-    pub(crate) fn run_ready_tasks(&self) {
+    pub(super) fn run_ready_tasks(&self) {
         let Some(ready) = self.tasks.borrow_mut().take_ready() else {
             return;
         };
+        let mut frame = self.inline_frame.take();
         for &index in &ready {
             let Some((key, task, waker)) = self.tasks.borrow_mut().unpark(index) else {
                 continue;
             };
-            let Some(handler) = self.methods.borrow().handler(task.served.method).cloned() else {
+            let method = task.call.served.method;
+            let Some(handler) = self.methods.borrow().handler(method).cloned() else {
                 continue;
             };
-            match self.poll_handler(task.served.method, &*handler, task.handler_key, &waker) {
-                Poll::Pending => self.tasks.borrow_mut().park(key, waker, task),
-                Poll::Ready(outcome) => {
-                    self.tasks.borrow_mut().return_cell(key, waker);
-                    if let Some(timer) = task.timer {
-                        self.state.borrow_mut().timers.cancel(timer);
-                    }
-                    self.respond(&task, &*handler, outcome);
-                }
+            let outcome = self.poll_handler(method, &waker, &mut frame, |cx, out| {
+                handler.resume(task.handler_key, cx, out)
+            });
+            if let Served::Pending(_) = outcome {
+                self.tasks.borrow_mut().park(key, waker, task);
+                continue;
             }
+            self.tasks.borrow_mut().return_cell(key, waker);
+            if let Some(timer) = task.timer {
+                self.state.borrow_mut().timers.cancel(timer);
+            }
+            self.respond(&task.call, &*handler, outcome, frame.bytes_mut());
         }
+        self.inline_frame.put_back(frame);
         self.tasks.borrow_mut().put_back(ready);
     }
 
@@ -193,7 +251,7 @@ impl<T: Transport> Driver<T> {
         };
         self.discard(&task);
         let status = Status::deadline_exceeded("the deadline passed while the handler was running");
-        self.respond_status(task.link, task.call, task.served, status);
+        self.respond_status(&task.call, status);
     }
 
     /// Drops the handlers and the blocked responses of a connection that has ended.
@@ -201,25 +259,25 @@ impl<T: Transport> Driver<T> {
         let tasks = self
             .tasks
             .borrow_mut()
-            .remove_where(|task| task.link == link);
+            .remove_where(|task| task.call.link == link);
         for task in tasks {
             if let Some(timer) = task.timer {
                 self.state.borrow_mut().timers.cancel(timer);
             }
-            self.counters.dropped(task.served.method);
+            self.counters.dropped(task.call.served.method);
             self.discard(&task);
         }
         let mut state = self.state.borrow_mut();
         let (gone, kept): (VecDeque<_>, _) = state
             .blocked
             .drain(..)
-            .partition(|blocked| blocked.link == link);
+            .partition(|blocked| blocked.call.link == link);
         state.blocked = kept;
         drop(state);
         for blocked in gone {
-            self.counters.dropped(blocked.served.method);
-            if let BlockedResponse::Ready { handler_key, .. } = blocked.response {
-                self.discard_handler(blocked.served.method, handler_key);
+            self.counters.dropped(blocked.call.served.method);
+            if let BlockedResponse::Kept { handler_key, .. } = blocked.response {
+                self.discard_handler(blocked.call.served.method, handler_key);
             }
         }
     }
@@ -242,7 +300,7 @@ impl<T: Transport> Driver<T> {
             }
             self.discard(&task);
             let status = Status::unavailable("the server is shutting down; the call may have run");
-            self.respond_status(task.link, task.call, task.served, status);
+            self.respond_status(&task.call, status);
         }
     }
 
@@ -250,7 +308,7 @@ impl<T: Transport> Driver<T> {
     pub(crate) fn discard_all_tasks(&self) {
         let tasks = self.tasks.borrow_mut().remove_where(|_| true);
         for task in tasks {
-            self.counters.dropped(task.served.method);
+            self.counters.dropped(task.call.served.method);
             self.discard(&task);
         }
         let methods = self.methods.take();
@@ -258,7 +316,7 @@ impl<T: Transport> Driver<T> {
     }
 
     fn discard(&self, task: &Task) {
-        self.discard_handler(task.served.method, task.handler_key);
+        self.discard_handler(task.call.served.method, task.handler_key);
     }
 
     fn discard_handler(&self, method: u16, handler_key: HandlerKey) {
@@ -267,228 +325,4 @@ impl<T: Transport> Driver<T> {
             handler.discard(handler_key);
         }
     }
-
-    pub(crate) fn retry_blocked_responses(&self) {
-        // Each is tried once: a response that finds no slot again is queued behind the others.
-        let count = self.state.borrow().blocked.len();
-        for _ in 0..count {
-            let Some(Blocked {
-                link,
-                call,
-                served,
-                response,
-            }) = self.state.borrow_mut().blocked.pop_front()
-            else {
-                break;
-            };
-            match response {
-                BlockedResponse::Ready { handler_key, len } => {
-                    let task = Task {
-                        link,
-                        call,
-                        served,
-                        handler_key,
-                        timer: None,
-                    };
-                    let handler = self.methods.borrow().handler(served.method).cloned();
-                    if let Some(handler) = handler {
-                        self.respond(&task, &*handler, Ok(len));
-                    }
-                }
-                BlockedResponse::Failed(status) => {
-                    self.respond_status(link, call, served, status);
-                }
-            }
-        }
-    }
-
-    fn respond(
-        &self,
-        task: &Task,
-        handler: &dyn Handler,
-        outcome: Result<ResponseLengths, Status>,
-    ) {
-        let len = match outcome {
-            Ok(len) => len,
-            Err(status) => return self.respond_status(task.link, task.call, task.served, status),
-        };
-        let reserved = self
-            .state
-            .borrow_mut()
-            .reserve_response(task.link, HEADER_LEN + len.total());
-        match reserved {
-            Ok(mut buf) => match handler
-                .encode_response(task.handler_key, &mut buf.as_mut()[HEADER_LEN..])
-            {
-                Ok(()) => {
-                    let mut state = self.state.borrow_mut();
-                    state.send_response(task.link, task.call, task.served, 0, len.metadata, buf);
-                }
-                Err(status) => {
-                    self.state.borrow_mut().transport.cancel(buf);
-                    self.respond_status(task.link, task.call, task.served, status);
-                }
-            },
-            Err(ReserveError::NoSlot) => self.state.borrow_mut().block(Blocked {
-                link: task.link,
-                call: task.call,
-                served: task.served,
-                response: BlockedResponse::Ready {
-                    handler_key: task.handler_key,
-                    len,
-                },
-            }),
-            Err(ReserveError::TooLong { limit, .. }) => {
-                handler.discard(task.handler_key);
-                let status = too_long(len, limit);
-                self.respond_status(task.link, task.call, task.served, status);
-            }
-            Err(ReserveError::Closed) => {
-                self.counters.dropped(task.served.method);
-                handler.discard(task.handler_key);
-            }
-        }
-    }
-
-    fn respond_status(&self, link: LinkKey, call: CallId, served: ServedCall, status: Status) {
-        let mut state = self.state.borrow_mut();
-        match state.respond_status(link, call, served, &status) {
-            Ok(()) => {}
-            Err(ReserveError::Closed) => self.counters.dropped(served.method),
-            Err(ReserveError::NoSlot) => {
-                state.block(Blocked {
-                    link,
-                    call,
-                    served,
-                    response: BlockedResponse::Failed(status),
-                });
-            }
-            Err(ReserveError::TooLong { limit, .. }) => {
-                // The code always fits; the message is truncated to the remaining length.
-                let cut = shorten(&status, limit.saturating_sub(HEADER_LEN));
-                match state.respond_status(link, call, served, &cut) {
-                    Ok(()) => {}
-                    Err(ReserveError::NoSlot) => state.block(Blocked {
-                        link,
-                        call,
-                        served,
-                        response: BlockedResponse::Failed(cut),
-                    }),
-                    Err(_) => self.counters.dropped(served.method),
-                }
-            }
-        }
-    }
-}
-
-impl<T: Transport> State<T> {
-    /// Releases the slot of a decoded request and records its credit as owed, before its handler
-    /// runs.
-    fn release_request(&mut self, link: LinkKey, buf: T::RecvBuf) {
-        self.transport.release(buf);
-        let free = self.free_for_growth();
-        if let Some(link) = self.links.get_mut(link.index()) {
-            link.connection.release_request();
-            let growth = link.connection.wants_growth(free);
-            if growth > 0 && self.budget.take(growth) {
-                link.connection.grow(growth);
-            }
-        }
-    }
-
-    fn reserve_response(&mut self, link: LinkKey, len: usize) -> Result<T::SendBuf, ReserveError> {
-        match self.links.get(link.index()) {
-            Some(link) if link.ended.is_none() => self.transport.reserve(link.id, len),
-            _ => Err(ReserveError::Closed),
-        }
-    }
-
-    fn send_response(
-        &mut self,
-        link: LinkKey,
-        call: CallId,
-        served: ServedCall,
-        code: u16,
-        metadata_len: usize,
-        mut buf: T::SendBuf,
-    ) {
-        // The handler may have run for long, but it took no turn of the driver, so the link still
-        // exists.
-        let Some(link) = self.links.get_mut(link.index()) else {
-            self.counters.dropped(served.method);
-            return self.transport.cancel(buf);
-        };
-        self.counters.responded(served, code);
-        let mut header = link.connection.next_header(FrameKind::Response, call, code);
-        // Longer metadata was rejected when its length was computed.
-        header.metadata_len = metadata_len as u16;
-        header.encode(buf.as_mut());
-        // If the connection has ended, the next event reports it.
-        let _ = self.transport.send(link.id, buf);
-    }
-
-    fn respond_status(
-        &mut self,
-        link: LinkKey,
-        call: CallId,
-        served: ServedCall,
-        status: &Status,
-    ) -> Result<(), ReserveError> {
-        let body = StatusBody {
-            message: status.message().to_owned(),
-            details: Bytes::copy_from_slice(status.details()),
-        };
-        let metadata_len = status.metadata().encoded_len();
-        let body_len = body.encoded_len();
-        if metadata_len > usize::from(u16::MAX) {
-            return Err(ReserveError::TooLong {
-                len: metadata_len,
-                limit: HEADER_LEN,
-            });
-        }
-        let mut buf = self.reserve_response(link, HEADER_LEN + metadata_len + body_len)?;
-        let (metadata, mut message) = buf.as_mut()[HEADER_LEN..].split_at_mut(metadata_len);
-        status.metadata().encode(metadata);
-        // The buffer was reserved to fit.
-        let _ = body.encode(&mut message);
-        // `OK` would tell the client that a response message follows. A handler that returns `OK`
-        // as its error has not specified the error, so the code is `UNKNOWN`.
-        let code = match status.code() {
-            Code::Ok => Code::Unknown,
-            code => code,
-        };
-        self.send_response(link, call, served, code.number(), metadata_len, buf);
-        Ok(())
-    }
-
-    fn block(&mut self, mut blocked: Blocked) {
-        if !std::mem::replace(&mut blocked.served.has_waited, true) {
-            self.counters.stalls.responses.add(1);
-        }
-        // The response will carry the credit of its request. A credit frame is of no use here,
-        // because it would find no slot either.
-        self.blocked.push_back(blocked);
-    }
-}
-
-fn too_long(len: ResponseLengths, limit: usize) -> Status {
-    Status::resource_exhausted(format!(
-        "the response's message of {} bytes exceeds the limit of {} bytes, the smaller of both \
-         sides' limits: raise `max_message_len` on the server and on the client",
-        len.message,
-        limit.saturating_sub(HEADER_LEN + len.metadata)
-    ))
-}
-
-/// Returns the status with as much of its message as fits in `len` bytes, without details and
-/// metadata.
-fn shorten(status: &Status, len: usize) -> Status {
-    // Reserves space for the field's tag and length.
-    let room = len.saturating_sub(8);
-    let message = status.message();
-    let mut end = room.min(message.len());
-    while !message.is_char_boundary(end) {
-        end -= 1;
-    }
-    Status::new(status.code(), &message[..end]).with_metadata(Metadata::new())
 }

@@ -17,7 +17,10 @@ impl<T: Transport> Driver<T> {
             report("calls", link.calls.len());
             report("waiting calls", link.waiters.len());
         }
-        report("tasks", self.tasks.borrow().in_use());
+        let lent = self.lent_task.take();
+        let spare = usize::from(lent.is_some());
+        self.lent_task.set(lent);
+        report("tasks", self.tasks.borrow().in_use() - spare);
         report(
             "futures and responses of handlers",
             self.methods.borrow().in_use(),

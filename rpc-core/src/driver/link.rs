@@ -44,6 +44,12 @@ pub(crate) struct Link<B> {
 }
 
 impl<B> Link<B> {
+    /// Returns true if no call may be started on this link any more.
+    #[inline]
+    pub(super) fn takes_no_calls(&self) -> bool {
+        self.ended.is_some() | self.going_away
+    }
+
     /// Returns true if this is the server's side. Only that side holds a connection quota.
     pub(crate) fn is_server(&self) -> bool {
         self.quota.is_some()

@@ -104,6 +104,7 @@ impl<T: Transport> Driver<T> {
 }
 
 impl<T: Transport> State<T> {
+    #[inline]
     pub(super) fn route(&self, id: ConnectionId) -> Option<LinkKey> {
         let (known, key) = (*self.routes.get(id.index as usize)?)?;
         (known == id).then_some(key)
@@ -168,8 +169,27 @@ impl<T: Transport> State<T> {
         tracing::debug!(connection = %id, window = session.initial_credits, "accepted a connection");
     }
 
+    /// Handles the announcement of a server that shuts down. Waiting calls are woken so that they
+    /// fail, and the credits are returned.
+    #[cold]
+    pub(super) fn server_goes_away(&mut self, key: LinkKey) {
+        let link = &mut self.links[key.index()];
+        if !std::mem::replace(&mut link.going_away, true) {
+            tracing::debug!(connection = %link.id, "the server is shutting down");
+            self.owe(key);
+        }
+    }
+
+    /// Releases the receives that the client's latest credit frame has freed.
+    #[cold]
+    pub(super) fn release_freed(&mut self, key: LinkKey) {
+        let freed = self.links[key.index()].connection.take_freed();
+        self.budget.release(freed);
+    }
+
     /// Closes the connection of a peer that violated the protocol. Other connections are
     /// unaffected.
+    #[cold]
     pub(super) fn close_for_violation(
         &mut self,
         key: LinkKey,
@@ -209,9 +229,11 @@ impl<T: Transport> State<T> {
                 timers.cancel(timer);
             }
         });
+        // Receives that a credit frame has just freed, if the same frame violated a rule.
+        let freed = link.connection.take_freed();
         // One for the credit frame, on either side.
         self.budget
-            .release(unanswered + link.connection.window_len() + 1);
+            .release(unanswered + link.connection.window_len() + freed + 1);
         Some(key)
     }
 

@@ -17,7 +17,9 @@
 pub(crate) mod block_on_waker;
 pub(crate) mod call_origin;
 pub(crate) mod call_table;
+mod connect;
 mod credits;
+mod erased;
 pub(crate) mod handle;
 mod incoming;
 #[cfg(feature = "test-util")]
@@ -25,6 +27,8 @@ mod leftovers;
 pub(crate) mod link;
 mod links;
 pub(crate) mod outgoing;
+mod request_permit;
+mod responses;
 pub(crate) mod running_handler;
 mod sleep;
 pub(crate) mod tasks;
@@ -42,8 +46,9 @@ use slab::Slab;
 
 use self::block_on_waker::BlockOnWaker;
 use self::call_table::{ResponseOutcome, WakeTarget};
-use self::incoming::Blocked;
+use self::incoming::LentTask;
 use self::link::{Link, LinkKey};
+use self::responses::Blocked;
 use self::running_handler::RunningHandler;
 use self::tasks::{ReadyQueue, TaskKey, Tasks};
 use self::timers::Timers;
@@ -52,7 +57,8 @@ use self::wakeup::Wakeup;
 use crate::clock::Clock;
 use crate::protocol::connection::ProtocolError;
 use crate::protocol::credit::ReceiveBudget;
-use crate::protocol::frame::{CallId, FrameHeader, FrameKind};
+use crate::protocol::frame::{CallId, FrameHeader, FrameKind, ResponseHead};
+use crate::protocol::inline_frame::{INLINE_FRAME_LEN, SpareFrame};
 use crate::protocol::shares::Shares;
 use crate::service::dispatch::Methods;
 use crate::stats::{PollerCounters, TURNS_PER_GAUGE_UPDATE};
@@ -81,6 +87,12 @@ pub(crate) struct Driver<T: Transport> {
     pub(crate) counters: Arc<PollerCounters>,
     /// The same queue as in `tasks`, because every turn checks it.
     pub(crate) ready: Arc<ReadyQueue>,
+    /// A spare frame, for responses.
+    inline_frame: SpareFrame,
+    /// Length of the longest frame that is sent inline.
+    longest_inline: usize,
+    /// The task whose waker the next handler is polled with for the first time.
+    lent_task: Cell<Option<LentTask>>,
     turning: Cell<bool>,
     turns: Cell<u32>,
     /// When the current batch was polled, if a frame of this batch or the previous one has a
@@ -134,6 +146,7 @@ impl<T: Transport> Driver<T> {
         let budget = ReceiveBudget::new(transport.limits().promisable_receives());
         let shares = Shares::from_limits(transport.limits());
         let wakeup = Arc::new(Wakeup::new(transport.waker()));
+        let longest_inline = transport.limits().max_inline_len.min(INLINE_FRAME_LEN);
         let tasks = Tasks::new(Arc::clone(&wakeup), methods.max_concurrent_calls());
         let counters = Arc::new(PollerCounters::new(
             methods.numbered().map(|(_, spec)| spec.path),
@@ -167,17 +180,14 @@ impl<T: Transport> Driver<T> {
             }),
             methods: RefCell::new(methods),
             clock,
+            inline_frame: SpareFrame::default(),
+            longest_inline,
+            lent_task: Cell::new(None),
             turning: Cell::new(false),
             turns: Cell::new(0),
             polled_at: Cell::new(None),
             saw_deadline: Cell::new(false),
         }
-    }
-
-    /// Returns true if this thread is inside a turn, or inside `block_on`, which takes the turns
-    /// itself.
-    pub(crate) fn is_turning(&self) -> bool {
-        self.turning.get()
     }
 
     /// Runs `work` as a part of a turn: calls that are polled in it register and wait.
@@ -197,62 +207,82 @@ impl<T: Transport> Driver<T> {
     fn take_turn(&self) -> bool {
         let turns = self.counters.turns.taken.add(1);
         if turns.is_multiple_of(TURNS_PER_GAUGE_UPDATE) {
-            self.update_gauges();
-            // Also done before a sleep, but a busy poller never sleeps.
-            self.on_idle(self.clock.now());
+            self.maintain();
         }
-        let (first, any_blocked) = {
+        let first = {
             let state = &mut *self.state.borrow_mut();
             state.transport.flush();
-            let first = state.transport.poll();
+            let event = state.transport.poll();
             // Most turns of a busy poller end here. Their duration is a part of every response's
             // latency, because a frame that arrives just after a poll waits for the next one.
-            if first.is_none() && state.has_nothing_to_do() && !self.ready.has_any() {
+            if event.is_none() && !state.has_deferred_work() && !self.ready.has_any() {
                 return false;
             }
-            (first, !state.blocked.is_empty())
+            event
         };
-        if any_blocked {
+        self.take_busy_turn(first)
+    }
+
+    /// Updates the gauges. Also returns the credits of idle connections, which is done before a sleep
+    /// too, but a busy poller never sleeps.
+    #[cold]
+    #[inline(never)]
+    fn maintain(&self) {
+        self.update_gauges();
+        self.on_idle(self.clock.now());
+    }
+
+    #[inline(never)]
+    fn take_busy_turn(&self, first: Option<Event<T::RecvBuf>>) -> bool {
+        self.counters.turns.busy.add(1);
+        let found_any = first.is_some();
+        if found_any && self.polled_at.get().is_some() {
+            self.renew_arrival();
+        }
+        if !self.state.borrow().blocked.is_empty() {
             // Before the new requests: the slots that this poll freed belong to the oldest
             // responses.
             self.retry_blocked_responses();
         }
-        let found_any = first.is_some();
-        if found_any || self.ready.has_any() {
-            self.counters.turns.busy.add(1);
-        }
-        if found_any {
-            // The previous batch needed the time, so this batch probably needs it too. Read the
-            // clock now.
-            let timed = self.polled_at.get().is_some();
-            self.polled_at.set(None);
-            if timed && self.saw_deadline.take() {
-                self.arrival();
-            }
-        }
+        let mut handled = 0;
         let mut next = first;
-        let mut left = EVENTS_PER_TURN;
         while let Some(event) = next {
-            match event {
-                Event::Received { connection, buf } => self.receive(connection, buf),
-                Event::Accepted {
-                    connection,
-                    admitted,
-                } => {
-                    self.state.borrow_mut().accept(connection, *admitted);
-                }
-                Event::Closed { connection, reason } => self.close(connection, reason),
-            }
-            left -= 1;
-            if left == 0 {
-                break;
-            }
-            next = self.state.borrow_mut().transport.poll();
+            self.handle(event);
+            handled += 1;
+            let transport = &mut self.state.borrow_mut().transport;
+            let polls_again = handled < EVENTS_PER_TURN && transport.may_have_more();
+            next = if polls_again { transport.poll() } else { None };
         }
-        self.run_ready_tasks();
-        self.retry_waiting();
+        if self.ready.has_any() {
+            self.run_ready_tasks();
+        }
+        if self.state.borrow().has_deferred_work() {
+            self.retry_waiting();
+        }
         self.state.borrow_mut().transport.flush();
         found_any
+    }
+
+    #[inline]
+    fn handle(&self, event: Event<T::RecvBuf>) {
+        match event {
+            Event::Received { connection, buf } => self.receive(connection, buf),
+            Event::Accepted {
+                connection,
+                admitted,
+            } => self.state.borrow_mut().accept(connection, *admitted),
+            Event::Closed { connection, reason } => self.close(connection, reason),
+        }
+    }
+
+    /// Forgets the time of the previous batch. That batch needed the time, so this one probably needs
+    /// it too: reads the clock now.
+    #[cold]
+    fn renew_arrival(&self) {
+        self.polled_at.set(None);
+        if self.saw_deadline.take() {
+            self.arrival();
+        }
     }
 
     /// Returns the approximate arrival time of the current frame, which has a deadline.
@@ -269,18 +299,15 @@ impl<T: Transport> Driver<T> {
         })
     }
 
+    /// Checks a frame and routes it: a request to its handler, a response to its call.
+    #[inline]
     fn receive(&self, id: ConnectionId, buf: T::RecvBuf) {
         let mut borrowed = self.state.borrow_mut();
         let state = &mut *borrowed;
-        let Some(key) = state
-            .route(id)
-            .filter(|key| state.links[key.index()].ended.is_none())
-        else {
+        let Some((key, link)) = state.open_link(id) else {
             // This side has closed the connection, but the peer has not noticed yet.
-            state.transport.release(buf);
-            return;
+            return state.transport.release(buf);
         };
-        let link = &mut state.links[key.index()];
         let header = match FrameHeader::parse(buf.as_ref()) {
             Ok((header, ..)) => header,
             Err(error) => return state.close_for_violation(key, buf, error.into()),
@@ -288,44 +315,28 @@ impl<T: Transport> Driver<T> {
         if let Err(error) = link.connection.handle_header(&header) {
             return state.close_for_violation(key, buf, error);
         }
-        if header.going_away && !std::mem::replace(&mut link.going_away, true) {
-            // Waiting calls are woken so that they fail, and the credits are returned.
-            tracing::debug!(connection = %id, "the server is shutting down");
-            if !std::mem::replace(&mut link.owes, true) {
-                state.owing.push(key);
-            }
+        if header.going_away {
+            state.server_goes_away(key);
         }
         match header.kind {
             FrameKind::Request => {
                 drop(borrowed);
                 self.serve(key, &header, buf);
             }
-            FrameKind::Response => match link.calls.complete(header.call, buf) {
-                ResponseOutcome::Completed { waiting, timer } => {
-                    if let Some(timer) = timer {
-                        state.timers.cancel(timer);
-                    }
-                    match waiting {
-                        WakeTarget::BlockOn => self.block_on_waker.wake(),
-                        WakeTarget::Task(waker) => {
-                            drop(borrowed);
-                            waker.wake();
-                        }
-                        WakeTarget::Permit(permit) => state.settled.push(permit),
-                        WakeTarget::None => {}
+            FrameKind::Response => {
+                let wake = state.complete_call(key, &header, buf);
+                match wake {
+                    WakeTarget::BlockOn => self.block_on_waker.wake(),
+                    WakeTarget::Permit(permit) => state.settled.push(permit),
+                    WakeTarget::None => {}
+                    WakeTarget::Task(waker) => {
+                        drop(borrowed);
+                        waker.wake();
                     }
                 }
-                ResponseOutcome::Abandoned(buf) => state.release_response(buf),
-                ResponseOutcome::UnknownCall(buf) => {
-                    state.close_for_violation(
-                        key,
-                        buf,
-                        ProtocolError::UnknownCall { call: header.call },
-                    );
-                }
-            },
+            }
             FrameKind::Credit => {
-                state.budget.release(link.connection.take_freed());
+                state.release_freed(key);
                 state.transport.release(buf);
             }
         }
@@ -353,6 +364,7 @@ impl<T: Transport> Driver<T> {
         }
     }
 
+    #[cold]
     fn retry_waiting(&self) {
         let turns = self.turns.get().wrapping_add(1);
         self.turns.set(turns);
@@ -414,15 +426,51 @@ impl<T: Transport> Driver<T> {
 }
 
 impl<T: Transport> State<T> {
-    /// Returns true if a turn may end after its poll, because nothing has arrived and nothing
-    /// waits.
+    /// Returns true if anything waits for a turn besides the events of the transport.
     #[inline]
-    fn has_nothing_to_do(&self) -> bool {
-        self.blocked.is_empty()
-            && self.waiting.is_empty()
-            && self.owing.is_empty()
-            && self.wakers.is_empty()
-            && self.timers.is_empty()
+    fn has_deferred_work(&self) -> bool {
+        // One test for all of them, because every turn makes it.
+        self.blocked.len()
+            | self.waiting.len()
+            | self.owing.len()
+            | self.wakers.len()
+            | self.timers.len()
+            != 0
+    }
+
+    /// Returns the link of a connection that this side has not closed.
+    #[inline]
+    fn open_link(&mut self, id: ConnectionId) -> Option<(LinkKey, &mut Link<T::RecvBuf>)> {
+        let key = self.route(id)?;
+        let link = self.links.get_mut(key.index())?;
+        link.ended.is_none().then_some((key, link))
+    }
+
+    /// Ends the call that a response belongs to. Returns the target to wake.
+    #[inline]
+    fn complete_call(&mut self, key: LinkKey, header: &FrameHeader, buf: T::RecvBuf) -> WakeTarget {
+        let head = ResponseHead {
+            code: header.selector,
+            metadata_len: header.metadata_len,
+        };
+        let calls = &mut self.links[key.index()].calls;
+        match calls.complete(header.call, head, buf) {
+            ResponseOutcome::Completed { waiting, timer } => {
+                if let Some(timer) = timer {
+                    self.timers.cancel(timer);
+                }
+                waiting
+            }
+            ResponseOutcome::Abandoned(buf) => {
+                self.release_response(buf);
+                WakeTarget::None
+            }
+            ResponseOutcome::UnknownCall(buf) => {
+                let call = header.call;
+                self.close_for_violation(key, buf, ProtocolError::UnknownCall { call });
+                WakeTarget::None
+            }
+        }
     }
 
     fn wake_waiters(&mut self) {
@@ -460,13 +508,14 @@ fn collect(
 }
 
 /// Marks this thread as inside a turn until dropped, even by a panic.
-struct TurnMark<'a> {
+pub(crate) struct TurnMark<'a> {
     turning: &'a Cell<bool>,
     before: bool,
 }
 
 impl<'a> TurnMark<'a> {
-    fn set(turning: &'a Cell<bool>) -> Self {
+    #[inline]
+    pub(crate) fn set(turning: &'a Cell<bool>) -> Self {
         Self {
             turning,
             before: turning.replace(true),

@@ -15,17 +15,23 @@ use super::link::LinkKey;
 use super::timers::TimerKey;
 use super::wakeup::Wakeup;
 use crate::protocol::frame::CallId;
-use crate::service::dispatch::HandlerKey;
+use crate::service::handler::HandlerKey;
 use crate::stats::ServedCall;
+
+/// A call that has arrived.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct IncomingCall {
+    pub(crate) link: LinkKey,
+    pub(crate) call: CallId,
+    /// The call's method, and how the call is counted.
+    pub(crate) served: ServedCall,
+}
 
 /// A handler that processes a call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Task {
-    pub(crate) link: LinkKey,
-    pub(crate) call: CallId,
-    /// The handler's method, and how the call is counted.
-    pub(crate) served: ServedCall,
-    /// The cell of the method that holds the handler's future.
+    pub(crate) call: IncomingCall,
+    /// Identifies the handler's future in its method.
     pub(crate) handler_key: HandlerKey,
     pub(crate) timer: Option<TimerKey>,
 }
@@ -259,9 +265,11 @@ mod tests {
         let (key, waker) = tasks.borrow_cell();
         let remote = waker.clone();
         let task = Task {
-            link: LinkKey::test(0),
-            call: CallId(0),
-            served: ServedCall::test(),
+            call: IncomingCall {
+                link: LinkKey::test(0),
+                call: CallId(0),
+                served: ServedCall::test(),
+            },
             handler_key: HandlerKey::test(0),
             timer: None,
         };
@@ -298,9 +306,11 @@ mod tests {
         let (written, seen) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
         let (write, see) = (Arc::clone(&written), Arc::clone(&seen));
         let task = Task {
-            link: LinkKey::test(0),
-            call: CallId(0),
-            served: ServedCall::test(),
+            call: IncomingCall {
+                link: LinkKey::test(0),
+                call: CallId(0),
+                served: ServedCall::test(),
+            },
             handler_key: HandlerKey::test(0),
             timer: None,
         };

@@ -42,7 +42,7 @@ impl<T> Timers<T> {
         self.heap.is_empty()
     }
 
-    #[cfg(feature = "test-util")]
+    #[inline]
     pub(crate) fn len(&self) -> usize {
         self.heap.len()
     }

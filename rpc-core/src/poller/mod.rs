@@ -16,8 +16,8 @@ use self::idle::{BusyPoller, Idle};
 use crate::client::LocalChannel;
 use crate::client::channel::ChannelCore;
 use crate::clock::Clock;
-use crate::driver::Driver;
 use crate::driver::handle::Poller;
+use crate::driver::{Driver, TurnMark};
 use crate::limits::{Intents, Limits, Waiting};
 use crate::service::dispatch::Methods;
 use crate::stats::{Stats, StatsReader};
@@ -158,7 +158,8 @@ impl LocalPoller {
     ///
     /// Returns [`BlockOnInTurn`] inside a turn of this poller. The future has not been polled.
     pub fn try_block_on<F: Future>(&self, future: F) -> Result<F::Output, BlockOnInTurn> {
-        if self.driver.is_turning() {
+        let turning = self.driver.turning();
+        if turning.get() {
             return Err(BlockOnInTurn);
         }
         let block_on_waker = self.driver.block_on_waker();
@@ -168,11 +169,11 @@ impl LocalPoller {
         let mut idle = Idle::new(self.waiting);
         loop {
             if block_on_waker.take() {
-                let mut polled = Poll::Pending;
                 // Calls polled here only register, so that many calls started together share a
                 // doorbell.
-                self.driver
-                    .run_in_turn(&mut || polled = future.as_mut().poll(&mut cx));
+                let mark = TurnMark::set(turning);
+                let polled = future.as_mut().poll(&mut cx);
+                drop(mark);
                 if let Poll::Ready(output) = polled {
                     return Ok(output);
                 }

@@ -281,6 +281,13 @@ impl Connection {
         self.window.release();
     }
 
+    /// Returns true if the client would benefit from a larger window.
+    #[inline]
+    #[must_use]
+    pub(crate) fn has_used_all_credits(&self) -> bool {
+        self.client_used_all_credits
+    }
+
     /// Returns the number of receives by which to grow the window, given the number of free
     /// receives. If the client has used up its credits, the window doubles, but takes at most a
     /// quarter of the free receives, so that other connections can grow too.

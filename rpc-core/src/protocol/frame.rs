@@ -101,6 +101,15 @@ pub struct FrameHeader {
     pub timeout_us: u32,
 }
 
+/// The fields of a validated response's header that its caller needs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ResponseHead {
+    /// The number of the status code.
+    pub(crate) code: u16,
+    /// Bytes of metadata at the start of the body.
+    pub(crate) metadata_len: u16,
+}
+
 /// The reason that bytes from a peer are not a valid frame. The connection that sent them is
 /// closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

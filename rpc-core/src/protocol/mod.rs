@@ -3,5 +3,6 @@
 pub(crate) mod connection;
 pub(crate) mod credit;
 pub mod frame;
+pub(crate) mod inline_frame;
 pub mod session;
 pub(crate) mod shares;

@@ -1,34 +1,18 @@
-//! Dispatch: from a method's number to its handler's future, and from there to a response.
+//! Dispatch: from a method's number to its handler.
 //!
 //! A [`Service`] registers its methods on every poller; a method's index in the poller's table is
-//! its number. The future of a call is built in a cell of its method and stays there until it
-//! completes. Cells are boxed once and refilled with [`Pin::set`], so a method allocates nothing
-//! after warm-up.
-//!
-//! All application code runs here: decoding into the application's types, the handler, and its
-//! destructors. None of it can bring the poller down, because a panic becomes `INTERNAL` for that
-//! call alone.
-//!
-//! A response that finds no send slot stays in its method's slot, as a value. The driver keeps such
-//! responses in its *blocked* queue and retries them in each turn, oldest first.
+//! its number.
 
-use std::any::Any;
-use std::cell::RefCell;
 use std::fmt;
-use std::marker::PhantomData;
-use std::mem;
 use std::ops::Deref;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context, Poll};
-use std::time::Instant;
 
 use prost::Message;
 
+use super::handler::Handler;
+use super::unary::Unary;
 use crate::message::{Request, Response};
-use crate::metadata::Metadata;
 use crate::method::MethodSpec;
 use crate::status::Status;
 
@@ -65,12 +49,7 @@ impl Methods {
         Res: Message + 'static,
         F: Future<Output = Result<Response<Res>, Status>> + 'static,
     {
-        let handler = Unary {
-            make: handler,
-            cells: RefCell::default(),
-            request: PhantomData,
-        };
-        self.entries.push((spec, Rc::new(handler)));
+        self.entries.push((spec, Rc::new(Unary::new(handler))));
     }
 
     /// Limits how many handlers may run concurrently, over all methods: see
@@ -122,274 +101,6 @@ impl fmt::Debug for Methods {
             .entries(self.entries.iter().map(|(spec, _)| spec.path))
             .finish()
     }
-}
-
-/// The index of a call's cell in its method.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct HandlerKey(u32);
-
-/// Lengths in bytes of the parts of a response that follow the frame's header.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ResponseLengths {
-    pub(crate) metadata: usize,
-    pub(crate) message: usize,
-}
-
-#[cfg(test)]
-impl HandlerKey {
-    pub(crate) fn test(index: u32) -> Self {
-        Self(index)
-    }
-}
-
-impl ResponseLengths {
-    fn new(response: &Response<impl Message>) -> Result<Self, Status> {
-        let metadata = response.metadata().encoded_len();
-        if metadata > usize::from(u16::MAX) {
-            return Err(Status::resource_exhausted(format!(
-                "the response's metadata of {metadata} bytes exceeds the limit of {} bytes",
-                u16::MAX
-            )));
-        }
-        let message = response.get_ref().encoded_len();
-        Ok(Self { metadata, message })
-    }
-
-    pub(crate) fn total(self) -> usize {
-        self.metadata + self.message
-    }
-}
-
-/// A method as seen by the driver, with the types of its messages and futures erased.
-///
-/// For each call, the driver calls `start`, then `poll` until it is ready, then exactly one of
-/// `encode_response` (if the result was `Ok`) or `discard`. A `poll` that returns `Err` has freed
-/// the cell.
-pub(crate) trait Handler {
-    /// Decodes the request and builds the future. Does not poll the future yet.
-    fn start(
-        &self,
-        message: &[u8],
-        metadata: &[u8],
-        deadline: Option<Instant>,
-    ) -> Result<HandlerKey, Status>;
-
-    /// Polls the future. When it completes, the response stays in the cell until `encode_response`.
-    fn poll(&self, key: HandlerKey, cx: &mut Context<'_>) -> Poll<Result<ResponseLengths, Status>>;
-
-    /// Encodes the response into `out`, whose length `poll` has returned, and frees the cell.
-    fn encode_response(&self, key: HandlerKey, out: &mut [u8]) -> Result<(), Status>;
-
-    /// Drops the contents of the cell, a future or a response, and frees the cell.
-    fn discard(&self, key: HandlerKey);
-
-    /// Returns the number of cells in use.
-    #[cfg(feature = "test-util")]
-    fn in_use(&self) -> usize;
-}
-
-struct Unary<H, F, Req, Res> {
-    make: H,
-    cells: RefCell<HandlerCells<F, Res>>,
-    request: PhantomData<fn(Req)>,
-}
-
-struct HandlerCells<F, Res> {
-    cells: Vec<HandlerCell<F, Res>>,
-    free: Vec<u32>,
-}
-
-struct HandlerCell<F, Res> {
-    /// `None` while the future is being polled, because the handler may call the same method.
-    future: Option<Pin<Box<Option<F>>>>,
-    response: Option<Response<Res>>,
-}
-
-impl<F, Res> Default for HandlerCells<F, Res> {
-    fn default() -> Self {
-        Self {
-            cells: Vec::new(),
-            free: Vec::new(),
-        }
-    }
-}
-
-impl<F, Res> HandlerCells<F, Res> {
-    fn take_free(&mut self) -> u32 {
-        self.free.pop().unwrap_or_else(|| {
-            self.cells.push(HandlerCell {
-                future: Some(Box::pin(None)),
-                response: None,
-            });
-            // There is one cell per call in flight, which the 20 index bits of call ids bound.
-            (self.cells.len() - 1) as u32
-        })
-    }
-}
-
-impl<H, F, Req, Res> Unary<H, F, Req, Res> {
-    fn take_future(&self, key: HandlerKey) -> Option<Pin<Box<Option<F>>>> {
-        self.cells.borrow_mut().cells[key.0 as usize].future.take()
-    }
-
-    fn put_future(&self, key: HandlerKey, future: Pin<Box<Option<F>>>) {
-        self.cells.borrow_mut().cells[key.0 as usize].future = Some(future);
-    }
-
-    fn take_response(&self, key: HandlerKey) -> Option<Response<Res>> {
-        self.cells.borrow_mut().cells[key.0 as usize]
-            .response
-            .take()
-    }
-
-    fn free(&self, key: HandlerKey) {
-        self.cells.borrow_mut().free.push(key.0);
-    }
-}
-
-impl<H, F, Req, Res> Handler for Unary<H, F, Req, Res>
-where
-    H: Fn(Request<Req>) -> F,
-    F: Future<Output = Result<Response<Res>, Status>>,
-    Req: Message + Default,
-    Res: Message,
-{
-    fn start(
-        &self,
-        message: &[u8],
-        metadata: &[u8],
-        deadline: Option<Instant>,
-    ) -> Result<HandlerKey, Status> {
-        let undecodable = |what: &dyn fmt::Display| {
-            Status::internal(format!("cannot decode the request: {what}"))
-        };
-        let metadata = Metadata::decode(metadata).map_err(|error| undecodable(&error))?;
-        let future = catch_panic(|| {
-            let message = Req::decode(message).map_err(|error| undecodable(&error))?;
-            Ok::<F, Status>((self.make)(Request::received(message, metadata, deadline)))
-        })??;
-        let mut cells = self.cells.borrow_mut();
-        let key = cells.take_free();
-        if let Some(future_cell) = &mut cells.cells[key as usize].future {
-            future_cell.set(Some(future));
-        }
-        Ok(HandlerKey(key))
-    }
-
-    fn poll(&self, key: HandlerKey, cx: &mut Context<'_>) -> Poll<Result<ResponseLengths, Status>> {
-        let Some(mut future_cell) = self.take_future(key) else {
-            return Poll::Pending;
-        };
-        // All of this is application code: the future, its destructor, and the message's length.
-        let polled = catch_panic(|| {
-            let Some(future) = future_cell.as_mut().as_pin_mut() else {
-                return Poll::Pending;
-            };
-            let Poll::Ready(outcome) = future.poll(cx) else {
-                return Poll::Pending;
-            };
-            future_cell.as_mut().set(None);
-            Poll::Ready(
-                outcome.and_then(|response| Ok((ResponseLengths::new(&response)?, response))),
-            )
-        });
-        let outcome = match polled {
-            Ok(Poll::Pending) => {
-                self.put_future(key, future_cell);
-                return Poll::Pending;
-            }
-            Ok(Poll::Ready(outcome)) => outcome,
-            Err(panicked) => {
-                // The future may have panicked before or during its drop. It is not dropped twice.
-                let _ = catch_panic(|| future_cell.as_mut().set(None));
-                Err(panicked)
-            }
-        };
-        let mut cells = self.cells.borrow_mut();
-        let cell = &mut cells.cells[key.0 as usize];
-        cell.future = Some(future_cell);
-        Poll::Ready(match outcome {
-            Ok((len, response)) => {
-                cell.response = Some(response);
-                Ok(len)
-            }
-            Err(status) => {
-                cells.free.push(key.0);
-                Err(status)
-            }
-        })
-    }
-
-    fn encode_response(&self, key: HandlerKey, out: &mut [u8]) -> Result<(), Status> {
-        let response = self.take_response(key);
-        self.free(key);
-        let Some(response) = response else {
-            return Err(Status::internal(
-                "the handler's response is missing. This is a bug in Verbline",
-            ));
-        };
-        catch_panic(|| {
-            let metadata_len = response.metadata().encoded_len();
-            let (metadata, mut message) = out.split_at_mut(metadata_len);
-            response.metadata().encode(metadata);
-            let encoded = response.get_ref().encode(&mut message);
-            let left = message.len();
-            drop(response);
-            if encoded.is_err() || left != 0 {
-                return Err(Status::internal(
-                    "the encoded length of the response changed between two calls of `encoded_len`",
-                ));
-            }
-            Ok(())
-        })?
-    }
-
-    fn discard(&self, key: HandlerKey) {
-        let response = self.take_response(key);
-        let mut future_cell = self.take_future(key);
-        let dropped = catch_panic(|| {
-            drop(response);
-            if let Some(future_cell) = &mut future_cell {
-                future_cell.as_mut().set(None);
-            }
-        });
-        // The call has ended, so a panic in a destructor can only be logged.
-        if let Err(panicked) = dropped {
-            tracing::error!(%panicked, "the destructor of a handler's future or response panicked");
-        }
-        if let Some(future_cell) = future_cell {
-            self.put_future(key, future_cell);
-        }
-        self.free(key);
-    }
-
-    #[cfg(feature = "test-util")]
-    fn in_use(&self) -> usize {
-        let cells = self.cells.borrow();
-        cells.cells.len() - cells.free.len()
-    }
-}
-
-/// Runs application code and converts a panic to a status.
-pub(crate) fn catch_panic<R>(run: impl FnOnce() -> R) -> Result<R, Status> {
-    catch_unwind(AssertUnwindSafe(run)).map_err(|payload| {
-        let message = panic_message(&*payload);
-        let status = Status::internal(format!("the handler panicked: {message}"));
-        // The panic's payload may panic in its destructor. The payload of that second panic is
-        // leaked.
-        if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
-            mem::forget(again);
-        }
-        status
-    })
-}
-
-fn panic_message(payload: &(dyn Any + Send)) -> &str {
-    payload
-        .downcast_ref::<&str>()
-        .copied()
-        .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
-        .unwrap_or("(no message)")
 }
 
 /// The source of a generated server's service instances: one instance for all pollers, or one per

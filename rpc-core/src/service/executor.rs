@@ -23,7 +23,7 @@ use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use super::dispatch::catch_panic;
+use super::catch_panic::catch_panic;
 use crate::message::Response;
 use crate::status::Status;
 

@@ -165,8 +165,11 @@ impl<'a, Req: Message, Res: Message + Default> SharedCall<'a, Req, Res> {
             permit: Some(permit),
         };
         if let Some(permit) = &mut guard.permit {
-            permit.buf.resize(lengths.metadata + lengths.message, 0);
-            write_request(&self.request, self.method, &mut permit.buf);
+            // The poller writes the header.
+            let frame_len = HEADER_LEN + lengths.metadata + lengths.message;
+            permit.buf.resize(frame_len, 0);
+            let body = &mut permit.buf[HEADER_LEN..];
+            write_request(&self.request, lengths, self.method, body);
         }
         let Some(permit) = guard.permit.take() else {
             return;
@@ -177,7 +180,7 @@ impl<'a, Req: Message, Res: Message + Default> SharedCall<'a, Req, Res> {
             permit,
             method: self.method,
             deadline: self.deadline,
-            metadata_len: lengths.metadata,
+            lengths,
             began: self.began,
             waits_for_ready: self
                 .request
@@ -213,8 +216,11 @@ fn finish<Res: Message + Default>(
         handle,
         permit: Some(CallPermit { number, buf }),
     };
-    outcome?;
-    decode(guard.permit.as_ref().map_or(&[], |permit| &permit.buf))
+    let head = outcome?;
+    decode(
+        head,
+        guard.permit.as_ref().map_or(&[], |permit| &permit.buf),
+    )
 }
 
 /// Releases a permit when dropped, even if the message's own code panics.

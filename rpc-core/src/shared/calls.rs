@@ -22,13 +22,12 @@ use super::reconnect::Reconnect;
 use super::submissions::Submission;
 use crate::call_error::{CallError, Cause, Execution};
 use crate::driver::call_origin::{HeldPermit, NoCapacity};
-use crate::driver::handle::{BeginOutcome, Outgoing, PollOutcome};
+use crate::driver::handle::{BeginOutcome, PollOutcome, Poller, RequestHead};
 use crate::driver::link::LinkKey;
 use crate::driver::timers::TimerKey;
 use crate::driver::{Driver, TimerTarget};
-use crate::protocol::frame::{CallId, FrameHeader};
+use crate::protocol::frame::{CallId, HEADER_LEN, ResponseHead};
 use crate::stats::PermitCounters;
-use crate::status::Code;
 use crate::transport::{CloseReason, Transport};
 
 /// Maximum number of submissions accepted in one turn. A few doorbells suffice for them, so a burst
@@ -133,16 +132,21 @@ impl<T: Transport> Calls<T> {
             self.fail_unsent(submission.permit, Cause::Unimplemented { path });
             return None;
         };
-        let body = &submission.permit.buf;
-        let outgoing = Outgoing {
+        let request = RequestHead {
             method,
             deadline: submission.deadline,
-            metadata_len: submission.metadata_len,
-            message_len: body.len() - submission.metadata_len,
-            write: &mut |out| out.copy_from_slice(body),
+            metadata_len: submission.lengths.metadata,
+            message_len: submission.lengths.message,
         };
+        let frame = &mut *submission.permit.buf;
         let origin = HeldPermit(submission.permit.number);
-        match self.driver.begin_from(link, outgoing, origin) {
+        let begun = if frame.len() <= self.driver.longest_inline() {
+            self.driver.begin_inline_from(link, &request, frame, origin)
+        } else {
+            let write = &mut |out: &mut [u8]| out.copy_from_slice(&frame[HEADER_LEN..]);
+            self.driver.begin_long_from(link, &request, write, origin)
+        };
+        match begun {
             BeginOutcome::Sent(call) => {
                 self.counters.sent(submission.permit.number);
                 self.records[submission.permit.number as usize] = Record::InFlight {
@@ -233,18 +237,14 @@ impl<T: Transport> Calls<T> {
                     mut buf,
                 } => {
                     let origin = HeldPermit(number);
-                    let polled = self.driver.poll_response_from(
-                        link,
-                        call,
-                        deadline,
-                        origin,
-                        &mut |frame| {
+                    let driver = &*self.driver;
+                    let polled =
+                        driver.read_response_from(link, call, deadline, origin, |_, body| {
                             buf.clear();
-                            buf.extend_from_slice(frame);
-                        },
-                    );
+                            buf.extend_from_slice(body);
+                        });
                     let outcome = match polled {
-                        PollOutcome::Pending => {
+                        PollOutcome::Pending | PollOutcome::Long => {
                             self.records[number as usize] = Record::InFlight {
                                 link,
                                 call,
@@ -253,7 +253,7 @@ impl<T: Transport> Calls<T> {
                             };
                             continue;
                         }
-                        PollOutcome::Received => Ok(()),
+                        PollOutcome::Received { head, .. } => Ok(head),
                         PollOutcome::Failed(error) => Err(error),
                     };
                     self.settle_one(CallPermit { number, buf }, outcome);
@@ -267,10 +267,10 @@ impl<T: Transport> Calls<T> {
         any
     }
 
-    fn settle_one(&mut self, permit: CallPermit, outcome: Result<(), CallError>) {
+    fn settle_one(&mut self, permit: CallPermit, outcome: Result<ResponseHead, CallError>) {
         let CallPermit { number, buf } = permit;
         let code = match &outcome {
-            Ok(()) => code_of_response(&buf),
+            Ok(head) => head.code,
             Err(error) => error.code().number(),
         };
         let settled = Settled { buf, outcome };
@@ -358,9 +358,4 @@ impl<T: Transport> Calls<T> {
             (self.backlog.len(), "requests in the backlog"),
         ]
     }
-}
-
-/// Returns the code in the header of a response that has been validated.
-fn code_of_response(frame: &[u8]) -> u16 {
-    FrameHeader::parse(frame).map_or(Code::Unknown.number(), |(header, ..)| header.selector)
 }

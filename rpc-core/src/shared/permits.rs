@@ -20,6 +20,7 @@ use std::time::Instant;
 use crate::call_error::CallError;
 use crate::driver::timers::Timers;
 use crate::driver::waiters::{RemovedWaiter, WaiterKey, Waiters};
+use crate::protocol::frame::ResponseHead;
 use crate::stats::Counter;
 
 /// A call permit: the right to have one call in flight, with its buffer.
@@ -40,11 +41,11 @@ pub(crate) struct CallPermits {
     pub(crate) gave_up: Counter,
 }
 
-/// The outcome of a call. If it is `Ok`, the buffer contains the response frame.
+/// The outcome of a call. If it is `Ok`, the buffer contains the response's metadata and message.
 #[derive(Debug)]
 pub(crate) struct Settled {
     pub(crate) buf: Vec<u8>,
-    pub(crate) outcome: Result<(), CallError>,
+    pub(crate) outcome: Result<ResponseHead, CallError>,
 }
 
 /// The state of one permit while its call is in flight.
@@ -322,7 +323,10 @@ mod tests {
     fn settled() -> Settled {
         Settled {
             buf: vec![7],
-            outcome: Ok(()),
+            outcome: Ok(ResponseHead {
+                code: 0,
+                metadata_len: 0,
+            }),
         }
     }
 

@@ -9,6 +9,7 @@ use crossbeam_channel::Sender;
 use super::connectivity::Connectivity;
 use super::permits::{CallPermit, CallPermits, Settled};
 use crate::call_error::{CallError, Cause, Execution};
+use crate::client::encode::RequestLengths;
 use crate::clock::Clock;
 use crate::driver::wakeup::Wakeup;
 use crate::limits::Limits;
@@ -46,8 +47,8 @@ pub(super) struct Submission {
     pub(super) permit: CallPermit,
     pub(super) method: &'static MethodSpec,
     pub(super) deadline: Option<Instant>,
-    /// Length of the metadata at the start of the permit's buffer. The rest is the message.
-    pub(super) metadata_len: usize,
+    /// The permit's buffer holds the request's frame, complete but for its header.
+    pub(super) lengths: RequestLengths,
     pub(super) waits_for_ready: bool,
     /// Start time, if this call is sampled for latency.
     pub(super) began: Option<Instant>,

@@ -1,0 +1,147 @@
+//! The driver as a [`Poller`]: each method of the erased interface, and the one that does its work.
+
+use std::cell::Cell;
+use std::sync::Arc;
+use std::task::Waker;
+use std::time::{Duration, Instant};
+
+use super::Driver;
+use super::block_on_waker::BlockOnWaker;
+use super::call_origin::CallingFuture;
+use super::handle::{BeginOutcome, ConnectedLink, PollOutcome, Poller, RequestHead};
+use super::link::LinkKey;
+use super::waiters::WaiterKey;
+use crate::limits::Limits;
+use crate::protocol::frame::{CallId, ResponseHead};
+use crate::stats::PollerCounters;
+use crate::transport::{ConnectError, Counters, Transport};
+
+impl<T: Transport> Poller for Driver<T> {
+    fn connect(&self, address: &str, timeout: Duration) -> Result<ConnectedLink, ConnectError> {
+        let session = self.client_session();
+        let connected = self.establish(address, |transport| {
+            transport.connect(address, &session, timeout)
+        });
+        connected.inspect_err(|_| {
+            self.counters.connections.not_connected.add(1);
+        })
+    }
+
+    fn begin_inline(
+        &self,
+        link: LinkKey,
+        request: &RequestHead,
+        frame: &mut [u8],
+        waker: &Waker,
+        waiter: Option<WaiterKey>,
+    ) -> BeginOutcome<WaiterKey> {
+        self.begin_inline_from(link, request, frame, CallingFuture { waker, waiter })
+    }
+
+    fn begin_long(
+        &self,
+        link: LinkKey,
+        request: &RequestHead,
+        write: &mut dyn FnMut(&mut [u8]),
+        waker: &Waker,
+        waiter: Option<WaiterKey>,
+    ) -> BeginOutcome<WaiterKey> {
+        self.begin_long_from(link, request, write, CallingFuture { waker, waiter })
+    }
+
+    fn take_response(
+        &self,
+        link: LinkKey,
+        call: CallId,
+        deadline: Option<Instant>,
+        waker: &Waker,
+        body: &mut [u8],
+    ) -> PollOutcome {
+        self.take_response_from(link, call, deadline, CallingFuture::in_flight(waker), body)
+    }
+
+    fn read_response(
+        &self,
+        link: LinkKey,
+        call: CallId,
+        deadline: Option<Instant>,
+        waker: &Waker,
+        receive: &mut dyn FnMut(ResponseHead, &[u8]),
+    ) -> PollOutcome {
+        self.read_response_from(
+            link,
+            call,
+            deadline,
+            CallingFuture::in_flight(waker),
+            receive,
+        )
+    }
+
+    fn abandon(&self, link: LinkKey, call: CallId) {
+        self.abandon_call(link, call);
+    }
+
+    fn leave(&self, link: LinkKey, waiter: WaiterKey) {
+        let left = self.state.borrow_mut().leave(link, Some(waiter));
+        drop(left);
+    }
+
+    fn acquire_ref(&self, link: LinkKey) {
+        if let Some(entry) = self.state.borrow_mut().links.get_mut(link.index()) {
+            entry.handles += 1;
+        }
+    }
+
+    fn release_ref(&self, link: LinkKey) {
+        let mut state = self.state.borrow_mut();
+        let Some(entry) = state.links.get_mut(link.index()) else {
+            return;
+        };
+        entry.handles -= 1;
+        let last = entry.handles == 0;
+        drop(state);
+        if last {
+            self.close_link(link);
+        }
+    }
+
+    fn deadline_after(&self, timeout: Duration) -> Option<Instant> {
+        crate::clock::deadline_after(self.clock.now(), timeout)
+    }
+
+    fn turn(&self) -> bool {
+        Self::turn(self)
+    }
+
+    fn sleep(&self, how_long: &dyn Fn() -> Option<Duration>) {
+        Self::sleep(self, how_long);
+    }
+
+    fn turning(&self) -> &Cell<bool> {
+        &self.turning
+    }
+
+    fn block_on_waker(&self) -> &BlockOnWaker {
+        &self.block_on_waker
+    }
+
+    fn longest_inline(&self) -> usize {
+        self.longest_inline
+    }
+
+    fn limits(&self) -> Limits {
+        self.state.borrow().transport.limits().clone()
+    }
+
+    fn transport_counters(&self) -> Counters {
+        self.state.borrow().transport.counters()
+    }
+
+    fn poller_counters(&self) -> &Arc<PollerCounters> {
+        &self.counters
+    }
+
+    fn update_gauges(&self) {
+        Self::update_gauges(self);
+    }
+}

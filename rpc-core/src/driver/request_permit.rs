@@ -1,0 +1,256 @@
+//! [`RequestPermit`]: what a request has taken before it can be sent, given back unless it is sent.
+
+use std::mem;
+use std::time::Instant;
+
+use super::call_table::WakeTarget;
+use super::handle::RequestHead;
+use super::link::{Link, LinkKey};
+use super::timers::Timers;
+use super::{Driver, State, TimerTarget};
+use crate::call_error::Cause;
+use crate::protocol::credit::ReceiveBudget;
+use crate::protocol::frame::{CallId, FrameHeader, FrameKind, HEADER_LEN, timeout_us};
+use crate::transport::{CloseReason, ReserveError, Transport};
+
+/// The reason that a request is not sent now.
+#[derive(Debug)]
+pub(super) enum Obstacle {
+    /// Other calls came first.
+    Queued,
+    /// The server has granted no further credit, or the limit of calls in flight is reached.
+    NoCredit,
+    /// No receive is left for the response.
+    NoReceive,
+    /// No send slot, or no entry of the send queue, is free.
+    NoSendSlot,
+    /// The request can never be sent.
+    Never(Cause),
+}
+
+/// A credit, room for one more call in flight, and the receive for the response. Dropping the permit
+/// gives all of them back.
+pub(super) struct RequestPermit<'a, T: Transport> {
+    key: LinkKey,
+    link: &'a mut Link<T::RecvBuf>,
+    budget: &'a mut ReceiveBudget,
+    transport: &'a mut T,
+    timers: &'a mut Timers<TimerTarget>,
+}
+
+impl<T: Transport> State<T> {
+    /// Takes what a request needs. `is_turn` returns true if no other call has to be sent first.
+    #[inline]
+    pub(super) fn admit(
+        &mut self,
+        key: LinkKey,
+        request: &RequestHead,
+        now: Option<Instant>,
+        is_turn: impl FnOnce(&mut Link<T::RecvBuf>) -> bool,
+    ) -> Result<RequestPermit<'_, T>, Obstacle> {
+        if self.budget.left() == 0 {
+            self.copy_responses_out();
+        }
+        let Some(link) = self.links.get_mut(key.index()) else {
+            return Err(Obstacle::Never(Cause::Disconnected(CloseReason::Local)));
+        };
+        let has_expired = request
+            .deadline
+            .zip(now)
+            .is_some_and(|(end, now)| end <= now);
+        if link.takes_no_calls() || has_expired || request.metadata_len > usize::from(u16::MAX) {
+            return Err(Obstacle::Never(never_sent_cause(
+                link,
+                request,
+                has_expired,
+            )));
+        }
+        if !is_turn(link) {
+            return Err(Obstacle::Queued);
+        }
+        if !link.connection.take_request() {
+            return Err(Obstacle::NoCredit);
+        }
+        if !self.budget.take(1) {
+            link.connection.return_request_credit();
+            return Err(Obstacle::NoReceive);
+        }
+        Ok(RequestPermit {
+            key,
+            link,
+            budget: &mut self.budget,
+            transport: &mut self.transport,
+            timers: &mut self.timers,
+        })
+    }
+}
+
+impl<T: Transport> RequestPermit<'_, T> {
+    /// Sends the request in `frame`, whose header is still to be written.
+    #[inline]
+    pub(super) fn send_inline(
+        mut self,
+        request: &RequestHead,
+        now: Option<Instant>,
+        frame: &mut [u8],
+        wake: &mut WakeTarget,
+    ) -> Result<CallId, Obstacle> {
+        let id = self.link.id;
+        if let Err(error) = self.transport.check_inline(id, frame.len()) {
+            return Err(Obstacle::of_reserve(error, request));
+        }
+        let header = self.begin_call(request, now, wake)?;
+        header.encode(frame);
+        // If the connection has ended, the next event reports it and fails this call.
+        let _ = self.transport.send_inline(id, frame);
+        mem::forget(self);
+        Ok(header.call)
+    }
+
+    /// Reserves a slot for a request that is longer than an inline frame.
+    pub(super) fn reserve(self, request: &RequestHead) -> Result<T::SendBuf, Obstacle> {
+        let reserved = self.transport.reserve(self.link.id, request.frame_len());
+        let buf = reserved.map_err(|error| Obstacle::of_reserve(error, request))?;
+        mem::forget(self);
+        Ok(buf)
+    }
+
+    /// Adds the call to the call table, takes `wake` for it, and returns the header of its request.
+    /// After that, the request has to be sent.
+    #[inline]
+    fn begin_call(
+        &mut self,
+        request: &RequestHead,
+        now: Option<Instant>,
+        wake: &mut WakeTarget,
+    ) -> Result<FrameHeader, Obstacle> {
+        // Responses that leaked futures never took may occupy all ids.
+        let Some(call) = self.link.calls.begin(wake) else {
+            return Err(Obstacle::NoCredit);
+        };
+        let connection = &mut self.link.connection;
+        let mut header = connection.next_header(FrameKind::Request, call, request.method);
+        // Longer metadata was rejected.
+        header.metadata_len = request.metadata_len as u16;
+        if let Some((now, deadline)) = now.zip(request.deadline) {
+            header.timeout_us = timeout_us(Some(deadline.saturating_duration_since(now)));
+            let timer = self
+                .timers
+                .insert(deadline, TimerTarget::Call(self.key, call));
+            self.link.calls.set_timer(call, timer);
+        }
+        Ok(header)
+    }
+}
+
+impl<T: Transport> Drop for RequestPermit<'_, T> {
+    #[cold]
+    fn drop(&mut self) {
+        self.link.connection.return_request_credit();
+        self.budget.release(1);
+    }
+}
+
+/// A request that is being encoded into a slot, while nothing is borrowed. Dropping it gives back the
+/// slot and the permit.
+pub(super) struct LongRequest<'a, T: Transport> {
+    driver: &'a Driver<T>,
+    key: LinkKey,
+    buf: Option<T::SendBuf>,
+}
+
+impl<'a, T: Transport> LongRequest<'a, T> {
+    pub(super) fn new(driver: &'a Driver<T>, key: LinkKey, buf: T::SendBuf) -> Self {
+        let buf = Some(buf);
+        Self { driver, key, buf }
+    }
+
+    /// Returns the part of the frame that follows the header.
+    pub(super) fn body_mut(&mut self) -> &mut [u8] {
+        let buf = self.buf.as_mut();
+        buf.map_or(&mut [], |buf| &mut buf.as_mut()[HEADER_LEN..])
+    }
+
+    /// Sends the request.
+    pub(super) fn send(
+        mut self,
+        request: &RequestHead,
+        now: Option<Instant>,
+        wake: &mut WakeTarget,
+    ) -> Result<CallId, Obstacle> {
+        let state = &mut *self.driver.state.borrow_mut();
+        let Some(mut buf) = self.buf.take() else {
+            return Err(Obstacle::NoSendSlot);
+        };
+        // The call's future holds its channel, so the link still exists, although it may have ended.
+        let mut permit = RequestPermit {
+            key: self.key,
+            link: &mut state.links[self.key.index()],
+            budget: &mut state.budget,
+            transport: &mut state.transport,
+            timers: &mut state.timers,
+        };
+        let begun = match &permit.link.ended {
+            Some(reason) => Err(Obstacle::Never(Cause::Disconnected(reason.clone()))),
+            None => permit.begin_call(request, now, wake),
+        };
+        match begun {
+            Ok(header) => {
+                header.encode(buf.as_mut());
+                // If the connection has ended, the next event reports it and fails this call.
+                let _ = permit.transport.send(permit.link.id, buf);
+                mem::forget(permit);
+                Ok(header.call)
+            }
+            Err(obstacle) => {
+                permit.transport.cancel(buf);
+                Err(obstacle)
+            }
+        }
+    }
+}
+
+impl<T: Transport> Drop for LongRequest<'_, T> {
+    fn drop(&mut self) {
+        // Still here only if the message's own code has panicked.
+        if let Some(buf) = self.buf.take() {
+            let state = &mut *self.driver.state.borrow_mut();
+            state.transport.cancel(buf);
+            state.budget.release(1);
+            if let Some(link) = state.links.get_mut(self.key.index()) {
+                link.connection.return_request_credit();
+            }
+        }
+    }
+}
+
+impl Obstacle {
+    #[cold]
+    fn of_reserve(error: ReserveError, request: &RequestHead) -> Self {
+        match error {
+            ReserveError::NoSlot => Self::NoSendSlot,
+            ReserveError::Closed => Self::Never(Cause::Disconnected(CloseReason::PeerGone)),
+            ReserveError::TooLong { limit, .. } => Self::Never(Cause::RequestTooLong {
+                message_len: request.message_len,
+                limit: limit.saturating_sub(HEADER_LEN + request.metadata_len),
+            }),
+        }
+    }
+}
+
+/// Returns the reason that a link takes no call, or not this one.
+#[cold]
+fn never_sent_cause<B>(link: &Link<B>, request: &RequestHead, has_expired: bool) -> Cause {
+    if let Some(reason) = &link.ended {
+        Cause::Disconnected(reason.clone())
+    } else if link.going_away {
+        Cause::Disconnected(CloseReason::GoingAway)
+    } else if has_expired {
+        Cause::DeadlineExceeded
+    } else {
+        Cause::RequestTooLong {
+            message_len: request.metadata_len,
+            limit: usize::from(u16::MAX),
+        }
+    }
+}

@@ -1,0 +1,327 @@
+//! Responses: how the outcome of a handler leaves, and what happens to a response that cannot leave
+//! yet.
+//!
+//! A response that finds no room waits in the *blocked* queue: a short one as encoded bytes, a longer
+//! one as a value in its method. The driver retries them in each turn, oldest first.
+
+use bytes::Bytes;
+use prost::Message;
+
+use super::link::LinkKey;
+use super::tasks::IncomingCall;
+use super::{Driver, State};
+use crate::metadata::Metadata;
+use crate::protocol::frame::{FrameKind, HEADER_LEN, StatusBody};
+use crate::service::handler::{Handler, HandlerKey, ResponseLengths, Served};
+use crate::status::{Code, Status};
+use crate::transport::{ReserveError, Transport};
+
+/// A response that found no free send slot.
+#[derive(Debug)]
+pub(crate) struct Blocked {
+    pub(super) call: IncomingCall,
+    pub(super) response: BlockedResponse,
+}
+
+#[derive(Debug)]
+pub(super) enum BlockedResponse {
+    /// The frame, complete but for its header.
+    Encoded {
+        frame: Box<[u8]>,
+        len: ResponseLengths,
+    },
+    /// The value is still in its method.
+    Kept {
+        handler_key: HandlerKey,
+        len: ResponseLengths,
+    },
+    Failed(Status),
+}
+
+impl<T: Transport> Driver<T> {
+    /// Sends the outcome of a handler that has completed. `frame` holds the response if it was
+    /// encoded.
+    pub(super) fn respond(
+        &self,
+        call: &IncomingCall,
+        handler: &dyn Handler,
+        outcome: Served,
+        frame: &mut [u8],
+    ) {
+        match outcome {
+            Served::Encoded(len) => {
+                let frame = &mut frame[..HEADER_LEN + len.total()];
+                self.state.borrow_mut().respond_inline(call, len, frame);
+            }
+            Served::Long(handler_key, len) => self.respond_long(call, handler, handler_key, len),
+            Served::Failed(status) | Served::Undecodable(status) => {
+                self.respond_status(call, status);
+            }
+            // The caller parks the handler.
+            Served::Pending(_) => {}
+        }
+    }
+
+    pub(super) fn retry_blocked_responses(&self) {
+        // Each is tried once: a response that finds no slot again is queued behind the others.
+        let count = self.state.borrow().blocked.len();
+        for _ in 0..count {
+            let Some(Blocked { call, response }) = self.state.borrow_mut().blocked.pop_front()
+            else {
+                break;
+            };
+            match response {
+                BlockedResponse::Encoded { mut frame, len } => {
+                    let state = &mut *self.state.borrow_mut();
+                    state.respond_inline(&call, len, &mut frame);
+                }
+                BlockedResponse::Kept { handler_key, len } => {
+                    let handler = self.methods.borrow().handler(call.served.method).cloned();
+                    if let Some(handler) = handler {
+                        self.respond_long(&call, &*handler, handler_key, len);
+                    }
+                }
+                BlockedResponse::Failed(status) => self.respond_status(&call, status),
+            }
+        }
+    }
+
+    /// Sends a response that is too long for an inline frame: encodes it into its slot.
+    fn respond_long(
+        &self,
+        call: &IncomingCall,
+        handler: &dyn Handler,
+        handler_key: HandlerKey,
+        len: ResponseLengths,
+    ) {
+        let frame_len = HEADER_LEN + len.total();
+        let reserved = self
+            .state
+            .borrow_mut()
+            .reserve_response(call.link, frame_len);
+        match reserved {
+            Ok(mut buf) => {
+                let encoded = handler.encode_response(handler_key, &mut buf.as_mut()[HEADER_LEN..]);
+                let state = &mut *self.state.borrow_mut();
+                match encoded {
+                    Ok(()) => state.send_response(call, Code::Ok.number(), len.metadata, buf),
+                    Err(status) => {
+                        state.transport.cancel(buf);
+                        state.respond_status_or_block(call, status);
+                    }
+                }
+            }
+            Err(ReserveError::NoSlot) => {
+                let response = BlockedResponse::Kept { handler_key, len };
+                self.state.borrow_mut().block(call, response);
+            }
+            Err(ReserveError::TooLong { limit, .. }) => {
+                handler.discard(handler_key);
+                self.respond_status(call, too_long(len, limit));
+            }
+            Err(ReserveError::Closed) => {
+                self.counters.dropped(call.served.method);
+                handler.discard(handler_key);
+            }
+        }
+    }
+
+    #[cold]
+    pub(super) fn respond_status(&self, call: &IncomingCall, status: Status) {
+        let state = &mut *self.state.borrow_mut();
+        state.respond_status_or_block(call, status);
+    }
+
+    /// Releases the slot of a request, and records its credit as owed.
+    pub(super) fn release_request(&self, link: LinkKey, buf: T::RecvBuf) {
+        let state = &mut *self.state.borrow_mut();
+        state.transport.release(buf);
+        state.owe_credit(link);
+    }
+}
+
+impl<T: Transport> State<T> {
+    /// Records the credit of a request as owed, and grows the window of a client that uses all of it.
+    #[inline]
+    pub(super) fn owe_credit(&mut self, link: LinkKey) {
+        if let Some(entry) = self.links.get_mut(link.index()) {
+            entry.connection.release_request();
+            if entry.connection.has_used_all_credits() {
+                self.grow_window(link);
+            }
+        }
+    }
+
+    #[cold]
+    fn grow_window(&mut self, link: LinkKey) {
+        let free = self.free_for_growth();
+        if let Some(link) = self.links.get_mut(link.index()) {
+            let growth = link.connection.wants_growth(free);
+            if growth > 0 && self.budget.take(growth) {
+                link.connection.grow(growth);
+            }
+        }
+    }
+
+    /// Sends a response whose frame is complete but for its header, or blocks it.
+    #[inline]
+    pub(super) fn respond_inline(
+        &mut self,
+        call: &IncomingCall,
+        len: ResponseLengths,
+        frame: &mut [u8],
+    ) {
+        let code = Code::Ok.number();
+        let Some(link) = self.links.get_mut(call.link.index()) else {
+            return self.counters.dropped(call.served.method);
+        };
+        if link.ended.is_some() {
+            return self.counters.dropped(call.served.method);
+        }
+        let id = link.id;
+        if let Err(error) = self.transport.check_inline(id, frame.len()) {
+            return self.cannot_respond(call, len, frame, error);
+        }
+        let connection = &mut link.connection;
+        let mut header = connection.next_header(FrameKind::Response, call.call, code);
+        // Longer metadata was rejected when its length was computed.
+        header.metadata_len = len.metadata as u16;
+        header.encode(frame);
+        // If the connection has ended, the next event reports it.
+        let _ = self.transport.send_inline(id, frame);
+        self.counters.responded(call.served, code);
+    }
+
+    /// Handles a short response that cannot be sent now, or never.
+    #[cold]
+    #[inline(never)]
+    fn cannot_respond(
+        &mut self,
+        call: &IncomingCall,
+        len: ResponseLengths,
+        frame: &[u8],
+        error: ReserveError,
+    ) {
+        match error {
+            ReserveError::NoSlot => {
+                let frame = frame.into();
+                self.block(call, BlockedResponse::Encoded { frame, len });
+            }
+            ReserveError::TooLong { limit, .. } => {
+                self.respond_status_or_block(call, too_long(len, limit));
+            }
+            ReserveError::Closed => self.counters.dropped(call.served.method),
+        }
+    }
+
+    fn reserve_response(&mut self, link: LinkKey, len: usize) -> Result<T::SendBuf, ReserveError> {
+        match self.links.get(link.index()) {
+            Some(link) if link.ended.is_none() => self.transport.reserve(link.id, len),
+            _ => Err(ReserveError::Closed),
+        }
+    }
+
+    fn send_response(
+        &mut self,
+        call: &IncomingCall,
+        code: u16,
+        metadata_len: usize,
+        mut buf: T::SendBuf,
+    ) {
+        // The handler may have run for long, but it took no turn of the driver, so the link still
+        // exists.
+        let Some(link) = self.links.get_mut(call.link.index()) else {
+            self.counters.dropped(call.served.method);
+            return self.transport.cancel(buf);
+        };
+        self.counters.responded(call.served, code);
+        let connection = &mut link.connection;
+        let mut header = connection.next_header(FrameKind::Response, call.call, code);
+        // Longer metadata was rejected when its length was computed.
+        header.metadata_len = metadata_len as u16;
+        header.encode(buf.as_mut());
+        // If the connection has ended, the next event reports it.
+        let _ = self.transport.send(link.id, buf);
+    }
+
+    fn respond_status_or_block(&mut self, call: &IncomingCall, status: Status) {
+        match self.try_respond_status(call, &status) {
+            Ok(()) => {}
+            Err(ReserveError::Closed) => self.counters.dropped(call.served.method),
+            Err(ReserveError::NoSlot) => self.block(call, BlockedResponse::Failed(status)),
+            Err(ReserveError::TooLong { limit, .. }) => {
+                // The code always fits; the message is truncated to the remaining length.
+                let cut = shorten(&status, limit.saturating_sub(HEADER_LEN));
+                match self.try_respond_status(call, &cut) {
+                    Ok(()) => {}
+                    Err(ReserveError::NoSlot) => self.block(call, BlockedResponse::Failed(cut)),
+                    Err(_) => self.counters.dropped(call.served.method),
+                }
+            }
+        }
+    }
+
+    fn try_respond_status(
+        &mut self,
+        call: &IncomingCall,
+        status: &Status,
+    ) -> Result<(), ReserveError> {
+        let body = StatusBody {
+            message: status.message().to_owned(),
+            details: Bytes::copy_from_slice(status.details()),
+        };
+        let metadata_len = status.metadata().encoded_len();
+        let body_len = body.encoded_len();
+        if metadata_len > usize::from(u16::MAX) {
+            return Err(ReserveError::TooLong {
+                len: metadata_len,
+                limit: HEADER_LEN,
+            });
+        }
+        let mut buf = self.reserve_response(call.link, HEADER_LEN + metadata_len + body_len)?;
+        let (metadata, mut message) = buf.as_mut()[HEADER_LEN..].split_at_mut(metadata_len);
+        status.metadata().encode(metadata);
+        // The buffer was reserved to fit.
+        let _ = body.encode(&mut message);
+        // `OK` would tell the client that a response message follows. A handler that returns `OK`
+        // as its error has not specified the error, so the code is `UNKNOWN`.
+        let code = match status.code() {
+            Code::Ok => Code::Unknown,
+            code => code,
+        };
+        self.send_response(call, code.number(), metadata_len, buf);
+        Ok(())
+    }
+
+    fn block(&mut self, call: &IncomingCall, response: BlockedResponse) {
+        let mut call = *call;
+        if !std::mem::replace(&mut call.served.has_waited, true) {
+            self.counters.stalls.responses.add(1);
+        }
+        // The response will carry the credit of its request. A credit frame is of no use here,
+        // because it would find no slot either.
+        self.blocked.push_back(Blocked { call, response });
+    }
+}
+
+fn too_long(len: ResponseLengths, limit: usize) -> Status {
+    Status::resource_exhausted(format!(
+        "the response's message of {} bytes exceeds the limit of {} bytes, the smaller of both \
+         sides' limits: raise `max_message_len` on the server and on the client",
+        len.message,
+        limit.saturating_sub(HEADER_LEN + len.metadata)
+    ))
+}
+
+/// Returns the status with as much of its message as fits in `len` bytes, without details and
+/// metadata.
+fn shorten(status: &Status, len: usize) -> Status {
+    // Reserves space for the field's tag and length.
+    let room = len.saturating_sub(8);
+    let message = status.message();
+    let mut end = room.min(message.len());
+    while !message.is_char_boundary(end) {
+        end -= 1;
+    }
+    Status::new(status.code(), &message[..end]).with_metadata(Metadata::new())
+}

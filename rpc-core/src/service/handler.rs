@@ -1,0 +1,92 @@
+//! [`Handler`]: a method as seen by the driver, with the types of its messages and futures erased.
+
+use std::task::Context;
+use std::time::Instant;
+
+use prost::Message;
+
+use crate::message::Response;
+use crate::status::Status;
+
+/// Identifies a pending future, or a response that was not sent yet, in its method.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct HandlerKey(pub(super) u32);
+
+/// Lengths in bytes of the parts of a response that follow the frame's header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ResponseLengths {
+    pub(crate) metadata: usize,
+    pub(crate) message: usize,
+}
+
+#[cfg(test)]
+impl HandlerKey {
+    pub(crate) fn test(index: u32) -> Self {
+        Self(index)
+    }
+}
+
+impl ResponseLengths {
+    pub(super) fn new(response: &Response<impl Message>) -> Result<Self, Status> {
+        let metadata = response.metadata().encoded_len();
+        if metadata > usize::from(u16::MAX) {
+            return Err(Status::resource_exhausted(format!(
+                "the response's metadata of {metadata} bytes exceeds the limit of {} bytes",
+                u16::MAX
+            )));
+        }
+        let message = response.get_ref().encoded_len();
+        Ok(Self { metadata, message })
+    }
+
+    pub(crate) fn total(self) -> usize {
+        self.metadata + self.message
+    }
+}
+
+/// A request that has arrived, as its frame holds it.
+#[derive(Clone, Copy)]
+pub(crate) struct RawRequest<'a> {
+    pub(crate) metadata: &'a [u8],
+    pub(crate) message: &'a [u8],
+    pub(crate) deadline: Option<Instant>,
+}
+
+/// The state of a call after its handler was polled.
+#[derive(Debug)]
+pub(crate) enum Served {
+    /// The response is complete, and was encoded at the start of the given memory.
+    Encoded(ResponseLengths),
+    /// The response is complete, but longer than the given memory.
+    Long(HandlerKey, ResponseLengths),
+    /// The handler awaits.
+    Pending(HandlerKey),
+    /// The handler has failed.
+    Failed(Status),
+    /// The request could not be decoded, and the handler was not started.
+    Undecodable(Status),
+}
+
+/// A method as seen by the driver, with the types of its messages and futures erased.
+///
+/// For each call, the driver calls `serve`, and `resume` as long as the handler is pending. A key
+/// that it got must be given back to exactly one of `resume`, `encode_response` (after
+/// [`Served::Long`]) or `discard`.
+pub(crate) trait Handler {
+    /// Decodes the request, builds the handler's future and polls it once. Encodes the response into
+    /// `out` if it is complete and fits.
+    fn serve(&self, request: RawRequest<'_>, cx: &mut Context<'_>, out: &mut [u8]) -> Served;
+
+    /// Polls the future of a pending handler again.
+    fn resume(&self, key: HandlerKey, cx: &mut Context<'_>, out: &mut [u8]) -> Served;
+
+    /// Encodes a response into `out`, whose length `serve` or `resume` has returned.
+    fn encode_response(&self, key: HandlerKey, out: &mut [u8]) -> Result<(), Status>;
+
+    /// Drops a pending future or a response.
+    fn discard(&self, key: HandlerKey);
+
+    /// Returns the number of pending futures and responses.
+    #[cfg(feature = "test-util")]
+    fn in_use(&self) -> usize;
+}

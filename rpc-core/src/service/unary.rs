@@ -1,0 +1,260 @@
+//! [`Unary`]: a unary method with its message types, and the futures of its handlers.
+//!
+//! The future of a call is built in a cell and stays there until it completes. Cells are boxed once
+//! and refilled with [`Pin::set`], so a method allocates nothing after warm-up.
+//!
+//! All application code of a server runs here: decoding into the application's types, the handler,
+//! its destructors, and encoding. None of it can bring the poller down, because a panic becomes
+//! `INTERNAL` for that call alone.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::marker::PhantomData;
+use std::mem;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use prost::Message;
+use slab::Slab;
+
+use super::catch_panic::catch_panic;
+use super::handler::{Handler, HandlerKey, RawRequest, ResponseLengths, Served};
+use crate::message::{Request, Response};
+use crate::metadata::Metadata;
+use crate::status::Status;
+
+/// Memory for a handler's future, which is reused. Boxed, so that a future stays where it is from its
+/// first poll until it completes.
+type FutureCell<F> = Pin<Box<Option<F>>>;
+
+pub(super) struct Unary<H, F, Req, Res> {
+    make: H,
+    /// Cells without a future.
+    free: RefCell<Vec<FutureCell<F>>>,
+    /// The futures that are pending, and the responses that wait for a send slot.
+    kept: RefCell<Slab<Kept<F, Res>>>,
+    request: PhantomData<fn(Req)>,
+}
+
+enum Kept<F, Res> {
+    Future(FutureCell<F>),
+    Response(Response<Res>),
+    /// The future is being polled.
+    Polling,
+}
+
+/// The result of polling a future.
+enum Polled<Res> {
+    Pending,
+    Encoded(ResponseLengths),
+    Long(Response<Res>, ResponseLengths),
+}
+
+impl<H, F, Req, Res> Unary<H, F, Req, Res> {
+    pub(super) fn new(make: H) -> Self {
+        Self {
+            make,
+            free: RefCell::default(),
+            kept: RefCell::default(),
+            request: PhantomData,
+        }
+    }
+}
+
+impl<H, F, Req, Res> Unary<H, F, Req, Res>
+where
+    F: Future<Output = Result<Response<Res>, Status>>,
+    Res: Message,
+{
+    #[inline]
+    fn free_cell(&self) -> FutureCell<F> {
+        let cell = self.free.borrow_mut().pop();
+        cell.unwrap_or_else(|| Box::pin(None))
+    }
+
+    fn keep(&self, kept: Kept<F, Res>) -> HandlerKey {
+        // There is one entry per call in flight, which the 20 index bits of call ids bound.
+        HandlerKey(self.kept.borrow_mut().insert(kept) as u32)
+    }
+
+    fn begin_poll(&self, key: HandlerKey) -> Kept<F, Res> {
+        let kept = &mut self.kept.borrow_mut()[key.0 as usize];
+        mem::replace(kept, Kept::Polling)
+    }
+
+    fn take_kept(&self, key: HandlerKey) -> Option<Kept<F, Res>> {
+        self.kept.borrow_mut().try_remove(key.0 as usize)
+    }
+
+    /// Ends a poll: keeps a future that is pending and a response that was not encoded, and frees the
+    /// cell of a future that has completed. `key` is the entry of a future that was pending before.
+    #[inline]
+    fn after_poll(
+        &self,
+        mut cell: FutureCell<F>,
+        polled: Result<Result<Polled<Res>, Status>, Status>,
+        key: Option<HandlerKey>,
+    ) -> Served {
+        if let Ok(Ok(Polled::Pending)) = polled {
+            return Served::Pending(self.keep_future(cell, key));
+        }
+        let served = match polled {
+            Ok(Ok(Polled::Encoded(len))) => Served::Encoded(len),
+            Ok(Ok(Polled::Long(response, len))) => {
+                Served::Long(self.keep(Kept::Response(response)), len)
+            }
+            Ok(Ok(Polled::Pending)) => Served::Failed(missing()),
+            Ok(Err(status)) => Served::Failed(status),
+            Err(panicked) => {
+                // The future may have panicked before or during its drop. It is not dropped twice.
+                let _ = catch_panic(|| cell.as_mut().set(None));
+                Served::Failed(panicked)
+            }
+        };
+        if let Some(key) = key {
+            self.kept.borrow_mut().remove(key.0 as usize);
+        }
+        self.free.borrow_mut().push(cell);
+        served
+    }
+
+    #[cold]
+    fn keep_future(&self, cell: FutureCell<F>, key: Option<HandlerKey>) -> HandlerKey {
+        let future = Kept::Future(cell);
+        match key {
+            Some(key) => {
+                self.kept.borrow_mut()[key.0 as usize] = future;
+                key
+            }
+            None => self.keep(future),
+        }
+    }
+}
+
+/// Polls the future in `cell`. If it completes, drops it and encodes its response, if it fits. All of
+/// this is application code.
+#[inline]
+fn poll_and_encode<F, Res>(
+    mut cell: Pin<&mut Option<F>>,
+    cx: &mut Context<'_>,
+    out: &mut [u8],
+) -> Result<Polled<Res>, Status>
+where
+    F: Future<Output = Result<Response<Res>, Status>>,
+    Res: Message,
+{
+    let Some(future) = cell.as_mut().as_pin_mut() else {
+        return Err(missing());
+    };
+    let Poll::Ready(outcome) = future.poll(cx) else {
+        return Ok(Polled::Pending);
+    };
+    cell.set(None);
+    let response = outcome?;
+    let len = ResponseLengths::new(&response)?;
+    match out.get_mut(..len.total()) {
+        None => Ok(Polled::Long(response, len)),
+        Some(out) => {
+            encode(&response, len, out)?;
+            Ok(Polled::Encoded(len))
+        }
+    }
+}
+
+/// Encodes metadata and message into a buffer of exactly their total length.
+#[inline]
+fn encode(
+    response: &Response<impl Message>,
+    len: ResponseLengths,
+    out: &mut [u8],
+) -> Result<(), Status> {
+    let (metadata, mut message) = out.split_at_mut(len.metadata);
+    response.metadata().encode(metadata);
+    let encoded = response.get_ref().encode(&mut message);
+    if encoded.is_err() || !message.is_empty() {
+        return Err(Status::internal(
+            "the encoded length of the response changed between two calls of `encoded_len`",
+        ));
+    }
+    Ok(())
+}
+
+#[cold]
+fn missing() -> Status {
+    Status::internal("the handler's future is missing. This is a bug in Verbline")
+}
+
+impl<H, F, Req, Res> Handler for Unary<H, F, Req, Res>
+where
+    H: Fn(Request<Req>) -> F,
+    F: Future<Output = Result<Response<Res>, Status>>,
+    Req: Message + Default,
+    Res: Message,
+{
+    fn serve(&self, request: RawRequest<'_>, cx: &mut Context<'_>, out: &mut [u8]) -> Served {
+        let mut cell = self.free_cell();
+        let mut has_started = false;
+        let polled = catch_panic(|| {
+            let undecodable = |error: &dyn fmt::Display| {
+                Status::internal(format!("cannot decode the request: {error}"))
+            };
+            let metadata =
+                Metadata::decode(request.metadata).map_err(|error| undecodable(&error))?;
+            let message = Req::decode(request.message).map_err(|error| undecodable(&error))?;
+            let request = Request::received(message, metadata, request.deadline);
+            has_started = true;
+            cell.as_mut().set(Some((self.make)(request)));
+            poll_and_encode(cell.as_mut(), cx, out)
+        });
+        match self.after_poll(cell, polled, None) {
+            Served::Failed(status) if !has_started => Served::Undecodable(status),
+            served => served,
+        }
+    }
+
+    fn resume(&self, key: HandlerKey, cx: &mut Context<'_>, out: &mut [u8]) -> Served {
+        let Kept::Future(mut cell) = self.begin_poll(key) else {
+            return Served::Failed(missing());
+        };
+        let polled = catch_panic(|| poll_and_encode(cell.as_mut(), cx, out));
+        self.after_poll(cell, polled, Some(key))
+    }
+
+    fn encode_response(&self, key: HandlerKey, out: &mut [u8]) -> Result<(), Status> {
+        let Some(Kept::Response(response)) = self.take_kept(key) else {
+            return Err(Status::internal(
+                "the handler's response is missing. This is a bug in Verbline",
+            ));
+        };
+        catch_panic(|| {
+            let metadata = response.metadata().encoded_len();
+            let message = out.len().saturating_sub(metadata);
+            encode(&response, ResponseLengths { metadata, message }, out)?;
+            drop(response);
+            Ok(())
+        })?
+    }
+
+    fn discard(&self, key: HandlerKey) {
+        let kept = self.take_kept(key);
+        let dropped = catch_panic(|| match kept {
+            Some(Kept::Future(mut cell)) => {
+                cell.as_mut().set(None);
+                Some(cell)
+            }
+            Some(Kept::Response(_) | Kept::Polling) | None => None,
+        });
+        match dropped {
+            Ok(cell) => self.free.borrow_mut().extend(cell),
+            // The call has ended, so a panic in a destructor can only be logged.
+            Err(panicked) => {
+                tracing::error!(%panicked, "the destructor of a handler's future or response panicked");
+            }
+        }
+    }
+
+    #[cfg(feature = "test-util")]
+    fn in_use(&self) -> usize {
+        self.kept.borrow().len()
+    }
+}
