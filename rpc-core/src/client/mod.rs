@@ -16,6 +16,7 @@ use prost::Message;
 use self::channel::ChannelCore;
 use self::encode::{RequestLengths, decode, write_request};
 use crate::call_error::{CallError, Cause, Execution};
+use crate::codec::{Codec, ProstCodec};
 use crate::driver::handle::{BeginOutcome, Outgoing, PollOutcome};
 use crate::driver::waiters::WaiterKey;
 use crate::message::{Request, Response, TimeAllowed};
@@ -26,7 +27,23 @@ use crate::status::Code;
 /// The interface through which a generated client makes calls. Channels implement it. To mock a
 /// client, implement its service trait and serve it in process.
 pub trait Caller {
-    /// Makes one call of a unary method.
+    /// Makes one call of a unary method, with a codec for the request and one for the response.
+    ///
+    /// # Errors
+    ///
+    /// The future returns [`CallError`] if the call returned no response.
+    fn unary_with<Q, S, Req, Res>(
+        &self,
+        method: &'static MethodSpec,
+        request: Request<Req>,
+        request_codec: Q,
+        response_codec: S,
+    ) -> impl Future<Output = Result<Response<Res>, CallError>>
+    where
+        Q: Codec<Req>,
+        S: Codec<Res>;
+
+    /// Makes one call of a unary method, whose messages prost encodes and decodes.
     ///
     /// # Errors
     ///
@@ -37,8 +54,11 @@ pub trait Caller {
         request: Request<Req>,
     ) -> impl Future<Output = Result<Response<Res>, CallError>>
     where
-        Req: Message,
-        Res: Message + Default;
+        Req: Message + Default,
+        Res: Message + Default,
+    {
+        self.unary_with(method, request, ProstCodec, ProstCodec)
+    }
 }
 
 /// A connection to a server, used only from its poller's thread. Cheap to clone. The connection
@@ -47,16 +67,18 @@ pub trait Caller {
 pub struct LocalChannel(pub(crate) Rc<ChannelCore>);
 
 impl Caller for LocalChannel {
-    async fn unary<Req, Res>(
+    async fn unary_with<Q, S, Req, Res>(
         &self,
         method: &'static MethodSpec,
         request: Request<Req>,
+        _: Q,
+        _: S,
     ) -> Result<Response<Res>, CallError>
     where
-        Req: Message,
-        Res: Message + Default,
+        Q: Codec<Req>,
+        S: Codec<Res>,
     {
-        LocalCall {
+        LocalCall::<Q, S, Req, Res> {
             channel: &self.0,
             method,
             request,
@@ -64,7 +86,7 @@ impl Caller for LocalChannel {
             state: CallState::New,
             method_index: 0,
             began: None,
-            response: PhantomData,
+            codecs: PhantomData,
         }
         .await
     }
@@ -78,7 +100,7 @@ impl fmt::Debug for LocalChannel {
 
 /// The future of one call. It may be dropped or leaked in any state, because it owns no device
 /// memory: the driver's call table does.
-struct LocalCall<'a, Req, Res> {
+struct LocalCall<'a, Q, S, Req, Res> {
     channel: &'a ChannelCore,
     method: &'static MethodSpec,
     request: Request<Req>,
@@ -88,7 +110,8 @@ struct LocalCall<'a, Req, Res> {
     method_index: usize,
     /// Start time, if this call is sampled for latency.
     began: Option<Instant>,
-    response: PhantomData<fn() -> Res>,
+    /// `Q` encodes the request, `S` decodes the response.
+    codecs: PhantomData<fn(Q, S) -> Res>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -100,9 +123,9 @@ enum CallState {
 }
 
 // No field is structurally pinned: the request is only borrowed.
-impl<Req, Res> Unpin for LocalCall<'_, Req, Res> {}
+impl<Q, S, Req, Res> Unpin for LocalCall<'_, Q, S, Req, Res> {}
 
-impl<Req: Message, Res: Message + Default> Future for LocalCall<'_, Req, Res> {
+impl<Q: Codec<Req>, S: Codec<Res>, Req, Res> Future for LocalCall<'_, Q, S, Req, Res> {
     type Output = Result<Response<Res>, CallError>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
@@ -125,7 +148,7 @@ impl<Req: Message, Res: Message + Default> Future for LocalCall<'_, Req, Res> {
     }
 }
 
-impl<Req: Message, Res: Message + Default> LocalCall<'_, Req, Res> {
+impl<Q: Codec<Req>, S: Codec<Res>, Req, Res> LocalCall<'_, Q, S, Req, Res> {
     fn step(&mut self, cx: &mut Context<'_>) -> Poll<Result<Response<Res>, CallError>> {
         let call = match self.state {
             CallState::InFlight(call) => call,
@@ -148,13 +171,13 @@ impl<Req: Message, Res: Message + Default> LocalCall<'_, Req, Res> {
             self.deadline,
             cx.waker(),
             &mut |frame| {
-                received = Some(decode(frame));
+                received = Some(decode::<S, Res>(frame));
             },
         );
         let outcome = match polled {
             PollOutcome::Pending => return Poll::Pending,
             PollOutcome::Failed(error) => Err(error),
-            PollOutcome::Received => received.unwrap_or_else(|| decode(&[])),
+            PollOutcome::Received => received.unwrap_or_else(|| decode::<S, Res>(&[])),
         };
         self.end(&outcome);
         Poll::Ready(outcome)
@@ -196,13 +219,13 @@ impl<Req: Message, Res: Message + Default> LocalCall<'_, Req, Res> {
             };
             return Err(CallError::new(cause, Execution::NeverSent));
         };
-        let lengths = RequestLengths::new(&self.request);
+        let lengths = RequestLengths::new::<Q, Req>(&self.request);
         let outgoing = Outgoing {
             method,
             deadline: self.deadline,
             metadata_len: lengths.metadata,
             message_len: lengths.message,
-            write: &mut |out| write_request(&self.request, self.method, out),
+            write: &mut |out| write_request::<Q, Req>(&self.request, self.method, out),
         };
         let begun = channel
             .poller
@@ -222,7 +245,7 @@ impl<Req: Message, Res: Message + Default> LocalCall<'_, Req, Res> {
     }
 }
 
-impl<Req, Res> Drop for LocalCall<'_, Req, Res> {
+impl<Q, S, Req, Res> Drop for LocalCall<'_, Q, S, Req, Res> {
     fn drop(&mut self) {
         match self.state {
             CallState::New | CallState::Done => return,

@@ -27,6 +27,7 @@ use std::time::Instant;
 
 use prost::Message;
 
+use crate::codec::{Codec, ProstCodec};
 use crate::message::{Request, Response};
 use crate::metadata::Metadata;
 use crate::method::MethodSpec;
@@ -55,20 +56,39 @@ impl Methods {
         Self::default()
     }
 
-    /// Adds a unary method. `handler` creates the future of one call.
+    /// Adds a unary method, whose messages prost encodes and decodes. `handler` creates the future
+    /// of one call.
     pub fn unary<Req, Res, F>(
         &mut self,
         spec: &'static MethodSpec,
         handler: impl Fn(Request<Req>) -> F + 'static,
     ) where
         Req: Message + Default + 'static,
-        Res: Message + 'static,
+        Res: Message + Default + 'static,
         F: Future<Output = Result<Response<Res>, Status>> + 'static,
     {
-        let handler = Unary {
+        self.unary_with(spec, ProstCodec, ProstCodec, handler);
+    }
+
+    /// Adds a unary method, with a codec for the request and one for the response. `handler`
+    /// creates the future of one call.
+    pub fn unary_with<Q, S, Req, Res, F>(
+        &mut self,
+        spec: &'static MethodSpec,
+        _request_codec: Q,
+        _response_codec: S,
+        handler: impl Fn(Request<Req>) -> F + 'static,
+    ) where
+        Q: Codec<Req> + 'static,
+        S: Codec<Res> + 'static,
+        Req: 'static,
+        Res: 'static,
+        F: Future<Output = Result<Response<Res>, Status>> + 'static,
+    {
+        let handler = Unary::<_, F, Q, S, Req, Res> {
             make: handler,
             cells: RefCell::default(),
-            request: PhantomData,
+            codecs: PhantomData,
         };
         self.entries.push((spec, Rc::new(handler)));
     }
@@ -143,7 +163,7 @@ impl HandlerKey {
 }
 
 impl ResponseLengths {
-    fn new(response: &Response<impl Message>) -> Result<Self, Status> {
+    fn new<S: Codec<Res>, Res>(response: &Response<Res>) -> Result<Self, Status> {
         let metadata = response.metadata().encoded_len();
         if metadata > usize::from(u16::MAX) {
             return Err(Status::resource_exhausted(format!(
@@ -151,7 +171,7 @@ impl ResponseLengths {
                 u16::MAX
             )));
         }
-        let message = response.get_ref().encoded_len();
+        let message = S::encoded_len(response.get_ref());
         Ok(Self { metadata, message })
     }
 
@@ -188,10 +208,11 @@ pub(crate) trait Handler {
     fn in_use(&self) -> usize;
 }
 
-struct Unary<H, F, Req, Res> {
+struct Unary<H, F, Q, S, Req, Res> {
     make: H,
     cells: RefCell<HandlerCells<F, Res>>,
-    request: PhantomData<fn(Req)>,
+    /// `Q` decodes the request, `S` encodes the response.
+    codecs: PhantomData<fn(Q, S, Req)>,
 }
 
 struct HandlerCells<F, Res> {
@@ -227,7 +248,7 @@ impl<F, Res> HandlerCells<F, Res> {
     }
 }
 
-impl<H, F, Req, Res> Unary<H, F, Req, Res> {
+impl<H, F, Q, S, Req, Res> Unary<H, F, Q, S, Req, Res> {
     fn take_future(&self, key: HandlerKey) -> Option<Pin<Box<Option<F>>>> {
         self.cells.borrow_mut().cells[key.0 as usize].future.take()
     }
@@ -247,12 +268,12 @@ impl<H, F, Req, Res> Unary<H, F, Req, Res> {
     }
 }
 
-impl<H, F, Req, Res> Handler for Unary<H, F, Req, Res>
+impl<H, F, Q, S, Req, Res> Handler for Unary<H, F, Q, S, Req, Res>
 where
     H: Fn(Request<Req>) -> F,
     F: Future<Output = Result<Response<Res>, Status>>,
-    Req: Message + Default,
-    Res: Message,
+    Q: Codec<Req>,
+    S: Codec<Res>,
 {
     fn start(
         &self,
@@ -265,7 +286,7 @@ where
         };
         let metadata = Metadata::decode(metadata).map_err(|error| undecodable(&error))?;
         let future = catch_panic(|| {
-            let message = Req::decode(message).map_err(|error| undecodable(&error))?;
+            let message = Q::decode(message).map_err(|error| undecodable(&error))?;
             Ok::<F, Status>((self.make)(Request::received(message, metadata, deadline)))
         })??;
         let mut cells = self.cells.borrow_mut();
@@ -281,18 +302,19 @@ where
             return Poll::Pending;
         };
         // All of this is application code: the future, its destructor, and the message's length.
-        let polled = catch_panic(|| {
-            let Some(future) = future_cell.as_mut().as_pin_mut() else {
-                return Poll::Pending;
-            };
-            let Poll::Ready(outcome) = future.poll(cx) else {
-                return Poll::Pending;
-            };
-            future_cell.as_mut().set(None);
-            Poll::Ready(
-                outcome.and_then(|response| Ok((ResponseLengths::new(&response)?, response))),
-            )
-        });
+        let polled =
+            catch_panic(|| {
+                let Some(future) = future_cell.as_mut().as_pin_mut() else {
+                    return Poll::Pending;
+                };
+                let Poll::Ready(outcome) = future.poll(cx) else {
+                    return Poll::Pending;
+                };
+                future_cell.as_mut().set(None);
+                Poll::Ready(outcome.and_then(|response| {
+                    Ok((ResponseLengths::new::<S, Res>(&response)?, response))
+                }))
+            });
         let outcome = match polled {
             Ok(Poll::Pending) => {
                 self.put_future(key, future_cell);
@@ -330,17 +352,15 @@ where
         };
         catch_panic(|| {
             let metadata_len = response.metadata().encoded_len();
-            let (metadata, mut message) = out.split_at_mut(metadata_len);
+            let (metadata, message) = out.split_at_mut(metadata_len);
             response.metadata().encode(metadata);
-            let encoded = response.get_ref().encode(&mut message);
-            let left = message.len();
+            let encoded = S::encode(response.get_ref(), message);
             drop(response);
-            if encoded.is_err() || left != 0 {
-                return Err(Status::internal(
+            encoded.map_err(|_| {
+                Status::internal(
                     "the encoded length of the response changed between two calls of `encoded_len`",
-                ));
-            }
-            Ok(())
+                )
+            })
         })?
     }
 
