@@ -70,7 +70,7 @@ fn call(service: &Service, method: &Method) -> String {
     &self,
     request: impl $IntoRequest<{request}>,
 ) -> $Result<{response}, $CallError> {{
-    self.caller.unary(&super::{constants}::{constant}, request.into_request()).await
+    self.caller.unary_with(&super::{constants}::{constant}, request.into_request(), $ProstCodec, $ProstCodec).await
 }}
 "#
     )

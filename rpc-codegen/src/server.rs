@@ -198,7 +198,7 @@ fn register(service: &Service, method: &Method) -> String {
     format!(
         r#"{{
     let instance = instance.clone();
-    methods.unary(&super::{constants}::{constant}, move |request| {{
+    methods.unary_with(&super::{constants}::{constant}, $ProstCodec, $ProstCodec, move |request| {{
         let instance = instance.clone();
         async move {{ {local_trait}::{name}(&*instance, request).await }}
     }});

@@ -102,6 +102,7 @@
 mod call_error;
 mod client;
 mod clock;
+mod codec;
 mod driver;
 mod limits;
 mod message;
@@ -125,6 +126,8 @@ pub mod transport;
 pub use call_error::{CallError, Cause, Execution};
 #[doc(inline)]
 pub use client::{Caller, LocalChannel};
+#[doc(inline)]
+pub use codec::{Codec, LengthChanged, ProstCodec};
 #[doc(inline)]
 pub use limits::{FRAME_OVERHEAD, Intents, Keepalive, Limits, OtherDevice, Waiting};
 #[doc(inline)]

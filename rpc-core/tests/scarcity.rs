@@ -285,6 +285,15 @@ fn responses_that_wait_for_a_slot_go_with_their_connection() {
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Brittle {
     breaks: bool,
+    /// A long message is encoded into its slot, a short one before it is admitted.
+    is_long: bool,
+}
+
+impl Brittle {
+    fn breaking(is_long: bool) -> Self {
+        let breaks = true;
+        Self { breaks, is_long }
+    }
 }
 
 impl Message for Brittle {
@@ -301,7 +310,7 @@ impl Message for Brittle {
         panic!("broke in decode");
     }
     fn encoded_len(&self) -> usize {
-        0
+        if self.is_long { 100 } else { 0 }
     }
     fn clear(&mut self) {}
 }
@@ -313,12 +322,15 @@ fn a_message_that_panics_on_the_client_loses_nothing_but_its_call() {
         let (pair, _) = pair(max_in_flight);
         let channel = pair.connect();
         for n in 0..500u32 {
-            let encode =
-                Request::new(Brittle { breaks: true }).with_timeout(Duration::from_secs(1));
+            let request = Request::new(Brittle::breaking(n % 2 == 0));
+            let encode = request.with_timeout(Duration::from_secs(1));
             let encode = channel.unary::<Brittle, Vec<u8>>(&ECHO, encode);
             let outcome = catch_unwind(AssertUnwindSafe(|| pair.run(encode)));
             assert!(outcome.is_err());
-            let decode = channel.unary::<Vec<u8>, Brittle>(&ECHO, Request::new(vec![1]));
+            let decode = channel.unary::<Vec<u8>, Brittle>(
+                &ECHO,
+                Request::new(vec![1; if n % 2 == 0 { 1 } else { 300 }]),
+            );
             let outcome = catch_unwind(AssertUnwindSafe(|| pair.run(decode)));
             assert!(outcome.is_err());
             if n % 100 == 0 {
@@ -332,8 +344,7 @@ fn a_message_that_panics_on_the_client_loses_nothing_but_its_call() {
         for call in &mut busy {
             assert!(poll_once(call.as_mut()).is_pending());
         }
-        let waits =
-            channel.unary::<Brittle, Vec<u8>>(&ECHO, Request::new(Brittle { breaks: true }));
+        let waits = channel.unary::<Brittle, Vec<u8>>(&ECHO, Request::new(Brittle::breaking(true)));
         let mut waits = Box::pin(waits);
         assert!(poll_once(waits.as_mut()).is_pending());
         for call in busy {

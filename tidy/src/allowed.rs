@@ -4,7 +4,7 @@ pub const CORE: Package = Package {
     layers: &[
         layer(
             "values",
-            &["status", "metadata", "method", "message", "limits", "clock"],
+            &["status", "metadata", "method", "message", "limits", "clock", "codec"],
             &[],
         ),
         layer("transport", &["transport"], &["values"]),

@@ -21,9 +21,9 @@ use public::clashes::{TraitClient, T};
 use public::greeter::greeter_server::LocalGreeter;
 use public::greeter::{Greeter, GreeterClient, GreeterServer, HelloReply, HelloRequest};
 use public::keywords::{Empty, SelfClient, TypeClient};
-use rpc_core::codegen::v1::{CallError, Caller, MethodSpec, Service, prost};
+use rpc_core::codegen::v1::{CallError, Caller, MethodSpec, Service};
 use rpc_core::Spawned;
-use rpc_core::{Request, Response, Status};
+use rpc_core::{Codec, Request, Response, Status};
 
 /// Every package, in a public module.
 pub mod public {
@@ -87,10 +87,12 @@ pub fn every_handler_is_send<G: Greeter>(greeter: &G) -> impl Future + Send + '_
 pub struct Nowhere;
 
 impl Caller for Nowhere {
-    async fn unary<Req: prost::Message, Res: prost::Message + Default>(
+    async fn unary_with<Q: Codec<Req>, S: Codec<Res>, Req, Res>(
         &self,
         _: &'static MethodSpec,
         _: Request<Req>,
+        _: Q,
+        _: S,
     ) -> Result<Response<Res>, CallError> {
         std::future::pending().await
     }

@@ -11,7 +11,9 @@ pub use self::{alone_client::AloneClient, alone_server::{Alone, AloneServer}};
 /// Client for the service `Alone`.
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub mod alone_client {
-    use ::rpc_core::codegen::v1::{CallError, Caller, Channel, IntoRequest, Response};
+    use ::rpc_core::codegen::v1::{
+        CallError, Caller, Channel, IntoRequest, ProstCodec, Response,
+    };
 
     /// Client for the service `Alone`.
     ///
@@ -38,7 +40,14 @@ pub mod alone_client {
             &self,
             request: impl IntoRequest<super::Lonely>,
         ) -> Result<Response<super::Lonely>, CallError> {
-            self.caller.unary(&super::alone_methods::GO, request.into_request()).await
+            self.caller
+                .unary_with(
+                    &super::alone_methods::GO,
+                    request.into_request(),
+                    ProstCodec,
+                    ProstCodec,
+                )
+                .await
         }
     }
 }
@@ -47,8 +56,8 @@ pub mod alone_client {
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub mod alone_server {
     use ::rpc_core::codegen::v1::{
-        Arc, Executor, Future, Instances, Methods, OnExecutor, Request, Response,
-        Service, Status, fmt,
+        Arc, Executor, Future, Instances, Methods, OnExecutor, ProstCodec, Request,
+        Response, Service, Status, fmt,
     };
 
     /// The service `Alone`.
@@ -160,8 +169,10 @@ pub mod alone_server {
             {
                 let instance = instance.clone();
                 methods
-                    .unary(
+                    .unary_with(
                         &super::alone_methods::GO,
+                        ProstCodec,
+                        ProstCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move { LocalAlone::go(&*instance, request).await }

@@ -180,7 +180,9 @@ pub use self::{client_client::ClientClient, client_server::{Client, ClientServer
 /// Client for the service `clashes.Client`.
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub mod client_client {
-    use ::rpc_core::codegen::v1::{CallError, Caller, Channel, IntoRequest, Response};
+    use ::rpc_core::codegen::v1::{
+        CallError, Caller, Channel, IntoRequest, ProstCodec, Response,
+    };
 
     /// Its items are called `Client`, `ClientClient` and `ClientServer`.
     ///
@@ -207,7 +209,14 @@ pub mod client_client {
             &self,
             request: impl IntoRequest<super::Request>,
         ) -> Result<Response<super::Response>, CallError> {
-            self.caller.unary(&super::client_methods::CALL, request.into_request()).await
+            self.caller
+                .unary_with(
+                    &super::client_methods::CALL,
+                    request.into_request(),
+                    ProstCodec,
+                    ProstCodec,
+                )
+                .await
         }
 
         /// Calls `clashes.Client/Status`.
@@ -222,7 +231,12 @@ pub mod client_client {
             request: impl IntoRequest<super::Status>,
         ) -> Result<Response<super::Result>, CallError> {
             self.caller
-                .unary(&super::client_methods::STATUS, request.into_request())
+                .unary_with(
+                    &super::client_methods::STATUS,
+                    request.into_request(),
+                    ProstCodec,
+                    ProstCodec,
+                )
                 .await
         }
 
@@ -238,7 +252,12 @@ pub mod client_client {
             request: impl IntoRequest<super::Option>,
         ) -> Result<Response<super::Some>, CallError> {
             self.caller
-                .unary(&super::client_methods::OPTION, request.into_request())
+                .unary_with(
+                    &super::client_methods::OPTION,
+                    request.into_request(),
+                    ProstCodec,
+                    ProstCodec,
+                )
                 .await
         }
 
@@ -253,7 +272,14 @@ pub mod client_client {
             &self,
             request: impl IntoRequest<super::None>,
         ) -> Result<Response<super::Ok>, CallError> {
-            self.caller.unary(&super::client_methods::NONE, request.into_request()).await
+            self.caller
+                .unary_with(
+                    &super::client_methods::NONE,
+                    request.into_request(),
+                    ProstCodec,
+                    ProstCodec,
+                )
+                .await
         }
 
         /// Calls `clashes.Client/Send`.
@@ -267,7 +293,14 @@ pub mod client_client {
             &self,
             request: impl IntoRequest<super::Send>,
         ) -> Result<Response<super::Sync>, CallError> {
-            self.caller.unary(&super::client_methods::SEND, request.into_request()).await
+            self.caller
+                .unary_with(
+                    &super::client_methods::SEND,
+                    request.into_request(),
+                    ProstCodec,
+                    ProstCodec,
+                )
+                .await
         }
 
         /// Calls `clashes.Client/Future`.
@@ -282,7 +315,12 @@ pub mod client_client {
             request: impl IntoRequest<super::Future>,
         ) -> Result<Response<super::Service>, CallError> {
             self.caller
-                .unary(&super::client_methods::FUTURE, request.into_request())
+                .unary_with(
+                    &super::client_methods::FUTURE,
+                    request.into_request(),
+                    ProstCodec,
+                    ProstCodec,
+                )
                 .await
         }
 
@@ -298,7 +336,12 @@ pub mod client_client {
             request: impl IntoRequest<super::Methods>,
         ) -> Result<Response<super::Instances>, CallError> {
             self.caller
-                .unary(&super::client_methods::METHODS, request.into_request())
+                .unary_with(
+                    &super::client_methods::METHODS,
+                    request.into_request(),
+                    ProstCodec,
+                    ProstCodec,
+                )
                 .await
         }
 
@@ -314,7 +357,12 @@ pub mod client_client {
             request: impl IntoRequest<super::T>,
         ) -> Result<Response<super::C>, CallError> {
             self.caller
-                .unary(&super::client_methods::GENERIC, request.into_request())
+                .unary_with(
+                    &super::client_methods::GENERIC,
+                    request.into_request(),
+                    ProstCodec,
+                    ProstCodec,
+                )
                 .await
         }
 
@@ -330,7 +378,12 @@ pub mod client_client {
             request: impl IntoRequest<super::client_method::Nested>,
         ) -> Result<Response<super::F>, CallError> {
             self.caller
-                .unary(&super::client_methods::NESTED, request.into_request())
+                .unary_with(
+                    &super::client_methods::NESTED,
+                    request.into_request(),
+                    ProstCodec,
+                    ProstCodec,
+                )
                 .await
         }
     }
@@ -340,8 +393,8 @@ pub mod client_client {
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub mod client_server {
     use ::rpc_core::codegen::v1::{
-        Arc, Executor, Future, Instances, Methods, OnExecutor, Request, Response,
-        Service, Status, fmt,
+        Arc, Executor, Future, Instances, Methods, OnExecutor, ProstCodec, Request,
+        Response, Service, Status, fmt,
     };
 
     /// Its items are called `Client`, `ClientClient` and `ClientServer`.
@@ -669,8 +722,10 @@ pub mod client_server {
             {
                 let instance = instance.clone();
                 methods
-                    .unary(
+                    .unary_with(
                         &super::client_methods::CALL,
+                        ProstCodec,
+                        ProstCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move { LocalClient::call(&*instance, request).await }
@@ -680,8 +735,10 @@ pub mod client_server {
             {
                 let instance = instance.clone();
                 methods
-                    .unary(
+                    .unary_with(
                         &super::client_methods::STATUS,
+                        ProstCodec,
+                        ProstCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move { LocalClient::status(&*instance, request).await }
@@ -691,8 +748,10 @@ pub mod client_server {
             {
                 let instance = instance.clone();
                 methods
-                    .unary(
+                    .unary_with(
                         &super::client_methods::OPTION,
+                        ProstCodec,
+                        ProstCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move { LocalClient::option(&*instance, request).await }
@@ -702,8 +761,10 @@ pub mod client_server {
             {
                 let instance = instance.clone();
                 methods
-                    .unary(
+                    .unary_with(
                         &super::client_methods::NONE,
+                        ProstCodec,
+                        ProstCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move { LocalClient::none(&*instance, request).await }
@@ -713,8 +774,10 @@ pub mod client_server {
             {
                 let instance = instance.clone();
                 methods
-                    .unary(
+                    .unary_with(
                         &super::client_methods::SEND,
+                        ProstCodec,
+                        ProstCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move { LocalClient::send(&*instance, request).await }
@@ -724,8 +787,10 @@ pub mod client_server {
             {
                 let instance = instance.clone();
                 methods
-                    .unary(
+                    .unary_with(
                         &super::client_methods::FUTURE,
+                        ProstCodec,
+                        ProstCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move { LocalClient::future(&*instance, request).await }
@@ -735,8 +800,10 @@ pub mod client_server {
             {
                 let instance = instance.clone();
                 methods
-                    .unary(
+                    .unary_with(
                         &super::client_methods::METHODS,
+                        ProstCodec,
+                        ProstCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move {
@@ -748,8 +815,10 @@ pub mod client_server {
             {
                 let instance = instance.clone();
                 methods
-                    .unary(
+                    .unary_with(
                         &super::client_methods::GENERIC,
+                        ProstCodec,
+                        ProstCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move {
@@ -761,8 +830,10 @@ pub mod client_server {
             {
                 let instance = instance.clone();
                 methods
-                    .unary(
+                    .unary_with(
                         &super::client_methods::NESTED,
+                        ProstCodec,
+                        ProstCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move { LocalClient::nested(&*instance, request).await }
@@ -867,7 +938,9 @@ pub use self::{trait_client::TraitClient, trait_server::{Trait, TraitServer}};
 /// Client for the service `clashes.Trait`.
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub mod trait_client {
-    use ::rpc_core::codegen::v1::{CallError, Caller, Channel, IntoRequest, Response};
+    use ::rpc_core::codegen::v1::{
+        CallError, Caller, Channel, IntoRequest, ProstCodec, Response,
+    };
 
     /// Its methods have the names of items of traits, and of items that stubs have already.
     ///
@@ -894,7 +967,14 @@ pub mod trait_client {
             &self,
             request: impl IntoRequest<super::T>,
         ) -> Result<Response<super::T>, CallError> {
-            self.caller.unary(&super::trait_methods::NEW_, request.into_request()).await
+            self.caller
+                .unary_with(
+                    &super::trait_methods::NEW_,
+                    request.into_request(),
+                    ProstCodec,
+                    ProstCodec,
+                )
+                .await
         }
 
         /// Calls `clashes.Trait/Clone`.
@@ -909,7 +989,12 @@ pub mod trait_client {
             request: impl IntoRequest<super::T>,
         ) -> Result<Response<super::T>, CallError> {
             self.caller
-                .unary(&super::trait_methods::CLONE_, request.into_request())
+                .unary_with(
+                    &super::trait_methods::CLONE_,
+                    request.into_request(),
+                    ProstCodec,
+                    ProstCodec,
+                )
                 .await
         }
 
@@ -924,7 +1009,14 @@ pub mod trait_client {
             &self,
             request: impl IntoRequest<super::T>,
         ) -> Result<Response<super::T>, CallError> {
-            self.caller.unary(&super::trait_methods::NAME, request.into_request()).await
+            self.caller
+                .unary_with(
+                    &super::trait_methods::NAME,
+                    request.into_request(),
+                    ProstCodec,
+                    ProstCodec,
+                )
+                .await
         }
 
         /// Calls `clashes.Trait/Register`.
@@ -939,7 +1031,12 @@ pub mod trait_client {
             request: impl IntoRequest<super::T>,
         ) -> Result<Response<super::T>, CallError> {
             self.caller
-                .unary(&super::trait_methods::REGISTER, request.into_request())
+                .unary_with(
+                    &super::trait_methods::REGISTER,
+                    request.into_request(),
+                    ProstCodec,
+                    ProstCodec,
+                )
                 .await
         }
 
@@ -954,7 +1051,14 @@ pub mod trait_client {
             &self,
             request: impl IntoRequest<super::T>,
         ) -> Result<Response<super::T>, CallError> {
-            self.caller.unary(&super::trait_methods::UNARY, request.into_request()).await
+            self.caller
+                .unary_with(
+                    &super::trait_methods::UNARY,
+                    request.into_request(),
+                    ProstCodec,
+                    ProstCodec,
+                )
+                .await
         }
 
         /// Calls `clashes.Trait/IntoRequest`.
@@ -969,7 +1073,12 @@ pub mod trait_client {
             request: impl IntoRequest<super::T>,
         ) -> Result<Response<super::T>, CallError> {
             self.caller
-                .unary(&super::trait_methods::INTO_REQUEST, request.into_request())
+                .unary_with(
+                    &super::trait_methods::INTO_REQUEST,
+                    request.into_request(),
+                    ProstCodec,
+                    ProstCodec,
+                )
                 .await
         }
 
@@ -984,7 +1093,14 @@ pub mod trait_client {
             &self,
             request: impl IntoRequest<super::T>,
         ) -> Result<Response<super::T>, CallError> {
-            self.caller.unary(&super::trait_methods::DEREF, request.into_request()).await
+            self.caller
+                .unary_with(
+                    &super::trait_methods::DEREF,
+                    request.into_request(),
+                    ProstCodec,
+                    ProstCodec,
+                )
+                .await
         }
 
         /// Calls `clashes.Trait/Fmt`.
@@ -998,7 +1114,14 @@ pub mod trait_client {
             &self,
             request: impl IntoRequest<super::T>,
         ) -> Result<Response<super::T>, CallError> {
-            self.caller.unary(&super::trait_methods::FMT, request.into_request()).await
+            self.caller
+                .unary_with(
+                    &super::trait_methods::FMT,
+                    request.into_request(),
+                    ProstCodec,
+                    ProstCodec,
+                )
+                .await
         }
 
         /// Calls `clashes.Trait/Default`.
@@ -1013,7 +1136,12 @@ pub mod trait_client {
             request: impl IntoRequest<super::T>,
         ) -> Result<Response<super::T>, CallError> {
             self.caller
-                .unary(&super::trait_methods::DEFAULT, request.into_request())
+                .unary_with(
+                    &super::trait_methods::DEFAULT,
+                    request.into_request(),
+                    ProstCodec,
+                    ProstCodec,
+                )
                 .await
         }
 
@@ -1028,7 +1156,14 @@ pub mod trait_client {
             &self,
             request: impl IntoRequest<super::T>,
         ) -> Result<Response<super::T>, CallError> {
-            self.caller.unary(&super::trait_methods::DROP, request.into_request()).await
+            self.caller
+                .unary_with(
+                    &super::trait_methods::DROP,
+                    request.into_request(),
+                    ProstCodec,
+                    ProstCodec,
+                )
+                .await
         }
 
         /// Calls `clashes.Trait/Into`.
@@ -1042,7 +1177,14 @@ pub mod trait_client {
             &self,
             request: impl IntoRequest<super::T>,
         ) -> Result<Response<super::T>, CallError> {
-            self.caller.unary(&super::trait_methods::INTO_, request.into_request()).await
+            self.caller
+                .unary_with(
+                    &super::trait_methods::INTO_,
+                    request.into_request(),
+                    ProstCodec,
+                    ProstCodec,
+                )
+                .await
         }
 
         /// Calls `clashes.Trait/TryInto`.
@@ -1057,7 +1199,12 @@ pub mod trait_client {
             request: impl IntoRequest<super::T>,
         ) -> Result<Response<super::T>, CallError> {
             self.caller
-                .unary(&super::trait_methods::TRY_INTO_, request.into_request())
+                .unary_with(
+                    &super::trait_methods::TRY_INTO_,
+                    request.into_request(),
+                    ProstCodec,
+                    ProstCodec,
+                )
                 .await
         }
 
@@ -1073,7 +1220,12 @@ pub mod trait_client {
             request: impl IntoRequest<super::T>,
         ) -> Result<Response<super::T>, CallError> {
             self.caller
-                .unary(&super::trait_methods::REQUEST, request.into_request())
+                .unary_with(
+                    &super::trait_methods::REQUEST,
+                    request.into_request(),
+                    ProstCodec,
+                    ProstCodec,
+                )
                 .await
         }
 
@@ -1089,7 +1241,12 @@ pub mod trait_client {
             request: impl IntoRequest<super::T>,
         ) -> Result<Response<super::T>, CallError> {
             self.caller
-                .unary(&super::trait_methods::INSTANCE, request.into_request())
+                .unary_with(
+                    &super::trait_methods::INSTANCE,
+                    request.into_request(),
+                    ProstCodec,
+                    ProstCodec,
+                )
                 .await
         }
 
@@ -1105,7 +1262,12 @@ pub mod trait_client {
             request: impl IntoRequest<super::T>,
         ) -> Result<Response<super::T>, CallError> {
             self.caller
-                .unary(&super::trait_methods::PER_POLLER, request.into_request())
+                .unary_with(
+                    &super::trait_methods::PER_POLLER,
+                    request.into_request(),
+                    ProstCodec,
+                    ProstCodec,
+                )
                 .await
         }
 
@@ -1121,7 +1283,12 @@ pub mod trait_client {
             request: impl IntoRequest<super::T>,
         ) -> Result<Response<super::T>, CallError> {
             self.caller
-                .unary(&super::trait_methods::FROM_ARC, request.into_request())
+                .unary_with(
+                    &super::trait_methods::FROM_ARC,
+                    request.into_request(),
+                    ProstCodec,
+                    ProstCodec,
+                )
                 .await
         }
 
@@ -1137,7 +1304,12 @@ pub mod trait_client {
             request: impl IntoRequest<super::T>,
         ) -> Result<Response<super::T>, CallError> {
             self.caller
-                .unary(&super::trait_methods::IS_EMPTY, request.into_request())
+                .unary_with(
+                    &super::trait_methods::IS_EMPTY,
+                    request.into_request(),
+                    ProstCodec,
+                    ProstCodec,
+                )
                 .await
         }
 
@@ -1153,7 +1325,12 @@ pub mod trait_client {
             request: impl IntoRequest<super::T>,
         ) -> Result<Response<super::T>, CallError> {
             self.caller
-                .unary(&super::trait_methods::TO_STRING, request.into_request())
+                .unary_with(
+                    &super::trait_methods::TO_STRING,
+                    request.into_request(),
+                    ProstCodec,
+                    ProstCodec,
+                )
                 .await
         }
     }
@@ -1163,8 +1340,8 @@ pub mod trait_client {
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub mod trait_server {
     use ::rpc_core::codegen::v1::{
-        Arc, Executor, Future, Instances, Methods, OnExecutor, Request, Response,
-        Service, Status, fmt,
+        Arc, Executor, Future, Instances, Methods, OnExecutor, ProstCodec, Request,
+        Response, Service, Status, fmt,
     };
 
     /// Its methods have the names of items of traits, and of items that stubs have already.
@@ -1735,8 +1912,10 @@ pub mod trait_server {
             {
                 let instance = instance.clone();
                 methods
-                    .unary(
+                    .unary_with(
                         &super::trait_methods::NEW_,
+                        ProstCodec,
+                        ProstCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move { LocalTrait::new_(&*instance, request).await }
@@ -1746,8 +1925,10 @@ pub mod trait_server {
             {
                 let instance = instance.clone();
                 methods
-                    .unary(
+                    .unary_with(
                         &super::trait_methods::CLONE_,
+                        ProstCodec,
+                        ProstCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move { LocalTrait::clone_(&*instance, request).await }
@@ -1757,8 +1938,10 @@ pub mod trait_server {
             {
                 let instance = instance.clone();
                 methods
-                    .unary(
+                    .unary_with(
                         &super::trait_methods::NAME,
+                        ProstCodec,
+                        ProstCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move { LocalTrait::name(&*instance, request).await }
@@ -1768,8 +1951,10 @@ pub mod trait_server {
             {
                 let instance = instance.clone();
                 methods
-                    .unary(
+                    .unary_with(
                         &super::trait_methods::REGISTER,
+                        ProstCodec,
+                        ProstCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move {
@@ -1781,8 +1966,10 @@ pub mod trait_server {
             {
                 let instance = instance.clone();
                 methods
-                    .unary(
+                    .unary_with(
                         &super::trait_methods::UNARY,
+                        ProstCodec,
+                        ProstCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move { LocalTrait::unary(&*instance, request).await }
@@ -1792,8 +1979,10 @@ pub mod trait_server {
             {
                 let instance = instance.clone();
                 methods
-                    .unary(
+                    .unary_with(
                         &super::trait_methods::INTO_REQUEST,
+                        ProstCodec,
+                        ProstCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move {
@@ -1805,8 +1994,10 @@ pub mod trait_server {
             {
                 let instance = instance.clone();
                 methods
-                    .unary(
+                    .unary_with(
                         &super::trait_methods::DEREF,
+                        ProstCodec,
+                        ProstCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move { LocalTrait::deref(&*instance, request).await }
@@ -1816,8 +2007,10 @@ pub mod trait_server {
             {
                 let instance = instance.clone();
                 methods
-                    .unary(
+                    .unary_with(
                         &super::trait_methods::FMT,
+                        ProstCodec,
+                        ProstCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move { LocalTrait::fmt(&*instance, request).await }
@@ -1827,8 +2020,10 @@ pub mod trait_server {
             {
                 let instance = instance.clone();
                 methods
-                    .unary(
+                    .unary_with(
                         &super::trait_methods::DEFAULT,
+                        ProstCodec,
+                        ProstCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move { LocalTrait::default(&*instance, request).await }
@@ -1838,8 +2033,10 @@ pub mod trait_server {
             {
                 let instance = instance.clone();
                 methods
-                    .unary(
+                    .unary_with(
                         &super::trait_methods::DROP,
+                        ProstCodec,
+                        ProstCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move { LocalTrait::drop(&*instance, request).await }
@@ -1849,8 +2046,10 @@ pub mod trait_server {
             {
                 let instance = instance.clone();
                 methods
-                    .unary(
+                    .unary_with(
                         &super::trait_methods::INTO_,
+                        ProstCodec,
+                        ProstCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move { LocalTrait::into_(&*instance, request).await }
@@ -1860,8 +2059,10 @@ pub mod trait_server {
             {
                 let instance = instance.clone();
                 methods
-                    .unary(
+                    .unary_with(
                         &super::trait_methods::TRY_INTO_,
+                        ProstCodec,
+                        ProstCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move {
@@ -1873,8 +2074,10 @@ pub mod trait_server {
             {
                 let instance = instance.clone();
                 methods
-                    .unary(
+                    .unary_with(
                         &super::trait_methods::REQUEST,
+                        ProstCodec,
+                        ProstCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move { LocalTrait::request(&*instance, request).await }
@@ -1884,8 +2087,10 @@ pub mod trait_server {
             {
                 let instance = instance.clone();
                 methods
-                    .unary(
+                    .unary_with(
                         &super::trait_methods::INSTANCE,
+                        ProstCodec,
+                        ProstCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move {
@@ -1897,8 +2102,10 @@ pub mod trait_server {
             {
                 let instance = instance.clone();
                 methods
-                    .unary(
+                    .unary_with(
                         &super::trait_methods::PER_POLLER,
+                        ProstCodec,
+                        ProstCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move {
@@ -1910,8 +2117,10 @@ pub mod trait_server {
             {
                 let instance = instance.clone();
                 methods
-                    .unary(
+                    .unary_with(
                         &super::trait_methods::FROM_ARC,
+                        ProstCodec,
+                        ProstCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move {
@@ -1923,8 +2132,10 @@ pub mod trait_server {
             {
                 let instance = instance.clone();
                 methods
-                    .unary(
+                    .unary_with(
                         &super::trait_methods::IS_EMPTY,
+                        ProstCodec,
+                        ProstCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move {
@@ -1936,8 +2147,10 @@ pub mod trait_server {
             {
                 let instance = instance.clone();
                 methods
-                    .unary(
+                    .unary_with(
                         &super::trait_methods::TO_STRING,
+                        ProstCodec,
+                        ProstCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move {
@@ -2125,7 +2338,9 @@ pub use self::{server_client::ServerClient, server_server::{Server, ServerServer
 /// Client for the service `clashes.Server`.
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub mod server_client {
-    use ::rpc_core::codegen::v1::{CallError, Caller, Channel, IntoRequest, Response};
+    use ::rpc_core::codegen::v1::{
+        CallError, Caller, Channel, IntoRequest, ProstCodec, Response,
+    };
 
     /// The traits of these services have the names of other traits.
     ///
@@ -2153,7 +2368,12 @@ pub mod server_client {
             request: impl IntoRequest<super::Caller>,
         ) -> Result<Response<super::IntoRequest>, CallError> {
             self.caller
-                .unary(&super::server_methods::CALLER, request.into_request())
+                .unary_with(
+                    &super::server_methods::CALLER,
+                    request.into_request(),
+                    ProstCodec,
+                    ProstCodec,
+                )
                 .await
         }
     }
@@ -2163,8 +2383,8 @@ pub mod server_client {
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub mod server_server {
     use ::rpc_core::codegen::v1::{
-        Arc, Executor, Future, Instances, Methods, OnExecutor, Request, Response,
-        Service, Status, fmt,
+        Arc, Executor, Future, Instances, Methods, OnExecutor, ProstCodec, Request,
+        Response, Service, Status, fmt,
     };
 
     /// The traits of these services have the names of other traits.
@@ -2276,8 +2496,10 @@ pub mod server_server {
             {
                 let instance = instance.clone();
                 methods
-                    .unary(
+                    .unary_with(
                         &super::server_methods::CALLER,
+                        ProstCodec,
+                        ProstCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move { LocalServer::caller(&*instance, request).await }
@@ -2310,7 +2532,9 @@ pub use self::{sized_client::SizedClient, sized_server::{Sized, SizedServer}};
 /// Client for the service `clashes.Sized`.
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub mod sized_client {
-    use ::rpc_core::codegen::v1::{CallError, Caller, Channel, IntoRequest, Response};
+    use ::rpc_core::codegen::v1::{
+        CallError, Caller, Channel, IntoRequest, ProstCodec, Response,
+    };
 
     /// Client for the service `clashes.Sized`.
     ///
@@ -2337,7 +2561,14 @@ pub mod sized_client {
             &self,
             request: impl IntoRequest<super::T>,
         ) -> Result<Response<super::T>, CallError> {
-            self.caller.unary(&super::sized_methods::GO, request.into_request()).await
+            self.caller
+                .unary_with(
+                    &super::sized_methods::GO,
+                    request.into_request(),
+                    ProstCodec,
+                    ProstCodec,
+                )
+                .await
         }
     }
 }
@@ -2346,8 +2577,8 @@ pub mod sized_client {
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub mod sized_server {
     use ::rpc_core::codegen::v1::{
-        Arc, Executor, Future, Instances, Methods, OnExecutor, Request, Response,
-        Service, Status, fmt,
+        Arc, Executor, Future, Instances, Methods, OnExecutor, ProstCodec, Request,
+        Response, Service, Status, fmt,
     };
 
     /// The service `clashes.Sized`.
@@ -2459,8 +2690,10 @@ pub mod sized_server {
             {
                 let instance = instance.clone();
                 methods
-                    .unary(
+                    .unary_with(
                         &super::sized_methods::GO,
+                        ProstCodec,
+                        ProstCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move { LocalSized::go(&*instance, request).await }

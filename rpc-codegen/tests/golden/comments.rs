@@ -85,7 +85,9 @@ pub use self::{
 /// Client for the service `comments.Comments`.
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub mod comments_client {
-    use ::rpc_core::codegen::v1::{CallError, Caller, Channel, IntoRequest, Response};
+    use ::rpc_core::codegen::v1::{
+        CallError, Caller, Channel, IntoRequest, ProstCodec, Response,
+    };
 
     /// Comments that rustdoc would reject or run:
     ///
@@ -161,7 +163,12 @@ pub mod comments_client {
             request: impl IntoRequest<super::Message>,
         ) -> Result<Response<super::Message>, CallError> {
             self.caller
-                .unary(&super::comments_methods::ONE, request.into_request())
+                .unary_with(
+                    &super::comments_methods::ONE,
+                    request.into_request(),
+                    ProstCodec,
+                    ProstCodec,
+                )
                 .await
         }
 
@@ -178,7 +185,12 @@ pub mod comments_client {
             request: impl IntoRequest<super::Message>,
         ) -> Result<Response<super::Message>, CallError> {
             self.caller
-                .unary(&super::comments_methods::TWO, request.into_request())
+                .unary_with(
+                    &super::comments_methods::TWO,
+                    request.into_request(),
+                    ProstCodec,
+                    ProstCodec,
+                )
                 .await
         }
 
@@ -194,7 +206,12 @@ pub mod comments_client {
             request: impl IntoRequest<super::Message>,
         ) -> Result<Response<super::Message>, CallError> {
             self.caller
-                .unary(&super::comments_methods::THREE, request.into_request())
+                .unary_with(
+                    &super::comments_methods::THREE,
+                    request.into_request(),
+                    ProstCodec,
+                    ProstCodec,
+                )
                 .await
         }
 
@@ -210,7 +227,12 @@ pub mod comments_client {
             request: impl IntoRequest<super::Message>,
         ) -> Result<Response<super::Message>, CallError> {
             self.caller
-                .unary(&super::comments_methods::FOUR, request.into_request())
+                .unary_with(
+                    &super::comments_methods::FOUR,
+                    request.into_request(),
+                    ProstCodec,
+                    ProstCodec,
+                )
                 .await
         }
 
@@ -227,7 +249,12 @@ pub mod comments_client {
             request: impl IntoRequest<super::Message>,
         ) -> Result<Response<super::Message>, CallError> {
             self.caller
-                .unary(&super::comments_methods::FIVE, request.into_request())
+                .unary_with(
+                    &super::comments_methods::FIVE,
+                    request.into_request(),
+                    ProstCodec,
+                    ProstCodec,
+                )
                 .await
         }
     }
@@ -237,8 +264,8 @@ pub mod comments_client {
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub mod comments_server {
     use ::rpc_core::codegen::v1::{
-        Arc, Executor, Future, Instances, Methods, OnExecutor, Request, Response,
-        Service, Status, fmt,
+        Arc, Executor, Future, Instances, Methods, OnExecutor, ProstCodec, Request,
+        Response, Service, Status, fmt,
     };
 
     /// Comments that rustdoc would reject or run:
@@ -518,8 +545,10 @@ pub mod comments_server {
             {
                 let instance = instance.clone();
                 methods
-                    .unary(
+                    .unary_with(
                         &super::comments_methods::ONE,
+                        ProstCodec,
+                        ProstCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move { LocalComments::one(&*instance, request).await }
@@ -529,8 +558,10 @@ pub mod comments_server {
             {
                 let instance = instance.clone();
                 methods
-                    .unary(
+                    .unary_with(
                         &super::comments_methods::TWO,
+                        ProstCodec,
+                        ProstCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move { LocalComments::two(&*instance, request).await }
@@ -540,8 +571,10 @@ pub mod comments_server {
             {
                 let instance = instance.clone();
                 methods
-                    .unary(
+                    .unary_with(
                         &super::comments_methods::THREE,
+                        ProstCodec,
+                        ProstCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move {
@@ -553,8 +586,10 @@ pub mod comments_server {
             {
                 let instance = instance.clone();
                 methods
-                    .unary(
+                    .unary_with(
                         &super::comments_methods::FOUR,
+                        ProstCodec,
+                        ProstCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move { LocalComments::four(&*instance, request).await }
@@ -564,8 +599,10 @@ pub mod comments_server {
             {
                 let instance = instance.clone();
                 methods
-                    .unary(
+                    .unary_with(
                         &super::comments_methods::FIVE,
+                        ProstCodec,
+                        ProstCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move { LocalComments::five(&*instance, request).await }

@@ -23,7 +23,9 @@ pub use self::{greeter_client::GreeterClient, greeter_server::{Greeter, GreeterS
 /// Client for the service `greeter.Greeter`.
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub mod greeter_client {
-    use ::rpc_core::codegen::v1::{CallError, Caller, Channel, IntoRequest, Response};
+    use ::rpc_core::codegen::v1::{
+        CallError, Caller, Channel, IntoRequest, ProstCodec, Response,
+    };
 
     /// Greets.
     ///
@@ -51,7 +53,12 @@ pub mod greeter_client {
             request: impl IntoRequest<super::HelloRequest>,
         ) -> Result<Response<super::HelloReply>, CallError> {
             self.caller
-                .unary(&super::greeter_methods::SAY_HELLO, request.into_request())
+                .unary_with(
+                    &super::greeter_methods::SAY_HELLO,
+                    request.into_request(),
+                    ProstCodec,
+                    ProstCodec,
+                )
                 .await
         }
     }
@@ -61,8 +68,8 @@ pub mod greeter_client {
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub mod greeter_server {
     use ::rpc_core::codegen::v1::{
-        Arc, Executor, Future, Instances, Methods, OnExecutor, Request, Response,
-        Service, Status, fmt,
+        Arc, Executor, Future, Instances, Methods, OnExecutor, ProstCodec, Request,
+        Response, Service, Status, fmt,
     };
 
     /// Greets.
@@ -174,8 +181,10 @@ pub mod greeter_server {
             {
                 let instance = instance.clone();
                 methods
-                    .unary(
+                    .unary_with(
                         &super::greeter_methods::SAY_HELLO,
+                        ProstCodec,
+                        ProstCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move {

@@ -41,7 +41,9 @@ pub use self::{type_client::TypeClient, type_server::{Type, TypeServer}};
 /// Client for the service `keywords.Type`.
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub mod type_client {
-    use ::rpc_core::codegen::v1::{CallError, Caller, Channel, IntoRequest, Response};
+    use ::rpc_core::codegen::v1::{
+        CallError, Caller, Channel, IntoRequest, ProstCodec, Response,
+    };
 
     /// Client for the service `keywords.Type`.
     ///
@@ -68,7 +70,14 @@ pub mod type_client {
             &self,
             request: impl IntoRequest<super::Empty>,
         ) -> Result<Response<super::Empty>, CallError> {
-            self.caller.unary(&super::type_methods::TYPE, request.into_request()).await
+            self.caller
+                .unary_with(
+                    &super::type_methods::TYPE,
+                    request.into_request(),
+                    ProstCodec,
+                    ProstCodec,
+                )
+                .await
         }
 
         /// Calls `keywords.Type/Move`.
@@ -82,7 +91,14 @@ pub mod type_client {
             &self,
             request: impl IntoRequest<super::Empty>,
         ) -> Result<Response<super::Empty>, CallError> {
-            self.caller.unary(&super::type_methods::MOVE, request.into_request()).await
+            self.caller
+                .unary_with(
+                    &super::type_methods::MOVE,
+                    request.into_request(),
+                    ProstCodec,
+                    ProstCodec,
+                )
+                .await
         }
 
         /// Calls `keywords.Type/async`.
@@ -96,7 +112,14 @@ pub mod type_client {
             &self,
             request: impl IntoRequest<super::Empty>,
         ) -> Result<Response<super::Empty>, CallError> {
-            self.caller.unary(&super::type_methods::ASYNC, request.into_request()).await
+            self.caller
+                .unary_with(
+                    &super::type_methods::ASYNC,
+                    request.into_request(),
+                    ProstCodec,
+                    ProstCodec,
+                )
+                .await
         }
 
         /// Calls `keywords.Type/Await`.
@@ -110,7 +133,14 @@ pub mod type_client {
             &self,
             request: impl IntoRequest<super::Empty>,
         ) -> Result<Response<super::Empty>, CallError> {
-            self.caller.unary(&super::type_methods::AWAIT, request.into_request()).await
+            self.caller
+                .unary_with(
+                    &super::type_methods::AWAIT,
+                    request.into_request(),
+                    ProstCodec,
+                    ProstCodec,
+                )
+                .await
         }
 
         /// Calls `keywords.Type/Gen`.
@@ -124,7 +154,14 @@ pub mod type_client {
             &self,
             request: impl IntoRequest<super::Empty>,
         ) -> Result<Response<super::Empty>, CallError> {
-            self.caller.unary(&super::type_methods::GEN, request.into_request()).await
+            self.caller
+                .unary_with(
+                    &super::type_methods::GEN,
+                    request.into_request(),
+                    ProstCodec,
+                    ProstCodec,
+                )
+                .await
         }
 
         /// Calls `keywords.Type/Dyn`.
@@ -138,7 +175,14 @@ pub mod type_client {
             &self,
             request: impl IntoRequest<super::Empty>,
         ) -> Result<Response<super::Empty>, CallError> {
-            self.caller.unary(&super::type_methods::DYN, request.into_request()).await
+            self.caller
+                .unary_with(
+                    &super::type_methods::DYN,
+                    request.into_request(),
+                    ProstCodec,
+                    ProstCodec,
+                )
+                .await
         }
 
         /// Calls `keywords.Type/Try`.
@@ -152,7 +196,14 @@ pub mod type_client {
             &self,
             request: impl IntoRequest<super::Empty>,
         ) -> Result<Response<super::Empty>, CallError> {
-            self.caller.unary(&super::type_methods::TRY, request.into_request()).await
+            self.caller
+                .unary_with(
+                    &super::type_methods::TRY,
+                    request.into_request(),
+                    ProstCodec,
+                    ProstCodec,
+                )
+                .await
         }
 
         /// Calls `keywords.Type/self`.
@@ -166,7 +217,14 @@ pub mod type_client {
             &self,
             request: impl IntoRequest<super::Empty>,
         ) -> Result<Response<super::Empty>, CallError> {
-            self.caller.unary(&super::type_methods::SELF_, request.into_request()).await
+            self.caller
+                .unary_with(
+                    &super::type_methods::SELF_,
+                    request.into_request(),
+                    ProstCodec,
+                    ProstCodec,
+                )
+                .await
         }
 
         /// Calls `keywords.Type/super`.
@@ -180,7 +238,14 @@ pub mod type_client {
             &self,
             request: impl IntoRequest<super::Empty>,
         ) -> Result<Response<super::Empty>, CallError> {
-            self.caller.unary(&super::type_methods::SUPER_, request.into_request()).await
+            self.caller
+                .unary_with(
+                    &super::type_methods::SUPER_,
+                    request.into_request(),
+                    ProstCodec,
+                    ProstCodec,
+                )
+                .await
         }
 
         /// Calls `keywords.Type/Crate`.
@@ -194,7 +259,14 @@ pub mod type_client {
             &self,
             request: impl IntoRequest<super::Empty>,
         ) -> Result<Response<super::Empty>, CallError> {
-            self.caller.unary(&super::type_methods::CRATE_, request.into_request()).await
+            self.caller
+                .unary_with(
+                    &super::type_methods::CRATE_,
+                    request.into_request(),
+                    ProstCodec,
+                    ProstCodec,
+                )
+                .await
         }
 
         /// Calls `keywords.Type/_1st`.
@@ -208,7 +280,14 @@ pub mod type_client {
             &self,
             request: impl IntoRequest<super::Empty>,
         ) -> Result<Response<super::Empty>, CallError> {
-            self.caller.unary(&super::type_methods::_1ST, request.into_request()).await
+            self.caller
+                .unary_with(
+                    &super::type_methods::_1ST,
+                    request.into_request(),
+                    ProstCodec,
+                    ProstCodec,
+                )
+                .await
         }
 
         /// Calls `keywords.Type/HTTPGet`.
@@ -223,7 +302,12 @@ pub mod type_client {
             request: impl IntoRequest<super::Empty>,
         ) -> Result<Response<super::Empty>, CallError> {
             self.caller
-                .unary(&super::type_methods::HTTP_GET, request.into_request())
+                .unary_with(
+                    &super::type_methods::HTTP_GET,
+                    request.into_request(),
+                    ProstCodec,
+                    ProstCodec,
+                )
                 .await
         }
     }
@@ -233,8 +317,8 @@ pub mod type_client {
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub mod type_server {
     use ::rpc_core::codegen::v1::{
-        Arc, Executor, Future, Instances, Methods, OnExecutor, Request, Response,
-        Service, Status, fmt,
+        Arc, Executor, Future, Instances, Methods, OnExecutor, ProstCodec, Request,
+        Response, Service, Status, fmt,
     };
 
     /// The service `keywords.Type`.
@@ -643,8 +727,10 @@ pub mod type_server {
             {
                 let instance = instance.clone();
                 methods
-                    .unary(
+                    .unary_with(
                         &super::type_methods::TYPE,
+                        ProstCodec,
+                        ProstCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move { LocalType::r#type(&*instance, request).await }
@@ -654,8 +740,10 @@ pub mod type_server {
             {
                 let instance = instance.clone();
                 methods
-                    .unary(
+                    .unary_with(
                         &super::type_methods::MOVE,
+                        ProstCodec,
+                        ProstCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move { LocalType::r#move(&*instance, request).await }
@@ -665,8 +753,10 @@ pub mod type_server {
             {
                 let instance = instance.clone();
                 methods
-                    .unary(
+                    .unary_with(
                         &super::type_methods::ASYNC,
+                        ProstCodec,
+                        ProstCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move { LocalType::r#async(&*instance, request).await }
@@ -676,8 +766,10 @@ pub mod type_server {
             {
                 let instance = instance.clone();
                 methods
-                    .unary(
+                    .unary_with(
                         &super::type_methods::AWAIT,
+                        ProstCodec,
+                        ProstCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move { LocalType::r#await(&*instance, request).await }
@@ -687,8 +779,10 @@ pub mod type_server {
             {
                 let instance = instance.clone();
                 methods
-                    .unary(
+                    .unary_with(
                         &super::type_methods::GEN,
+                        ProstCodec,
+                        ProstCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move { LocalType::r#gen(&*instance, request).await }
@@ -698,8 +792,10 @@ pub mod type_server {
             {
                 let instance = instance.clone();
                 methods
-                    .unary(
+                    .unary_with(
                         &super::type_methods::DYN,
+                        ProstCodec,
+                        ProstCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move { LocalType::r#dyn(&*instance, request).await }
@@ -709,8 +805,10 @@ pub mod type_server {
             {
                 let instance = instance.clone();
                 methods
-                    .unary(
+                    .unary_with(
                         &super::type_methods::TRY,
+                        ProstCodec,
+                        ProstCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move { LocalType::r#try(&*instance, request).await }
@@ -720,8 +818,10 @@ pub mod type_server {
             {
                 let instance = instance.clone();
                 methods
-                    .unary(
+                    .unary_with(
                         &super::type_methods::SELF_,
+                        ProstCodec,
+                        ProstCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move { LocalType::self_(&*instance, request).await }
@@ -731,8 +831,10 @@ pub mod type_server {
             {
                 let instance = instance.clone();
                 methods
-                    .unary(
+                    .unary_with(
                         &super::type_methods::SUPER_,
+                        ProstCodec,
+                        ProstCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move { LocalType::super_(&*instance, request).await }
@@ -742,8 +844,10 @@ pub mod type_server {
             {
                 let instance = instance.clone();
                 methods
-                    .unary(
+                    .unary_with(
                         &super::type_methods::CRATE_,
+                        ProstCodec,
+                        ProstCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move { LocalType::crate_(&*instance, request).await }
@@ -753,8 +857,10 @@ pub mod type_server {
             {
                 let instance = instance.clone();
                 methods
-                    .unary(
+                    .unary_with(
                         &super::type_methods::_1ST,
+                        ProstCodec,
+                        ProstCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move { LocalType::_1st(&*instance, request).await }
@@ -764,8 +870,10 @@ pub mod type_server {
             {
                 let instance = instance.clone();
                 methods
-                    .unary(
+                    .unary_with(
                         &super::type_methods::HTTP_GET,
+                        ProstCodec,
+                        ProstCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move { LocalType::http_get(&*instance, request).await }
@@ -897,7 +1005,9 @@ pub use self::{self_client::SelfClient, self_server::{Self_, SelfServer}};
 /// Client for the service `keywords.Self`.
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub mod self_client {
-    use ::rpc_core::codegen::v1::{CallError, Caller, Channel, IntoRequest, Response};
+    use ::rpc_core::codegen::v1::{
+        CallError, Caller, Channel, IntoRequest, ProstCodec, Response,
+    };
 
     /// Client for the service `keywords.Self`.
     ///
@@ -924,7 +1034,14 @@ pub mod self_client {
             &self,
             request: impl IntoRequest<super::Empty>,
         ) -> Result<Response<super::Empty>, CallError> {
-            self.caller.unary(&super::self_methods::SELF_, request.into_request()).await
+            self.caller
+                .unary_with(
+                    &super::self_methods::SELF_,
+                    request.into_request(),
+                    ProstCodec,
+                    ProstCodec,
+                )
+                .await
         }
     }
 }
@@ -933,8 +1050,8 @@ pub mod self_client {
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub mod self_server {
     use ::rpc_core::codegen::v1::{
-        Arc, Executor, Future, Instances, Methods, OnExecutor, Request, Response,
-        Service, Status, fmt,
+        Arc, Executor, Future, Instances, Methods, OnExecutor, ProstCodec, Request,
+        Response, Service, Status, fmt,
     };
 
     /// The service `keywords.Self`.
@@ -1046,8 +1163,10 @@ pub mod self_server {
             {
                 let instance = instance.clone();
                 methods
-                    .unary(
+                    .unary_with(
                         &super::self_methods::SELF_,
+                        ProstCodec,
+                        ProstCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move { LocalSelf::self_(&*instance, request).await }
@@ -1083,7 +1202,9 @@ pub use self::{
 /// Client for the service `keywords.snake_case_service`.
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub mod snake_case_service_client {
-    use ::rpc_core::codegen::v1::{CallError, Caller, Channel, IntoRequest, Response};
+    use ::rpc_core::codegen::v1::{
+        CallError, Caller, Channel, IntoRequest, ProstCodec, Response,
+    };
 
     /// Client for the service `keywords.snake_case_service`.
     ///
@@ -1111,9 +1232,11 @@ pub mod snake_case_service_client {
             request: impl IntoRequest<super::Empty>,
         ) -> Result<Response<super::Empty>, CallError> {
             self.caller
-                .unary(
+                .unary_with(
                     &super::snake_case_service_methods::SNAKE_CASE_METHOD,
                     request.into_request(),
+                    ProstCodec,
+                    ProstCodec,
                 )
                 .await
         }
@@ -1124,8 +1247,8 @@ pub mod snake_case_service_client {
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub mod snake_case_service_server {
     use ::rpc_core::codegen::v1::{
-        Arc, Executor, Future, Instances, Methods, OnExecutor, Request, Response,
-        Service, Status, fmt,
+        Arc, Executor, Future, Instances, Methods, OnExecutor, ProstCodec, Request,
+        Response, Service, Status, fmt,
     };
 
     /// The service `keywords.snake_case_service`.
@@ -1240,8 +1363,10 @@ pub mod snake_case_service_server {
             {
                 let instance = instance.clone();
                 methods
-                    .unary(
+                    .unary_with(
                         &super::snake_case_service_methods::SNAKE_CASE_METHOD,
+                        ProstCodec,
+                        ProstCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move {
@@ -1280,7 +1405,9 @@ pub use self::{_2nd_client::_2ndClient, _2nd_server::{_2nd, _2ndServer}};
 /// Client for the service `keywords._2nd`.
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub mod _2nd_client {
-    use ::rpc_core::codegen::v1::{CallError, Caller, Channel, IntoRequest, Response};
+    use ::rpc_core::codegen::v1::{
+        CallError, Caller, Channel, IntoRequest, ProstCodec, Response,
+    };
 
     /// Client for the service `keywords._2nd`.
     ///
@@ -1307,7 +1434,14 @@ pub mod _2nd_client {
             &self,
             request: impl IntoRequest<super::Empty>,
         ) -> Result<Response<super::Empty>, CallError> {
-            self.caller.unary(&super::_2nd_methods::GO, request.into_request()).await
+            self.caller
+                .unary_with(
+                    &super::_2nd_methods::GO,
+                    request.into_request(),
+                    ProstCodec,
+                    ProstCodec,
+                )
+                .await
         }
     }
 }
@@ -1316,8 +1450,8 @@ pub mod _2nd_client {
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub mod _2nd_server {
     use ::rpc_core::codegen::v1::{
-        Arc, Executor, Future, Instances, Methods, OnExecutor, Request, Response,
-        Service, Status, fmt,
+        Arc, Executor, Future, Instances, Methods, OnExecutor, ProstCodec, Request,
+        Response, Service, Status, fmt,
     };
 
     /// The service `keywords._2nd`.
@@ -1429,8 +1563,10 @@ pub mod _2nd_server {
             {
                 let instance = instance.clone();
                 methods
-                    .unary(
+                    .unary_with(
                         &super::_2nd_methods::GO,
+                        ProstCodec,
+                        ProstCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move { Local2nd::go(&*instance, request).await }

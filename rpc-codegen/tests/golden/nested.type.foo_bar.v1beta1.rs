@@ -19,7 +19,9 @@ pub use self::{deep_client::DeepClient, deep_server::{Deep, DeepServer}};
 /// Client for the service `nested.type.fooBar.v1beta1.Deep`.
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub mod deep_client {
-    use ::rpc_core::codegen::v1::{CallError, Caller, Channel, IntoRequest, Response};
+    use ::rpc_core::codegen::v1::{
+        CallError, Caller, Channel, IntoRequest, ProstCodec, Response,
+    };
 
     /// Client for the service `nested.type.fooBar.v1beta1.Deep`.
     ///
@@ -46,7 +48,14 @@ pub mod deep_client {
             &self,
             request: impl IntoRequest<super::Ping>,
         ) -> Result<Response<super::Pong>, CallError> {
-            self.caller.unary(&super::deep_methods::GO, request.into_request()).await
+            self.caller
+                .unary_with(
+                    &super::deep_methods::GO,
+                    request.into_request(),
+                    ProstCodec,
+                    ProstCodec,
+                )
+                .await
         }
     }
 }
@@ -55,8 +64,8 @@ pub mod deep_client {
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub mod deep_server {
     use ::rpc_core::codegen::v1::{
-        Arc, Executor, Future, Instances, Methods, OnExecutor, Request, Response,
-        Service, Status, fmt,
+        Arc, Executor, Future, Instances, Methods, OnExecutor, ProstCodec, Request,
+        Response, Service, Status, fmt,
     };
 
     /// The service `nested.type.fooBar.v1beta1.Deep`.
@@ -168,8 +177,10 @@ pub mod deep_server {
             {
                 let instance = instance.clone();
                 methods
-                    .unary(
+                    .unary_with(
                         &super::deep_methods::GO,
+                        ProstCodec,
+                        ProstCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move { LocalDeep::go(&*instance, request).await }

@@ -23,7 +23,9 @@ pub use self::{reader_client::ReaderClient, reader_server::{Reader, ReaderServer
 /// Client for the service `services.Reader`.
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub mod reader_client {
-    use ::rpc_core::codegen::v1::{CallError, Caller, Channel, IntoRequest, Response};
+    use ::rpc_core::codegen::v1::{
+        CallError, Caller, Channel, IntoRequest, ProstCodec, Response,
+    };
 
     /// Reads.
     ///
@@ -50,7 +52,14 @@ pub mod reader_client {
             &self,
             request: impl IntoRequest<super::Key>,
         ) -> Result<Response<super::Value>, CallError> {
-            self.caller.unary(&super::reader_methods::GET, request.into_request()).await
+            self.caller
+                .unary_with(
+                    &super::reader_methods::GET,
+                    request.into_request(),
+                    ProstCodec,
+                    ProstCodec,
+                )
+                .await
         }
 
         /// Calls `services.Reader/Has`.
@@ -64,7 +73,14 @@ pub mod reader_client {
             &self,
             request: impl IntoRequest<super::Key>,
         ) -> Result<Response<super::Value>, CallError> {
-            self.caller.unary(&super::reader_methods::HAS, request.into_request()).await
+            self.caller
+                .unary_with(
+                    &super::reader_methods::HAS,
+                    request.into_request(),
+                    ProstCodec,
+                    ProstCodec,
+                )
+                .await
         }
     }
 }
@@ -73,8 +89,8 @@ pub mod reader_client {
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub mod reader_server {
     use ::rpc_core::codegen::v1::{
-        Arc, Executor, Future, Instances, Methods, OnExecutor, Request, Response,
-        Service, Status, fmt,
+        Arc, Executor, Future, Instances, Methods, OnExecutor, ProstCodec, Request,
+        Response, Service, Status, fmt,
     };
 
     /// Reads.
@@ -213,8 +229,10 @@ pub mod reader_server {
             {
                 let instance = instance.clone();
                 methods
-                    .unary(
+                    .unary_with(
                         &super::reader_methods::GET,
+                        ProstCodec,
+                        ProstCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move { LocalReader::get(&*instance, request).await }
@@ -224,8 +242,10 @@ pub mod reader_server {
             {
                 let instance = instance.clone();
                 methods
-                    .unary(
+                    .unary_with(
                         &super::reader_methods::HAS,
+                        ProstCodec,
+                        ProstCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move { LocalReader::has(&*instance, request).await }
@@ -267,7 +287,9 @@ pub use self::{writer_client::WriterClient, writer_server::{Writer, WriterServer
 /// Client for the service `services.Writer`.
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub mod writer_client {
-    use ::rpc_core::codegen::v1::{CallError, Caller, Channel, IntoRequest, Response};
+    use ::rpc_core::codegen::v1::{
+        CallError, Caller, Channel, IntoRequest, ProstCodec, Response,
+    };
 
     /// Writes.
     ///
@@ -294,7 +316,14 @@ pub mod writer_client {
             &self,
             request: impl IntoRequest<super::Value>,
         ) -> Result<Response<super::Key>, CallError> {
-            self.caller.unary(&super::writer_methods::GET, request.into_request()).await
+            self.caller
+                .unary_with(
+                    &super::writer_methods::GET,
+                    request.into_request(),
+                    ProstCodec,
+                    ProstCodec,
+                )
+                .await
         }
 
         /// Sets the key of a value; repeating it changes nothing.
@@ -308,7 +337,14 @@ pub mod writer_client {
             &self,
             request: impl IntoRequest<super::Value>,
         ) -> Result<Response<super::Key>, CallError> {
-            self.caller.unary(&super::writer_methods::PUT, request.into_request()).await
+            self.caller
+                .unary_with(
+                    &super::writer_methods::PUT,
+                    request.into_request(),
+                    ProstCodec,
+                    ProstCodec,
+                )
+                .await
         }
 
         /// Use `Put` instead.
@@ -324,7 +360,12 @@ pub mod writer_client {
             request: impl IntoRequest<super::Value>,
         ) -> Result<Response<super::Key>, CallError> {
             self.caller
-                .unary(&super::writer_methods::OLD_PUT, request.into_request())
+                .unary_with(
+                    &super::writer_methods::OLD_PUT,
+                    request.into_request(),
+                    ProstCodec,
+                    ProstCodec,
+                )
                 .await
         }
     }
@@ -334,8 +375,8 @@ pub mod writer_client {
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub mod writer_server {
     use ::rpc_core::codegen::v1::{
-        Arc, Executor, Future, Instances, Methods, OnExecutor, Request, Response,
-        Service, Status, fmt,
+        Arc, Executor, Future, Instances, Methods, OnExecutor, ProstCodec, Request,
+        Response, Service, Status, fmt,
     };
 
     /// Writes.
@@ -503,8 +544,10 @@ pub mod writer_server {
             {
                 let instance = instance.clone();
                 methods
-                    .unary(
+                    .unary_with(
                         &super::writer_methods::GET,
+                        ProstCodec,
+                        ProstCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move { LocalWriter::get(&*instance, request).await }
@@ -514,8 +557,10 @@ pub mod writer_server {
             {
                 let instance = instance.clone();
                 methods
-                    .unary(
+                    .unary_with(
                         &super::writer_methods::PUT,
+                        ProstCodec,
+                        ProstCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move { LocalWriter::put(&*instance, request).await }
@@ -525,8 +570,10 @@ pub mod writer_server {
             {
                 let instance = instance.clone();
                 methods
-                    .unary(
+                    .unary_with(
                         &super::writer_methods::OLD_PUT,
+                        ProstCodec,
+                        ProstCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move {
@@ -579,7 +626,9 @@ pub use self::{old_client::OldClient, old_server::{Old, OldServer}};
 /// Client for the service `services.Old`.
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub mod old_client {
-    use ::rpc_core::codegen::v1::{CallError, Caller, Channel, IntoRequest, Response};
+    use ::rpc_core::codegen::v1::{
+        CallError, Caller, Channel, IntoRequest, ProstCodec, Response,
+    };
 
     /// Use `Reader` instead.
     ///
@@ -607,7 +656,14 @@ pub mod old_client {
             &self,
             request: impl IntoRequest<super::Key>,
         ) -> Result<Response<super::Value>, CallError> {
-            self.caller.unary(&super::old_methods::GET, request.into_request()).await
+            self.caller
+                .unary_with(
+                    &super::old_methods::GET,
+                    request.into_request(),
+                    ProstCodec,
+                    ProstCodec,
+                )
+                .await
         }
     }
 }
@@ -616,8 +672,8 @@ pub mod old_client {
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub mod old_server {
     use ::rpc_core::codegen::v1::{
-        Arc, Executor, Future, Instances, Methods, OnExecutor, Request, Response,
-        Service, Status, fmt,
+        Arc, Executor, Future, Instances, Methods, OnExecutor, ProstCodec, Request,
+        Response, Service, Status, fmt,
     };
 
     /// Use `Reader` instead.
@@ -731,8 +787,10 @@ pub mod old_server {
             {
                 let instance = instance.clone();
                 methods
-                    .unary(
+                    .unary_with(
                         &super::old_methods::GET,
+                        ProstCodec,
+                        ProstCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move { LocalOld::get(&*instance, request).await }

@@ -116,7 +116,9 @@ pub use self::{types_client::TypesClient, types_server::{Types, TypesServer}};
 /// Client for the service `types.v1.Types`.
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub mod types_client {
-    use ::rpc_core::codegen::v1::{CallError, Caller, Channel, IntoRequest, Response};
+    use ::rpc_core::codegen::v1::{
+        CallError, Caller, Channel, IntoRequest, ProstCodec, Response,
+    };
 
     /// Client for the service `types.v1.Types`.
     ///
@@ -144,7 +146,12 @@ pub mod types_client {
             request: impl IntoRequest<super::outer::Inner>,
         ) -> Result<Response<super::outer::inner::Innermost>, CallError> {
             self.caller
-                .unary(&super::types_methods::NESTED, request.into_request())
+                .unary_with(
+                    &super::types_methods::NESTED,
+                    request.into_request(),
+                    ProstCodec,
+                    ProstCodec,
+                )
                 .await
         }
 
@@ -160,7 +167,12 @@ pub mod types_client {
             request: impl IntoRequest<super::super::common::Thing>,
         ) -> Result<Response<super::super::common::thing::Part>, CallError> {
             self.caller
-                .unary(&super::types_methods::IMPORTED, request.into_request())
+                .unary_with(
+                    &super::types_methods::IMPORTED,
+                    request.into_request(),
+                    ProstCodec,
+                    ProstCodec,
+                )
                 .await
         }
 
@@ -175,7 +187,14 @@ pub mod types_client {
             &self,
             request: impl IntoRequest<::rpc_core::codegen::v1::prost_types::Timestamp>,
         ) -> Result<Response<()>, CallError> {
-            self.caller.unary(&super::types_methods::TIME, request.into_request()).await
+            self.caller
+                .unary_with(
+                    &super::types_methods::TIME,
+                    request.into_request(),
+                    ProstCodec,
+                    ProstCodec,
+                )
+                .await
         }
 
         /// Calls `types.v1.Types/Nothing`.
@@ -193,7 +212,12 @@ pub mod types_client {
             CallError,
         > {
             self.caller
-                .unary(&super::types_methods::NOTHING, request.into_request())
+                .unary_with(
+                    &super::types_methods::NOTHING,
+                    request.into_request(),
+                    ProstCodec,
+                    ProstCodec,
+                )
                 .await
         }
 
@@ -211,7 +235,12 @@ pub mod types_client {
             >,
         ) -> Result<Response<bool>, CallError> {
             self.caller
-                .unary(&super::types_methods::WRAPPED, request.into_request())
+                .unary_with(
+                    &super::types_methods::WRAPPED,
+                    request.into_request(),
+                    ProstCodec,
+                    ProstCodec,
+                )
                 .await
         }
 
@@ -227,7 +256,12 @@ pub mod types_client {
             request: impl IntoRequest<::rpc_core::codegen::v1::prost_types::Struct>,
         ) -> Result<Response<::rpc_core::codegen::v1::prost_types::Any>, CallError> {
             self.caller
-                .unary(&super::types_methods::STRUCT, request.into_request())
+                .unary_with(
+                    &super::types_methods::STRUCT,
+                    request.into_request(),
+                    ProstCodec,
+                    ProstCodec,
+                )
                 .await
         }
     }
@@ -237,8 +271,8 @@ pub mod types_client {
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub mod types_server {
     use ::rpc_core::codegen::v1::{
-        Arc, Executor, Future, Instances, Methods, OnExecutor, Request, Response,
-        Service, Status, fmt,
+        Arc, Executor, Future, Instances, Methods, OnExecutor, ProstCodec, Request,
+        Response, Service, Status, fmt,
     };
 
     /// The service `types.v1.Types`.
@@ -521,8 +555,10 @@ pub mod types_server {
             {
                 let instance = instance.clone();
                 methods
-                    .unary(
+                    .unary_with(
                         &super::types_methods::NESTED,
+                        ProstCodec,
+                        ProstCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move { LocalTypes::nested(&*instance, request).await }
@@ -532,8 +568,10 @@ pub mod types_server {
             {
                 let instance = instance.clone();
                 methods
-                    .unary(
+                    .unary_with(
                         &super::types_methods::IMPORTED,
+                        ProstCodec,
+                        ProstCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move {
@@ -545,8 +583,10 @@ pub mod types_server {
             {
                 let instance = instance.clone();
                 methods
-                    .unary(
+                    .unary_with(
                         &super::types_methods::TIME,
+                        ProstCodec,
+                        ProstCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move { LocalTypes::time(&*instance, request).await }
@@ -556,8 +596,10 @@ pub mod types_server {
             {
                 let instance = instance.clone();
                 methods
-                    .unary(
+                    .unary_with(
                         &super::types_methods::NOTHING,
+                        ProstCodec,
+                        ProstCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move { LocalTypes::nothing(&*instance, request).await }
@@ -567,8 +609,10 @@ pub mod types_server {
             {
                 let instance = instance.clone();
                 methods
-                    .unary(
+                    .unary_with(
                         &super::types_methods::WRAPPED,
+                        ProstCodec,
+                        ProstCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move { LocalTypes::wrapped(&*instance, request).await }
@@ -578,8 +622,10 @@ pub mod types_server {
             {
                 let instance = instance.clone();
                 methods
-                    .unary(
+                    .unary_with(
                         &super::types_methods::STRUCT,
+                        ProstCodec,
+                        ProstCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move {

@@ -3,6 +3,7 @@
 use prost::{DecodeError, Message};
 
 use crate::call_error::{CallError, Cause, Execution};
+use crate::codec::Codec;
 use crate::message::{Request, Response};
 use crate::metadata::Metadata;
 use crate::method::MethodSpec;
@@ -17,27 +18,28 @@ pub(crate) struct RequestLengths {
 }
 
 impl RequestLengths {
-    pub(crate) fn new(request: &Request<impl Message>) -> Self {
+    #[inline]
+    pub(crate) fn new<Q: Codec<Req>, Req>(request: &Request<Req>) -> Self {
         Self {
             metadata: request.metadata().encoded_len(),
-            message: request.get_ref().encoded_len(),
+            message: Q::encoded_len(request.get_ref()),
         }
     }
 }
 
 /// Encodes metadata and message into a buffer of exactly their total length.
 #[inline]
-pub(crate) fn write_request(
-    request: &Request<impl Message>,
+pub(crate) fn write_request<Q: Codec<Req>, Req>(
+    request: &Request<Req>,
     lengths: RequestLengths,
     method: &MethodSpec,
     out: &mut [u8],
 ) {
-    let (metadata, mut message) = out.split_at_mut(lengths.metadata);
+    let (metadata, message) = out.split_at_mut(lengths.metadata);
     request.metadata().encode(metadata);
     // The buffer was made to fit. A message whose encoded length has changed is zero-filled, and the
     // server's decoder rejects it.
-    if request.get_ref().encode(&mut message).is_err() || !message.is_empty() {
+    if Q::encode(request.get_ref(), message).is_err() {
         length_changed(method);
         message.fill(0);
     }
@@ -53,20 +55,20 @@ fn length_changed(method: &MethodSpec) {
 
 /// Decodes the body of a response: its metadata and its message.
 #[inline]
-pub(crate) fn decode<Res: Message + Default>(
+pub(crate) fn decode<S: Codec<Res>, Res>(
     head: ResponseHead,
     body: &[u8],
 ) -> Result<Response<Res>, CallError> {
     if head.code != Code::Ok.number() || head.metadata_len != 0 {
-        return decode_rare(head, body);
+        return decode_rare::<S, Res>(head, body);
     }
-    let message = Res::decode(body).map_err(undecodable)?;
+    let message = S::decode(body).map_err(undecodable)?;
     Ok(Response::received(message, Metadata::new()))
 }
 
 /// Decodes a response with metadata or with a code other than `OK`.
 #[cold]
-fn decode_rare<Res: Message + Default>(
+fn decode_rare<S: Codec<Res>, Res>(
     head: ResponseHead,
     body: &[u8],
 ) -> Result<Response<Res>, CallError> {
@@ -75,7 +77,7 @@ fn decode_rare<Res: Message + Default>(
     let metadata = Metadata::decode(metadata)
         .map_err(|error| CallError::remote(Status::internal(error.to_string())))?;
     if head.code == Code::Ok.number() {
-        let message = Res::decode(message).map_err(undecodable)?;
+        let message = S::decode(message).map_err(undecodable)?;
         return Ok(Response::received(message, metadata));
     }
     let body = StatusBody::decode(message).map_err(undecodable)?;

@@ -16,6 +16,7 @@ use prost::Message;
 use self::channel::{CalledMethod, ChannelCore};
 use self::encode::{RequestLengths, decode, write_request};
 use crate::call_error::{CallError, Cause, Execution};
+use crate::codec::{Codec, ProstCodec};
 use crate::driver::handle::{BeginOutcome, PollOutcome, RequestHead};
 use crate::driver::waiters::WaiterKey;
 use crate::message::{Request, Response, TimeAllowed};
@@ -26,7 +27,23 @@ use crate::status::Code;
 /// The interface through which a generated client makes calls. Channels implement it. To mock a
 /// client, implement its service trait and serve it in process.
 pub trait Caller {
-    /// Makes one call of a unary method.
+    /// Makes one call of a unary method, with a codec for the request and one for the response.
+    ///
+    /// # Errors
+    ///
+    /// The future returns [`CallError`] if the call returned no response.
+    fn unary_with<Q, S, Req, Res>(
+        &self,
+        method: &'static MethodSpec,
+        request: Request<Req>,
+        request_codec: Q,
+        response_codec: S,
+    ) -> impl Future<Output = Result<Response<Res>, CallError>>
+    where
+        Q: Codec<Req>,
+        S: Codec<Res>;
+
+    /// Makes one call of a unary method, whose messages prost encodes and decodes.
     ///
     /// # Errors
     ///
@@ -37,8 +54,11 @@ pub trait Caller {
         request: Request<Req>,
     ) -> impl Future<Output = Result<Response<Res>, CallError>>
     where
-        Req: Message,
-        Res: Message + Default;
+        Req: Message + Default,
+        Res: Message + Default,
+    {
+        self.unary_with(method, request, ProstCodec, ProstCodec)
+    }
 }
 
 /// A connection to a server, used only from its poller's thread. Cheap to clone. The connection
@@ -48,23 +68,25 @@ pub struct LocalChannel(pub(crate) Rc<ChannelCore>);
 
 impl Caller for LocalChannel {
     #[inline]
-    fn unary<Req, Res>(
+    fn unary_with<Q, S, Req, Res>(
         &self,
         method: &'static MethodSpec,
         request: Request<Req>,
+        _: Q,
+        _: S,
     ) -> impl Future<Output = Result<Response<Res>, CallError>>
     where
-        Req: Message,
-        Res: Message + Default,
+        Q: Codec<Req>,
+        S: Codec<Res>,
     {
-        LocalCall {
+        LocalCall::<Q, S, Req, Res> {
             channel: &self.0,
             method,
             request,
             deadline: None,
             state: CallState::New,
             began: None,
-            response: PhantomData,
+            codecs: PhantomData,
         }
     }
 }
@@ -77,7 +99,7 @@ impl fmt::Debug for LocalChannel {
 
 /// The future of one call. It may be dropped or leaked in any state, because it owns no device
 /// memory: the driver's call table does.
-struct LocalCall<'a, Req, Res> {
+struct LocalCall<'a, Q, S, Req, Res> {
     channel: &'a ChannelCore,
     method: &'static MethodSpec,
     request: Request<Req>,
@@ -85,7 +107,8 @@ struct LocalCall<'a, Req, Res> {
     state: CallState<'a>,
     /// Start time, if this call is sampled for latency.
     began: Option<Instant>,
-    response: PhantomData<fn() -> Res>,
+    /// `Q` encodes the request, `S` decodes the response.
+    codecs: PhantomData<fn(Q, S) -> Res>,
 }
 
 #[derive(Clone, Copy)]
@@ -97,9 +120,9 @@ enum CallState<'a> {
 }
 
 // No field is structurally pinned: the request is only borrowed.
-impl<Req, Res> Unpin for LocalCall<'_, Req, Res> {}
+impl<Q, S, Req, Res> Unpin for LocalCall<'_, Q, S, Req, Res> {}
 
-impl<Req: Message, Res: Message + Default> Future for LocalCall<'_, Req, Res> {
+impl<Q: Codec<Req>, S: Codec<Res>, Req, Res> Future for LocalCall<'_, Q, S, Req, Res> {
     type Output = Result<Response<Res>, CallError>;
 
     #[inline]
@@ -113,7 +136,7 @@ impl<Req: Message, Res: Message + Default> Future for LocalCall<'_, Req, Res> {
     }
 }
 
-impl<'a, Req: Message, Res: Message + Default> LocalCall<'a, Req, Res> {
+impl<'a, Q: Codec<Req>, S: Codec<Res>, Req, Res> LocalCall<'a, Q, S, Req, Res> {
     #[inline]
     fn step(&mut self, cx: &mut Context<'_>) -> Poll<Result<Response<Res>, CallError>> {
         match self.state {
@@ -166,7 +189,7 @@ impl<'a, Req: Message, Res: Message + Default> LocalCall<'a, Req, Res> {
             let error = CallError::new(Cause::Unimplemented { path }, Execution::NeverSent);
             return self.end(method, Err(error));
         };
-        let lengths = RequestLengths::new(&self.request);
+        let lengths = RequestLengths::new::<Q, Req>(&self.request);
         let head = RequestHead {
             method: number,
             deadline: self.deadline,
@@ -178,7 +201,7 @@ impl<'a, Req: Message, Res: Message + Default> LocalCall<'a, Req, Res> {
         let begun = if frame_len <= channel.longest_inline {
             let mut memory = channel.inline_frame.take();
             let frame = &mut memory.bytes_mut()[..frame_len];
-            write_request(
+            write_request::<Q, Req>(
                 &self.request,
                 lengths,
                 self.method,
@@ -190,7 +213,7 @@ impl<'a, Req: Message, Res: Message + Default> LocalCall<'a, Req, Res> {
             begun
         } else {
             let write = &mut |out: &mut [u8]| {
-                write_request(&self.request, lengths, self.method, out);
+                write_request::<Q, Req>(&self.request, lengths, self.method, out);
             };
             let poller = &*channel.poller;
             poller.begin_long(channel.link, &head, write, cx.waker(), waiter)
@@ -222,7 +245,7 @@ impl<'a, Req: Message, Res: Message + Default> LocalCall<'a, Req, Res> {
         let body = memory.bytes_mut();
         let outcome =
             match poller.take_response(channel.link, call, self.deadline, cx.waker(), body) {
-                PollOutcome::Received { head, len } => Some(decode(head, &body[..len])),
+                PollOutcome::Received { head, len } => Some(decode::<S, Res>(head, &body[..len])),
                 PollOutcome::Failed(error) => Some(Err(error)),
                 PollOutcome::Long => self.read_response(call, cx),
                 PollOutcome::Pending => None,
@@ -248,7 +271,7 @@ impl<'a, Req: Message, Res: Message + Default> LocalCall<'a, Req, Res> {
             call,
             self.deadline,
             cx.waker(),
-            &mut |head, body| received = Some(decode(head, body)),
+            &mut |head, body| received = Some(decode::<S, Res>(head, body)),
         );
         match polled {
             PollOutcome::Failed(error) => Some(Err(error)),
@@ -273,7 +296,7 @@ impl<'a, Req: Message, Res: Message + Default> LocalCall<'a, Req, Res> {
     }
 }
 
-impl<Req, Res> Drop for LocalCall<'_, Req, Res> {
+impl<Q, S, Req, Res> Drop for LocalCall<'_, Q, S, Req, Res> {
     #[inline]
     fn drop(&mut self) {
         if let CallState::Waiting(..) | CallState::InFlight(..) = self.state {
@@ -282,7 +305,7 @@ impl<Req, Res> Drop for LocalCall<'_, Req, Res> {
     }
 }
 
-impl<Req, Res> LocalCall<'_, Req, Res> {
+impl<Q, S, Req, Res> LocalCall<'_, Q, S, Req, Res> {
     /// Ends a call whose future is dropped before the response was taken.
     #[cold]
     #[inline(never)]

@@ -371,8 +371,24 @@ mod tests {
     use super::*;
     use crate::call_error::{Cause, Execution};
 
-    fn begin(table: &mut CallTable<u8>) -> CallId {
-        table.begin(WakeTarget::None).unwrap()
+    const HEAD: ResponseHead = ResponseHead {
+        code: 0,
+        metadata_len: 0,
+    };
+
+    /// Returns a frame whose body is `byte`.
+    fn frame(byte: u8) -> Vec<u8> {
+        let mut frame = vec![0; HEADER_LEN];
+        frame.push(byte);
+        frame
+    }
+
+    fn is_slot(response: &Response<Vec<u8>>, byte: u8) -> bool {
+        matches!(&response.frame, ResponseFrame::Slot(slot) if *slot == frame(byte))
+    }
+
+    fn begin(table: &mut CallTable<Vec<u8>>) -> CallId {
+        table.begin(&mut WakeTarget::None).unwrap()
     }
 
     #[test]
@@ -380,24 +396,21 @@ mod tests {
         let mut table = CallTable::default();
         let (a, b) = (begin(&mut table), begin(&mut table));
         assert!(matches!(
-            table.complete(b, 7),
+            table.complete(b, HEAD, frame(7)),
             ResponseOutcome::Completed { .. }
         ));
         assert!(matches!(
-            table.complete(b, 8),
-            ResponseOutcome::UnknownCall(8)
+            table.complete(b, HEAD, frame(8)),
+            ResponseOutcome::UnknownCall(slot) if slot == frame(8)
+        ));
+        assert!(matches!(table.take(a, usize::MAX), TakeOutcome::Pending));
+        assert!(matches!(
+            table.take(b, usize::MAX),
+            TakeOutcome::Responded(response) if is_slot(&response, 7)
         ));
         assert!(matches!(
-            table.take(a, || WakeTarget::None),
-            TakeOutcome::Pending
-        ));
-        assert!(matches!(
-            table.take(b, || WakeTarget::None),
-            TakeOutcome::Responded(ResponseFrame::Slot(7))
-        ));
-        assert!(matches!(
-            table.complete(b, 9),
-            ResponseOutcome::UnknownCall(9)
+            table.complete(b, HEAD, frame(9)),
+            ResponseOutcome::UnknownCall(slot) if slot == frame(9)
         ));
         assert_eq!(table.len(), 1);
     }
@@ -406,51 +419,47 @@ mod tests {
     fn a_late_answer_is_not_taken_for_that_of_the_next_call() {
         let mut table = CallTable::default();
         let old = begin(&mut table);
-        table.complete(old, 1);
-        table.take(old, || WakeTarget::None);
+        table.complete(old, HEAD, frame(1));
+        table.take(old, usize::MAX);
         let new = begin(&mut table);
         assert_eq!(new.index(), old.index());
         assert!(matches!(
-            table.complete(old, 2),
-            ResponseOutcome::UnknownCall(2)
+            table.complete(old, HEAD, frame(2)),
+            ResponseOutcome::UnknownCall(slot) if slot == frame(2)
         ));
-        assert!(matches!(
-            table.take(new, || WakeTarget::None),
-            TakeOutcome::Pending
-        ));
+        assert!(matches!(table.take(new, usize::MAX), TakeOutcome::Pending));
     }
 
     #[test]
     fn an_abandoned_call_keeps_its_entry_until_its_response_has_come() {
         let mut table = CallTable::default();
         let id = begin(&mut table);
-        assert!(matches!(table.abandon(id), (None, None)));
+        let abandoned = table.abandon(id);
+        assert!(abandoned.response.is_none() && abandoned.timer.is_none());
         assert_eq!(table.len(), 1);
         assert!(matches!(
-            table.complete(id, 5),
-            ResponseOutcome::Abandoned(5)
+            table.complete(id, HEAD, frame(5)),
+            ResponseOutcome::Abandoned(slot) if slot == frame(5)
         ));
         assert_eq!(table.len(), 0);
         let id = begin(&mut table);
-        table.complete(id, 6);
-        assert!(matches!(
-            table.abandon(id),
-            (Some(ResponseFrame::Slot(6)), None)
-        ));
+        table.complete(id, HEAD, frame(6));
+        let abandoned = table.abandon(id);
+        assert!(is_slot(&abandoned.response.unwrap(), 6) && abandoned.timer.is_none());
         assert_eq!(table.len(), 0);
     }
 
     #[test]
     fn answers_nobody_came_for_can_be_copied_out_of_their_slots() {
         let mut table: CallTable<Vec<u8>> = CallTable::default();
-        let id = table.begin(WakeTarget::None).unwrap();
-        table.complete(id, vec![1, 2]);
+        let id = table.begin(&mut WakeTarget::None).unwrap();
+        table.complete(id, HEAD, frame(2));
         let mut slots = Vec::new();
         table.copy_responses_out(|slot| slots.push(slot));
-        assert_eq!(slots, [[1, 2]]);
+        assert_eq!(slots, [frame(2)]);
         table.copy_responses_out(|_| panic!("twice"));
         assert!(
-            matches!(table.take(id, || WakeTarget::None), TakeOutcome::Responded(ResponseFrame::Copied(copy)) if copy == [1, 2])
+            matches!(table.take(id, usize::MAX), TakeOutcome::Responded(response) if matches!(&response.frame, ResponseFrame::Copied(copy) if *copy == frame(2)))
         );
     }
 
@@ -459,35 +468,35 @@ mod tests {
         let mut table = CallTable::default();
         let (waiting, answered, abandoned) =
             (begin(&mut table), begin(&mut table), begin(&mut table));
-        table.complete(answered, 1);
+        table.complete(answered, HEAD, frame(1));
         table.abandon(abandoned);
         let mut woken = 0;
         let error = CallError::new(Cause::DeadlineExceeded, Execution::MayHaveRun);
         assert_eq!(table.fail_all(&error, |_, _| woken += 1), 2);
         assert_eq!(woken, 1);
         assert!(matches!(
-            table.take(waiting, || WakeTarget::None),
+            table.take(waiting, usize::MAX),
             TakeOutcome::Failed(_)
         ));
         assert!(matches!(
-            table.take(answered, || WakeTarget::None),
-            TakeOutcome::Responded(ResponseFrame::Slot(1))
+            table.take(answered, usize::MAX),
+            TakeOutcome::Responded(response) if is_slot(&response, 1)
         ));
         assert_eq!(table.len(), 0);
     }
 
     #[test]
     fn there_are_as_many_calls_as_ids_can_tell_apart() {
-        let mut table = CallTable::<u8>::default();
+        let mut table = CallTable::<Vec<u8>>::default();
         let mut last = CallId(0);
         for _ in 0..=CallId::MAX_INDEX {
-            last = table.begin(WakeTarget::None).unwrap();
+            last = table.begin(&mut WakeTarget::None).unwrap();
         }
-        assert_eq!(table.begin(WakeTarget::None), None);
-        table.complete(last, 1);
-        table.take(last, || WakeTarget::None);
+        assert_eq!(table.begin(&mut WakeTarget::None), None);
+        table.complete(last, HEAD, frame(1));
+        table.take(last, usize::MAX);
         assert_eq!(
-            table.begin(WakeTarget::None),
+            table.begin(&mut WakeTarget::None),
             Some(CallId::new(CallId::MAX_INDEX, 1)),
             "an entry that was used before"
         );

@@ -12,6 +12,7 @@ use prost::Message;
 
 use super::handler::Handler;
 use super::unary::Unary;
+use crate::codec::{Codec, ProstCodec};
 use crate::message::{Request, Response};
 use crate::method::MethodSpec;
 use crate::status::Status;
@@ -39,17 +40,37 @@ impl Methods {
         Self::default()
     }
 
-    /// Adds a unary method. `handler` creates the future of one call.
+    /// Adds a unary method, whose messages prost encodes and decodes. `handler` creates the future
+    /// of one call.
     pub fn unary<Req, Res, F>(
         &mut self,
         spec: &'static MethodSpec,
         handler: impl Fn(Request<Req>) -> F + 'static,
     ) where
         Req: Message + Default + 'static,
-        Res: Message + 'static,
+        Res: Message + Default + 'static,
         F: Future<Output = Result<Response<Res>, Status>> + 'static,
     {
-        self.entries.push((spec, Rc::new(Unary::new(handler))));
+        self.unary_with(spec, ProstCodec, ProstCodec, handler);
+    }
+
+    /// Adds a unary method, with a codec for the request and one for the response. `handler`
+    /// creates the future of one call.
+    pub fn unary_with<Q, S, Req, Res, F>(
+        &mut self,
+        spec: &'static MethodSpec,
+        _request_codec: Q,
+        _response_codec: S,
+        handler: impl Fn(Request<Req>) -> F + 'static,
+    ) where
+        Q: Codec<Req> + 'static,
+        S: Codec<Res> + 'static,
+        Req: 'static,
+        Res: 'static,
+        F: Future<Output = Result<Response<Res>, Status>> + 'static,
+    {
+        let handler = Unary::<_, F, Q, S, Req, Res>::new(handler);
+        self.entries.push((spec, Rc::new(handler)));
     }
 
     /// Limits how many handlers may run concurrently, over all methods: see

@@ -3,8 +3,7 @@
 use std::task::Context;
 use std::time::Instant;
 
-use prost::Message;
-
+use crate::codec::Codec;
 use crate::message::Response;
 use crate::status::Status;
 
@@ -27,7 +26,7 @@ impl HandlerKey {
 }
 
 impl ResponseLengths {
-    pub(super) fn new(response: &Response<impl Message>) -> Result<Self, Status> {
+    pub(super) fn new<S: Codec<Res>, Res>(response: &Response<Res>) -> Result<Self, Status> {
         let metadata = response.metadata().encoded_len();
         if metadata > usize::from(u16::MAX) {
             return Err(Status::resource_exhausted(format!(
@@ -35,7 +34,7 @@ impl ResponseLengths {
                 u16::MAX
             )));
         }
-        let message = response.get_ref().encoded_len();
+        let message = S::encoded_len(response.get_ref());
         Ok(Self { metadata, message })
     }
 

@@ -14,11 +14,11 @@ use std::mem;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use prost::Message;
 use slab::Slab;
 
 use super::catch_panic::catch_panic;
 use super::handler::{Handler, HandlerKey, RawRequest, ResponseLengths, Served};
+use crate::codec::{Codec, LengthChanged};
 use crate::message::{Request, Response};
 use crate::metadata::Metadata;
 use crate::status::Status;
@@ -27,13 +27,14 @@ use crate::status::Status;
 /// first poll until it completes.
 type FutureCell<F> = Pin<Box<Option<F>>>;
 
-pub(super) struct Unary<H, F, Req, Res> {
+pub(super) struct Unary<H, F, Q, S, Req, Res> {
     make: H,
     /// Cells without a future.
     free: RefCell<Vec<FutureCell<F>>>,
     /// The futures that are pending, and the responses that wait for a send slot.
     kept: RefCell<Slab<Kept<F, Res>>>,
-    request: PhantomData<fn(Req)>,
+    /// `Q` decodes the request, `S` encodes the response.
+    codecs: PhantomData<fn(Q, S, Req)>,
 }
 
 enum Kept<F, Res> {
@@ -50,21 +51,20 @@ enum Polled<Res> {
     Long(Response<Res>, ResponseLengths),
 }
 
-impl<H, F, Req, Res> Unary<H, F, Req, Res> {
+impl<H, F, Q, S, Req, Res> Unary<H, F, Q, S, Req, Res> {
     pub(super) fn new(make: H) -> Self {
         Self {
             make,
             free: RefCell::default(),
             kept: RefCell::default(),
-            request: PhantomData,
+            codecs: PhantomData,
         }
     }
 }
 
-impl<H, F, Req, Res> Unary<H, F, Req, Res>
+impl<H, F, Q, S, Req, Res> Unary<H, F, Q, S, Req, Res>
 where
     F: Future<Output = Result<Response<Res>, Status>>,
-    Res: Message,
 {
     #[inline]
     fn free_cell(&self) -> FutureCell<F> {
@@ -134,14 +134,14 @@ where
 /// Polls the future in `cell`. If it completes, drops it and encodes its response, if it fits. All of
 /// this is application code.
 #[inline]
-fn poll_and_encode<F, Res>(
+fn poll_and_encode<S, F, Res>(
     mut cell: Pin<&mut Option<F>>,
     cx: &mut Context<'_>,
     out: &mut [u8],
 ) -> Result<Polled<Res>, Status>
 where
     F: Future<Output = Result<Response<Res>, Status>>,
-    Res: Message,
+    S: Codec<Res>,
 {
     let Some(future) = cell.as_mut().as_pin_mut() else {
         return Err(missing());
@@ -151,11 +151,11 @@ where
     };
     cell.set(None);
     let response = outcome?;
-    let len = ResponseLengths::new(&response)?;
+    let len = ResponseLengths::new::<S, Res>(&response)?;
     match out.get_mut(..len.total()) {
         None => Ok(Polled::Long(response, len)),
         Some(out) => {
-            encode(&response, len, out)?;
+            encode::<S, Res>(&response, len, out)?;
             Ok(Polled::Encoded(len))
         }
     }
@@ -163,20 +163,18 @@ where
 
 /// Encodes metadata and message into a buffer of exactly their total length.
 #[inline]
-fn encode(
-    response: &Response<impl Message>,
+fn encode<S: Codec<Res>, Res>(
+    response: &Response<Res>,
     len: ResponseLengths,
     out: &mut [u8],
 ) -> Result<(), Status> {
-    let (metadata, mut message) = out.split_at_mut(len.metadata);
+    let (metadata, message) = out.split_at_mut(len.metadata);
     response.metadata().encode(metadata);
-    let encoded = response.get_ref().encode(&mut message);
-    if encoded.is_err() || !message.is_empty() {
-        return Err(Status::internal(
+    S::encode(response.get_ref(), message).map_err(|LengthChanged| {
+        Status::internal(
             "the encoded length of the response changed between two calls of `encoded_len`",
-        ));
-    }
-    Ok(())
+        )
+    })
 }
 
 #[cold]
@@ -184,12 +182,12 @@ fn missing() -> Status {
     Status::internal("the handler's future is missing. This is a bug in Verbline")
 }
 
-impl<H, F, Req, Res> Handler for Unary<H, F, Req, Res>
+impl<H, F, Q, S, Req, Res> Handler for Unary<H, F, Q, S, Req, Res>
 where
     H: Fn(Request<Req>) -> F,
     F: Future<Output = Result<Response<Res>, Status>>,
-    Req: Message + Default,
-    Res: Message,
+    Q: Codec<Req>,
+    S: Codec<Res>,
 {
     fn serve(&self, request: RawRequest<'_>, cx: &mut Context<'_>, out: &mut [u8]) -> Served {
         let mut cell = self.free_cell();
@@ -200,11 +198,11 @@ where
             };
             let metadata =
                 Metadata::decode(request.metadata).map_err(|error| undecodable(&error))?;
-            let message = Req::decode(request.message).map_err(|error| undecodable(&error))?;
+            let message = Q::decode(request.message).map_err(|error| undecodable(&error))?;
             let request = Request::received(message, metadata, request.deadline);
             has_started = true;
             cell.as_mut().set(Some((self.make)(request)));
-            poll_and_encode(cell.as_mut(), cx, out)
+            poll_and_encode::<S, F, Res>(cell.as_mut(), cx, out)
         });
         match self.after_poll(cell, polled, None) {
             Served::Failed(status) if !has_started => Served::Undecodable(status),
@@ -216,7 +214,7 @@ where
         let Kept::Future(mut cell) = self.begin_poll(key) else {
             return Served::Failed(missing());
         };
-        let polled = catch_panic(|| poll_and_encode(cell.as_mut(), cx, out));
+        let polled = catch_panic(|| poll_and_encode::<S, F, Res>(cell.as_mut(), cx, out));
         self.after_poll(cell, polled, Some(key))
     }
 
@@ -229,7 +227,7 @@ where
         catch_panic(|| {
             let metadata = response.metadata().encoded_len();
             let message = out.len().saturating_sub(metadata);
-            encode(&response, ResponseLengths { metadata, message }, out)?;
+            encode::<S, Res>(&response, ResponseLengths { metadata, message }, out)?;
             drop(response);
             Ok(())
         })?

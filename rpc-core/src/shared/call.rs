@@ -6,13 +6,12 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-use prost::Message;
-
 use super::permits::{AcquireOutcome, CallPermit, Settled};
 use super::submissions::{PollerHandle, Shared, Submission};
 use crate::call_error::{CallError, Cause, Execution};
 use crate::client::encode::{RequestLengths, decode, write_request};
 use crate::clock::deadline_after;
+use crate::codec::Codec;
 use crate::driver::waiters::WaiterKey;
 use crate::message::{Request, Response, TimeAllowed};
 use crate::method::MethodSpec;
@@ -21,7 +20,7 @@ use crate::stats::is_sampled_here;
 
 /// The future of a call. It may be dropped or leaked in any state, because it owns no device
 /// memory: the poller and the call permit own everything in flight.
-pub(super) struct SharedCall<'a, Req, Res> {
+pub(super) struct SharedCall<'a, Q, S, Req, Res> {
     shared: &'a Shared,
     method: &'static MethodSpec,
     request: Request<Req>,
@@ -29,7 +28,8 @@ pub(super) struct SharedCall<'a, Req, Res> {
     /// Start time, if this call is sampled for latency.
     began: Option<Instant>,
     state: State<'a>,
-    response: PhantomData<fn() -> Res>,
+    /// `Q` encodes the request, `S` decodes the response.
+    codecs: PhantomData<fn(Q, S) -> Res>,
 }
 
 #[derive(Clone, Copy)]
@@ -43,9 +43,9 @@ enum State<'a> {
 }
 
 // No field is structurally pinned: the request is only borrowed.
-impl<Req, Res> Unpin for SharedCall<'_, Req, Res> {}
+impl<Q, S, Req, Res> Unpin for SharedCall<'_, Q, S, Req, Res> {}
 
-impl<'a, Req, Res> SharedCall<'a, Req, Res> {
+impl<'a, Q, S, Req, Res> SharedCall<'a, Q, S, Req, Res> {
     pub(super) fn new(
         shared: &'a Shared,
         method: &'static MethodSpec,
@@ -58,12 +58,12 @@ impl<'a, Req, Res> SharedCall<'a, Req, Res> {
             deadline: None,
             began: None,
             state: State::New,
-            response: PhantomData,
+            codecs: PhantomData,
         }
     }
 }
 
-impl<Req: Message, Res: Message + Default> Future for SharedCall<'_, Req, Res> {
+impl<Q: Codec<Req>, S: Codec<Res>, Req, Res> Future for SharedCall<'_, Q, S, Req, Res> {
     type Output = Result<Response<Res>, CallError>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
@@ -84,7 +84,7 @@ impl<Req: Message, Res: Message + Default> Future for SharedCall<'_, Req, Res> {
                 None => Poll::Pending,
                 Some(settled) => {
                     this.state = State::Done;
-                    Poll::Ready(finish(handle, number, settled))
+                    Poll::Ready(finish::<S, Res>(handle, number, settled))
                 }
             },
             // The future was polled after completion. The contract of `Future` permits any result.
@@ -93,7 +93,7 @@ impl<Req: Message, Res: Message + Default> Future for SharedCall<'_, Req, Res> {
     }
 }
 
-impl<'a, Req: Message, Res: Message + Default> SharedCall<'a, Req, Res> {
+impl<'a, Q: Codec<Req>, S: Codec<Res>, Req, Res> SharedCall<'a, Q, S, Req, Res> {
     /// Submits the request to the poller, or waits for a permit.
     fn begin(
         &mut self,
@@ -101,7 +101,7 @@ impl<'a, Req: Message, Res: Message + Default> SharedCall<'a, Req, Res> {
         waiter: Option<WaiterKey>,
         cx: &mut Context<'_>,
     ) -> Poll<Result<Response<Res>, CallError>> {
-        let lengths = RequestLengths::new(&self.request);
+        let lengths = RequestLengths::new::<Q, Req>(&self.request);
         if let Some(cause) = self.cause_to_fail(handle, lengths) {
             if let Some(waiter) = waiter {
                 handle.permits.leave_queue(waiter);
@@ -169,7 +169,7 @@ impl<'a, Req: Message, Res: Message + Default> SharedCall<'a, Req, Res> {
             let frame_len = HEADER_LEN + lengths.metadata + lengths.message;
             permit.buf.resize(frame_len, 0);
             let body = &mut permit.buf[HEADER_LEN..];
-            write_request(&self.request, lengths, self.method, body);
+            write_request::<Q, Req>(&self.request, lengths, self.method, body);
         }
         let Some(permit) = guard.permit.take() else {
             return;
@@ -191,7 +191,7 @@ impl<'a, Req: Message, Res: Message + Default> SharedCall<'a, Req, Res> {
     }
 }
 
-impl<Req, Res> Drop for SharedCall<'_, Req, Res> {
+impl<Q, S, Req, Res> Drop for SharedCall<'_, Q, S, Req, Res> {
     fn drop(&mut self) {
         match mem::replace(&mut self.state, State::Done) {
             State::New | State::Done => {}
@@ -206,7 +206,7 @@ impl<Req, Res> Drop for SharedCall<'_, Req, Res> {
 }
 
 /// Decodes the response on the caller's thread and releases the permit for the next call.
-fn finish<Res: Message + Default>(
+fn finish<S: Codec<Res>, Res>(
     handle: &PollerHandle,
     number: u32,
     settled: Settled,
@@ -217,7 +217,7 @@ fn finish<Res: Message + Default>(
         permit: Some(CallPermit { number, buf }),
     };
     let head = outcome?;
-    decode(
+    decode::<S, Res>(
         head,
         guard.permit.as_ref().map_or(&[], |permit| &permit.buf),
     )

@@ -3,13 +3,12 @@
 use std::fmt;
 use std::sync::Arc;
 
-use prost::Message;
-
 use super::call::SharedCall;
 use super::connectivity::{ConnectivityState, Watch};
 use super::submissions::Shared;
 use crate::call_error::CallError;
 use crate::client::Caller;
+use crate::codec::Codec;
 use crate::limits::Limits;
 use crate::message::{Request, Response};
 use crate::method::MethodSpec;
@@ -84,16 +83,18 @@ impl Channel {
 }
 
 impl Caller for Channel {
-    async fn unary<Req, Res>(
+    async fn unary_with<Q, S, Req, Res>(
         &self,
         method: &'static MethodSpec,
         request: Request<Req>,
+        _: Q,
+        _: S,
     ) -> Result<Response<Res>, CallError>
     where
-        Req: Message,
-        Res: Message + Default,
+        Q: Codec<Req>,
+        S: Codec<Res>,
     {
-        SharedCall::new(&self.0, method, request).await
+        SharedCall::<Q, S, Req, Res>::new(&self.0, method, request).await
     }
 }
 
