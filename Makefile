@@ -12,7 +12,7 @@ demo: ## Run the greeter as two processes, then the latency table
 test: ## Run every check that needs no device, or all checks with RDMA=1; must pass before a merge
 	@.ci/test
 
-setup: ## Install the dependencies of the feature `rdma` and its tests (Debian, Ubuntu; packages as root)
+setup: ## Install valgrind, the dependencies of the feature `rdma` and its tests (Debian, Ubuntu; packages as root)
 	@.ci/setup
 
 test-rdma: ## Run the tests on Soft-RoCE in a guest, or on a device with a report (DEVICE=mlx5_0)
@@ -39,7 +39,7 @@ soak: ## Kill, stop, starve and disconnect real processes for ten minutes (SOAK_
 faults: ## Run 10,000 seeds of calls with injected faults (SEEDS=n; SEED=n replays one)
 	@SEEDS=$${SEEDS:-10000} cargo test --quiet --profile faults -p rpc-transport-verbs --features test-util --test faults
 
-count: ## Count the instructions per call under valgrind
+count: ## Count what a call costs under valgrind; fails if it costs more than accepted (ACCEPT=reason accepts it)
 	@benches/count
 
 figures: ## Print the figures of the source tree: files, functions, asserts, import circles, documents

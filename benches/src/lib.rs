@@ -6,7 +6,7 @@
 //! | `throughput` | calls per second with many in flight, over one or many connections, or through a shared client |
 //! | `peers` (feature `peers`) | tonic and UCX in alternating turns with Verbline and raw verbs, in one table |
 //! | `rdma` | one call at a time over an RDMA device, in alternating turns with raw verbs and `ib_send_lat`; system calls |
-//! | `instructions` (feature `count`), `raw_instructions` | nothing by themselves: callgrind counts their instructions |
+//! | `count` | instructions, code lines and simulated cache misses of `instructions` (feature `count`) and `raw_instructions`, next to the accepted figures |
 //!
 //! `make bench`, `make bench-peers`, `make bench-rdma` and `make count` run them. This library
 //! holds the code that they share, with one module for each concern:
@@ -15,7 +15,7 @@
 //!   client), [`service`] (the server), [`message`] (the messages), [`task_set`] (many calls in
 //!   flight on one thread), [`open_loop`] (calls at intended times from [`arrivals`]) and [`sweep`]
 //!   (calls at rising rates);
-//! - comparison: [`perftest`], [`tcp`];
+//! - comparison: [`perftest`], [`tcp`], [`counts`] (with the accepted figures);
 //! - method: [`cores`], [`clock`], [`slices`], [`allocations`], [`system_calls`], [`child`] (the
 //!   process of the other side);
 //! - output: [`table`] (for people), [`hgrm`] (for the plotter), [`report`] (JSON).
@@ -31,6 +31,7 @@ pub mod arrivals;
 pub mod child;
 pub mod clock;
 pub mod cores;
+pub mod counts;
 pub mod hgrm;
 pub mod message;
 pub mod open_loop;

@@ -1,11 +1,13 @@
 //! Makes exchanges for callgrind to count. Both sides run on one thread and are stepped in turn, so
 //! the count is the same in every run:
 //!
-//! - `--over pair`: calls over the loopback transport of rpc-core's tests. Covers all of rpc-core
-//!   on both sides, including encoding and decoding, plus the loopback that stands in for the
-//!   device.
+//! - `--over call`: calls of 64 bytes over the software device. Covers all that runs in a client and
+//!   in a server: stub and handler, encoding and decoding, rpc-core, the transport and the device.
+//!   In each call, either side takes one turn that finds something and one that finds nothing.
 //! - `--over soft`: frames of the same length as a call's frames, over the software device. Covers
 //!   all of the transport on both sides, plus the device below it, but no part of rpc-core.
+//! - `--over idle-client`, `--over idle-server`: turns that find nothing, of a poller with one
+//!   connection.
 //!
 //! ```text
 //! make count
@@ -27,31 +29,36 @@ use benches::Outcome;
 use benches::message::{FIXED_SIZE, Load, Shape};
 use benches::service::{Echo, intents_for};
 use clap::{Parser, ValueEnum};
-use proto::bench::{BenchClient, BenchServer};
+use prost::Message as _;
+use proto::bench::{BenchClient, BenchServer, Fixed};
 use rpc_core::frame::HEADER_LEN;
-use rpc_core::testing::Pair;
+use rpc_core::testing::{Clock, Node, block_on_between_turns};
 use rpc_core::transport::{Admission, Admitted, ConnectionId, ConnectionQuota, Event, Refusal};
 use rpc_core::transport::{Fabric, Listener, Transport};
-use rpc_core::{CallError, LocalChannel, Service};
+use rpc_core::{LocalChannel, LocalPoller, Service};
 use rpc_transport_verbs::{Device, VerbsTransport};
 
 /// Makes exchanges on one thread, for callgrind to count
 #[derive(Parser)]
 struct Cli {
     /// Which layer carries the exchanges
-    #[arg(long, value_enum, default_value = "pair")]
+    #[arg(long, value_enum, default_value = "call")]
     over: ExchangeLayer,
-    /// Number of exchanges: one message in each direction
+    /// Number of exchanges: one message in each direction, or one turn
     #[arg(long, default_value_t = 10_000)]
     calls: usize,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
 enum ExchangeLayer {
-    /// Calls, over the loopback transport of rpc-core's tests
-    Pair,
+    /// Calls, over the software device
+    Call,
     /// Frames of the same length, over the software device
     Soft,
+    /// Empty turns of a client with one connection
+    IdleClient,
+    /// Empty turns of a server with one connection
+    IdleServer,
 }
 
 /// Handshake timeout. It is long because valgrind is slow and runs all threads on one core.
@@ -59,18 +66,31 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
 
 impl Cli {
     fn run(&self) -> Outcome<()> {
-        let load = Load::new(Shape::Fixed64, FIXED_SIZE)?;
+        let Load::Fixed(message) = Load::new(Shape::Fixed64, FIXED_SIZE)? else {
+            return Err("the smallest call has a fixed message".into());
+        };
         match self.over {
-            ExchangeLayer::Pair => {
-                let pair = Pair::new(|methods| {
-                    BenchServer::per_poller(Echo::default).register(methods);
-                });
-                let client = BenchClient::new(pair.connect());
-                exchange_calls(&pair, &client, load, self.calls)?;
+            ExchangeLayer::Call => {
+                let calls = Calls::open("soft", message)?;
+                exchange_calls(
+                    &calls.client,
+                    &calls.stub,
+                    calls.server.poller(),
+                    message,
+                    self.calls,
+                )?;
             }
             ExchangeLayer::Soft => {
-                let mut frames = Frames::open("soft", load.encoded_len())?;
+                let mut frames = Frames::open("soft", message.encoded_len())?;
                 exchange_frames(&mut frames, self.calls)?;
+            }
+            ExchangeLayer::IdleClient => {
+                let calls = Calls::open("soft", message)?;
+                exchange_nothing(&calls.client, self.calls);
+            }
+            ExchangeLayer::IdleServer => {
+                let calls = Calls::open("soft", message)?;
+                exchange_nothing(calls.server.poller(), self.calls);
             }
         }
         println!("{} exchanges made", self.calls);
@@ -78,22 +98,36 @@ impl Cli {
     }
 }
 
-// Callgrind selects these two functions by name and counts only the thread that runs them. The
-// device's own threads work by the clock, so their share would differ from run to run.
+// Callgrind selects these functions by name and counts only the thread that runs them. The device's
+// own threads work by the clock, so their share would differ from run to run.
 
 #[inline(never)]
 fn exchange_calls(
-    pair: &Pair,
-    client: &BenchClient<LocalChannel>,
-    mut load: Load,
+    client: &LocalPoller,
+    stub: &BenchClient<LocalChannel>,
+    server: &LocalPoller,
+    mut message: Fixed,
     calls: usize,
-) -> Result<(), CallError> {
-    pair.run(async {
+) -> Outcome<()> {
+    let exchanges = async {
         for _ in 0..calls {
-            load.exchange(client).await?;
+            // Each call sends a different message.
+            message.a = message.a.wrapping_add(2);
+            let answer = stub.echo_fixed(message).await?.into_inner();
+            assert_eq!(answer, message, "the server must echo the request");
         }
         Ok(())
-    })
+    };
+    block_on_between_turns(client, exchanges, || {
+        server.turn();
+    })?
+}
+
+#[inline(never)]
+fn exchange_nothing(poller: &LocalPoller, turns: usize) {
+    for _ in 0..turns {
+        poller.turn();
+    }
 }
 
 #[inline(never)]
@@ -102,6 +136,44 @@ fn exchange_frames(frames: &mut Frames, calls: usize) -> Outcome<()> {
         frames.exchange()?;
     }
     Ok(())
+}
+
+/// A client and a server of one device.
+struct Calls {
+    client: LocalPoller,
+    server: Node<VerbsTransport>,
+    stub: BenchClient<LocalChannel>,
+    /// Keeps the address open.
+    _listener: Box<dyn Listener>,
+}
+
+impl Calls {
+    fn open(device: &str, message: Fixed) -> Outcome<Self> {
+        let device = Device::open(device)?;
+        let intents = intents_for(message.encoded_len());
+        let transport = device.open(&intents)?;
+        let ports = vec![device.port(&transport)];
+        let server = Node::over(transport, &Clock::system(), |methods| {
+            BenchServer::per_poller(Echo::default).register(methods);
+        });
+        let listener = device.listen("127.0.0.1:0", ports, Arc::clone(server.admission()))?;
+        let client = LocalPoller::with_intents(&device, &intents)?;
+        let address = listener.local_addr().to_string();
+        let stub = BenchClient::new(client.connect_within(&address, CONNECT_TIMEOUT)?);
+        // The device's thread may still be connecting the two sides, so the first call may have to
+        // wait for it.
+        block_on_between_turns(&client, stub.echo_fixed(message), || {
+            server.step();
+            // Valgrind runs one thread at a time.
+            thread::yield_now();
+        })??;
+        Ok(Self {
+            client,
+            server,
+            stub,
+            _listener: listener,
+        })
+    }
 }
 
 /// Two connected transports of one device.

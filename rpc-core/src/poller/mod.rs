@@ -158,6 +158,16 @@ impl LocalPoller {
     ///
     /// Returns [`BlockOnInTurn`] inside a turn of this poller. The future has not been polled.
     pub fn try_block_on<F: Future>(&self, future: F) -> Result<F::Output, BlockOnInTurn> {
+        self.block_on_between_turns(future, || {})
+    }
+
+    /// Like [`try_block_on`](Self::try_block_on), and calls `between` after each turn.
+    #[inline]
+    pub(crate) fn block_on_between_turns<F: Future>(
+        &self,
+        future: F,
+        mut between: impl FnMut(),
+    ) -> Result<F::Output, BlockOnInTurn> {
         let turning = self.driver.turning();
         if turning.get() {
             return Err(BlockOnInTurn);
@@ -182,6 +192,7 @@ impl LocalPoller {
                 self.driver
                     .sleep(&|| (!block_on_waker.is_woken()).then_some(Duration::MAX));
             }
+            between();
         }
     }
 

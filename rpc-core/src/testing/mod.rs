@@ -4,6 +4,7 @@
 //! - [`Clock::manual`](crate::clock::Clock::manual): a clock that stands still until it is
 //!   advanced;
 //! - [`Node`]: a poller over any transport, stepped by hand;
+//! - [`block_on_between_turns`]: `block_on` of a client that steps other nodes on its thread;
 //! - [`SharedNode`]: a shared channel whose poller is stepped by hand;
 //! - [`Loopback`]: a transport between the nodes of a [`Network`], which counts every slot and
 //!   every frame that finds no receive;
@@ -37,5 +38,5 @@ pub use crate::clock::Clock;
 pub use faults::{Faults, Random};
 pub use loopback::{Loopback, SlotCounts};
 pub use network::{Network, Pair};
-pub use node::Node;
+pub use node::{Node, block_on_between_turns};
 pub use shared::SharedNode;

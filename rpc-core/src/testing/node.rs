@@ -1,4 +1,5 @@
-//! [`Node`]: a poller over any transport that is stepped by hand.
+//! [`Node`]: a poller over any transport that is stepped by hand; [`block_on_between_turns`]: a client
+//! that steps one.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -8,7 +9,7 @@ use super::loopback::{Loopback, SlotCounts};
 use crate::clock::Clock;
 use crate::driver::Driver;
 use crate::limits::Limits;
-use crate::poller::LocalPoller;
+use crate::poller::{BlockOnInTurn, LocalPoller};
 use crate::server::admission::ServerAdmission;
 use crate::server::shutdown::{Shutdown, ShuttingDown};
 use crate::service::dispatch::Methods;
@@ -128,6 +129,21 @@ impl<T: Transport> Node<T> {
         let _current = Current::set(&self.poller);
         act(&self.driver)
     }
+}
+
+/// Runs a future like [`LocalPoller::block_on`], and calls `between` after each turn of the poller:
+/// for a thread that also steps the node which serves the future's calls.
+///
+/// # Errors
+///
+/// Returns [`BlockOnInTurn`] inside a turn of `poller`.
+#[inline]
+pub fn block_on_between_turns<F: Future>(
+    poller: &LocalPoller,
+    future: F,
+    between: impl FnMut(),
+) -> Result<F::Output, BlockOnInTurn> {
+    poller.block_on_between_turns(future, between)
 }
 
 /// Marks a poller as the current thread's until dropped, even by a panic.
