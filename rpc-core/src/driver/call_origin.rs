@@ -21,15 +21,17 @@ pub(crate) trait CallOrigin: Copy {
     fn waiter(self) -> Option<WaiterKey>;
 
     /// Returns true if the call may be sent now: first come, first served.
-    fn is_turn(self, waiters: &mut Waiters) -> bool;
+    fn is_turn(self, waiters: &Waiters) -> bool;
 
-    /// Keeps a call waiting. `stall` counts the reason.
+    /// Keeps a call waiting. `stall` counts the reason. May exchange `wake`, which the caller drops
+    /// while nothing is borrowed.
     fn wait<T: Transport>(
         self,
         state: &mut State<T>,
         link: LinkKey,
         deadline: Option<Instant>,
         stall: &Counter,
+        wake: &mut WakeTarget,
     ) -> BeginOutcome<Self::Waiting>;
 
     /// Returns the target to wake when the response arrives.
@@ -60,9 +62,9 @@ impl CallOrigin for CallingFuture<'_> {
         self.waiter
     }
 
-    fn is_turn(self, waiters: &mut Waiters) -> bool {
+    fn is_turn(self, waiters: &Waiters) -> bool {
         match self.waiter {
-            Some(waiter) => waiters.poll_turn(waiter, self.waker),
+            Some(waiter) => waiters.is_turn_of(waiter),
             None => waiters.is_empty(),
         }
     }
@@ -73,8 +75,9 @@ impl CallOrigin for CallingFuture<'_> {
         link: LinkKey,
         deadline: Option<Instant>,
         stall: &Counter,
+        wake: &mut WakeTarget,
     ) -> BeginOutcome<WaiterKey> {
-        BeginOutcome::Waiting(state.wait(link, self, deadline, stall))
+        BeginOutcome::Waiting(state.wait(link, self, deadline, stall, wake))
     }
 
     fn wake_target(self, block_on_waker: &BlockOnWaker) -> WakeTarget {
@@ -98,7 +101,7 @@ impl CallOrigin for HeldPermit {
         None
     }
 
-    fn is_turn(self, _: &mut Waiters) -> bool {
+    fn is_turn(self, _: &Waiters) -> bool {
         true
     }
 
@@ -108,6 +111,7 @@ impl CallOrigin for HeldPermit {
         _: LinkKey,
         _: Option<Instant>,
         _: &Counter,
+        _: &mut WakeTarget,
     ) -> BeginOutcome<NoCapacity> {
         BeginOutcome::Waiting(NoCapacity)
     }

@@ -8,10 +8,11 @@
 //! callers: a call's future ([`crate::client`]) only uses its poller through
 //! [`Poller`](super::handle::Poller).
 
+use std::mem;
 use std::time::Instant;
 
 use super::call_origin::{CallOrigin, CallingFuture};
-use super::call_table::{Response, TakeOutcome};
+use super::call_table::{Response, TakeOutcome, WakeTarget};
 use super::handle::{BeginOutcome, PollOutcome, RequestHead};
 use super::link::LinkKey;
 use super::request_permit::{LongRequest, Obstacle};
@@ -38,13 +39,14 @@ impl<T: Transport> Driver<T> {
         let mut wake = origin.wake_target(&self.block_on_waker);
         let mut state = self.state.borrow_mut();
         let sent = state
-            .admit(link, request, now, |link| origin.is_turn(&mut link.waiters))
+            .admit(link, request, now, |link| origin.is_turn(&link.waiters))
             .and_then(|permit| permit.send_inline(request, now, frame, &mut wake));
         match (sent, origin.waiter()) {
             (Ok(call), None) => BeginOutcome::Sent(call),
             (sent, _) => {
+                let stalls = &self.counters.stalls;
                 let (outcome, left) =
-                    state.after_attempt(link, request, sent, origin, &self.counters.stalls);
+                    state.after_attempt(link, request, sent, origin, stalls, &mut wake);
                 drop(state);
                 drop(left);
                 outcome
@@ -66,7 +68,7 @@ impl<T: Transport> Driver<T> {
         let reserved = self
             .state
             .borrow_mut()
-            .admit(link, request, now, |link| origin.is_turn(&mut link.waiters))
+            .admit(link, request, now, |link| origin.is_turn(&link.waiters))
             .and_then(|permit| permit.reserve(request));
         let sent = reserved.and_then(|buf| {
             let mut long = LongRequest::new(self, link, buf);
@@ -75,8 +77,8 @@ impl<T: Transport> Driver<T> {
             long.send(request, now, &mut wake)
         });
         let mut state = self.state.borrow_mut();
-        let (outcome, left) =
-            state.after_attempt(link, request, sent, origin, &self.counters.stalls);
+        let stalls = &self.counters.stalls;
+        let (outcome, left) = state.after_attempt(link, request, sent, origin, stalls, &mut wake);
         drop(state);
         drop(left);
         outcome
@@ -200,6 +202,7 @@ impl<T: Transport> State<T> {
         sent: Result<CallId, Obstacle>,
         origin: A,
         stalls: &StallCounters,
+        wake: &mut WakeTarget,
     ) -> (BeginOutcome<A::Waiting>, Option<RemovedWaiter>) {
         let stall = match sent {
             Ok(call) => return (BeginOutcome::Sent(call), self.leave(link, origin.waiter())),
@@ -215,26 +218,34 @@ impl<T: Transport> State<T> {
             Err(Obstacle::NoReceive) => &stalls.no_receive,
             Err(Obstacle::NoSendSlot) => &stalls.no_send_slot,
         };
-        (origin.wait(self, link, request.deadline, stall), None)
+        let waiting = origin.wait(self, link, request.deadline, stall, wake);
+        (waiting, None)
     }
 
-    /// Queues the call of a future. `stall` counts the reason.
+    /// Queues the call of a future, whose waker is `wake`. `stall` counts the reason.
     pub(super) fn wait(
         &mut self,
         link: LinkKey,
         CallingFuture { waker, waiter }: CallingFuture<'_>,
         deadline: Option<Instant>,
         stall: &Counter,
+        wake: &mut WakeTarget,
     ) -> WaiterKey {
+        let waker = match mem::take(wake) {
+            WakeTarget::Task(waker) => waker,
+            // The poller's own, which runs no application code.
+            _ => waker.clone(),
+        };
         let waiters = &mut self.links[link.index()].waiters;
         let key = match waiter {
             Some(key) => {
                 waiters.requeue(key);
+                *wake = WakeTarget::Task(waiters.set_waker(key, waker));
                 key
             }
             None => {
                 stall.add(1);
-                let key = waiters.enqueue(waker.clone());
+                let key = waiters.enqueue(waker);
                 if let Some(deadline) = deadline {
                     waiters.set_timer(
                         key,

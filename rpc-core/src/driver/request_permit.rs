@@ -46,7 +46,7 @@ impl<T: Transport> State<T> {
         key: LinkKey,
         request: &RequestHead,
         now: Option<Instant>,
-        is_turn: impl FnOnce(&mut Link<T::RecvBuf>) -> bool,
+        is_turn: impl FnOnce(&Link<T::RecvBuf>) -> bool,
     ) -> Result<RequestPermit<'_, T>, Obstacle> {
         if self.budget.left() == 0 {
             self.copy_responses_out();

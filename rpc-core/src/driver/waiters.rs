@@ -95,12 +95,14 @@ impl Waiters {
         Some(waiter.waker.clone())
     }
 
-    /// Returns true if it is this waiter's turn. Otherwise registers `waker` to be woken when it
-    /// is.
-    pub(crate) fn poll_turn(&mut self, key: WaiterKey, waker: &Waker) -> bool {
-        let waiter = &mut self.waiting[key.0];
-        waiter.waker.clone_from(waker);
-        waiter.woken_in.is_some()
+    /// Returns true if it is this waiter's turn.
+    pub(crate) fn is_turn_of(&self, key: WaiterKey) -> bool {
+        self.waiting[key.0].woken_in.is_some()
+    }
+
+    /// Replaces the waker that is woken when it is this waiter's turn. Returns the previous one.
+    pub(crate) fn set_waker(&mut self, key: WaiterKey, waker: Waker) -> Waker {
+        std::mem::replace(&mut self.waiting[key.0].waker, waker)
     }
 
     /// Requeues a waiter whose turn it was but that could not be sent after all. It keeps its
@@ -187,13 +189,13 @@ mod tests {
         let mut woken = 0;
         waiters.wake_next(2, |_| woken += 1);
         assert_eq!(woken, 2);
-        assert!(waiters.poll_turn(a, waker) && waiters.poll_turn(c, waker));
-        assert!(!waiters.poll_turn(d, waker));
+        assert!(waiters.is_turn_of(a) && waiters.is_turn_of(c));
+        assert!(!waiters.is_turn_of(d));
         // A woken waiter that leaves makes room for the next one.
         waiters.leave(c);
         waiters.requeue(a);
         waiters.wake_next(2, |_| ());
-        assert!(waiters.poll_turn(a, waker) && waiters.poll_turn(d, waker));
+        assert!(waiters.is_turn_of(a) && waiters.is_turn_of(d));
         waiters.leave(a);
         waiters.leave(d);
         assert!(waiters.is_empty());
@@ -208,8 +210,8 @@ mod tests {
         waiters.requeue(a);
         waiters.requeue(b);
         waiters.wake_next(1, |_| ());
-        assert!(waiters.poll_turn(a, waker));
-        assert!(!waiters.poll_turn(b, waker) && !waiters.poll_turn(c, waker));
+        assert!(waiters.is_turn_of(a));
+        assert!(!waiters.is_turn_of(b) && !waiters.is_turn_of(c));
     }
 
     #[test]
@@ -219,11 +221,11 @@ mod tests {
         let [forgotten, next] = [(); 2].map(|()| waiters.enqueue(waker.clone()));
         for _ in 0..MAX_TURNS_TO_RETRY {
             waiters.wake_next(1, |_| ());
-            assert!(!waiters.poll_turn(next, waker));
+            assert!(!waiters.is_turn_of(next));
         }
         waiters.wake_next(1, |_| ());
         waiters.wake_next(1, |_| ());
-        assert!(waiters.poll_turn(next, waker) && waiters.poll_turn(forgotten, waker));
+        assert!(waiters.is_turn_of(next) && waiters.is_turn_of(forgotten));
         waiters.leave(next);
         // The only waiter left is the one that did not retry. New calls may overtake it until it is
         // requeued.
@@ -231,7 +233,7 @@ mod tests {
         waiters.requeue(forgotten);
         assert!(!waiters.is_empty());
         waiters.wake_next(1, |_| ());
-        assert!(waiters.poll_turn(forgotten, waker));
+        assert!(waiters.is_turn_of(forgotten));
     }
 
     #[test]
@@ -245,6 +247,6 @@ mod tests {
         }
         assert!(waiters.queue.len() < 20, "{}", waiters.queue.len());
         waiters.wake_next(1, |_| ());
-        assert!(waiters.poll_turn(stays, Waker::noop()));
+        assert!(waiters.is_turn_of(stays));
     }
 }

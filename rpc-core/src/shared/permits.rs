@@ -103,34 +103,43 @@ impl CallPermits {
         deadline: Option<Instant>,
         waker: &Waker,
     ) -> AcquireOutcome {
-        let mut guard = self.queue();
-        let queue = &mut *guard;
-        let is_turn = match waiter {
-            Some(waiter) => queue.waiters.poll_turn(waiter, waker),
-            None => queue.waiters.is_empty(),
-        };
-        if is_turn && let Some(permit) = queue.free.pop() {
-            let left = waiter.map(|waiter| queue.leave(waiter));
+        let acquired = |mut guard: MutexGuard<'_, PermitQueue>, permit| {
+            let left = waiter.map(|waiter| guard.leave(waiter));
             drop(guard);
             drop(left);
-            return AcquireOutcome::Acquired(permit);
+            AcquireOutcome::Acquired(permit)
+        };
+        let mut guard = self.queue();
+        if let Some(permit) = guard.take(waiter) {
+            return acquired(guard, permit);
         }
-        let waiter = match waiter {
+        drop(guard);
+        // Cloning and dropping a waker may run an executor's code, so nothing is locked meanwhile.
+        let waker = waker.clone();
+        let mut guard = self.queue();
+        // A permit may have been released in the meantime.
+        if let Some(permit) = guard.take(waiter) {
+            return acquired(guard, permit);
+        }
+        let queue = &mut *guard;
+        match waiter {
             Some(waiter) => {
                 queue.waiters.requeue(waiter);
-                waiter
+                let replaced = queue.waiters.set_waker(waiter, waker);
+                drop(guard);
+                drop(replaced);
+                AcquireOutcome::Waiting(waiter)
             }
             None => {
                 self.waited.add(1);
-                let waiter = queue.waiters.enqueue(waker.clone());
+                let waiter = queue.waiters.enqueue(waker);
                 if let Some(deadline) = deadline {
                     let timer = queue.deadlines.insert(deadline, waiter);
                     queue.waiters.set_timer(waiter, timer);
                 }
-                waiter
+                AcquireOutcome::Waiting(waiter)
             }
-        };
-        AcquireOutcome::Waiting(waiter)
+        }
     }
 
     /// Removes a call that gives up waiting for a permit.
@@ -291,6 +300,15 @@ pub(crate) struct QueueState {
 
 impl PermitQueue {
     /// Removes a waiter. The returned value must be dropped without holding the lock.
+    /// Takes a free permit if no other call comes first.
+    fn take(&mut self, waiter: Option<WaiterKey>) -> Option<CallPermit> {
+        let is_turn = match waiter {
+            Some(waiter) => self.waiters.is_turn_of(waiter),
+            None => self.waiters.is_empty(),
+        };
+        if is_turn { self.free.pop() } else { None }
+    }
+
     fn leave(&mut self, waiter: WaiterKey) -> RemovedWaiter {
         let left = self.waiters.leave(waiter);
         if let Some(timer) = left.timer {
