@@ -310,3 +310,36 @@ proptest! {
         prop_assert_eq!(pair.server().slot_counts().sending + pair.client().slot_counts().sending, 0);
     }
 }
+
+#[test]
+fn a_credit_frame_that_frees_receives_and_breaks_a_rule_leaves_none_of_them_promised() {
+    let gate = Gate::default();
+    let pair = Pair::new(|methods| register(methods, &gate));
+    let channel = pair.connect();
+    // Grows the window, so that a client may return a part of it.
+    for _ in 0..3 {
+        let mut calls: Vec<_> = (0..64)
+            .map(|_| Box::pin(call(&channel, &ECHO, *b"x")))
+            .collect();
+        let mut cx = Context::from_waker(Waker::noop());
+        for call in &mut calls {
+            assert!(call.as_mut().poll(&mut cx).is_pending());
+        }
+        for call in calls {
+            assert!(pair.run(call).is_ok());
+        }
+    }
+    let connection = pair.server().connections()[0];
+    let returned = FrameHeader {
+        credits_returned: true,
+        // No credit frame is in flight that could be acknowledged.
+        credit_ack: true,
+        credits: 1,
+        ..header(FrameKind::Credit)
+    };
+    pair.server().inject(connection, frame(returned, &[]));
+    pair.network().settle();
+    assert!(pair.server().connections().is_empty());
+    drop(channel);
+    pair.assert_nothing_left();
+}
