@@ -90,7 +90,7 @@ impl Transport for VerbsTransport {
 
     #[inline]
     fn flush(&mut self) {
-        self.first.flush_chains();
+        self.first.flush();
         if self.lane_mask != 0 {
             self.flush_others();
         }
@@ -98,16 +98,11 @@ impl Transport for VerbsTransport {
 
     #[inline]
     fn poll(&mut self) -> Option<Event<RecvBuf>> {
-        if let Some(event) = self.events.pop() {
-            return Some(event);
+        if self.lane_mask == 0 {
+            self.first.poll()
+        } else {
+            self.poll_lanes()
         }
-        // Each lane polls one batch each time, so a busy lane cannot starve the others.
-        self.first.poll_completions(&mut self.events);
-        if self.lane_mask != 0 {
-            self.poll_others();
-        }
-        self.events.reverse();
-        self.events.pop()
     }
 
     #[inline]

@@ -144,6 +144,9 @@ pub(crate) struct Connections {
     entries: Vec<Entry>,
     /// Indexes of this lane that are free for reuse.
     vacant: Vec<u32>,
+    /// Indexes whose connections the driver has just seen closed. It may not have handled that
+    /// event yet, so they are not reused before the next poll.
+    closed: Vec<u32>,
     /// This lane's number.
     lane: u32,
     /// The distance between two consecutive indexes of this lane: a power of two.
@@ -162,6 +165,7 @@ impl Connections {
         Self {
             entries: Vec::new(),
             vacant: Vec::new(),
+            closed: Vec::new(),
             lane,
             // Fits: there is one lane for each device of a machine, so only a few.
             stride: lanes.next_power_of_two() as u32,
@@ -214,12 +218,34 @@ impl Connections {
         Some((id, entry.connection.as_mut()?))
     }
 
+    /// Removes a connection. Its index is not reused before [`free`](Self::free).
     pub(crate) fn remove(&mut self, index: u32) -> Option<Connection> {
         let entry = self.entries.get_mut(index as usize)?;
         let connection = entry.connection.take()?;
         entry.generation = entry.generation.wrapping_add(1);
-        self.vacant.push(index);
         Some(connection)
+    }
+
+    /// Makes the index of a removed connection available. For a connection that the driver has
+    /// never seen.
+    pub(crate) fn free(&mut self, index: u32) {
+        self.vacant.push(index);
+    }
+
+    /// Makes the index of a removed connection available from the next poll on. Called when the
+    /// driver is given the event that the connection is closed.
+    pub(crate) fn free_at_next_poll(&mut self, index: u32) {
+        self.closed.push(index);
+    }
+
+    /// Frees the indexes of the connections that earlier polls have reported as closed.
+    pub(crate) fn begin_poll(&mut self) {
+        self.vacant.append(&mut self.closed);
+    }
+
+    /// Returns true if [`begin_poll`](Self::begin_poll) has indexes to free.
+    pub(crate) fn has_closed(&self) -> bool {
+        !self.closed.is_empty()
     }
 
     /// Returns the indexes of all connections.
