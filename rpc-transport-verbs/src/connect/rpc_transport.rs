@@ -50,18 +50,16 @@ impl Transport for VerbsTransport {
 
     #[inline]
     fn check_inline(&mut self, connection: ConnectionId, len: usize) -> Result<(), ReserveError> {
-        let buf = self.reserve(connection, len)?;
-        self.cancel(buf);
-        Ok(())
+        self.lane(connection.index)
+            .ok_or(ReserveError::Closed)?
+            .check_inline(connection, len)
     }
 
     #[inline]
     fn send_inline(&mut self, connection: ConnectionId, frame: &[u8]) -> Result<(), SendError> {
-        let mut buf = self
-            .reserve(connection, frame.len())
-            .map_err(|_| SendError)?;
-        buf.as_mut().copy_from_slice(frame);
-        self.send(connection, buf)
+        self.lane(connection.index)
+            .ok_or(SendError)?
+            .send_inline(connection, frame)
     }
 
     #[inline]

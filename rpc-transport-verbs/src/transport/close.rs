@@ -62,7 +62,7 @@ impl Lane {
         let Some((id, connection)) = self.connections.at(index) else {
             return;
         };
-        let reason = match &connection.phase {
+        let reason = match connection.phase() {
             Phase::Closing(_) => return,
             Phase::QpRts(_) => None,
             Phase::Open => Some(reason),
@@ -77,7 +77,7 @@ impl Lane {
         if let Some(CloseReason::Failed(error)) = &reason {
             tracing::warn!(connection = %id, %error, "a connection has failed");
         }
-        connection.phase = Phase::Closing(Box::new(Closing::new(step, reason)));
+        connection.enter(Phase::Closing(Box::new(Closing::new(step, reason))));
         let pool = &mut self.pool;
         for slot in connection.sends.abandon() {
             pool.complete_send(slot);
@@ -112,7 +112,7 @@ impl Lane {
         };
         let (in_flight, uncovered) = (connection.in_flight(), connection.sends.uncovered());
         let has_taken_last_receive = connection.has_taken_last_receive;
-        let Phase::Closing(closing) = &mut connection.phase else {
+        let Some(closing) = connection.closing() else {
             return true;
         };
         let is_late = now >= closing.deadline;
@@ -167,17 +167,13 @@ impl Lane {
         };
         self.routes.remove(connection.queue_pair.qp_num());
         self.liveness_index.remove(&connection.key);
+        let (queue_pair, count_guard, reason) = connection.into_parts();
         let pool = &mut self.pool;
-        connection
-            .queue_pair
-            .destroy(&mut |slot| pool.complete_send(slot));
+        queue_pair.destroy(&mut |slot| pool.complete_send(slot));
+        drop(count_guard);
         if self.liveness_index.is_empty() {
             self.pending.set(Pending::NO_CONNECTIONS);
         }
-        let reason = match connection.phase {
-            Phase::Closing(closing) => closing.reason,
-            Phase::QpRts(_) | Phase::Open => None,
-        };
         match reason {
             // The driver frees the index by polling after it has seen this event: it may use the
             // index in tables of its own until then.

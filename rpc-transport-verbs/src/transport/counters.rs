@@ -29,11 +29,15 @@ pub(crate) struct LaneCounters {
 }
 
 impl LaneCounters {
-    /// Counts a doorbell, and what a connection has sent since its last one. `posted` is the number
-    /// of all requests that its queue pair has posted.
+    /// Counts a doorbell, and what a connection has sent since its last one: nothing, if it did not
+    /// need the doorbell. `posted` is the number of all requests that its queue pair has posted.
     #[inline]
     pub(crate) fn count_sends(&self, sends: &mut SendQueue, posted: u64) {
-        self.sends.add(sends.rung(posted));
+        let since_doorbell = sends.rung(posted);
+        if since_doorbell == 0 {
+            return;
+        }
+        self.sends.add(since_doorbell);
         self.doorbells.add(1);
         let signals = sends.take_signals();
         if signals > 0 {

@@ -109,7 +109,7 @@ impl Lane {
             liveness.into(),
             key,
             frame_limit,
-            self.plan.limits.signal_interval,
+            &self.plan.limits,
             phase,
         ));
         self.routes.insert(qp_num, id.index);

@@ -221,7 +221,7 @@ impl Lane {
     /// Returns the id of a connection if the driver receives its frames.
     fn receiver_at(&mut self, index: u32) -> Option<ConnectionId> {
         let (id, connection) = self.connections.at(index)?;
-        let is_receiver = match &connection.phase {
+        let is_receiver = match connection.phase() {
             // A frame proves that the client is ready, even if `Ready` has not arrived over TCP
             // yet.
             Phase::QpRts(_) => {
@@ -263,7 +263,7 @@ impl Lane {
             return;
         };
         // Flush completions are expected while a queue pair is being closed.
-        if matches!(connection.phase, Phase::Closing(_)) {
+        if matches!(connection.phase(), Phase::Closing(_)) {
             return;
         }
         let (port, queue_pair) = (self.queue_pairs.port(), &connection.queue_pair);
@@ -314,8 +314,8 @@ impl Lane {
         let Some((id, connection)) = self.connections.at(index) else {
             return;
         };
-        if let Phase::QpRts(_) = &connection.phase
-            && let Phase::QpRts(admitted) = std::mem::replace(&mut connection.phase, Phase::Open)
+        if let Phase::QpRts(_) = connection.phase()
+            && let Phase::QpRts(admitted) = connection.enter(Phase::Open)
         {
             self.queue_event(Event::Accepted {
                 connection: id,

@@ -69,18 +69,16 @@ impl SendQueue {
         self.pending -= 1;
     }
 
-    /// Begins to post a frame inline, in an entry that was reserved. Returns true if it has to be
-    /// signaled.
+    /// Returns true if one of the queue pair's `free` entries is not reserved.
     #[inline]
-    pub(crate) fn begin_inline(&mut self) -> bool {
-        self.pending -= 1;
-        self.is_next_signaled()
+    pub(crate) fn has_entry(&self, free: usize) -> bool {
+        self.pending < free
     }
 
     /// Appends a frame to the chain, in an entry that was reserved. Returns true if the chain is
     /// full and must be posted now.
     pub(crate) fn push(&mut self, slot: Slot, len: usize) -> bool {
-        let signaled = self.is_next_signaled();
+        let signaled = self.count_request();
         self.chain.push(SendRequest {
             signaled,
             ..SendRequest::new(slot, len)
@@ -154,9 +152,9 @@ impl SendQueue {
             .saturating_sub(u32::try_from(count).unwrap_or(u32::MAX));
     }
 
-    /// Counts a request, and applies rule 1 to it.
+    /// Counts a request. Returns true if rule 1 requires that it is signaled.
     #[inline]
-    fn is_next_signaled(&mut self) -> bool {
+    pub(crate) fn count_request(&mut self) -> bool {
         self.since_signal += 1;
         let signaled = self.since_signal >= self.interval;
         if signaled {
@@ -190,8 +188,7 @@ mod tests {
     fn a_silent_tail_of_inline_requests_needs_no_signal() {
         let mut queue = SendQueue::new(16);
         for _ in 0..4 {
-            assert!(queue.reserve(100));
-            assert!(!queue.begin_inline());
+            assert!(!queue.count_request());
         }
         assert!(queue.seal().is_empty());
         assert_eq!(queue.uncovered(), 4);
@@ -222,8 +219,7 @@ mod tests {
         assert_eq!(queue.rung(3), 3);
         assert_eq!(queue.since_doorbell(5), 2);
         for _ in 0..2 {
-            assert!(queue.reserve(100));
-            queue.begin_inline();
+            queue.count_request();
         }
         // One of the two was rejected.
         queue.rejected(1);
@@ -253,7 +249,7 @@ mod tests {
             let mut slots = slots(CHAIN_LEN);
             let mut since_signal = 0;
             for (inline, flush) in frames {
-                prop_assert!(queue.reserve(usize::MAX));
+                prop_assert!(inline || queue.reserve(usize::MAX));
                 // In the order of the lane: a chain is posted before an inline request.
                 let full = !inline && queue.push(slots.pop().unwrap(), 10);
                 prop_assert!(!full || slots.is_empty(), "a chain has {CHAIN_LEN} at most");
@@ -277,7 +273,7 @@ mod tests {
                     }
                 }
                 if inline {
-                    let signaled = queue.begin_inline();
+                    let signaled = queue.count_request();
                     since_signal = if signaled { 0 } else { since_signal + 1 };
                     prop_assert!(since_signal < interval);
                     prop_assert_eq!(queue.uncovered(), since_signal as usize);

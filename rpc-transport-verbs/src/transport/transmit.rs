@@ -8,9 +8,74 @@ use super::buf::SendBuf;
 use crate::transport::failure::PostFailure;
 use crate::transport::lane::Lane;
 use crate::transport::send_queue::CHAIN_LEN;
-use crate::verbs::{PostError, PostErrorReason, Slot};
+use crate::verbs::{PostError, PostErrorReason};
 
 impl Lane {
+    /// Checks that [`send_inline`](Self::send_inline) can send a frame of `len` bytes now.
+    #[inline]
+    pub(crate) fn check_inline(
+        &mut self,
+        id: ConnectionId,
+        len: usize,
+    ) -> Result<(), ReserveError> {
+        let connection = self.connections.get(id).ok_or(ReserveError::Closed)?;
+        if len >= connection.inline_end {
+            return self.check_rare_inline(id, len);
+        }
+        let free = connection.queue_pair.send_slots_free();
+        if connection.sends.has_entry(free) {
+            Ok(())
+        } else {
+            Err(ReserveError::NoSlot)
+        }
+    }
+
+    /// Checks a frame that cannot be posted inline at once: it needs a slot as well.
+    #[cold]
+    #[inline(never)]
+    fn check_rare_inline(&mut self, id: ConnectionId, len: usize) -> Result<(), ReserveError> {
+        let buf = self.reserve_slot(id, len)?;
+        self.cancel_slot(buf);
+        Ok(())
+    }
+
+    /// Posts a copy of `frame`. A peer that polls may receive it before the next flush.
+    #[inline]
+    pub(crate) fn send_inline(&mut self, id: ConnectionId, frame: &[u8]) -> Result<(), SendError> {
+        let connection = self.connections.get(id).ok_or(SendError)?;
+        if frame.len() >= connection.inline_end {
+            return self.send_rare_inline(id, frame);
+        }
+        let signaled = connection.sends.count_request();
+        if let Err(reason) = connection.queue_pair.post_inline(frame, signaled) {
+            return self.inline_failed(id.index, reason);
+        }
+        if !connection.is_dirty {
+            connection.is_dirty = true;
+            self.dirty.push(id.index);
+        } else if connection.waits_for_doorbell() {
+            self.ring(id.index);
+        }
+        Ok(())
+    }
+
+    /// Sends a copy of a frame that follows a chain, or that is longer than this device sends
+    /// inline.
+    #[cold]
+    #[inline(never)]
+    fn send_rare_inline(&mut self, id: ConnectionId, frame: &[u8]) -> Result<(), SendError> {
+        // The frames before it are posted first.
+        self.post_chain(id.index);
+        match self.connections.get(id) {
+            Some(connection) if frame.len() < connection.inline_end => self.send_inline(id, frame),
+            _ => {
+                let mut buf = self.reserve_slot(id, frame.len()).map_err(|_| SendError)?;
+                buf.as_mut().copy_from_slice(frame);
+                self.send_slot(buf)
+            }
+        }
+    }
+
     #[inline]
     pub(crate) fn reserve_slot(
         &mut self,
@@ -44,7 +109,6 @@ impl Lane {
         }
     }
 
-    #[inline]
     pub(crate) fn send_slot(&mut self, buf: SendBuf) -> Result<(), SendError> {
         let SendBuf {
             slot,
@@ -56,62 +120,20 @@ impl Lane {
             self.pool.return_send(slot);
             return Err(SendError);
         };
-        if len > self.plan.limits.max_inline_len
-            || !connection.sends.is_empty()
-            || !connection.is_open()
-        {
-            return self.send_rarely(id, slot, len);
-        }
-        let signaled = connection.sends.begin_inline();
-        let posted = connection.queue_pair.post_inline(&slot[..len], signaled);
-        self.pool.return_send(slot);
-        if let Err(reason) = posted {
-            self.inline_failed(id.index, reason);
-            return Err(SendError);
-        }
-        let posted = connection.queue_pair.sends_posted();
-        if connection.sends.since_doorbell(posted) >= CHAIN_LEN as u64 {
-            self.ring(id.index);
-        } else if !connection.is_dirty {
-            connection.is_dirty = true;
-            self.dirty.push(id.index);
-        }
-        Ok(())
-    }
-
-    /// Sends a frame that is long or follows a long one.
-    #[inline(never)]
-    fn send_rarely(&mut self, id: ConnectionId, slot: Slot, len: usize) -> Result<(), SendError> {
-        let inline = len <= self.plan.limits.max_inline_len;
-        if inline {
-            // The frames before it are posted first.
-            self.post_chain(id.index);
-        }
-        let Some(connection) = self.connections.get(id) else {
-            self.pool.return_send(slot);
-            return Err(SendError);
-        };
-        if !connection.is_open() {
+        if !connection.is_open() || len <= self.plan.limits.max_inline_len {
             connection.sends.cancel();
+            let sent = self.send_inline(id, &slot[..len]);
             self.pool.return_send(slot);
-            return Err(SendError);
-        }
-        if inline {
-            let connection = id;
-            let len = len as u32;
-            return self.send_slot(SendBuf {
-                slot,
-                len,
-                connection,
-            });
+            return sent;
         }
         self.pool.queue_send();
-        let is_full = connection.sends.push(slot, len);
-        if is_full {
-            self.post_chain(id.index);
-        } else if !connection.is_dirty {
+        let is_full = connection.push(slot, len);
+        if !connection.is_dirty {
             connection.is_dirty = true;
             self.dirty.push(id.index);
+        }
+        if is_full {
+            self.post_chain(id.index);
         }
         Ok(())
     }
@@ -145,9 +167,10 @@ impl Lane {
         let Some((_, connection)) = self.connections.at(index) else {
             return;
         };
-        let rung = connection.queue_pair.ring_doorbell();
-        if let Err(reason) = rung {
-            return self.inline_failed(index, reason);
+        if let Err(reason) = connection.queue_pair.ring_doorbell() {
+            // The connection is closed, which the driver sees later.
+            let _ = self.inline_failed(index, reason);
+            return;
         }
         let posted = connection.queue_pair.sends_posted();
         self.counters.count_sends(&mut connection.sends, posted);
@@ -170,27 +193,29 @@ impl Lane {
             .queue_pair
             .post_send(chain, &mut |slot| pool.complete_send(slot));
         let count = before - chain.len();
-        connection.sends.chain_posted(count);
+        connection.chain_posted(count);
+        let posted_sends = connection.queue_pair.sends_posted();
         self.counters
-            .count_sends(&mut connection.sends, connection.queue_pair.sends_posted());
+            .count_sends(&mut connection.sends, posted_sends);
         if let Err(error) = posted {
             // The requests that were not posted go back to the pool.
             self.post_failed(index, error);
         }
     }
 
-    /// Closes a connection whose inline request was rejected, when it was posted or at the doorbell.
+    /// Closes a connection whose inline request was rejected, when it was posted or at the
+    /// doorbell.
     #[cold]
     #[inline(never)]
-    fn inline_failed(&mut self, index: u32, reason: PostErrorReason) {
-        let Some((_, connection)) = self.connections.at(index) else {
-            return;
-        };
-        let posted = connection.queue_pair.sends_posted();
-        self.counters.count_sends(&mut connection.sends, posted);
-        // At least those that were rejected: no more than this wait for one doorbell.
-        connection.sends.rejected(CHAIN_LEN);
-        self.post_failed(index, PostError { taken: 0, reason });
+    fn inline_failed(&mut self, index: u32, reason: PostErrorReason) -> Result<(), SendError> {
+        if let Some((_, connection)) = self.connections.at(index) {
+            let posted = connection.queue_pair.sends_posted();
+            self.counters.count_sends(&mut connection.sends, posted);
+            // At least those that were rejected: no more than this wait for one doorbell.
+            connection.sends.rejected(CHAIN_LEN);
+            self.post_failed(index, PostError { taken: 0, reason });
+        }
+        Err(SendError)
     }
 
     /// Closes a connection of which the device rejected a request: frames after it would leave a
