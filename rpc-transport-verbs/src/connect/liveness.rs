@@ -174,8 +174,10 @@ mod tests {
         let _peer = listener.accept().unwrap();
         configure_socket(&stream).unwrap();
         let keepalive_state = KeepaliveState::with_client(true, None, Instant::now());
-        let (notice_sender, _notice_receiver) =
-            notice_queue(crate::transport::wakeup::Wakeup::new().unwrap());
+        let (notice_sender, _notice_receiver) = notice_queue(
+            crate::transport::wakeup::Wakeup::new().unwrap(),
+            Arc::default(),
+        );
         let mut liveness = LivenessConnection::new(
             Arc::new(stream),
             LivenessKey::next(),

@@ -50,18 +50,16 @@ impl Transport for VerbsTransport {
 
     #[inline]
     fn check_inline(&mut self, connection: ConnectionId, len: usize) -> Result<(), ReserveError> {
-        let buf = self.reserve(connection, len)?;
-        self.cancel(buf);
-        Ok(())
+        self.lane(connection.index)
+            .ok_or(ReserveError::Closed)?
+            .check_inline(connection, len)
     }
 
     #[inline]
     fn send_inline(&mut self, connection: ConnectionId, frame: &[u8]) -> Result<(), SendError> {
-        let mut buf = self
-            .reserve(connection, frame.len())
-            .map_err(|_| SendError)?;
-        buf.as_mut().copy_from_slice(frame);
-        self.send(connection, buf)
+        self.lane(connection.index)
+            .ok_or(SendError)?
+            .send_inline(connection, frame)
     }
 
     #[inline]
@@ -90,7 +88,7 @@ impl Transport for VerbsTransport {
 
     #[inline]
     fn flush(&mut self) {
-        self.first.flush_chains();
+        self.first.flush();
         if self.lane_mask != 0 {
             self.flush_others();
         }
@@ -98,16 +96,11 @@ impl Transport for VerbsTransport {
 
     #[inline]
     fn poll(&mut self) -> Option<Event<RecvBuf>> {
-        if let Some(event) = self.events.pop() {
-            return Some(event);
+        if self.lane_mask == 0 {
+            self.first.poll()
+        } else {
+            self.poll_lanes()
         }
-        // Each lane polls one batch each time, so a busy lane cannot starve the others.
-        self.first.poll_completions(&mut self.events);
-        if self.lane_mask != 0 {
-            self.poll_others();
-        }
-        self.events.reverse();
-        self.events.pop()
     }
 
     #[inline]

@@ -3,7 +3,7 @@
 //! The first device must open. Any other device that cannot be opened, or that is too weak for the
 //! intents, is skipped with a warning.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::error::Error;
 use std::sync::Arc;
 
@@ -19,6 +19,7 @@ use crate::transport::counters::DeviceCounterReader;
 use crate::transport::events::EventThread;
 use crate::transport::lane::Lane;
 use crate::transport::notices;
+use crate::transport::pending::Pending;
 use crate::transport::plan::Plan;
 use crate::transport::queue_pairs::QueuePairs;
 use crate::transport::receive_queue::ReceiveQueue;
@@ -256,7 +257,10 @@ fn open_lane(
         .create_srq(plan.srq_depth as usize, 1)
         .map_err(|e| refused(name, "cannot create a shared receive queue", e))?;
 
-    let (notice_sender, notice_receiver) = notices::notice_queue(Arc::clone(wakeup));
+    let pending = Arc::new(Pending::default());
+    pending.set(Pending::NO_CONNECTIONS | Pending::IDLE);
+    let (notice_sender, notice_receiver) =
+        notices::notice_queue(Arc::clone(wakeup), Arc::clone(&pending));
     let counters = Arc::new(ReserveCounters::default());
     let mut receives = ReceiveQueue::new(srq.clone(), Arc::clone(&counters), &plan);
     receives
@@ -290,14 +294,14 @@ fn open_lane(
     let max_connections = limits.max_connections as usize;
     Ok(Lane {
         number,
-        is_idle: true,
+        pending,
         is_armed: false,
         pool,
         connections,
         routes: Routes::with_capacity(max_connections),
         completion_queue,
         channel,
-        completions: Vec::with_capacity(plan.poll_batch as usize),
+        queued: VecDeque::new(),
         receives,
         dirty: Vec::with_capacity(max_connections),
         counters: Arc::default(),

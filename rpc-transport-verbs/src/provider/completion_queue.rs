@@ -12,31 +12,50 @@ pub(crate) enum CompletionQueue {
     Rdma(rdma::CompletionQueue),
 }
 
+/// Completions that were polled from a device and are not returned yet. They belong to the one
+/// thread that polls the queue.
+#[derive(Debug, Default)]
+pub(crate) struct HeldCompletions {
+    #[cfg(feature = "rdma")]
+    rdma: rdma::HeldCompletions,
+}
+
 impl CompletionQueue {
     pub(crate) fn arm(&self, solicited_only: bool) -> Result<(), VerbsError> {
         forward!(self, cq => cq.arm(solicited_only))
     }
 
+    /// Appends completions to `out`: first those in `held`, then those of the device.
     #[inline]
     pub(crate) fn poll(
         &self,
+        held: &mut HeldCompletions,
         out: &mut Vec<WorkCompletion>,
         max: usize,
     ) -> Result<usize, VerbsError> {
-        forward!(self, cq => cq.poll(out, max))
+        match self {
+            Self::Soft(cq) => {
+                let HeldCompletions { .. } = held;
+                cq.poll(out, max)
+            }
+            #[cfg(feature = "rdma")]
+            Self::Rdma(cq) => cq.poll(&mut held.rdma, out, max),
+        }
     }
 
-    /// Takes the next completion, if there is one.
+    /// Takes the next completion, if there is one: from `held`, or from the device.
     #[inline]
-    pub(crate) fn poll_one(&self) -> Result<Option<WorkCompletion>, VerbsError> {
+    pub(crate) fn poll_one(
+        &self,
+        held: &mut HeldCompletions,
+    ) -> Result<Option<WorkCompletion>, VerbsError> {
         match self {
-            Self::Soft(cq) => cq.poll_one(),
-            #[cfg(feature = "rdma")]
-            Self::Rdma(cq) => {
-                let mut completions = Vec::new();
-                cq.poll(&mut completions, 1)?;
-                Ok(completions.pop())
+            Self::Soft(cq) => {
+                let HeldCompletions { .. } = held;
+                cq.poll_one()
             }
+            #[cfg(feature = "rdma")]
+            Self::Rdma(cq) => cq.poll_one(&mut held.rdma),
         }
     }
 

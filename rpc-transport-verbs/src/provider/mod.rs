@@ -29,7 +29,7 @@ mod work;
 
 pub(crate) use address_handle::AddressHandle;
 pub(crate) use completion_channel::CompletionChannel;
-pub(crate) use completion_queue::CompletionQueue;
+pub(crate) use completion_queue::{CompletionQueue, HeldCompletions};
 pub(crate) use context::Context;
 pub(crate) use kernel_devices::kernel_device_names;
 pub(crate) use memory_region::MemoryRegion;
@@ -42,7 +42,8 @@ pub(crate) use shared_receive_queue::SharedReceiveQueue;
 #[cfg(feature = "test-util")]
 pub(crate) use soft::{Killer, SimulatedProcess};
 pub(crate) use work::{
-    Destination, Operation, ReceiveList, ReceiveWork, SendWork, Sge, WindowBinding, Work,
+    Destination, InlineError, Operation, ReceiveList, ReceiveWork, SendWork, Sge, WindowBinding,
+    Work,
 };
 
 #[cfg(all(any(test, fuzzing), not(loom)))]

@@ -2,7 +2,9 @@
 
 #[cfg(feature = "rdma")]
 use super::rdma;
-use super::{ReceiveList, ReceiveWork, SendWork, Sge, WindowBinding, Work, forward, soft};
+use super::{
+    InlineError, ReceiveList, ReceiveWork, SendWork, Sge, WindowBinding, Work, forward, soft,
+};
 use crate::verbs::types::{
     Gid, ModifyError, PostError, QpAttributes, QpNum, QpState, QueuePairCapabilities, RemoteKey,
     VerbsError, WrId,
@@ -57,33 +59,27 @@ impl QueuePair {
         wr_id: WrId,
         bytes: &[u8],
         signaled: bool,
-    ) -> Result<(), PostError> {
+    ) -> Result<(), InlineError> {
         match self {
-            Self::Soft(qp) => qp.post_inline(wr_id, bytes, signaled),
+            Self::Soft(qp) => match qp.post_inline(wr_id, bytes, signaled) {
+                Ok(()) => Ok(()),
+                Err(error) => Err(InlineError::of_one(error)),
+            },
             #[cfg(feature = "rdma")]
-            Self::Rdma(qp) => {
-                let work = SendWork {
-                    wr_id,
-                    addr: std::ptr::NonNull::from(bytes).cast(),
-                    len: bytes.len() as u32,
-                    local_key: crate::verbs::types::LocalKey(0),
-                    signaled,
-                    inline: true,
-                    solicited: false,
-                    general: false,
-                };
-                qp.post_send(&[work])
-            }
+            Self::Rdma(qp) => qp.post_inline(wr_id, bytes, signaled),
         }
     }
 
     /// Notifies the device, or the peer, of the inline sends posted since the last doorbell.
     #[inline]
-    pub(crate) fn ring_doorbell(&mut self) -> Result<(), PostError> {
+    pub(crate) fn ring_doorbell(&mut self) -> Result<(), InlineError> {
         match self {
-            Self::Soft(qp) => qp.ring_doorbell(),
+            Self::Soft(qp) => match qp.ring_doorbell() {
+                Ok(()) => Ok(()),
+                Err(error) => Err(InlineError::of_one(error)),
+            },
             #[cfg(feature = "rdma")]
-            Self::Rdma(_) => Ok(()),
+            Self::Rdma(qp) => qp.ring_doorbell(),
         }
     }
 

@@ -3,7 +3,9 @@
 use std::ptr::NonNull;
 
 use super::names::{AddressName, RegionName, WindowName};
-use crate::verbs::types::{Access, LocalKey, QpNum, RemoteKey, RemoteMemory, WrId};
+use crate::verbs::types::{
+    Access, LocalKey, PostError, PostErrorReason, QpNum, RemoteKey, RemoteMemory, WrId,
+};
 
 /// One send, as passed to the device.
 #[derive(Clone, Copy, Debug)]
@@ -34,6 +36,25 @@ impl SendWork {
             fenced: false,
             solicited: self.solicited,
             inline: self.inline,
+        }
+    }
+}
+
+/// Inline sends that were not posted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct InlineError {
+    /// How many earlier inline sends, which waited for the doorbell, the device rejected as well.
+    pub(crate) rejected: usize,
+    pub(crate) reason: PostErrorReason,
+}
+
+impl InlineError {
+    /// The error of a device whose inline sends do not wait for the doorbell.
+    #[cold]
+    pub(crate) fn of_one(error: PostError) -> Self {
+        Self {
+            rejected: 0,
+            reason: error.reason,
         }
     }
 }

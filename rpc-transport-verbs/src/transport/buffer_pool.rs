@@ -11,8 +11,8 @@
 //! | receive: reserve | the async-event thread | posted when the poller lags |
 //! | receive: held | the driver, as a `RecvBuf` | `release` |
 //! | send: free | this pool | `reserve` |
-//! | send: reserved | the driver, as a `SendBuf` | `send`, `cancel` |
-//! | send: in flight | a connection's chain, then its queue pair | posting if inline, else a completion |
+//! | send: reserved | the driver, as a `SendBuf` | `send` (to free if inline), `cancel` |
+//! | send: in flight | a connection's chain, then its queue pair | a completion |
 //!
 //! Receives and sends have separate free lists, so a burst of responses can never use up the
 //! receives that the credits have promised.
@@ -74,21 +74,21 @@ impl BufferPool {
         Some(slot)
     }
 
-    /// Counts a send slot that moves from the driver to its connection's queue.
+    /// Counts a send slot that moves from the driver to its connection's chain.
     #[inline]
     pub(crate) fn queue_send(&mut self) {
         self.reserved -= 1;
         self.in_flight += 1;
     }
 
-    /// Takes back a send slot that the driver did not send.
+    /// Takes back a send slot that the driver did not send, or that was sent inline.
     #[inline]
-    pub(crate) fn cancel_send(&mut self, slot: Slot) {
+    pub(crate) fn return_send(&mut self, slot: Slot) {
         self.reserved -= 1;
         self.sends.push(slot);
     }
 
-    /// Takes back a send slot from its connection's queue or from the device.
+    /// Takes back a send slot from its connection's chain or from the device.
     #[inline]
     pub(crate) fn complete_send(&mut self, slot: Slot) {
         self.in_flight -= 1;

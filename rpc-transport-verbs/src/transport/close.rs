@@ -16,13 +16,13 @@ use std::time::{Duration, Instant};
 
 use rpc_core::transport::{CloseReason, ConnectionId, Event};
 
-use super::buf::RecvBuf;
 use crate::hooks;
 use crate::transport::connection::{Closing, Connection, Phase, STEP_LIMIT, Step};
 use crate::transport::lane::Lane;
+use crate::transport::pending::Pending;
 
-/// Number of polls that must return less than a full batch before the queue counts as empty. One is
-/// not enough: it may have started before the last completions were visible.
+/// Number of polls that must find the completion queue empty before it counts as empty. One is not
+/// enough: it may have started before the last completions were visible.
 const QUIET_POLLS: u32 = 2;
 
 /// How long a queue pair in the error state may take to report its last receive. Network cards
@@ -62,7 +62,7 @@ impl Lane {
         let Some((id, connection)) = self.connections.at(index) else {
             return;
         };
-        let reason = match &connection.phase {
+        let reason = match connection.phase() {
             Phase::Closing(_) => return,
             Phase::QpRts(_) => None,
             Phase::Open => Some(reason),
@@ -77,7 +77,7 @@ impl Lane {
         if let Some(CloseReason::Failed(error)) = &reason {
             tracing::warn!(connection = %id, %error, "a connection has failed");
         }
-        connection.phase = Phase::Closing(Box::new(Closing::new(step, reason)));
+        connection.enter(Phase::Closing(Box::new(Closing::new(step, reason))));
         let pool = &mut self.pool;
         for slot in connection.sends.abandon() {
             pool.complete_send(slot);
@@ -86,35 +86,33 @@ impl Lane {
             move_to_error(connection);
         }
         self.closing.push(index);
+        self.pending.set(Pending::CLOSING);
     }
 
-    /// Advances every closing connection as far as possible. `quiet`: the poll returned less than a
-    /// full batch.
+    /// Advances every closing connection as far as possible. `quiet`: the completion queue was
+    /// empty.
     #[cold]
-    pub(crate) fn advance_closing(&mut self, quiet: bool, events: &mut Vec<Event<RecvBuf>>) {
+    pub(crate) fn advance_closing(&mut self, quiet: bool) {
         let now = hooks::now();
         let mut closing = std::mem::take(&mut self.closing);
-        closing.retain(|&index| !self.advance(index, quiet, now, events));
+        closing.retain(|&index| !self.advance(index, quiet, now));
         // `advance` starts closing no other connection today; if that changes, keep the new
         // entries.
         closing.append(&mut self.closing);
         self.closing = closing;
+        if self.closing.is_empty() {
+            self.pending.clear(Pending::CLOSING);
+        }
     }
 
     /// Advances one closing connection. Returns true if it is gone.
-    fn advance(
-        &mut self,
-        index: u32,
-        quiet: bool,
-        now: Instant,
-        events: &mut Vec<Event<RecvBuf>>,
-    ) -> bool {
+    fn advance(&mut self, index: u32, quiet: bool, now: Instant) -> bool {
         let Some((_, connection)) = self.connections.at(index) else {
             return true;
         };
         let (in_flight, uncovered) = (connection.in_flight(), connection.sends.uncovered());
         let has_taken_last_receive = connection.has_taken_last_receive;
-        let Phase::Closing(closing) = &mut connection.phase else {
+        let Some(closing) = connection.closing() else {
             return true;
         };
         let is_late = now >= closing.deadline;
@@ -154,13 +152,13 @@ impl Lane {
                 "destroying a queue pair with requests in flight: they did not complete in time"
             );
         }
-        self.destroy(index, events);
+        self.destroy(index);
         true
     }
 
     /// Destroys the queue pair, takes back its slots and reports the closed connection to the
     /// driver.
-    fn destroy(&mut self, index: u32, events: &mut Vec<Event<RecvBuf>>) {
+    fn destroy(&mut self, index: u32) {
         let Some((id, _)) = self.connections.at(index) else {
             return;
         };
@@ -169,17 +167,21 @@ impl Lane {
         };
         self.routes.remove(connection.queue_pair.qp_num());
         self.liveness_index.remove(&connection.key);
+        let (queue_pair, count_guard, reason) = connection.into_parts();
         let pool = &mut self.pool;
-        connection
-            .queue_pair
-            .destroy(&mut |slot| pool.complete_send(slot));
-        if let Phase::Closing(closing) = connection.phase
-            && let Some(reason) = closing.reason
-        {
-            events.push(Event::Closed {
+        queue_pair.destroy(&mut |slot| pool.complete_send(slot));
+        drop(count_guard);
+        if self.liveness_index.is_empty() {
+            self.pending.set(Pending::NO_CONNECTIONS);
+        }
+        match reason {
+            // The driver frees the index by polling after it has seen this event: it may use the
+            // index in tables of its own until then.
+            Some(reason) => self.queue_event(Event::Closed {
                 connection: id,
                 reason,
-            });
+            }),
+            None => self.connections.free(index),
         }
     }
 }

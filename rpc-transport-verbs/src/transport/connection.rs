@@ -2,14 +2,15 @@
 
 use std::time::{Duration, Instant};
 
+use rpc_core::Limits;
 use rpc_core::transport::{Admitted, CloseReason, ConnectionId};
 
 use crate::hooks;
 use crate::transport::liveness_socket::LivenessSocket;
 use crate::transport::notices::LivenessKey;
 use crate::transport::queue_pairs::{QpCountGuard, QpRts};
-use crate::transport::send_queue::SendQueue;
-use crate::verbs::QueuePair;
+use crate::transport::send_queue::{CHAIN_LEN, SendQueue};
+use crate::verbs::{QueuePair, Slot};
 
 /// Time limit of a step. Far longer than a completion takes, unless the peer is stopped.
 pub(super) const STEP_LIMIT: Duration = Duration::from_secs(1);
@@ -21,14 +22,19 @@ pub(crate) struct Connection {
     pub(crate) sends: SendQueue,
     /// The longest frame that both sides accept.
     pub(crate) frame_limit: usize,
+    /// Frames shorter than this can be posted inline at once: 0 if the connection is not open or
+    /// its chain has to be posted first.
+    pub(crate) inline_end: usize,
+    /// The value of `inline_end` while the connection is open and its chain is empty.
+    open_inline_end: usize,
     /// True if the connection is in the lane's list of connections to flush.
     pub(crate) is_dirty: bool,
-    pub(crate) phase: Phase,
+    phase: Phase,
     /// True if the queue pair, in the error state, has reported that it takes no more receives.
     pub(crate) has_taken_last_receive: bool,
     pub(crate) key: LivenessKey,
     liveness: LivenessSocket,
-    _count_guard: QpCountGuard,
+    count_guard: QpCountGuard,
 }
 
 /// The stage of a connection's life.
@@ -91,20 +97,79 @@ impl Connection {
         liveness: LivenessSocket,
         key: LivenessKey,
         frame_limit: usize,
-        signal_interval: u32,
+        limits: &Limits,
         phase: Phase,
     ) -> Self {
-        Self {
+        let mut this = Self {
             queue_pair: qp_rts.queue_pair,
-            sends: SendQueue::new(signal_interval),
+            sends: SendQueue::new(limits.signal_interval),
             frame_limit,
+            inline_end: 0,
+            open_inline_end: frame_limit.min(limits.max_inline_len) + 1,
             is_dirty: false,
             has_taken_last_receive: false,
             phase,
             key,
             liveness,
-            _count_guard: qp_rts.count_guard,
+            count_guard: qp_rts.count_guard,
+        };
+        this.update_inline_end();
+        this
+    }
+
+    fn update_inline_end(&mut self) {
+        self.inline_end = if self.is_open() && self.sends.is_empty() {
+            self.open_inline_end
+        } else {
+            0
+        };
+    }
+
+    pub(crate) fn phase(&self) -> &Phase {
+        &self.phase
+    }
+
+    /// Returns the state of closing, if the connection is being closed.
+    pub(super) fn closing(&mut self) -> Option<&mut Closing> {
+        match &mut self.phase {
+            Phase::Closing(closing) => Some(closing),
+            Phase::QpRts(_) | Phase::Open => None,
         }
+    }
+
+    /// Enters the next stage. Returns the previous one.
+    pub(crate) fn enter(&mut self, phase: Phase) -> Phase {
+        let before = std::mem::replace(&mut self.phase, phase);
+        self.update_inline_end();
+        before
+    }
+
+    /// Appends a frame to the chain. Returns true if the chain is full and must be posted now.
+    pub(crate) fn push(&mut self, slot: Slot, len: usize) -> bool {
+        self.inline_end = 0;
+        self.sends.push(slot, len)
+    }
+
+    /// Records that the queue pair has taken `count` requests of the chain.
+    pub(crate) fn chain_posted(&mut self, count: usize) {
+        self.sends.chain_posted(count);
+        self.update_inline_end();
+    }
+
+    /// Returns true if so many requests wait for the doorbell that it should be rung.
+    #[inline]
+    pub(crate) fn waits_for_doorbell(&self) -> bool {
+        self.sends.since_doorbell(self.queue_pair.sends_posted()) >= CHAIN_LEN as u64
+    }
+
+    /// Takes the connection apart: its queue pair, which has to be destroyed before the guard is
+    /// dropped, and the reason why it was closed if the driver has seen it.
+    pub(super) fn into_parts(self) -> (QueuePair, QpCountGuard, Option<CloseReason>) {
+        let reason = match self.phase {
+            Phase::Closing(closing) => closing.reason,
+            Phase::QpRts(_) | Phase::Open => None,
+        };
+        (self.queue_pair, self.count_guard, reason)
     }
 
     #[inline]
@@ -144,6 +209,9 @@ pub(crate) struct Connections {
     entries: Vec<Entry>,
     /// Indexes of this lane that are free for reuse.
     vacant: Vec<u32>,
+    /// Indexes whose connections the driver has just seen closed. It may not have handled that
+    /// event yet, so they are not reused before the next poll.
+    closed: Vec<u32>,
     /// This lane's number.
     lane: u32,
     /// The distance between two consecutive indexes of this lane: a power of two.
@@ -162,6 +230,7 @@ impl Connections {
         Self {
             entries: Vec::new(),
             vacant: Vec::new(),
+            closed: Vec::new(),
             lane,
             // Fits: there is one lane for each device of a machine, so only a few.
             stride: lanes.next_power_of_two() as u32,
@@ -214,12 +283,34 @@ impl Connections {
         Some((id, entry.connection.as_mut()?))
     }
 
+    /// Removes a connection. Its index is not reused before [`free`](Self::free).
     pub(crate) fn remove(&mut self, index: u32) -> Option<Connection> {
         let entry = self.entries.get_mut(index as usize)?;
         let connection = entry.connection.take()?;
         entry.generation = entry.generation.wrapping_add(1);
-        self.vacant.push(index);
         Some(connection)
+    }
+
+    /// Makes the index of a removed connection available. For a connection that the driver has
+    /// never seen.
+    pub(crate) fn free(&mut self, index: u32) {
+        self.vacant.push(index);
+    }
+
+    /// Makes the index of a removed connection available from the next poll on. Called when the
+    /// driver is given the event that the connection is closed.
+    pub(crate) fn free_at_next_poll(&mut self, index: u32) {
+        self.closed.push(index);
+    }
+
+    /// Frees the indexes of the connections that earlier polls have reported as closed.
+    pub(crate) fn begin_poll(&mut self) {
+        self.vacant.append(&mut self.closed);
+    }
+
+    /// Returns true if [`begin_poll`](Self::begin_poll) has indexes to free.
+    pub(crate) fn has_closed(&self) -> bool {
+        !self.closed.is_empty()
     }
 
     /// Returns the indexes of all connections.

@@ -9,6 +9,7 @@ use rpc_core::transport::{CounterReader, Counters};
 
 use crate::transport::queue_pairs::QueuePairs;
 use crate::transport::reserve::ReserveCounters;
+use crate::transport::send_queue::SendQueue;
 use crate::verbs::Context;
 
 /// The counters of the data path, written on the poller's thread.
@@ -25,6 +26,24 @@ pub(crate) struct LaneCounters {
     /// Frames that found no receive, as of the poller's last update. Used if the device is closed,
     /// and for a device that guards its own counter with the lock of the data path.
     pub(crate) rnr: Gauge,
+}
+
+impl LaneCounters {
+    /// Counts a doorbell, and what a connection has sent since its last one: nothing, if it did not
+    /// need the doorbell. `posted` is the number of all requests that its queue pair has posted.
+    #[inline]
+    pub(crate) fn count_sends(&self, sends: &mut SendQueue, posted: u64) {
+        let since_doorbell = sends.rung(posted);
+        if since_doorbell == 0 {
+            return;
+        }
+        self.sends.add(since_doorbell);
+        self.doorbells.add(1);
+        let signals = sends.take_signals();
+        if signals > 0 {
+            self.signaled.add(signals.into());
+        }
+    }
 }
 
 /// Access to a device's own counters. It keeps the device open, so a [`LaneCounterReader`] has only

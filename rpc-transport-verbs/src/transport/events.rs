@@ -384,7 +384,8 @@ mod tests {
         let counters = Arc::new(ReserveCounters::default());
         let (_, reserve_poster) =
             reserve::reserve(context.clone(), srq, 4, Vec::new(), Arc::clone(&counters));
-        let (notice_sender, notice_receiver) = notices::notice_queue(Wakeup::new().unwrap());
+        let (notice_sender, notice_receiver) =
+            notices::notice_queue(Wakeup::new().unwrap(), Arc::default());
         let handler = EventHandler {
             device: "rxe0".into(),
             context,

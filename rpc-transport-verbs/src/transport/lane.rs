@@ -7,40 +7,41 @@
 //! A lane owns everything that belongs to one device: context, registration, pool, completion
 //! queue, shared receive queue, reserve with its event thread, queue pairs and connections.
 //!
-//! The poller does not poll a lane without connections; it only checks the flag of the lane's
-//! notice queue. A lane whose completion queue, shared receive queue or device has failed creates
+//! The poller does not poll the device of a lane without connections; it only checks whether the
+//! lane has a notice. A lane whose completion queue, shared receive queue or device has failed creates
 //! no more queue pairs, so new connections use the next lane.
 
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use rpc_core::transport::{ConnectionId, SlotsByState};
+use rpc_core::transport::{ConnectionId, Event, SlotsByState};
 
+use crate::transport::buf::RecvBuf;
 use crate::transport::buffer_pool::BufferPool;
 use crate::transport::connection::{Connection, Connections, Phase};
 use crate::transport::counters::{DeviceCounterReader, LaneCounterReader, LaneCounters};
 use crate::transport::events::EventThread;
 use crate::transport::liveness_socket::LivenessSocket;
 use crate::transport::notices::{LivenessKey, NoticeReceiver, NoticeSender};
+use crate::transport::pending::Pending;
 use crate::transport::plan::Plan;
 use crate::transport::queue_pairs::{QpRts, QueuePairs};
 use crate::transport::receive_queue::ReceiveQueue;
 use crate::transport::reserve::{ReserveCounters, ReserveHandle};
 use crate::transport::routes::Routes;
-use crate::verbs::{CompletionChannel, CompletionQueue, Context, WorkCompletion};
+use crate::verbs::{CompletionChannel, CompletionQueue, Context};
 
 /// A poller's resources on one device: one context, one memory region, one completion queue, one
 /// shared receive queue, and a queue pair for each connection over this device.
 pub(crate) struct Lane {
     /// The lane's index among the poller's lanes, from 0.
     pub(crate) number: u32,
-    /// True if the lane has no connections, and a poll after the last connection closed found
-    /// nothing. The lane is then not polled until a notice adds a connection.
-    pub(crate) is_idle: bool,
+    /// What the lane has to do besides polling its device.
+    pub(crate) pending: Arc<Pending>,
     /// True if the completion queue was armed when the poller last prepared to sleep.
     pub(crate) is_armed: bool,
     pub(crate) plan: Plan,
@@ -50,8 +51,8 @@ pub(crate) struct Lane {
     pub(crate) completion_queue: CompletionQueue,
     /// The channel on which the poller sleeps; `None` if it never sleeps.
     pub(crate) channel: Option<CompletionChannel>,
-    /// The batch of a poll. Kept to reuse its memory.
-    pub(crate) completions: Vec<WorkCompletion>,
+    /// Events for the driver that are older than any completion that has not been polled.
+    pub(crate) queued: VecDeque<Event<RecvBuf>>,
     pub(crate) receives: ReceiveQueue,
     /// Connections with requests to flush.
     pub(crate) dirty: Vec<u32>,
@@ -79,6 +80,11 @@ impl Lane {
         &self.plan.limits.device
     }
 
+    /// Returns true if the lane's device is not polled, because the lane has no connections.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.pending.has(Pending::IDLE)
+    }
+
     /// Adds a connection whose queue pair is in RTS.
     pub(crate) fn add(
         &mut self,
@@ -103,12 +109,12 @@ impl Lane {
             liveness.into(),
             key,
             frame_limit,
-            self.plan.limits.signal_interval,
+            &self.plan.limits,
             phase,
         ));
         self.routes.insert(qp_num, id.index);
         self.liveness_index.insert(key, id.index);
-        self.is_idle = false;
+        self.pending.clear(Pending::NO_CONNECTIONS | Pending::IDLE);
         id
     }
 

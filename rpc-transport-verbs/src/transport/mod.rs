@@ -20,6 +20,7 @@ pub(crate) mod failure;
 pub(crate) mod lane;
 pub(crate) mod liveness_socket;
 pub(crate) mod notices;
+pub(crate) mod pending;
 pub(crate) mod plan;
 pub(crate) mod queue_pairs;
 pub(crate) mod receive;
@@ -101,8 +102,8 @@ pub struct VerbsTransport {
     others: Box<[Lane]>,
     /// The bits of a connection's index that contain the lane's number.
     pub(crate) lane_mask: u32,
-    /// The events of the latest batch that have not been returned, in reverse order.
-    pub(crate) events: Vec<Event<RecvBuf>>,
+    /// The lane that the next poll begins with, if there are several.
+    next_lane: usize,
     /// Limits that hold for every lane.
     pub(crate) limits: Limits,
     pub(crate) sleep: Sleep,
@@ -116,7 +117,7 @@ impl VerbsTransport {
             first,
             others: others.into_boxed_slice(),
             lane_mask,
-            events: Vec::new(),
+            next_lane: 0,
             limits,
             sleep,
         }
@@ -157,15 +158,27 @@ impl VerbsTransport {
     #[inline(never)]
     pub(crate) fn flush_others(&mut self) {
         for lane in &mut self.others {
-            lane.flush_chains();
+            lane.flush();
         }
     }
 
+    /// Polls the lanes in turn until one has an event. The next poll begins with the lane after
+    /// it, so a busy lane cannot starve the others.
     #[inline(never)]
-    pub(crate) fn poll_others(&mut self) {
-        for lane in &mut self.others {
-            lane.poll_completions(&mut self.events);
+    pub(crate) fn poll_lanes(&mut self) -> Option<Event<RecvBuf>> {
+        for _ in 0..=self.others.len() {
+            let number = self.next_lane;
+            self.next_lane = (number + 1) % (self.others.len() + 1);
+            let lane = match number.checked_sub(1) {
+                None => &mut self.first,
+                Some(other) => &mut self.others[other],
+            };
+            let event = lane.poll();
+            if event.is_some() {
+                return event;
+            }
         }
+        None
     }
 
     /// Returns the lane with this number. Ignores the bits above the lane's number, so the index of

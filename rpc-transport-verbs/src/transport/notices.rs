@@ -1,13 +1,12 @@
-//! The notice queue, on which other threads send notices to a poller. Checking it costs the poller
-//! one load.
+//! The notice queue, on which other threads send notices to a poller.
 //!
 //! The control thread, its preparer threads and the async-event thread put a [`Notice`] into the
-//! poller's [`NoticeReceiver`] and set a flag. The poller reads the flag on every poll. Nothing
-//! writes the flag between notices, so its cache line stays in the poller's cache.
+//! poller's [`NoticeReceiver`] and set a bit in the word that the poller reads on every poll
+//! ([`Pending`]).
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender};
@@ -16,6 +15,7 @@ use rpc_core::transport::Admitted;
 use crate::transport::device_event::DeviceEvent;
 use crate::transport::failure::LaneFailure;
 use crate::transport::liveness_socket::LivenessSocket;
+use crate::transport::pending::Pending;
 use crate::transport::queue_pairs::QpRts;
 use crate::transport::wakeup::Wakeup;
 use crate::verbs::QpNum;
@@ -89,7 +89,7 @@ pub(crate) enum LivenessEnd {
 #[derive(Clone, Debug)]
 pub(crate) struct NoticeSender {
     notices: Sender<Notice>,
-    flag: Arc<Flag>,
+    pending: Arc<Pending>,
     wakeup: Arc<Wakeup>,
 }
 
@@ -97,30 +97,28 @@ pub(crate) struct NoticeSender {
 #[derive(Debug)]
 pub(crate) struct NoticeReceiver {
     notices: Receiver<Notice>,
-    flag: Arc<Flag>,
+    pending: Arc<Pending>,
 }
-
-/// On its own cache line: other threads write the channel beside it.
-#[derive(Debug, Default)]
-#[repr(align(64))]
-struct Flag(AtomicBool);
 
 /// Creates the two ends of a notice queue. The queue is unbounded, but the number of notices is
 /// bounded: a few for each connection, and one for the failure of the lane.
 ///
-/// Each notice also notifies the poller's eventfd, because the poller may sleep.
-pub(crate) fn notice_queue(wakeup: Arc<Wakeup>) -> (NoticeSender, NoticeReceiver) {
+/// Each notice sets a bit in `pending`, and notifies the poller's eventfd, because the poller may
+/// sleep.
+pub(crate) fn notice_queue(
+    wakeup: Arc<Wakeup>,
+    pending: Arc<Pending>,
+) -> (NoticeSender, NoticeReceiver) {
     let (sender, receiver) = crossbeam_channel::unbounded();
-    let flag = Arc::new(Flag::default());
     (
         NoticeSender {
             notices: sender,
-            flag: Arc::clone(&flag),
+            pending: Arc::clone(&pending),
             wakeup,
         },
         NoticeReceiver {
             notices: receiver,
-            flag,
+            pending,
         },
     )
 }
@@ -133,9 +131,9 @@ impl NoticeSender {
     /// Returns the notice if the poller's transport has been dropped.
     pub(crate) fn send(&self, notice: Notice) -> Result<(), Notice> {
         self.notices.send(notice).map_err(|error| error.0)?;
-        // After the notice is in the channel, so a poller that sees the flag finds the notice.
-        self.flag.0.store(true, Ordering::Release);
-        // After the flag, because the poller checks the flag next when it is woken or kept from
+        // After the notice is in the channel, so a poller that sees the bit finds the notice.
+        self.pending.announce_notice();
+        // After the bit, because the poller checks the bit next when it is woken or kept from
         // sleeping.
         self.wakeup.notify();
         Ok(())
@@ -143,23 +141,15 @@ impl NoticeSender {
 }
 
 impl NoticeReceiver {
-    /// Returns true if there may be notices. Costs one load of a cache line that is written only
-    /// when a notice is sent or taken.
-    #[inline]
-    pub(crate) fn is_flagged(&self) -> bool {
-        self.flag.0.load(Ordering::Relaxed)
-    }
-
-    /// Takes the next notice. Clears the flag if there is none.
+    /// Takes the next notice. Clears the bit if there is none.
     pub(crate) fn take(&self) -> Option<Notice> {
-        // Clear the flag before the check: a notice sent after the check sets the flag again, so no
-        // notice remains in the queue under a cleared flag. The Acquire pairs with the Release in
-        // `send`.
-        self.flag.0.swap(false, Ordering::AcqRel);
+        // Clear the bit before the check: a notice sent after the check sets the bit again, so no
+        // notice remains in the queue under a cleared bit.
+        self.pending.begin_to_read_notices();
         let notice = self.notices.try_recv().ok();
         if notice.is_some() {
             // There may be more notices.
-            self.flag.0.store(true, Ordering::Relaxed);
+            self.pending.set(Pending::NOTICES);
         }
         notice
     }
@@ -169,6 +159,12 @@ impl NoticeReceiver {
 mod tests {
     use super::*;
 
+    fn queue() -> (NoticeSender, NoticeReceiver, Arc<Pending>) {
+        let pending = Arc::new(Pending::default());
+        let (sender, receiver) = notice_queue(Wakeup::new().unwrap(), Arc::clone(&pending));
+        (sender, receiver, pending)
+    }
+
     fn key_of(notice: Option<Notice>) -> Option<LivenessKey> {
         match notice? {
             Notice::Open(key) => Some(key),
@@ -177,24 +173,24 @@ mod tests {
     }
 
     #[test]
-    fn notices_come_in_order_and_the_flag_is_lowered_behind_the_last() {
-        let (notice_sender, notice_receiver) = notice_queue(Wakeup::new().unwrap());
-        assert!(!notice_receiver.is_flagged());
+    fn notices_come_in_order_and_the_bit_is_cleared_after_the_last() {
+        let (notice_sender, notice_receiver, pending) = queue();
+        assert!(!pending.has(Pending::NOTICES));
         let keys = [LivenessKey::next(), LivenessKey::next()];
         for key in keys {
             notice_sender.send(Notice::Open(key)).unwrap();
         }
         for key in keys {
-            assert!(notice_receiver.is_flagged());
+            assert!(pending.has(Pending::NOTICES));
             assert_eq!(key_of(notice_receiver.take()), Some(key));
         }
         assert!(notice_receiver.take().is_none());
-        assert!(!notice_receiver.is_flagged());
+        assert!(!pending.has(Pending::NOTICES));
     }
 
     #[test]
     fn what_is_put_for_nobody_comes_back() {
-        let (notice_sender, notice_receiver) = notice_queue(Wakeup::new().unwrap());
+        let (notice_sender, notice_receiver, _) = queue();
         drop(notice_receiver);
         let key = LivenessKey::next();
         assert_eq!(
@@ -203,11 +199,11 @@ mod tests {
         );
     }
 
-    /// While one thread sends notices, a poller takes them with arbitrary timing: the flag never
+    /// While one thread sends notices, a poller takes them with arbitrary timing: the bit never
     /// stays clear while a notice is queued.
     #[test]
-    fn no_notice_is_left_behind_a_lowered_flag() {
-        let (notice_sender, notice_receiver) = notice_queue(Wakeup::new().unwrap());
+    fn no_notice_is_left_behind_a_cleared_bit() {
+        let (notice_sender, notice_receiver, pending) = queue();
         const COUNT: u64 = 20_000;
         let sender = std::thread::spawn(move || {
             for number in 0..COUNT {
@@ -218,14 +214,14 @@ mod tests {
         });
         let mut next = 0;
         while next < COUNT {
-            // Check only the flag, as a poller does.
-            if notice_receiver.is_flagged() {
+            // Check only the bit, as a poller does.
+            if pending.has(Pending::NOTICES) {
                 while let Some(key) = key_of(notice_receiver.take()) {
                     assert_eq!(key, LivenessKey(next));
                     next += 1;
                 }
-            } else if sender.is_finished() && !notice_receiver.is_flagged() {
-                panic!("{next} of {COUNT} notices came, and the flag is low");
+            } else if sender.is_finished() && !pending.has(Pending::NOTICES) {
+                panic!("{next} of {COUNT} notices came, and the bit is clear");
             }
         }
         sender.join().unwrap();

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use rpc_core::transport::{CloseReason, Event};
+use rpc_core::transport::{CloseReason, ConnectionId, Event};
 
 use super::buf::RecvBuf;
 use crate::transport::connection::Phase;
@@ -10,143 +10,232 @@ use crate::transport::device_event::DeviceEvent;
 use crate::transport::failure::{self, LaneFailure, LivenessFailure, QueuePairFailure};
 use crate::transport::lane::Lane;
 use crate::transport::notices::{LivenessEnd, LivenessKey, Notice};
-use crate::verbs::{CompletionStatus, QpNum, WorkCompletion, WorkKind};
+use crate::transport::pending::Pending;
+use crate::verbs::{CompletionStatus, QpNum, Slot, WorkCompletion, WorkKind};
 
-type Events = Vec<Event<RecvBuf>>;
+/// The status of a request that was carried out, as a number.
+const SUCCESS: u32 = 0;
 
 impl Lane {
+    /// Returns the next event, if there is one.
     #[inline]
-    pub(crate) fn poll_completions(&mut self, events: &mut Events) {
-        if self.notice_receiver.is_flagged() {
-            self.read_notices(events);
-        }
-        if self.is_idle {
-            return;
-        }
-        let batch = self.plan.poll_batch as usize;
-        let count = match self.completion_queue.poll(&mut self.completions, batch) {
-            Ok(count) => count,
-            Err(error) => return self.fail_all(Arc::new(LaneFailure::Completions(error)), events),
-        };
-        if count == 1 {
-            // The usual case of a quiet connection. Draining the vector would cost more than
-            // handling the one completion.
-            if let Some(completion) = self.completions.pop() {
-                self.complete(completion, events);
-            }
-        } else if count > 1 {
-            let mut completions = std::mem::take(&mut self.completions);
-            for completion in completions.drain(..) {
-                self.complete(completion, events);
-            }
-            self.completions = completions;
-        }
-        let refilled = if count == 0 {
-            self.is_idle = self.liveness_index.is_empty();
-            self.receives.refill_idle(&mut self.pool, &self.reserve)
+    pub(crate) fn poll(&mut self) -> Option<Event<RecvBuf>> {
+        if self.pending.is_any() {
+            self.poll_with_pending()
         } else {
-            self.receives.refill(&mut self.pool, &self.reserve)
-        };
-        if let Err(error) = refilled {
-            self.fail_all(Arc::new(LaneFailure::Receives(error)), events);
+            self.poll_device()
         }
-        if !self.closing.is_empty() {
-            self.advance_closing(count < batch, events);
+    }
+
+    /// Polls, and does what else the lane has to do.
+    #[cold]
+    #[inline(never)]
+    fn poll_with_pending(&mut self) -> Option<Event<RecvBuf>> {
+        self.connections.begin_poll();
+        if self.pending.has(Pending::NOTICES) {
+            self.read_notices();
         }
+        // The queued events are older than what the device has.
+        if let Some(event) = self.take_queued() {
+            return Some(event);
+        }
+        if self.pending.has(Pending::IDLE) {
+            return None;
+        }
+        self.pending.clear(Pending::MORE);
+        let event = self.poll_device();
+        let found_nothing = event.is_none() && !self.pending.has(Pending::MORE);
+        if self.pending.has(Pending::CLOSING) {
+            self.advance_closing(found_nothing);
+        }
+        if found_nothing && self.pending.has(Pending::NO_CONNECTIONS) {
+            self.pending.set(Pending::IDLE);
+        }
+        event.or_else(|| self.take_queued())
+    }
+
+    /// Polls the device until a completion is an event for the driver, or none is left.
+    #[inline]
+    fn poll_device(&mut self) -> Option<Event<RecvBuf>> {
+        let mut left = self.plan.poll_batch;
+        loop {
+            match self.completion_queue.poll_one() {
+                Ok(Some(completion)) => {
+                    let event = self.complete(completion);
+                    if event.is_some() {
+                        return event;
+                    }
+                    left -= 1;
+                    if left == 0 {
+                        self.pending.set(Pending::MORE);
+                        return None;
+                    }
+                }
+                Ok(None) => {
+                    self.refill();
+                    return None;
+                }
+                Err(error) => {
+                    self.fail_all(Arc::new(LaneFailure::Completions(error)));
+                    return None;
+                }
+            }
+        }
+    }
+
+    /// Queues an event for the next polls.
+    #[cold]
+    pub(crate) fn queue_event(&mut self, event: Event<RecvBuf>) {
+        self.queued.push_back(event);
+        self.pending.set(Pending::EVENTS);
+    }
+
+    #[cold]
+    fn take_queued(&mut self) -> Option<Event<RecvBuf>> {
+        let event = self.queued.pop_front();
+        match &event {
+            Some(Event::Closed { connection, .. }) => {
+                self.connections.free_at_next_poll(connection.index);
+            }
+            Some(_) => {}
+            None if self.connections.has_closed() => {}
+            None => self.pending.clear(Pending::EVENTS),
+        }
+        event
     }
 
     #[inline]
     pub(crate) fn release_slot(&mut self, buf: RecvBuf) {
         self.pool.release_receive(buf.slot);
-        // Refill now, not in the next poll: a handler may block before then. Slots that cannot be
-        // posted stay free, and the next poll reports the error.
-        let _ = self.receives.refill(&mut self.pool, &self.reserve);
+        self.receives
+            .refill_if_urgent(&mut self.pool, &self.reserve);
+    }
+
+    /// Takes back the slot of a receive that the driver does not get.
+    fn recycle(&mut self, slot: Slot) {
+        self.pool.receives.push(slot);
+        self.receives
+            .refill_if_urgent(&mut self.pool, &self.reserve);
+    }
+
+    /// Posts free receives if there are enough for a batch. Called when the poller has answered
+    /// what it has received.
+    #[inline]
+    pub(crate) fn refill(&mut self) {
+        if let Err(error) = self.receives.refill(&mut self.pool, &self.reserve) {
+            self.fail_all(Arc::new(LaneFailure::Receives(error)));
+        }
     }
 
     #[inline]
-    fn complete(&mut self, completion: WorkCompletion, events: &mut Events) {
+    fn complete(&mut self, completion: WorkCompletion) -> Option<Event<RecvBuf>> {
         // Don't use the opcode: in an error completion only wr_id, status, qp_num and vendor_err
         // are valid.
         match completion.wr_id().kind() {
-            Some(WorkKind::Receive) => self.complete_receive(completion, events),
+            Some(WorkKind::Receive) => return self.complete_receive(completion),
             Some(WorkKind::Send) => self.complete_send(completion),
-            None => {
-                self.counters.stale.add(1);
-            }
+            None => self.count_stale(),
         }
+        None
     }
 
     #[inline]
-    fn complete_receive(&mut self, completion: WorkCompletion, events: &mut Events) {
-        let (qp_num, status, success) = (
-            completion.qp_num(),
-            completion.status_code(),
-            completion.is_success(),
-        );
+    fn complete_receive(&mut self, completion: WorkCompletion) -> Option<Event<RecvBuf>> {
+        let (qp_num, status) = (completion.qp_num(), completion.status_code());
         // Claim the slot first, whichever connection it is for: slots of the shared receive queue
         // belong to the poller.
         let Ok((slot, len)) = self.receives.claim(completion) else {
-            self.counters.stale.add(1);
-            return;
+            self.count_stale();
+            return None;
         };
-        if !success {
-            self.pool.receives.push(slot);
-            if let Some(index) = self.routes.get(qp_num) {
-                self.fail_completion(index, WorkKind::Receive, status);
-            }
-            return;
+        if status == SUCCESS
+            && let Some(index) = self.routes.get(qp_num)
+            && let Some((id, connection)) = self.connections.at(index)
+            && connection.is_open()
+        {
+            return Some(self.received(id, slot, len));
         }
-        let Some(index) = self.routes.get(qp_num).or_else(|| {
-            // The notice of a connection is queued before its client is answered, but this thread
-            // may not have read the notice yet.
-            self.read_notices(events);
-            self.routes.get(qp_num)
-        }) else {
-            self.pool.receives.push(slot);
-            self.counters.stale.add(1);
-            return;
-        };
-        if let Some((id, connection)) = self.connections.at(index) {
-            if !connection.is_open() && !self.may_receive(index, events) {
-                self.pool.receives.push(slot);
-                return;
-            }
-            self.counters.receives.add(1);
-            self.pool.hold_receive();
-            events.push(Event::Received {
-                connection: id,
-                buf: RecvBuf {
-                    slot,
-                    // Fits in 32 bits, as a slot's length does.
-                    len: len as u32,
-                    lane: self.number,
-                },
-            });
+        self.complete_rare_receive(qp_num, status, slot, len)
+    }
+
+    /// Hands a frame to the driver.
+    #[inline]
+    fn received(&mut self, connection: ConnectionId, slot: Slot, len: usize) -> Event<RecvBuf> {
+        self.counters.receives.add(1);
+        self.pool.hold_receive();
+        Event::Received {
+            connection,
+            buf: RecvBuf {
+                slot,
+                // Fits in 32 bits, as a slot's length does.
+                len: len as u32,
+                lane: self.number,
+            },
         }
     }
 
-    /// Returns true if the driver receives the frames of this connection, which is not open.
+    /// Completes a receive that failed, or whose connection is not open.
     #[cold]
-    fn may_receive(&mut self, index: u32, events: &mut Events) -> bool {
-        let Some((_, connection)) = self.connections.at(index) else {
-            return false;
-        };
-        match &connection.phase {
+    #[inline(never)]
+    fn complete_rare_receive(
+        &mut self,
+        qp_num: QpNum,
+        status: u32,
+        slot: Slot,
+        len: usize,
+    ) -> Option<Event<RecvBuf>> {
+        if status != SUCCESS {
+            self.recycle(slot);
+            if let Some(index) = self.routes.get(qp_num) {
+                self.fail_completion(index, WorkKind::Receive, status);
+            }
+            return None;
+        }
+        let index = self.routes.get(qp_num).or_else(|| {
+            // The notice of a connection is queued before its client is answered, but this thread
+            // may not have read the notice yet.
+            self.read_notices();
+            self.routes.get(qp_num)
+        });
+        match index.and_then(|index| self.receiver_at(index)) {
+            Some(id) => {
+                // Behind the event that the connection was accepted.
+                let event = self.received(id, slot, len);
+                self.queue_event(event);
+            }
+            None => {
+                self.recycle(slot);
+                if index.is_none() {
+                    self.count_stale();
+                }
+            }
+        }
+        self.take_queued()
+    }
+
+    #[cold]
+    fn count_stale(&self) {
+        self.counters.stale.add(1);
+    }
+
+    /// Returns the id of a connection if the driver receives its frames.
+    fn receiver_at(&mut self, index: u32) -> Option<ConnectionId> {
+        let (id, connection) = self.connections.at(index)?;
+        let is_receiver = match connection.phase() {
             // A frame proves that the client is ready, even if `Ready` has not arrived over TCP
             // yet.
             Phase::QpRts(_) => {
-                self.accept(index, events);
+                self.accept(index);
                 true
             }
             Phase::Open => true,
             Phase::Closing(closing) => closing.wants_frames(),
-        }
+        };
+        is_receiver.then_some(id)
     }
 
-    #[inline]
     fn complete_send(&mut self, completion: WorkCompletion) {
         let (qp_num, status) = (completion.qp_num(), completion.status_code());
-        let success = completion.is_success();
         let connection = self
             .routes
             .get(qp_num)
@@ -154,16 +243,15 @@ impl Lane {
         let Some((index, connection)) = connection else {
             // A completion of a queue pair that was destroyed after its time limit; its slots were
             // freed then.
-            self.counters.stale.add(1);
-            return;
+            return self.count_stale();
         };
         let pool = &mut self.pool;
         let claimed = connection
             .queue_pair
             .complete_send(completion, &mut |slot| pool.complete_send(slot));
         if claimed.is_err() {
-            self.counters.stale.add(1);
-        } else if !success {
+            self.count_stale();
+        } else if status != SUCCESS {
             self.fail_completion(index, WorkKind::Send, status);
         }
     }
@@ -175,7 +263,7 @@ impl Lane {
             return;
         };
         // Flush completions are expected while a queue pair is being closed.
-        if matches!(connection.phase, Phase::Closing(_)) {
+        if matches!(connection.phase(), Phase::Closing(_)) {
             return;
         }
         let (port, queue_pair) = (self.queue_pairs.port(), &connection.queue_pair);
@@ -184,7 +272,7 @@ impl Lane {
     }
 
     #[cold]
-    pub(crate) fn read_notices(&mut self, events: &mut Events) {
+    pub(crate) fn read_notices(&mut self) {
         while let Some(notice) = self.notice_receiver.take() {
             match notice {
                 Notice::QpRts(connection) => {
@@ -204,7 +292,7 @@ impl Lane {
                 }
                 Notice::Open(key) => {
                     if let Some(index) = self.liveness_index.get(&key).copied() {
-                        self.accept(index, events);
+                        self.accept(index);
                     }
                 }
                 Notice::Ended(key, end) => self.liveness_ended(key, end),
@@ -216,20 +304,20 @@ impl Lane {
                         connection.has_taken_last_receive = true;
                     }
                 }
-                Notice::LaneFailed(failure) => self.fail_all(failure, events),
+                Notice::LaneFailed(failure) => self.fail_all(failure),
             }
         }
     }
 
     /// Reports a connection in RTS to the driver, once.
-    fn accept(&mut self, index: u32, events: &mut Events) {
+    fn accept(&mut self, index: u32) {
         let Some((id, connection)) = self.connections.at(index) else {
             return;
         };
-        if let Phase::QpRts(_) = &connection.phase
-            && let Phase::QpRts(admitted) = std::mem::replace(&mut connection.phase, Phase::Open)
+        if let Phase::QpRts(_) = connection.phase()
+            && let Phase::QpRts(admitted) = connection.enter(Phase::Open)
         {
-            events.push(Event::Accepted {
+            self.queue_event(Event::Accepted {
                 connection: id,
                 admitted,
             });
@@ -266,13 +354,16 @@ impl Lane {
     /// Handles the failure of a resource that all connections share: closes all connections and
     /// accepts no new ones.
     #[cold]
-    fn fail_all(&mut self, failure: Arc<LaneFailure>, events: &mut Events) {
+    #[inline(never)]
+    fn fail_all(&mut self, failure: Arc<LaneFailure>) {
         self.queue_pairs.retire(self.device(), Arc::clone(&failure));
         for index in self.connections.indexes() {
             self.fail(index, CloseReason::Failed(failure.clone()));
         }
-        self.advance_closing(true, events);
+        self.advance_closing(true);
         // Every later poll will fail the same way: stop polling when no connection is left.
-        self.is_idle = self.liveness_index.is_empty();
+        if self.liveness_index.is_empty() {
+            self.pending.set(Pending::IDLE);
+        }
     }
 }

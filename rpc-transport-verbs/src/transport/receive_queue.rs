@@ -16,7 +16,10 @@
 //! still to come + consumed, not polled + held ≤ P + R
 //! ```
 //!
-//! Because `free` stays below two batches and `H ≥ R + 2 batches`:
+//! `free` stays below two batches: whoever frees the last slot of two batches posts them
+//! ([`refill_if_urgent`](ReceiveQueue::refill_if_urgent)), so this holds even while a handler blocks
+//! the poller. Usually they are posted earlier: one batch, after the answers. Because
+//! `H ≥ R + 2 batches`:
 //!
 //! ```text
 //! in the queue ≥ still to come + H - free - in reserve ≥ still to come
@@ -82,24 +85,10 @@ impl ReceiveQueue {
         Ok(claimed)
     }
 
-    /// Posts the free slots if there are at least two batches of them: free slots are missing in
-    /// the queue.
+    /// Posts the free slots if there is at least one batch of them. Called when the poller has sent
+    /// its answers, and when it has nothing else to do.
     #[inline]
     pub(crate) fn refill(
-        &mut self,
-        pool: &mut BufferPool,
-        reserve: &ReserveHandle,
-    ) -> Result<(), PostError> {
-        if pool.receives.len() >= 2 * self.batch {
-            self.refill_now(pool, reserve)?;
-        }
-        Ok(())
-    }
-
-    /// Posts the free slots if there is at least one batch of them. Called when the poller has
-    /// nothing else to do.
-    #[inline]
-    pub(crate) fn refill_idle(
         &mut self,
         pool: &mut BufferPool,
         reserve: &ReserveHandle,
@@ -110,7 +99,19 @@ impl ReceiveQueue {
         Ok(())
     }
 
+    /// Posts the free slots if there are two batches of them: the poller may not get to its next
+    /// flush or poll for long, and then these receives would be missing. Slots that cannot be posted
+    /// stay free, and the next refill reports the error.
+    #[inline]
+    pub(crate) fn refill_if_urgent(&mut self, pool: &mut BufferPool, reserve: &ReserveHandle) {
+        if pool.receives.len() >= 2 * self.batch {
+            let _ = self.refill_now(pool, reserve);
+        }
+    }
+
     /// Posts all free slots, or returns them to the reserve.
+    #[cold]
+    #[inline(never)]
     fn refill_now(
         &mut self,
         pool: &mut BufferPool,

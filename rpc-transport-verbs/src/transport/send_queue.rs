@@ -8,20 +8,22 @@
 //!
 //! **Signals.** Only signaled requests produce a completion, and a completion covers all earlier
 //! requests of its queue. A posted request cannot become signaled later, so two rules decide when
-//! it is queued:
+//! it is posted or queued:
 //!
 //! 1. One request in every interval is signaled. This bounds the number of entries that wait for a
 //!    completion that no request asked for.
-//! 2. The last request of a chain is signaled if any request since the last signal holds a slot of
-//!    the pool, so no slot is stranded when the connection falls silent. Inline requests hold no
-//!    slot: a quiet connection with short frames needs no completions at all.
+//! 2. The last request of a chain is signaled, so no slot is stranded when the connection falls
+//!    silent. Inline requests hold no slot: a quiet connection with short frames needs no
+//!    completions at all.
 //!
-//! **Chains.** Requests are collected and posted to the device together, with one doorbell.
+//! **Chains.** A short frame is posted at once, inline, and rings the doorbell with the next flush.
+//! Longer frames hold slots. They are collected in a chain, which is posted with one doorbell at
+//! the next flush, or before the next short frame.
 
 use crate::verbs::{SendRequest, Slot};
 
-/// Maximum number of requests in a chain. The cost of the doorbell is spread over eight requests,
-/// and the first of them has not waited long.
+/// Maximum number of requests for one doorbell. The cost of the doorbell is spread over eight
+/// requests, and the first of them has not waited long.
 pub(crate) const CHAIN_LEN: usize = 8;
 
 /// The part of a connection's send queue that is tracked outside the queue pair.
@@ -33,11 +35,11 @@ pub(crate) struct SendQueue {
     interval: u32,
     /// Requests since the last signaled one, including requests in the chain.
     since_signal: u32,
-    /// How many of these requests hold a slot.
-    tail_slots: u32,
-    /// Signaled requests in the chain.
+    /// Signaled requests that have not been counted by [`take_signals`](Self::take_signals).
     signals: u32,
-    /// Requests that are not posted yet.
+    /// How many requests the queue pair had posted at the last doorbell.
+    posted: u64,
+    /// Requests that hold slots and are not posted yet.
     chain: Vec<SendRequest>,
 }
 
@@ -48,8 +50,8 @@ impl SendQueue {
             pending: 0,
             interval,
             since_signal: 0,
-            tail_slots: 0,
             signals: 0,
+            posted: 0,
             chain: Vec::with_capacity(CHAIN_LEN),
         }
     }
@@ -67,50 +69,64 @@ impl SendQueue {
         self.pending -= 1;
     }
 
+    /// Returns true if one of the queue pair's `free` entries is not reserved.
+    #[inline]
+    pub(crate) fn has_entry(&self, free: usize) -> bool {
+        self.pending < free
+    }
+
     /// Appends a frame to the chain, in an entry that was reserved. Returns true if the chain is
     /// full and must be posted now.
-    #[inline]
-    pub(crate) fn push(&mut self, slot: Slot, len: usize, inline: bool) -> bool {
-        self.since_signal += 1;
-        self.tail_slots += u32::from(!inline);
-        let signaled = self.since_signal >= self.interval;
-        if signaled {
-            self.reset_signal_count();
-        }
+    pub(crate) fn push(&mut self, slot: Slot, len: usize) -> bool {
+        let signaled = self.count_request();
         self.chain.push(SendRequest {
-            slot,
-            len,
             signaled,
-            inline,
-            solicited: false,
+            ..SendRequest::new(slot, len)
         });
         self.chain.len() >= CHAIN_LEN
     }
 
-    /// Returns true if there is nothing to post.
+    /// Returns true if the chain is empty.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.chain.is_empty()
     }
 
     /// Returns the chain, ready to be posted. The caller drains the requests that it posts and
-    /// reports their number to [`posted`](Self::posted).
-    #[inline]
+    /// reports their number to [`chain_posted`](Self::chain_posted).
     pub(crate) fn seal(&mut self) -> &mut Vec<SendRequest> {
-        if self.tail_slots > 0
-            && let Some(last) = self.chain.last_mut()
+        if let Some(last) = self.chain.last_mut()
+            && !last.signaled
         {
             last.signaled = true;
-            self.reset_signal_count();
+            self.since_signal = 0;
+            self.signals += 1;
         }
         &mut self.chain
     }
 
     /// Records that the queue pair has taken `count` requests of the chain and counts their entries
-    /// from now on. Returns the number of signaled requests in the chain.
-    #[inline]
-    pub(crate) fn posted(&mut self, count: usize) -> u32 {
+    /// from now on.
+    pub(crate) fn chain_posted(&mut self, count: usize) {
         self.pending -= count;
+    }
+
+    /// Returns how many requests were posted after the last doorbell, given how many the queue pair
+    /// has posted.
+    #[inline]
+    pub(crate) fn since_doorbell(&self, posted: u64) -> u64 {
+        posted - self.posted
+    }
+
+    /// Records a doorbell. Returns how many requests were posted since the last one.
+    #[inline]
+    pub(crate) fn rung(&mut self, posted: u64) -> u64 {
+        posted - std::mem::replace(&mut self.posted, posted)
+    }
+
+    /// Returns the number of signaled requests since the last call.
+    #[inline]
+    pub(crate) fn take_signals(&mut self) -> u32 {
         std::mem::take(&mut self.signals)
     }
 
@@ -123,19 +139,29 @@ impl SendQueue {
     pub(crate) fn abandon(&mut self) -> impl Iterator<Item = Slot> {
         let count = self.chain.len();
         self.pending -= count;
-        // If one of the removed requests was signaled, it is not known how many posted requests it
-        // would have covered. The count then becomes zero, so closing waits for all their
-        // completions.
-        self.since_signal = self
-            .since_signal
-            .saturating_sub(u32::try_from(count).unwrap_or(u32::MAX));
+        self.rejected(count);
         self.chain.drain(..).map(|request| request.slot)
     }
 
-    fn reset_signal_count(&mut self) {
-        self.since_signal = 0;
-        self.tail_slots = 0;
-        self.signals += 1;
+    /// Records that the last `count` requests were not posted.
+    pub(crate) fn rejected(&mut self, count: usize) {
+        // If one of the requests was signaled, it is not known how many posted requests it would
+        // have covered. The count then becomes zero, so closing waits for all their completions.
+        self.since_signal = self
+            .since_signal
+            .saturating_sub(u32::try_from(count).unwrap_or(u32::MAX));
+    }
+
+    /// Counts a request. Returns true if rule 1 requires that it is signaled.
+    #[inline]
+    pub(crate) fn count_request(&mut self) -> bool {
+        self.since_signal += 1;
+        let signaled = self.since_signal >= self.interval;
+        if signaled {
+            self.since_signal = 0;
+            self.signals += 1;
+        }
+        signaled
     }
 }
 
@@ -161,20 +187,20 @@ mod tests {
     #[test]
     fn a_silent_tail_of_inline_requests_needs_no_signal() {
         let mut queue = SendQueue::new(16);
-        for slot in slots(4) {
-            assert!(queue.reserve(100));
-            assert!(!queue.push(slot, 10, true));
+        for _ in 0..4 {
+            assert!(!queue.count_request());
         }
-        assert!(queue.seal().iter().all(|request| !request.signaled));
+        assert!(queue.seal().is_empty());
         assert_eq!(queue.uncovered(), 4);
+        assert_eq!(queue.take_signals(), 0);
     }
 
     #[test]
-    fn one_request_that_holds_a_slot_signals_the_end_of_its_chain() {
+    fn the_last_request_of_a_chain_is_signaled() {
         let mut queue = SendQueue::new(16);
-        for (number, slot) in slots(4).into_iter().enumerate() {
+        for slot in slots(4) {
             assert!(queue.reserve(100));
-            queue.push(slot, 10, number != 1);
+            queue.push(slot, 10);
         }
         let signaled: Vec<_> = queue
             .seal()
@@ -183,6 +209,22 @@ mod tests {
             .collect();
         assert_eq!(signaled, [false, false, false, true]);
         assert_eq!(queue.uncovered(), 0);
+        assert_eq!(queue.take_signals(), 1);
+    }
+
+    #[test]
+    fn requests_are_counted_once_whatever_the_device_rejects() {
+        let mut queue = SendQueue::new(16);
+        assert_eq!(queue.since_doorbell(3), 3);
+        assert_eq!(queue.rung(3), 3);
+        assert_eq!(queue.since_doorbell(5), 2);
+        for _ in 0..2 {
+            queue.count_request();
+        }
+        // One of the two was rejected.
+        queue.rejected(1);
+        assert_eq!(queue.rung(4), 1);
+        assert_eq!(queue.uncovered(), 1);
     }
 
     #[test]
@@ -196,7 +238,7 @@ mod tests {
     }
 
     proptest! {
-        /// For any sequence of frames and chains: at most one interval passes without a signal, and
+        /// For any sequence of frames and flushes: at most one interval passes without a signal, and
         /// after each post no request that holds a slot depends on the signal of a later request.
         #[test]
         fn no_slot_is_stranded(
@@ -205,25 +247,35 @@ mod tests {
         ) {
             let mut queue = SendQueue::new(interval);
             let mut slots = slots(CHAIN_LEN);
-            let (mut since_signal, mut held) = (0, 0);
+            let mut since_signal = 0;
             for (inline, flush) in frames {
-                prop_assert!(queue.reserve(usize::MAX));
-                let full = queue.push(slots.pop().unwrap(), 10, inline);
+                prop_assert!(inline || queue.reserve(usize::MAX));
+                // In the order of the lane: a chain is posted before an inline request.
+                let full = !inline && queue.push(slots.pop().unwrap(), 10);
                 prop_assert!(!full || slots.is_empty(), "a chain has {CHAIN_LEN} at most");
-                if flush || full {
+                if inline || flush || full {
                     let chain = queue.seal();
                     let count = chain.len();
+                    let mut holds_slot = false;
                     for request in chain.drain(..) {
-                        held += u32::from(!request.inline);
                         since_signal += 1;
                         prop_assert!(since_signal <= interval);
+                        holds_slot = !request.signaled;
                         if request.signaled {
-                            (since_signal, held) = (0, 0);
+                            since_signal = 0;
                         }
                         slots.push(request.slot);
                     }
-                    prop_assert_eq!(held, 0, "a slot waits for a signal that may never come");
-                    queue.posted(count);
+                    prop_assert!(!holds_slot, "a slot waits for a signal that may never come");
+                    queue.chain_posted(count);
+                    if !inline {
+                        prop_assert_eq!(queue.uncovered(), since_signal as usize);
+                    }
+                }
+                if inline {
+                    let signaled = queue.count_request();
+                    since_signal = if signaled { 0 } else { since_signal + 1 };
+                    prop_assert!(since_signal < interval);
                     prop_assert_eq!(queue.uncovered(), since_signal as usize);
                 }
             }

@@ -22,6 +22,7 @@ use rustix::io::Errno;
 
 use crate::transport::VerbsTransport;
 use crate::transport::lane::Lane;
+use crate::transport::pending::Pending;
 use crate::transport::wakeup::Wakeup;
 
 /// Maximum sleep while a connection is being closed: polls drive the steps of closing, and the
@@ -93,8 +94,7 @@ impl VerbsTransport {
     }
 
     pub(crate) fn sleep(&mut self, timeout: Option<Duration>) {
-        // The poll after arming may have added the first connection of a lane.
-        if self.lanes().any(|lane| !lane.is_armed && !lane.is_idle) {
+        if self.lanes().any(Lane::must_be_polled) {
             return;
         }
         let is_closing = self.lanes().any(|lane| !lane.closing.is_empty());
@@ -140,8 +140,7 @@ impl VerbsTransport {
     /// Returns true if a sleep would end now. For simulations.
     #[cfg(feature = "test-util")]
     pub(crate) fn is_woken(&mut self) -> bool {
-        let is_kept_awake =
-            |lane: &Lane| (!lane.is_armed && !lane.is_idle) || !lane.closing.is_empty();
+        let is_kept_awake = |lane: &Lane| lane.must_be_polled() || !lane.closing.is_empty();
         self.lanes().any(is_kept_awake) || self.is_woken_within(Some(Duration::ZERO))
     }
 }
@@ -149,7 +148,7 @@ impl VerbsTransport {
 impl Lane {
     /// Arms the completion queue. Returns true if every later completion will end a sleep.
     fn arm(&mut self) -> bool {
-        if self.is_idle {
+        if self.is_idle() {
             // Nothing to arm: a notice will add the lane's next connection.
             self.is_armed = false;
             return true;
@@ -160,6 +159,12 @@ impl Lane {
             tracing::debug!(%error, lane = self.number, "a completion queue cannot be armed: the poller stays awake");
         }
         self.is_armed
+    }
+
+    /// Returns true if the lane has to be polled again before a sleep: the poll after arming has
+    /// added its first connection, or has left completions or events.
+    fn must_be_polled(&self) -> bool {
+        (!self.is_armed && !self.is_idle()) || self.pending.has(Pending::MORE | Pending::EVENTS)
     }
 
     /// Drains the events of the lane's completion queue. Returns true if there was one.

@@ -7,8 +7,75 @@ use rpc_core::transport::{CloseReason, ConnectionId, ReserveError, SendError};
 use super::buf::SendBuf;
 use crate::transport::failure::PostFailure;
 use crate::transport::lane::Lane;
+use crate::transport::send_queue::CHAIN_LEN;
+use crate::verbs::{PostError, PostErrorReason};
 
 impl Lane {
+    /// Checks that [`send_inline`](Self::send_inline) can send a frame of `len` bytes now.
+    #[inline]
+    pub(crate) fn check_inline(
+        &mut self,
+        id: ConnectionId,
+        len: usize,
+    ) -> Result<(), ReserveError> {
+        let connection = self.connections.get(id).ok_or(ReserveError::Closed)?;
+        if len >= connection.inline_end {
+            return self.check_rare_inline(id, len);
+        }
+        let free = connection.queue_pair.send_slots_free();
+        if connection.sends.has_entry(free) {
+            Ok(())
+        } else {
+            Err(ReserveError::NoSlot)
+        }
+    }
+
+    /// Checks a frame that cannot be posted inline at once: it needs a slot as well.
+    #[cold]
+    #[inline(never)]
+    fn check_rare_inline(&mut self, id: ConnectionId, len: usize) -> Result<(), ReserveError> {
+        let buf = self.reserve_slot(id, len)?;
+        self.cancel_slot(buf);
+        Ok(())
+    }
+
+    /// Posts a copy of `frame`. A peer that polls may receive it before the next flush.
+    #[inline]
+    pub(crate) fn send_inline(&mut self, id: ConnectionId, frame: &[u8]) -> Result<(), SendError> {
+        let connection = self.connections.get(id).ok_or(SendError)?;
+        if frame.len() >= connection.inline_end {
+            return self.send_rare_inline(id, frame);
+        }
+        let signaled = connection.sends.count_request();
+        if let Err(reason) = connection.queue_pair.post_inline(frame, signaled) {
+            return self.inline_failed(id.index, reason);
+        }
+        if !connection.is_dirty {
+            connection.is_dirty = true;
+            self.dirty.push(id.index);
+        } else if connection.waits_for_doorbell() {
+            self.ring(id.index);
+        }
+        Ok(())
+    }
+
+    /// Sends a copy of a frame that follows a chain, or that is longer than this device sends
+    /// inline.
+    #[cold]
+    #[inline(never)]
+    fn send_rare_inline(&mut self, id: ConnectionId, frame: &[u8]) -> Result<(), SendError> {
+        // The frames before it are posted first.
+        self.post_chain(id.index);
+        match self.connections.get(id) {
+            Some(connection) if frame.len() < connection.inline_end => self.send_inline(id, frame),
+            _ => {
+                let mut buf = self.reserve_slot(id, frame.len()).map_err(|_| SendError)?;
+                buf.as_mut().copy_from_slice(frame);
+                self.send_slot(buf)
+            }
+        }
+    }
+
     #[inline]
     pub(crate) fn reserve_slot(
         &mut self,
@@ -42,55 +109,80 @@ impl Lane {
         }
     }
 
-    #[inline]
     pub(crate) fn send_slot(&mut self, buf: SendBuf) -> Result<(), SendError> {
-        let id = buf.connection;
+        let SendBuf {
+            slot,
+            len,
+            connection: id,
+        } = buf;
+        let len = len as usize;
         let Some(connection) = self.connections.get(id) else {
-            self.pool.cancel_send(buf.slot);
+            self.pool.return_send(slot);
             return Err(SendError);
         };
-        if !connection.is_open() {
+        if !connection.is_open() || len <= self.plan.limits.max_inline_len {
             connection.sends.cancel();
-            self.pool.cancel_send(buf.slot);
-            return Err(SendError);
+            let sent = self.send_inline(id, &slot[..len]);
+            self.pool.return_send(slot);
+            return sent;
         }
         self.pool.queue_send();
-        let len = buf.len as usize;
-        let inline = len <= self.plan.limits.max_inline_len;
-        let is_full = connection.sends.push(buf.slot, len, inline);
-        if is_full {
-            self.post_chain(id.index);
-        } else if !connection.is_dirty {
+        let is_full = connection.push(slot, len);
+        if !connection.is_dirty {
             connection.is_dirty = true;
             self.dirty.push(id.index);
+        }
+        if is_full {
+            self.post_chain(id.index);
         }
         Ok(())
     }
 
     pub(crate) fn cancel_slot(&mut self, buf: SendBuf) {
-        self.pool.cancel_send(buf.slot);
+        self.pool.return_send(buf.slot);
         if let Some(connection) = self.connections.get(buf.connection) {
             connection.sends.cancel();
         }
     }
 
-    /// Posts the chain of each connection that has one, with one doorbell per connection.
+    /// Rings the doorbell of each connection that has sent, and posts free receives after that.
     #[inline]
-    pub(crate) fn flush_chains(&mut self) {
+    pub(crate) fn flush(&mut self) {
         while let Some(index) = self.dirty.pop() {
             if let Some((_, connection)) = self.connections.at(index) {
                 connection.is_dirty = false;
-                self.post_chain(index);
+                if connection.sends.is_empty() {
+                    self.ring(index);
+                } else {
+                    self.post_chain(index);
+                }
             }
         }
+        self.refill();
     }
 
-    /// Posts a connection's chain to the device.
-    pub(crate) fn post_chain(&mut self, index: u32) {
+    /// Rings a connection's doorbell for its inline requests.
+    #[inline]
+    fn ring(&mut self, index: u32) {
         let Some((_, connection)) = self.connections.at(index) else {
             return;
         };
-        // A full chain has already been posted, before this flush.
+        if let Err(reason) = connection.queue_pair.ring_doorbell() {
+            // The connection is closed, which the driver sees later.
+            let _ = self.inline_failed(index, reason);
+            return;
+        }
+        let posted = connection.queue_pair.sends_posted();
+        self.counters.count_sends(&mut connection.sends, posted);
+    }
+
+    /// Posts what a connection has sent: its chain, after its inline requests.
+    #[inline(never)]
+    pub(crate) fn post_chain(&mut self, index: u32) {
+        self.ring(index);
+        let Some((_, connection)) = self.connections.at(index) else {
+            return;
+        };
         if connection.sends.is_empty() {
             return;
         }
@@ -101,18 +193,40 @@ impl Lane {
             .queue_pair
             .post_send(chain, &mut |slot| pool.complete_send(slot));
         let count = before - chain.len();
-        let signaled = connection.sends.posted(count);
-        self.counters.signaled.add(signaled.into());
-        self.counters.sends.add(count as u64);
-        self.counters.doorbells.add(1);
+        connection.chain_posted(count);
+        let posted_sends = connection.queue_pair.sends_posted();
+        self.counters
+            .count_sends(&mut connection.sends, posted_sends);
         if let Err(error) = posted {
-            // Frames after the rejected one would leave a gap that the peer cannot detect, so close
-            // the connection. The requests that were not posted go back to the pool.
-            let failure = PostFailure {
-                qp_num: connection.queue_pair.qp_num(),
-                source: error,
-            };
-            self.fail(index, CloseReason::Failed(Arc::new(failure)));
+            // The requests that were not posted go back to the pool.
+            self.post_failed(index, error);
         }
+    }
+
+    /// Closes a connection whose inline request was rejected, when it was posted or at the
+    /// doorbell.
+    #[cold]
+    #[inline(never)]
+    fn inline_failed(&mut self, index: u32, reason: PostErrorReason) -> Result<(), SendError> {
+        if let Some((_, connection)) = self.connections.at(index) {
+            let posted = connection.queue_pair.sends_posted();
+            self.counters.count_sends(&mut connection.sends, posted);
+            // At least those that were rejected: no more than this wait for one doorbell.
+            connection.sends.rejected(CHAIN_LEN);
+            self.post_failed(index, PostError { taken: 0, reason });
+        }
+        Err(SendError)
+    }
+
+    /// Closes a connection of which the device rejected a request: frames after it would leave a
+    /// gap that the peer cannot detect.
+    #[cold]
+    fn post_failed(&mut self, index: u32, source: PostError) {
+        let Some((_, connection)) = self.connections.at(index) else {
+            return;
+        };
+        let qp_num = connection.queue_pair.qp_num();
+        let failure = PostFailure { qp_num, source };
+        self.fail(index, CloseReason::Failed(Arc::new(failure)));
     }
 }

@@ -7,7 +7,8 @@ use super::types::wr_id::{QueueTag, WorkKind, WrId};
 use super::work_request::WorkRequest;
 
 /// A ring with one entry per send queue entry in use. An entry holds the memory slot of its
-/// request, or nothing if the request was inline.
+/// request, or nothing if the request was inline. Entries that are not in use hold nothing, so an
+/// inline request is recorded by counting it.
 ///
 /// An entry becomes free only once a completion of its request *or a later one* has been polled and
 /// is completed here. This count keeps a send queue from overrunning on devices that reclaim
@@ -17,6 +18,8 @@ pub(super) struct InFlight {
     entries: Box<[Option<Slot>]>,
     /// Requests other than plain sends, by number. Stored beside the ring to keep entries small.
     requests: VecDeque<(u64, WorkRequest)>,
+    /// Requests in flight that hold a slot or are in `requests`: those that are to be released.
+    held: usize,
     queue: QueueTag,
     capacity: usize,
     /// Number of the next request, counted from 0 since the queue pair was created.
@@ -31,6 +34,7 @@ impl InFlight {
         Self {
             entries: (0..entries).map(|_| None).collect(),
             requests: VecDeque::new(),
+            held: 0,
             queue,
             capacity,
             head: 0,
@@ -42,6 +46,7 @@ impl InFlight {
         self.capacity
     }
 
+    #[inline]
     pub(super) fn free(&self) -> usize {
         // The difference is at most the capacity.
         self.capacity - (self.head - self.tail) as usize
@@ -52,24 +57,47 @@ impl InFlight {
         number as usize & (self.entries.len() - 1)
     }
 
+    /// Returns the number of requests recorded since the queue pair was created.
+    #[inline]
+    pub(super) fn posted(&self) -> u64 {
+        self.head
+    }
+
     /// Returns the id that the request `ahead` positions after the next one will have.
+    #[inline]
     pub(super) fn id_of_next(&self, ahead: usize) -> WrId {
         // The lower 32 bits, which identify a request uniquely for a long time.
         let number = (self.head + ahead as u64) as u32;
         WrId::new(WorkKind::Send, self.queue, number)
     }
 
+    /// Records an inline request. The caller has checked that an entry is free.
+    #[inline]
+    pub(super) fn push_inline(&mut self) {
+        debug_assert!(self.entries[self.index_of(self.head)].is_none());
+        self.head += 1;
+    }
+
+    /// Removes the `count` requests recorded last: inline requests that the device rejected when
+    /// the doorbell was rung.
+    #[cold]
+    pub(super) fn remove_last_inline(&mut self, count: usize) {
+        self.head -= count as u64;
+    }
+
     /// Fills the next entry. The caller has checked that one is free.
-    pub(super) fn push(&mut self, slot: Option<Slot>) {
+    pub(super) fn push(&mut self, slot: Slot) {
         let index = self.index_of(self.head);
-        self.entries[index] = slot;
+        self.entries[index] = Some(slot);
+        self.held += 1;
         self.head += 1;
     }
 
     /// Fills the next entry with a request of any kind.
     pub(super) fn push_request(&mut self, request: WorkRequest) {
         self.requests.push_back((self.head, request));
-        self.push(None);
+        self.held += 1;
+        self.head += 1;
     }
 
     /// Frees every entry up to the one that `id` names. Returns false if `id` names no request in
@@ -83,8 +111,12 @@ impl InFlight {
         if u64::from(offset) >= self.head - self.tail {
             return false;
         }
-        for _ in 0..=offset {
-            self.release_oldest(release);
+        if self.held == 0 {
+            self.tail += u64::from(offset) + 1;
+        } else {
+            for _ in 0..=offset {
+                self.release_oldest(release);
+            }
         }
         true
     }
@@ -101,6 +133,7 @@ impl InFlight {
         // Advanced first: if `release` panics, the entry is already free.
         self.tail += 1;
         if let Some(slot) = self.entries[index].take() {
+            self.held -= 1;
             release(slot);
         } else if !self.requests.is_empty() {
             self.release_request(number, release);
@@ -113,6 +146,7 @@ impl InFlight {
         if self.requests.front().is_some_and(is_it)
             && let Some((_, request)) = self.requests.pop_front()
         {
+            self.held -= 1;
             request.release(release);
         }
     }
@@ -132,7 +166,7 @@ mod tests {
         let ids: Vec<_> = (0..3)
             .map(|_| {
                 let id = ring.id_of_next(0);
-                ring.push(None);
+                ring.push_inline();
                 id
             })
             .collect();
@@ -146,15 +180,27 @@ mod tests {
     }
 
     #[test]
+    fn a_removed_request_frees_its_entry_and_its_id_is_used_again() {
+        let mut ring = ring(2);
+        ring.push_inline();
+        let id = ring.id_of_next(0);
+        ring.push_inline();
+        ring.remove_last_inline(1);
+        assert_eq!((ring.free(), ring.posted()), (1, 1));
+        assert!(!ring.complete(id, &mut drop), "it is not in flight");
+        assert_eq!(ring.id_of_next(0), id);
+    }
+
+    #[test]
     fn an_id_of_an_earlier_round_is_stale() {
         let mut ring = ring(2);
         let old = ring.id_of_next(0);
         for _ in 0..3 {
             let id = ring.id_of_next(0);
-            ring.push(None);
+            ring.push_inline();
             assert!(ring.complete(id, &mut drop));
         }
-        ring.push(None);
+        ring.push_inline();
         assert!(!ring.complete(old, &mut drop));
         assert_eq!(ring.free(), 1);
     }
@@ -165,7 +211,7 @@ mod tests {
         let kept = ring.id_of_next(0);
         for _ in 0..100_000 {
             let id = ring.id_of_next(0);
-            ring.push(None);
+            ring.push_inline();
             assert!(id == kept || !ring.complete(kept, &mut drop));
             assert!(ring.complete(id, &mut drop));
         }
@@ -178,7 +224,7 @@ mod tests {
         (ring.head, ring.tail) = (start, start);
         for _ in 0..4 {
             let id = ring.id_of_next(0);
-            ring.push(None);
+            ring.push_inline();
             assert!(ring.complete(id, &mut drop));
         }
     }

@@ -1,5 +1,5 @@
-//! Completion queues (`ibv_poll_cq(3)`): polled into an array on the stack, and converted to
-//! values.
+//! Completion queues (`ibv_poll_cq(3)`): polled into a small array, and converted to values one by
+//! one.
 
 use std::mem::MaybeUninit;
 use std::os::raw::c_int;
@@ -14,7 +14,7 @@ use super::completion_channel::CompletionChannel;
 use super::datagrams::Datagrams;
 use super::handle::{Handle, not_supported};
 use super::queue_events::Queue;
-use super::{BATCH, check, next_number, os_error, to_u32};
+use super::{check, next_number, os_error, to_u32};
 use crate::verbs::types::{
     CompletionOpcode, Extras, QpNum, RemoteKey, VerbsError, WorkCompletion, WrId,
 };
@@ -85,40 +85,60 @@ impl CompletionQueue {
         self.queue.raw
     }
 
-    #[inline]
     pub(crate) fn poll(
         &self,
+        held: &mut HeldCompletions,
         out: &mut Vec<WorkCompletion>,
         max: usize,
     ) -> Result<usize, VerbsError> {
         self.queue.handle.fork_guard.check()?;
-        let mut batch = [const { MaybeUninit::<ibv_wc>::uninit() }; BATCH];
-        let mut polled = 0;
-        let queue = &*self.queue;
-        while polled < max {
-            let wanted = (max - polled).min(BATCH);
-            // SAFETY: the queue is alive while `self` is, and the array has at least `wanted`
-            // elements.
-            let count =
-                unsafe { ibv_poll_cq(self.queue.raw, wanted as i32, batch.as_mut_ptr().cast()) };
-            let Ok(count) = usize::try_from(count) else {
-                return Err(VerbsError::Os {
-                    call: "poll_cq",
-                    // The return value is not an error number (ibv_poll_cq(3)).
-                    source: std::io::Error::other(format!("the driver failed, and says {count}")),
-                });
-            };
-            for raw in &batch[..count.min(wanted)] {
-                // SAFETY: the library has written the first `count` completions. Fields that it
-                // leaves out on an error (all but `wr_id`, `status` and `qp_num`) are not read.
-                out.push(unsafe { completion(raw.as_ptr(), queue) });
+        let mut has_looked = false;
+        for polled in 0..max {
+            if held.is_empty() {
+                // The driver returned fewer than it was asked for, so it has no more.
+                if has_looked && held.was_partial() {
+                    return Ok(polled);
+                }
+                self.fill(held)?;
+                has_looked = true;
             }
-            polled += count;
-            if count < wanted {
-                break;
+            match held.next(&self.queue) {
+                Some(completion) => out.push(completion),
+                None => return Ok(polled),
             }
         }
-        Ok(polled)
+        Ok(max)
+    }
+
+    #[inline]
+    pub(crate) fn poll_one(
+        &self,
+        held: &mut HeldCompletions,
+    ) -> Result<Option<WorkCompletion>, VerbsError> {
+        self.queue.handle.fork_guard.check()?;
+        if held.is_empty() {
+            self.fill(held)?;
+        }
+        Ok(held.next(&self.queue))
+    }
+
+    /// Polls the device once, into `held`, which is empty.
+    #[inline]
+    fn fill(&self, held: &mut HeldCompletions) -> Result<(), VerbsError> {
+        (held.next, held.count) = (0, 0);
+        // SAFETY: the queue is alive while `self` is, and the array has `HELD` elements.
+        let count = unsafe {
+            ibv_poll_cq(
+                self.queue.raw,
+                HELD as i32,
+                held.completions.as_mut_ptr().cast(),
+            )
+        };
+        match usize::try_from(count) {
+            Ok(count) => held.count = count.min(HELD),
+            Err(_) => return Err(driver_failed(count)),
+        }
+        Ok(())
     }
 
     pub(crate) fn arm(&self, solicited_only: bool) -> Result<(), VerbsError> {
@@ -164,6 +184,68 @@ impl CompletionQueue {
 
     pub(crate) fn number(&self) -> u32 {
         self.queue.number
+    }
+}
+
+/// Maximum number of completions that one poll of the device returns: few enough to lie in a few
+/// cache lines.
+const HELD: usize = 16;
+
+/// The completions that the last poll of the device returned. The first `next` of them have been
+/// handed out.
+pub(crate) struct HeldCompletions {
+    next: usize,
+    /// Number of completions that the library has written.
+    count: usize,
+    completions: [MaybeUninit<ibv_wc>; HELD],
+}
+
+impl HeldCompletions {
+    #[inline]
+    fn is_empty(&self) -> bool {
+        self.next == self.count
+    }
+
+    /// Returns true if the last poll of the device returned fewer completions than fit.
+    fn was_partial(&self) -> bool {
+        self.count < HELD
+    }
+
+    #[inline]
+    fn next(&mut self, queue: &Queue) -> Option<WorkCompletion> {
+        if self.is_empty() {
+            return None;
+        }
+        let raw = self.completions[self.next].as_ptr();
+        self.next += 1;
+        // SAFETY: the library has written the first `count` completions. Fields that it leaves out
+        // on an error (all but `wr_id`, `status` and `qp_num`) are not read.
+        Some(unsafe { completion(raw, queue) })
+    }
+}
+
+impl Default for HeldCompletions {
+    fn default() -> Self {
+        Self {
+            next: 0,
+            count: 0,
+            completions: [const { MaybeUninit::uninit() }; HELD],
+        }
+    }
+}
+
+impl std::fmt::Debug for HeldCompletions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "HeldCompletions({})", self.count - self.next)
+    }
+}
+
+#[cold]
+fn driver_failed(returned: c_int) -> VerbsError {
+    VerbsError::Os {
+        call: "poll_cq",
+        // The return value is not an error number (ibv_poll_cq(3)).
+        source: std::io::Error::other(format!("the driver failed, and says {returned}")),
     }
 }
 

@@ -46,6 +46,7 @@ mod extended;
 mod fork;
 mod gid_table;
 mod handle;
+mod inline_chain;
 mod inline_probe;
 mod interruption;
 mod known_windows;
@@ -70,7 +71,7 @@ mod shared_receive_queue;
 mod windows;
 
 pub(super) use completion_channel::CompletionChannel;
-pub(super) use completion_queue::CompletionQueue;
+pub(super) use completion_queue::{CompletionQueue, HeldCompletions};
 pub(super) use context::Context;
 pub(super) use device_list::{device_names, devices};
 pub(super) use fork::{fork_init, is_fork_initialized};

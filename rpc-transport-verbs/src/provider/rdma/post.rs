@@ -9,31 +9,24 @@ use rdma_sys::{
     ibv_post_recv, ibv_post_send, ibv_qp, ibv_send_flags, ibv_send_wr, ibv_sge, ibv_wr_opcode,
 };
 
-use super::super::work::{ReceiveWork, SendWork};
+use super::super::work::{InlineError, ReceiveWork, SendWork};
 use super::post_results::{index_of, reason};
 use super::queue_pair::QueuePair;
 use super::raw_attributes::to_raw;
 use super::receives::post_receives;
 use super::{BATCH, sge};
-use crate::verbs::types::{PostError, PostErrorReason, QpAttributes, QpState};
+use crate::verbs::types::{PostError, PostErrorReason, QpAttributes, QpState, WrId};
 
 impl QueuePair {
     pub(crate) fn post_send(&mut self, work: &[SendWork]) -> Result<(), PostError> {
         let refuse = |taken, reason| Err(PostError { taken, reason });
-        if let Err(forked) = self.domain.handle.fork_guard.check() {
-            return refuse(0, PostErrorReason::Forked(forked));
+        if work.is_empty() {
+            return Ok(());
         }
-        let Some(raw) = self.raw else {
-            return refuse(
-                0,
-                PostErrorReason::State {
-                    state: QpState::Reset,
-                },
-            );
+        let raw = match self.ready_to_send() {
+            Ok(raw) => raw,
+            Err(reason) => return refuse(0, reason),
         };
-        if matches!(self.state, QpState::Reset | QpState::Init | QpState::Rtr) && !work.is_empty() {
-            return refuse(0, PostErrorReason::State { state: self.state });
-        }
         for (batch, chunk) in work.chunks(BATCH).enumerate() {
             let mut elements = [const { MaybeUninit::<ibv_sge>::uninit() }; BATCH];
             let mut requests = [const { MaybeUninit::<ibv_send_wr>::uninit() }; BATCH];
@@ -69,6 +62,39 @@ impl QueuePair {
             }
         }
         Ok(())
+    }
+
+    #[inline]
+    pub(crate) fn post_inline(
+        &mut self,
+        wr_id: WrId,
+        bytes: &[u8],
+        signaled: bool,
+    ) -> Result<(), InlineError> {
+        let rejected = 0;
+        self.ready_to_send()
+            .map_err(|reason| InlineError { rejected, reason })?;
+        if self.inline.is_full() {
+            self.ring_doorbell()?;
+        }
+        self.inline.push(wr_id, bytes, signaled);
+        Ok(())
+    }
+
+    #[inline]
+    pub(crate) fn ring_doorbell(&mut self) -> Result<(), InlineError> {
+        if self.inline.is_empty() {
+            return Ok(());
+        }
+        match self.ready_to_send() {
+            // SAFETY: the queue pair is alive while `self` holds it, and the chain was made for
+            // its granted capabilities.
+            Ok(raw) => unsafe { self.inline.post(raw) },
+            Err(reason) => {
+                let rejected = self.inline.clear();
+                Err(InlineError { rejected, reason })
+            }
+        }
     }
 
     pub(crate) fn post_recv(&self, work: &[ReceiveWork]) -> Result<(), PostError> {

@@ -12,6 +12,7 @@ use super::super::queue_pair_options::QueuePairOptions;
 use super::completion_queue::CompletionQueue;
 use super::extended::{create_qp_ex, lacking};
 use super::handle::{Handle, not_supported};
+use super::inline_chain::InlineChain;
 use super::inline_probe::probe_inline;
 use super::memory::{Domain, ProtectionDomain};
 use super::queue_events::Queue;
@@ -37,6 +38,8 @@ pub(crate) struct QueuePair {
     /// it later.
     pub(super) state: QpState,
     pub(super) lists: RequestLists,
+    /// Inline sends that wait for the doorbell.
+    pub(super) inline: InlineChain,
     /// Longest datagram in bytes: the MTU of its port.
     pub(super) datagram_len: usize,
     /// Multicast groups that it has joined. The device destroys the queue pair only after it has
@@ -118,6 +121,7 @@ impl QueuePair {
             },
             state: QpState::Reset,
             lists: RequestLists::default(),
+            inline: InlineChain::new(wanted.cap.max_inline_data as usize, config.max_send_wr),
             datagram_len: 0,
             groups: Vec::new(),
             _send_cq: Arc::clone(&send_cq.queue),

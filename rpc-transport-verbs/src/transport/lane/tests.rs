@@ -15,6 +15,7 @@ use crate::device::sizing::Sizing;
 use crate::transport::device_event::DeviceEvent;
 use crate::transport::endpoint::{INFINIBAND, ROCE, SOFT};
 use crate::transport::failure::LaneFailure;
+use crate::transport::lane::Lane;
 use crate::transport::notices::Notice;
 use crate::verbs::{AsyncEvent, LinkLayer, QpNum, VerbsError};
 
@@ -213,7 +214,7 @@ fn a_lane_without_connections_rests_until_the_next_comes() {
     let mut server = Server::with(&[ROCE, SOFT]);
     let resting = |server: &Server| -> Vec<_> {
         let lanes = server.side.transport.lanes();
-        lanes.map(|lane| lane.is_idle).collect()
+        lanes.map(Lane::is_idle).collect()
     };
     server.side.turn();
     assert_eq!(resting(&server), [true, true]);
@@ -227,7 +228,7 @@ fn a_lane_without_connections_rests_until_the_next_comes() {
             sides[0].closed.len() == round
         });
         step_until(&mut [&mut server.side], "rest", |sides| {
-            sides[0].transport.lanes().all(|lane| lane.is_idle)
+            sides[0].transport.lanes().all(Lane::is_idle)
         });
         assert_all_slots_back(&mut [&mut server.side]);
     }

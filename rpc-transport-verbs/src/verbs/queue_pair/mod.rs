@@ -1,5 +1,6 @@
 //! Queue pairs: a send queue and a receive queue (`ibv_create_qp(3)`, `ibv_post_send(3)`).
 
+mod inline;
 mod post;
 mod receive;
 mod transitions;
@@ -95,10 +96,16 @@ pub struct QueuePair {
     /// Why posting a plain one-slot SEND is rejected, if it is: a datagram needs a destination, and
     /// a queue pair without elements per send cannot send bytes.
     takes_no_plain_sends: Option<PostErrorReason>,
+    /// Inline messages shorter than this are posted: 0 if plain sends are rejected.
+    inline_end: usize,
+    /// True if requests were posted inline after the last doorbell.
+    needs_doorbell: bool,
     /// The last value that was set: 0 means that READs and atomics are rejected.
     max_rd_atomic: u8,
     /// The chains for the device, kept to reuse their allocations.
     work: Vec<SendWork>,
+    /// The slots of inline requests while a chain is being recorded.
+    inline_slots: Vec<Slot>,
     general_work: Vec<Work>,
     elements: Vec<Sge>,
     _srq: Option<Arc<shared_receive_queue::Shared>>,
@@ -161,6 +168,11 @@ impl QueuePair {
         check_depth("create_qp", "max_send_wr", capabilities.max_send_wr)?;
         check_depth("create_qp", "max_recv_wr", capabilities.max_recv_wr)?;
         let queue = QueueTag::allocate("create_qp")?;
+        let takes_no_plain_sends = match (config.qp_type, capabilities.max_send_sge) {
+            (QpType::UnreliableDatagram, _) => Some(PostErrorReason::NoDestination),
+            (_, 0) => Some(PostErrorReason::TooManyElements { count: 1, limit: 0 }),
+            _ => None,
+        };
         Ok(Self {
             send_slots: InFlight::new(queue, capabilities.max_send_wr),
             receives: match config.srq {
@@ -176,13 +188,15 @@ impl QueuePair {
             qp_type: config.qp_type,
             sq_sig_all: config.sq_sig_all,
             port: 1,
-            takes_no_plain_sends: match (config.qp_type, capabilities.max_send_sge) {
-                (QpType::UnreliableDatagram, _) => Some(PostErrorReason::NoDestination),
-                (_, 0) => Some(PostErrorReason::TooManyElements { count: 1, limit: 0 }),
-                _ => None,
+            takes_no_plain_sends,
+            inline_end: match takes_no_plain_sends {
+                None => capabilities.max_inline_data.saturating_add(1),
+                Some(_) => 0,
             },
+            needs_doorbell: false,
             max_rd_atomic: 0,
             work: Vec::with_capacity(capabilities.max_send_wr),
+            inline_slots: Vec::with_capacity(capabilities.max_send_wr),
             general_work: Vec::new(),
             elements: Vec::new(),
             capabilities,
@@ -211,6 +225,7 @@ impl QueuePair {
 
     /// Returns the number of free send queue entries: how many requests can be posted before a
     /// completion must be polled.
+    #[inline]
     pub fn send_slots_free(&self) -> usize {
         self.send_slots.free()
     }
@@ -254,6 +269,9 @@ impl QueuePair {
     }
 
     fn take_back(&mut self, release: &mut impl FnMut(Slot)) {
+        while let Some(slot) = self.inline_slots.pop() {
+            release(slot);
+        }
         self.send_slots.drain(release);
         if let Some(receives) = &mut self.receives {
             receives.drain(release);

@@ -1,10 +1,6 @@
 //! Posts to the send queue and completes its requests (`ibv_post_send(3)`).
 
-use std::mem;
-use std::vec;
-
 use super::super::element::{Element, Elements};
-use super::super::in_flight::InFlight;
 use super::super::memory_window::{Binding, MemoryWindow};
 use super::super::slot::Slot;
 use super::super::types::claim_error::ClaimError;
@@ -62,22 +58,6 @@ impl SendRequest {
     }
 }
 
-/// Requests that the device has accepted and that are not yet recorded as in flight. It is dropped
-/// only if a caller's `release` panics; it then records the remaining ones.
-struct Unrecorded<'a, 'b> {
-    rest: &'a mut vec::Drain<'b, SendRequest>,
-    send_slots: &'a mut InFlight,
-}
-
-impl Drop for Unrecorded<'_, '_> {
-    #[cold]
-    fn drop(&mut self) {
-        for SendRequest { slot, inline, .. } in &mut *self.rest {
-            self.send_slots.push((!inline).then_some(slot));
-        }
-    }
-}
-
 impl QueuePair {
     /// Posts `requests` in order, as one chain with one doorbell (`ibv_post_send(3)`).
     ///
@@ -93,12 +73,10 @@ impl QueuePair {
         requests: &mut Vec<SendRequest>,
         release: &mut impl FnMut(Slot),
     ) -> Result<(), PostError> {
-        self.work.clear();
-        if let Some(reason) = self.takes_no_plain_sends
-            && !requests.is_empty()
-        {
+        if let Err(reason) = self.ring_doorbell() {
             return Err(PostError { taken: 0, reason });
         }
+        self.work.clear();
         let mut refused = None;
         for (index, request) in requests.iter().enumerate() {
             if let Err(reason) = self.check(request, index) {
@@ -123,21 +101,19 @@ impl QueuePair {
             Ok(()) => self.work.len(),
             Err(error) => error.taken.min(self.work.len()),
         };
-        let mut rest = requests.drain(..taken);
-        let unrecorded = Unrecorded {
-            rest: &mut rest,
-            send_slots: &mut self.send_slots,
-        };
-        for request in unrecorded.rest.by_ref() {
-            if request.inline {
-                unrecorded.send_slots.push(None);
-                release(request.slot);
+        // All requests are recorded before any slot is released: if `release` panics, the device
+        // still has them.
+        for SendRequest { slot, inline, .. } in requests.drain(..taken) {
+            if inline {
+                self.send_slots.push_inline();
+                self.inline_slots.push(slot);
             } else {
-                unrecorded.send_slots.push(Some(request.slot));
+                self.send_slots.push(slot);
             }
         }
-        mem::forget(unrecorded);
-        drop(rest);
+        while let Some(slot) = self.inline_slots.pop() {
+            release(slot);
+        }
         posted?;
         match refused {
             Some(reason) => Err(PostError { taken, reason }),
@@ -166,6 +142,9 @@ impl QueuePair {
         requests: &mut Vec<WorkRequest>,
         release: &mut impl FnMut(Slot),
     ) -> Result<(), PostError> {
+        if let Err(reason) = self.ring_doorbell() {
+            return Err(PostError { taken: 0, reason });
+        }
         self.general_work.clear();
         self.elements.clear();
         let mut refused = None;
@@ -272,6 +251,7 @@ impl QueuePair {
             });
         };
         self.check_common(&request, 0)?;
+        self.ring_doorbell()?;
         let wr_id = self.next_wr_id(0);
         let key = self
             .raw
@@ -343,6 +323,9 @@ impl QueuePair {
     }
 
     fn check(&self, request: &SendRequest, ahead: usize) -> Result<(), PostErrorReason> {
+        if let Some(reason) = self.takes_no_plain_sends {
+            return Err(reason);
+        }
         if ahead >= self.send_slots.free() {
             return Err(PostErrorReason::QueueFull {
                 capacity: self.send_slots.capacity(),
@@ -370,6 +353,7 @@ impl QueuePair {
     /// # Errors
     ///
     /// [`ClaimError`] if the completion names no request in flight on this send queue.
+    #[inline]
     pub fn complete_send(
         &mut self,
         completion: WorkCompletion,

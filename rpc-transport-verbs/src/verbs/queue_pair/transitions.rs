@@ -67,6 +67,9 @@ impl QueuePair {
             attributes.state,
             attributes.mask(),
         )?;
+        if let Err(reason) = self.ring_doorbell() {
+            tracing::debug!(%reason, "the device rejected inline messages: they are not posted");
+        }
         self.raw.modify(actual, to, attributes)?;
         self.port = attributes.port.unwrap_or(self.port);
         self.max_rd_atomic = attributes.max_rd_atomic.unwrap_or(self.max_rd_atomic);

@@ -1,0 +1,138 @@
+//! Inline sends that wait for the doorbell: prepared work requests, of which a send changes only
+//! the id, the flags, the length and the bytes.
+
+use std::fmt;
+use std::ptr::{self, NonNull};
+
+use rdma_sys::{ibv_post_send, ibv_qp, ibv_send_flags, ibv_send_wr, ibv_sge, ibv_wr_opcode};
+
+use super::post_results::{index_of, reason};
+use crate::provider::work::InlineError;
+use crate::verbs::types::WrId;
+
+/// Maximum number of sends that wait for one doorbell.
+const CHAIN_LEN: usize = 8;
+
+/// The chain of one queue pair.
+pub(super) struct InlineChain {
+    requests: Box<[ibv_send_wr]>,
+    elements: Box<[ibv_sge]>,
+    /// The bytes of each request, `stride` apart.
+    bytes: Box<[u8]>,
+    stride: usize,
+    /// Number of requests that wait.
+    len: usize,
+    /// Depth of the send queue, for errors.
+    capacity: usize,
+}
+
+// SAFETY: the requests contain pointers only to the chain's own elements, and only while
+// `post` runs, which has exclusive access.
+unsafe impl Send for InlineChain {}
+// SAFETY: a shared chain permits no access to the requests.
+unsafe impl Sync for InlineChain {}
+
+impl InlineChain {
+    /// Prepares the chain of a queue pair that sends at most `max_inline` bytes inline.
+    pub(super) fn new(max_inline: usize, capacity: usize) -> Self {
+        let element = ibv_sge {
+            addr: 0,
+            length: 0,
+            lkey: 0,
+        };
+        Self {
+            requests: (0..CHAIN_LEN).map(|_| prepared_request()).collect(),
+            elements: vec![element; CHAIN_LEN].into_boxed_slice(),
+            bytes: vec![0; CHAIN_LEN * max_inline].into_boxed_slice(),
+            stride: max_inline,
+            len: 0,
+            capacity,
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.len == CHAIN_LEN
+    }
+
+    /// Appends a send. The chain is not full, and `bytes` are at most as long as the queue pair
+    /// sends inline.
+    #[inline]
+    pub(super) fn push(&mut self, wr_id: WrId, bytes: &[u8], signaled: bool) {
+        let index = self.len;
+        let copy = &mut self.bytes[index * self.stride..][..bytes.len()];
+        copy.copy_from_slice(bytes);
+        let element = &mut self.elements[index];
+        element.addr = copy.as_ptr().addr() as u64;
+        // Cannot truncate: inline sends are short.
+        element.length = bytes.len() as u32;
+        let mut flags = ibv_send_flags::IBV_SEND_INLINE.0;
+        if signaled {
+            flags |= ibv_send_flags::IBV_SEND_SIGNALED.0;
+        }
+        let request = &mut self.requests[index];
+        request.wr_id = wr_id.to_raw();
+        request.send_flags = flags;
+        self.len += 1;
+    }
+
+    /// Removes all sends and returns their number.
+    pub(super) fn clear(&mut self) -> usize {
+        std::mem::take(&mut self.len)
+    }
+
+    /// Posts the waiting sends, of which there is at least one, with one doorbell.
+    ///
+    /// # Safety
+    ///
+    /// `raw` must be a queue pair that is alive, with the `max_inline` that the chain was made for.
+    pub(super) unsafe fn post(&mut self, raw: NonNull<ibv_qp>) -> Result<(), InlineError> {
+        let count = self.clear();
+        // From here until the device has read the chain, the arrays are accessed only through
+        // these pointers.
+        let element: *mut ibv_sge = self.elements.as_mut_ptr();
+        let first: *mut ibv_send_wr = self.requests.as_mut_ptr();
+        for index in 0..count {
+            let next = if index + 1 == count {
+                ptr::null_mut()
+            } else {
+                first.wrapping_add(index + 1)
+            };
+            // SAFETY: both arrays have `CHAIN_LEN` elements, and `count` is at most that.
+            unsafe {
+                (*first.add(index)).sg_list = element.add(index);
+                (*first.add(index)).next = next;
+            }
+        }
+        let mut refused = ptr::null_mut();
+        // SAFETY: the caller guarantees that the queue pair is alive, and the chain is complete and
+        // null-terminated. The device reads its bytes, which are inline, only during the call.
+        let errno = unsafe { ibv_post_send(raw.as_ptr(), first, &mut refused) };
+        if errno == 0 {
+            return Ok(());
+        }
+        Err(InlineError {
+            rejected: count - index_of(first, refused, count),
+            reason: reason(errno, self.capacity),
+        })
+    }
+}
+
+/// Returns a plain send of one element.
+fn prepared_request() -> ibv_send_wr {
+    // SAFETY: a struct of numbers, pointers and unions of them, for which all zeros is a valid
+    // value. The unions stay zero: a plain send has no immediate, remote address or window.
+    let mut request: ibv_send_wr = unsafe { std::mem::zeroed() };
+    request.num_sge = 1;
+    request.opcode = ibv_wr_opcode::IBV_WR_SEND;
+    request
+}
+
+impl fmt::Debug for InlineChain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "InlineChain({})", self.len)
+    }
+}
