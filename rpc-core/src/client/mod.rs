@@ -243,17 +243,17 @@ impl<'a, Q: Codec<Req>, S: Codec<Res>, Req, Res> LocalCall<'a, Q, S, Req, Res> {
         let poller = &*channel.poller;
         let mut memory = channel.inline_frame.take();
         let body = memory.bytes_mut();
-        let outcome =
-            match poller.take_response(channel.link, call, self.deadline, cx.waker(), body) {
-                PollOutcome::Received { head, len } => Some(decode::<S, Res>(head, &body[..len])),
-                PollOutcome::Failed(error) => Some(Err(error)),
-                PollOutcome::Long => self.read_response(call, cx),
-                PollOutcome::Pending => None,
-            };
+        let taken = poller.take_response(channel.link, call, self.deadline, cx.waker(), body);
+        if let PollOutcome::Received { head, len } = taken {
+            let outcome = decode::<S, Res>(head, &body[..len]);
+            channel.inline_frame.put_back(memory);
+            return self.end(method, outcome);
+        }
         channel.inline_frame.put_back(memory);
-        match outcome {
-            Some(outcome) => self.end(method, outcome),
-            None => Poll::Pending,
+        match taken {
+            PollOutcome::Failed(error) => self.end(method, Err(error)),
+            PollOutcome::Long => self.read_response(method, call, cx),
+            PollOutcome::Pending | PollOutcome::Received { .. } => Poll::Pending,
         }
     }
 
@@ -261,9 +261,10 @@ impl<'a, Q: Codec<Req>, S: Codec<Res>, Req, Res> LocalCall<'a, Q, S, Req, Res> {
     #[inline(never)]
     fn read_response(
         &mut self,
+        method: &'a CalledMethod,
         call: CallId,
         cx: &mut Context<'_>,
-    ) -> Option<Result<Response<Res>, CallError>> {
+    ) -> Poll<Result<Response<Res>, CallError>> {
         let mut received = None;
         let channel = self.channel;
         let polled = channel.poller.read_response(
@@ -273,9 +274,10 @@ impl<'a, Q: Codec<Req>, S: Codec<Res>, Req, Res> LocalCall<'a, Q, S, Req, Res> {
             cx.waker(),
             &mut |head, body| received = Some(decode::<S, Res>(head, body)),
         );
-        match polled {
-            PollOutcome::Failed(error) => Some(Err(error)),
-            _ => received,
+        match (polled, received) {
+            (PollOutcome::Failed(error), _) => self.end(method, Err(error)),
+            (_, Some(outcome)) => self.end(method, outcome),
+            (_, None) => Poll::Pending,
         }
     }
 

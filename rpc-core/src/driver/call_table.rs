@@ -162,10 +162,14 @@ impl<B> CallTable<B> {
             }
         };
         let entry = &mut self.entries[index as usize];
-        entry.state = State::InFlight {
+        let begun = State::InFlight {
             waiting: mem::take(waiting),
             timer: None,
         };
+        match mem::replace(&mut entry.state, begun) {
+            State::Free => {}
+            other => drop_unexpected(other),
+        }
         Some(entry.id)
     }
 
@@ -195,10 +199,13 @@ impl<B> CallTable<B> {
             State::InFlight { waiting, timer } => {
                 let (waiting, timer) = (mem::take(waiting), timer.take());
                 let frame = ResponseFrame::Slot(frame);
-                entry.state = State::Responded(Response { head, frame });
+                let responded = State::Responded(Response { head, frame });
+                // What remains of the call in flight was taken from it: nothing is left to drop.
+                mem::forget(mem::replace(&mut entry.state, responded));
                 ResponseOutcome::Completed { waiting, timer }
             }
             State::Abandoned => {
+                entry.state = State::Free;
                 self.release(id);
                 ResponseOutcome::Abandoned(frame)
             }
@@ -239,8 +246,8 @@ impl<B> CallTable<B> {
                 self.release(id);
                 TakeOutcome::Failed(error)
             }
-            state @ (State::Free | State::Abandoned | State::InFlight { .. }) => {
-                entry.state = state;
+            other => {
+                entry.state = other;
                 TakeOutcome::Pending
             }
         }
@@ -275,6 +282,7 @@ impl<B> CallTable<B> {
             },
             State::Abandoned => Abandoned::default(),
             State::Responded(response) => {
+                entry.state = State::Free;
                 self.release(id);
                 Abandoned {
                     response: Some(response),
@@ -282,6 +290,7 @@ impl<B> CallTable<B> {
                 }
             }
             State::Free | State::Failed(_) => {
+                entry.state = State::Free;
                 self.release(id);
                 Abandoned::default()
             }
@@ -321,6 +330,7 @@ impl<B> CallTable<B> {
                     unanswered += 1;
                     left(waiting, timer);
                 }
+                // The entry is free now.
                 State::Abandoned => {
                     unanswered += 1;
                     self.release(self.entries[index].id);
@@ -355,15 +365,24 @@ impl<B> CallTable<B> {
         self.entries.len() - self.free.len()
     }
 
+    /// Frees an entry, whose state is free already.
     fn release(&mut self, id: CallId) {
         let entry = &mut self.entries[id.index()];
-        entry.state = State::Free;
         // The next call in this entry gets another id, so that a late response to this call matches
         // nothing.
         let index = id.index() as u32;
         entry.id = CallId::new(index, (id.0 >> 20).wrapping_add(1));
         self.free.push(index);
     }
+}
+
+/// Drops the state of an entry that was in the list of free entries, which is always free. Out of
+/// line, so that a call does not pay for dropping the other states.
+#[cold]
+#[inline(never)]
+fn drop_unexpected<B>(state: State<B>) {
+    debug_assert!(false, "a free entry of the call table is in use");
+    drop(state);
 }
 
 #[cfg(test)]

@@ -209,7 +209,7 @@ impl<T: Transport> Driver<T> {
         if turns.is_multiple_of(TURNS_PER_GAUGE_UPDATE) {
             self.maintain();
         }
-        let first = {
+        let (first, any_blocked) = {
             let state = &mut *self.state.borrow_mut();
             state.transport.flush();
             let event = state.transport.poll();
@@ -218,9 +218,9 @@ impl<T: Transport> Driver<T> {
             if event.is_none() && !state.has_deferred_work() && !self.ready.has_any() {
                 return false;
             }
-            event
+            (event, !state.blocked.is_empty())
         };
-        self.take_busy_turn(first)
+        self.take_busy_turn(first, any_blocked)
     }
 
     /// Updates the gauges. Also returns the credits of idle connections, which is done before a sleep
@@ -233,13 +233,13 @@ impl<T: Transport> Driver<T> {
     }
 
     #[inline(never)]
-    fn take_busy_turn(&self, first: Option<Event<T::RecvBuf>>) -> bool {
+    fn take_busy_turn(&self, first: Option<Event<T::RecvBuf>>, any_blocked: bool) -> bool {
         self.counters.turns.busy.add(1);
         let found_any = first.is_some();
         if found_any && self.polled_at.get().is_some() {
             self.renew_arrival();
         }
-        if !self.state.borrow().blocked.is_empty() {
+        if any_blocked {
             // Before the new requests: the slots that this poll freed belong to the oldest
             // responses.
             self.retry_blocked_responses();
@@ -256,10 +256,14 @@ impl<T: Transport> Driver<T> {
         if self.ready.has_any() {
             self.run_ready_tasks();
         }
-        if self.state.borrow().has_deferred_work() {
+        let has_deferred_work = {
+            let state = &mut *self.state.borrow_mut();
+            state.transport.flush();
+            state.has_deferred_work()
+        };
+        if has_deferred_work {
             self.retry_waiting();
         }
-        self.state.borrow_mut().transport.flush();
         found_any
     }
 
@@ -372,6 +376,7 @@ impl<T: Transport> Driver<T> {
         state.wake_waiters();
         state.send_owed_credits();
         let check_clock = turns.is_multiple_of(TURNS_PER_CLOCK) && !state.timers.is_empty();
+        state.transport.flush();
         let any_woken = !state.wakers.is_empty();
         drop(state);
         if check_clock {

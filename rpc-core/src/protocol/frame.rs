@@ -161,6 +161,7 @@ impl FrameHeader {
     /// # Panics
     ///
     /// Panics if `frame` is shorter than [`HEADER_LEN`].
+    #[inline]
     pub fn encode(&self, frame: &mut [u8]) {
         let kind = match self.kind {
             FrameKind::Request => Self::KIND_REQUEST,
@@ -198,6 +199,7 @@ impl FrameHeader {
     /// # Errors
     ///
     /// Returns [`FrameError`] if the bytes are not a frame of this version.
+    #[inline]
     pub fn parse(frame: &[u8]) -> Result<(Self, &[u8], &[u8]), FrameError> {
         let Some((header, rest)) = frame.split_first_chunk::<HEADER_LEN>() else {
             return Err(FrameError::Truncated { len: frame.len() });

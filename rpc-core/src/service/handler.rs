@@ -26,13 +26,11 @@ impl HandlerKey {
 }
 
 impl ResponseLengths {
+    #[inline]
     pub(super) fn new<S: Codec<Res>, Res>(response: &Response<Res>) -> Result<Self, Status> {
         let metadata = response.metadata().encoded_len();
         if metadata > usize::from(u16::MAX) {
-            return Err(Status::resource_exhausted(format!(
-                "the response's metadata of {metadata} bytes exceeds the limit of {} bytes",
-                u16::MAX
-            )));
+            return Err(metadata_too_long(metadata));
         }
         let message = S::encoded_len(response.get_ref());
         Ok(Self { metadata, message })
@@ -88,4 +86,12 @@ pub(crate) trait Handler {
     /// Returns the number of pending futures and responses.
     #[cfg(feature = "test-util")]
     fn in_use(&self) -> usize;
+}
+
+#[cold]
+fn metadata_too_long(len: usize) -> Status {
+    Status::resource_exhausted(format!(
+        "the response's metadata of {len} bytes exceeds the limit of {} bytes",
+        u16::MAX
+    ))
 }

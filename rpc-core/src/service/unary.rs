@@ -95,15 +95,12 @@ where
         polled: Result<Result<Polled<Res>, Status>, Status>,
         key: Option<HandlerKey>,
     ) -> Served {
-        if let Ok(Ok(Polled::Pending)) = polled {
-            return Served::Pending(self.keep_future(cell, key));
-        }
         let served = match polled {
             Ok(Ok(Polled::Encoded(len))) => Served::Encoded(len),
             Ok(Ok(Polled::Long(response, len))) => {
                 Served::Long(self.keep(Kept::Response(response)), len)
             }
-            Ok(Ok(Polled::Pending)) => Served::Failed(missing()),
+            Ok(Ok(Polled::Pending)) => return Served::Pending(self.keep_future(cell, key)),
             Ok(Err(status)) => Served::Failed(status),
             Err(panicked) => {
                 // The future may have panicked before or during its drop. It is not dropped twice.
@@ -150,15 +147,17 @@ where
         return Ok(Polled::Pending);
     };
     cell.set(None);
-    let response = outcome?;
-    let len = ResponseLengths::new::<S, Res>(&response)?;
-    match out.get_mut(..len.total()) {
-        None => Ok(Polled::Long(response, len)),
-        Some(out) => {
-            encode::<S, Res>(&response, len, out)?;
-            Ok(Polled::Encoded(len))
+    // The response is moved only if it does not fit.
+    if let Ok(response) = &outcome {
+        let len = ResponseLengths::new::<S, Res>(response)?;
+        if let Some(out) = out.get_mut(..len.total()) {
+            encode::<S, Res>(response, len, out)?;
+            return Ok(Polled::Encoded(len));
         }
     }
+    let response = outcome?;
+    let len = ResponseLengths::new::<S, Res>(&response)?;
+    Ok(Polled::Long(response, len))
 }
 
 /// Encodes metadata and message into a buffer of exactly their total length.
