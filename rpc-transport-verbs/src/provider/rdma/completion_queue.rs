@@ -197,7 +197,7 @@ pub(crate) struct HeldCompletions {
     next: usize,
     /// Number of completions that the library has written.
     count: usize,
-    completions: [MaybeUninit<ibv_wc>; HELD],
+    completions: Box<[MaybeUninit<ibv_wc>; HELD]>,
 }
 
 impl HeldCompletions {
@@ -229,7 +229,7 @@ impl Default for HeldCompletions {
         Self {
             next: 0,
             count: 0,
-            completions: [const { MaybeUninit::uninit() }; HELD],
+            completions: Box::new([const { MaybeUninit::uninit() }; HELD]),
         }
     }
 }
