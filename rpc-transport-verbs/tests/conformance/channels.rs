@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use rpc_transport_verbs::verbs::{
-    CompletionChannel, CompletionStatus, Context, QueuePairConfig, VerbsError, WorkKind,
+    CompletionChannel, CompletionStatus, QueuePairConfig, VerbsError, WorkKind,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -339,10 +339,7 @@ fn queues_that_share_a_channel_are_told_apart(_: &Device) {
 }
 
 fn a_channel_of_another_context_and_a_queue_without_one_are_refused(_: &Device) {
-    let (one, other) = (
-        Context::open(verbs_side::device()).unwrap(),
-        Context::open(verbs_side::device()).unwrap(),
-    );
+    let (one, other) = (verbs_side::open(), verbs_side::open());
     let channel = one.create_comp_channel().unwrap();
     let refused = other.create_cq_with_channel(16, &channel).unwrap_err();
     assert!(

@@ -1,8 +1,8 @@
 //! Unreliable datagrams: which arrive, which are dropped silently, and which fail at the sender.
 
 use rpc_transport_verbs::verbs::{
-    AddressVector, CompletionOpcode, CompletionStatus, Context, Gid, Mtu, PostErrorReason,
-    ProtectionDomain, QpNum, QpState, QpType, ReceiveRequest, VerbsError, WorkKind, WorkRequest,
+    AddressVector, CompletionOpcode, CompletionStatus, Gid, Mtu, PostErrorReason, ProtectionDomain,
+    QpNum, QpState, QpType, ReceiveRequest, VerbsError, WorkKind, WorkRequest,
 };
 
 use super::case::{Section, case};
@@ -423,7 +423,7 @@ fn refuses(domain: &ProtectionDomain, address: AddressVector, name: &str) {
 }
 
 fn address_handles_are_checked_by_name(_: &Device) {
-    let context = Context::open(verbs_side::device()).unwrap();
+    let context = verbs_side::open();
     let domain = context.alloc_pd().unwrap();
     refuses(
         &domain,
@@ -459,7 +459,7 @@ fn address_handles_are_checked_by_name(_: &Device) {
 
 fn address_handles_of_soft_lead_to_its_one_port(device: &Device) {
     device.needs_soft(&rxe::SOFT_OPTION);
-    let context = Context::open(verbs_side::device()).unwrap();
+    let context = verbs_side::open();
     let domain = context.alloc_pd().unwrap();
     let to = port_address_vector();
     let Gid(mut gid) = to.gid;

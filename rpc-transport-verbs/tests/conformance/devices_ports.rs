@@ -75,7 +75,7 @@ pub(crate) const CASES: Section = Section {
 const NO_GUID: &str = "0000:0000:0000:0000";
 
 fn open() -> Context {
-    Context::open(device()).unwrap()
+    super::verbs_side::open()
 }
 
 fn the_device_is_in_the_list(_: &Device) {

@@ -110,7 +110,7 @@ pub(crate) struct End {
 impl End {
     /// Creates an end with a queue pair in RESET.
     pub(crate) fn new(options: Options) -> Self {
-        Self::of(Context::open(verbs_side::device()).unwrap(), options)
+        Self::of(verbs_side::open(), options)
     }
 
     /// Creates an end in a new domain of this context.

@@ -1,7 +1,7 @@
 //! Errors: which side sees them, with which status, and which other requests fail with them.
 
 use rpc_transport_verbs::verbs::{
-    Access, CompletionStatus as C, Context, QpState, SendRequest, Slot, WorkKind,
+    Access, CompletionStatus as C, QpState, SendRequest, Slot, WorkKind,
 };
 
 use super::case::{Section, case};
@@ -86,7 +86,7 @@ fn a_receive_into_memory_of_another_domain_fails_both_sides(device: &Device) {
 
 fn a_receive_into_memory_of_another_context_fails_both_sides(device: &Device) {
     unwritable_receive(device, |_| {
-        let context = Context::open(verbs_side::device()).unwrap();
+        let context = verbs_side::open();
         region(&context.alloc_pd().unwrap(), 1)
             .into_slots(SLOT_LEN)
             .unwrap()

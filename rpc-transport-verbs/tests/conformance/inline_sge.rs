@@ -240,7 +240,7 @@ fn many(end: &End, count: usize) -> Vec<Element> {
 }
 
 fn as_many_elements_as_were_granted_are_taken(_: &Device) {
-    let context = rpc_transport_verbs::verbs::Context::open(super::verbs_side::device()).unwrap();
+    let context = super::verbs_side::open();
     let max_sge = context.query_device().max_sge.min(16);
     let (mut left, mut right) = pair(Options { max_sge, ..rc() });
     let granted = left.qp.capabilities();

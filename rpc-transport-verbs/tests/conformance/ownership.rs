@@ -286,7 +286,7 @@ fn objects_may_be_dropped_in_any_order(_: &Device) {
 }
 
 fn objects_outlive_the_handle_of_their_context(_: &Device) {
-    let context = rpc_transport_verbs::verbs::Context::open(verbs_side::device()).unwrap();
+    let context = verbs_side::open();
     let domain = context.alloc_pd().unwrap();
     let mut cq = context.create_cq(16).unwrap();
     drop(context);

@@ -306,6 +306,7 @@ fn death_can_be_noticed_at_once_for_tests_above(device: &Device) {
     device.needs_soft(&rxe::SOFT_OPTION);
     let options = SoftOptions {
         detect_death_at_once: true,
+        ..verbs_side::soft_options()
     };
     let mut side = Side::new(Plan { options, ..plan() });
     // A retry time far beyond the test's time limit.

@@ -1,8 +1,7 @@
 //! Queue pairs: the parameters of their creation, and their attributes in each state.
 
 use rpc_transport_verbs::verbs::{
-    CompletionStatus as C, Context, QpAttributes, QpState, QpType, QueuePairConfig, VerbsError,
-    WorkRequest,
+    CompletionStatus as C, QpAttributes, QpState, QpType, QueuePairConfig, VerbsError, WorkRequest,
 };
 
 use super::case::{Section, case};
@@ -140,7 +139,7 @@ fn what_a_queue_pair_was_given_it_tells_again(_: &Device) {
 
 fn a_queue_pair_with_queues_of_another_context_is_refused(_: &Device) {
     let end = End::new(rc());
-    let other = Context::open(verbs_side::device()).unwrap();
+    let other = verbs_side::open();
     let foreign_cq = other.create_cq(16).unwrap();
     let foreign_srq = other.alloc_pd().unwrap().create_srq(16, 1).unwrap();
     let configs = [

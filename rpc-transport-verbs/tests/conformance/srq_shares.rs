@@ -10,6 +10,7 @@ use super::case::{Section, case};
 use super::deviations as rxe;
 use super::device::Device;
 use super::end::{self, End, Options, rc};
+use super::verbs_side::shared_receive;
 
 pub(crate) const CASES: Section = Section {
     topic: "sharing receive queues",
@@ -159,7 +160,8 @@ fn many_queue_pairs_take_from_one_queue_in_the_order_of_arrival(_: &Device) {
     for (place, seen) in hub.wait(12).iter().enumerate() {
         assert_eq!(seen.status, C::Success);
         assert_eq!(seen.qp_num, hub.others[place % 4].qp_num());
-        assert!(hub.is_all(place * 8..place * 8 + 8, place as u8 + 1));
+        let receive = shared_receive(place, 12);
+        assert!(hub.is_all(receive * 8..receive * 8 + 8, place as u8 + 1));
     }
 }
 
@@ -213,8 +215,9 @@ fn a_shared_queue_that_grows_keeps_what_is_posted(_: &Device) {
         left.fill(0..8, index as u8 + 1);
         left.succeed(WorkRequest::send(left.at(0..8)));
         right.expect_recv(C::Success);
+        let receive = shared_receive(index, depth * 2);
         assert!(
-            right.is_all(index * 8..index * 8 + 8, index as u8 + 1),
+            right.is_all(receive * 8..receive * 8 + 8, index as u8 + 1),
             "{index}"
         );
     }

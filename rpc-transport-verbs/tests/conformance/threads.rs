@@ -253,7 +253,7 @@ fn threads_share_a_context_by_taking_turns(_: &Device) {
         cq_depth: 64,
         ..Plan::default()
     };
-    let context = Context::open(verbs_side::device()).unwrap();
+    let context = verbs_side::open();
     let domain = context.alloc_pd().unwrap();
     thread::scope(|scope| {
         for _ in 0..THREADS {

@@ -131,7 +131,7 @@ pub(crate) struct Party {
 
 impl Party {
     pub(crate) fn new(making: Making) -> Self {
-        Self::in_context(Context::open(verbs_side::device()).unwrap(), making)
+        Self::in_context(verbs_side::open(), making)
     }
 
     pub(crate) fn in_context(context: Context, making: Making) -> Self {

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use rpc_transport_verbs::verbs::{
     Access, AckTimeout, AddressWish, AsyncEvent, CompletionChannel, CompletionQueue,
     CompletionStatus, Context, MemoryRegion, PortAddress, PostError, ProtectionDomain, Psn,
-    QpAttributes, QpState, QueuePair, QueuePairConfig, RemoteEndpoint, RetryCount, RnrTimer,
-    RtrAttributes, RtsAttributes, SendRequest, SharedReceiveQueue, Slot, SoftOptions,
+    QpAttributes, QpState, QueuePair, QueuePairConfig, ReceiveOrder, RemoteEndpoint, RetryCount,
+    RnrTimer, RtrAttributes, RtsAttributes, SendRequest, SharedReceiveQueue, Slot, SoftOptions,
     WorkCompletion, WorkKind,
 };
 
@@ -27,6 +27,50 @@ pub(crate) fn device() -> &'static str {
     DEVICE.get_or_init(|| std::env::var("VERBLINE_DEVICE").unwrap_or_else(|_| "soft".to_owned()))
 }
 
+/// Returns the options under which `soft` is tested: its own, or, if `SHARED_RECEIVES` is `oldest`,
+/// those that make it take the receives of a shared queue in the order of network devices.
+pub(crate) fn soft_options() -> SoftOptions {
+    static IS_OLDEST_FIRST: OnceLock<bool> = OnceLock::new();
+    let is_oldest_first = *IS_OLDEST_FIRST.get_or_init(|| {
+        match std::env::var("SHARED_RECEIVES")
+            .as_deref()
+            .unwrap_or("newest")
+        {
+            "newest" => false,
+            "oldest" => true,
+            other => panic!("SHARED_RECEIVES is newest or oldest, not {other:?}"),
+        }
+    });
+    SoftOptions {
+        shared_receive_order: if is_oldest_first {
+            ReceiveOrder::OldestFirst
+        } else {
+            ReceiveOrder::NewestFirst
+        },
+        ..SoftOptions::default()
+    }
+}
+
+/// Opens the device under test.
+pub(crate) fn open() -> Context {
+    if device() == "soft" {
+        Context::open_soft(soft_options()).unwrap()
+    } else {
+        Context::open(device()).unwrap()
+    }
+}
+
+/// Of `posted` receives of a shared queue, numbered in the order of their posting, returns the one
+/// that the `place`th message takes.
+pub(crate) fn shared_receive(place: usize, posted: usize) -> usize {
+    let is_newest_first = soft_options().shared_receive_order == ReceiveOrder::NewestFirst;
+    if device() == "soft" && is_newest_first {
+        posted - 1 - place
+    } else {
+        place
+    }
+}
+
 /// Waits until a port's counters are read from the device again: the kernel caches them for 10 ms
 /// (their `lifespan`).
 fn wait_for_fresh_counters() {
@@ -39,7 +83,7 @@ fn wait_for_fresh_counters() {
 pub(crate) fn address() -> &'static PortAddress {
     static ADDRESS: OnceLock<PortAddress> = OnceLock::new();
     ADDRESS.get_or_init(|| {
-        let context = Context::open(device()).unwrap();
+        let context = open();
         context.choose_address(AddressWish::default()).unwrap()
     })
 }
@@ -78,7 +122,7 @@ impl Default for Plan {
             srq_wr: 0,
             cq_depth: 256,
             sq_sig_all: false,
-            options: SoftOptions::default(),
+            options: soft_options(),
         }
     }
 }
@@ -110,11 +154,7 @@ impl Side {
         let context = if device() == "soft" {
             Context::open_soft(plan.options).unwrap()
         } else {
-            assert_eq!(
-                plan.options,
-                SoftOptions::default(),
-                "this test is about soft"
-            );
+            assert_eq!(plan.options, soft_options(), "this test is about soft");
             // The current counter values are subtracted later.
             wait_for_fresh_counters();
             Context::open(device()).unwrap()

@@ -74,9 +74,9 @@ impl SimulatedProcess {
             };
             for (count, what) in [
                 (state.queue_pairs.len(), "queue pairs"),
-                (state.hot.len(), "hot rings"),
-                (state.awaiting.len(), "awaiting queue pairs"),
-                (state.unacked.len(), "unacknowledged queue pairs"),
+                (state.common.hot.len(), "hot rings"),
+                (state.common.awaiting.len(), "awaiting queue pairs"),
+                (state.common.unacked.len(), "unacknowledged queue pairs"),
             ] {
                 if count > 0 {
                     left.push(format!("{count} {what} of the device"));
@@ -115,10 +115,12 @@ impl SimulatedProcess {
         if !state.queue_pairs.get(qp_index as usize).is_some_and(is_up) {
             return false;
         }
+        let (qp, common) = state.split(qp_index);
         if let Some(event) = event {
-            state.raise(event);
+            common.raise(event);
         }
-        state.fail(qp_index, status);
+        qp.fail(common, status);
+        state.settle_overrun();
         true
     }
 }

@@ -1,15 +1,18 @@
 //! One context: the state that its owner word guards.
 
 pub(super) mod channel_events;
+pub(super) mod completion_queues;
 pub(super) mod event_queue;
 pub(super) mod general_send;
 pub(super) mod owner;
 pub(super) mod peer;
+pub(super) mod pending;
 pub(super) mod queue_pair;
+pub(super) mod receive_queue;
 pub(super) mod regions;
 pub(super) mod remote_access;
+pub(super) mod send_queue;
 pub(super) mod state;
 pub(super) mod transitions;
 pub(super) mod waiting;
 pub(super) mod window_table;
-pub(super) mod work_queues;

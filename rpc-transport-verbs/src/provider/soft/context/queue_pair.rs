@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::general_send::Outstanding;
-use super::work_queues::{ReceiveQueue, SendQueue};
+use super::receive_queue::ReceiveQueue;
+use super::send_queue::SendQueue;
 use crate::provider::limits::WrongValue;
 use crate::provider::soft::context::peer::Peer;
 use crate::provider::soft::context::waiting::Waiting;
@@ -15,6 +16,8 @@ use crate::verbs::types::{AddressVector, Attribute, Gid, QpAttributes, QpNum, Qp
 /// One queue pair.
 #[derive(Debug)]
 pub(crate) struct SoftQueuePair {
+    /// The queue pair's index in the context's table.
+    pub(crate) index: u32,
     pub(crate) number: QpNum,
     pub(crate) qp_type: QpType,
     pub(crate) domain: u32,
@@ -33,15 +36,25 @@ pub(crate) struct SoftQueuePair {
     pub(crate) link: Link,
     pub(crate) retry: Retry,
     pub(crate) outstanding: Outstanding,
-    /// Membership in the lists of `State`.
+    /// What has been written to the peer's ring since the last doorbell.
+    pub(crate) unannounced: Unannounced,
+    /// Membership in the lists of `Common`.
     pub(crate) is_hot: bool,
     pub(crate) is_awaiting: bool,
     pub(crate) is_unacked: bool,
-    /// Consecutive polls that found the hot ring empty.
-    pub(crate) empty_polls: u32,
     /// Set on the way to SQD: raise `SqDrained` when nothing is in flight.
     pub(crate) draining: Option<NotifyDrained>,
     pub(crate) established: bool,
+}
+
+/// What a peer that does not poll has to be notified of by the next doorbell.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Unannounced {
+    #[default]
+    Nothing,
+    Messages,
+    /// Requests that the peer's engine carries out if no thread of the peer polls.
+    OneSided,
 }
 
 /// True if the application requested a `SqDrained` event.

@@ -3,7 +3,7 @@
 use std::ptr::NonNull;
 
 use super::regions::WINDOW_BIT;
-use super::state::State;
+use super::state::Common;
 use super::window_table::{Bound, MAX_WINDOWS, TAG_BITS, WINDOW_INDEX_BITS, Window};
 use crate::provider::soft::capacities::{exhausted, index32};
 use crate::provider::soft::names::WindowName;
@@ -23,7 +23,7 @@ pub(crate) struct RemoteRequest {
     pub(crate) qp_num: QpNum,
 }
 
-impl State {
+impl Common {
     pub(crate) fn alloc_window(
         &mut self,
         serial: u32,

@@ -1,65 +1,80 @@
 //! The state of one context, behind its owner word.
 //!
-//! The holder of the owner word may access `State`. These modules implement its operations:
-//! `transmit` (sends go into rings), `receive` (messages come out of rings), `issue`, `execute` and
-//! `responses` (the same for requests other than plain messages), `progress` (the loop over hot
-//! rings and awaited acknowledgements), `sleep` (armed completion queues), `retry` (timers),
-//! `failure` (errors and flushing), `queue_pair` (set-up), `unreliable` and `message` (unreliable
-//! queue pairs), `window_table` (memory windows and remote access).
+//! The holder of the owner word may access [`State`]: the queue pairs, and what they have in common
+//! ([`Common`]). Most operations concern one queue pair. They are methods of `SoftQueuePair` that
+//! get `Common` beside it, so that a function finds its queue pair once. These modules implement
+//! them: `transmit` (sends go into rings), `receive` (messages come out of rings), `issue`,
+//! `execute` and `responses` (the same for requests other than plain messages), `acks`
+//! (acknowledgements), `retry` (timers), `failure` (errors and flushing), `transitions` (set-up) and
+//! `unreliable`. The operations on all queue pairs are methods of `State`: `poll`, `progress` (the
+//! loop over hot rings and awaited acknowledgements) and `sleep` (armed completion queues).
 
 use std::sync::Arc;
 
 use slab::Slab;
 
+use super::completion_queues::CompletionQueues;
 use super::event_queue::EventQueue;
+use super::pending::{Matter, Pending};
 use super::queue_pair::SoftQueuePair;
+use super::receive_queue::SharedReceives;
 use super::regions::Regions;
 use super::window_table::Windows;
-use super::work_queues::{CompletionRing, ReceiveQueue};
 use crate::provider::soft::shared::memory::SharedMemory;
+use crate::provider::soft::shared::ring::NextMessage;
+use crate::provider::soft::shared::wake::OwnReadyBits;
 use crate::verbs::types::{AsyncEvent, DeviceCounters, SoftOptions};
 
 /// The part of a context that the holder of the owner word may access.
 #[derive(Debug)]
 pub(crate) struct State {
-    pub(crate) regions: Regions,
-    pub(crate) windows: Windows,
-    pub(crate) completion_queues: Slab<CompletionRing>,
-    pub(crate) shared_receive_queues: Slab<SharedReceives>,
     pub(crate) queue_pairs: Slab<SoftQueuePair>,
-    /// Number of the next protection domain: protection domains are plain numbers.
-    pub(crate) next_protection_domain: u32,
-    /// Queue pairs whose rings are polled directly.
-    pub(crate) hot: Vec<u32>,
-    /// Queue pairs with something that a poll has to wait for: a signaled send, a send that found
-    /// no room, or a failure that has to complete in order.
-    pub(crate) awaiting: Vec<u32>,
-    /// Queue pairs with unacknowledged sends, signaled or not; the engine checks them at each tick.
-    pub(crate) unacked: Vec<u32>,
-    /// Completion queues that overran and whose queue pairs have not been failed yet.
-    pub(crate) overrun: Vec<u32>,
+    pub(crate) common: Common,
+}
+
+/// What the queue pairs of a context have in common.
+#[derive(Debug)]
+pub(crate) struct Common {
+    /// What polls have to do besides looking at hot rings.
+    pub(crate) pending: Pending,
     /// Polls so far, and polls at the engine's last tick. They differ if the application polls.
     pub(crate) polls: u64,
     pub(crate) polls_at_tick: u64,
+    /// The rings that are polled directly.
+    pub(crate) hot: Vec<HotRing>,
+    /// Index in `hot` of the ring that the next poll looks at first.
+    pub(crate) first_look: usize,
+    /// Messages that polls have taken without looking beyond hot rings, since they last did.
+    pub(crate) streak: u32,
+    pub(crate) ready: OwnReadyBits,
+    pub(crate) counters: DeviceCounters,
+    pub(crate) regions: Regions,
+    pub(crate) completion_queues: CompletionQueues,
+    pub(crate) shared_receive_queues: Slab<SharedReceives>,
+    pub(crate) windows: Windows,
+    /// Number of the next protection domain: protection domains are plain numbers.
+    pub(crate) next_protection_domain: u32,
+    /// Queue pairs with something that a poll has to wait for: a signaled send, a send that found
+    /// no room, or a failure that has to complete in order. The matter `Awaiting` is pending
+    /// exactly while there are any.
+    pub(crate) awaiting: Vec<u32>,
+    /// Queue pairs with unacknowledged sends, signaled or not; the engine checks them at each tick.
+    pub(crate) unacked: Vec<u32>,
     /// One more than the highest index of a queue pair so far.
     pub(crate) qp_index_end: usize,
-    /// True if peers have to wake the engine for one-sided requests, because no thread has polled
-    /// since its last tick.
-    pub(crate) is_unattended: bool,
-    /// True if the sleep note tells peers that no thread polls: see `sleep`.
-    pub(crate) is_asleep: bool,
-    pub(crate) ready: Arc<SharedMemory>,
     pub(crate) events: Arc<EventQueue>,
     pub(crate) options: SoftOptions,
-    pub(crate) counters: DeviceCounters,
 }
 
-/// A shared receive queue.
+/// A ring that is polled directly.
 #[derive(Debug)]
-pub(crate) struct SharedReceives {
-    pub(crate) queue: ReceiveQueue,
-    pub(crate) number: u32,
-    pub(crate) domain: u32,
+pub(crate) struct HotRing {
+    /// Where the ring's next message will appear. The code that takes messages keeps it in step
+    /// with the queue pair's receiver.
+    pub(crate) next: NextMessage,
+    pub(crate) qp_index: u32,
+    /// Consecutive polls that found the ring empty.
+    pub(crate) empty_polls: u32,
 }
 
 impl State {
@@ -69,29 +84,44 @@ impl State {
         options: SoftOptions,
     ) -> Self {
         Self {
-            regions: Regions::default(),
-            windows: Windows::default(),
-            completion_queues: Slab::new(),
-            shared_receive_queues: Slab::new(),
             queue_pairs: Slab::new(),
-            next_protection_domain: 0,
-            hot: Vec::new(),
-            awaiting: Vec::new(),
-            unacked: Vec::new(),
-            overrun: Vec::new(),
-            polls: 0,
-            polls_at_tick: 0,
-            qp_index_end: 0,
-            is_unattended: false,
-            is_asleep: false,
-            ready,
-            events,
-            options,
-            counters: DeviceCounters::default(),
+            common: Common {
+                pending: Pending::default(),
+                polls: 0,
+                polls_at_tick: 0,
+                hot: Vec::new(),
+                first_look: 0,
+                streak: 0,
+                ready: OwnReadyBits::new(ready),
+                counters: DeviceCounters::default(),
+                regions: Regions::default(),
+                completion_queues: CompletionQueues::default(),
+                shared_receive_queues: Slab::new(),
+                windows: Windows::default(),
+                next_protection_domain: 0,
+                awaiting: Vec::new(),
+                unacked: Vec::new(),
+                qp_index_end: 0,
+                events,
+                options,
+            },
         }
     }
 
+    /// Returns a queue pair, which has not been destroyed, and what it has in common with the
+    /// others.
+    #[inline]
+    pub(crate) fn split(&mut self, qp_index: u32) -> (&mut SoftQueuePair, &mut Common) {
+        (&mut self.queue_pairs[qp_index as usize], &mut self.common)
+    }
+}
+
+impl Common {
     pub(crate) fn raise(&self, event: AsyncEvent) {
         self.events.raise(event);
+    }
+
+    pub(crate) fn is_asleep(&self) -> bool {
+        self.pending.has(Matter::Asleep)
     }
 }

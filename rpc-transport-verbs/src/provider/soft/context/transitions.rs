@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use super::general_send::Outstanding;
 use super::peer::Peer;
-use super::queue_pair::{Link, NewRing, NotifyDrained, Retry};
-use super::state::State;
+use super::queue_pair::{Link, NewRing, NotifyDrained, Retry, SoftQueuePair, Unannounced};
+use super::state::{Common, State};
 use crate::hooks;
 use crate::provider::soft::shared::ring::{RingReceiver, RingSender};
 use crate::verbs::types::{Gid, ModifyError, PathMigration, QpAttributes, QpNum, QpState};
@@ -24,50 +24,79 @@ impl State {
         attributes: &QpAttributes,
         ready: Option<(RingReceiver, Arc<Peer>)>,
     ) -> Result<(), ModifyError> {
-        let qp = &mut self.queue_pairs[qp_index as usize];
-        if qp.draining.is_some() && qp.state == QpState::Sqd && to == QpState::Rts {
+        let (qp, common) = self.split(qp_index);
+        qp.ring_doorbell(common);
+        qp.modify(common, to, attributes, ready)?;
+        if common.is_asleep() {
+            // The new ring may be hot.
+            self.stay_asleep();
+        }
+        self.settle_overrun();
+        Ok(())
+    }
+
+    /// Handles a ring that arrived for a queue pair.
+    pub(crate) fn attach(&mut self, qp_index: u32, number: u32, ring: NewRing) {
+        // A ring of a previous connection may arrive late.
+        if let Some(qp) = self.queue_pairs.get_mut(qp_index as usize)
+            && qp.number == QpNum(number)
+            && !ring.sender.is_receiver_closed()
+        {
+            qp.attach(&mut self.common, ring);
+        }
+    }
+}
+
+impl SoftQueuePair {
+    fn modify(
+        &mut self,
+        common: &mut Common,
+        to: QpState,
+        attributes: &QpAttributes,
+        ready: Option<(RingReceiver, Arc<Peer>)>,
+    ) -> Result<(), ModifyError> {
+        if self.draining.is_some() && self.state == QpState::Sqd && to == QpState::Rts {
             return Err(ModifyError::Draining);
         }
         match to {
             QpState::Reset => {
-                self.disconnect(qp_index);
-                let qp = &mut self.queue_pairs[qp_index as usize];
-                qp.state = QpState::Reset;
-                qp.attributes = QpAttributes::default();
-                qp.sends.reset();
-                qp.receives.clear();
+                self.disconnect(common);
+                self.state = QpState::Reset;
+                self.attributes = QpAttributes::default();
+                self.sends.reset();
+                self.receives.clear();
                 return Ok(());
             }
             QpState::Error => {
-                self.fail(qp_index, None);
+                self.fail(common, None);
                 return Ok(());
             }
             _ => {}
         }
-        qp.set(attributes);
-        let from = std::mem::replace(&mut qp.state, to);
+        self.set(attributes);
+        let from = std::mem::replace(&mut self.state, to);
         match (from, to) {
             (QpState::Init, QpState::Rtr) => {
                 if let Some((receiver, peer)) = ready {
-                    self.start_receiving(qp_index, receiver, peer);
+                    self.start_receiving(common, receiver, peer);
                 }
             }
             (QpState::Rts, QpState::Sqd) => {
-                qp.draining = Some(NotifyDrained(attributes.notify_drained == Some(true)));
+                self.draining = Some(NotifyDrained(attributes.notify_drained == Some(true)));
                 // Unreliable sends that have begun have already ended.
-                if qp.is_reliable() {
-                    self.await_progress(qp_index);
+                if self.is_reliable() {
+                    self.await_progress(common);
                 }
-                self.process_acks(qp_index, hooks::now);
+                self.process_acks(common, hooks::now);
             }
             // The caller carries out the waiting sends, after leaving the context.
-            (_, QpState::Rts) if !qp.is_reliable() => {}
+            (_, QpState::Rts) if !self.is_reliable() => {}
             (_, QpState::Rts) => {
-                qp.draining = None;
+                self.draining = None;
                 if from == QpState::Rtr {
-                    qp.compare_sequence_numbers();
+                    self.compare_sequence_numbers();
                 }
-                self.transmit(qp_index);
+                self.transmit(common);
             }
             _ => {}
         }
@@ -75,88 +104,79 @@ impl State {
     }
 
     /// Adopts this side's ring, and the peer's ring if it has arrived.
-    fn start_receiving(&mut self, qp_index: u32, receiver: RingReceiver, peer: Arc<Peer>) {
-        let qp = &mut self.queue_pairs[qp_index as usize];
+    fn start_receiving(&mut self, common: &mut Common, receiver: RingReceiver, peer: Arc<Peer>) {
         receiver.set_ready();
-        qp.link.receiver = Some(receiver);
-        qp.link.peer = Some(peer);
-        qp.retry = Retry::default();
+        self.link.receiver = Some(receiver);
+        self.link.peer = Some(peer);
+        self.retry = Retry::default();
         // A ring of the peer's previous connection is closed by now, or a newer one replaces it.
-        let mut early = std::mem::take(&mut qp.link.early);
+        let mut early = std::mem::take(&mut self.link.early);
         early.retain(|ring| !ring.sender.is_receiver_closed());
-        if let Some(ring) = early.into_iter().rev().find(|ring| qp.is_remote(ring)) {
-            qp.link.sender = Some(ring.sender);
+        if let Some(ring) = early.into_iter().rev().find(|ring| self.is_remote(ring)) {
+            self.link.sender = Some(ring.sender);
         }
-        self.make_hot(qp_index);
-        if self.is_asleep {
-            self.stay_asleep();
-        }
+        self.make_hot(common);
     }
 
     /// Handles a ring that arrived for this queue pair: uses it if the queue pair is connected to
     /// the ring's owner, and keeps it otherwise.
-    pub(crate) fn attach(&mut self, qp_index: u32, number: u32, ring: NewRing) {
-        let Some(qp) = self.queue_pairs.get_mut(qp_index as usize) else {
-            return;
-        };
-        // A ring of a previous connection may arrive late.
-        if qp.number != QpNum(number) || ring.sender.is_receiver_closed() {
-            return;
-        }
+    fn attach(&mut self, common: &mut Common, ring: NewRing) {
         // A peer that was reset and reconnected creates a new ring. If nothing was sent on the old
         // ring, the new ring replaces it. Otherwise the old ring stays, the messages sent on it are
         // lost, and their retries run out.
-        let is_used = qp.link.sender.as_ref().is_some_and(RingSender::is_used);
-        if qp.receives_now() && !is_used && qp.is_remote(&ring) {
-            qp.link.sender = Some(ring.sender);
-            qp.compare_sequence_numbers();
-            self.transmit(qp_index);
+        let is_used = self.link.sender.as_ref().is_some_and(RingSender::is_used);
+        if self.receives_now() && !is_used && self.is_remote(&ring) {
+            self.link.sender = Some(ring.sender);
+            self.compare_sequence_numbers();
+            self.transmit(common);
             return;
         }
-        qp.link
+        self.link
             .early
             .retain(|ring| !ring.sender.is_receiver_closed());
-        if qp.link.early.len() == MAX_EARLY_RINGS {
-            qp.link.early.remove(0);
+        if self.link.early.len() == MAX_EARLY_RINGS {
+            self.link.early.remove(0);
         }
-        qp.link.early.push(ring);
+        self.link.early.push(ring);
     }
 
     /// Releases both rings: nothing more is received from the peer, and our descriptors are void.
     /// Messages already received stay in the completion queue.
-    pub(crate) fn disconnect(&mut self, qp_index: u32) {
-        let qp = &mut self.queue_pairs[qp_index as usize];
-        if let Some(receiver) = &qp.link.receiver {
+    pub(crate) fn disconnect(&mut self, common: &mut Common) {
+        self.ring_doorbell(common);
+        if let Some(receiver) = &mut self.link.receiver {
+            // A poll may have taken messages whose acknowledgement was to cover later ones as well.
+            receiver.publish_ack();
             receiver.set_closed();
         }
-        if let Some(sender) = &qp.link.sender {
+        if let Some(sender) = &self.link.sender {
             sender.close();
         }
-        let early = std::mem::take(&mut qp.link.early);
-        qp.link = Link {
+        let early = std::mem::take(&mut self.link.early);
+        self.link = Link {
             early,
             ..Link::default()
         };
-        qp.retry = Retry::default();
-        qp.outstanding = Outstanding::default();
-        qp.draining = None;
-        qp.established = false;
-        qp.waiting.clear();
-        self.forget_in_lists(qp_index);
+        self.retry = Retry::default();
+        self.outstanding = Outstanding::default();
+        self.unannounced = Unannounced::Nothing;
+        self.draining = None;
+        self.established = false;
+        self.waiting.clear();
+        self.forget_in_lists(common);
     }
 
     /// Returns the attributes, as `query` reports them.
-    pub(crate) fn query(&self, qp_index: u32) -> QpAttributes {
-        let qp = &self.queue_pairs[qp_index as usize];
+    pub(crate) fn query(&self) -> QpAttributes {
         QpAttributes {
-            state: Some(qp.state),
-            sq_draining: Some(qp.state == QpState::Sqd && qp.draining.is_some()),
+            state: Some(self.state),
+            sq_draining: Some(self.state == QpState::Sqd && self.draining.is_some()),
             // The device has a single path, so there is nothing to migrate to.
-            path_migration: qp
+            path_migration: self
                 .attributes
                 .path_migration
                 .or(Some(PathMigration::Migrated)),
-            ..qp.attributes
+            ..self.attributes
         }
     }
 }

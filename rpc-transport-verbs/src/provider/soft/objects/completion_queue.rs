@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::super::super::limits::in_range;
-use crate::provider::soft::capacities::{MAX_CQE, index32};
+use crate::provider::soft::capacities::MAX_CQE;
 use crate::provider::soft::context::channel_events::ChannelEvents;
 use crate::provider::soft::process::node::domain::Domain;
 use crate::verbs::types::{VerbsError, WorkCompletion};
@@ -47,22 +47,21 @@ impl CompletionQueue {
     /// Takes the next completion, if there is one.
     #[inline]
     pub(crate) fn poll_one(&self) -> Result<Option<WorkCompletion>, VerbsError> {
-        let mut completions = Vec::new();
-        self.poll(&mut completions, 1)?;
-        Ok(completions.pop())
+        self.domain.enter()?.poll_one(self.index)
     }
 
     pub(crate) fn resize(&self, depth: usize) -> Result<(), VerbsError> {
         let mut state = self.domain.enter()?;
-        let queue = &mut state.completion_queues[self.index];
-        in_range("resize_cq", "depth", depth, queue.len().max(1), MAX_CQE)?;
-        queue.set_capacity(depth);
+        let queues = &mut state.common.completion_queues;
+        let len = queues.queue(self.index).len();
+        in_range("resize_cq", "depth", depth, len.max(1), MAX_CQE)?;
+        queues.set_capacity(self.index, depth);
         Ok(())
     }
 
     pub(crate) fn capacity(&self) -> usize {
         match self.domain.enter() {
-            Ok(state) => state.completion_queues[self.index].capacity(),
+            Ok(state) => state.common.completion_queues.queue(self.index).capacity(),
             // In the child of a fork no operation works, so no entry fits.
             Err(_) => 0,
         }
@@ -77,9 +76,7 @@ impl Drop for CompletionQueue {
     fn drop(&mut self) {
         // The queue pairs keep this queue alive, so they are all gone.
         if let Ok(mut state) = self.domain.enter() {
-            let _ = state.completion_queues.try_remove(self.index);
-            let index = index32(self.index);
-            state.overrun.retain(|overrun| *overrun != index);
+            state.common.completion_queues.remove(self.index);
             drop(state);
             // Events of a destroyed queue are discarded.
             if let Some(channel) = &self.channel {

@@ -7,9 +7,8 @@ use super::super::super::limits::in_range;
 use super::unsupported::check_access;
 use super::{LIMITS, SharedReceiveQueue};
 use crate::provider::soft::capacities::{MAX_QUEUES, MAX_REGION_LEN, MAX_WR, exhausted};
+use crate::provider::soft::context::receive_queue::{ReceiveQueue, SharedReceives};
 use crate::provider::soft::context::regions::MAX_REGIONS;
-use crate::provider::soft::context::state::SharedReceives;
-use crate::provider::soft::context::work_queues::ReceiveQueue;
 use crate::provider::soft::process::node::domain::Domain;
 use crate::provider::soft::shared::memory::SharedMemory;
 use crate::verbs::types::{Access, LocalKey, RemoteKey, VerbsError};
@@ -33,11 +32,12 @@ impl ProtectionDomain {
         let (memory, arena) = (Arc::new(memory), node.next_arena());
         let bytes = (memory.mapping.start(), memory.mapping.len());
         let mut state = self.domain.enter()?;
-        if state.regions.len() == MAX_REGIONS {
+        if state.common.regions.len() == MAX_REGIONS {
             return Err(exhausted("register", "memory regions", MAX_REGIONS));
         }
         let (local_key, remote_key) =
             state
+                .common
                 .regions
                 .insert(node.next_serial(), self.number, bytes, access, arena);
         drop(state);
@@ -62,12 +62,13 @@ impl ProtectionDomain {
         in_range("create_srq", "max_wr", max_wr, 1, MAX_WR)?;
         in_range("create_srq", "max_sge", max_sge, 0, LIMITS.max_sge)?;
         let number = self.domain.node.next_serial();
-        let queue = ReceiveQueue::new(max_wr);
         let mut state = self.domain.enter()?;
-        if state.shared_receive_queues.len() == MAX_QUEUES {
+        let order = state.common.options.shared_receive_order;
+        let queue = ReceiveQueue::new(max_wr, order);
+        if state.common.shared_receive_queues.len() == MAX_QUEUES {
             return Err(exhausted("create_srq", "shared receive queues", MAX_QUEUES));
         }
-        let index = state.shared_receive_queues.insert(SharedReceives {
+        let index = state.common.shared_receive_queues.insert(SharedReceives {
             queue,
             number,
             domain: self.number,
@@ -112,7 +113,7 @@ impl Drop for MemoryRegion {
         // Acquiring the owner word waits for a copy in progress, and later copies do not find the
         // key. In the child of a fork there is nothing to release.
         if let Ok(mut state) = self.domain.enter() {
-            state.regions.remove(self.local_key);
+            state.common.regions.remove(self.local_key);
             drop(state);
             self.domain.remove_arena(self.arena);
             self.domain.node.withdraw_arena(self.arena);

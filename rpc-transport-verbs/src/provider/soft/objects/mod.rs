@@ -10,8 +10,8 @@ use super::capacities::{DEVICE_NAME, MAX_RD_ATOMIC};
 use super::capacities::{
     MAX_CQE, MAX_INLINE, MAX_MESSAGE_LEN, MAX_QUEUES, MAX_REGION_LEN, MAX_SGE, MAX_WR, exhausted,
 };
+use super::context::completion_queues::CompletionRing;
 use super::context::regions::MAX_REGIONS;
-use super::context::work_queues::CompletionRing;
 use super::process::node::Node;
 use super::shared::wake::MAX_READY;
 use crate::provider::soft::process::node::domain::Domain;
@@ -114,8 +114,8 @@ impl Context {
 
     pub(crate) fn alloc_pd(&self) -> Result<ProtectionDomain, VerbsError> {
         let mut state = self.domain.enter()?;
-        let number = state.next_protection_domain;
-        state.next_protection_domain = number
+        let number = state.common.next_protection_domain;
+        state.common.next_protection_domain = number
             .checked_add(1)
             .ok_or_else(|| exhausted("alloc_pd", "protection domains", u32::MAX as usize))?;
         Ok(ProtectionDomain {
@@ -149,10 +149,10 @@ impl Context {
         let channel = channel.map(CompletionChannel::events);
         let ring = CompletionRing::new(depth, number, channel.clone());
         let mut state = self.domain.enter()?;
-        if state.completion_queues.len() == MAX_QUEUES {
+        if state.common.completion_queues.len() == MAX_QUEUES {
             return Err(exhausted("create_cq", "completion queues", MAX_QUEUES));
         }
-        let index = state.completion_queues.insert(ring);
+        let index = state.common.completion_queues.insert(ring);
         Ok(CompletionQueue {
             domain: Arc::clone(&self.domain),
             index,
@@ -178,7 +178,7 @@ impl Context {
     }
 
     pub(crate) fn counters(&self) -> Result<DeviceCounters, VerbsError> {
-        Ok(self.domain.enter()?.counters)
+        Ok(self.domain.enter()?.common.counters)
     }
 
     pub(crate) fn rnr_counters(&self, port: u8) -> Option<RnrCounters> {

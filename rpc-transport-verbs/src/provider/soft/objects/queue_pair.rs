@@ -1,31 +1,35 @@
 //! Queue pairs: handles to a context's queue-pair table, and the code that connects and destroys
 //! one.
 
+use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::super::super::limits::in_range;
 use super::unsupported::check_extended;
 use super::{CompletionQueue, ProtectionDomain, SharedReceiveQueue, all_taken, not_posted};
-use crate::hooks::point;
+use crate::hooks::{accepted, point};
 use crate::provider::queue_pair_options::QueuePairOptions;
 use crate::provider::soft::capacities::{MAX_INLINE, MAX_SGE, MAX_WR, exhausted, index32};
 use crate::provider::soft::context::general_send::Outstanding;
 use crate::provider::soft::context::peer::Peer;
-use crate::provider::soft::context::queue_pair::{Link, Retry, SoftQueuePair};
+use crate::provider::soft::context::pending::Matter;
+use crate::provider::soft::context::queue_pair::{Link, Retry, SoftQueuePair, Unannounced};
+use crate::provider::soft::context::receive_queue::ReceiveQueue;
+use crate::provider::soft::context::send_queue::SendQueue;
+use crate::provider::soft::context::state::State;
 use crate::provider::soft::context::transitions::remote_of;
 use crate::provider::soft::context::waiting::Waiting;
-use crate::provider::soft::context::work_queues::{ReceiveQueue, SendQueue};
 use crate::provider::soft::process::link_message::LinkMessage;
 use crate::provider::soft::process::node::domain::Domain;
 use crate::provider::soft::shared::ring::RingReceiver;
-use crate::provider::soft::shared::wake::MAX_READY;
+use crate::provider::soft::shared::wake::{GROUP, MAX_READY};
 use crate::provider::work::{
     Operation, ReceiveList, ReceiveWork, SendWork, Sge, WindowBinding, Work,
 };
 use crate::verbs::types::{
-    Gid, ModifyError, PostError, PostErrorReason, QpAttributes, QpNum, QpState, QpType,
-    QueuePairCapabilities, RemoteKey, VerbsError, WrId,
+    Gid, LocalKey, ModifyError, PostError, PostErrorReason, QpAttributes, QpNum, QpState, QpType,
+    QueuePairCapabilities, ReceiveOrder, RemoteKey, VerbsError, WrId,
 };
 
 impl ProtectionDomain {
@@ -56,6 +60,7 @@ impl ProtectionDomain {
             .allocate_qp_num(&self.domain)
             .ok_or_else(|| exhausted(call, "queue-pair numbers", 1 << 24))?;
         let qp = SoftQueuePair {
+            index: 0,
             number: QpNum(number),
             qp_type: config.qp_type,
             domain: self.number,
@@ -67,14 +72,14 @@ impl ProtectionDomain {
             sq_sig_all: config.sq_sig_all,
             sends: SendQueue::new(config.max_send_wr),
             waiting: Waiting::new(),
-            receives: ReceiveQueue::new(capabilities.max_recv_wr),
+            receives: ReceiveQueue::new(capabilities.max_recv_wr, ReceiveOrder::OldestFirst),
             link: Link::default(),
             retry: Retry::default(),
             outstanding: Outstanding::default(),
+            unannounced: Unannounced::Nothing,
             is_hot: false,
             is_awaiting: false,
             is_unacked: false,
-            empty_polls: 0,
             draining: None,
             established: false,
         };
@@ -93,22 +98,32 @@ impl ProtectionDomain {
         })
     }
 
-    fn insert(&self, qp: SoftQueuePair) -> Result<u32, VerbsError> {
+    fn insert(&self, mut qp: SoftQueuePair) -> Result<u32, VerbsError> {
         let mut state = self.domain.enter()?;
+        let State {
+            queue_pairs,
+            common,
+        } = &mut *state;
         if let Some(srq) = qp.srq
-            && state.shared_receive_queues[srq].domain != self.number
+            && common.shared_receive_queues[srq].domain != self.number
         {
             return Err(VerbsError::ForeignObject {
                 call: "create_qp",
                 object: "srq",
             });
         }
-        if state.queue_pairs.len() == MAX_READY {
+        if queue_pairs.len() == MAX_READY {
             return Err(exhausted("create_qp", "queue pairs", MAX_READY));
         }
-        let qp_index = state.queue_pairs.insert(qp);
-        state.qp_index_end = state.qp_index_end.max(qp_index + 1);
-        Ok(index32(qp_index))
+        let entry = queue_pairs.vacant_entry();
+        let index = entry.key();
+        qp.index = index32(index);
+        entry.insert(qp);
+        common.qp_index_end = common.qp_index_end.max(index + 1);
+        if common.qp_index_end > GROUP {
+            common.pending.add(Matter::ManyQueuePairs);
+        }
+        Ok(index32(index))
     }
 }
 
@@ -164,7 +179,7 @@ impl QueuePair {
     }
 
     pub(crate) fn query(&self) -> Result<QpAttributes, VerbsError> {
-        Ok(self.domain.enter()?.query(self.qp_index))
+        Ok(self.domain.enter()?.queue_pairs[self.qp_index as usize].query())
     }
 
     pub(crate) fn modify(
@@ -186,9 +201,6 @@ impl QueuePair {
         };
         let mut state = self.domain.enter()?;
         state.modify(self.qp_index, to, attributes, ready)?;
-        if !state.overrun.is_empty() {
-            state.fail_overrun();
-        }
         drop(state);
         match to {
             QpState::Reset => self.set_connected(false),
@@ -245,14 +257,14 @@ impl QueuePair {
             return self.post_send_unreliable(work);
         }
         let mut state = self.domain.enter().map_err(not_posted)?;
-        let posted = state.post_send(self.qp_index, work);
-        if !state.overrun.is_empty() {
-            state.fail_overrun();
-        }
+        let (qp, common) = state.split(self.qp_index);
+        let posted = qp.post_send(common, work);
+        state.settle_overrun();
         posted
     }
 
-    /// Posts an inline send of `bytes`. A peer that polls may receive it at once.
+    /// Posts an inline send of `bytes`. A peer that polls may receive it at once; `ring_doorbell`
+    /// notifies any other peer.
     #[inline]
     pub(crate) fn post_inline(
         &mut self,
@@ -260,35 +272,67 @@ impl QueuePair {
         bytes: &[u8],
         signaled: bool,
     ) -> Result<(), PostError> {
-        self.post_send(&[SendWork {
-            wr_id,
-            addr: std::ptr::NonNull::from(bytes).cast(),
-            // Inline sends are short.
-            len: bytes.len() as u32,
-            local_key: crate::verbs::types::LocalKey(0),
-            signaled,
-            inline: true,
-            solicited: false,
-            general: false,
-        }])
+        if accepted!(Sends, 1, Some(self.number.0)) == 0 {
+            return all_taken(0, 1, self.capabilities.max_send_wr);
+        }
+        let mut state = self.domain.enter().map_err(not_posted)?;
+        let (qp, common) = state.split(self.qp_index);
+        if qp.try_post_inline(common, wr_id, bytes, signaled) {
+            return Ok(());
+        }
+        drop(state);
+        self.post_inline_in_order(wr_id, bytes, signaled)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn post_inline_in_order(
+        &mut self,
+        wr_id: WrId,
+        bytes: &[u8],
+        signaled: bool,
+    ) -> Result<(), PostError> {
+        if !self.is_reliable {
+            let work = SendWork {
+                wr_id,
+                addr: NonNull::from(bytes).cast(),
+                // The cast is lossless: inline sends are short.
+                len: bytes.len() as u32,
+                local_key: LocalKey(0),
+                signaled,
+                inline: true,
+                solicited: false,
+                general: false,
+            };
+            return self.post_send_unreliable(&[work]);
+        }
+        let mut state = self.domain.enter().map_err(not_posted)?;
+        let (qp, common) = state.split(self.qp_index);
+        let posted = qp.post_inline_in_order(common, wr_id, bytes, signaled);
+        state.settle_overrun();
+        posted
     }
 
     /// Notifies the peer of the inline sends posted since the last doorbell, if it does not poll.
     #[inline]
     pub(crate) fn ring_doorbell(&mut self) -> Result<(), PostError> {
+        let mut state = self.domain.enter().map_err(not_posted)?;
+        let (qp, common) = state.split(self.qp_index);
+        qp.ring_doorbell(common);
         Ok(())
     }
 
     pub(crate) fn post(&mut self, work: &[Work], elements: &[Sge]) -> Result<(), PostError> {
         let mut state = self.domain.enter().map_err(not_posted)?;
-        let posted = state.post(self.qp_index, work, elements);
-        if !state.overrun.is_empty() {
-            state.fail_overrun();
+        let (qp, common) = state.split(self.qp_index);
+        let posted = qp.post(common, work, elements);
+        if self.is_reliable {
+            state.settle_overrun();
+            return posted;
         }
+        state.finish_turn();
         drop(state);
-        if !self.is_reliable {
-            self.send_unreliable();
-        }
+        self.send_unreliable();
         posted
     }
 
@@ -319,7 +363,7 @@ impl QueuePair {
         elements: &[Sge],
     ) -> Result<(), PostError> {
         let mut state = self.domain.enter().map_err(not_posted)?;
-        let qp = &mut state.queue_pairs[self.qp_index as usize];
+        let (qp, common) = state.split(self.qp_index);
         if qp.state == QpState::Reset {
             let reason = PostErrorReason::State { state: qp.state };
             return Err(PostError { taken: 0, reason });
@@ -327,10 +371,8 @@ impl QueuePair {
         let capacity = qp.receives.capacity();
         let taken = qp.receives.push_lists(work, elements);
         if qp.state == QpState::Error {
-            state.flush_receives(self.qp_index);
-            if !state.overrun.is_empty() {
-                state.fail_overrun();
-            }
+            qp.flush_receives(common);
+            state.settle_overrun();
         }
         all_taken(taken, work.len(), capacity)
     }
@@ -338,7 +380,7 @@ impl QueuePair {
     #[inline]
     pub(crate) fn post_recv(&self, work: &[ReceiveWork]) -> Result<(), PostError> {
         let mut state = self.domain.enter().map_err(not_posted)?;
-        let qp = &mut state.queue_pairs[self.qp_index as usize];
+        let (qp, common) = state.split(self.qp_index);
         if qp.state == QpState::Reset {
             let reason = PostErrorReason::State { state: qp.state };
             return Err(PostError { taken: 0, reason });
@@ -346,10 +388,8 @@ impl QueuePair {
         let capacity = qp.receives.capacity();
         let taken = qp.receives.push(work);
         if qp.state == QpState::Error {
-            state.flush_receives(self.qp_index);
-            if !state.overrun.is_empty() {
-                state.fail_overrun();
-            }
+            qp.flush_receives(common);
+            state.settle_overrun();
         }
         all_taken(taken, work.len(), capacity)
     }
@@ -362,7 +402,8 @@ impl QueuePair {
         let Ok(mut state) = self.domain.enter() else {
             return;
         };
-        state.disconnect(self.qp_index);
+        let (qp, common) = state.split(self.qp_index);
+        qp.disconnect(common);
         state.queue_pairs.remove(self.qp_index as usize);
         drop(state);
         self.set_connected(false);

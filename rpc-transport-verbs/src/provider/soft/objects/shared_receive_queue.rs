@@ -20,7 +20,7 @@ pub(crate) struct SharedReceiveQueue {
 impl SharedReceiveQueue {
     pub(crate) fn post_recv(&self, work: &[ReceiveWork]) -> Result<(), PostError> {
         let mut state = self.domain.enter().map_err(not_posted)?;
-        let queue = &mut state.shared_receive_queues[self.index].queue;
+        let queue = &mut state.common.shared_receive_queues[self.index].queue;
         let most = accepted!(Receives, work.len(), None);
         all_taken(queue.push(&work[..most]), work.len(), queue.capacity())
     }
@@ -31,14 +31,14 @@ impl SharedReceiveQueue {
         elements: &[Sge],
     ) -> Result<(), PostError> {
         let mut state = self.domain.enter().map_err(not_posted)?;
-        let queue = &mut state.shared_receive_queues[self.index].queue;
+        let queue = &mut state.common.shared_receive_queues[self.index].queue;
         let taken = queue.push_lists(work, elements);
         all_taken(taken, work.len(), queue.capacity())
     }
 
     pub(crate) fn resize(&self, max_wr: usize) -> Result<(), VerbsError> {
         let mut state = self.domain.enter()?;
-        let queue = &mut state.shared_receive_queues[self.index].queue;
+        let queue = &mut state.common.shared_receive_queues[self.index].queue;
         in_range(
             "modify_srq",
             "max_wr",
@@ -52,7 +52,7 @@ impl SharedReceiveQueue {
 
     pub(crate) fn arm_limit(&self, limit: usize) -> Result<(), VerbsError> {
         let mut state = self.domain.enter()?;
-        let queue = &mut state.shared_receive_queues[self.index].queue;
+        let queue = &mut state.common.shared_receive_queues[self.index].queue;
         in_range("modify_srq", "limit", limit, 0, queue.capacity())?;
         queue.set_limit(limit);
         Ok(())
@@ -60,7 +60,7 @@ impl SharedReceiveQueue {
 
     pub(crate) fn query(&self) -> Result<SrqAttributes, VerbsError> {
         let state = self.domain.enter()?;
-        let queue = &state.shared_receive_queues[self.index].queue;
+        let queue = &state.common.shared_receive_queues[self.index].queue;
         let max_sge = LIMITS.max_sge;
         Ok(SrqAttributes {
             max_wr: queue.capacity(),
@@ -78,7 +78,7 @@ impl Drop for SharedReceiveQueue {
     fn drop(&mut self) {
         // The queue pairs keep this queue alive, so they are all gone.
         if let Ok(mut state) = self.domain.enter() {
-            let _ = state.shared_receive_queues.try_remove(self.index);
+            let _ = state.common.shared_receive_queues.try_remove(self.index);
         }
     }
 }

@@ -15,8 +15,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::receive::Step;
 use crate::hooks::inject;
 use crate::provider::soft::capacities::MAX_SGE;
+use crate::provider::soft::context::queue_pair::SoftQueuePair;
 use crate::provider::soft::context::remote_access::RemoteRequest;
-use crate::provider::soft::context::state::State;
+use crate::provider::soft::context::state::Common;
 use crate::provider::soft::shared::commit::Flags;
 use crate::provider::soft::shared::copy::copy_shared;
 use crate::provider::soft::shared::descriptor::{DESCRIPTOR_LEN, Descriptor};
@@ -58,57 +59,46 @@ enum LocalReport {
     AccessError,
 }
 
-impl State {
+impl SoftQueuePair {
     /// Executes the message that was found in the ring: a request other than a plain message, or
     /// any message if posted receives have no element or several.
     #[cold]
-    pub(crate) fn execute(&mut self, qp_index: u32, incoming: &Incoming) -> Step {
-        match self.try_execute(qp_index, incoming) {
+    pub(crate) fn execute(&mut self, common: &mut Common, incoming: &Incoming) -> Step {
+        match self.try_execute(common, incoming) {
             Ok(()) => {
-                let qp = &mut self.queue_pairs[qp_index as usize];
-                if let Some(receiver) = &mut qp.link.receiver {
+                if let Some(receiver) = &mut self.link.receiver {
                     receiver.advance();
                 }
-                self.communication_established(qp_index);
+                self.communication_established(common);
                 Step::Received
             }
             Err(Rejection::NotYet) => Step::Wait,
-            Err(Rejection::Invalid) => {
-                self.fail_invalid_message(qp_index);
-                Step::Failed
-            }
+            Err(Rejection::Invalid) => self.fail_invalid_message(common),
             Err(Rejection::Status(status, local_report)) => {
-                self.reject(qp_index, status, local_report);
+                self.reject(common, status, local_report);
                 Step::Failed
             }
         }
     }
 
-    fn reject(&mut self, qp_index: u32, status: CompletionStatus, local_report: LocalReport) {
+    fn reject(&mut self, common: &mut Common, status: CompletionStatus, local_report: LocalReport) {
         match local_report {
             LocalReport::Receive(local) => {
-                self.complete_receive(qp_index, local, CompletionOpcode::Receive, 0, None, 0);
+                self.complete_receive(common, local, CompletionOpcode::Receive, 0, None, 0);
             }
             LocalReport::RequestError | LocalReport::AccessError => {
-                let qp_num = self.queue_pairs[qp_index as usize].number;
-                self.raise(match local_report {
+                let qp_num = self.number;
+                common.raise(match local_report {
                     LocalReport::RequestError => AsyncEvent::QpRequestError { qp_num },
                     _ => AsyncEvent::QpAccessError { qp_num },
                 });
             }
         }
-        let qp = &mut self.queue_pairs[qp_index as usize];
-        if let Some(receiver) = &mut qp.link.receiver {
-            receiver.publish_ack();
-            // The cast is lossless: status codes are below 256.
-            receiver.send_fatal_nak(status.code() as u8);
-        }
-        self.fail(qp_index, None);
+        self.refuse_message(common, status);
     }
 
-    fn try_execute(&mut self, qp_index: u32, incoming: &Incoming) -> Result<(), Rejection> {
-        let qp = &self.queue_pairs[qp_index as usize];
-        let receiver = qp.link.receiver.as_ref().ok_or(Rejection::Invalid)?;
+    fn try_execute(&mut self, common: &mut Common, incoming: &Incoming) -> Result<(), Rejection> {
+        let receiver = self.link.receiver.as_ref().ok_or(Rejection::Invalid)?;
         let mut slot = [0; MAX_IN_RING];
         // SAFETY: the slot has `len` readable bytes, which the sender leaves alone until the
         // acknowledgement. They are copied once, so that the checked bytes are the ones used.
@@ -139,42 +129,35 @@ impl State {
             Request::CompareAndSwap { .. } | Request::FetchAndAdd { .. } => Access::REMOTE_ATOMIC,
             _ => Access::NONE,
         };
-        if !qp.attributes.access.unwrap_or_default().contains(needs) {
+        if !self.attributes.access.unwrap_or_default().contains(needs) {
             return Err(request_error());
         }
         if needs.intersects(Access::REMOTE_READ | Access::REMOTE_ATOMIC)
-            && message.outstanding > qp.attributes.max_dest_rd_atomic.unwrap_or(0)
+            && message.outstanding > self.attributes.max_dest_rd_atomic.unwrap_or(0)
         {
             return Err(request_error());
         }
         let solicited = incoming.flags.has(Flags::SOLICITED);
         match message.request {
             Request::Send => {
-                self.execute_send(qp_index, &message, slot, start, solicited, None, None)
+                self.execute_send(common, &message, slot, start, solicited, None, None)
             }
             Request::SendWithImm(imm) => {
-                self.execute_send(qp_index, &message, slot, start, solicited, Some(imm), None)
+                self.execute_send(common, &message, slot, start, solicited, Some(imm), None)
             }
             Request::SendWithInvalidate(key) => {
-                self.execute_send(qp_index, &message, slot, start, solicited, None, Some(key))
+                self.execute_send(common, &message, slot, start, solicited, None, Some(key))
             }
             Request::Write(memory) => self
-                .execute_write(qp_index, &message, slot, start, memory)
+                .execute_write(common, &message, slot, start, memory)
                 .map(drop),
             Request::WriteWithImm(memory, imm) => {
-                self.need_receive(qp_index)?;
-                let len = self.execute_write(qp_index, &message, slot, start, memory)?;
+                self.need_receive(common)?;
+                let len = self.execute_write(common, &message, slot, start, memory)?;
                 let flag = if solicited { Extras::SOLICITED } else { 0 };
                 let opcode = CompletionOpcode::ReceiveRdmaWithImm;
                 let (imm, extras) = (Some(imm), flag | Extras::IMMEDIATE);
-                self.complete_receive(
-                    qp_index,
-                    CompletionStatus::Success,
-                    opcode,
-                    len,
-                    imm,
-                    extras,
-                );
+                self.complete_receive(common, CompletionStatus::Success, opcode, len, imm, extras);
                 Ok(())
             }
             Request::Read {
@@ -182,18 +165,18 @@ impl State {
                 len,
                 total,
                 stage,
-            } => self.execute_read(qp_index, incoming, memory, len, total, stage),
+            } => self.execute_read(common, incoming, memory, len, total, stage),
             Request::CompareAndSwap {
                 memory,
                 expected,
                 desired,
-            } => self.execute_atomic(qp_index, incoming, memory, |cell| {
+            } => self.execute_atomic(common, incoming, memory, |cell| {
                 let swapped =
                     cell.compare_exchange(expected, desired, Ordering::SeqCst, Ordering::SeqCst);
                 swapped.unwrap_or_else(|was| was)
             }),
             Request::FetchAndAdd { memory, addend } => {
-                self.execute_atomic(qp_index, incoming, memory, |cell| {
+                self.execute_atomic(common, incoming, memory, |cell| {
                     cell.fetch_add(addend, Ordering::SeqCst)
                 })
             }
@@ -201,23 +184,22 @@ impl State {
     }
 
     /// Checks that a receive is available; otherwise sends an RNR NAK.
-    fn need_receive(&mut self, qp_index: u32) -> Result<(), Rejection> {
-        let qp = &mut self.queue_pairs[qp_index as usize];
-        let queue = match qp.srq {
-            Some(srq) => &self.shared_receive_queues[srq].queue,
-            None => &qp.receives,
+    fn need_receive(&mut self, common: &mut Common) -> Result<(), Rejection> {
+        let queue = match self.srq {
+            Some(srq) => &common.shared_receive_queues[srq].queue,
+            None => &self.receives,
         };
-        if queue.front().is_some_and(|_| !inject!(ReceiverNotReady)) {
+        if queue.next().is_some_and(|_| !inject!(ReceiverNotReady)) {
             return Ok(());
         }
-        self.send_rnr_nak(qp_index);
+        self.send_rnr_nak(common);
         Err(Rejection::NotYet)
     }
 
     #[expect(clippy::too_many_arguments, reason = "the parts of one message")]
     fn execute_send(
         &mut self,
-        qp_index: u32,
+        common: &mut Common,
         message: &RequestMessage,
         slot: &[u8],
         start: usize,
@@ -225,20 +207,19 @@ impl State {
         imm: Option<u32>,
         invalidate: Option<RemoteKey>,
     ) -> Result<(), Rejection> {
-        self.need_receive(qp_index)?;
-        let body = self.locate_all(qp_index, message, slot, start)?;
-        let qp = &self.queue_pairs[qp_index as usize];
-        let queue = match qp.srq {
-            Some(srq) => &self.shared_receive_queues[srq].queue,
-            None => &qp.receives,
+        self.need_receive(common)?;
+        let body = self.locate_all(message, slot, start)?;
+        let queue = match self.srq {
+            Some(srq) => &common.shared_receive_queues[srq].queue,
+            None => &self.receives,
         };
-        let receive = queue.front().ok_or(Rejection::NotYet)?;
+        let receive = queue.next().ok_or(Rejection::NotYet)?;
         let only = [Sge {
             addr: receive.addr,
             len: receive.len,
             local_key: receive.local_key,
         }];
-        let elements = queue.front_list().unwrap_or(&only);
+        let elements = queue.next_list().unwrap_or(&only);
         let capacity: usize = elements.iter().map(|element| element.len as usize).sum();
         if body.len > capacity {
             let status = CompletionStatus::RemoteInvalidRequest;
@@ -246,8 +227,9 @@ impl State {
             return Err(Rejection::Status(status, report));
         }
         if body.len > 0 {
-            self.regions
-                .check_all(elements, qp.domain, Access::LOCAL_WRITE)
+            common
+                .regions
+                .check_all(elements, self.domain, Access::LOCAL_WRITE)
                 .map_err(|status| {
                     Rejection::Status(
                         CompletionStatus::RemoteOperation,
@@ -258,15 +240,15 @@ impl State {
         // SAFETY: the elements were checked to lie in registered memory, which stays registered
         // while the owner word is held, and they have room for the body.
         unsafe { body.scatter(elements) };
-        if self.was_reclaimed(qp_index, message) {
+        if self.was_reclaimed(message) {
             // The sender has reclaimed its memory, so the message no longer exists: it is dropped,
             // and the receive stays for the next message.
             return Ok(());
         }
-        let (domain, qp_num) = (qp.domain, qp.number);
+        let (domain, qp_num) = (self.domain, self.number);
         let mut extras = if solicited { Extras::SOLICITED } else { 0 };
         if let Some(key) = invalidate {
-            self.invalidate(key, domain, qp_num).map_err(|status| {
+            common.invalidate(key, domain, qp_num).map_err(|status| {
                 Rejection::Status(status, LocalReport::Receive(CompletionStatus::LocalAccess))
             })?;
             extras |= Extras::INVALIDATED;
@@ -276,7 +258,7 @@ impl State {
         }
         let data = imm.or(invalidate.map(|key| key.0));
         self.complete_receive(
-            qp_index,
+            common,
             CompletionStatus::Success,
             CompletionOpcode::Receive,
             // The cast is lossless: the length is at most the receive's.
@@ -289,17 +271,17 @@ impl State {
 
     fn execute_write(
         &mut self,
-        qp_index: u32,
+        common: &mut Common,
         message: &RequestMessage,
         slot: &[u8],
         start: usize,
         memory: RemoteMemory,
     ) -> Result<u32, Rejection> {
-        let body = self.locate_all(qp_index, message, slot, start)?;
+        let body = self.locate_all(message, slot, start)?;
         if body.len > 0 {
             let permitted =
-                self.permitted(qp_index, memory, body.len as u64, Access::REMOTE_WRITE)?;
-            if self.was_reclaimed(qp_index, message) {
+                self.permitted(common, memory, body.len as u64, Access::REMOTE_WRITE)?;
+            if self.was_reclaimed(message) {
                 return Ok(0);
             }
             let mut to = permitted;
@@ -318,7 +300,7 @@ impl State {
 
     fn execute_read(
         &mut self,
-        qp_index: u32,
+        common: &mut Common,
         incoming: &Incoming,
         memory: RemoteMemory,
         len: u32,
@@ -331,9 +313,8 @@ impl State {
         if total == 0 {
             return Ok(());
         }
-        let permitted = self.permitted(qp_index, memory, total.into(), Access::REMOTE_READ)?;
-        let qp = &self.queue_pairs[qp_index as usize];
-        let receiver = qp.link.receiver.as_ref().ok_or(Rejection::Invalid)?;
+        let permitted = self.permitted(common, memory, total.into(), Access::REMOTE_READ)?;
+        let receiver = self.link.receiver.as_ref().ok_or(Rejection::Invalid)?;
         let to = match stage {
             IN_SLOT if len <= MAX_READ_IN_SLOT => incoming.payload,
             IN_SLOT => return Err(Rejection::Invalid),
@@ -348,7 +329,7 @@ impl State {
 
     fn execute_atomic(
         &mut self,
-        qp_index: u32,
+        common: &mut Common,
         incoming: &Incoming,
         memory: RemoteMemory,
         operate: impl FnOnce(&AtomicU64) -> u64,
@@ -360,7 +341,7 @@ impl State {
         if !memory.addr.is_multiple_of(8) {
             return Err(misaligned);
         }
-        let permitted = self.permitted(qp_index, memory, 8, Access::REMOTE_ATOMIC)?;
+        let permitted = self.permitted(common, memory, 8, Access::REMOTE_ATOMIC)?;
         let cell = permitted.cast::<AtomicU64>();
         if !cell.is_aligned() {
             // A zero-based window may begin at any address.
@@ -384,28 +365,27 @@ impl State {
 
     fn permitted(
         &self,
-        qp_index: u32,
+        common: &Common,
         memory: RemoteMemory,
         len: u64,
         needs: Access,
     ) -> Result<NonNull<u8>, Rejection> {
-        let qp = &self.queue_pairs[qp_index as usize];
         let request = RemoteRequest {
             memory,
             len,
             needs,
-            domain: qp.domain,
-            qp_num: qp.number,
+            domain: self.domain,
+            qp_num: self.number,
         };
-        self.check_remote(&request).ok_or(Rejection::Status(
+        common.check_remote(&request).ok_or(Rejection::Status(
             CompletionStatus::RemoteAccess,
             LocalReport::AccessError,
         ))
     }
 
     /// Returns true if the sender may have reclaimed the memory that its descriptors name.
-    fn was_reclaimed(&self, qp_index: u32, message: &RequestMessage) -> bool {
-        let receiver = &self.queue_pairs[qp_index as usize].link.receiver;
+    fn was_reclaimed(&self, message: &RequestMessage) -> bool {
+        let receiver = &self.link.receiver;
         message.descriptors > 0
             && receiver
                 .as_ref()
@@ -415,7 +395,6 @@ impl State {
     /// Locates the bytes of a request. All of it comes from a peer and is validated.
     fn locate_all(
         &self,
-        qp_index: u32,
         message: &RequestMessage,
         slot: &[u8],
         start: usize,
@@ -434,7 +413,7 @@ impl State {
         if rest.len() != usize::from(message.descriptors) * DESCRIPTOR_LEN {
             return Err(Rejection::Invalid);
         }
-        let peer = &self.queue_pairs[qp_index as usize].link.peer;
+        let peer = &self.link.peer;
         for bytes in rest.chunks(DESCRIPTOR_LEN) {
             let descriptor = Descriptor::parse(bytes).ok_or(Rejection::Invalid)?;
             let arena = peer.as_ref().and_then(|peer| peer.arena(descriptor.arena));

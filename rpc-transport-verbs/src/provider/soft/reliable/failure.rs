@@ -1,79 +1,85 @@
 //! Failing of queue pairs, and flushing of the work posted to them.
 
-use super::responses::AckOutcome;
-use crate::provider::soft::context::state::State;
-use crate::provider::soft::context::work_queues::Completion;
+use super::acks::AckOutcome;
+use crate::provider::soft::context::completion_queues::Completion;
+use crate::provider::soft::context::pending::Matter;
+use crate::provider::soft::context::queue_pair::SoftQueuePair;
+use crate::provider::soft::context::state::{Common, State};
 use crate::verbs::types::{AsyncEvent, CompletionOpcode, CompletionStatus, Extras, QpState};
 
-impl State {
-    /// Moves a queue pair to ERR. The oldest unacknowledged send completes with `first`, if given;
-    /// then all remaining work is flushed in order, signaled or not.
-    pub(crate) fn fail(&mut self, qp_index: u32, first: Option<CompletionStatus>) {
+impl SoftQueuePair {
+    /// Moves the queue pair to ERR. The oldest unacknowledged send completes with `first`, if
+    /// given; then all remaining work is flushed in order, signaled or not.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn fail(&mut self, common: &mut Common, first: Option<CompletionStatus>) {
         // Sends that the peer has acknowledged still complete successfully; an invalid
         // acknowledgement is ignored.
-        let first = match self.complete_acked(qp_index) {
+        let first = match self.complete_acked(common) {
             // The response of an earlier request could not be stored: that request is the one that
             // failed.
             AckOutcome::Failed => None,
             AckOutcome::Valid | AckOutcome::Invalid => first,
         };
-        self.fail_from_here(qp_index, first);
+        self.fail_from_here(common, first);
     }
 
     /// Does the same as [`fail`](Self::fail), when acknowledged sends have already been completed
     /// as far as possible.
-    pub(crate) fn fail_from_here(&mut self, qp_index: u32, first: Option<CompletionStatus>) {
-        self.disconnect(qp_index);
-        let qp = &mut self.queue_pairs[qp_index as usize];
-        let was = std::mem::replace(&mut qp.state, QpState::Error);
-        qp.sends.local_failure = None;
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn fail_from_here(&mut self, common: &mut Common, first: Option<CompletionStatus>) {
+        self.disconnect(common);
+        let was = std::mem::replace(&mut self.state, QpState::Error);
+        self.sends.local_failure = None;
         if let Some(status) = first {
-            self.complete_oldest_send(qp_index, status);
+            self.complete_oldest_send(common, status);
         }
-        self.flush_sends(qp_index);
-        self.flush_receives(qp_index);
-        let qp = &self.queue_pairs[qp_index as usize];
-        if was != QpState::Error && qp.srq.is_some() {
+        self.flush_sends(common);
+        self.flush_receives(common);
+        if was != QpState::Error && self.srq.is_some() {
             // A receive is taken from the shared queue only together with its completion, so every
             // taken receive has completed.
-            self.raise(AsyncEvent::QpLastWqeReached { qp_num: qp.number });
+            common.raise(AsyncEvent::QpLastWqeReached {
+                qp_num: self.number,
+            });
         }
     }
 
-    pub(crate) fn flush_sends(&mut self, qp_index: u32) {
-        self.queue_pairs[qp_index as usize].waiting.clear();
-        while self.complete_oldest_send(qp_index, CompletionStatus::WorkRequestFlushed) {}
+    #[cold]
+    pub(crate) fn flush_sends(&mut self, common: &mut Common) {
+        self.waiting.clear();
+        while self.complete_oldest_send(common, CompletionStatus::WorkRequestFlushed) {}
     }
 
-    pub(crate) fn complete_oldest_send(&mut self, qp_index: u32, status: CompletionStatus) -> bool {
-        let qp = &mut self.queue_pairs[qp_index as usize];
-        let Some((number, work)) = qp.sends.retire() else {
+    pub(crate) fn complete_oldest_send(
+        &mut self,
+        common: &mut Common,
+        status: CompletionStatus,
+    ) -> bool {
+        let Some((number, entry)) = self.sends.retire() else {
             return false;
         };
-        qp.sends.forget_general(number);
+        self.sends.forget_general(number);
         let completion = Completion {
-            wr_id: work.wr_id,
+            wr_id: entry.wr_id,
             status: status.code(),
             opcode: CompletionOpcode::Send,
             extras: Extras::default(),
             data: 0,
             src_qp: 0,
-            qp_num: qp.number,
+            qp_num: self.number,
             byte_len: 0,
-            frees: Some((qp_index, number)),
+            frees: Some((self.index, number)),
         };
-        let cq = qp.send_cq;
-        self.complete(cq, completion);
+        common.complete(self.send_cq, completion);
         true
     }
 
     /// Flushes the queue pair's own receives. Receives of a shared queue stay for other queue
     /// pairs.
-    pub(crate) fn flush_receives(&mut self, qp_index: u32) {
-        let qp = &mut self.queue_pairs[qp_index as usize];
-        let (cq, qp_num) = (qp.recv_cq, qp.number);
-        while let Some(receive) = self.queue_pairs[qp_index as usize].receives.front() {
-            self.queue_pairs[qp_index as usize].receives.consume();
+    pub(crate) fn flush_receives(&mut self, common: &mut Common) {
+        while let Some(receive) = self.receives.next() {
             let completion = Completion {
                 wr_id: receive.wr_id,
                 status: CompletionStatus::WorkRequestFlushed.code(),
@@ -81,55 +87,57 @@ impl State {
                 extras: Extras::default(),
                 data: 0,
                 src_qp: 0,
-                qp_num,
+                qp_num: self.number,
                 byte_len: 0,
                 frees: None,
             };
-            self.complete(cq, completion);
+            self.receives.consume();
+            common.complete(self.recv_cq, completion);
         }
     }
 
-    pub(crate) fn complete(&mut self, cq: usize, completion: Completion) {
-        if self.completion_queues[cq].push(completion) {
-            self.overrun.push(cq as u32);
-        }
-    }
-
-    /// Fails the queue pairs of the completion queues that overran.
-    #[cold]
-    pub(crate) fn fail_overrun(&mut self) {
-        // Failing flushes work, which may overrun another queue, so repeat until none is left.
-        while let Some(cq) = self.overrun.pop() {
-            let number = self.completion_queues[cq as usize].number;
-            self.raise(AsyncEvent::CompletionQueueError { cq: number });
-            let attached: Vec<_> = self
-                .queue_pairs
-                .iter()
-                .filter(|(_, qp)| qp.send_cq == cq as usize || qp.recv_cq == cq as usize)
-                .filter(|(_, qp)| !matches!(qp.state, QpState::Reset | QpState::Error))
-                .map(|(qp_index, qp)| (qp_index as u32, qp.number))
-                .collect();
-            for (qp_index, qp_num) in attached {
-                self.raise(AsyncEvent::QpFatal { qp_num });
-                self.fail(qp_index, None);
+    /// Removes the queue pair from all lists.
+    pub(crate) fn forget_in_lists(&mut self, common: &mut Common) {
+        self.leave_hot(common);
+        if self.is_awaiting {
+            self.is_awaiting = false;
+            common.awaiting.retain(|other| *other != self.index);
+            if common.awaiting.is_empty() {
+                common.pending.remove(Matter::Awaiting);
             }
         }
+        if self.is_unacked {
+            self.is_unacked = false;
+            common.unacked.retain(|other| *other != self.index);
+        }
+    }
+}
+
+impl State {
+    /// Fails the queue pairs of the completion queues that overran. Call this before releasing the
+    /// owner word after anything that may have completed requests.
+    #[inline]
+    pub(crate) fn settle_overrun(&mut self) {
+        if self.common.completion_queues.has_overrun() {
+            self.fail_overrun();
+        }
     }
 
-    /// Removes a queue pair from all lists.
-    pub(crate) fn forget_in_lists(&mut self, qp_index: u32) {
-        let qp = &mut self.queue_pairs[qp_index as usize];
-        if qp.is_hot {
-            qp.is_hot = false;
-            self.hot.retain(|other| *other != qp_index);
-        }
-        if qp.is_awaiting {
-            qp.is_awaiting = false;
-            self.awaiting.retain(|other| *other != qp_index);
-        }
-        if qp.is_unacked {
-            qp.is_unacked = false;
-            self.unacked.retain(|other| *other != qp_index);
+    #[cold]
+    #[inline(never)]
+    fn fail_overrun(&mut self) {
+        // Failing flushes work, which may overrun another queue, so repeat until none is left.
+        while let Some(cq) = self.common.completion_queues.take_overrun() {
+            let number = self.common.completion_queues.queue(cq as usize).number;
+            self.common
+                .raise(AsyncEvent::CompletionQueueError { cq: number });
+            for (_, qp) in &mut self.queue_pairs {
+                let is_attached = qp.send_cq == cq as usize || qp.recv_cq == cq as usize;
+                if is_attached && !matches!(qp.state, QpState::Reset | QpState::Error) {
+                    self.common.raise(AsyncEvent::QpFatal { qp_num: qp.number });
+                    qp.fail(&mut self.common, None);
+                }
+            }
         }
     }
 }

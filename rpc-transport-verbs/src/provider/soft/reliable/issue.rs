@@ -17,18 +17,18 @@ use std::ptr::NonNull;
 
 use crate::provider::soft::capacities::{MAX_MESSAGE_LEN, MAX_SGE};
 use crate::provider::soft::context::general_send::GeneralSend;
-use crate::provider::soft::context::queue_pair::SoftQueuePair;
-use crate::provider::soft::context::state::State;
+use crate::provider::soft::context::queue_pair::{SoftQueuePair, Unannounced};
+use crate::provider::soft::context::send_queue::Unwritten;
+use crate::provider::soft::context::state::Common;
 use crate::provider::soft::shared::commit::Flags;
 use crate::provider::soft::shared::descriptor::{DESCRIPTOR_LEN, Descriptor};
 use crate::provider::soft::shared::request_message::{
     IN_SLOT, REMOTE_LEN, Request, RequestMessage,
 };
-use crate::provider::soft::shared::ring::{MAX_IN_RING, ReceiverState, RingSender, STAGES};
+use crate::provider::soft::shared::ring::{MAX_IN_RING, RingSender, STAGES};
 use crate::provider::work::{Operation, SendWork, Sge, Work};
 use crate::verbs::types::{
-    Access, CompletionOpcode, CompletionStatus, LocalKey, PostError, PostErrorReason, QpState,
-    QpType, RemoteMemory,
+    Access, CompletionOpcode, CompletionStatus, PostError, QpState, QpType, RemoteMemory,
 };
 
 /// Outcome of an attempt to begin a request.
@@ -38,141 +38,97 @@ enum BeginOutcome {
     Waiting,
 }
 
-impl State {
+impl SoftQueuePair {
     /// Posts a list of requests of any kind.
     pub(crate) fn post(
         &mut self,
-        qp_index: u32,
+        common: &mut Common,
         list: &[Work],
         elements: &[Sge],
     ) -> Result<(), PostError> {
-        let qp = &mut self.queue_pairs[qp_index as usize];
-        if qp.qp_type != QpType::ReliableConnection {
-            return self.post_unreliable(qp_index, list, elements);
+        if self.qp_type != QpType::ReliableConnection {
+            return self.post_unreliable(common, list, elements);
         }
-        let state = qp.state;
-        if matches!(state, QpState::Reset | QpState::Init | QpState::Rtr) && !list.is_empty() {
-            return Err(PostError {
-                taken: 0,
-                reason: PostErrorReason::State { state },
-            });
-        }
+        self.check_post(list.len())?;
         let mut taken = 0;
         for work in list {
-            if !qp.post_one(work, work.elements(elements)) {
+            if self.sends.is_full() {
                 break;
             }
+            self.post_one(work, work.elements(elements));
             taken += 1;
         }
-        match state {
-            QpState::Error => self.flush_sends(qp_index),
-            _ => self.transmit(qp_index),
-        }
+        self.after_post(common);
         if taken == list.len() {
-            return Ok(());
+            Ok(())
+        } else {
+            Err(self.full(taken))
         }
-        let capacity = self.queue_pairs[qp_index as usize].sends.capacity();
-        Err(PostError {
-            taken,
-            reason: PostErrorReason::QueueFull { capacity },
-        })
     }
 
-    /// Begins the next requests as long as they are not plain messages, and notifies the
-    /// receiver once. Returns `true` if the next request is a plain message that may be begun.
-    #[cold]
-    pub(crate) fn issue(&mut self, qp_index: u32) -> bool {
-        let qp = &mut self.queue_pairs[qp_index as usize];
-        let before = qp.link.sender.as_ref().map(RingSender::next);
-        let mut is_one_sided = false;
-        let goes_on = loop {
-            let qp = &mut self.queue_pairs[qp_index as usize];
-            let number = qp.sends.started;
-            let Some(work) = qp
-                .sends
-                .request(number)
-                .filter(|_| number < qp.sends.posted)
-            else {
-                break false;
-            };
-            if !work.general {
-                break true;
-            }
-            let Some(index) = qp
-                .sends
-                .general
-                .iter()
-                .position(|send| send.number == number)
-            else {
-                break false;
-            };
-            match self.begin_request(qp_index, index) {
-                Ok(BeginOutcome::Complete) => {
-                    let qp = &mut self.queue_pairs[qp_index as usize];
-                    let send = &qp.sends.general[index];
-                    is_one_sided |= !matches!(send.opcode(), CompletionOpcode::Send);
-                    qp.sends.started += 1;
-                }
-                Ok(BeginOutcome::Waiting) => {
-                    let qp = &self.queue_pairs[qp_index as usize];
-                    is_one_sided |= qp.sends.general[index].slots.is_some();
-                    break false;
-                }
-                Err(status) => {
-                    // The request completes after all earlier ones: see `process_acks`.
-                    self.queue_pairs[qp_index as usize].sends.local_failure = Some(status);
-                    break false;
-                }
-            }
+    /// Begins the next request, which is not a plain message. Returns `false` if it has to wait, or
+    /// if it failed: then `local_failure` is set.
+    pub(crate) fn issue(&mut self, common: &mut Common) -> bool {
+        let number = self.sends.started;
+        let mut general = self.sends.general.iter();
+        let Some(index) = general.position(|send| send.number == number) else {
+            return false;
         };
-        let qp = &mut self.queue_pairs[qp_index as usize];
-        if let (Some(sender), Some(before)) = (&mut qp.link.sender, before) {
-            sender.set_held(qp.outstanding.reads > 0);
+        let before = self.link.sender.as_ref().map(RingSender::next);
+        let outcome = self.begin_request(common, index);
+        if let (Some(sender), Some(before)) = (&mut self.link.sender, before) {
+            sender.set_held(self.outstanding.reads > 0);
             let written = sender.next() - before;
             if written > 0 {
-                self.counters.sends += written;
-                self.counters.doorbells += 1;
-                let receiver_state = sender.notify_receiver();
-                self.counters.wakes += u64::from(receiver_state != ReceiverState::Hot);
-                self.counters.sleepers_woken += u64::from(receiver_state == ReceiverState::Asleep);
+                common.counters.sends += written;
+                let is_one_sided = self.sends.general[index].opcode() != CompletionOpcode::Send;
                 if is_one_sided {
-                    sender.wake_engine();
+                    self.unannounced = Unannounced::OneSided;
+                } else if self.unannounced == Unannounced::Nothing {
+                    self.unannounced = Unannounced::Messages;
                 }
             }
         }
-        goes_on
+        match outcome {
+            Ok(BeginOutcome::Complete) => true,
+            Ok(BeginOutcome::Waiting) => false,
+            Err(status) => {
+                // The request completes after all earlier ones: see `process_acks`.
+                self.sends.local_failure = Some(status);
+                false
+            }
+        }
     }
 
     /// Begins a request or continues to begin it: writes as much as there is room for. An error is
     /// the status that the request completes with.
     fn begin_request(
         &mut self,
-        qp_index: u32,
+        common: &mut Common,
         index: usize,
     ) -> Result<BeginOutcome, CompletionStatus> {
-        let qp = &mut self.queue_pairs[qp_index as usize];
-        let (domain, qp_num) = (qp.domain, qp.number);
-        let (may_begin, may_go_on) = match qp.state {
+        let (domain, qp_num) = (self.domain, self.number);
+        let (may_begin, may_go_on) = match self.state {
             QpState::Rts => (true, true),
             // In SQD, requests that have begun are finished.
             QpState::Sqd => (false, true),
             _ => (false, false),
         };
-        let send = &mut qp.sends.general[index];
+        let send = &mut self.sends.general[index];
         let is_begun = send.slots.is_some();
-        let Some(sender) = &mut qp.link.sender else {
+        let Some(sender) = &mut self.link.sender else {
             return Ok(BeginOutcome::Waiting);
         };
         let is_permitted = if is_begun { may_go_on } else { may_begin };
-        if !is_permitted || qp.link.has_psn_mismatch || qp.sends.local_failure.is_some() {
+        if !is_permitted || self.link.has_psn_mismatch || self.sends.local_failure.is_some() {
             return Ok(BeginOutcome::Waiting);
         }
         if !is_begun {
-            if send.fenced && qp.outstanding.reads > 0 {
+            if send.fenced && self.outstanding.reads > 0 {
                 return Ok(BeginOutcome::Waiting);
             }
-            let most = qp.attributes.max_rd_atomic.unwrap_or(0);
-            if send.is_read_or_atomic() && qp.outstanding.reads >= most {
+            let most = self.attributes.max_rd_atomic.unwrap_or(0);
+            if send.is_read_or_atomic() && self.outstanding.reads >= most {
                 return Ok(BeginOutcome::Waiting);
             }
             if send.total > MAX_MESSAGE_LEN as u64 {
@@ -183,28 +139,28 @@ impl State {
         match send.operation {
             // Earlier requests may use the key, so it is invalidated only after they have
             // completed.
-            Operation::LocalInvalidate(_) if qp.sends.acked < qp.sends.started => {
+            Operation::LocalInvalidate(_) if self.sends.acked < self.sends.started => {
                 return Ok(BeginOutcome::Waiting);
             }
             Operation::LocalInvalidate(key) => {
                 send.slots = Some(next..next);
                 // Unlike in a peer's request, a wrong key is this side's mistake.
-                let invalidated = self.invalidate(key, domain, qp_num);
+                let invalidated = common.invalidate(key, domain, qp_num);
                 invalidated.map_err(|_| CompletionStatus::MemoryWindowBind)?;
                 return Ok(BeginOutcome::Complete);
             }
             Operation::BindWindow(binding) => {
                 send.slots = Some(next..next);
-                self.bind_window(&binding, domain, qp_num)?;
+                common.bind_window(&binding, domain, qp_num)?;
                 return Ok(BeginOutcome::Complete);
             }
-            Operation::Read(memory) => return Ok(qp.request_read(index, memory)),
+            Operation::Read(memory) => return Ok(self.request_read(index, memory)),
             _ => {}
         }
         if !sender.has_room() {
             return Ok(BeginOutcome::Waiting);
         }
-        let outstanding = qp.outstanding.reads + u8::from(send.is_read_or_atomic());
+        let outstanding = self.outstanding.reads + u8::from(send.is_read_or_atomic());
         let Some(request) = request_of(&send.operation) else {
             return Ok(BeginOutcome::Waiting);
         };
@@ -231,9 +187,10 @@ impl State {
             let fits = send.total as usize <= MAX_IN_RING - REMOTE_LEN;
             for (element, descriptor) in send.elements().iter().zip(&mut descriptors) {
                 let bytes = (element.addr, element.len as usize);
-                let checked = self
-                    .regions
-                    .check(element.local_key, domain, bytes, Access::NONE)?;
+                let checked =
+                    common
+                        .regions
+                        .check(element.local_key, domain, bytes, Access::NONE)?;
                 if element.len == 0 {
                     continue;
                 }
@@ -265,7 +222,7 @@ impl State {
             );
         }
         send.slots = Some(next..next + 1);
-        qp.outstanding.reads = outstanding;
+        self.outstanding.reads = outstanding;
         Ok(BeginOutcome::Complete)
     }
 }
@@ -299,43 +256,32 @@ fn request_of(operation: &Operation) -> Option<Request> {
 }
 
 impl SoftQueuePair {
-    /// Puts a request into the queue. Returns `false` if the queue is full.
-    fn post_one(&mut self, work: &Work, elements: &[Sge]) -> bool {
-        let signaled = work.signaled || self.sq_sig_all;
+    /// Puts a request into the queue, which has a free entry.
+    fn post_one(&mut self, work: &Work, elements: &[Sge]) {
         let number = self.sends.posted;
+        self.sends.add(work.wr_id, work.signaled || self.sq_sig_all);
         let is_plain = matches!(work.operation, Operation::Send) && !work.fenced && !work.inline;
         if let (true, &[only]) = (is_plain, elements) {
-            return self.sends.push(SendWork {
+            self.sends.push_unwritten(Unwritten::Plain(SendWork {
                 wr_id: work.wr_id,
                 addr: only.addr,
                 len: only.len,
                 local_key: only.local_key,
-                signaled,
+                signaled: work.signaled,
                 inline: false,
                 solicited: work.solicited,
                 general: false,
-            });
+            }));
+            return;
         }
-        let is_taken = self.sends.push(SendWork {
-            wr_id: work.wr_id,
-            addr: NonNull::dangling(),
-            len: 0,
-            local_key: LocalKey(0),
-            signaled,
-            inline: false,
-            solicited: work.solicited,
-            general: true,
-        });
-        if is_taken {
-            let mut send = GeneralSend::new(number, work, elements);
-            if work.inline {
-                // SAFETY: this call posts the request, and its elements belong to the caller until
-                // the call returns.
-                unsafe { send.stage() };
-            }
-            self.sends.general.push_back(send);
+        let mut send = GeneralSend::new(number, work, elements);
+        if work.inline {
+            // SAFETY: this call posts the request, and its elements belong to the caller until the
+            // call returns.
+            unsafe { send.stage() };
         }
-        is_taken
+        self.sends.general.push_back(send);
+        self.sends.push_unwritten(Unwritten::General);
     }
 
     /// Requests as many pieces of a READ as there is room for.

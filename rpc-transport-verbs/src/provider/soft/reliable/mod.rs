@@ -1,8 +1,10 @@
 //! Reliable connections: requests go into rings, come out of them, and are acknowledged.
 
+mod acks;
 pub(super) mod execute;
 pub(super) mod failure;
 pub(super) mod issue;
+pub(super) mod poll;
 pub(super) mod progress;
 pub(super) mod receive;
 pub(super) mod responses;

@@ -1,17 +1,21 @@
 //! Receives messages: takes them out of a ring and puts them into posted receives.
 
-use std::ptr::{self, NonNull};
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 use crate::hooks::{inject, point};
-use crate::provider::soft::context::state::State;
-use crate::provider::soft::context::work_queues::Completion;
-use crate::provider::soft::shared::commit::Flags;
+use crate::provider::soft::context::completion_queues::Completion;
+use crate::provider::soft::context::peer::Peer;
+use crate::provider::soft::context::queue_pair::SoftQueuePair;
+use crate::provider::soft::context::state::Common;
+use crate::provider::soft::shared::commit::{Commit, Flags};
+use crate::provider::soft::shared::copy::copy_message;
 use crate::provider::soft::shared::descriptor::{DESCRIPTOR_LEN, Descriptor};
+use crate::provider::soft::shared::memory::Mapping;
 use crate::provider::soft::shared::ring::Incoming;
 use crate::verbs::types::{
     Access, AsyncEvent, CompletionOpcode, CompletionStatus, Extras, QpNum, QpState, RnrTimer,
-    SrqNum, WrId,
+    SrqNum, WorkCompletion, WrId,
 };
 
 /// Messages taken from one ring before the next ring is served. Half a ring: the sender can write
@@ -39,81 +43,115 @@ enum Body {
     Invalid,
 }
 
-impl State {
-    /// Receives the messages in a queue pair's ring: at most a batch, with one acknowledgement.
+impl SoftQueuePair {
+    /// Receives the message whose commit a look at the hot ring at `place` found, if everything
+    /// about it is usual: a plain message that fits the next receive. Returns its completion, which
+    /// is due to completion queue `cq`; or does nothing and returns `None`, and then
+    /// [`receive`](Self::receive) handles the message. The caller has checked that `cq` is empty and
+    /// that no thread waits for it.
     #[inline]
-    pub(crate) fn receive(&mut self, qp_index: u32) -> ReceiveOutcome {
-        let qp = &mut self.queue_pairs[qp_index as usize];
-        if !qp.receives_now() {
-            return ReceiveOutcome::Closed;
+    pub(crate) fn receive_straight(
+        &mut self,
+        common: &mut Common,
+        place: usize,
+        commit: Commit,
+        cq: usize,
+    ) -> Option<WorkCompletion> {
+        let receiver = self.link.receiver.as_mut()?;
+        let (from, len) = receiver.plain_payload(commit)?;
+        if self.state != QpState::Rts || self.recv_cq != cq {
+            return None;
         }
-        let Some(receiver) = &mut qp.link.receiver else {
-            return ReceiveOutcome::Closed;
+        let queue = match self.srq {
+            Some(srq) => &mut common.shared_receive_queues[srq].queue,
+            None => &mut self.receives,
         };
-        if inject!(LateMessage) {
-            return ReceiveOutcome::Received(0);
+        let receive = *queue.next().filter(|_| !inject!(ReceiverNotReady))?;
+        if queue.has_lists() || len > receive.len as usize {
+            return None;
         }
-        // The usual case, and the only cost of a poll without traffic.
-        match receiver.peek() {
-            Ok(None) => return ReceiveOutcome::Empty,
-            Ok(Some(_)) => {}
-            Err(_) => return self.fail_invalid_message(qp_index),
+        if len > 0 {
+            let whole = (receive.addr, receive.len as usize);
+            let regions = &common.regions;
+            regions
+                .check(receive.local_key, self.domain, whole, Access::LOCAL_WRITE)
+                .ok()?;
+        }
+        // SAFETY: `plain_payload` checked that the slot has `len` readable bytes; the sender leaves
+        // them alone until the acknowledgement. The receive is at least as long, and was checked to
+        // lie in a region of this context, which stays registered while the owner word is held. Its
+        // bytes belong to the device until its completion is polled. A ring and a region are
+        // different mappings, so the two ranges do not overlap.
+        unsafe { copy_message(from, receive.addr, len) };
+        point!(Copied);
+        if queue.consume() {
+            common.raise_limit_event(self.srq);
+        }
+        receiver.advance_and_ack(&mut common.hot[place].next);
+        common.counters.receives += 1;
+        Some(WorkCompletion {
+            wr_id: receive.wr_id,
+            status: 0,
+            qp_num: self.number,
+            byte_len: u32::from(commit.len),
+            data: 0,
+            src_qp: 0,
+            opcode: CompletionOpcode::Receive,
+            extras: Extras::default(),
+        })
+    }
+
+    /// Receives the messages in the queue pair's ring: at most a batch, with one acknowledgement.
+    pub(crate) fn receive(&mut self, common: &mut Common) -> ReceiveOutcome {
+        if !self.receives_now() {
+            return ReceiveOutcome::Closed;
         }
         let mut received = 0;
         let outcome = loop {
             if received == BATCH {
                 break ReceiveOutcome::Received(received);
             }
-            match self.receive_one(qp_index) {
+            match self.receive_one(common) {
                 Step::Received => received += 1,
                 Step::Wait if received == 0 => break ReceiveOutcome::Empty,
                 Step::Wait => break ReceiveOutcome::Received(received),
                 Step::Failed => break ReceiveOutcome::Closed,
             }
         };
-        let qp = &mut self.queue_pairs[qp_index as usize];
-        if let Some(receiver) = &mut qp.link.receiver {
+        if let Some(receiver) = &mut self.link.receiver {
             receiver.publish_ack();
         }
-        self.counters.receives += received as u64;
+        common.counters.receives += received as u64;
         outcome
     }
 
-    #[inline]
-    fn receive_one(&mut self, qp_index: u32) -> Step {
-        let qp = &mut self.queue_pairs[qp_index as usize];
-        let Some(receiver) = &mut qp.link.receiver else {
+    fn receive_one(&mut self, common: &mut Common) -> Step {
+        let Some(receiver) = &mut self.link.receiver else {
             return Step::Failed;
         };
         let incoming = match receiver.peek() {
             Ok(Some(incoming)) => incoming,
             Ok(None) => return Step::Wait,
-            Err(_) => {
-                self.fail_invalid_message(qp_index);
-                return Step::Failed;
-            }
+            Err(_) => return self.fail_invalid_message(common),
         };
         if incoming.flags.has(Flags::REQUEST) {
-            return self.execute(qp_index, &incoming);
+            return self.execute(common, &incoming);
         }
-        let queue = match qp.srq {
-            Some(srq) => &mut self.shared_receive_queues[srq].queue,
-            None => &mut qp.receives,
+        let queue = match self.srq {
+            Some(srq) => &mut common.shared_receive_queues[srq].queue,
+            None => &mut self.receives,
         };
-        let Some(receive) = queue.front().filter(|_| !inject!(ReceiverNotReady)) else {
-            self.send_rnr_nak(qp_index);
+        let Some(&receive) = queue.next().filter(|_| !inject!(ReceiverNotReady)) else {
+            self.send_rnr_nak(common);
             return Step::Wait;
         };
         if queue.has_lists() {
-            return self.execute(qp_index, &incoming);
+            return self.execute(common, &incoming);
         }
-        let (from, len) = match locate(&incoming, &qp.link.peer, &mut qp.link.arena) {
+        let (from, len) = match locate(&incoming, &self.link.peer, &mut self.link.arena) {
             Body::At(from, len) => (from, len),
             Body::NotMapped => return Step::Wait,
-            Body::Invalid => {
-                self.fail_invalid_message(qp_index);
-                return Step::Failed;
-            }
+            Body::Invalid => return self.fail_invalid_message(common),
         };
         let rejection = if len > receive.len as usize {
             Some((
@@ -124,106 +162,110 @@ impl State {
             None
         } else {
             let whole = (receive.addr, receive.len as usize);
-            let check =
-                self.regions
-                    .check(receive.local_key, qp.domain, whole, Access::LOCAL_WRITE);
+            let regions = &common.regions;
+            let check = regions.check(receive.local_key, self.domain, whole, Access::LOCAL_WRITE);
             check
                 .err()
                 .map(|status| (status, CompletionStatus::RemoteOperation))
         };
-        if rejection.is_none() {
-            // SAFETY: `locate` found `len` readable bytes, in the ring's slot, which the sender
-            // leaves alone until the acknowledgement, or in a mapped arena. The receive was checked
-            // to lie in a region of this context, which stays registered while the owner word is
-            // held, and its bytes belong to the device until its completion is polled. The two
-            // ranges are in different mappings, so they do not overlap. A faulty sender may change
-            // the bytes meanwhile, but they are untrusted in any case.
-            unsafe { ptr::copy_nonoverlapping(from.as_ptr(), receive.addr.as_ptr(), len) };
-            if incoming.flags.has(Flags::DESCRIPTOR) && receiver.is_closed_after_copy() {
-                // The sender has reclaimed its memory, so the message no longer exists: it is
-                // dropped, and the receive stays for the next message.
-                receiver.advance();
-                return Step::Received;
-            }
+        if let Some((local, remote)) = rejection {
+            return self.reject_message(common, local, remote);
+        }
+        // SAFETY: `locate` found `len` readable bytes, in the ring's slot, which the sender leaves
+        // alone until the acknowledgement, or in a mapped arena. The receive was checked to lie in a
+        // region of this context, which stays registered while the owner word is held, and its
+        // bytes belong to the device until its completion is polled. The two ranges are in different
+        // mappings, so they do not overlap.
+        unsafe { copy_message(from, receive.addr, len) };
+        if incoming.flags.has(Flags::DESCRIPTOR) && receiver.is_closed_after_copy() {
+            // The sender has reclaimed its memory, so the message no longer exists: it is dropped,
+            // and the receive stays for the next message.
+            receiver.advance();
+            return Step::Received;
         }
         point!(Copied);
-        if queue.consume()
-            && let Some(srq) = qp.srq
-        {
-            let srq = SrqNum(self.shared_receive_queues[srq].number);
-            self.counters.srq_limit_events += 1;
-            self.events.raise(AsyncEvent::SrqLimitReached { srq });
-        }
-        let completion = Completion {
-            wr_id: receive.wr_id,
-            status: rejection.map_or(0, |(local, _)| local.code()),
-            opcode: CompletionOpcode::Receive,
-            extras: if incoming.flags.has(Flags::SOLICITED) {
-                Extras(Extras::SOLICITED)
-            } else {
-                Extras::default()
-            },
-            data: 0,
-            src_qp: 0,
-            qp_num: qp.number,
-            // The cast is lossless: the length is at most the receive's.
-            byte_len: len as u32,
-            frees: None,
-        };
-        let recv_cq = qp.recv_cq;
-        if self.completion_queues[recv_cq].push(completion) {
-            self.overrun.push(recv_cq as u32);
-        }
-        if let Some((_, remote)) = rejection {
-            receiver.publish_ack();
-            // The cast is lossless: status codes are below 256.
-            receiver.send_fatal_nak(remote.code() as u8);
-            self.fail(qp_index, None);
-            return Step::Failed;
-        }
         receiver.advance();
-        if qp.state == QpState::Rtr {
-            self.communication_established(qp_index);
-        }
+        let solicited = if incoming.flags.has(Flags::SOLICITED) {
+            Extras::SOLICITED
+        } else {
+            0
+        };
+        // The cast is lossless: the length is at most the receive's.
+        let (len, opcode) = (len as u32, CompletionOpcode::Receive);
+        self.complete_receive(
+            common,
+            CompletionStatus::Success,
+            opcode,
+            len,
+            None,
+            solicited,
+        );
+        self.communication_established(common);
         Step::Received
     }
 
+    /// Fails a message that does not fit its receive: completes the receive with one status, and
+    /// lets the sender complete with the other.
+    #[cold]
+    pub(crate) fn reject_message(
+        &mut self,
+        common: &mut Common,
+        local: CompletionStatus,
+        remote: CompletionStatus,
+    ) -> Step {
+        self.complete_receive(common, local, CompletionOpcode::Receive, 0, None, 0);
+        self.refuse_message(common, remote);
+        Step::Failed
+    }
+
+    /// Sends a fatal NAK for the next message, with the status for its sender, and fails the queue
+    /// pair.
+    #[cold]
+    pub(crate) fn refuse_message(&mut self, common: &mut Common, remote: CompletionStatus) {
+        if let Some(receiver) = &mut self.link.receiver {
+            receiver.publish_ack();
+            // The cast is lossless: status codes are below 256.
+            receiver.send_fatal_nak(remote.code() as u8);
+        }
+        self.fail(common, None);
+    }
+
     /// Raises `CommunicationEstablished` for the first message before RTS.
-    pub(crate) fn communication_established(&mut self, qp_index: u32) {
-        let qp = &mut self.queue_pairs[qp_index as usize];
-        if qp.state == QpState::Rtr && !qp.established {
-            qp.established = true;
-            let qp_num = qp.number;
-            self.raise(AsyncEvent::CommunicationEstablished { qp_num });
+    #[inline]
+    pub(crate) fn communication_established(&mut self, common: &mut Common) {
+        if self.state == QpState::Rtr && !self.established {
+            self.established = true;
+            let qp_num = self.number;
+            common.raise(AsyncEvent::CommunicationEstablished { qp_num });
         }
     }
 
     /// Sends an RNR NAK for the next message, which has no receive: its sender has to wait and
     /// repeat it.
     #[cold]
-    pub(crate) fn send_rnr_nak(&mut self, qp_index: u32) {
-        let qp = &mut self.queue_pairs[qp_index as usize];
-        if let Some(receiver) = &mut qp.link.receiver {
+    #[inline(never)]
+    pub(crate) fn send_rnr_nak(&mut self, common: &mut Common) {
+        if let Some(receiver) = &mut self.link.receiver {
             // Acknowledge earlier messages first: the sender has to repeat only this one.
             receiver.publish_ack();
-            let timer = qp.attributes.min_rnr_timer.unwrap_or(RnrTimer::LONGEST);
+            let timer = self.attributes.min_rnr_timer.unwrap_or(RnrTimer::LONGEST);
             receiver.send_rnr_nak(timer.code());
-            self.counters.rnr_nak_sent += 1;
+            common.counters.rnr_nak_sent += 1;
         }
     }
 
-    /// Consumes the oldest receive and completes it. `extras` specifies which optional fields are
+    /// Consumes the next receive and completes it. `extras` specifies which optional fields are
     /// valid, and whether `data` is an immediate or a key.
     pub(crate) fn complete_receive(
         &mut self,
-        qp_index: u32,
+        common: &mut Common,
         status: CompletionStatus,
         opcode: CompletionOpcode,
         byte_len: u32,
         data: Option<u32>,
         extras: u8,
     ) {
-        self.take_receive(qp_index, |wr_id, qp_num| Completion {
+        self.take_receive(common, |wr_id, qp_num| Completion {
             wr_id,
             status: status.code(),
             opcode,
@@ -236,43 +278,46 @@ impl State {
         });
     }
 
-    /// Consumes the oldest receive and completes it with the result of `completion`.
+    /// Consumes the next receive and completes it with the result of `completion`.
     pub(crate) fn take_receive(
         &mut self,
-        qp_index: u32,
+        common: &mut Common,
         completion: impl FnOnce(WrId, QpNum) -> Completion,
     ) {
-        let qp = &mut self.queue_pairs[qp_index as usize];
-        let queue = match qp.srq {
-            Some(srq) => &mut self.shared_receive_queues[srq].queue,
-            None => &mut qp.receives,
+        let queue = match self.srq {
+            Some(srq) => &mut common.shared_receive_queues[srq].queue,
+            None => &mut self.receives,
         };
-        let Some(receive) = queue.front() else { return };
-        let completion = completion(receive.wr_id, qp.number);
-        if queue.consume()
-            && let Some(srq) = qp.srq
-        {
-            let srq = SrqNum(self.shared_receive_queues[srq].number);
-            self.counters.srq_limit_events += 1;
-            self.events.raise(AsyncEvent::SrqLimitReached { srq });
+        let Some(receive) = queue.next() else { return };
+        let completion = completion(receive.wr_id, self.number);
+        if queue.consume() {
+            common.raise_limit_event(self.srq);
         }
-        let recv_cq = qp.recv_cq;
-        self.complete(recv_cq, completion);
+        common.complete(self.recv_cq, completion);
     }
 
     /// Handles input that no software device sends: sends a fatal NAK and fails the queue pair.
     #[cold]
-    pub(crate) fn fail_invalid_message(&mut self, qp_index: u32) -> ReceiveOutcome {
-        let qp = &mut self.queue_pairs[qp_index as usize];
-        let qp_num = qp.number;
+    #[inline(never)]
+    pub(crate) fn fail_invalid_message(&mut self, common: &mut Common) -> Step {
+        let qp_num = self.number;
         tracing::warn!(%qp_num, "a peer sent an invalid message: closing the connection. The software device never sends these: check that the peer runs the same version");
-        if let Some(receiver) = &mut qp.link.receiver {
-            receiver.publish_ack();
-            receiver.send_fatal_nak(CompletionStatus::RemoteInvalidRequest.code() as u8);
+        common.raise(AsyncEvent::QpFatal { qp_num });
+        self.refuse_message(common, CompletionStatus::RemoteInvalidRequest);
+        Step::Failed
+    }
+}
+
+impl Common {
+    /// Reports that a shared receive queue has fewer receives than its limit.
+    #[cold]
+    #[inline(never)]
+    fn raise_limit_event(&mut self, srq: Option<usize>) {
+        if let Some(srq) = srq {
+            let srq = SrqNum(self.shared_receive_queues[srq].number);
+            self.counters.srq_limit_events += 1;
+            self.raise(AsyncEvent::SrqLimitReached { srq });
         }
-        self.events.raise(AsyncEvent::QpFatal { qp_num });
-        self.fail(qp_index, None);
-        ReceiveOutcome::Closed
     }
 }
 
@@ -287,8 +332,8 @@ pub(crate) enum Step {
 #[inline]
 fn locate(
     incoming: &Incoming,
-    peer: &Option<Arc<crate::provider::soft::context::peer::Peer>>,
-    recent: &mut Option<(u64, Arc<crate::provider::soft::shared::memory::Mapping>)>,
+    peer: &Option<Arc<Peer>>,
+    recent: &mut Option<(u64, Arc<Mapping>)>,
 ) -> Body {
     if !incoming.flags.has(Flags::DESCRIPTOR) {
         return Body::At(incoming.payload, incoming.len);
@@ -300,9 +345,9 @@ fn locate(
     // SAFETY: the payload has `incoming.len` readable bytes, which is the array's length. They are
     // copied once, so that the checked bytes are the ones used.
     unsafe {
-        ptr::copy_nonoverlapping(
-            incoming.payload.as_ptr(),
-            bytes.as_mut_ptr(),
+        copy_message(
+            incoming.payload,
+            NonNull::from(&mut bytes).cast(),
             DESCRIPTOR_LEN,
         );
     }

@@ -1,38 +1,29 @@
 //! Completion of requests of any kind: processes the peer's acknowledgements and responses.
 
-use crate::provider::soft::context::state::State;
-use crate::provider::soft::context::work_queues::Completion;
+use super::acks::AckOutcome;
+use crate::provider::soft::context::completion_queues::Completion;
+use crate::provider::soft::context::queue_pair::SoftQueuePair;
+use crate::provider::soft::context::state::Common;
 use crate::provider::work::Operation;
 use crate::verbs::types::{Access, CompletionOpcode, CompletionStatus, Extras};
 
-/// Outcome of processing the peer's acknowledgement.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum AckOutcome {
-    Valid,
-    /// The peer acknowledged messages that were never sent.
-    Invalid,
-    /// The oldest request has failed locally, and has completed.
-    Failed,
-}
-
-impl State {
+impl SoftQueuePair {
     /// Completes acknowledged requests when some of them are not plain sends.
     #[cold]
-    pub(crate) fn complete_general(&mut self, qp_index: u32) -> AckOutcome {
+    pub(crate) fn complete_general(&mut self, common: &mut Common) -> AckOutcome {
         loop {
-            let qp = &mut self.queue_pairs[qp_index as usize];
-            let Some(sender) = &qp.link.sender else {
+            let Some(sender) = &self.link.sender else {
                 return AckOutcome::Valid;
             };
-            let oldest = qp.sends.acked;
-            let front = qp.sends.general.front();
+            let oldest = self.sends.acked;
+            let front = self.sends.general.front();
             let begun = front.and_then(|send| Some((send.number, send.slots.clone()?)));
             match begun {
-                Some((number, _)) if number == oldest => match self.finish(qp_index) {
+                Some((number, _)) if number == oldest => match self.finish(common) {
                     Ok(true) => {}
                     Ok(false) => return AckOutcome::Valid,
                     Err(status) => {
-                        self.complete_oldest_send(qp_index, status);
+                        self.complete_oldest_send(common, status);
                         return AckOutcome::Failed;
                     }
                 },
@@ -43,29 +34,28 @@ impl State {
                     if last > sender.acked() {
                         return AckOutcome::Valid;
                     }
-                    self.complete_oldest_plain(qp_index);
+                    self.complete_oldest_plain(common);
                 }
                 None => {
                     let unacked = sender.unacked();
-                    if qp.sends.started - oldest <= unacked {
+                    if self.sends.started - oldest <= unacked {
                         return AckOutcome::Valid;
                     }
-                    self.complete_oldest_plain(qp_index);
+                    self.complete_oldest_plain(common);
                 }
             }
         }
     }
 
-    fn complete_oldest_plain(&mut self, qp_index: u32) {
-        self.complete_oldest_successfully(qp_index, CompletionOpcode::Send, 0);
+    fn complete_oldest_plain(&mut self, common: &mut Common) {
+        self.complete_oldest_successfully(common, CompletionOpcode::Send, 0);
     }
 
     /// Finishes the oldest request if all its slots are acknowledged. Returns `false` if they are
     /// not.
-    fn finish(&mut self, qp_index: u32) -> Result<bool, CompletionStatus> {
-        let qp = &mut self.queue_pairs[qp_index as usize];
-        let is_started = qp.sends.started > qp.sends.acked;
-        let (Some(send), Some(sender)) = (qp.sends.general.front_mut(), &qp.link.sender) else {
+    fn finish(&mut self, common: &mut Common) -> Result<bool, CompletionStatus> {
+        let is_started = self.sends.started > self.sends.acked;
+        let (Some(send), Some(sender)) = (self.sends.general.front_mut(), &self.link.sender) else {
             return Ok(false);
         };
         let Some(slots) = &send.slots else {
@@ -78,12 +68,13 @@ impl State {
                 _ => slots.start,
             };
             while slot < slots.end && slot <= sender.acked() {
-                self.regions
-                    .check_all(send.elements(), qp.domain, Access::LOCAL_WRITE)?;
+                common
+                    .regions
+                    .check_all(send.elements(), self.domain, Access::LOCAL_WRITE)?;
                 let piece = send.piece(send.received);
                 let from = if piece.is_staged {
-                    let stage = sender.response_in_stage(qp.outstanding.unstaged);
-                    qp.outstanding.unstaged += 1;
+                    let stage = sender.response_in_stage(self.outstanding.unstaged);
+                    self.outstanding.unstaged += 1;
                     // The peer permits reads but created a ring without staging memory.
                     stage.ok_or(CompletionStatus::BadResponse)?
                 } else {
@@ -100,47 +91,46 @@ impl State {
                 return Ok(false);
             }
             let len = send.total as u32;
-            qp.outstanding.reads = qp.outstanding.reads.saturating_sub(1);
-            if let Some(sender) = &mut qp.link.sender {
-                sender.set_held(qp.outstanding.reads > 0);
+            self.outstanding.reads = self.outstanding.reads.saturating_sub(1);
+            if let Some(sender) = &mut self.link.sender {
+                sender.set_held(self.outstanding.reads > 0);
             }
-            self.complete_oldest_successfully(qp_index, opcode, len);
+            self.complete_oldest_successfully(common, opcode, len);
             return Ok(true);
         }
         if !is_started || slots.end > sender.acked() + 1 {
             return Ok(false);
         }
         let opcode = send.opcode();
-        self.complete_oldest_successfully(qp_index, opcode, 0);
+        self.complete_oldest_successfully(common, opcode, 0);
         Ok(true)
     }
 
     pub(crate) fn complete_oldest_successfully(
         &mut self,
-        qp_index: u32,
+        common: &mut Common,
         opcode: CompletionOpcode,
         byte_len: u32,
     ) {
-        let qp = &mut self.queue_pairs[qp_index as usize];
-        let Some((number, work)) = qp.sends.retire() else {
+        let Some((number, entry)) = self.sends.retire() else {
             return;
         };
-        qp.sends.forget_general(number);
-        if !work.signaled {
+        self.sends.forget_general(number);
+        if !entry.signaled {
             return;
         }
         let completion = Completion {
-            wr_id: work.wr_id,
+            wr_id: entry.wr_id,
             status: CompletionStatus::Success.code(),
             opcode,
             extras: Extras::default(),
-            qp_num: qp.number,
+            qp_num: self.number,
             byte_len,
             data: 0,
             src_qp: 0,
-            frees: Some((qp_index, number)),
+            frees: Some((self.index, number)),
         };
-        let cq = qp.send_cq;
-        self.complete(cq, completion);
+        let cq = self.send_cq;
+        common.complete(cq, completion);
     }
 }

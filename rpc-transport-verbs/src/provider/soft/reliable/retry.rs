@@ -4,53 +4,58 @@ use std::time::{Duration, Instant};
 
 use crate::hooks;
 use crate::provider::soft::context::queue_pair::SoftQueuePair;
-use crate::provider::soft::context::state::State;
+use crate::provider::soft::context::state::{Common, State};
 use crate::provider::soft::shared::ring::RingSender;
 use crate::verbs::types::{CompletionStatus, QpState, RetryCount, RnrRetry, RnrTimer};
 
-impl State {
+impl SoftQueuePair {
     /// Handles RNR NAKs: waits for the time that the receiver requested, then lets it retry.
     /// Returns `false` if the permitted number of retries is used up.
-    pub(crate) fn handle_rnr_nak(&mut self, qp_index: u32, now: fn() -> Instant) -> bool {
-        let qp = &mut self.queue_pairs[qp_index as usize];
-        let Some(sender) = &qp.link.sender else {
+    pub(crate) fn handle_rnr_nak(&mut self, common: &mut Common, now: fn() -> Instant) -> bool {
+        let Some(sender) = &self.link.sender else {
             return true;
         };
         let nak = sender.nak();
-        if nak.count != qp.retry.naks {
-            qp.retry.naks = nak.count;
-            self.counters.rnr_nak_received += 1;
-            let permitted = qp.attributes.rnr_retry.and_then(RnrRetry::limit);
-            if permitted.is_some_and(|limit| qp.retry.rnr_count >= u32::from(limit)) {
+        if nak.count != self.retry.naks {
+            self.retry.naks = nak.count;
+            common.counters.rnr_nak_received += 1;
+            let permitted = self.attributes.rnr_retry.and_then(RnrRetry::limit);
+            if permitted.is_some_and(|limit| self.retry.rnr_count >= u32::from(limit)) {
                 return false;
             }
-            qp.retry.rnr_count = qp.retry.rnr_count.saturating_add(1);
-            qp.retry.rnr_until = Some(now() + RnrTimer::from_wire(nak.timer).duration());
+            self.retry.rnr_count = self.retry.rnr_count.saturating_add(1);
+            self.retry.rnr_until = Some(now() + RnrTimer::from_wire(nak.timer).duration());
         }
-        if let Some(until) = qp.retry.rnr_until
+        if let Some(until) = self.retry.rnr_until
             && now() >= until
         {
-            qp.retry.rnr_until = None;
+            self.retry.rnr_until = None;
             sender.allow_retry(nak);
         }
         true
     }
+}
 
+impl State {
     /// Checks all queue pairs with unacknowledged sends, signaled or not; called by the engine.
     pub(crate) fn expire_timers(&mut self, now: Instant) {
+        let Self {
+            queue_pairs,
+            common,
+        } = self;
         let mut index = 0;
-        while let Some(&qp_index) = self.unacked.get(index) {
-            self.process_acks(qp_index, hooks::now);
-            if self.unacked.get(index) != Some(&qp_index) {
+        while let Some(&qp_index) = common.unacked.get(index) {
+            let qp = &mut queue_pairs[qp_index as usize];
+            qp.process_acks(common, hooks::now);
+            if common.unacked.get(index) != Some(&qp_index) {
                 continue;
             }
-            let instantly = self.options.detect_death_at_once;
-            let qp = &mut self.queue_pairs[qp_index as usize];
+            let instantly = common.options.detect_death_at_once;
             if qp.sends.acked == qp.sends.posted {
                 qp.is_unacked = false;
-                self.unacked.swap_remove(index);
+                common.unacked.swap_remove(index);
             } else if qp.has_retried_enough(now, instantly) {
-                self.fail(qp_index, Some(CompletionStatus::RetryExceeded));
+                qp.fail(common, Some(CompletionStatus::RetryExceeded));
             } else {
                 index += 1;
             }

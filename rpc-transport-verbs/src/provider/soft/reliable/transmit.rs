@@ -1,163 +1,306 @@
-//! Transmits sends: writes them from the send queue into the peer's ring.
+//! Transmits sends: writes them into the peer's ring, and notifies the peer.
+//!
+//! Writing a message and notifying the receiver (the doorbell) are two steps. A receiver that polls
+//! the ring sees a message as soon as it is written. A receiver that does not is notified by the
+//! doorbell, once for all messages before it.
 
 use std::ptr::NonNull;
 
 use crate::hooks::{accepted, inject};
-use crate::provider::soft::context::state::State;
+use crate::provider::soft::context::queue_pair::{SoftQueuePair, Unannounced};
+use crate::provider::soft::context::send_queue::Unwritten;
+use crate::provider::soft::context::state::Common;
 use crate::provider::soft::shared::commit::Flags;
 use crate::provider::soft::shared::descriptor::Descriptor;
 use crate::provider::soft::shared::ring::{MAX_IN_RING, ReceiverState};
 use crate::provider::work::SendWork;
-use crate::verbs::types::{Access, PostError, PostErrorReason, QpState};
+use crate::verbs::types::{Access, PostError, PostErrorReason, QpState, WrId};
 
-impl State {
+impl SoftQueuePair {
+    /// Posts an inline send of `bytes` and writes it at once, if nothing has to wait. Returns
+    /// `false` and does nothing otherwise. `ring_doorbell` notifies the receiver.
+    #[inline]
+    pub(crate) fn try_post_inline(
+        &mut self,
+        common: &mut Common,
+        wr_id: WrId,
+        bytes: &[u8],
+        signaled: bool,
+    ) -> bool {
+        let Some(sender) = &mut self.link.sender else {
+            return false;
+        };
+        if self.state != QpState::Rts
+            || self.link.has_psn_mismatch
+            || !self.sends.is_written()
+            || self.sends.is_full()
+            || !sender.is_known_to_have_room()
+            || bytes.len() > MAX_IN_RING
+            || inject!(NoRoom)
+        {
+            return false;
+        }
+        sender.send(NonNull::from(bytes).cast(), bytes.len(), 0);
+        let signaled = signaled || self.sq_sig_all;
+        self.sends.add(wr_id, signaled);
+        self.sends.started += 1;
+        self.unannounced = Unannounced::Messages;
+        common.counters.sends += 1;
+        if signaled || !self.is_unacked {
+            self.watch_acks(common);
+        }
+        true
+    }
+
+    /// Posts an inline send of `bytes` that waits for room, or for earlier requests.
+    pub(crate) fn post_inline_in_order(
+        &mut self,
+        common: &mut Common,
+        wr_id: WrId,
+        bytes: &[u8],
+        signaled: bool,
+    ) -> Result<(), PostError> {
+        self.check_post(1)?;
+        if self.sends.is_full() {
+            return Err(self.full(0));
+        }
+        self.sends.add(wr_id, signaled || self.sq_sig_all);
+        let bytes = bytes.into();
+        self.sends.push_unwritten(Unwritten::Inline {
+            bytes,
+            solicited: false,
+        });
+        self.after_post(common);
+        Ok(())
+    }
+
+    /// Notifies the receiver of the messages written since the last doorbell, unless it polls.
+    #[inline]
+    pub(crate) fn ring_doorbell(&mut self, common: &mut Common) {
+        if self.unannounced == Unannounced::Nothing {
+            return;
+        }
+        let Some(sender) = &self.link.sender else {
+            return;
+        };
+        common.counters.doorbells += 1;
+        match sender.notify_receiver() {
+            ReceiverState::Hot => {}
+            ReceiverState::Cold => common.counters.wakes += 1,
+            ReceiverState::Asleep => {
+                common.counters.wakes += 1;
+                common.counters.sleepers_woken += 1;
+            }
+        }
+        if self.unannounced == Unannounced::OneSided {
+            sender.wake_engine();
+        }
+        self.unannounced = Unannounced::Nothing;
+    }
+
     /// Posts a list of sends and writes as many as there is room for, with one doorbell.
     #[inline]
-    pub(crate) fn post_send(&mut self, qp_index: u32, list: &[SendWork]) -> Result<(), PostError> {
-        let qp = &mut self.queue_pairs[qp_index as usize];
-        let state = qp.state;
-        if matches!(state, QpState::Reset | QpState::Init | QpState::Rtr) && !list.is_empty() {
+    pub(crate) fn post_send(
+        &mut self,
+        common: &mut Common,
+        list: &[SendWork],
+    ) -> Result<(), PostError> {
+        self.check_post(list.len())?;
+        let mut taken = accepted!(Sends, list.len(), Some(self.number.0));
+        for (index, work) in list[..taken].iter().enumerate() {
+            if self.sends.is_full() {
+                taken = index;
+                break;
+            }
+            self.sends.add(work.wr_id, work.signaled || self.sq_sig_all);
+            if self.sends.is_written() && self.try_write(common, work) {
+                self.sends.started += 1;
+            } else {
+                // SAFETY: the call that posts the request is running, so the bytes of an inline
+                // request are readable.
+                let request = unsafe { unwritten(work) };
+                self.sends.push_unwritten(request);
+            }
+        }
+        self.after_post(common);
+        if taken == list.len() {
+            Ok(())
+        } else {
+            Err(self.full(taken))
+        }
+    }
+
+    /// Fails if the state does not allow requests to be posted.
+    #[inline]
+    pub(crate) fn check_post(&self, count: usize) -> Result<(), PostError> {
+        let state = self.state;
+        if matches!(state, QpState::Reset | QpState::Init | QpState::Rtr) && count > 0 {
             return Err(PostError {
                 taken: 0,
                 reason: PostErrorReason::State { state },
             });
         }
-        let mut taken = accepted!(Sends, list.len(), Some(qp.number.0));
-        for (index, work) in list[..taken].iter().enumerate() {
-            let signaled = work.signaled || qp.sq_sig_all;
-            if !qp.sends.push(SendWork { signaled, ..*work }) {
-                taken = index;
-                break;
-            }
-        }
-        match state {
-            QpState::Error => self.flush_sends(qp_index),
-            _ => self.transmit(qp_index),
-        }
-        if taken == list.len() {
-            return Ok(());
-        }
-        let capacity = self.queue_pairs[qp_index as usize].sends.capacity();
-        Err(PostError {
+        Ok(())
+    }
+
+    /// Returns the error for a list of which only `taken` requests found a free entry.
+    #[cold]
+    pub(crate) fn full(&self, taken: usize) -> PostError {
+        let capacity = self.sends.capacity();
+        PostError {
             taken,
             reason: PostErrorReason::QueueFull { capacity },
-        })
+        }
     }
 
-    /// Writes as many of the next sends as the ring has room for, and notifies the receiver once
-    /// for each run of plain sends.
+    /// Does what follows the posting of requests: writes those that had to wait, or flushes them.
     #[inline]
-    pub(crate) fn transmit(&mut self, qp_index: u32) {
-        self.transmit_plain(qp_index);
-        let qp = &mut self.queue_pairs[qp_index as usize];
-        let mut waits = qp.sends.started < qp.sends.posted;
-        if waits {
-            waits = self.transmit_waiting(qp_index);
-        }
-        let qp = &mut self.queue_pairs[qp_index as usize];
-        if (waits || qp.sends.signaled > 0) && !qp.is_awaiting {
-            self.await_progress(qp_index);
-        }
-        let qp = &mut self.queue_pairs[qp_index as usize];
-        if !qp.is_unacked && qp.sends.acked < qp.sends.posted {
-            qp.is_unacked = true;
-            self.unacked.push(qp_index);
+    pub(crate) fn after_post(&mut self, common: &mut Common) {
+        if self.state == QpState::Error {
+            self.flush_sends(common);
+        } else if self.sends.is_written() {
+            self.watch_acks(common);
+            self.ring_doorbell(common);
+        } else {
+            self.transmit(common);
         }
     }
 
-    /// Handles what follows the plain sends that had room: requests of other kinds, and plain sends
-    /// after them. The rest has to wait. Returns `false` if nothing has to wait.
+    /// Writes as many of the waiting requests as there is room for, and notifies the receiver.
     #[cold]
-    fn transmit_waiting(&mut self, qp_index: u32) -> bool {
-        while self.is_request_next(qp_index) && self.issue(qp_index) {
-            let before = self.queue_pairs[qp_index as usize].sends.started;
-            self.transmit_plain(qp_index);
-            if self.queue_pairs[qp_index as usize].sends.started == before {
+    #[inline(never)]
+    pub(crate) fn transmit(&mut self, common: &mut Common) {
+        while self.sends.local_failure.is_none()
+            && let Some(next) = self.sends.next_unwritten()
+        {
+            let is_written = match next {
+                Unwritten::General => self.issue(common),
+                Unwritten::Inline { .. } => self.try_write_copy(common),
+                Unwritten::Plain(work) => {
+                    let work = *work;
+                    self.try_write(common, &work)
+                }
+            };
+            if !is_written {
                 break;
             }
+            self.sends.set_written();
         }
-        let qp = &mut self.queue_pairs[qp_index as usize];
-        // SAFETY: either the call that posted the inline requests is still running, so their bytes
-        // are the caller's, or this is a later call, by which time they are already staged.
-        unsafe { qp.sends.stage_inline() };
-        qp.sends.started < qp.sends.posted
+        self.watch_acks(common);
+        self.ring_doorbell(common);
     }
 
-    // Always inlined: one of its two callers is on the path of every message, and the other is
-    // rare.
-    #[inline(always)]
-    fn transmit_plain(&mut self, qp_index: u32) {
-        let qp = &mut self.queue_pairs[qp_index as usize];
-        let before = qp.sends.started;
-        if let (QpState::Rts, Some(sender)) = (qp.state, &mut qp.link.sender)
-            && !qp.link.has_psn_mismatch
-        {
-            while qp.sends.started < qp.sends.posted
-                && qp.sends.local_failure.is_none()
-                && sender.has_room()
-                && !inject!(NoRoom)
-            {
-                let number = qp.sends.started;
-                let Some(&work) = qp.sends.request(number) else {
-                    break;
-                };
-                if work.general {
-                    // `issue` handles it.
-                    break;
-                }
-                let flags = if work.solicited { Flags::SOLICITED } else { 0 };
-                let len = work.len as usize;
-                if work.inline {
-                    // The bytes belong to the caller while it posts; later, a staged copy is used.
-                    match qp.sends.staged(number) {
-                        Some(bytes) => sender.send(NonNull::from(&*bytes).cast(), len, flags),
-                        None => sender.send(work.addr, len, flags),
-                    }
-                } else {
-                    let bytes = (work.addr, len);
-                    match self
-                        .regions
-                        .check(work.local_key, qp.domain, bytes, Access::NONE)
-                    {
-                        Err(status) => {
-                            // The request completes after all earlier ones: see `process_acks`.
-                            qp.sends.local_failure = Some(status);
-                            break;
-                        }
-                        Ok(_) if len <= MAX_IN_RING => sender.send(work.addr, len, flags),
-                        Ok((arena, offset)) => {
-                            let offset = offset as u64;
-                            let descriptor = Descriptor {
-                                arena,
-                                offset,
-                                len: work.len,
-                            };
-                            sender.send_descriptor(descriptor, flags);
-                        }
-                    }
-                }
-                qp.sends.started += 1;
-            }
-            let written = qp.sends.started - before;
-            if written > 0 {
-                self.counters.sends += written;
-                self.counters.doorbells += 1;
-                match sender.notify_receiver() {
-                    ReceiverState::Hot => {}
-                    ReceiverState::Cold => self.counters.wakes += 1,
-                    ReceiverState::Asleep => {
-                        self.counters.wakes += 1;
-                        self.counters.sleepers_woken += 1;
-                    }
-                }
-            }
+    /// Adds the queue pair to the lists of those whose acknowledgements are awaited by polls, or
+    /// checked by the engine.
+    #[inline]
+    pub(crate) fn watch_acks(&mut self, common: &mut Common) {
+        let sends = &self.sends;
+        if !self.is_awaiting && (sends.signaled > 0 || sends.started < sends.posted) {
+            self.await_progress(common);
+        }
+        if !self.is_unacked && self.sends.acked < self.sends.posted {
+            self.is_unacked = true;
+            common.unacked.push(self.index);
         }
     }
 
-    /// Returns true if the next send is more than a plain message.
-    fn is_request_next(&self, qp_index: u32) -> bool {
-        let sends = &self.queue_pairs[qp_index as usize].sends;
-        let next = sends.request(sends.started);
-        sends.started < sends.posted && next.is_some_and(|work| work.general)
+    /// Returns true if a message may be written now: the queue pair may send, and there is room.
+    #[inline]
+    fn may_write(&mut self) -> bool {
+        self.state == QpState::Rts
+            && !self.link.has_psn_mismatch
+            && self
+                .link
+                .sender
+                .as_mut()
+                .is_some_and(|sender| sender.has_room() && !inject!(NoRoom))
+    }
+
+    /// Writes a message if it may be written now. Returns `false` if it has to wait, or if it failed:
+    /// then `local_failure` is set.
+    #[inline]
+    fn try_write(&mut self, common: &mut Common, work: &SendWork) -> bool {
+        if !self.may_write() {
+            return false;
+        }
+        let Some(sender) = &mut self.link.sender else {
+            return false;
+        };
+        let flags = flags(work.solicited);
+        let len = work.len as usize;
+        let mut place = (0, 0);
+        if !work.inline {
+            let bytes = (work.addr, len);
+            let regions = &common.regions;
+            match regions.check(work.local_key, self.domain, bytes, Access::NONE) {
+                Ok(found) => place = found,
+                Err(status) => {
+                    // The request completes after all earlier ones: see `process_acks`.
+                    self.sends.local_failure = Some(status);
+                    return false;
+                }
+            }
+        }
+        if len <= MAX_IN_RING {
+            sender.send(work.addr, len, flags);
+        } else {
+            let descriptor = Descriptor {
+                arena: place.0,
+                offset: place.1 as u64,
+                len: work.len,
+            };
+            sender.send_descriptor(descriptor, flags);
+        }
+        self.note_written(common);
+        true
+    }
+
+    /// Writes the oldest waiting request, a copied message, if it may be written now.
+    fn try_write_copy(&mut self, common: &mut Common) -> bool {
+        if !self.may_write() {
+            return false;
+        }
+        let (Some(Unwritten::Inline { bytes, solicited }), Some(sender)) =
+            (self.sends.next_unwritten(), &mut self.link.sender)
+        else {
+            return false;
+        };
+        sender.send(
+            NonNull::from(&**bytes).cast(),
+            bytes.len(),
+            flags(*solicited),
+        );
+        self.note_written(common);
+        true
+    }
+
+    #[inline]
+    fn note_written(&mut self, common: &mut Common) {
+        common.counters.sends += 1;
+        if self.unannounced == Unannounced::Nothing {
+            self.unannounced = Unannounced::Messages;
+        }
+    }
+}
+
+fn flags(solicited: bool) -> u16 {
+    if solicited { Flags::SOLICITED } else { 0 }
+}
+
+/// Returns a message that has to wait, with a copy of its bytes if it is inline.
+///
+/// # Safety
+///
+/// The bytes of an inline message are readable.
+#[cold]
+unsafe fn unwritten(work: &SendWork) -> Unwritten {
+    if !work.inline {
+        return Unwritten::Plain(*work);
+    }
+    // SAFETY: the caller guarantees it; the bytes are the caller's own memory, not a peer's.
+    let bytes = unsafe { std::slice::from_raw_parts(work.addr.as_ptr(), work.len as usize) };
+    Unwritten::Inline {
+        bytes: bytes.into(),
+        solicited: work.solicited,
     }
 }

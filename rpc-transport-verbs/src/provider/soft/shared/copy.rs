@@ -1,8 +1,8 @@
 //! Copies from and to memory that another party may read or write at the same time: the
 //! application, through the cells of exposed memory, or a peer.
 
-use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, compiler_fence};
 
 use crate::provider::work::Sge;
 
@@ -58,6 +58,25 @@ pub(crate) unsafe fn copy_shared(from: NonNull<u8>, to: NonNull<u8>, len: usize)
     for offset in tail..len {
         byte(offset, Ordering::Release);
     }
+}
+
+/// Copies the bytes of a message into a ring or out of one, or out of a peer's arena: the way of
+/// every plain message. The peer may write the memory at any time, so it is reached through raw
+/// pointers only, and read once: what is checked or used afterwards is the copy.
+///
+/// # Safety
+///
+/// `from` is readable and `to` is writable for `len` bytes, and the two do not overlap. The memory
+/// that is not shared with the peer belongs to the caller; to the shared memory there is no
+/// reference to plain bytes (`&[u8]`, `&mut [u8]`). By the protocol of the ring, the peer leaves the
+/// shared bytes alone until the next store to the ring's commit word or acknowledgement; if it does
+/// not, the bytes of the copy are arbitrary, as everything from a peer may be.
+#[inline]
+pub(crate) unsafe fn copy_message(from: NonNull<u8>, to: NonNull<u8>, len: usize) {
+    // SAFETY: the caller guarantees it.
+    unsafe { ptr::copy_nonoverlapping(from.as_ptr(), to.as_ptr(), len) };
+    // Keeps the compiler from reading the source again in place of the copy.
+    compiler_fence(Ordering::SeqCst);
 }
 
 /// Returns the bytes of the elements in order; `None` if memory for them cannot be allocated.

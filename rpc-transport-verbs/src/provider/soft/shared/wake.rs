@@ -11,6 +11,10 @@
 //!  R3 load the commit word again         S3 load the mark
 //! ```
 //!
+//! Several messages may be committed before one S2: its fence orders the commits of all of them
+//! before S3, so one doorbell announces them all. Until then, only a receiver that polls the ring
+//! sees them; a receiver that stops polling meanwhile is notified by the doorbell.
+//!
 //! Without the fences both loads could miss: the sender's store of the commit word and the
 //! receiver's store of the mark may each wait in a store buffer while the other side's word is
 //! loaded (R3 before S1 is visible, S3 before R1 is visible). The message would then stay in the
@@ -49,6 +53,10 @@
 //! messages unnoticed. So a sleeper may be notified more than once before it resumes. None of this
 //! is on the path of a message to a hot ring: B1 to B3 run only after S3 has found the mark.
 
+use std::ops::Deref;
+use std::sync::Arc;
+
+use super::memory::SharedMemory;
 use super::sync::{AtomicU32, AtomicU64, Ordering, fence};
 use crate::hooks::point;
 
@@ -166,8 +174,34 @@ pub(crate) struct ReadyBits<const WORDS: usize, const SUMMARIES: usize> {
 /// summaries fill exactly one cache line.
 pub(crate) const MAX_READY: usize = 64 * 64 * 8;
 
+/// Queue pairs whose bits have their summaries in one word.
+pub(crate) const GROUP: usize = 64 * 64;
+
 /// The bits of a whole domain, as laid out in its shared memory.
-pub(crate) type DomainReadyBits = ReadyBits<{ MAX_READY / 64 }, { MAX_READY / 64 / 64 }>;
+pub(crate) type DomainReadyBits = ReadyBits<{ MAX_READY / 64 }, { MAX_READY / GROUP }>;
+
+/// The ready bits of a context of this process.
+#[derive(Debug)]
+pub(crate) struct OwnReadyBits(Arc<SharedMemory>);
+
+impl OwnReadyBits {
+    /// Adopts memory that is at least as long as the bits.
+    pub(crate) fn new(memory: Arc<SharedMemory>) -> Self {
+        assert!(memory.mapping.len() >= size_of::<DomainReadyBits>());
+        Self(memory)
+    }
+}
+
+impl Deref for OwnReadyBits {
+    type Target = DomainReadyBits;
+
+    #[inline]
+    fn deref(&self) -> &DomainReadyBits {
+        // SAFETY: `new` checked that the memory is long enough; mmap aligned it to a page, and it
+        // lives as long as `self`. The bits are atomics, for which all bit patterns are valid.
+        unsafe { self.0.mapping.start().cast().as_ref() }
+    }
+}
 
 impl<const WORDS: usize, const SUMMARIES: usize> ReadyBits<WORDS, SUMMARIES> {
     #[cfg(any(test, loom))]
@@ -177,6 +211,13 @@ impl<const WORDS: usize, const SUMMARIES: usize> ReadyBits<WORDS, SUMMARIES> {
             note: SleepNote::new(),
             words: std::array::from_fn(|_| AtomicU64::new(0)),
         }
+    }
+
+    /// Returns true if any bit of the first group is set. A plain load: a swap
+    /// would take exclusive ownership of the cache line at each poll.
+    #[inline]
+    pub(crate) fn has_any_in_first_group(&self) -> bool {
+        self.summaries[0].load(Ordering::Relaxed) != 0
     }
 
     /// Executes the sender's side, B1 to B3: sets the bit and returns true if the receiver has to
@@ -205,10 +246,9 @@ impl<const WORDS: usize, const SUMMARIES: usize> ReadyBits<WORDS, SUMMARIES> {
     /// `end`, and calls `found` for each.
     #[inline]
     pub(crate) fn take(&self, end: usize, mut found: impl FnMut(usize)) {
-        let groups = end.div_ceil(64 * 64);
+        let groups = end.div_ceil(GROUP);
         for (group, summary) in self.summaries.iter().take(groups).enumerate() {
-            // A plain load first: a swap would take exclusive ownership of the cache line at each
-            // poll.
+            // A plain load first, as in `has_any_in_first_group`.
             if summary.load(Ordering::Relaxed) == 0 {
                 continue;
             }
@@ -258,189 +298,4 @@ mod tests {
 }
 
 #[cfg(all(test, loom))]
-mod loom_models {
-    use loom::sync::Arc;
-    use loom::thread;
-
-    use super::*;
-    use crate::provider::soft::shared::commit::*;
-
-    struct Shared {
-        message: AtomicU64,
-        mark: Mark,
-        ready: ReadyBits<1, 1>,
-    }
-
-    /// A receiver makes a ring cold while a sender sends: at least one of them notices the other.
-    #[test]
-    fn loom_cold_ring_loses_no_message() {
-        let _ = Flags::default();
-        loom::model(|| {
-            let shared = Arc::new(Shared {
-                message: AtomicU64::new(0),
-                mark: Mark::new(),
-                ready: ReadyBits::new(),
-            });
-            let sender = {
-                let shared = Arc::clone(&shared);
-                thread::spawn(move || {
-                    shared.message.store(1, Ordering::Release);
-                    if shared.mark.is_armed_after_commit() {
-                        shared.ready.set(5);
-                    }
-                })
-            };
-            shared.mark.arm();
-            let seen_directly = shared.message.load(Ordering::Acquire) == 1;
-            sender.join().unwrap();
-            let mut told = false;
-            shared.ready.take(64, |index| told |= index == 5);
-            assert!(seen_directly || told, "the message lies there for ever");
-        });
-    }
-
-    /// The engine attends to a context that no thread polls and leaves it again while a one-sided
-    /// request arrives: the engine sees the request or is woken for it.
-    #[test]
-    fn loom_unattended_context_loses_no_request() {
-        loom::model(|| {
-            let shared = Sleeping::new();
-            shared.ready.note.set_unattended();
-            let sender = {
-                let shared = Arc::clone(&shared);
-                thread::spawn(move || {
-                    shared.message.store(1, Ordering::Release);
-                    if shared.ready.note.is_unattended_after_commit() {
-                        shared.file.fetch_add(1, Ordering::Relaxed);
-                    }
-                })
-            };
-            // The engine was woken for an earlier request.
-            shared.ready.note.set_attended();
-            shared.message.load(Ordering::Acquire);
-            shared.ready.note.set_unattended();
-            let is_seen = shared.message.load(Ordering::Acquire) == 1;
-            sender.join().unwrap();
-            let is_called = shared.file.load(Ordering::Relaxed) > 0;
-            assert!(is_seen || is_called, "the request waits for the next tick");
-        });
-    }
-
-    /// State shared by a sleeper and a sender; `file` stands for the eventfd.
-    struct Sleeping {
-        message: AtomicU64,
-        mark: Mark,
-        ready: ReadyBits<1, 1>,
-        file: AtomicU64,
-    }
-
-    impl Sleeping {
-        fn new() -> Arc<Self> {
-            Arc::new(Self {
-                message: AtomicU64::new(0),
-                mark: Mark::new(),
-                ready: ReadyBits::new(),
-                file: AtomicU64::new(0),
-            })
-        }
-
-        fn send(&self, number: u64) {
-            self.message.store(number, Ordering::Release);
-            if self.mark.is_armed_after_commit() && self.ready.announce(5) {
-                self.file.fetch_add(1, Ordering::Relaxed);
-            }
-        }
-
-        /// Executes A3 and A4 in the order of the code: returns the newest message that this look
-        /// found, and leaves the ring cold.
-        fn peek_and_cool(&self) -> u64 {
-            self.ready.take(64, |_| self.mark.disarm());
-            self.mark.arm();
-            self.message.load(Ordering::Acquire)
-        }
-    }
-
-    /// A receiver falls asleep while a sender sends: it has seen the message, or its file is
-    /// written.
-    #[test]
-    fn loom_sleeper_is_woken_for_every_message() {
-        loom::model(|| {
-            let shared = Sleeping::new();
-            let sender = {
-                let shared = Arc::clone(&shared);
-                thread::spawn(move || shared.send(1))
-            };
-            shared.ready.note.fall_asleep();
-            let seen = shared.peek_and_cool() == 1;
-            sender.join().unwrap();
-            let woken = shared.file.load(Ordering::Relaxed) > 0;
-            assert!(seen || woken, "the message is slept through");
-        });
-    }
-
-    /// As above, with a ring that has long been cold: its mark orders nothing; only A2 and B2 do.
-    #[test]
-    fn loom_sleeper_is_woken_for_every_message_of_a_cold_ring() {
-        loom::model(|| {
-            let shared = Sleeping::new();
-            shared.mark.arm();
-            let sender = {
-                let shared = Arc::clone(&shared);
-                thread::spawn(move || shared.send(1))
-            };
-            shared.ready.note.fall_asleep();
-            let mut seen = false;
-            shared.ready.take(64, |_| seen = true);
-            sender.join().unwrap();
-            let woken = shared.file.load(Ordering::Relaxed) > 0;
-            assert!(seen || woken, "the message is slept through");
-        });
-    }
-
-    /// A sleeping receiver is woken by the first message, looks, and goes back to sleep while the
-    /// second is sent.
-    #[test]
-    fn loom_sleeper_that_was_woken_sleeps_again_without_losing_a_message() {
-        loom::model(|| {
-            let shared = Sleeping::new();
-            shared.ready.note.fall_asleep();
-            shared.peek_and_cool();
-            let sender = {
-                let shared = Arc::clone(&shared);
-                thread::spawn(move || {
-                    shared.send(1);
-                    shared.send(2);
-                })
-            };
-            // The file is emptied first; only then does the receiver look.
-            let was_woken = shared.file.swap(0, Ordering::Relaxed) > 0;
-            let seen = shared.peek_and_cool();
-            sender.join().unwrap();
-            let woken = shared.file.load(Ordering::Relaxed) > 0;
-            assert!(
-                seen == 2 || woken,
-                "message 2 is slept through (seen {seen}, woken before: {was_woken})"
-            );
-        });
-    }
-
-    /// Bits that are set while bits are being taken are found then or at the next take.
-    #[test]
-    fn loom_ready_bit_is_not_lost_while_bits_are_taken() {
-        loom::model(|| {
-            let ready = Arc::new(ReadyBits::<1, 1>::new());
-            let sender = {
-                let ready = Arc::clone(&ready);
-                thread::spawn(move || {
-                    ready.set(1);
-                    ready.set(2);
-                })
-            };
-            let mut taken = 0_u64;
-            ready.take(64, |index| taken |= 1 << index);
-            sender.join().unwrap();
-            ready.take(64, |index| taken |= 1 << index);
-            assert_eq!(taken, 0b110);
-        });
-    }
-}
+mod loom_models;

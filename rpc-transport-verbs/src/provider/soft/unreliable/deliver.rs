@@ -7,10 +7,10 @@ use std::ptr::NonNull;
 
 use super::datagram::{GLOBAL_ROUTE_LEN, global_route_header};
 use super::message::{Message, Route};
+use crate::provider::soft::context::completion_queues::Completion;
 use crate::provider::soft::context::queue_pair::SoftQueuePair;
 use crate::provider::soft::context::remote_access::RemoteRequest;
-use crate::provider::soft::context::state::State;
-use crate::provider::soft::context::work_queues::Completion;
+use crate::provider::soft::context::state::{Common, State};
 use crate::provider::soft::process::node::Node;
 use crate::provider::soft::shared::copy::{copy_shared, scatter};
 use crate::provider::work::Sge;
@@ -41,12 +41,16 @@ impl Message {
         let Ok(mut state) = context.enter() else {
             return;
         };
-        if let Some(qp) = state.queue_pairs.get(qp_index as usize)
+        let State {
+            queue_pairs,
+            common,
+        } = &mut *state;
+        if let Some(qp) = queue_pairs.get_mut(qp_index as usize)
             // Indices are reused at once, numbers only after a long time.
             && qp.number == to
             && qp.accepts(self, node.gid)
         {
-            state.take_message(qp_index, self, node.gid);
+            qp.take_message(common, self, node.gid);
             state.finish_turn();
         }
     }
@@ -77,23 +81,20 @@ impl SoftQueuePair {
         };
         is_for && self.receives_now()
     }
-}
 
-impl State {
     /// Receives a message for this queue pair.
-    fn take_message(&mut self, qp_index: u32, message: &Message, from: Gid) {
+    fn take_message(&mut self, common: &mut Common, message: &Message, from: Gid) {
         if matches!(message.route, Route::Connected) {
-            self.communication_established(qp_index);
+            self.communication_established(common);
         }
         match message.remote {
-            Some(remote) => self.take_write(qp_index, message, remote),
-            None => self.take_send(qp_index, message, from),
+            Some(remote) => self.take_write(common, message, remote),
+            None => self.take_send(common, message, from),
         }
     }
 
-    fn take_write(&mut self, qp_index: u32, message: &Message, remote: RemoteMemory) {
-        let qp = &self.queue_pairs[qp_index as usize];
-        let (access, has_receive) = (qp.attributes.access, self.has_receive(qp_index));
+    fn take_write(&mut self, common: &mut Common, message: &Message, remote: RemoteMemory) {
+        let (access, has_receive) = (self.attributes.access, self.has_receive(common));
         if !access.is_some_and(|access| access.contains(Access::REMOTE_WRITE))
             || (message.imm.is_some() && !has_receive)
         {
@@ -105,10 +106,10 @@ impl State {
                 memory: remote,
                 len: message.payload.len() as u64,
                 needs: Access::REMOTE_WRITE,
-                domain: qp.domain,
-                qp_num: qp.number,
+                domain: self.domain,
+                qp_num: self.number,
             };
-            let Some(bytes) = self.check_remote(&request) else {
+            let Some(bytes) = common.check_remote(&request) else {
                 return;
             };
             // SAFETY: `check_remote` found this many bytes in a registered region, which stays
@@ -120,22 +121,21 @@ impl State {
             }
         }
         if message.imm.is_some() {
-            self.complete_receive_of(qp_index, message, CompletionStatus::Success);
+            self.complete_receive_of(common, message, CompletionStatus::Success);
         }
     }
 
-    fn take_send(&mut self, qp_index: u32, message: &Message, from: Gid) {
+    fn take_send(&mut self, common: &mut Common, message: &Message, from: Gid) {
         let header_len = message.header_len();
         let len = header_len + message.payload.len();
-        let qp = &self.queue_pairs[qp_index as usize];
-        let (queue, domain) = match qp.srq {
+        let (queue, domain) = match self.srq {
             Some(srq) => {
-                let srq = &self.shared_receive_queues[srq];
+                let srq = &common.shared_receive_queues[srq];
                 (&srq.queue, srq.domain)
             }
-            None => (&qp.receives, qp.domain),
+            None => (&self.receives, self.domain),
         };
-        let Some(receive) = queue.front() else { return };
+        let Some(receive) = queue.next() else { return };
         if len > receive.len as usize {
             return;
         }
@@ -144,11 +144,12 @@ impl State {
             len: receive.len,
             local_key: receive.local_key,
         }];
-        let elements = queue.front_list().unwrap_or(&single);
+        let elements = queue.next_list().unwrap_or(&single);
         let checked = if len == 0 {
             Ok(())
         } else {
-            self.regions
+            common
+                .regions
                 .check_all(elements, domain, Access::LOCAL_WRITE)
         };
         match checked {
@@ -164,27 +165,31 @@ impl State {
                 // until the receive's completion is polled. Header and payload fit into the
                 // elements.
                 unsafe { scatter(&message.payload, elements, header_len) };
-                self.complete_receive_of(qp_index, message, CompletionStatus::Success);
+                self.complete_receive_of(common, message, CompletionStatus::Success);
             }
             Err(status) => {
                 // The receiver caused this error, so its queue pair fails.
-                self.complete_receive_of(qp_index, message, status);
-                self.fail(qp_index, None);
+                self.complete_receive_of(common, message, status);
+                self.fail(common, None);
             }
         }
     }
 
-    fn has_receive(&self, qp_index: u32) -> bool {
-        let qp = &self.queue_pairs[qp_index as usize];
-        let queue = match qp.srq {
-            Some(srq) => &self.shared_receive_queues[srq].queue,
-            None => &qp.receives,
+    fn has_receive(&self, common: &Common) -> bool {
+        let queue = match self.srq {
+            Some(srq) => &common.shared_receive_queues[srq].queue,
+            None => &self.receives,
         };
-        queue.front().is_some()
+        queue.next().is_some()
     }
 
-    /// Consumes the oldest receive for this message and completes it.
-    fn complete_receive_of(&mut self, qp_index: u32, message: &Message, status: CompletionStatus) {
+    /// Consumes the next receive for this message and completes it.
+    fn complete_receive_of(
+        &mut self,
+        common: &mut Common,
+        message: &Message,
+        status: CompletionStatus,
+    ) {
         let mut extras = 0;
         let mut src_qp = 0;
         if message.solicited {
@@ -197,7 +202,7 @@ impl State {
             extras |= Extras::GLOBAL_ROUTE | Extras::SOURCE;
             src_qp = message.from.0;
         }
-        self.take_receive(qp_index, |wr_id, qp_num| Completion {
+        self.take_receive(common, |wr_id, qp_num| Completion {
             wr_id,
             status: status.code(),
             opcode: match message.remote {
@@ -212,6 +217,6 @@ impl State {
             byte_len: (message.header_len() + message.payload.len()) as u32,
             frees: None,
         });
-        self.counters.receives += 1;
+        common.counters.receives += 1;
     }
 }

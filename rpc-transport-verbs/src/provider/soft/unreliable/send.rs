@@ -1,25 +1,23 @@
 //! Sends of unreliable queue pairs. The thread that posts a send also carries it out.
 //!
 //! Two contexts take part in a message, but a thread is inside only one context at a time. So a
-//! send has two steps. OwnerGuard its own context, it is checked, its bytes are gathered and it
+//! send has two steps. Inside its own context, it is checked, its bytes are gathered and it
 //! completes, as if the bytes had left through a port. Then the thread leaves the context and
 //! [delivers](super::deliver) the gathered bytes. There is no acknowledgement, so nothing remains
 //! to wait for.
-
-use std::ptr::NonNull;
 
 use super::datagram::interface_id;
 use super::message::{Message, Route};
 use crate::provider::limits::WrongValue;
 use crate::provider::soft::capacities::MAX_MESSAGE_LEN;
 use crate::provider::soft::context::queue_pair::SoftQueuePair;
-use crate::provider::soft::context::state::State;
+use crate::provider::soft::context::state::{Common, State};
 use crate::provider::soft::context::waiting::{Body, WaitingSend};
 use crate::provider::soft::shared::copy::gather;
-use crate::provider::work::{Operation, SendWork, Sge, Work};
+use crate::provider::work::{Operation, Sge, Work};
 use crate::verbs::types::{
-    Access, Attribute, CompletionOpcode, CompletionStatus, Gid, LocalKey, Mtu, PostError,
-    PostErrorReason, QpAttributes, QpState, QpType,
+    Access, Attribute, CompletionOpcode, CompletionStatus, Gid, Mtu, PostError, PostErrorReason,
+    QpAttributes, QpState, QpType,
 };
 
 /// Length in bytes of the longest datagram: one packet of the port's MTU.
@@ -81,58 +79,12 @@ impl SoftQueuePair {
 }
 
 impl State {
-    /// Posts a list of requests. [`start_sends`](Self::start_sends) carries them out.
-    pub(crate) fn post_unreliable(
-        &mut self,
-        qp_index: u32,
-        list: &[Work],
-        elements: &[Sge],
-    ) -> Result<(), PostError> {
-        let qp = &mut self.queue_pairs[qp_index as usize];
-        let state = qp.state;
-        let posted = list.iter().enumerate().try_for_each(|(taken, work)| {
-            qp.take_unreliable(work, elements)
-                .map_err(|reason| PostError { taken, reason })
-        });
-        if matches!(state, QpState::Sqe | QpState::Error) {
-            self.flush_sends(qp_index);
-            self.finish_turn();
-        }
-        posted
-    }
-
-    /// Carries out a batch of the waiting requests, if the state allows sends to begin.
+    /// Carries out a batch of a queue pair's waiting requests, if the state allows sends to begin.
     pub(crate) fn start_sends(&mut self, qp_index: u32) -> Started {
-        let mut messages = Vec::new();
-        let mut len = 0;
-        for _ in 0..BATCH {
-            let qp = &mut self.queue_pairs[qp_index as usize];
-            if qp.state != QpState::Rts || len >= BATCH_LEN || !self.overrun.is_empty() {
-                break;
-            }
-            let Some(waiting) = qp.waiting.pop_front() else {
-                break;
-            };
-            match self.carry_out(qp_index, &waiting) {
-                Ok(message) => {
-                    self.complete_oldest_successfully(qp_index, waiting.opcode(), 0);
-                    if let Some(message) = message {
-                        len += message.payload.len();
-                        messages.push(message);
-                    }
-                }
-                Err(status) => {
-                    // The queue pair goes only to SQE: it continues to receive.
-                    self.queue_pairs[qp_index as usize].state = QpState::Sqe;
-                    self.complete_oldest_send(qp_index, status);
-                    self.flush_sends(qp_index);
-                }
-            }
-        }
-        self.counters.sends += messages.len() as u64;
-        self.counters.doorbells += u64::from(!messages.is_empty());
+        let (qp, common) = self.split(qp_index);
+        let messages = qp.start_sends(common);
         self.finish_turn();
-        let qp = &self.queue_pairs[qp_index as usize];
+        let (qp, _) = self.split(qp_index);
         Started {
             messages,
             has_more: qp.state == QpState::Rts && !qp.waiting.is_empty(),
@@ -141,23 +93,71 @@ impl State {
 
     /// Handles the consequences of completions. Call this before releasing the owner word.
     pub(crate) fn finish_turn(&mut self) {
-        if !self.overrun.is_empty() {
-            self.fail_overrun();
-        }
-        if self.is_asleep {
+        self.settle_overrun();
+        if self.common.is_asleep() {
             // A completion may have triggered an armed queue.
             self.stay_asleep();
         }
+    }
+}
+
+impl SoftQueuePair {
+    /// Posts a list of requests. [`State::start_sends`] carries them out.
+    pub(crate) fn post_unreliable(
+        &mut self,
+        common: &mut Common,
+        list: &[Work],
+        elements: &[Sge],
+    ) -> Result<(), PostError> {
+        let posted = list.iter().enumerate().try_for_each(|(taken, work)| {
+            self.take_unreliable(work, elements)
+                .map_err(|reason| PostError { taken, reason })
+        });
+        if matches!(self.state, QpState::Sqe | QpState::Error) {
+            self.flush_sends(common);
+        }
+        posted
+    }
+
+    fn start_sends(&mut self, common: &mut Common) -> Vec<Message> {
+        let mut messages = Vec::new();
+        let mut len = 0;
+        for _ in 0..BATCH {
+            let has_overrun = common.completion_queues.has_overrun();
+            if self.state != QpState::Rts || len >= BATCH_LEN || has_overrun {
+                break;
+            }
+            let Some(waiting) = self.waiting.pop_front() else {
+                break;
+            };
+            match self.carry_out(common, &waiting) {
+                Ok(message) => {
+                    self.complete_oldest_successfully(common, waiting.opcode(), 0);
+                    if let Some(message) = message {
+                        len += message.payload.len();
+                        messages.push(message);
+                    }
+                }
+                Err(status) => {
+                    // The queue pair goes only to SQE: it continues to receive.
+                    self.state = QpState::Sqe;
+                    self.complete_oldest_send(common, status);
+                    self.flush_sends(common);
+                }
+            }
+        }
+        common.counters.sends += messages.len() as u64;
+        common.counters.doorbells += u64::from(!messages.is_empty());
+        messages
     }
 
     /// Does this side's part of a request. An error is the status that the request completes with.
     fn carry_out(
         &mut self,
-        qp_index: u32,
+        common: &mut Common,
         waiting: &WaitingSend,
     ) -> Result<Option<Message>, CompletionStatus> {
-        let qp = &self.queue_pairs[qp_index as usize];
-        let (domain, from) = (qp.domain, qp.number);
+        let (domain, from) = (self.domain, self.number);
         let work = &waiting.work;
         let (remote, imm) = match work.operation {
             Operation::Send => (None, None),
@@ -165,13 +165,13 @@ impl State {
             Operation::Write(remote) => (Some(remote), None),
             Operation::WriteWithImm(remote, imm) => (Some(remote), Some(imm)),
             Operation::BindWindow(binding) => {
-                self.bind_window(&binding, domain, from)?;
+                common.bind_window(&binding, domain, from)?;
                 return Ok(None);
             }
             // The layer above rejects these operations for unreliable queue pairs.
             _ => return Err(CompletionStatus::LocalQpOperation),
         };
-        let (to, route, most) = qp
+        let (to, route, most) = self
             .destination_of(work)
             .ok_or(CompletionStatus::LocalQpOperation)?;
         if waiting.body.len() > most {
@@ -180,7 +180,7 @@ impl State {
         let payload = match &waiting.body {
             Body::Bytes(bytes) => bytes.clone(),
             Body::Elements(elements) => {
-                self.regions.check_all(elements, domain, Access::NONE)?;
+                common.regions.check_all(elements, domain, Access::NONE)?;
                 // SAFETY: each element was just checked to lie in a region of this context, which
                 // stays registered while the owner word is held. The device may read the bytes
                 // until the request completes, which happens after this call.
@@ -197,9 +197,7 @@ impl State {
             payload,
         }))
     }
-}
 
-impl SoftQueuePair {
     /// Puts a request into the send queue, and stores its details in `waiting`.
     fn take_unreliable(&mut self, work: &Work, elements: &[Sge]) -> Result<(), PostErrorReason> {
         let state = self.state;
@@ -212,20 +210,11 @@ impl SoftQueuePair {
             let object = "the address handle";
             return Err(PostErrorReason::ForeignObject { object });
         }
-        let slot = SendWork {
-            wr_id: work.wr_id,
-            addr: NonNull::dangling(),
-            len: 0,
-            local_key: LocalKey(0),
-            signaled: work.signaled || self.sq_sig_all,
-            inline: false,
-            solicited: false,
-            general: false,
-        };
-        if !self.sends.push(slot) {
+        if self.sends.is_full() {
             let capacity = self.sends.capacity();
             return Err(PostErrorReason::QueueFull { capacity });
         }
+        self.sends.add(work.wr_id, work.signaled || self.sq_sig_all);
         if matches!(state, QpState::Sqe | QpState::Error) {
             // The caller is about to flush it.
             return Ok(());

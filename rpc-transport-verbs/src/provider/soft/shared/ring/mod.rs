@@ -25,7 +25,7 @@ use std::io;
 use std::mem::offset_of;
 use std::ptr::NonNull;
 
-pub(crate) use receiver::{Incoming, RingReceiver};
+pub(crate) use receiver::{Incoming, NextMessage, RingReceiver};
 pub(crate) use sender::{ContextNotifier, ReceiverState, RingNotifier, RingSender};
 
 use self::closed::Closed;
@@ -130,6 +130,7 @@ impl Ring {
         Ok(Self { mapping })
     }
 
+    #[inline]
     fn head(&self) -> &Head {
         // SAFETY: `new` checked that the mapping is long enough, mmap aligned it to a page, and it
         // lives as long as `self`. `Head` consists of atomics only, for which all bit patterns are
@@ -137,6 +138,7 @@ impl Ring {
         unsafe { self.mapping.start().cast().as_ref() }
     }
 
+    #[inline]
     fn slot(&self, sequence: u64) -> NonNull<u8> {
         let index = (sequence % SLOT_COUNT) as usize;
         // SAFETY: index < SLOT_COUNT, so the slot ends within RING_LEN, which `new` checked.

@@ -3,8 +3,9 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
+use std::sync::Arc;
 
-use super::super::commit::Flags;
+use super::super::commit::{Commit, CommitWord, Flags};
 use super::super::sync::Ordering;
 use super::{
     CLOSED, LAYOUT_VERSION, MAGIC, MAX_IN_RING, NOT_READY, READY, RING_AND_STAGING_LEN, RING_LEN,
@@ -13,10 +14,16 @@ use super::{
 use crate::hooks::point;
 use crate::provider::soft::shared::memory::SharedMemory;
 
+/// Messages after which a receiver acknowledges even if more have arrived. Each acknowledgement
+/// costs a transfer of its cache line if the sender looks at it.
+const ACK_INTERVAL: u64 = 16;
+
+const LINE_LEN: usize = 64;
+
 /// The receiving half of a ring.
 #[derive(Debug)]
 pub(crate) struct RingReceiver {
-    ring: Ring,
+    ring: Arc<Ring>,
     fd: OwnedFd,
     /// Sequence number of the next message.
     next: u64,
@@ -40,6 +47,50 @@ pub(crate) struct Incoming {
     pub(crate) sequence: u64,
 }
 
+/// Where the next message of a ring will appear: all that a look at an empty ring needs.
+#[derive(Debug)]
+pub(crate) struct NextMessage {
+    /// The commit word of the message's slot.
+    word: NonNull<CommitWord>,
+    sequence: u64,
+    /// The ring that `word` lies in: keeps it mapped.
+    _ring: Arc<Ring>,
+}
+
+// SAFETY: the pointer is an address of the process, the same from every thread, and it is only
+// dereferenced to an atomic.
+unsafe impl Send for NextMessage {}
+
+impl NextMessage {
+    /// Returns the message's commit, if the sender has committed it. What it contains comes from
+    /// the peer and has not been checked.
+    #[inline]
+    pub(crate) fn look(&self) -> Option<Commit> {
+        // SAFETY: the word is an atomic in a mapping that `_ring` keeps alive; see `commit_word`.
+        let commit = unsafe { self.word.as_ref() }.peek(self.sequence);
+        if commit.is_none() {
+            // A message that has two lines otherwise costs two transfers, one after the other: the
+            // second line would only be requested when the first has arrived.
+            prefetch_second_line(self.word.cast());
+        }
+        commit
+    }
+}
+
+/// Requests a slot's second cache line without waiting for it.
+#[inline]
+fn prefetch_second_line(slot: NonNull<u8>) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: a prefetch changes nothing and does not fail, whatever the address; every x86-64
+        // processor has it. The second line lies within the slot.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(slot.as_ptr().wrapping_add(LINE_LEN).cast()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = slot;
+}
+
 /// Error: the sender committed an invalid message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BadCommit;
@@ -54,7 +105,7 @@ impl RingReceiver {
             RING_LEN
         };
         let SharedMemory { mapping, fd } = SharedMemory::for_writers("verbline-ring", len)?;
-        let ring = Ring::new(mapping)?;
+        let ring = Arc::new(Ring::new(mapping)?);
         point!(MakeRing);
         let head = ring.head();
         head.preamble.magic.store(MAGIC, Ordering::Relaxed);
@@ -101,6 +152,44 @@ impl RingReceiver {
             .readiness
             .state
             .store(CLOSED, Ordering::Release);
+    }
+
+    /// Returns where the next message will appear.
+    pub(crate) fn next_message(&self) -> NextMessage {
+        NextMessage {
+            word: NonNull::from(self.ring.commit_word(self.next)),
+            sequence: self.next,
+            _ring: Arc::clone(&self.ring),
+        }
+    }
+
+    /// Moves `next`, which came from this receiver's `next_message`, to its current message.
+    #[inline]
+    pub(crate) fn update(&self, next: &mut NextMessage) {
+        next.word = NonNull::from(self.ring.commit_word(self.next));
+        next.sequence = self.next;
+    }
+
+    /// Returns the payload of the next message if it is a plain message in its slot, of which
+    /// nothing but the bytes is special, and does not wait for a retry. `commit` is the message's
+    /// commit, which is checked here.
+    #[inline]
+    pub(crate) fn plain_payload(&self, commit: Commit) -> Option<(NonNull<u8>, usize)> {
+        let len = usize::from(commit.len);
+        let is_plain = commit.flags == Flags::default() && len <= MAX_IN_RING;
+        (is_plain && !self.awaits_retry).then(|| (self.ring.payload(self.next), len))
+    }
+
+    /// Moves on to the next message, after one was copied out of its slot, and acknowledges it
+    /// unless more have arrived: the acknowledgement of those covers it. A sender waits for at most
+    /// `ACK_INTERVAL` messages to be taken.
+    #[inline]
+    pub(crate) fn advance_and_ack(&mut self, next: &mut NextMessage) {
+        self.next += 1;
+        self.update(next);
+        if next.look().is_none() || self.next > self.published + ACK_INTERVAL {
+            self.publish_ack();
+        }
     }
 
     /// Returns the next message, if it has arrived and does not wait for a retry.

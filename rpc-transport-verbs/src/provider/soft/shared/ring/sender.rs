@@ -1,7 +1,7 @@
 //! The sending half of a ring: the receiver's memory, mapped into this process.
 
 use std::io;
-use std::ptr::{self, NonNull};
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 use super::super::commit::{Commit, Flags};
@@ -11,7 +11,7 @@ use super::super::wake::DomainReadyBits;
 use super::{CLOSED, LAYOUT_VERSION, MAGIC, MAX_IN_RING, READY, Ring, SLOT_COUNT};
 use crate::event_fd::EventFd;
 use crate::hooks::point;
-use crate::provider::soft::shared::copy::copy_shared;
+use crate::provider::soft::shared::copy::{copy_message, copy_shared};
 use crate::provider::soft::shared::memory::Mapping;
 
 /// The sending half of a ring.
@@ -151,8 +151,15 @@ impl RingSender {
     }
 
     /// Returns the number of messages sent and not known to be acknowledged.
+    #[inline]
     pub(crate) fn unacked(&self) -> u64 {
         self.next - 1 - self.acked
+    }
+
+    /// Returns true if a message is known to fit, without reading the acknowledgement.
+    #[inline]
+    pub(crate) fn is_known_to_have_room(&self) -> bool {
+        self.unacked() < SLOT_COUNT
     }
 
     /// Returns true if a message fits. Reads the acknowledgement only if the ring seems full.
@@ -191,7 +198,7 @@ impl RingSender {
         // SAFETY: the caller guarantees that `from` is readable for `len` bytes, which is at most a
         // slot's payload. The slot's previous message was acknowledged, so the receiver no longer
         // reads it. A ring never overlaps registered memory.
-        unsafe { ptr::copy_nonoverlapping(from.as_ptr(), payload.as_ptr(), len) };
+        unsafe { copy_message(from, payload, len) };
         self.commit(len, flags);
     }
 

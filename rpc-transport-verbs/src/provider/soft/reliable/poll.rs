@@ -1,0 +1,164 @@
+//! Polls of completion queues.
+//!
+//! A poll usually looks for one message in a hot ring and, if there is one, copies it into a posted
+//! receive and returns its completion: the straight path. Whatever else there may be to do adds a
+//! matter to [`Pending`](crate::provider::soft::context::pending::Pending), which sends polls to the
+//! general path.
+
+use super::receive::ReceiveOutcome;
+use crate::hooks::inject;
+use crate::provider::soft::context::pending::Matter;
+use crate::provider::soft::context::state::State;
+use crate::verbs::types::{VerbsError, WorkCompletion};
+
+/// Messages that polls take from hot rings before they look at acknowledgements, and before they
+/// turn to the next ring: few, so that no ring and no sender waits for long.
+const STREAK: u32 = 16;
+
+impl State {
+    /// Polls a completion queue, as `poll_cq` does, for at most `max` completions.
+    pub(crate) fn poll(
+        &mut self,
+        cq: usize,
+        out: &mut Vec<WorkCompletion>,
+        max: usize,
+    ) -> Result<usize, VerbsError> {
+        if max == 0 {
+            self.progress();
+        }
+        let mut count = 0;
+        while count < max {
+            match self.poll_one(cq) {
+                Ok(Some(completion)) => out.push(completion),
+                Err(error) if count == 0 => return Err(error),
+                Ok(None) | Err(_) => break,
+            }
+            count += 1;
+        }
+        Ok(count)
+    }
+
+    /// Polls a completion queue for one completion.
+    #[inline]
+    pub(crate) fn poll_one(&mut self, cq: usize) -> Result<Option<WorkCompletion>, VerbsError> {
+        let Self {
+            queue_pairs,
+            common,
+        } = self;
+        common.polls += 1;
+        if common.pending.is_empty()
+            && let [ring] = &*common.hot
+            && !common.ready.has_any_in_first_group()
+        {
+            let Some(commit) = ring.next.look() else {
+                return Ok(None);
+            };
+            if inject!(LateMessage) || inject!(ShortPoll) {
+                return Ok(None);
+            }
+            let qp = &mut queue_pairs[ring.qp_index as usize];
+            if let Some(completion) = qp.receive_straight(common, 0, commit, cq) {
+                return Ok(Some(completion));
+            }
+        }
+        self.poll_general(cq)
+    }
+
+    /// Polls when there is more to do than to look at one hot ring.
+    #[inline(never)]
+    fn poll_general(&mut self, cq: usize) -> Result<Option<WorkCompletion>, VerbsError> {
+        if self.common.pending.has(Matter::Unattended) {
+            self.mark_attended();
+        }
+        if inject!(ShortPoll) {
+            return Ok(None);
+        }
+        if let Some(completion) = self.pop_completion(cq) {
+            return Ok(Some(completion));
+        }
+        if !inject!(LateBell) {
+            self.handle_ready_bits();
+        }
+        let message = self.take_from_hot_rings(cq);
+        if message.is_some() && self.common.streak < STREAK {
+            self.common.streak += 1;
+            return Ok(message);
+        }
+        self.common.streak = 0;
+        self.common.first_look += 1;
+        self.look_beyond_rings();
+        if message.is_some() {
+            return Ok(message);
+        }
+        if let Some(completion) = self.pop_completion(cq) {
+            return Ok(Some(completion));
+        }
+        let queue = self.common.completion_queues.queue(cq);
+        if queue.is_overrun() {
+            return Err(VerbsError::CompletionQueueOverrun {
+                capacity: queue.capacity(),
+            });
+        }
+        Ok(None)
+    }
+
+    /// Takes the oldest completion out of a queue.
+    fn pop_completion(&mut self, cq: usize) -> Option<WorkCompletion> {
+        let Self {
+            queue_pairs,
+            common,
+        } = self;
+        let completion = common.completion_queues.pop(cq);
+        common.settle_completions();
+        let completion = completion?;
+        if let Some((qp_index, number)) = completion.frees
+            // A queue pair that has been destroyed since has no entry to free.
+            && let Some(qp) = queue_pairs.get_mut(qp_index as usize)
+            && qp.number == completion.qp_num
+        {
+            qp.sends.free_through(number);
+        }
+        Some(completion.report())
+    }
+
+    /// Looks at each hot ring until a message has been received. Returns its completion, or adds it
+    /// to the completion queue.
+    fn take_from_hot_rings(&mut self, cq: usize) -> Option<WorkCompletion> {
+        let is_quiet = self.common.completion_queues.queue(cq).is_quiet();
+        for _ in 0..self.common.hot.len() {
+            let Self {
+                queue_pairs,
+                common,
+            } = self;
+            if common.first_look >= common.hot.len() {
+                common.first_look = 0;
+            }
+            let place = common.first_look;
+            let Some(ring) = common.hot.get_mut(place) else {
+                break;
+            };
+            let commit = ring.next.look().filter(|_| !inject!(LateMessage));
+            let Some(commit) = commit else {
+                // A ring that goes cold is replaced by another, at the same place.
+                if self.stays_hot(place) {
+                    self.common.first_look += 1;
+                }
+                continue;
+            };
+            ring.empty_polls = 0;
+            if is_quiet {
+                let qp = &mut queue_pairs[ring.qp_index as usize];
+                if let Some(completion) = qp.receive_straight(common, place, commit, cq) {
+                    return Some(completion);
+                }
+            }
+            if self.receive_batch(place) != ReceiveOutcome::Closed {
+                self.common.first_look += 1;
+            }
+            if !self.common.completion_queues.queue(cq).is_empty() {
+                break;
+            }
+        }
+        None
+    }
+}
