@@ -94,6 +94,8 @@ pub(crate) struct Driver<T: Transport> {
     /// The task whose waker the next handler is polled with for the first time.
     lent_task: Cell<Option<LentTask>>,
     turning: Cell<bool>,
+    /// True if the previous turn handled an event.
+    was_busy: Cell<bool>,
     turns: Cell<u32>,
     /// When the current batch was polled, if a frame of this batch or the previous one has a
     /// deadline.
@@ -184,6 +186,7 @@ impl<T: Transport> Driver<T> {
             longest_inline,
             lent_task: Cell::new(None),
             turning: Cell::new(false),
+            was_busy: Cell::new(false),
             turns: Cell::new(0),
             polled_at: Cell::new(None),
             saw_deadline: Cell::new(false),
@@ -209,17 +212,21 @@ impl<T: Transport> Driver<T> {
         if turns.is_multiple_of(TURNS_PER_GAUGE_UPDATE) {
             self.maintain();
         }
-        let (first, any_blocked) = {
-            let state = &mut *self.state.borrow_mut();
-            state.transport.flush();
-            let event = state.transport.poll();
+        let mut borrowed = self.state.borrow_mut();
+        let state = &mut *borrowed;
+        state.transport.flush();
+        let first = match state.transport.poll() {
+            Some(event) => Some(event),
             // Most turns of a busy poller end here. Their duration is a part of every response's
             // latency, because a frame that arrives just after a poll waits for the next one.
-            if event.is_none() && !state.has_deferred_work() && !self.ready.has_any() {
+            None if !state.has_deferred_work() && !self.ready.has_any() => {
+                self.was_busy.set(false);
                 return false;
             }
-            (event, !state.blocked.is_empty())
+            None => None,
         };
+        let any_blocked = !state.blocked.is_empty();
+        drop(borrowed);
         self.take_busy_turn(first, any_blocked)
     }
 
@@ -236,6 +243,9 @@ impl<T: Transport> Driver<T> {
     fn take_busy_turn(&self, first: Option<Event<T::RecvBuf>>, any_blocked: bool) -> bool {
         self.counters.turns.busy.add(1);
         let found_any = first.is_some();
+        // A turn without an event lies between the frames of a lone call. Without one, more frames
+        // probably wait, and share a flush.
+        let expects_more = self.was_busy.replace(found_any);
         if found_any && self.polled_at.get().is_some() {
             self.renew_arrival();
         }
@@ -249,9 +259,12 @@ impl<T: Transport> Driver<T> {
         while let Some(event) = next {
             self.handle(event);
             handled += 1;
-            let transport = &mut self.state.borrow_mut().transport;
-            let polls_again = handled < EVENTS_PER_TURN && transport.may_have_more();
-            next = if polls_again { transport.poll() } else { None };
+            let polls_again = expects_more && handled < EVENTS_PER_TURN;
+            next = if polls_again {
+                self.state.borrow_mut().transport.poll()
+            } else {
+                None
+            };
         }
         if self.ready.has_any() {
             self.run_ready_tasks();

@@ -193,12 +193,6 @@ pub trait Transport: 'static {
     /// return `None` to end a batch while others wait. Also refills receives. Never blocks.
     fn poll(&mut self) -> Option<Event<Self::RecvBuf>>;
 
-    /// Returns false if another [`poll`](Self::poll) would probably find nothing. Called after a
-    /// poll that returned an event, because this hint costs less than a poll.
-    fn may_have_more(&self) -> bool {
-        true
-    }
-
     /// Returns a receive slot, so that it can be posted again.
     fn release(&mut self, buf: Self::RecvBuf);
 
