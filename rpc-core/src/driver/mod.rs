@@ -254,17 +254,11 @@ impl<T: Transport> Driver<T> {
             // responses.
             self.retry_blocked_responses();
         }
-        let mut handled = 0;
-        let mut next = first;
-        while let Some(event) = next {
+        if let Some(event) = first {
             self.handle(event);
-            handled += 1;
-            let polls_again = expects_more && handled < EVENTS_PER_TURN;
-            next = if polls_again {
-                self.state.borrow_mut().transport.poll()
-            } else {
-                None
-            };
+            if expects_more {
+                self.handle_more();
+            }
         }
         if self.ready.has_any() {
             self.run_ready_tasks();
@@ -278,6 +272,17 @@ impl<T: Transport> Driver<T> {
             self.retry_waiting();
         }
         found_any
+    }
+
+    /// Handles the events that wait behind the first one of a turn.
+    #[inline(never)]
+    fn handle_more(&self) {
+        for _ in 1..EVENTS_PER_TURN {
+            let Some(event) = self.state.borrow_mut().transport.poll() else {
+                return;
+            };
+            self.handle(event);
+        }
     }
 
     #[inline]

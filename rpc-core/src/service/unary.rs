@@ -44,13 +44,6 @@ enum Kept<F, Res> {
     Polling,
 }
 
-/// The result of polling a future.
-enum Polled<Res> {
-    Pending,
-    Encoded(ResponseLengths),
-    Long(Response<Res>, ResponseLengths),
-}
-
 impl<H, F, Q, S, Req, Res> Unary<H, F, Q, S, Req, Res> {
     pub(super) fn new(make: H) -> Self {
         Self {
@@ -65,6 +58,7 @@ impl<H, F, Q, S, Req, Res> Unary<H, F, Q, S, Req, Res> {
 impl<H, F, Q, S, Req, Res> Unary<H, F, Q, S, Req, Res>
 where
     F: Future<Output = Result<Response<Res>, Status>>,
+    S: Codec<Res>,
 {
     #[inline]
     fn free_cell(&self) -> FutureCell<F> {
@@ -86,21 +80,18 @@ where
         self.kept.borrow_mut().try_remove(key.0 as usize)
     }
 
-    /// Ends a poll: keeps a future that is pending and a response that was not encoded, and frees the
-    /// cell of a future that has completed. `key` is the entry of a future that was pending before.
+    /// Ends a poll: keeps a future that is pending, and frees the cell of one that has completed.
+    /// `key` is the entry of a future that was pending before.
     #[inline]
     fn after_poll(
         &self,
         mut cell: FutureCell<F>,
-        polled: Result<Result<Polled<Res>, Status>, Status>,
+        polled: Result<Result<Option<Served>, Status>, Status>,
         key: Option<HandlerKey>,
     ) -> Served {
         let served = match polled {
-            Ok(Ok(Polled::Encoded(len))) => Served::Encoded(len),
-            Ok(Ok(Polled::Long(response, len))) => {
-                Served::Long(self.keep(Kept::Response(response)), len)
-            }
-            Ok(Ok(Polled::Pending)) => return Served::Pending(self.keep_future(cell, key)),
+            Ok(Ok(Some(served))) => served,
+            Ok(Ok(None)) => return Served::Pending(self.keep_future(cell, key)),
             Ok(Err(status)) => Served::Failed(status),
             Err(panicked) => {
                 // The future may have panicked before or during its drop. It is not dropped twice.
@@ -115,6 +106,40 @@ where
         served
     }
 
+    /// Polls the future in `cell`. If it completes, drops it, and encodes its response if it fits.
+    /// All of this is application code. Returns `None` if the future is pending.
+    #[inline]
+    fn poll_and_encode(
+        &self,
+        mut cell: Pin<&mut Option<F>>,
+        cx: &mut Context<'_>,
+        out: &mut [u8],
+    ) -> Result<Option<Served>, Status> {
+        let Some(future) = cell.as_mut().as_pin_mut() else {
+            return Err(missing());
+        };
+        let Poll::Ready(outcome) = future.poll(cx) else {
+            return Ok(None);
+        };
+        cell.set(None);
+        // The response is moved only if it does not fit.
+        if let Ok(response) = &outcome {
+            let len = ResponseLengths::new::<S, Res>(response)?;
+            if let Some(out) = out.get_mut(..len.total()) {
+                encode::<S, Res>(response, len, out)?;
+                return Ok(Some(Served::Encoded(len)));
+            }
+        }
+        self.keep_response(outcome?)
+    }
+
+    #[cold]
+    fn keep_response(&self, response: Response<Res>) -> Result<Option<Served>, Status> {
+        let len = ResponseLengths::new::<S, Res>(&response)?;
+        let key = self.keep(Kept::Response(response));
+        Ok(Some(Served::Long(key, len)))
+    }
+
     #[cold]
     fn keep_future(&self, cell: FutureCell<F>, key: Option<HandlerKey>) -> HandlerKey {
         let future = Kept::Future(cell);
@@ -126,38 +151,6 @@ where
             None => self.keep(future),
         }
     }
-}
-
-/// Polls the future in `cell`. If it completes, drops it and encodes its response, if it fits. All of
-/// this is application code.
-#[inline]
-fn poll_and_encode<S, F, Res>(
-    mut cell: Pin<&mut Option<F>>,
-    cx: &mut Context<'_>,
-    out: &mut [u8],
-) -> Result<Polled<Res>, Status>
-where
-    F: Future<Output = Result<Response<Res>, Status>>,
-    S: Codec<Res>,
-{
-    let Some(future) = cell.as_mut().as_pin_mut() else {
-        return Err(missing());
-    };
-    let Poll::Ready(outcome) = future.poll(cx) else {
-        return Ok(Polled::Pending);
-    };
-    cell.set(None);
-    // The response is moved only if it does not fit.
-    if let Ok(response) = &outcome {
-        let len = ResponseLengths::new::<S, Res>(response)?;
-        if let Some(out) = out.get_mut(..len.total()) {
-            encode::<S, Res>(response, len, out)?;
-            return Ok(Polled::Encoded(len));
-        }
-    }
-    let response = outcome?;
-    let len = ResponseLengths::new::<S, Res>(&response)?;
-    Ok(Polled::Long(response, len))
 }
 
 /// Encodes metadata and message into a buffer of exactly their total length.
@@ -201,7 +194,7 @@ where
             let request = Request::received(message, metadata, request.deadline);
             has_started = true;
             cell.as_mut().set(Some((self.make)(request)));
-            poll_and_encode::<S, F, Res>(cell.as_mut(), cx, out)
+            self.poll_and_encode(cell.as_mut(), cx, out)
         });
         match self.after_poll(cell, polled, None) {
             Served::Failed(status) if !has_started => Served::Undecodable(status),
@@ -213,7 +206,7 @@ where
         let Kept::Future(mut cell) = self.begin_poll(key) else {
             return Served::Failed(missing());
         };
-        let polled = catch_panic(|| poll_and_encode::<S, F, Res>(cell.as_mut(), cx, out));
+        let polled = catch_panic(|| self.poll_and_encode(cell.as_mut(), cx, out));
         self.after_poll(cell, polled, Some(key))
     }
 
