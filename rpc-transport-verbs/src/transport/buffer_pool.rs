@@ -51,18 +51,20 @@ impl BufferPool {
         // The provider may have rounded the region up. The pool does not use slots beyond the
         // planned number.
         slots.truncate(limits.slots() as usize);
+        // The receives come first: a slot's index is also that of its entry in the table of posted
+        // receives.
+        let sends = slots.split_off(slots.len() - limits.send_slots as usize);
         let reserve = slots.split_off(slots.len() - limits.receives_reserved as usize);
-        let receives = slots.split_off(limits.send_slots as usize);
         let mut pool = Self {
             receives: Vec::with_capacity(plan.srq_depth as usize),
-            sends: Vec::with_capacity(slots.len()),
+            sends: Vec::with_capacity(sends.len()),
             held: 0,
             reserved: 0,
             in_flight: 0,
         };
-        pool.receives.extend(receives);
+        pool.receives.extend(slots);
         // Reversed, so that the first slots to be used are the first ones in the region.
-        pool.sends.extend(slots.into_iter().rev());
+        pool.sends.extend(sends.into_iter().rev());
         Ok((pool, reserve))
     }
 

@@ -9,7 +9,7 @@ use crate::hooks;
 use crate::transport::liveness_socket::LivenessSocket;
 use crate::transport::notices::LivenessKey;
 use crate::transport::queue_pairs::{QpCountGuard, QpRts};
-use crate::transport::send_queue::{CHAIN_LEN, SendQueue};
+use crate::transport::send_queue::SendQueue;
 use crate::verbs::{QueuePair, Slot};
 
 /// Time limit of a step. Far longer than a completion takes, unless the peer is stopped.
@@ -154,12 +154,6 @@ impl Connection {
     pub(crate) fn chain_posted(&mut self, count: usize) {
         self.sends.chain_posted(count);
         self.update_inline_end();
-    }
-
-    /// Returns true if so many requests wait for the doorbell that it should be rung.
-    #[inline]
-    pub(crate) fn waits_for_doorbell(&self) -> bool {
-        self.sends.since_doorbell(self.queue_pair.sends_posted()) >= CHAIN_LEN as u64
     }
 
     /// Takes the connection apart: its queue pair, which has to be destroyed before the guard is

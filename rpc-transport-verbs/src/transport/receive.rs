@@ -131,11 +131,10 @@ impl Lane {
     fn complete(&mut self, completion: WorkCompletion) -> Option<Event<RecvBuf>> {
         // Don't use the opcode: in an error completion only wr_id, status, qp_num and vendor_err
         // are valid.
-        match completion.wr_id().kind() {
-            Some(WorkKind::Receive) => return self.complete_receive(completion),
-            Some(WorkKind::Send) => self.complete_send(completion),
-            None => self.count_stale(),
+        if completion.wr_id().is(WorkKind::Receive) {
+            return self.complete_receive(completion);
         }
+        self.complete_other(completion);
         None
     }
 
@@ -234,7 +233,11 @@ impl Lane {
         is_receiver.then_some(id)
     }
 
-    fn complete_send(&mut self, completion: WorkCompletion) {
+    #[inline(never)]
+    fn complete_other(&mut self, completion: WorkCompletion) {
+        if !completion.wr_id().is(WorkKind::Send) {
+            return self.count_stale();
+        }
         let (qp_num, status) = (completion.qp_num(), completion.status_code());
         let connection = self
             .routes

@@ -33,12 +33,10 @@ pub(crate) struct SendQueue {
     pending: usize,
     /// The interval of rule 1.
     interval: u32,
-    /// Requests since the last signaled one, including requests in the chain.
-    since_signal: u32,
-    /// Signaled requests that have not been counted by [`take_signals`](Self::take_signals).
-    signals: u32,
-    /// How many requests the queue pair had posted at the last doorbell.
-    posted: u64,
+    /// How many more requests it takes until one is signaled, from `interval` down to 1.
+    until_signal: u32,
+    /// Inline requests posted since the last doorbell.
+    waiting: u32,
     /// Requests that hold slots and are not posted yet.
     chain: Vec<SendRequest>,
 }
@@ -49,9 +47,8 @@ impl SendQueue {
         Self {
             pending: 0,
             interval,
-            since_signal: 0,
-            signals: 0,
-            posted: 0,
+            until_signal: interval,
+            waiting: 0,
             chain: Vec::with_capacity(CHAIN_LEN),
         }
     }
@@ -99,8 +96,7 @@ impl SendQueue {
             && !last.signaled
         {
             last.signaled = true;
-            self.since_signal = 0;
-            self.signals += 1;
+            self.until_signal = self.interval;
         }
         &mut self.chain
     }
@@ -111,28 +107,23 @@ impl SendQueue {
         self.pending -= count;
     }
 
-    /// Returns how many requests were posted after the last doorbell, given how many the queue pair
-    /// has posted.
+    /// Counts a request that was posted inline. Returns true if the doorbell should be rung now.
     #[inline]
-    pub(crate) fn since_doorbell(&self, posted: u64) -> u64 {
-        posted - self.posted
+    pub(crate) fn inline_posted(&mut self) -> bool {
+        self.waiting += 1;
+        self.waiting >= CHAIN_LEN as u32
     }
 
-    /// Records a doorbell. Returns how many requests were posted since the last one.
+    /// Returns how many inline requests were posted since the last doorbell. The next ones wait for
+    /// the next doorbell.
     #[inline]
-    pub(crate) fn rung(&mut self, posted: u64) -> u64 {
-        posted - std::mem::replace(&mut self.posted, posted)
-    }
-
-    /// Returns the number of signaled requests since the last call.
-    #[inline]
-    pub(crate) fn take_signals(&mut self) -> u32 {
-        std::mem::take(&mut self.signals)
+    pub(crate) fn take_waiting(&mut self) -> u32 {
+        std::mem::take(&mut self.waiting)
     }
 
     /// Returns the number of requests that no completion covers unless another request follows.
     pub(crate) fn uncovered(&self) -> usize {
-        self.since_signal as usize
+        (self.interval - self.until_signal) as usize
     }
 
     /// Removes the requests that will not be posted and returns their slots.
@@ -143,25 +134,30 @@ impl SendQueue {
         self.chain.drain(..).map(|request| request.slot)
     }
 
+    /// Records that the last `count` inline requests that waited for the doorbell were not posted.
+    pub(crate) fn waiting_rejected(&mut self, count: usize) {
+        // At most as many as waited.
+        self.waiting = self.waiting.saturating_sub(count as u32);
+        self.rejected(count);
+    }
+
     /// Records that the last `count` requests were not posted.
     pub(crate) fn rejected(&mut self, count: usize) {
         // If one of the requests was signaled, it is not known how many posted requests it would
-        // have covered. The count then becomes zero, so closing waits for all their completions.
-        self.since_signal = self
-            .since_signal
-            .saturating_sub(u32::try_from(count).unwrap_or(u32::MAX));
+        // have covered. None then counts as uncovered, so closing waits for all their completions.
+        let uncovered = self.uncovered().saturating_sub(count) as u32;
+        self.until_signal = self.interval - uncovered;
     }
 
     /// Counts a request. Returns true if rule 1 requires that it is signaled.
     #[inline]
     pub(crate) fn count_request(&mut self) -> bool {
-        self.since_signal += 1;
-        let signaled = self.since_signal >= self.interval;
-        if signaled {
-            self.since_signal = 0;
-            self.signals += 1;
+        self.until_signal -= 1;
+        if self.until_signal > 0 {
+            return false;
         }
-        signaled
+        self.until_signal = self.interval;
+        true
     }
 }
 
@@ -192,7 +188,6 @@ mod tests {
         }
         assert!(queue.seal().is_empty());
         assert_eq!(queue.uncovered(), 4);
-        assert_eq!(queue.take_signals(), 0);
     }
 
     #[test]
@@ -209,22 +204,27 @@ mod tests {
             .collect();
         assert_eq!(signaled, [false, false, false, true]);
         assert_eq!(queue.uncovered(), 0);
-        assert_eq!(queue.take_signals(), 1);
     }
 
     #[test]
-    fn requests_are_counted_once_whatever_the_device_rejects() {
+    fn rejected_requests_are_not_uncovered() {
         let mut queue = SendQueue::new(16);
-        assert_eq!(queue.since_doorbell(3), 3);
-        assert_eq!(queue.rung(3), 3);
-        assert_eq!(queue.since_doorbell(5), 2);
-        for _ in 0..2 {
+        for _ in 0..3 {
             queue.count_request();
         }
-        // One of the two was rejected.
         queue.rejected(1);
-        assert_eq!(queue.rung(4), 1);
-        assert_eq!(queue.uncovered(), 1);
+        assert_eq!(queue.uncovered(), 2);
+        queue.rejected(5);
+        assert_eq!(queue.uncovered(), 0);
+    }
+
+    #[test]
+    fn a_doorbell_is_rung_for_a_chain_of_inline_requests() {
+        let mut queue = SendQueue::new(16);
+        let rings: Vec<_> = (0..CHAIN_LEN).map(|_| queue.inline_posted()).collect();
+        assert_eq!(rings.iter().position(|&rings| rings), Some(CHAIN_LEN - 1));
+        assert_eq!(queue.take_waiting() as usize, CHAIN_LEN);
+        assert_eq!(queue.take_waiting(), 0);
     }
 
     #[test]

@@ -7,8 +7,7 @@ use rpc_core::transport::{CloseReason, ConnectionId, ReserveError, SendError};
 use super::buf::SendBuf;
 use crate::transport::failure::PostFailure;
 use crate::transport::lane::Lane;
-use crate::transport::send_queue::CHAIN_LEN;
-use crate::verbs::{PostError, PostErrorReason};
+use crate::verbs::{InlineError, PostError};
 
 impl Lane {
     /// Checks that [`send_inline`](Self::send_inline) can send a frame of `len` bytes now.
@@ -47,13 +46,18 @@ impl Lane {
             return self.send_rare_inline(id, frame);
         }
         let signaled = connection.sends.count_request();
-        if let Err(reason) = connection.queue_pair.post_inline(frame, signaled) {
-            return self.inline_failed(id.index, reason);
+        if let Err(error) = connection.queue_pair.try_post_inline(frame, signaled) {
+            connection.sends.rejected(1);
+            return self.inline_failed(id.index, error);
         }
+        if signaled {
+            self.counters.signaled.add(1);
+        }
+        let is_full = connection.sends.inline_posted();
         if !connection.is_dirty {
             connection.is_dirty = true;
             self.dirty.push(id.index);
-        } else if connection.waits_for_doorbell() {
+        } else if is_full {
             self.ring(id.index);
         }
         Ok(())
@@ -149,31 +153,37 @@ impl Lane {
     #[inline]
     pub(crate) fn flush(&mut self) {
         while let Some(index) = self.dirty.pop() {
-            if let Some((_, connection)) = self.connections.at(index) {
-                connection.is_dirty = false;
-                if connection.sends.is_empty() {
-                    self.ring(index);
-                } else {
-                    self.post_chain(index);
-                }
+            let Some((_, connection)) = self.connections.at(index) else {
+                continue;
+            };
+            connection.is_dirty = false;
+            if !connection.sends.is_empty() {
+                self.post_chain(index);
+                continue;
             }
+            if let Err(error) = connection.queue_pair.try_ring_doorbell() {
+                // The connection is closed, which the driver sees later.
+                let _ = self.inline_failed(index, error);
+                continue;
+            }
+            self.counters
+                .count_doorbell(connection.sends.take_waiting() as usize);
         }
         self.refill();
     }
 
     /// Rings a connection's doorbell for its inline requests.
-    #[inline]
+    #[inline(never)]
     fn ring(&mut self, index: u32) {
         let Some((_, connection)) = self.connections.at(index) else {
             return;
         };
-        if let Err(reason) = connection.queue_pair.ring_doorbell() {
-            // The connection is closed, which the driver sees later.
-            let _ = self.inline_failed(index, reason);
+        if let Err(error) = connection.queue_pair.try_ring_doorbell() {
+            let _ = self.inline_failed(index, error);
             return;
         }
-        let posted = connection.queue_pair.sends_posted();
-        self.counters.count_sends(&mut connection.sends, posted);
+        self.counters
+            .count_doorbell(connection.sends.take_waiting() as usize);
     }
 
     /// Posts what a connection has sent: its chain, after its inline requests.
@@ -188,31 +198,31 @@ impl Lane {
         }
         let chain = connection.sends.seal();
         let before = chain.len();
+        let signals = chain.iter().filter(|request| request.signaled).count();
         let pool = &mut self.pool;
         let posted = connection
             .queue_pair
             .post_send(chain, &mut |slot| pool.complete_send(slot));
         let count = before - chain.len();
         connection.chain_posted(count);
-        let posted_sends = connection.queue_pair.sends_posted();
-        self.counters
-            .count_sends(&mut connection.sends, posted_sends);
+        self.counters.signaled.add(signals as u64);
+        self.counters.count_doorbell(count);
         if let Err(error) = posted {
             // The requests that were not posted go back to the pool.
             self.post_failed(index, error);
         }
     }
 
-    /// Closes a connection whose inline request was rejected, when it was posted or at the
+    /// Closes a connection whose inline requests were rejected, when one was posted or at the
     /// doorbell.
     #[cold]
     #[inline(never)]
-    fn inline_failed(&mut self, index: u32, reason: PostErrorReason) -> Result<(), SendError> {
+    fn inline_failed(&mut self, index: u32, error: InlineError) -> Result<(), SendError> {
+        let InlineError { rejected, reason } = error;
         if let Some((_, connection)) = self.connections.at(index) {
-            let posted = connection.queue_pair.sends_posted();
-            self.counters.count_sends(&mut connection.sends, posted);
-            // At least those that were rejected: no more than this wait for one doorbell.
-            connection.sends.rejected(CHAIN_LEN);
+            connection.sends.waiting_rejected(rejected);
+            self.counters
+                .count_doorbell(connection.sends.take_waiting() as usize);
             self.post_failed(index, PostError { taken: 0, reason });
         }
         Err(SendError)

@@ -21,9 +21,13 @@ pub(super) struct InFlight {
     /// Requests in flight that hold a slot or are in `requests`: those that are to be released.
     held: usize,
     queue: QueueTag,
-    capacity: usize,
+    /// The id of request 0.
+    first_id: WrId,
     /// Number of the next request, counted from 0 since the queue pair was created.
     head: u64,
+    /// Number of the first request that does not fit: all entries are in use when `head` reaches
+    /// it.
+    end: u64,
     /// Number of the oldest request in flight.
     tail: u64,
 }
@@ -36,20 +40,26 @@ impl InFlight {
             requests: VecDeque::new(),
             held: 0,
             queue,
-            capacity,
+            first_id: WrId::new(WorkKind::Send, queue, 0),
             head: 0,
+            end: capacity as u64,
             tail: 0,
         }
     }
 
     pub(super) fn capacity(&self) -> usize {
-        self.capacity
+        (self.end - self.tail) as usize
     }
 
     #[inline]
     pub(super) fn free(&self) -> usize {
         // The difference is at most the capacity.
-        self.capacity - (self.head - self.tail) as usize
+        (self.end - self.head) as usize
+    }
+
+    #[inline]
+    pub(super) fn is_full(&self) -> bool {
+        self.head == self.end
     }
 
     fn index_of(&self, number: u64) -> usize {
@@ -57,18 +67,11 @@ impl InFlight {
         number as usize & (self.entries.len() - 1)
     }
 
-    /// Returns the number of requests recorded since the queue pair was created.
-    #[inline]
-    pub(super) fn posted(&self) -> u64 {
-        self.head
-    }
-
     /// Returns the id that the request `ahead` positions after the next one will have.
     #[inline]
     pub(super) fn id_of_next(&self, ahead: usize) -> WrId {
         // The lower 32 bits, which identify a request uniquely for a long time.
-        let number = (self.head + ahead as u64) as u32;
-        WrId::new(WorkKind::Send, self.queue, number)
+        self.first_id.with_number((self.head + ahead as u64) as u32)
     }
 
     /// Records an inline request. The caller has checked that an entry is free.
@@ -112,7 +115,7 @@ impl InFlight {
             return false;
         }
         if self.held == 0 {
-            self.tail += u64::from(offset) + 1;
+            self.advance_tail(u64::from(offset) + 1);
         } else {
             for _ in 0..=offset {
                 self.release_oldest(release);
@@ -128,10 +131,15 @@ impl InFlight {
         }
     }
 
+    fn advance_tail(&mut self, count: u64) {
+        self.tail += count;
+        self.end += count;
+    }
+
     fn release_oldest(&mut self, release: &mut impl FnMut(Slot)) {
         let (index, number) = (self.index_of(self.tail), self.tail);
         // Advanced first: if `release` panics, the entry is already free.
-        self.tail += 1;
+        self.advance_tail(1);
         if let Some(slot) = self.entries[index].take() {
             self.held -= 1;
             release(slot);
@@ -186,7 +194,7 @@ mod tests {
         let id = ring.id_of_next(0);
         ring.push_inline();
         ring.remove_last_inline(1);
-        assert_eq!((ring.free(), ring.posted()), (1, 1));
+        assert_eq!(ring.free(), 1);
         assert!(!ring.complete(id, &mut drop), "it is not in flight");
         assert_eq!(ring.id_of_next(0), id);
     }
@@ -221,7 +229,7 @@ mod tests {
     fn ids_stay_right_when_their_numbers_come_round() {
         let mut ring = ring(2);
         let start = (1_u64 << 32) - 1;
-        (ring.head, ring.tail) = (start, start);
+        (ring.head, ring.tail, ring.end) = (start, start, start + 2);
         for _ in 0..4 {
             let id = ring.id_of_next(0);
             ring.push_inline();

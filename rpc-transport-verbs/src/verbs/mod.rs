@@ -126,6 +126,7 @@ pub use fork::{fork_init, is_fork_initialized};
 pub use memory_region::MemoryRegion;
 pub use memory_window::{Binding, MemoryWindow};
 pub use protection_domain::ProtectionDomain;
+pub(crate) use queue_pair::InlineError;
 pub use queue_pair::{QueuePair, QueuePairConfig, SendRequest};
 pub use shared_receive_queue::SharedReceiveQueue;
 pub use slot::{Slot, SlotIndex};

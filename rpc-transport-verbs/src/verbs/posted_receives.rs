@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::element::{Element, Elements};
 use super::receive_table::{
-    CLAIMING, FREE, PHASE_BITS, PHASE_MASK, POSTED, POSTED_LIST, ReceiveEntry, ReceiveTable,
+    CLAIMING, FREE, POSTED, POSTED_LIST, ReceiveEntry, ReceiveTable, is_free, number_in, state,
 };
 use super::slot::Slot;
 use super::types::claim_error::ClaimError;
@@ -40,8 +40,7 @@ struct Posting {
     capacity: usize,
     /// Number of entries.
     entry_count: usize,
-    /// Where the search for a free entry starts. Receives are consumed nearly in the order in which
-    /// they were posted, so the entry after the last one filled is nearly always free.
+    /// Where the search for a free entry starts, for receives without an entry of their own.
     cursor: usize,
     /// The chains for the device, kept to reuse their allocations.
     work: Vec<ReceiveWork>,
@@ -102,13 +101,14 @@ impl PostedReceives {
         work.clear();
         let mut full = false;
         for _ in 0..count {
-            let Some((entry, index, generation)) = self.find_free(cursor, *entry_count) else {
+            let Some(slot) = slots.pop() else { break };
+            let Some((entry, number)) = self.find_free_for(&slot, cursor, *entry_count) else {
+                slots.push(slot);
                 full = true;
                 break;
             };
-            let Some(slot) = slots.pop() else { break };
             work.push(ReceiveWork {
-                wr_id: self.wr_id(index, generation),
+                wr_id: self.wr_id(number),
                 addr: slot.start(),
                 len: slot.len32(),
                 local_key: slot.local_key(),
@@ -118,9 +118,7 @@ impl PostedReceives {
             unsafe { (*entry.slot.get()).write(slot) };
             // Release: the thread that claims the entry sees the slot. Stored before the device
             // gets the work request, because its completion may be claimed at once.
-            entry
-                .state
-                .store(generation << PHASE_BITS | POSTED, Ordering::Release);
+            entry.state.store(state(number, POSTED), Ordering::Release);
         }
         let posted = match post(work) {
             Ok(()) if full => Err(PostError {
@@ -168,7 +166,7 @@ impl PostedReceives {
                 refused = Some(PostErrorReason::TooManyElements { count, limit });
                 break;
             }
-            let Some((entry, index, generation)) = self.find_free(cursor, *entry_count) else {
+            let Some((entry, number)) = self.find_free(cursor, *entry_count) else {
                 let capacity = *capacity;
                 refused = Some(PostErrorReason::QueueFull { capacity });
                 break;
@@ -177,22 +175,22 @@ impl PostedReceives {
             // claiming a receive that the device does not have yet.
             entry
                 .state
-                .store(generation << PHASE_BITS | CLAIMING, Ordering::Relaxed);
-            entries.push((entry, index, generation));
+                .store(state(number, CLAIMING), Ordering::Relaxed);
+            entries.push((entry, number));
             work.push(ReceiveList {
-                wr_id: self.wr_id(index, generation),
+                wr_id: self.wr_id(number),
                 first: elements.len(),
                 count,
             });
             elements.extend(request.elements.0.iter().map(Element::sge));
         }
         let mut lists = self.lists();
-        for (request, (entry, index, generation)) in requests.drain(..entries.len()).zip(&entries) {
-            lists.insert(*index, request.elements);
+        for (request, (entry, number)) in requests.drain(..entries.len()).zip(&entries) {
+            lists.insert(self.numbering.index(*number), request.elements);
             // Release, as in `post`: the claiming thread sees the elements.
             entry
                 .state
-                .store(generation << PHASE_BITS | POSTED_LIST, Ordering::Release);
+                .store(state(*number, POSTED_LIST), Ordering::Release);
         }
         drop(lists);
         let posted = match (post(work, elements), refused) {
@@ -219,8 +217,7 @@ impl PostedReceives {
     }
 
     #[inline]
-    fn wr_id(&self, index: u32, generation: u32) -> WrId {
-        let number = self.numbering.number(index, generation);
+    fn wr_id(&self, number: u32) -> WrId {
         WrId::new(WorkKind::Receive, self.queue, number)
     }
 
@@ -230,14 +227,35 @@ impl PostedReceives {
         (self.numbering.max_entries() / 2).min(MAX_DEPTH as usize)
     }
 
-    /// Finds a free entry from the cursor on, and moves the cursor past it. Returns the entry with
-    /// its index and generation.
+    /// Finds a free entry for a slot. If the slots come from one region, each slot always gets the
+    /// same entry, the one with its index, so the entry of a slot that was used recently is in the
+    /// cache.
     #[inline]
-    fn find_free(
+    fn find_free_for(
         &self,
+        slot: &Slot,
         cursor: &mut usize,
         entry_count: usize,
-    ) -> Option<(&ReceiveEntry, u32, u32)> {
+    ) -> Option<(&ReceiveEntry, u32)> {
+        let own = slot.index().0 as usize;
+        if own < entry_count
+            && let Some(entry) = self.table.get(own)
+        {
+            // Acquire: the claiming thread has moved its slot out before this thread fills the
+            // entry.
+            let state = entry.state.load(Ordering::Acquire);
+            if is_free(state) {
+                return Some((entry, number_in(state)));
+            }
+        }
+        self.find_free(cursor, entry_count)
+    }
+
+    /// Finds a free entry from the cursor on, and moves the cursor past it. Returns the entry with
+    /// the number of its next request.
+    #[cold]
+    #[inline(never)]
+    fn find_free(&self, cursor: &mut usize, entry_count: usize) -> Option<(&ReceiveEntry, u32)> {
         for _ in 0..entry_count {
             let index = *cursor;
             *cursor = if index + 1 == entry_count {
@@ -246,12 +264,10 @@ impl PostedReceives {
                 index + 1
             };
             let entry = self.table.get(index)?;
-            // Acquire: the claiming thread has moved its slot out before this thread fills the
-            // entry.
+            // Acquire, as in `find_free_for`.
             let state = entry.state.load(Ordering::Acquire);
-            if state & PHASE_MASK == FREE {
-                // Cannot truncate: the number of entries fits 32 bits.
-                return Some((entry, index as u32, state >> PHASE_BITS));
+            if is_free(state) {
+                return Some((entry, number_in(state)));
             }
         }
         None
@@ -342,21 +358,21 @@ impl PostedReceives {
 
     fn take_list(&self, wr_id: WrId) -> Option<Elements> {
         let entry = self.begin_to_take(wr_id, POSTED_LIST)?;
-        let elements = self.lists().remove(&self.numbering.index(wr_id));
+        let elements = self.lists().remove(&self.numbering.index(wr_id.number()));
         self.end_taking(entry, wr_id);
         elements
     }
 
     /// Gains exclusive access to the entry for this thread, if it is in `phase`.
     #[inline]
-    fn begin_to_take(&self, wr_id: WrId, phase: u32) -> Option<&ReceiveEntry> {
-        let entry = self.table.get(self.numbering.index(wr_id) as usize)?;
-        let generation = self.numbering.generation(wr_id);
+    fn begin_to_take(&self, wr_id: WrId, phase: u64) -> Option<&ReceiveEntry> {
+        let number = wr_id.number();
+        let entry = self.table.get(self.numbering.index(number) as usize)?;
         entry
             .state
             .compare_exchange(
-                generation << PHASE_BITS | phase,
-                generation << PHASE_BITS | CLAIMING,
+                state(number, phase),
+                state(number, CLAIMING),
                 // Acquire: pairs with the Release store in `post`.
                 Ordering::Acquire,
                 Ordering::Relaxed,
@@ -367,12 +383,9 @@ impl PostedReceives {
 
     #[inline]
     fn end_taking(&self, entry: &ReceiveEntry, wr_id: WrId) {
-        let generation = self.numbering.generation(wr_id);
-        let next = generation.wrapping_add(1) & self.numbering.generation_mask();
+        let next = self.numbering.next(wr_id.number());
         // Release: the entry's content has been moved out before the entry can be filled again.
-        entry
-            .state
-            .store(next << PHASE_BITS | FREE, Ordering::Release);
+        entry.state.store(state(next, FREE), Ordering::Release);
     }
 
     #[inline]
@@ -392,8 +405,7 @@ impl PostedReceives {
         for slot in lists.into_values().flatten().filter_map(Element::into_slot) {
             release(slot);
         }
-        self.table
-            .drain(self.numbering.generation_mask(), &mut release);
+        self.table.drain(self.numbering, &mut release);
     }
 }
 
@@ -403,8 +415,9 @@ impl Drop for PostedReceives {
     }
 }
 
-/// Returns twice as many entries as receives. The cursor then finds a free entry within a few
-/// steps, even if some receives are claimed much later than their neighbors.
+/// Returns twice as many entries as receives. Most slots of a region then have an entry of their
+/// own, and the cursor finds a free entry for the others within a few steps, even if some receives
+/// are claimed much later than their neighbors.
 fn entries_for(capacity: usize) -> usize {
     capacity.saturating_mul(2).max(2)
 }

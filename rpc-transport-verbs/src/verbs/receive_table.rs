@@ -4,32 +4,52 @@ use std::cell::UnsafeCell;
 use std::fmt;
 use std::mem::MaybeUninit;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::slot::Slot;
+use super::types::wr_id::Numbering;
 
 /// One entry, empty or with a slot in it.
 pub(super) struct ReceiveEntry {
-    /// `generation << 2 | phase`.
-    pub(super) state: AtomicU32,
+    /// The number of the entry's request, or of its next one, and the phase ([`state`]).
+    pub(super) state: AtomicU64,
     pub(super) slot: UnsafeCell<MaybeUninit<Slot>>,
 }
 
 /// The entry is empty; only the holder of the posting lock may fill it.
-pub(super) const FREE: u32 = 0;
+pub(super) const FREE: u64 = 0;
 /// The entry holds a slot that the device owns.
-pub(super) const POSTED: u32 = 1;
+pub(super) const POSTED: u64 = 1;
 /// A thread is claiming the slot and moving it out.
-pub(super) const CLAIMING: u32 = 2;
+pub(super) const CLAIMING: u64 = 2;
 /// The entry represents a receive of several elements, which are not stored in the table.
-pub(super) const POSTED_LIST: u32 = 3;
-pub(super) const PHASE_BITS: u32 = 2;
-pub(super) const PHASE_MASK: u32 = (1 << PHASE_BITS) - 1;
+pub(super) const POSTED_LIST: u64 = 3;
+const PHASE_BITS: u32 = 2;
+const PHASE_MASK: u64 = (1 << PHASE_BITS) - 1;
+
+/// Returns the state of an entry whose request has this number.
+#[inline]
+pub(super) fn state(number: u32, phase: u64) -> u64 {
+    u64::from(number) << PHASE_BITS | phase
+}
+
+/// Returns the number in a state.
+#[inline]
+pub(super) fn number_in(state: u64) -> u32 {
+    (state >> PHASE_BITS) as u32
+}
+
+/// Returns true if the state is that of an empty entry.
+#[inline]
+pub(super) fn is_free(state: u64) -> bool {
+    state & PHASE_MASK == FREE
+}
 
 impl ReceiveEntry {
-    fn new() -> Self {
+    fn new(index: usize) -> Self {
         Self {
-            state: AtomicU32::new(FREE),
+            // Cannot truncate: the number of entries fits 32 bits. The first generation is 0.
+            state: AtomicU64::new(state(index as u32, FREE)),
             slot: UnsafeCell::new(MaybeUninit::uninit()),
         }
     }
@@ -50,8 +70,12 @@ pub(super) struct ReceiveTable {
 
 impl ReceiveTable {
     pub(super) fn new(count: usize) -> Self {
+        Self::numbered(0, count)
+    }
+
+    fn numbered(start: usize, end: usize) -> Self {
         Self {
-            first: (0..count).map(|_| ReceiveEntry::new()).collect(),
+            first: (start..end).map(ReceiveEntry::new).collect(),
             added: OnceLock::new(),
         }
     }
@@ -84,7 +108,7 @@ impl ReceiveTable {
         }
         // At least doubles the size, so that the list of pieces stays short.
         let count = count.max(2 * total).min(max_entries);
-        match last.added.set(Box::new(Self::new(count - total))) {
+        match last.added.set(Box::new(Self::numbered(total, count))) {
             Ok(()) => count,
             // Unreachable with one thread at a time; otherwise another thread has just grown the
             // table.
@@ -94,23 +118,20 @@ impl ReceiveTable {
 
     /// Returns the number of entries that are not free at the moment.
     pub(super) fn taken(&self) -> usize {
-        let is_taken =
-            |entry: &&ReceiveEntry| entry.state.load(Ordering::Relaxed) & PHASE_MASK != FREE;
+        let is_taken = |entry: &&ReceiveEntry| !is_free(entry.state.load(Ordering::Relaxed));
         let added = self.added.get().map_or(0, |added| added.taken());
         self.first.iter().filter(is_taken).count() + added
     }
 
     /// Empties every entry and passes its slot to `release`. If `release` panics, it owns the slot
     /// that it was passed, and the others remain here.
-    pub(super) fn drain(&mut self, generation_mask: u32, release: &mut impl FnMut(Slot)) {
+    pub(super) fn drain(&mut self, numbering: Numbering, release: &mut impl FnMut(Slot)) {
         for entry in &mut self.first {
-            let state = *entry.state.get_mut();
-            let phase = state & PHASE_MASK;
-            if phase != FREE {
-                let next = (state >> PHASE_BITS).wrapping_add(1) & generation_mask;
-                *entry.state.get_mut() = next << PHASE_BITS | FREE;
+            let before = *entry.state.get_mut();
+            if !is_free(before) {
+                *entry.state.get_mut() = state(numbering.next(number_in(before)), FREE);
             }
-            if phase == POSTED {
+            if before & PHASE_MASK == POSTED {
                 // SAFETY: POSTED means that the slot is initialized, `&mut self` excludes a
                 // concurrent claim, and the entry was marked free above, so the slot is not read a
                 // second time.
@@ -118,7 +139,7 @@ impl ReceiveTable {
             }
         }
         if let Some(added) = self.added.get_mut() {
-            added.drain(generation_mask, release);
+            added.drain(numbering, release);
         }
     }
 }
@@ -159,15 +180,17 @@ mod tests {
         let mut table = ReceiveTable::new(2);
         table.grow(4, 64);
         for index in [1, 3] {
-            let state = &table.get(index).unwrap().state;
-            state.store(5 << PHASE_BITS | POSTED_LIST, Ordering::Relaxed);
+            let entry = table.get(index).unwrap();
+            let number = number_in(entry.state.load(Ordering::Relaxed));
+            assert_eq!(number as usize, index, "of generation 0");
+            let taken = state(number, POSTED_LIST);
+            entry.state.store(taken, Ordering::Relaxed);
         }
         assert_eq!(table.taken(), 2);
-        table.drain(u32::MAX >> 2, &mut |_| {
-            unreachable!("lists are kept elsewhere")
-        });
+        let numbering = Numbering::new(4, 1);
+        table.drain(numbering, &mut |_| unreachable!("lists are kept elsewhere"));
         assert_eq!(table.taken(), 0);
-        let state = table.get(3).unwrap().state.load(Ordering::Relaxed);
-        assert_eq!(state, 6 << PHASE_BITS | FREE, "of the next generation");
+        let drained = table.get(3).unwrap().state.load(Ordering::Relaxed);
+        assert_eq!(drained, state(3 + 4, FREE), "of the next generation");
     }
 }

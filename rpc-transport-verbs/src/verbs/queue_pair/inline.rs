@@ -1,8 +1,8 @@
 //! Short messages, posted inline without a list (`ibv_post_send(3)` with `IBV_SEND_INLINE`).
 
 use super::super::types::post_error::PostErrorReason;
+use super::InlineError;
 use super::QueuePair;
-use crate::provider::InlineError;
 
 impl QueuePair {
     /// Posts `bytes` as an inline message: they are copied, so no slot is needed. This is the
@@ -20,16 +20,8 @@ impl QueuePair {
     /// doorbell, those are not posted either.
     #[inline]
     pub fn post_inline(&mut self, bytes: &[u8], signaled: bool) -> Result<(), PostErrorReason> {
-        if self.send_slots.free() == 0 || bytes.len() >= self.inline_end {
-            return Err(self.why_not_inline(bytes.len()));
-        }
-        let wr_id = self.send_slots.id_of_next(0);
-        if let Err(error) = self.raw.post_inline(wr_id, bytes, signaled) {
-            return Err(self.remove_rejected(error));
-        }
-        self.send_slots.push_inline();
-        self.needs_doorbell = true;
-        Ok(())
+        self.try_post_inline(bytes, signaled)
+            .map_err(|error| error.reason)
     }
 
     /// Rings the doorbell for the messages posted by [`post_inline`](Self::post_inline) since the
@@ -41,6 +33,32 @@ impl QueuePair {
     /// send queue are free again ([`send_slots_free`](Self::send_slots_free)).
     #[inline]
     pub fn ring_doorbell(&mut self) -> Result<(), PostErrorReason> {
+        self.try_ring_doorbell().map_err(|error| error.reason)
+    }
+
+    /// Like [`post_inline`](Self::post_inline). The error says how many earlier messages were
+    /// rejected.
+    #[inline]
+    pub(crate) fn try_post_inline(
+        &mut self,
+        bytes: &[u8],
+        signaled: bool,
+    ) -> Result<(), InlineError> {
+        if self.send_slots.is_full() || bytes.len() >= self.inline_end {
+            return Err(self.why_not_inline(bytes.len()));
+        }
+        let wr_id = self.send_slots.id_of_next(0);
+        if let Err(error) = self.raw.post_inline(wr_id, bytes, signaled) {
+            return Err(self.remove_rejected(error));
+        }
+        self.send_slots.push_inline();
+        self.needs_doorbell = true;
+        Ok(())
+    }
+
+    /// Like [`ring_doorbell`](Self::ring_doorbell). The error says how many messages were rejected.
+    #[inline]
+    pub(crate) fn try_ring_doorbell(&mut self) -> Result<(), InlineError> {
         if !self.needs_doorbell {
             return Ok(());
         }
@@ -51,33 +69,26 @@ impl QueuePair {
         }
     }
 
-    /// Returns the number of requests posted to the send queue since it was created.
-    #[inline]
-    pub(crate) fn sends_posted(&self) -> u64 {
-        self.send_slots.posted()
-    }
-
     #[cold]
     #[inline(never)]
-    fn remove_rejected(&mut self, error: InlineError) -> PostErrorReason {
+    fn remove_rejected(&mut self, error: InlineError) -> InlineError {
         self.send_slots.remove_last_inline(error.rejected);
-        error.reason
+        error
     }
 
     #[cold]
     #[inline(never)]
-    fn why_not_inline(&self, len: usize) -> PostErrorReason {
-        if let Some(reason) = self.takes_no_plain_sends {
-            return reason;
-        }
+    fn why_not_inline(&self, len: usize) -> InlineError {
         let (capacity, limit) = (
             self.send_slots.capacity(),
             self.capabilities.max_inline_data,
         );
-        if self.send_slots.free() == 0 {
-            PostErrorReason::QueueFull { capacity }
-        } else {
-            PostErrorReason::InlineTooLong { len, limit }
-        }
+        let reason = match self.takes_no_plain_sends {
+            Some(reason) => reason,
+            None if self.send_slots.is_full() => PostErrorReason::QueueFull { capacity },
+            None => PostErrorReason::InlineTooLong { len, limit },
+        };
+        let rejected = 0;
+        InlineError { rejected, reason }
     }
 }

@@ -7,6 +7,8 @@ mod transitions;
 
 pub use post::SendRequest;
 
+pub(crate) use crate::provider::InlineError;
+
 use std::mem;
 use std::sync::Arc;
 

@@ -44,6 +44,7 @@ impl Extras {
 
 impl WorkCompletion {
     /// Returns the id of the work request that has ended.
+    #[inline]
     pub fn wr_id(&self) -> WrId {
         self.wr_id
     }
@@ -54,16 +55,19 @@ impl WorkCompletion {
     }
 
     /// Returns the status as a number, without converting it.
+    #[inline]
     pub(crate) fn status_code(&self) -> u32 {
         self.status
     }
 
     /// Returns true if the request succeeded.
+    #[inline]
     pub fn is_success(&self) -> bool {
         self.status == 0
     }
 
     /// Returns the number of the local queue pair. It may have been destroyed since.
+    #[inline]
     pub fn qp_num(&self) -> QpNum {
         self.qp_num
     }
@@ -89,10 +93,10 @@ impl WorkCompletion {
     /// immediate.
     #[inline]
     pub(crate) fn len_in_receive(&self) -> usize {
-        if self.opcode == CompletionOpcode::ReceiveRdmaWithImm {
+        if self.opcode == CompletionOpcode::ReceiveRdmaWithImm || !self.is_success() {
             0
         } else {
-            self.byte_len()
+            self.byte_len as usize
         }
     }
 

@@ -66,16 +66,11 @@ const KIND_RECEIVE: u64 = 2;
 /// queue's table has two entries for each request.
 pub(crate) const MAX_DEPTH: u64 = 1 << (MAX_INDEX_BITS - 1);
 
-/// Bits of an entry's state that remain for its generation.
-const GENERATION_BITS: u32 = 30;
-
 /// How a receive queue's table splits a request number: the lower bits are the entry's index, the
 /// upper bits its generation, which counts how often the entry has been used.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Numbering {
-    index_bits: u32,
     index_mask: u32,
-    generation_mask: u32,
 }
 
 impl Numbering {
@@ -83,37 +78,26 @@ impl Numbering {
     pub(crate) fn new(entries: usize, growth: usize) -> Self {
         let entries = entries.saturating_mul(growth).max(2);
         let index_bits = (usize::BITS - (entries - 1).leading_zeros()).min(MAX_INDEX_BITS);
-        let generation_bits = GENERATION_BITS.min(NUMBER_BITS - index_bits);
         Self {
-            index_bits,
             index_mask: (1 << index_bits) - 1,
-            generation_mask: (1 << generation_bits) - 1,
         }
     }
 
     /// Returns how many entries can be numbered.
     pub(crate) fn max_entries(self) -> usize {
-        1 << self.index_bits
+        self.index_mask as usize + 1
     }
 
+    /// Returns the index of the entry that a request has.
     #[inline]
-    pub(crate) fn generation_mask(self) -> u32 {
-        self.generation_mask
+    pub(crate) fn index(self, number: u32) -> u32 {
+        number & self.index_mask
     }
 
+    /// Returns the number of the entry's next request, of the next generation.
     #[inline]
-    pub(crate) fn number(self, index: u32, generation: u32) -> u32 {
-        generation << self.index_bits | index
-    }
-
-    #[inline]
-    pub(crate) fn index(self, id: WrId) -> u32 {
-        id.number() & self.index_mask
-    }
-
-    #[inline]
-    pub(crate) fn generation(self, id: WrId) -> u32 {
-        id.number() >> self.index_bits & self.generation_mask
+    pub(crate) fn next(self, number: u32) -> u32 {
+        number.wrapping_add(self.index_mask + 1)
     }
 }
 
@@ -146,6 +130,12 @@ impl WrId {
         Self(kind << KIND_SHIFT | u64::from(queue.0) << NUMBER_BITS | u64::from(number))
     }
 
+    /// Returns the id of request `number` in the queue of this id, whose own number is 0.
+    #[inline]
+    pub(crate) fn with_number(self, number: u32) -> Self {
+        Self(self.0 | u64::from(number))
+    }
+
     /// Wraps the number that the device returned.
     #[cfg(any(feature = "rdma", test))]
     pub(crate) fn from_raw(raw: u64) -> Self {
@@ -164,6 +154,16 @@ impl WrId {
             KIND_RECEIVE => Some(WorkKind::Receive),
             _ => None,
         }
+    }
+
+    /// Returns true if it names a request of this kind.
+    #[inline]
+    pub(crate) fn is(self, kind: WorkKind) -> bool {
+        let kind = match kind {
+            WorkKind::Send => KIND_SEND,
+            WorkKind::Receive => KIND_RECEIVE,
+        };
+        self.0 >> KIND_SHIFT == kind
     }
 
     /// Returns true if it is of this kind and belongs to this queue.
@@ -218,14 +218,20 @@ mod tests {
         for entries in [1, 2, 3, 4, 1000, 1 << 20] {
             let numbering = Numbering::new(entries, 1);
             assert!(numbering.max_entries() >= entries);
-            let (index, generation) = (entries as u32 - 1, numbering.generation_mask());
-            let number = numbering.number(index, generation);
-            let id = WrId::new(WorkKind::Receive, LAST_QUEUE, number);
-            assert_eq!(
-                (numbering.index(id), numbering.generation(id)),
-                (index, generation)
-            );
-            assert!(id.belongs_to(WorkKind::Receive, LAST_QUEUE));
+            let index = entries as u32 - 1;
+            assert_eq!(numbering.index(index), index);
+            let (mut number, mut generations) = (index, 0_u64);
+            // Every 2^16th generation, if there are many.
+            let step = (1_u64 << 32 >> numbering.max_entries().ilog2()).div_ceil(1 << 16);
+            loop {
+                number = (0..step).fold(number, |number, _| numbering.next(number));
+                generations += step;
+                assert_eq!(numbering.index(number), index);
+                if number == index {
+                    break;
+                }
+            }
+            assert_eq!(generations, (1 << 32) / numbering.max_entries() as u64);
         }
         assert_eq!(Numbering::new(1000, 16).max_entries(), 1 << 14);
         assert_eq!(Numbering::new(usize::MAX, 16).max_entries(), 1 << 20);
