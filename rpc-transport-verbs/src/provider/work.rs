@@ -17,9 +17,6 @@ pub(crate) struct SendWork {
     pub(crate) signaled: bool,
     pub(crate) inline: bool,
     pub(crate) solicited: bool,
-    /// Internal to the software device; posters set it to `false`. The software device sets it on
-    /// an entry whose request has further details, which it stores elsewhere.
-    pub(crate) general: bool,
 }
 
 impl SendWork {

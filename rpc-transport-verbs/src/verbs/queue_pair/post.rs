@@ -93,7 +93,6 @@ impl QueuePair {
                 signaled: request.signaled,
                 inline: request.inline,
                 solicited: request.solicited,
-                general: false,
             });
         }
         let posted = self.raw.post_send(&self.work);

@@ -6,8 +6,6 @@ use std::sync::Arc;
 use slab::Slab;
 
 use super::channel_events::ChannelEvents;
-use super::pending::Matter;
-use super::state::Common;
 use crate::verbs::types::{CompletionOpcode, Extras, QpNum, WorkCompletion, WrId};
 
 /// The completion queues of one context.
@@ -132,53 +130,43 @@ impl CompletionQueues {
         }
         Some(completion)
     }
-}
 
-impl Common {
     /// Adds a completion to a queue.
     #[inline]
-    pub(crate) fn complete(&mut self, cq: usize, completion: Completion) {
-        self.pending.add(Matter::Completions);
-        let queues = &mut self.completion_queues;
-        let queue = &mut queues.queues[cq];
+    pub(crate) fn push(&mut self, cq: usize, completion: Completion) {
+        let queue = &mut self.queues[cq];
         if queue.watch != Watch::Nothing || queue.entries.len() == queue.capacity {
-            return self.complete_watched(cq, completion);
+            return self.push_watched(cq, completion);
         }
         queue.entries.push_back(completion);
-        queues.completions += 1;
+        self.completions += 1;
     }
 
     #[cold]
     #[inline(never)]
-    fn complete_watched(&mut self, cq: usize, completion: Completion) {
-        let queues = &mut self.completion_queues;
-        let queue = &mut queues.queues[cq];
+    fn push_watched(&mut self, cq: usize, completion: Completion) {
+        let queue = &mut self.queues[cq];
         let was_watched = queue.watch != Watch::Nothing;
         match queue.push_watched(completion) {
-            Pushed::Added => queues.completions += 1,
+            Pushed::Added => self.completions += 1,
             Pushed::Dropped => {}
-            Pushed::Overran => queues.overrun.push(cq as u32),
+            Pushed::Overran => self.overrun.push(cq as u32),
         }
-        queues.watched -= usize::from(was_watched);
-        queues.watched += usize::from(queue.watch != Watch::Nothing);
+        self.watched -= usize::from(was_watched);
+        self.watched += usize::from(queue.watch != Watch::Nothing);
     }
 
     /// Arms a queue, as `req_notify_cq` does.
-    pub(crate) fn arm_queue(&mut self, cq: usize, solicited_only: bool) {
-        let queues = &mut self.completion_queues;
-        let queue = &mut queues.queues[cq];
-        queues.watched += usize::from(queue.watch == Watch::Nothing);
+    pub(crate) fn arm(&mut self, cq: usize, solicited_only: bool) {
+        let queue = &mut self.queues[cq];
+        self.watched += usize::from(queue.watch == Watch::Nothing);
         queue.arm(solicited_only);
-        self.pending.add(Matter::Completions);
     }
 
-    /// Stops sending polls to the completion queues if there is nothing in them.
+    /// Returns true if all queues are empty, and none is armed or has overrun.
     #[inline]
-    pub(crate) fn settle_completions(&mut self) {
-        let queues = &self.completion_queues;
-        if queues.completions == 0 && queues.watched == 0 {
-            self.pending.remove(Matter::Completions);
-        }
+    pub(crate) fn are_quiet(&self) -> bool {
+        self.completions == 0 && self.watched == 0
     }
 }
 

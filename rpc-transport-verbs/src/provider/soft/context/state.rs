@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use slab::Slab;
 
-use super::completion_queues::CompletionQueues;
+use super::completion_queues::{Completion, CompletionQueues};
 use super::event_queue::EventQueue;
 use super::pending::{Matter, Pending};
 use super::queue_pair::SoftQueuePair;
@@ -121,6 +121,14 @@ impl Common {
         self.events.raise(event);
     }
 
+    /// Adds a completion to a completion queue.
+    #[inline]
+    pub(crate) fn complete(&mut self, cq: usize, completion: Completion) {
+        self.pending.add(Matter::Completions);
+        self.completion_queues.push(cq, completion);
+    }
+
+    #[inline]
     pub(crate) fn is_asleep(&self) -> bool {
         self.pending.has(Matter::Asleep)
     }

@@ -302,7 +302,6 @@ impl QueuePair {
                 signaled,
                 inline: true,
                 solicited: false,
-                general: false,
             };
             return self.post_send_unreliable(&[work]);
         }

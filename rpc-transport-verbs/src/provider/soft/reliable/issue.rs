@@ -270,7 +270,6 @@ impl SoftQueuePair {
                 signaled: work.signaled,
                 inline: false,
                 solicited: work.solicited,
-                general: false,
             }));
             return;
         }

@@ -109,7 +109,9 @@ impl State {
             common,
         } = self;
         let completion = common.completion_queues.pop(cq);
-        common.settle_completions();
+        if common.completion_queues.are_quiet() {
+            common.pending.remove(Matter::Completions);
+        }
         let completion = completion?;
         if let Some((qp_index, number)) = completion.frees
             // A queue pair that has been destroyed since has no entry to free.

@@ -18,7 +18,8 @@ impl State {
                 break;
             }
         }
-        self.common.arm_queue(cq, solicited_only);
+        self.common.completion_queues.arm(cq, solicited_only);
+        self.common.pending.add(Matter::Completions);
         if !self.common.is_asleep() {
             self.common.pending.add(Matter::Asleep);
             self.common.ready.note.fall_asleep();
