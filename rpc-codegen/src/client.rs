@@ -52,6 +52,8 @@ fn call(service: &Service, method: &Method) -> String {
         constant,
         path,
         request,
+        request_codec,
+        response_codec,
         ..
     } = method;
     let docs = emit::docs(
@@ -70,7 +72,7 @@ fn call(service: &Service, method: &Method) -> String {
     &self,
     request: impl $IntoRequest<{request}>,
 ) -> $Result<{response}, $CallError> {{
-    self.caller.unary_with(&super::{constants}::{constant}, request.into_request(), $ProstCodec, $ProstCodec).await
+    self.caller.unary_with(&super::{constants}::{constant}, request.into_request(), ${request_codec}, ${response_codec}).await
 }}
 "#
     )

@@ -109,7 +109,14 @@ const QUIET: &str = "#[allow(missing_docs, unreachable_pub, unused_imports, unus
 /// Turns lints off for the top-level items of `code`, prost's as well as ours, and separates items
 /// by empty lines.
 pub(crate) fn finished(code: &str) -> String {
-    const ITEMS: [&str; 5] = ["pub struct ", "pub enum ", "pub mod ", "pub use ", "impl"];
+    const ITEMS: [&str; 6] = [
+        "pub struct ",
+        "pub enum ",
+        "pub mod ",
+        "mod ",
+        "pub use ",
+        "impl",
+    ];
     let mut out = String::with_capacity(code.len() * 2);
     let mut previous = "";
     for line in code.lines() {

@@ -1,21 +1,24 @@
 //! Generates Rust from descriptors: prost generates the messages, the emitters the services.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use prost_build::{Config, Module, ServiceGenerator};
-use prost_types::FileDescriptorSet;
+use prost_types::{FileDescriptorProto, FileDescriptorSet};
 
 use crate::emit::{self, Runtime};
 use crate::error::Error;
+use crate::messages::{self, EnumDefaults};
 use crate::model::{ExternPaths, Service};
 use crate::names::ServiceNames;
-use crate::{client, comments, methods, server};
+use crate::{client, codec, comments, methods, server};
 
 /// The service generator: which halves of a service it generates, and for which runtime.
 #[derive(Clone, Debug)]
 pub(crate) struct Stubs {
     pub(crate) client: bool,
     pub(crate) server: bool,
+    /// Whether messages have a generated codec.
+    pub(crate) codec: bool,
     pub(crate) runtime: Runtime,
     pub(crate) externs: ExternPaths,
 }
@@ -66,11 +69,12 @@ pub(crate) fn generate(
             file.service.clear();
         }
     }
-    config.service_generator(Box::new(stubs));
-    let files = set
-        .file
-        .into_iter()
-        .map(|file| (Module::from_protobuf_package_name(file.package()), file));
+    let codecs = match stubs.codec && stubs.any() {
+        true => codecs(&set, &stubs),
+        false => VecDeque::new(),
+    };
+    config.service_generator(Box::new(Services { stubs, codecs }));
+    let files = set.file.into_iter().map(|file| (module(&file), file));
     let modules = config
         .generate(files.collect())
         .map_err(|err| Error::Setting {
@@ -82,17 +86,57 @@ pub(crate) fn generate(
         .collect())
 }
 
-impl ServiceGenerator for Stubs {
+/// Returns the Rust module of the file's package.
+fn module(file: &FileDescriptorProto) -> Module {
+    Module::from_protobuf_package_name(file.package())
+}
+
+/// Emits the codec of each package, for the last of its files. The other files get nothing.
+fn codecs(set: &FileDescriptorSet, stubs: &Stubs) -> VecDeque<String> {
+    let enums = EnumDefaults::new(set);
+    let mut packages: HashMap<Module, Vec<_>> = HashMap::new();
+    let mut last = HashMap::new();
+    for (index, file) in set.file.iter().enumerate() {
+        let messages = messages::messages(file, &enums, &stubs.externs);
+        packages.entry(module(file)).or_default().extend(messages);
+        last.insert(module(file), index);
+    }
+    let files = set.file.iter().enumerate();
+    let codec = |(index, file)| {
+        let module = module(file);
+        match packages[&module].as_slice() {
+            messages if last[&module] == index && !messages.is_empty() => {
+                codec::emit(messages, &stubs.runtime)
+            }
+            _ => String::new(),
+        }
+    };
+    files.map(codec).collect()
+}
+
+/// Generates what prost does not.
+struct Services {
+    stubs: Stubs,
+    /// The code to add to each file, in the order in which prost generates them.
+    codecs: VecDeque<String>,
+}
+
+impl ServiceGenerator for Services {
     fn generate(&mut self, service: prost_build::Service, buf: &mut String) {
-        let service = Service::new(service, &self.externs);
-        buf.push_str(&self.reexports(&service.names));
-        if self.client {
-            buf.push_str(&client::emit(&service, &self.runtime));
+        let stubs = &self.stubs;
+        let service = Service::new(service, &stubs.externs, stubs.codec);
+        buf.push_str(&stubs.reexports(&service.names));
+        if stubs.client {
+            buf.push_str(&client::emit(&service, &stubs.runtime));
         }
-        if self.server {
-            buf.push_str(&server::emit(&service, &self.runtime));
+        if stubs.server {
+            buf.push_str(&server::emit(&service, &stubs.runtime));
         }
-        buf.push_str(&methods::emit(&service, &self.runtime));
+        buf.push_str(&methods::emit(&service, &stubs.runtime));
+    }
+
+    fn finalize(&mut self, buf: &mut String) {
+        buf.extend(self.codecs.pop_front());
     }
 }
 

@@ -136,11 +136,13 @@
 mod builder;
 mod check;
 mod client;
+mod codec;
 mod comments;
 mod compile;
 mod emit;
 mod error;
 mod generate;
+mod messages;
 mod methods;
 mod model;
 mod names;

@@ -32,6 +32,10 @@ pub(crate) struct Method {
     pub(crate) request: String,
     /// The response's type, likewise.
     pub(crate) response: String,
+    /// The runtime's codec for the request: `GeneratedCodec`.
+    pub(crate) request_codec: &'static str,
+    /// The codec for the response, likewise.
+    pub(crate) response_codec: &'static str,
     /// `demo.HelloRequest`.
     pub(crate) request_proto: String,
     /// `demo.HelloReply`.
@@ -51,8 +55,13 @@ pub(crate) enum Idempotency {
 }
 
 impl Service {
-    /// Builds the model of prost's `service`. The messages below `externs` are not generated.
-    pub(crate) fn new(service: prost_build::Service, externs: &ExternPaths) -> Service {
+    /// Builds the model of prost's `service`. The messages below `externs` are not generated; the
+    /// others have a generated codec if `codec` is true.
+    pub(crate) fn new(
+        service: prost_build::Service,
+        externs: &ExternPaths,
+        codec: bool,
+    ) -> Service {
         let full_name = qualified(&service.package, &service.proto_name);
         Service {
             names: ServiceNames::new(&service.proto_name),
@@ -61,7 +70,7 @@ impl Service {
             methods: service
                 .methods
                 .into_iter()
-                .map(|method| Method::new(method, &full_name, externs))
+                .map(|method| Method::new(method, &full_name, externs, codec))
                 .collect(),
             full_name,
         }
@@ -69,12 +78,23 @@ impl Service {
 }
 
 impl Method {
-    fn new(method: prost_build::Method, service: &str, externs: &ExternPaths) -> Method {
+    fn new(
+        method: prost_build::Method,
+        service: &str,
+        externs: &ExternPaths,
+        codec: bool,
+    ) -> Method {
         let name = names::method(&method.name);
+        let codec_of = |proto_type: &str| match codec && !externs.contains(proto_type) {
+            true => "GeneratedCodec",
+            false => "ProstCodec",
+        };
         Method {
             constant: names::method_constant(&name),
             name,
             path: format!("{service}/{}", method.proto_name),
+            request_codec: codec_of(&method.input_proto_type),
+            response_codec: codec_of(&method.output_proto_type),
             request: externs.path_in_module(&method.input_type, &method.input_proto_type),
             response: externs.path_in_module(&method.output_type, &method.output_proto_type),
             request_proto: method.input_proto_type.trim_start_matches('.').to_owned(),
@@ -92,7 +112,30 @@ impl Method {
 
 /// The Protobuf paths, with a leading dot, whose Rust types exist elsewhere.
 #[derive(Clone, Debug)]
-pub(crate) struct ExternPaths(pub(crate) Vec<String>);
+pub(crate) struct ExternPaths {
+    /// Those of the user.
+    pub(crate) paths: Vec<String>,
+    /// True if `google.protobuf` is in `prost-types`.
+    pub(crate) well_known_types: bool,
+}
+
+/// The messages of `google.protobuf` without fields that are messages.
+const FLAT_WELL_KNOWN_TYPES: [&str; 14] = [
+    "Any",
+    "BoolValue",
+    "BytesValue",
+    "DoubleValue",
+    "Duration",
+    "Empty",
+    "FieldMask",
+    "FloatValue",
+    "Int32Value",
+    "Int64Value",
+    "StringValue",
+    "Timestamp",
+    "UInt32Value",
+    "UInt64Value",
+];
 
 impl ExternPaths {
     /// Converts `rust_type`, a path from the package's module, to a path from a service's module.
@@ -107,7 +150,23 @@ impl ExternPaths {
 
     /// Returns true if `proto_path` is one of these paths or lies below one.
     pub(crate) fn contains(&self, proto_path: &str) -> bool {
-        self.0.iter().any(|path| {
+        self.is_set(proto_path) || self.well_known_type(proto_path).is_some()
+    }
+
+    /// Returns true if `proto_path` is a message in `prost-types` whose fields are not messages.
+    pub(crate) fn is_flat(&self, proto_path: &str) -> bool {
+        let well_known = self.well_known_type(proto_path);
+        !self.is_set(proto_path)
+            && well_known.is_some_and(|name| FLAT_WELL_KNOWN_TYPES.contains(&name))
+    }
+
+    fn well_known_type<'a>(&self, proto_path: &'a str) -> Option<&'a str> {
+        let name = proto_path.strip_prefix(".google.protobuf.")?;
+        self.well_known_types.then_some(name)
+    }
+
+    fn is_set(&self, proto_path: &str) -> bool {
+        self.paths.iter().any(|path| {
             let rest = proto_path.strip_prefix(path.as_str());
             rest.is_some_and(|rest| rest.is_empty() || path == "." || rest.starts_with('.'))
         })
@@ -141,16 +200,25 @@ mod tests {
 
     #[test]
     fn extern_paths_cover_whole_segments() {
-        let externs = ExternPaths(vec![".google.protobuf".to_owned(), ".a.B".to_owned()]);
+        let externs = ExternPaths {
+            paths: vec![".a.B".to_owned()],
+            well_known_types: true,
+        };
         assert!(externs.contains(".google.protobuf.Empty"));
         assert!(externs.contains(".a.B"));
         assert!(!externs.contains(".a.Better"));
         assert!(!externs.contains(".google.proto"));
+        assert!(externs.is_flat(".google.protobuf.Empty"));
+        assert!(!externs.is_flat(".google.protobuf.Struct"));
+        assert!(!externs.is_flat(".a.B"));
     }
 
     #[test]
     fn types_are_paths_from_a_module_of_the_package() {
-        let externs = ExternPaths(vec![".b".to_owned(), ".c".to_owned()]);
+        let externs = ExternPaths {
+            paths: vec![".b".to_owned(), ".c".to_owned()],
+            well_known_types: false,
+        };
         let path = |rust_type, proto_type| externs.path_in_module(rust_type, proto_type);
         assert_eq!(path("M", ".a.M"), "super::M");
         assert_eq!(path("super::d::M", ".d.M"), "super::super::d::M");

@@ -91,6 +91,34 @@ pub(crate) fn method_from_proto(proto_name: &str) -> String {
     method(&proto_name.to_snake_case())
 }
 
+/// Words that prost makes raw identifiers.
+const RAW: [&str; 47] = [
+    "as", "break", "const", "continue", "else", "enum", "false", "fn", "for", "if", "impl", "in",
+    "let", "loop", "match", "mod", "move", "mut", "pub", "ref", "return", "static", "struct",
+    "trait", "true", "type", "unsafe", "use", "where", "while", "dyn", "abstract", "become", "box",
+    "do", "final", "macro", "override", "priv", "typeof", "unsized", "virtual", "yield", "async",
+    "await", "try", "gen",
+];
+
+/// Returns the Rust field, module or variable `proto_name`, as prost does.
+pub(crate) fn snake(proto_name: &str) -> String {
+    not_a_keyword(proto_name.to_snake_case())
+}
+
+/// Returns the Rust type or variant `proto_name`, as prost does.
+pub(crate) fn upper_camel(proto_name: &str) -> String {
+    not_a_keyword(proto_name.to_upper_camel_case())
+}
+
+fn not_a_keyword(cased: String) -> String {
+    match cased.as_str() {
+        "_" | "super" | "self" | "Self" | "extern" | "crate" => format!("{cased}_"),
+        word if RAW.contains(&word) => format!("r#{cased}"),
+        word if word.starts_with(char::is_numeric) => format!("_{cased}"),
+        _ => cased,
+    }
+}
+
 /// Returns the Rust type of the message or enum `proto_name`.
 pub(crate) fn message_from_proto(proto_name: &str) -> String {
     proto_name.to_upper_camel_case()

@@ -193,12 +193,18 @@ fn registration(service: &Service) -> String {
 }
 
 fn register(service: &Service, method: &Method) -> String {
-    let Method { name, constant, .. } = method;
+    let Method {
+        name,
+        constant,
+        request_codec,
+        response_codec,
+        ..
+    } = method;
     let (local_trait, constants) = (&service.names.local_trait, &service.names.methods);
     format!(
         r#"{{
     let instance = instance.clone();
-    methods.unary_with(&super::{constants}::{constant}, $ProstCodec, $ProstCodec, move |request| {{
+    methods.unary_with(&super::{constants}::{constant}, ${request_codec}, ${response_codec}, move |request| {{
         let instance = instance.clone();
         async move {{ {local_trait}::{name}(&*instance, request).await }}
     }});

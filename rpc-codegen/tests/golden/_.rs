@@ -12,7 +12,7 @@ pub use self::{alone_client::AloneClient, alone_server::{Alone, AloneServer}};
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub mod alone_client {
     use ::rpc_core::codegen::v1::{
-        CallError, Caller, Channel, IntoRequest, ProstCodec, Response,
+        CallError, Caller, Channel, GeneratedCodec, IntoRequest, Response,
     };
 
     /// Client for the service `Alone`.
@@ -44,8 +44,8 @@ pub mod alone_client {
                 .unary_with(
                     &super::alone_methods::GO,
                     request.into_request(),
-                    ProstCodec,
-                    ProstCodec,
+                    GeneratedCodec,
+                    GeneratedCodec,
                 )
                 .await
         }
@@ -56,7 +56,7 @@ pub mod alone_client {
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub mod alone_server {
     use ::rpc_core::codegen::v1::{
-        Arc, Executor, Future, Instances, Methods, OnExecutor, ProstCodec, Request,
+        Arc, Executor, Future, GeneratedCodec, Instances, Methods, OnExecutor, Request,
         Response, Service, Status, fmt,
     };
 
@@ -171,8 +171,8 @@ pub mod alone_server {
                 methods
                     .unary_with(
                         &super::alone_methods::GO,
-                        ProstCodec,
-                        ProstCodec,
+                        GeneratedCodec,
+                        GeneratedCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move { LocalAlone::go(&*instance, request).await }
@@ -196,4 +196,25 @@ pub mod alone_methods {
         "Lonely",
         "Lonely",
     );
+}
+
+/// Encodes and decodes the known fields of messages, to the same bytes and values as prost.
+#[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
+mod _codec {
+    use ::rpc_core::codegen::v1::field::{self, Field};
+    use ::rpc_core::codegen::v1::{GeneratedMessage, Reader, Writer};
+
+    impl GeneratedMessage for super::Lonely {
+        fn encoded_len(&self) -> usize {
+            0
+        }
+
+        fn encode<W: Writer>(&self, out: W) -> Result<W, W::Error> {
+            Ok(out)
+        }
+
+        fn decode(bytes: &[u8], _: u32) -> Option<Self> {
+            bytes.is_empty().then_some(Self {})
+        }
+    }
 }

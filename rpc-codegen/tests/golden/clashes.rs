@@ -181,7 +181,7 @@ pub use self::{client_client::ClientClient, client_server::{Client, ClientServer
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub mod client_client {
     use ::rpc_core::codegen::v1::{
-        CallError, Caller, Channel, IntoRequest, ProstCodec, Response,
+        CallError, Caller, Channel, GeneratedCodec, IntoRequest, Response,
     };
 
     /// Its items are called `Client`, `ClientClient` and `ClientServer`.
@@ -213,8 +213,8 @@ pub mod client_client {
                 .unary_with(
                     &super::client_methods::CALL,
                     request.into_request(),
-                    ProstCodec,
-                    ProstCodec,
+                    GeneratedCodec,
+                    GeneratedCodec,
                 )
                 .await
         }
@@ -234,8 +234,8 @@ pub mod client_client {
                 .unary_with(
                     &super::client_methods::STATUS,
                     request.into_request(),
-                    ProstCodec,
-                    ProstCodec,
+                    GeneratedCodec,
+                    GeneratedCodec,
                 )
                 .await
         }
@@ -255,8 +255,8 @@ pub mod client_client {
                 .unary_with(
                     &super::client_methods::OPTION,
                     request.into_request(),
-                    ProstCodec,
-                    ProstCodec,
+                    GeneratedCodec,
+                    GeneratedCodec,
                 )
                 .await
         }
@@ -276,8 +276,8 @@ pub mod client_client {
                 .unary_with(
                     &super::client_methods::NONE,
                     request.into_request(),
-                    ProstCodec,
-                    ProstCodec,
+                    GeneratedCodec,
+                    GeneratedCodec,
                 )
                 .await
         }
@@ -297,8 +297,8 @@ pub mod client_client {
                 .unary_with(
                     &super::client_methods::SEND,
                     request.into_request(),
-                    ProstCodec,
-                    ProstCodec,
+                    GeneratedCodec,
+                    GeneratedCodec,
                 )
                 .await
         }
@@ -318,8 +318,8 @@ pub mod client_client {
                 .unary_with(
                     &super::client_methods::FUTURE,
                     request.into_request(),
-                    ProstCodec,
-                    ProstCodec,
+                    GeneratedCodec,
+                    GeneratedCodec,
                 )
                 .await
         }
@@ -339,8 +339,8 @@ pub mod client_client {
                 .unary_with(
                     &super::client_methods::METHODS,
                     request.into_request(),
-                    ProstCodec,
-                    ProstCodec,
+                    GeneratedCodec,
+                    GeneratedCodec,
                 )
                 .await
         }
@@ -360,8 +360,8 @@ pub mod client_client {
                 .unary_with(
                     &super::client_methods::GENERIC,
                     request.into_request(),
-                    ProstCodec,
-                    ProstCodec,
+                    GeneratedCodec,
+                    GeneratedCodec,
                 )
                 .await
         }
@@ -381,8 +381,8 @@ pub mod client_client {
                 .unary_with(
                     &super::client_methods::NESTED,
                     request.into_request(),
-                    ProstCodec,
-                    ProstCodec,
+                    GeneratedCodec,
+                    GeneratedCodec,
                 )
                 .await
         }
@@ -393,7 +393,7 @@ pub mod client_client {
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub mod client_server {
     use ::rpc_core::codegen::v1::{
-        Arc, Executor, Future, Instances, Methods, OnExecutor, ProstCodec, Request,
+        Arc, Executor, Future, GeneratedCodec, Instances, Methods, OnExecutor, Request,
         Response, Service, Status, fmt,
     };
 
@@ -724,8 +724,8 @@ pub mod client_server {
                 methods
                     .unary_with(
                         &super::client_methods::CALL,
-                        ProstCodec,
-                        ProstCodec,
+                        GeneratedCodec,
+                        GeneratedCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move { LocalClient::call(&*instance, request).await }
@@ -737,8 +737,8 @@ pub mod client_server {
                 methods
                     .unary_with(
                         &super::client_methods::STATUS,
-                        ProstCodec,
-                        ProstCodec,
+                        GeneratedCodec,
+                        GeneratedCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move { LocalClient::status(&*instance, request).await }
@@ -750,8 +750,8 @@ pub mod client_server {
                 methods
                     .unary_with(
                         &super::client_methods::OPTION,
-                        ProstCodec,
-                        ProstCodec,
+                        GeneratedCodec,
+                        GeneratedCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move { LocalClient::option(&*instance, request).await }
@@ -763,8 +763,8 @@ pub mod client_server {
                 methods
                     .unary_with(
                         &super::client_methods::NONE,
-                        ProstCodec,
-                        ProstCodec,
+                        GeneratedCodec,
+                        GeneratedCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move { LocalClient::none(&*instance, request).await }
@@ -776,8 +776,8 @@ pub mod client_server {
                 methods
                     .unary_with(
                         &super::client_methods::SEND,
-                        ProstCodec,
-                        ProstCodec,
+                        GeneratedCodec,
+                        GeneratedCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move { LocalClient::send(&*instance, request).await }
@@ -789,8 +789,8 @@ pub mod client_server {
                 methods
                     .unary_with(
                         &super::client_methods::FUTURE,
-                        ProstCodec,
-                        ProstCodec,
+                        GeneratedCodec,
+                        GeneratedCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move { LocalClient::future(&*instance, request).await }
@@ -802,8 +802,8 @@ pub mod client_server {
                 methods
                     .unary_with(
                         &super::client_methods::METHODS,
-                        ProstCodec,
-                        ProstCodec,
+                        GeneratedCodec,
+                        GeneratedCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move {
@@ -817,8 +817,8 @@ pub mod client_server {
                 methods
                     .unary_with(
                         &super::client_methods::GENERIC,
-                        ProstCodec,
-                        ProstCodec,
+                        GeneratedCodec,
+                        GeneratedCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move {
@@ -832,8 +832,8 @@ pub mod client_server {
                 methods
                     .unary_with(
                         &super::client_methods::NESTED,
-                        ProstCodec,
-                        ProstCodec,
+                        GeneratedCodec,
+                        GeneratedCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move { LocalClient::nested(&*instance, request).await }
@@ -939,7 +939,7 @@ pub use self::{trait_client::TraitClient, trait_server::{Trait, TraitServer}};
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub mod trait_client {
     use ::rpc_core::codegen::v1::{
-        CallError, Caller, Channel, IntoRequest, ProstCodec, Response,
+        CallError, Caller, Channel, GeneratedCodec, IntoRequest, Response,
     };
 
     /// Its methods have the names of items of traits, and of items that stubs have already.
@@ -971,8 +971,8 @@ pub mod trait_client {
                 .unary_with(
                     &super::trait_methods::NEW_,
                     request.into_request(),
-                    ProstCodec,
-                    ProstCodec,
+                    GeneratedCodec,
+                    GeneratedCodec,
                 )
                 .await
         }
@@ -992,8 +992,8 @@ pub mod trait_client {
                 .unary_with(
                     &super::trait_methods::CLONE_,
                     request.into_request(),
-                    ProstCodec,
-                    ProstCodec,
+                    GeneratedCodec,
+                    GeneratedCodec,
                 )
                 .await
         }
@@ -1013,8 +1013,8 @@ pub mod trait_client {
                 .unary_with(
                     &super::trait_methods::NAME,
                     request.into_request(),
-                    ProstCodec,
-                    ProstCodec,
+                    GeneratedCodec,
+                    GeneratedCodec,
                 )
                 .await
         }
@@ -1034,8 +1034,8 @@ pub mod trait_client {
                 .unary_with(
                     &super::trait_methods::REGISTER,
                     request.into_request(),
-                    ProstCodec,
-                    ProstCodec,
+                    GeneratedCodec,
+                    GeneratedCodec,
                 )
                 .await
         }
@@ -1055,8 +1055,8 @@ pub mod trait_client {
                 .unary_with(
                     &super::trait_methods::UNARY,
                     request.into_request(),
-                    ProstCodec,
-                    ProstCodec,
+                    GeneratedCodec,
+                    GeneratedCodec,
                 )
                 .await
         }
@@ -1076,8 +1076,8 @@ pub mod trait_client {
                 .unary_with(
                     &super::trait_methods::INTO_REQUEST,
                     request.into_request(),
-                    ProstCodec,
-                    ProstCodec,
+                    GeneratedCodec,
+                    GeneratedCodec,
                 )
                 .await
         }
@@ -1097,8 +1097,8 @@ pub mod trait_client {
                 .unary_with(
                     &super::trait_methods::DEREF,
                     request.into_request(),
-                    ProstCodec,
-                    ProstCodec,
+                    GeneratedCodec,
+                    GeneratedCodec,
                 )
                 .await
         }
@@ -1118,8 +1118,8 @@ pub mod trait_client {
                 .unary_with(
                     &super::trait_methods::FMT,
                     request.into_request(),
-                    ProstCodec,
-                    ProstCodec,
+                    GeneratedCodec,
+                    GeneratedCodec,
                 )
                 .await
         }
@@ -1139,8 +1139,8 @@ pub mod trait_client {
                 .unary_with(
                     &super::trait_methods::DEFAULT,
                     request.into_request(),
-                    ProstCodec,
-                    ProstCodec,
+                    GeneratedCodec,
+                    GeneratedCodec,
                 )
                 .await
         }
@@ -1160,8 +1160,8 @@ pub mod trait_client {
                 .unary_with(
                     &super::trait_methods::DROP,
                     request.into_request(),
-                    ProstCodec,
-                    ProstCodec,
+                    GeneratedCodec,
+                    GeneratedCodec,
                 )
                 .await
         }
@@ -1181,8 +1181,8 @@ pub mod trait_client {
                 .unary_with(
                     &super::trait_methods::INTO_,
                     request.into_request(),
-                    ProstCodec,
-                    ProstCodec,
+                    GeneratedCodec,
+                    GeneratedCodec,
                 )
                 .await
         }
@@ -1202,8 +1202,8 @@ pub mod trait_client {
                 .unary_with(
                     &super::trait_methods::TRY_INTO_,
                     request.into_request(),
-                    ProstCodec,
-                    ProstCodec,
+                    GeneratedCodec,
+                    GeneratedCodec,
                 )
                 .await
         }
@@ -1223,8 +1223,8 @@ pub mod trait_client {
                 .unary_with(
                     &super::trait_methods::REQUEST,
                     request.into_request(),
-                    ProstCodec,
-                    ProstCodec,
+                    GeneratedCodec,
+                    GeneratedCodec,
                 )
                 .await
         }
@@ -1244,8 +1244,8 @@ pub mod trait_client {
                 .unary_with(
                     &super::trait_methods::INSTANCE,
                     request.into_request(),
-                    ProstCodec,
-                    ProstCodec,
+                    GeneratedCodec,
+                    GeneratedCodec,
                 )
                 .await
         }
@@ -1265,8 +1265,8 @@ pub mod trait_client {
                 .unary_with(
                     &super::trait_methods::PER_POLLER,
                     request.into_request(),
-                    ProstCodec,
-                    ProstCodec,
+                    GeneratedCodec,
+                    GeneratedCodec,
                 )
                 .await
         }
@@ -1286,8 +1286,8 @@ pub mod trait_client {
                 .unary_with(
                     &super::trait_methods::FROM_ARC,
                     request.into_request(),
-                    ProstCodec,
-                    ProstCodec,
+                    GeneratedCodec,
+                    GeneratedCodec,
                 )
                 .await
         }
@@ -1307,8 +1307,8 @@ pub mod trait_client {
                 .unary_with(
                     &super::trait_methods::IS_EMPTY,
                     request.into_request(),
-                    ProstCodec,
-                    ProstCodec,
+                    GeneratedCodec,
+                    GeneratedCodec,
                 )
                 .await
         }
@@ -1328,8 +1328,8 @@ pub mod trait_client {
                 .unary_with(
                     &super::trait_methods::TO_STRING,
                     request.into_request(),
-                    ProstCodec,
-                    ProstCodec,
+                    GeneratedCodec,
+                    GeneratedCodec,
                 )
                 .await
         }
@@ -1340,7 +1340,7 @@ pub mod trait_client {
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub mod trait_server {
     use ::rpc_core::codegen::v1::{
-        Arc, Executor, Future, Instances, Methods, OnExecutor, ProstCodec, Request,
+        Arc, Executor, Future, GeneratedCodec, Instances, Methods, OnExecutor, Request,
         Response, Service, Status, fmt,
     };
 
@@ -1914,8 +1914,8 @@ pub mod trait_server {
                 methods
                     .unary_with(
                         &super::trait_methods::NEW_,
-                        ProstCodec,
-                        ProstCodec,
+                        GeneratedCodec,
+                        GeneratedCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move { LocalTrait::new_(&*instance, request).await }
@@ -1927,8 +1927,8 @@ pub mod trait_server {
                 methods
                     .unary_with(
                         &super::trait_methods::CLONE_,
-                        ProstCodec,
-                        ProstCodec,
+                        GeneratedCodec,
+                        GeneratedCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move { LocalTrait::clone_(&*instance, request).await }
@@ -1940,8 +1940,8 @@ pub mod trait_server {
                 methods
                     .unary_with(
                         &super::trait_methods::NAME,
-                        ProstCodec,
-                        ProstCodec,
+                        GeneratedCodec,
+                        GeneratedCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move { LocalTrait::name(&*instance, request).await }
@@ -1953,8 +1953,8 @@ pub mod trait_server {
                 methods
                     .unary_with(
                         &super::trait_methods::REGISTER,
-                        ProstCodec,
-                        ProstCodec,
+                        GeneratedCodec,
+                        GeneratedCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move {
@@ -1968,8 +1968,8 @@ pub mod trait_server {
                 methods
                     .unary_with(
                         &super::trait_methods::UNARY,
-                        ProstCodec,
-                        ProstCodec,
+                        GeneratedCodec,
+                        GeneratedCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move { LocalTrait::unary(&*instance, request).await }
@@ -1981,8 +1981,8 @@ pub mod trait_server {
                 methods
                     .unary_with(
                         &super::trait_methods::INTO_REQUEST,
-                        ProstCodec,
-                        ProstCodec,
+                        GeneratedCodec,
+                        GeneratedCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move {
@@ -1996,8 +1996,8 @@ pub mod trait_server {
                 methods
                     .unary_with(
                         &super::trait_methods::DEREF,
-                        ProstCodec,
-                        ProstCodec,
+                        GeneratedCodec,
+                        GeneratedCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move { LocalTrait::deref(&*instance, request).await }
@@ -2009,8 +2009,8 @@ pub mod trait_server {
                 methods
                     .unary_with(
                         &super::trait_methods::FMT,
-                        ProstCodec,
-                        ProstCodec,
+                        GeneratedCodec,
+                        GeneratedCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move { LocalTrait::fmt(&*instance, request).await }
@@ -2022,8 +2022,8 @@ pub mod trait_server {
                 methods
                     .unary_with(
                         &super::trait_methods::DEFAULT,
-                        ProstCodec,
-                        ProstCodec,
+                        GeneratedCodec,
+                        GeneratedCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move { LocalTrait::default(&*instance, request).await }
@@ -2035,8 +2035,8 @@ pub mod trait_server {
                 methods
                     .unary_with(
                         &super::trait_methods::DROP,
-                        ProstCodec,
-                        ProstCodec,
+                        GeneratedCodec,
+                        GeneratedCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move { LocalTrait::drop(&*instance, request).await }
@@ -2048,8 +2048,8 @@ pub mod trait_server {
                 methods
                     .unary_with(
                         &super::trait_methods::INTO_,
-                        ProstCodec,
-                        ProstCodec,
+                        GeneratedCodec,
+                        GeneratedCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move { LocalTrait::into_(&*instance, request).await }
@@ -2061,8 +2061,8 @@ pub mod trait_server {
                 methods
                     .unary_with(
                         &super::trait_methods::TRY_INTO_,
-                        ProstCodec,
-                        ProstCodec,
+                        GeneratedCodec,
+                        GeneratedCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move {
@@ -2076,8 +2076,8 @@ pub mod trait_server {
                 methods
                     .unary_with(
                         &super::trait_methods::REQUEST,
-                        ProstCodec,
-                        ProstCodec,
+                        GeneratedCodec,
+                        GeneratedCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move { LocalTrait::request(&*instance, request).await }
@@ -2089,8 +2089,8 @@ pub mod trait_server {
                 methods
                     .unary_with(
                         &super::trait_methods::INSTANCE,
-                        ProstCodec,
-                        ProstCodec,
+                        GeneratedCodec,
+                        GeneratedCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move {
@@ -2104,8 +2104,8 @@ pub mod trait_server {
                 methods
                     .unary_with(
                         &super::trait_methods::PER_POLLER,
-                        ProstCodec,
-                        ProstCodec,
+                        GeneratedCodec,
+                        GeneratedCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move {
@@ -2119,8 +2119,8 @@ pub mod trait_server {
                 methods
                     .unary_with(
                         &super::trait_methods::FROM_ARC,
-                        ProstCodec,
-                        ProstCodec,
+                        GeneratedCodec,
+                        GeneratedCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move {
@@ -2134,8 +2134,8 @@ pub mod trait_server {
                 methods
                     .unary_with(
                         &super::trait_methods::IS_EMPTY,
-                        ProstCodec,
-                        ProstCodec,
+                        GeneratedCodec,
+                        GeneratedCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move {
@@ -2149,8 +2149,8 @@ pub mod trait_server {
                 methods
                     .unary_with(
                         &super::trait_methods::TO_STRING,
-                        ProstCodec,
-                        ProstCodec,
+                        GeneratedCodec,
+                        GeneratedCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move {
@@ -2339,7 +2339,7 @@ pub use self::{server_client::ServerClient, server_server::{Server, ServerServer
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub mod server_client {
     use ::rpc_core::codegen::v1::{
-        CallError, Caller, Channel, IntoRequest, ProstCodec, Response,
+        CallError, Caller, Channel, GeneratedCodec, IntoRequest, Response,
     };
 
     /// The traits of these services have the names of other traits.
@@ -2371,8 +2371,8 @@ pub mod server_client {
                 .unary_with(
                     &super::server_methods::CALLER,
                     request.into_request(),
-                    ProstCodec,
-                    ProstCodec,
+                    GeneratedCodec,
+                    GeneratedCodec,
                 )
                 .await
         }
@@ -2383,7 +2383,7 @@ pub mod server_client {
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub mod server_server {
     use ::rpc_core::codegen::v1::{
-        Arc, Executor, Future, Instances, Methods, OnExecutor, ProstCodec, Request,
+        Arc, Executor, Future, GeneratedCodec, Instances, Methods, OnExecutor, Request,
         Response, Service, Status, fmt,
     };
 
@@ -2498,8 +2498,8 @@ pub mod server_server {
                 methods
                     .unary_with(
                         &super::server_methods::CALLER,
-                        ProstCodec,
-                        ProstCodec,
+                        GeneratedCodec,
+                        GeneratedCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move { LocalServer::caller(&*instance, request).await }
@@ -2533,7 +2533,7 @@ pub use self::{sized_client::SizedClient, sized_server::{Sized, SizedServer}};
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub mod sized_client {
     use ::rpc_core::codegen::v1::{
-        CallError, Caller, Channel, IntoRequest, ProstCodec, Response,
+        CallError, Caller, Channel, GeneratedCodec, IntoRequest, Response,
     };
 
     /// Client for the service `clashes.Sized`.
@@ -2565,8 +2565,8 @@ pub mod sized_client {
                 .unary_with(
                     &super::sized_methods::GO,
                     request.into_request(),
-                    ProstCodec,
-                    ProstCodec,
+                    GeneratedCodec,
+                    GeneratedCodec,
                 )
                 .await
         }
@@ -2577,7 +2577,7 @@ pub mod sized_client {
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub mod sized_server {
     use ::rpc_core::codegen::v1::{
-        Arc, Executor, Future, Instances, Methods, OnExecutor, ProstCodec, Request,
+        Arc, Executor, Future, GeneratedCodec, Instances, Methods, OnExecutor, Request,
         Response, Service, Status, fmt,
     };
 
@@ -2692,8 +2692,8 @@ pub mod sized_server {
                 methods
                     .unary_with(
                         &super::sized_methods::GO,
-                        ProstCodec,
-                        ProstCodec,
+                        GeneratedCodec,
+                        GeneratedCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move { LocalSized::go(&*instance, request).await }
@@ -2717,4 +2717,485 @@ pub mod sized_methods {
         "clashes.T",
         "clashes.T",
     );
+}
+
+/// Encodes and decodes the known fields of messages, to the same bytes and values as prost.
+#[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
+mod _codec {
+    use ::rpc_core::codegen::v1::field::{self, Field};
+    use ::rpc_core::codegen::v1::{GeneratedMessage, Reader, Writer};
+
+    impl GeneratedMessage for super::Request {
+        fn encoded_len(&self) -> usize {
+            0
+        }
+
+        fn encode<W: Writer>(&self, out: W) -> Result<W, W::Error> {
+            Ok(out)
+        }
+
+        fn decode(bytes: &[u8], _: u32) -> Option<Self> {
+            bytes.is_empty().then_some(Self {})
+        }
+    }
+
+    impl GeneratedMessage for super::Response {
+        fn encoded_len(&self) -> usize {
+            0
+        }
+
+        fn encode<W: Writer>(&self, out: W) -> Result<W, W::Error> {
+            Ok(out)
+        }
+
+        fn decode(bytes: &[u8], _: u32) -> Option<Self> {
+            bytes.is_empty().then_some(Self {})
+        }
+    }
+
+    impl GeneratedMessage for super::Status {
+        fn encoded_len(&self) -> usize {
+            0
+        }
+
+        fn encode<W: Writer>(&self, out: W) -> Result<W, W::Error> {
+            Ok(out)
+        }
+
+        fn decode(bytes: &[u8], _: u32) -> Option<Self> {
+            bytes.is_empty().then_some(Self {})
+        }
+    }
+
+    impl GeneratedMessage for super::Result {
+        fn encoded_len(&self) -> usize {
+            0
+        }
+
+        fn encode<W: Writer>(&self, out: W) -> Result<W, W::Error> {
+            Ok(out)
+        }
+
+        fn decode(bytes: &[u8], _: u32) -> Option<Self> {
+            bytes.is_empty().then_some(Self {})
+        }
+    }
+
+    impl GeneratedMessage for super::Option {
+        fn encoded_len(&self) -> usize {
+            let mut len = 0;
+            if let Some(value) = &self.some {
+                len += 1 + field::Int32::len(value);
+            }
+            len
+        }
+
+        fn encode<W: Writer>(&self, mut out: W) -> Result<W, W::Error> {
+            if let Some(value) = &self.some {
+                field::Int32::encode([0x08], value, &mut out)?;
+            }
+            Ok(out)
+        }
+
+        fn decode(bytes: &[u8], depth: u32) -> Option<Self> {
+            let mut fields = Reader::new(bytes, depth);
+            let message = Self {
+                some: field::Int32::decode([0x08], &mut fields),
+            };
+            fields.is_empty().then_some(message)
+        }
+    }
+
+    impl GeneratedMessage for super::Some {
+        fn encoded_len(&self) -> usize {
+            0
+        }
+
+        fn encode<W: Writer>(&self, out: W) -> Result<W, W::Error> {
+            Ok(out)
+        }
+
+        fn decode(bytes: &[u8], _: u32) -> Option<Self> {
+            bytes.is_empty().then_some(Self {})
+        }
+    }
+
+    impl GeneratedMessage for super::None {
+        fn encoded_len(&self) -> usize {
+            0
+        }
+
+        fn encode<W: Writer>(&self, out: W) -> Result<W, W::Error> {
+            Ok(out)
+        }
+
+        fn decode(bytes: &[u8], _: u32) -> Option<Self> {
+            bytes.is_empty().then_some(Self {})
+        }
+    }
+
+    impl GeneratedMessage for super::Ok {
+        fn encoded_len(&self) -> usize {
+            0
+        }
+
+        fn encode<W: Writer>(&self, out: W) -> Result<W, W::Error> {
+            Ok(out)
+        }
+
+        fn decode(bytes: &[u8], _: u32) -> Option<Self> {
+            bytes.is_empty().then_some(Self {})
+        }
+    }
+
+    impl GeneratedMessage for super::Send {
+        fn encoded_len(&self) -> usize {
+            0
+        }
+
+        fn encode<W: Writer>(&self, out: W) -> Result<W, W::Error> {
+            Ok(out)
+        }
+
+        fn decode(bytes: &[u8], _: u32) -> Option<Self> {
+            bytes.is_empty().then_some(Self {})
+        }
+    }
+
+    impl GeneratedMessage for super::Sync {
+        fn encoded_len(&self) -> usize {
+            0
+        }
+
+        fn encode<W: Writer>(&self, out: W) -> Result<W, W::Error> {
+            Ok(out)
+        }
+
+        fn decode(bytes: &[u8], _: u32) -> Option<Self> {
+            bytes.is_empty().then_some(Self {})
+        }
+    }
+
+    impl GeneratedMessage for super::Future {
+        fn encoded_len(&self) -> usize {
+            0
+        }
+
+        fn encode<W: Writer>(&self, out: W) -> Result<W, W::Error> {
+            Ok(out)
+        }
+
+        fn decode(bytes: &[u8], _: u32) -> Option<Self> {
+            bytes.is_empty().then_some(Self {})
+        }
+    }
+
+    impl GeneratedMessage for super::Service {
+        fn encoded_len(&self) -> usize {
+            0
+        }
+
+        fn encode<W: Writer>(&self, out: W) -> Result<W, W::Error> {
+            Ok(out)
+        }
+
+        fn decode(bytes: &[u8], _: u32) -> Option<Self> {
+            bytes.is_empty().then_some(Self {})
+        }
+    }
+
+    impl GeneratedMessage for super::Methods {
+        fn encoded_len(&self) -> usize {
+            0
+        }
+
+        fn encode<W: Writer>(&self, out: W) -> Result<W, W::Error> {
+            Ok(out)
+        }
+
+        fn decode(bytes: &[u8], _: u32) -> Option<Self> {
+            bytes.is_empty().then_some(Self {})
+        }
+    }
+
+    impl GeneratedMessage for super::Instances {
+        fn encoded_len(&self) -> usize {
+            0
+        }
+
+        fn encode<W: Writer>(&self, out: W) -> Result<W, W::Error> {
+            Ok(out)
+        }
+
+        fn decode(bytes: &[u8], _: u32) -> Option<Self> {
+            bytes.is_empty().then_some(Self {})
+        }
+    }
+
+    impl GeneratedMessage for super::Caller {
+        fn encoded_len(&self) -> usize {
+            0
+        }
+
+        fn encode<W: Writer>(&self, out: W) -> Result<W, W::Error> {
+            Ok(out)
+        }
+
+        fn decode(bytes: &[u8], _: u32) -> Option<Self> {
+            bytes.is_empty().then_some(Self {})
+        }
+    }
+
+    impl GeneratedMessage for super::IntoRequest {
+        fn encoded_len(&self) -> usize {
+            0
+        }
+
+        fn encode<W: Writer>(&self, out: W) -> Result<W, W::Error> {
+            Ok(out)
+        }
+
+        fn decode(bytes: &[u8], _: u32) -> Option<Self> {
+            bytes.is_empty().then_some(Self {})
+        }
+    }
+
+    impl GeneratedMessage for super::CallError {
+        fn encoded_len(&self) -> usize {
+            0
+        }
+
+        fn encode<W: Writer>(&self, out: W) -> Result<W, W::Error> {
+            Ok(out)
+        }
+
+        fn decode(bytes: &[u8], _: u32) -> Option<Self> {
+            bytes.is_empty().then_some(Self {})
+        }
+    }
+
+    impl GeneratedMessage for super::MethodSpec {
+        fn encoded_len(&self) -> usize {
+            0
+        }
+
+        fn encode<W: Writer>(&self, out: W) -> Result<W, W::Error> {
+            Ok(out)
+        }
+
+        fn decode(bytes: &[u8], _: u32) -> Option<Self> {
+            bytes.is_empty().then_some(Self {})
+        }
+    }
+
+    impl GeneratedMessage for super::Arc {
+        fn encoded_len(&self) -> usize {
+            0
+        }
+
+        fn encode<W: Writer>(&self, out: W) -> Result<W, W::Error> {
+            Ok(out)
+        }
+
+        fn decode(bytes: &[u8], _: u32) -> Option<Self> {
+            bytes.is_empty().then_some(Self {})
+        }
+    }
+
+    impl GeneratedMessage for super::Fn {
+        fn encoded_len(&self) -> usize {
+            0
+        }
+
+        fn encode<W: Writer>(&self, out: W) -> Result<W, W::Error> {
+            Ok(out)
+        }
+
+        fn decode(bytes: &[u8], _: u32) -> Option<Self> {
+            bytes.is_empty().then_some(Self {})
+        }
+    }
+
+    impl GeneratedMessage for super::Clone {
+        fn encoded_len(&self) -> usize {
+            0
+        }
+
+        fn encode<W: Writer>(&self, out: W) -> Result<W, W::Error> {
+            Ok(out)
+        }
+
+        fn decode(bytes: &[u8], _: u32) -> Option<Self> {
+            bytes.is_empty().then_some(Self {})
+        }
+    }
+
+    impl GeneratedMessage for super::Debug {
+        fn encoded_len(&self) -> usize {
+            0
+        }
+
+        fn encode<W: Writer>(&self, out: W) -> Result<W, W::Error> {
+            Ok(out)
+        }
+
+        fn decode(bytes: &[u8], _: u32) -> Option<Self> {
+            bytes.is_empty().then_some(Self {})
+        }
+    }
+
+    impl GeneratedMessage for super::Default {
+        fn encoded_len(&self) -> usize {
+            0
+        }
+
+        fn encode<W: Writer>(&self, out: W) -> Result<W, W::Error> {
+            Ok(out)
+        }
+
+        fn decode(bytes: &[u8], _: u32) -> Option<Self> {
+            bytes.is_empty().then_some(Self {})
+        }
+    }
+
+    impl GeneratedMessage for super::String {
+        fn encoded_len(&self) -> usize {
+            let mut len = 0;
+            if !self.string.is_empty() {
+                len += 1 + field::String::len(&self.string);
+            }
+            len
+        }
+
+        fn encode<W: Writer>(&self, mut out: W) -> Result<W, W::Error> {
+            if !self.string.is_empty() {
+                field::String::encode([0x0a], &self.string, &mut out)?;
+            }
+            Ok(out)
+        }
+
+        fn decode(bytes: &[u8], depth: u32) -> Option<Self> {
+            let mut fields = Reader::new(bytes, depth);
+            let message = Self {
+                string: field::String::decode([0x0a], &mut fields).unwrap_or_default(),
+            };
+            fields.is_empty().then_some(message)
+        }
+    }
+
+    impl GeneratedMessage for super::Vec {
+        fn encoded_len(&self) -> usize {
+            let mut len = 0;
+            len += field::Message::len_repeated(1, &self.vec);
+            len
+        }
+
+        fn encode<W: Writer>(&self, mut out: W) -> Result<W, W::Error> {
+            field::Message::encode_repeated([0x0a], &self.vec, &mut out)?;
+            Ok(out)
+        }
+
+        fn decode(bytes: &[u8], depth: u32) -> Option<Self> {
+            let mut fields = Reader::new(bytes, depth);
+            let message = Self {
+                vec: field::Message::decode_repeated([0x0a], &mut fields),
+            };
+            fields.is_empty().then_some(message)
+        }
+    }
+
+    impl GeneratedMessage for super::Box {
+        fn encoded_len(&self) -> usize {
+            let mut len = 0;
+            if let Some(value) = &self.r#box {
+                len += 1 + field::Message::len(value);
+            }
+            len
+        }
+
+        fn encode<W: Writer>(&self, mut out: W) -> Result<W, W::Error> {
+            if let Some(value) = &self.r#box {
+                field::Message::encode([0x0a], value, &mut out)?;
+            }
+            Ok(out)
+        }
+
+        fn decode(bytes: &[u8], depth: u32) -> Option<Self> {
+            let mut fields = Reader::new(bytes, depth);
+            let message = Self {
+                r#box: field::Message::decode([0x0a], &mut fields),
+            };
+            fields.is_empty().then_some(message)
+        }
+    }
+
+    impl GeneratedMessage for super::T {
+        fn encoded_len(&self) -> usize {
+            0
+        }
+
+        fn encode<W: Writer>(&self, out: W) -> Result<W, W::Error> {
+            Ok(out)
+        }
+
+        fn decode(bytes: &[u8], _: u32) -> Option<Self> {
+            bytes.is_empty().then_some(Self {})
+        }
+    }
+
+    impl GeneratedMessage for super::C {
+        fn encoded_len(&self) -> usize {
+            0
+        }
+
+        fn encode<W: Writer>(&self, out: W) -> Result<W, W::Error> {
+            Ok(out)
+        }
+
+        fn decode(bytes: &[u8], _: u32) -> Option<Self> {
+            bytes.is_empty().then_some(Self {})
+        }
+    }
+
+    impl GeneratedMessage for super::F {
+        fn encoded_len(&self) -> usize {
+            0
+        }
+
+        fn encode<W: Writer>(&self, out: W) -> Result<W, W::Error> {
+            Ok(out)
+        }
+
+        fn decode(bytes: &[u8], _: u32) -> Option<Self> {
+            bytes.is_empty().then_some(Self {})
+        }
+    }
+
+    impl GeneratedMessage for super::ClientMethod {
+        fn encoded_len(&self) -> usize {
+            0
+        }
+
+        fn encode<W: Writer>(&self, out: W) -> Result<W, W::Error> {
+            Ok(out)
+        }
+
+        fn decode(bytes: &[u8], _: u32) -> Option<Self> {
+            bytes.is_empty().then_some(Self {})
+        }
+    }
+
+    impl GeneratedMessage for super::client_method::Nested {
+        fn encoded_len(&self) -> usize {
+            0
+        }
+
+        fn encode<W: Writer>(&self, out: W) -> Result<W, W::Error> {
+            Ok(out)
+        }
+
+        fn decode(bytes: &[u8], _: u32) -> Option<Self> {
+            bytes.is_empty().then_some(Self {})
+        }
+    }
 }

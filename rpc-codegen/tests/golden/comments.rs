@@ -86,7 +86,7 @@ pub use self::{
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub mod comments_client {
     use ::rpc_core::codegen::v1::{
-        CallError, Caller, Channel, IntoRequest, ProstCodec, Response,
+        CallError, Caller, Channel, GeneratedCodec, IntoRequest, Response,
     };
 
     /// Comments that rustdoc would reject or run:
@@ -166,8 +166,8 @@ pub mod comments_client {
                 .unary_with(
                     &super::comments_methods::ONE,
                     request.into_request(),
-                    ProstCodec,
-                    ProstCodec,
+                    GeneratedCodec,
+                    GeneratedCodec,
                 )
                 .await
         }
@@ -188,8 +188,8 @@ pub mod comments_client {
                 .unary_with(
                     &super::comments_methods::TWO,
                     request.into_request(),
-                    ProstCodec,
-                    ProstCodec,
+                    GeneratedCodec,
+                    GeneratedCodec,
                 )
                 .await
         }
@@ -209,8 +209,8 @@ pub mod comments_client {
                 .unary_with(
                     &super::comments_methods::THREE,
                     request.into_request(),
-                    ProstCodec,
-                    ProstCodec,
+                    GeneratedCodec,
+                    GeneratedCodec,
                 )
                 .await
         }
@@ -230,8 +230,8 @@ pub mod comments_client {
                 .unary_with(
                     &super::comments_methods::FOUR,
                     request.into_request(),
-                    ProstCodec,
-                    ProstCodec,
+                    GeneratedCodec,
+                    GeneratedCodec,
                 )
                 .await
         }
@@ -252,8 +252,8 @@ pub mod comments_client {
                 .unary_with(
                     &super::comments_methods::FIVE,
                     request.into_request(),
-                    ProstCodec,
-                    ProstCodec,
+                    GeneratedCodec,
+                    GeneratedCodec,
                 )
                 .await
         }
@@ -264,7 +264,7 @@ pub mod comments_client {
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub mod comments_server {
     use ::rpc_core::codegen::v1::{
-        Arc, Executor, Future, Instances, Methods, OnExecutor, ProstCodec, Request,
+        Arc, Executor, Future, GeneratedCodec, Instances, Methods, OnExecutor, Request,
         Response, Service, Status, fmt,
     };
 
@@ -547,8 +547,8 @@ pub mod comments_server {
                 methods
                     .unary_with(
                         &super::comments_methods::ONE,
-                        ProstCodec,
-                        ProstCodec,
+                        GeneratedCodec,
+                        GeneratedCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move { LocalComments::one(&*instance, request).await }
@@ -560,8 +560,8 @@ pub mod comments_server {
                 methods
                     .unary_with(
                         &super::comments_methods::TWO,
-                        ProstCodec,
-                        ProstCodec,
+                        GeneratedCodec,
+                        GeneratedCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move { LocalComments::two(&*instance, request).await }
@@ -573,8 +573,8 @@ pub mod comments_server {
                 methods
                     .unary_with(
                         &super::comments_methods::THREE,
-                        ProstCodec,
-                        ProstCodec,
+                        GeneratedCodec,
+                        GeneratedCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move {
@@ -588,8 +588,8 @@ pub mod comments_server {
                 methods
                     .unary_with(
                         &super::comments_methods::FOUR,
-                        ProstCodec,
-                        ProstCodec,
+                        GeneratedCodec,
+                        GeneratedCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move { LocalComments::four(&*instance, request).await }
@@ -601,8 +601,8 @@ pub mod comments_server {
                 methods
                     .unary_with(
                         &super::comments_methods::FIVE,
-                        ProstCodec,
-                        ProstCodec,
+                        GeneratedCodec,
+                        GeneratedCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move { LocalComments::five(&*instance, request).await }
@@ -662,4 +662,50 @@ pub mod comments_methods {
         "comments.Message",
         "comments.Message",
     );
+}
+
+/// Encodes and decodes the known fields of messages, to the same bytes and values as prost.
+#[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
+mod _codec {
+    use ::rpc_core::codegen::v1::field::{self, Field};
+    use ::rpc_core::codegen::v1::{GeneratedMessage, Reader, Writer};
+
+    impl GeneratedMessage for super::Message {
+        fn encoded_len(&self) -> usize {
+            let mut len = 0;
+            if !self.name.is_empty() {
+                len += 1 + field::String::len(&self.name);
+            }
+            match &self.choice {
+                Some(super::message::Choice::Number(value)) => {
+                    len += 1 + field::Int32::len(value);
+                }
+                None => {}
+            }
+            len
+        }
+
+        fn encode<W: Writer>(&self, mut out: W) -> Result<W, W::Error> {
+            if !self.name.is_empty() {
+                field::String::encode([0x0a], &self.name, &mut out)?;
+            }
+            match &self.choice {
+                Some(super::message::Choice::Number(value)) => {
+                    field::Int32::encode([0x10], value, &mut out)?
+                }
+                None => {}
+            }
+            Ok(out)
+        }
+
+        fn decode(bytes: &[u8], depth: u32) -> Option<Self> {
+            let mut fields = Reader::new(bytes, depth);
+            let message = Self {
+                name: field::String::decode([0x0a], &mut fields).unwrap_or_default(),
+                choice: field::Int32::decode([0x10], &mut fields)
+                    .map(super::message::Choice::Number),
+            };
+            fields.is_empty().then_some(message)
+        }
+    }
 }

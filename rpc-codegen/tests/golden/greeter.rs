@@ -24,7 +24,7 @@ pub use self::{greeter_client::GreeterClient, greeter_server::{Greeter, GreeterS
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub mod greeter_client {
     use ::rpc_core::codegen::v1::{
-        CallError, Caller, Channel, IntoRequest, ProstCodec, Response,
+        CallError, Caller, Channel, GeneratedCodec, IntoRequest, Response,
     };
 
     /// Greets.
@@ -56,8 +56,8 @@ pub mod greeter_client {
                 .unary_with(
                     &super::greeter_methods::SAY_HELLO,
                     request.into_request(),
-                    ProstCodec,
-                    ProstCodec,
+                    GeneratedCodec,
+                    GeneratedCodec,
                 )
                 .await
         }
@@ -68,7 +68,7 @@ pub mod greeter_client {
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub mod greeter_server {
     use ::rpc_core::codegen::v1::{
-        Arc, Executor, Future, Instances, Methods, OnExecutor, ProstCodec, Request,
+        Arc, Executor, Future, GeneratedCodec, Instances, Methods, OnExecutor, Request,
         Response, Service, Status, fmt,
     };
 
@@ -183,8 +183,8 @@ pub mod greeter_server {
                 methods
                     .unary_with(
                         &super::greeter_methods::SAY_HELLO,
-                        ProstCodec,
-                        ProstCodec,
+                        GeneratedCodec,
+                        GeneratedCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move {
@@ -210,4 +210,61 @@ pub mod greeter_methods {
         "greeter.HelloRequest",
         "greeter.HelloReply",
     );
+}
+
+/// Encodes and decodes the known fields of messages, to the same bytes and values as prost.
+#[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
+mod _codec {
+    use ::rpc_core::codegen::v1::field::{self, Field};
+    use ::rpc_core::codegen::v1::{GeneratedMessage, Reader, Writer};
+
+    impl GeneratedMessage for super::HelloRequest {
+        fn encoded_len(&self) -> usize {
+            let mut len = 0;
+            if !self.name.is_empty() {
+                len += 1 + field::String::len(&self.name);
+            }
+            len
+        }
+
+        fn encode<W: Writer>(&self, mut out: W) -> Result<W, W::Error> {
+            if !self.name.is_empty() {
+                field::String::encode([0x0a], &self.name, &mut out)?;
+            }
+            Ok(out)
+        }
+
+        fn decode(bytes: &[u8], depth: u32) -> Option<Self> {
+            let mut fields = Reader::new(bytes, depth);
+            let message = Self {
+                name: field::String::decode([0x0a], &mut fields).unwrap_or_default(),
+            };
+            fields.is_empty().then_some(message)
+        }
+    }
+
+    impl GeneratedMessage for super::HelloReply {
+        fn encoded_len(&self) -> usize {
+            let mut len = 0;
+            if !self.message.is_empty() {
+                len += 1 + field::String::len(&self.message);
+            }
+            len
+        }
+
+        fn encode<W: Writer>(&self, mut out: W) -> Result<W, W::Error> {
+            if !self.message.is_empty() {
+                field::String::encode([0x0a], &self.message, &mut out)?;
+            }
+            Ok(out)
+        }
+
+        fn decode(bytes: &[u8], depth: u32) -> Option<Self> {
+            let mut fields = Reader::new(bytes, depth);
+            let message = Self {
+                message: field::String::decode([0x0a], &mut fields).unwrap_or_default(),
+            };
+            fields.is_empty().then_some(message)
+        }
+    }
 }

@@ -42,7 +42,7 @@ pub use self::{type_client::TypeClient, type_server::{Type, TypeServer}};
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub mod type_client {
     use ::rpc_core::codegen::v1::{
-        CallError, Caller, Channel, IntoRequest, ProstCodec, Response,
+        CallError, Caller, Channel, GeneratedCodec, IntoRequest, Response,
     };
 
     /// Client for the service `keywords.Type`.
@@ -74,8 +74,8 @@ pub mod type_client {
                 .unary_with(
                     &super::type_methods::TYPE,
                     request.into_request(),
-                    ProstCodec,
-                    ProstCodec,
+                    GeneratedCodec,
+                    GeneratedCodec,
                 )
                 .await
         }
@@ -95,8 +95,8 @@ pub mod type_client {
                 .unary_with(
                     &super::type_methods::MOVE,
                     request.into_request(),
-                    ProstCodec,
-                    ProstCodec,
+                    GeneratedCodec,
+                    GeneratedCodec,
                 )
                 .await
         }
@@ -116,8 +116,8 @@ pub mod type_client {
                 .unary_with(
                     &super::type_methods::ASYNC,
                     request.into_request(),
-                    ProstCodec,
-                    ProstCodec,
+                    GeneratedCodec,
+                    GeneratedCodec,
                 )
                 .await
         }
@@ -137,8 +137,8 @@ pub mod type_client {
                 .unary_with(
                     &super::type_methods::AWAIT,
                     request.into_request(),
-                    ProstCodec,
-                    ProstCodec,
+                    GeneratedCodec,
+                    GeneratedCodec,
                 )
                 .await
         }
@@ -158,8 +158,8 @@ pub mod type_client {
                 .unary_with(
                     &super::type_methods::GEN,
                     request.into_request(),
-                    ProstCodec,
-                    ProstCodec,
+                    GeneratedCodec,
+                    GeneratedCodec,
                 )
                 .await
         }
@@ -179,8 +179,8 @@ pub mod type_client {
                 .unary_with(
                     &super::type_methods::DYN,
                     request.into_request(),
-                    ProstCodec,
-                    ProstCodec,
+                    GeneratedCodec,
+                    GeneratedCodec,
                 )
                 .await
         }
@@ -200,8 +200,8 @@ pub mod type_client {
                 .unary_with(
                     &super::type_methods::TRY,
                     request.into_request(),
-                    ProstCodec,
-                    ProstCodec,
+                    GeneratedCodec,
+                    GeneratedCodec,
                 )
                 .await
         }
@@ -221,8 +221,8 @@ pub mod type_client {
                 .unary_with(
                     &super::type_methods::SELF_,
                     request.into_request(),
-                    ProstCodec,
-                    ProstCodec,
+                    GeneratedCodec,
+                    GeneratedCodec,
                 )
                 .await
         }
@@ -242,8 +242,8 @@ pub mod type_client {
                 .unary_with(
                     &super::type_methods::SUPER_,
                     request.into_request(),
-                    ProstCodec,
-                    ProstCodec,
+                    GeneratedCodec,
+                    GeneratedCodec,
                 )
                 .await
         }
@@ -263,8 +263,8 @@ pub mod type_client {
                 .unary_with(
                     &super::type_methods::CRATE_,
                     request.into_request(),
-                    ProstCodec,
-                    ProstCodec,
+                    GeneratedCodec,
+                    GeneratedCodec,
                 )
                 .await
         }
@@ -284,8 +284,8 @@ pub mod type_client {
                 .unary_with(
                     &super::type_methods::_1ST,
                     request.into_request(),
-                    ProstCodec,
-                    ProstCodec,
+                    GeneratedCodec,
+                    GeneratedCodec,
                 )
                 .await
         }
@@ -305,8 +305,8 @@ pub mod type_client {
                 .unary_with(
                     &super::type_methods::HTTP_GET,
                     request.into_request(),
-                    ProstCodec,
-                    ProstCodec,
+                    GeneratedCodec,
+                    GeneratedCodec,
                 )
                 .await
         }
@@ -317,7 +317,7 @@ pub mod type_client {
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub mod type_server {
     use ::rpc_core::codegen::v1::{
-        Arc, Executor, Future, Instances, Methods, OnExecutor, ProstCodec, Request,
+        Arc, Executor, Future, GeneratedCodec, Instances, Methods, OnExecutor, Request,
         Response, Service, Status, fmt,
     };
 
@@ -729,8 +729,8 @@ pub mod type_server {
                 methods
                     .unary_with(
                         &super::type_methods::TYPE,
-                        ProstCodec,
-                        ProstCodec,
+                        GeneratedCodec,
+                        GeneratedCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move { LocalType::r#type(&*instance, request).await }
@@ -742,8 +742,8 @@ pub mod type_server {
                 methods
                     .unary_with(
                         &super::type_methods::MOVE,
-                        ProstCodec,
-                        ProstCodec,
+                        GeneratedCodec,
+                        GeneratedCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move { LocalType::r#move(&*instance, request).await }
@@ -755,8 +755,8 @@ pub mod type_server {
                 methods
                     .unary_with(
                         &super::type_methods::ASYNC,
-                        ProstCodec,
-                        ProstCodec,
+                        GeneratedCodec,
+                        GeneratedCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move { LocalType::r#async(&*instance, request).await }
@@ -768,8 +768,8 @@ pub mod type_server {
                 methods
                     .unary_with(
                         &super::type_methods::AWAIT,
-                        ProstCodec,
-                        ProstCodec,
+                        GeneratedCodec,
+                        GeneratedCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move { LocalType::r#await(&*instance, request).await }
@@ -781,8 +781,8 @@ pub mod type_server {
                 methods
                     .unary_with(
                         &super::type_methods::GEN,
-                        ProstCodec,
-                        ProstCodec,
+                        GeneratedCodec,
+                        GeneratedCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move { LocalType::r#gen(&*instance, request).await }
@@ -794,8 +794,8 @@ pub mod type_server {
                 methods
                     .unary_with(
                         &super::type_methods::DYN,
-                        ProstCodec,
-                        ProstCodec,
+                        GeneratedCodec,
+                        GeneratedCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move { LocalType::r#dyn(&*instance, request).await }
@@ -807,8 +807,8 @@ pub mod type_server {
                 methods
                     .unary_with(
                         &super::type_methods::TRY,
-                        ProstCodec,
-                        ProstCodec,
+                        GeneratedCodec,
+                        GeneratedCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move { LocalType::r#try(&*instance, request).await }
@@ -820,8 +820,8 @@ pub mod type_server {
                 methods
                     .unary_with(
                         &super::type_methods::SELF_,
-                        ProstCodec,
-                        ProstCodec,
+                        GeneratedCodec,
+                        GeneratedCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move { LocalType::self_(&*instance, request).await }
@@ -833,8 +833,8 @@ pub mod type_server {
                 methods
                     .unary_with(
                         &super::type_methods::SUPER_,
-                        ProstCodec,
-                        ProstCodec,
+                        GeneratedCodec,
+                        GeneratedCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move { LocalType::super_(&*instance, request).await }
@@ -846,8 +846,8 @@ pub mod type_server {
                 methods
                     .unary_with(
                         &super::type_methods::CRATE_,
-                        ProstCodec,
-                        ProstCodec,
+                        GeneratedCodec,
+                        GeneratedCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move { LocalType::crate_(&*instance, request).await }
@@ -859,8 +859,8 @@ pub mod type_server {
                 methods
                     .unary_with(
                         &super::type_methods::_1ST,
-                        ProstCodec,
-                        ProstCodec,
+                        GeneratedCodec,
+                        GeneratedCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move { LocalType::_1st(&*instance, request).await }
@@ -872,8 +872,8 @@ pub mod type_server {
                 methods
                     .unary_with(
                         &super::type_methods::HTTP_GET,
-                        ProstCodec,
-                        ProstCodec,
+                        GeneratedCodec,
+                        GeneratedCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move { LocalType::http_get(&*instance, request).await }
@@ -1006,7 +1006,7 @@ pub use self::{self_client::SelfClient, self_server::{Self_, SelfServer}};
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub mod self_client {
     use ::rpc_core::codegen::v1::{
-        CallError, Caller, Channel, IntoRequest, ProstCodec, Response,
+        CallError, Caller, Channel, GeneratedCodec, IntoRequest, Response,
     };
 
     /// Client for the service `keywords.Self`.
@@ -1038,8 +1038,8 @@ pub mod self_client {
                 .unary_with(
                     &super::self_methods::SELF_,
                     request.into_request(),
-                    ProstCodec,
-                    ProstCodec,
+                    GeneratedCodec,
+                    GeneratedCodec,
                 )
                 .await
         }
@@ -1050,7 +1050,7 @@ pub mod self_client {
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub mod self_server {
     use ::rpc_core::codegen::v1::{
-        Arc, Executor, Future, Instances, Methods, OnExecutor, ProstCodec, Request,
+        Arc, Executor, Future, GeneratedCodec, Instances, Methods, OnExecutor, Request,
         Response, Service, Status, fmt,
     };
 
@@ -1165,8 +1165,8 @@ pub mod self_server {
                 methods
                     .unary_with(
                         &super::self_methods::SELF_,
-                        ProstCodec,
-                        ProstCodec,
+                        GeneratedCodec,
+                        GeneratedCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move { LocalSelf::self_(&*instance, request).await }
@@ -1203,7 +1203,7 @@ pub use self::{
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub mod snake_case_service_client {
     use ::rpc_core::codegen::v1::{
-        CallError, Caller, Channel, IntoRequest, ProstCodec, Response,
+        CallError, Caller, Channel, GeneratedCodec, IntoRequest, Response,
     };
 
     /// Client for the service `keywords.snake_case_service`.
@@ -1235,8 +1235,8 @@ pub mod snake_case_service_client {
                 .unary_with(
                     &super::snake_case_service_methods::SNAKE_CASE_METHOD,
                     request.into_request(),
-                    ProstCodec,
-                    ProstCodec,
+                    GeneratedCodec,
+                    GeneratedCodec,
                 )
                 .await
         }
@@ -1247,7 +1247,7 @@ pub mod snake_case_service_client {
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub mod snake_case_service_server {
     use ::rpc_core::codegen::v1::{
-        Arc, Executor, Future, Instances, Methods, OnExecutor, ProstCodec, Request,
+        Arc, Executor, Future, GeneratedCodec, Instances, Methods, OnExecutor, Request,
         Response, Service, Status, fmt,
     };
 
@@ -1365,8 +1365,8 @@ pub mod snake_case_service_server {
                 methods
                     .unary_with(
                         &super::snake_case_service_methods::SNAKE_CASE_METHOD,
-                        ProstCodec,
-                        ProstCodec,
+                        GeneratedCodec,
+                        GeneratedCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move {
@@ -1406,7 +1406,7 @@ pub use self::{_2nd_client::_2ndClient, _2nd_server::{_2nd, _2ndServer}};
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub mod _2nd_client {
     use ::rpc_core::codegen::v1::{
-        CallError, Caller, Channel, IntoRequest, ProstCodec, Response,
+        CallError, Caller, Channel, GeneratedCodec, IntoRequest, Response,
     };
 
     /// Client for the service `keywords._2nd`.
@@ -1438,8 +1438,8 @@ pub mod _2nd_client {
                 .unary_with(
                     &super::_2nd_methods::GO,
                     request.into_request(),
-                    ProstCodec,
-                    ProstCodec,
+                    GeneratedCodec,
+                    GeneratedCodec,
                 )
                 .await
         }
@@ -1450,7 +1450,7 @@ pub mod _2nd_client {
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub mod _2nd_server {
     use ::rpc_core::codegen::v1::{
-        Arc, Executor, Future, Instances, Methods, OnExecutor, ProstCodec, Request,
+        Arc, Executor, Future, GeneratedCodec, Instances, Methods, OnExecutor, Request,
         Response, Service, Status, fmt,
     };
 
@@ -1565,8 +1565,8 @@ pub mod _2nd_server {
                 methods
                     .unary_with(
                         &super::_2nd_methods::GO,
-                        ProstCodec,
-                        ProstCodec,
+                        GeneratedCodec,
+                        GeneratedCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move { Local2nd::go(&*instance, request).await }
@@ -1590,4 +1590,99 @@ pub mod _2nd_methods {
         "keywords.Empty",
         "keywords.Empty",
     );
+}
+
+/// Encodes and decodes the known fields of messages, to the same bytes and values as prost.
+#[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
+mod _codec {
+    use ::rpc_core::codegen::v1::field::{self, Field};
+    use ::rpc_core::codegen::v1::{GeneratedMessage, Reader, Writer};
+
+    impl GeneratedMessage for super::Empty {
+        fn encoded_len(&self) -> usize {
+            0
+        }
+
+        fn encode<W: Writer>(&self, out: W) -> Result<W, W::Error> {
+            Ok(out)
+        }
+
+        fn decode(bytes: &[u8], _: u32) -> Option<Self> {
+            bytes.is_empty().then_some(Self {})
+        }
+    }
+
+    impl GeneratedMessage for super::Match {
+        fn encoded_len(&self) -> usize {
+            let mut len = 0;
+            if let Some(value) = &self.r#loop {
+                len += 1 + field::Message::len(value);
+            }
+            match &self.r#type {
+                Some(super::r#match::Type::Impl(value)) => {
+                    len += 1 + field::Int32::len(value);
+                }
+                Some(super::r#match::Type::Gen(value)) => {
+                    len += 1 + field::String::len(value);
+                }
+                None => {}
+            }
+            len
+        }
+
+        fn encode<W: Writer>(&self, mut out: W) -> Result<W, W::Error> {
+            if let Some(value) = &self.r#loop {
+                field::Message::encode([0x0a], value, &mut out)?;
+            }
+            match &self.r#type {
+                Some(super::r#match::Type::Impl(value)) => {
+                    field::Int32::encode([0x10], value, &mut out)?
+                }
+                Some(super::r#match::Type::Gen(value)) => {
+                    field::String::encode([0x1a], value, &mut out)?
+                }
+                None => {}
+            }
+            Ok(out)
+        }
+
+        fn decode(bytes: &[u8], depth: u32) -> Option<Self> {
+            let mut fields = Reader::new(bytes, depth);
+            let message = Self {
+                r#loop: field::Message::decode([0x0a], &mut fields),
+                r#type: field::Int32::decode([0x10], &mut fields)
+                    .map(super::r#match::Type::Impl)
+                    .or_else(|| {
+                        field::String::decode([0x1a], &mut fields)
+                            .map(super::r#match::Type::Gen)
+                    }),
+            };
+            fields.is_empty().then_some(message)
+        }
+    }
+
+    impl GeneratedMessage for super::r#match::Loop {
+        fn encoded_len(&self) -> usize {
+            let mut len = 0;
+            if self.self_ != 0 {
+                len += 1 + field::Int32::len(&self.self_);
+            }
+            len
+        }
+
+        fn encode<W: Writer>(&self, mut out: W) -> Result<W, W::Error> {
+            if self.self_ != 0 {
+                field::Int32::encode([0x08], &self.self_, &mut out)?;
+            }
+            Ok(out)
+        }
+
+        fn decode(bytes: &[u8], depth: u32) -> Option<Self> {
+            let mut fields = Reader::new(bytes, depth);
+            let message = Self {
+                self_: field::Int32::decode([0x08], &mut fields).unwrap_or_default(),
+            };
+            fields.is_empty().then_some(message)
+        }
+    }
 }

@@ -20,7 +20,7 @@ pub use self::{deep_client::DeepClient, deep_server::{Deep, DeepServer}};
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub mod deep_client {
     use ::rpc_core::codegen::v1::{
-        CallError, Caller, Channel, IntoRequest, ProstCodec, Response,
+        CallError, Caller, Channel, GeneratedCodec, IntoRequest, Response,
     };
 
     /// Client for the service `nested.type.fooBar.v1beta1.Deep`.
@@ -52,8 +52,8 @@ pub mod deep_client {
                 .unary_with(
                     &super::deep_methods::GO,
                     request.into_request(),
-                    ProstCodec,
-                    ProstCodec,
+                    GeneratedCodec,
+                    GeneratedCodec,
                 )
                 .await
         }
@@ -64,7 +64,7 @@ pub mod deep_client {
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub mod deep_server {
     use ::rpc_core::codegen::v1::{
-        Arc, Executor, Future, Instances, Methods, OnExecutor, ProstCodec, Request,
+        Arc, Executor, Future, GeneratedCodec, Instances, Methods, OnExecutor, Request,
         Response, Service, Status, fmt,
     };
 
@@ -179,8 +179,8 @@ pub mod deep_server {
                 methods
                     .unary_with(
                         &super::deep_methods::GO,
-                        ProstCodec,
-                        ProstCodec,
+                        GeneratedCodec,
+                        GeneratedCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move { LocalDeep::go(&*instance, request).await }
@@ -204,4 +204,50 @@ pub mod deep_methods {
         "nested.type.fooBar.v1beta1.Ping",
         "nested.type.fooBar.v1beta1.Pong",
     );
+}
+
+/// Encodes and decodes the known fields of messages, to the same bytes and values as prost.
+#[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
+mod _codec {
+    use ::rpc_core::codegen::v1::field::{self, Field};
+    use ::rpc_core::codegen::v1::{GeneratedMessage, Reader, Writer};
+
+    impl GeneratedMessage for super::Ping {
+        fn encoded_len(&self) -> usize {
+            let mut len = 0;
+            if let Some(value) = &self.pong {
+                len += 1 + field::Message::len(value);
+            }
+            len
+        }
+
+        fn encode<W: Writer>(&self, mut out: W) -> Result<W, W::Error> {
+            if let Some(value) = &self.pong {
+                field::Message::encode([0x0a], value, &mut out)?;
+            }
+            Ok(out)
+        }
+
+        fn decode(bytes: &[u8], depth: u32) -> Option<Self> {
+            let mut fields = Reader::new(bytes, depth);
+            let message = Self {
+                pong: field::Message::decode([0x0a], &mut fields),
+            };
+            fields.is_empty().then_some(message)
+        }
+    }
+
+    impl GeneratedMessage for super::Pong {
+        fn encoded_len(&self) -> usize {
+            0
+        }
+
+        fn encode<W: Writer>(&self, out: W) -> Result<W, W::Error> {
+            Ok(out)
+        }
+
+        fn decode(bytes: &[u8], _: u32) -> Option<Self> {
+            bytes.is_empty().then_some(Self {})
+        }
+    }
 }

@@ -12,6 +12,17 @@ pub mod comments {
 }
 
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
+pub mod fields {
+    pub mod v2 {
+        include!("fields.v2.rs");
+    }
+
+    pub mod v3 {
+        include!("fields.v3.rs");
+    }
+}
+
+#[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub mod greeter {
     include!("greeter.rs");
 }

@@ -24,7 +24,7 @@ pub use self::{reader_client::ReaderClient, reader_server::{Reader, ReaderServer
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub mod reader_client {
     use ::rpc_core::codegen::v1::{
-        CallError, Caller, Channel, IntoRequest, ProstCodec, Response,
+        CallError, Caller, Channel, GeneratedCodec, IntoRequest, Response,
     };
 
     /// Reads.
@@ -56,8 +56,8 @@ pub mod reader_client {
                 .unary_with(
                     &super::reader_methods::GET,
                     request.into_request(),
-                    ProstCodec,
-                    ProstCodec,
+                    GeneratedCodec,
+                    GeneratedCodec,
                 )
                 .await
         }
@@ -77,8 +77,8 @@ pub mod reader_client {
                 .unary_with(
                     &super::reader_methods::HAS,
                     request.into_request(),
-                    ProstCodec,
-                    ProstCodec,
+                    GeneratedCodec,
+                    GeneratedCodec,
                 )
                 .await
         }
@@ -89,7 +89,7 @@ pub mod reader_client {
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub mod reader_server {
     use ::rpc_core::codegen::v1::{
-        Arc, Executor, Future, Instances, Methods, OnExecutor, ProstCodec, Request,
+        Arc, Executor, Future, GeneratedCodec, Instances, Methods, OnExecutor, Request,
         Response, Service, Status, fmt,
     };
 
@@ -231,8 +231,8 @@ pub mod reader_server {
                 methods
                     .unary_with(
                         &super::reader_methods::GET,
-                        ProstCodec,
-                        ProstCodec,
+                        GeneratedCodec,
+                        GeneratedCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move { LocalReader::get(&*instance, request).await }
@@ -244,8 +244,8 @@ pub mod reader_server {
                 methods
                     .unary_with(
                         &super::reader_methods::HAS,
-                        ProstCodec,
-                        ProstCodec,
+                        GeneratedCodec,
+                        GeneratedCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move { LocalReader::has(&*instance, request).await }
@@ -288,7 +288,7 @@ pub use self::{writer_client::WriterClient, writer_server::{Writer, WriterServer
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub mod writer_client {
     use ::rpc_core::codegen::v1::{
-        CallError, Caller, Channel, IntoRequest, ProstCodec, Response,
+        CallError, Caller, Channel, GeneratedCodec, IntoRequest, Response,
     };
 
     /// Writes.
@@ -320,8 +320,8 @@ pub mod writer_client {
                 .unary_with(
                     &super::writer_methods::GET,
                     request.into_request(),
-                    ProstCodec,
-                    ProstCodec,
+                    GeneratedCodec,
+                    GeneratedCodec,
                 )
                 .await
         }
@@ -341,8 +341,8 @@ pub mod writer_client {
                 .unary_with(
                     &super::writer_methods::PUT,
                     request.into_request(),
-                    ProstCodec,
-                    ProstCodec,
+                    GeneratedCodec,
+                    GeneratedCodec,
                 )
                 .await
         }
@@ -363,8 +363,8 @@ pub mod writer_client {
                 .unary_with(
                     &super::writer_methods::OLD_PUT,
                     request.into_request(),
-                    ProstCodec,
-                    ProstCodec,
+                    GeneratedCodec,
+                    GeneratedCodec,
                 )
                 .await
         }
@@ -375,7 +375,7 @@ pub mod writer_client {
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub mod writer_server {
     use ::rpc_core::codegen::v1::{
-        Arc, Executor, Future, Instances, Methods, OnExecutor, ProstCodec, Request,
+        Arc, Executor, Future, GeneratedCodec, Instances, Methods, OnExecutor, Request,
         Response, Service, Status, fmt,
     };
 
@@ -546,8 +546,8 @@ pub mod writer_server {
                 methods
                     .unary_with(
                         &super::writer_methods::GET,
-                        ProstCodec,
-                        ProstCodec,
+                        GeneratedCodec,
+                        GeneratedCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move { LocalWriter::get(&*instance, request).await }
@@ -559,8 +559,8 @@ pub mod writer_server {
                 methods
                     .unary_with(
                         &super::writer_methods::PUT,
-                        ProstCodec,
-                        ProstCodec,
+                        GeneratedCodec,
+                        GeneratedCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move { LocalWriter::put(&*instance, request).await }
@@ -572,8 +572,8 @@ pub mod writer_server {
                 methods
                     .unary_with(
                         &super::writer_methods::OLD_PUT,
-                        ProstCodec,
-                        ProstCodec,
+                        GeneratedCodec,
+                        GeneratedCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move {
@@ -627,7 +627,7 @@ pub use self::{old_client::OldClient, old_server::{Old, OldServer}};
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub mod old_client {
     use ::rpc_core::codegen::v1::{
-        CallError, Caller, Channel, IntoRequest, ProstCodec, Response,
+        CallError, Caller, Channel, GeneratedCodec, IntoRequest, Response,
     };
 
     /// Use `Reader` instead.
@@ -660,8 +660,8 @@ pub mod old_client {
                 .unary_with(
                     &super::old_methods::GET,
                     request.into_request(),
-                    ProstCodec,
-                    ProstCodec,
+                    GeneratedCodec,
+                    GeneratedCodec,
                 )
                 .await
         }
@@ -672,7 +672,7 @@ pub mod old_client {
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub mod old_server {
     use ::rpc_core::codegen::v1::{
-        Arc, Executor, Future, Instances, Methods, OnExecutor, ProstCodec, Request,
+        Arc, Executor, Future, GeneratedCodec, Instances, Methods, OnExecutor, Request,
         Response, Service, Status, fmt,
     };
 
@@ -789,8 +789,8 @@ pub mod old_server {
                 methods
                     .unary_with(
                         &super::old_methods::GET,
-                        ProstCodec,
-                        ProstCodec,
+                        GeneratedCodec,
+                        GeneratedCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move { LocalOld::get(&*instance, request).await }
@@ -932,3 +932,60 @@ pub mod nothing_server {
 /// Descriptions of the methods of `services.Nothing`.
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub mod nothing_methods {}
+
+/// Encodes and decodes the known fields of messages, to the same bytes and values as prost.
+#[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
+mod _codec {
+    use ::rpc_core::codegen::v1::field::{self, Field};
+    use ::rpc_core::codegen::v1::{GeneratedMessage, Reader, Writer};
+
+    impl GeneratedMessage for super::Key {
+        fn encoded_len(&self) -> usize {
+            let mut len = 0;
+            if !self.key.is_empty() {
+                len += 1 + field::String::len(&self.key);
+            }
+            len
+        }
+
+        fn encode<W: Writer>(&self, mut out: W) -> Result<W, W::Error> {
+            if !self.key.is_empty() {
+                field::String::encode([0x0a], &self.key, &mut out)?;
+            }
+            Ok(out)
+        }
+
+        fn decode(bytes: &[u8], depth: u32) -> Option<Self> {
+            let mut fields = Reader::new(bytes, depth);
+            let message = Self {
+                key: field::String::decode([0x0a], &mut fields).unwrap_or_default(),
+            };
+            fields.is_empty().then_some(message)
+        }
+    }
+
+    impl GeneratedMessage for super::Value {
+        fn encoded_len(&self) -> usize {
+            let mut len = 0;
+            if !self.value.is_empty() {
+                len += 1 + field::Bytes::len(&self.value);
+            }
+            len
+        }
+
+        fn encode<W: Writer>(&self, mut out: W) -> Result<W, W::Error> {
+            if !self.value.is_empty() {
+                field::Bytes::encode([0x0a], &self.value, &mut out)?;
+            }
+            Ok(out)
+        }
+
+        fn decode(bytes: &[u8], depth: u32) -> Option<Self> {
+            let mut fields = Reader::new(bytes, depth);
+            let message = Self {
+                value: field::Bytes::decode([0x0a], &mut fields).unwrap_or_default(),
+            };
+            fields.is_empty().then_some(message)
+        }
+    }
+}

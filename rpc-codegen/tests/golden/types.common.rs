@@ -69,3 +69,78 @@ impl Kind {
         }
     }
 }
+
+/// Encodes and decodes the known fields of messages, to the same bytes and values as prost.
+#[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
+mod _codec {
+    use ::rpc_core::codegen::v1::field::{self, Field};
+    use ::rpc_core::codegen::v1::{GeneratedMessage, Reader, Writer};
+
+    impl GeneratedMessage for super::Thing {
+        fn encoded_len(&self) -> usize {
+            let mut len = 0;
+            len += 1 + field::Int32::len(&self.id);
+            if let Some(value) = &self.name {
+                len += 1 + field::String::len(value);
+            }
+            if let Some(value) = &self.kind {
+                len += 1 + field::Int32::len(value);
+            }
+            if let Some(value) = &self.part {
+                len += 2 + field::Group::len(value);
+            }
+            len
+        }
+
+        fn encode<W: Writer>(&self, mut out: W) -> Result<W, W::Error> {
+            field::Int32::encode([0x08], &self.id, &mut out)?;
+            if let Some(value) = &self.name {
+                field::String::encode([0x12], value, &mut out)?;
+            }
+            if let Some(value) = &self.kind {
+                field::Int32::encode([0x18], value, &mut out)?;
+            }
+            if let Some(value) = &self.part {
+                field::Group::encode([0x23], value, &mut out)?;
+            }
+            Ok(out)
+        }
+
+        fn decode(bytes: &[u8], depth: u32) -> Option<Self> {
+            let mut fields = Reader::new(bytes, depth);
+            let message = Self {
+                id: field::Int32::decode([0x08], &mut fields)
+                    .unwrap_or_else(|| Self::default().id),
+                name: field::String::decode([0x12], &mut fields),
+                kind: field::Int32::decode([0x18], &mut fields),
+                part: field::Group::decode([0x23], &mut fields),
+            };
+            fields.is_empty().then_some(message)
+        }
+    }
+
+    impl GeneratedMessage for super::thing::Part {
+        fn encoded_len(&self) -> usize {
+            let mut len = 0;
+            if let Some(value) = &self.data {
+                len += 1 + field::Bytes::len(value);
+            }
+            len
+        }
+
+        fn encode<W: Writer>(&self, mut out: W) -> Result<W, W::Error> {
+            if let Some(value) = &self.data {
+                field::Bytes::encode([0x0a], value, &mut out)?;
+            }
+            Ok(out)
+        }
+
+        fn decode(bytes: &[u8], depth: u32) -> Option<Self> {
+            let mut fields = Reader::new(bytes, depth);
+            let message = Self {
+                data: field::Bytes::decode([0x0a], &mut fields),
+            };
+            fields.is_empty().then_some(message)
+        }
+    }
+}

@@ -117,7 +117,7 @@ pub use self::{types_client::TypesClient, types_server::{Types, TypesServer}};
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub mod types_client {
     use ::rpc_core::codegen::v1::{
-        CallError, Caller, Channel, IntoRequest, ProstCodec, Response,
+        CallError, Caller, Channel, GeneratedCodec, IntoRequest, ProstCodec, Response,
     };
 
     /// Client for the service `types.v1.Types`.
@@ -149,8 +149,8 @@ pub mod types_client {
                 .unary_with(
                     &super::types_methods::NESTED,
                     request.into_request(),
-                    ProstCodec,
-                    ProstCodec,
+                    GeneratedCodec,
+                    GeneratedCodec,
                 )
                 .await
         }
@@ -170,8 +170,8 @@ pub mod types_client {
                 .unary_with(
                     &super::types_methods::IMPORTED,
                     request.into_request(),
-                    ProstCodec,
-                    ProstCodec,
+                    GeneratedCodec,
+                    GeneratedCodec,
                 )
                 .await
         }
@@ -271,8 +271,8 @@ pub mod types_client {
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub mod types_server {
     use ::rpc_core::codegen::v1::{
-        Arc, Executor, Future, Instances, Methods, OnExecutor, ProstCodec, Request,
-        Response, Service, Status, fmt,
+        Arc, Executor, Future, GeneratedCodec, Instances, Methods, OnExecutor,
+        ProstCodec, Request, Response, Service, Status, fmt,
     };
 
     /// The service `types.v1.Types`.
@@ -557,8 +557,8 @@ pub mod types_server {
                 methods
                     .unary_with(
                         &super::types_methods::NESTED,
-                        ProstCodec,
-                        ProstCodec,
+                        GeneratedCodec,
+                        GeneratedCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move { LocalTypes::nested(&*instance, request).await }
@@ -570,8 +570,8 @@ pub mod types_server {
                 methods
                     .unary_with(
                         &super::types_methods::IMPORTED,
-                        ProstCodec,
-                        ProstCodec,
+                        GeneratedCodec,
+                        GeneratedCodec,
                         move |request| {
                             let instance = instance.clone();
                             async move {
@@ -696,4 +696,169 @@ pub mod types_methods {
         "google.protobuf.Struct",
         "google.protobuf.Any",
     );
+}
+
+/// Encodes and decodes the known fields of messages, to the same bytes and values as prost.
+#[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
+mod _codec {
+    use ::rpc_core::codegen::v1::field::{self, Field};
+    use ::rpc_core::codegen::v1::{GeneratedMessage, Reader, Writer};
+
+    impl GeneratedMessage for super::Outer {
+        fn encoded_len(&self) -> usize {
+            let mut len = 0;
+            len += field::Map::<field::String, field::Message<_>>::len(1, &self.inners);
+            len += field::Map::<field::Int32, field::Int32>::len(1, &self.kinds);
+            match &self.either {
+                Some(super::outer::Either::Left(value)) => {
+                    len += 1 + field::Message::len(value);
+                }
+                Some(super::outer::Either::Right(value)) => {
+                    len += 1 + field::FlatExtern::len(value);
+                }
+                Some(super::outer::Either::Neither(value)) => {
+                    len += 1 + field::Bytes::len(value);
+                }
+                None => {}
+            }
+            if let Some(value) = &self.at {
+                len += 1 + field::FlatExtern::len(value);
+            }
+            if let Some(value) = &self.any {
+                len += 1 + field::FlatExtern::len(value);
+            }
+            if let Some(value) = &self.value {
+                len += 1 + field::Extern::len(value);
+            }
+            if let Some(value) = &self.maybe {
+                len += 1 + field::Double::len(value);
+            }
+            len += field::Sint64::len_packed(1, &self.many);
+            len
+        }
+
+        fn encode<W: Writer>(&self, mut out: W) -> Result<W, W::Error> {
+            field::Map::<
+                field::String,
+                field::Message<_>,
+            >::encode([0x0a], &self.inners, &mut out)?;
+            field::Map::<
+                field::Int32,
+                field::Int32,
+            >::encode([0x12], &self.kinds, &mut out)?;
+            match &self.either {
+                Some(super::outer::Either::Left(value)) => {
+                    field::Message::encode([0x1a], value, &mut out)?
+                }
+                Some(super::outer::Either::Right(value)) => {
+                    field::FlatExtern::encode([0x22], value, &mut out)?
+                }
+                Some(super::outer::Either::Neither(value)) => {
+                    field::Bytes::encode([0x2a], value, &mut out)?
+                }
+                None => {}
+            }
+            if let Some(value) = &self.at {
+                field::FlatExtern::encode([0x32], value, &mut out)?;
+            }
+            if let Some(value) = &self.any {
+                field::FlatExtern::encode([0x3a], value, &mut out)?;
+            }
+            if let Some(value) = &self.value {
+                field::Extern::encode([0x42], value, &mut out)?;
+            }
+            if let Some(value) = &self.maybe {
+                field::Double::encode([0x49], value, &mut out)?;
+            }
+            field::Sint64::encode_packed([0x52], &self.many, &mut out)?;
+            Ok(out)
+        }
+
+        fn decode(bytes: &[u8], depth: u32) -> Option<Self> {
+            let mut fields = Reader::new(bytes, depth);
+            let message = Self {
+                inners: field::Map::<
+                    field::String,
+                    field::Message<_>,
+                >::decode([0x0a], &mut fields),
+                kinds: field::Map::<
+                    field::Int32,
+                    field::Int32,
+                >::decode([0x12], &mut fields),
+                either: field::Message::decode([0x1a], &mut fields)
+                    .map(super::outer::Either::Left)
+                    .or_else(|| {
+                        field::FlatExtern::decode([0x22], &mut fields)
+                            .map(super::outer::Either::Right)
+                    })
+                    .or_else(|| {
+                        field::Bytes::decode([0x2a], &mut fields)
+                            .map(super::outer::Either::Neither)
+                    }),
+                at: field::FlatExtern::decode([0x32], &mut fields),
+                any: field::FlatExtern::decode([0x3a], &mut fields),
+                value: field::Extern::decode([0x42], &mut fields),
+                maybe: field::Double::decode([0x49], &mut fields),
+                many: field::Sint64::decode_packed([0x52], &mut fields),
+            };
+            fields.is_empty().then_some(message)
+        }
+    }
+
+    impl GeneratedMessage for super::outer::Inner {
+        fn encoded_len(&self) -> usize {
+            let mut len = 0;
+            if self.state != 0 {
+                len += 1 + field::Int32::len(&self.state);
+            }
+            if let Some(value) = &self.outer {
+                len += 1 + field::Message::len(value);
+            }
+            len
+        }
+
+        fn encode<W: Writer>(&self, mut out: W) -> Result<W, W::Error> {
+            if self.state != 0 {
+                field::Int32::encode([0x08], &self.state, &mut out)?;
+            }
+            if let Some(value) = &self.outer {
+                field::Message::encode([0x12], value, &mut out)?;
+            }
+            Ok(out)
+        }
+
+        fn decode(bytes: &[u8], depth: u32) -> Option<Self> {
+            let mut fields = Reader::new(bytes, depth);
+            let message = Self {
+                state: field::Int32::decode([0x08], &mut fields).unwrap_or_default(),
+                outer: field::Message::decode([0x12], &mut fields),
+            };
+            fields.is_empty().then_some(message)
+        }
+    }
+
+    impl GeneratedMessage for super::outer::inner::Innermost {
+        fn encoded_len(&self) -> usize {
+            let mut len = 0;
+            if self.kind != 0 {
+                len += 1 + field::Int32::len(&self.kind);
+            }
+            len
+        }
+
+        fn encode<W: Writer>(&self, mut out: W) -> Result<W, W::Error> {
+            if self.kind != 0 {
+                field::Int32::encode([0x08], &self.kind, &mut out)?;
+            }
+            Ok(out)
+        }
+
+        fn decode(bytes: &[u8], depth: u32) -> Option<Self> {
+            let mut fields = Reader::new(bytes, depth);
+            let message = Self {
+                kind: field::Int32::decode([0x08], &mut fields).unwrap_or_default(),
+            };
+            fields.is_empty().then_some(message)
+        }
+    }
 }

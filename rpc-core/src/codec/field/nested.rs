@@ -1,0 +1,224 @@
+//! The types of fields that contain fields.
+
+use std::marker::PhantomData;
+
+use prost::Message as ProstMessage;
+
+use super::{Field, len_delimited};
+use crate::codec::reader::Reader;
+use crate::codec::writer::Writer;
+use crate::codec::{Codec, GeneratedMessage, ProstCodec, decode_known};
+
+/// A message with generated code, possibly in a `Box`.
+#[derive(Debug)]
+pub struct Message<M>(PhantomData<M>);
+
+impl<M: GeneratedMessage> Field for Message<M> {
+    type Value = M;
+
+    const WIRE_TYPE: u8 = 2;
+
+    #[inline]
+    fn len(message: &M) -> usize {
+        len_delimited(GeneratedMessage::encoded_len(message))
+    }
+
+    #[inline]
+    fn encode<const T: usize, W: Writer>(
+        tag: [u8; T],
+        message: &M,
+        out: &mut W,
+    ) -> Result<(), W::Error> {
+        let len = GeneratedMessage::encoded_len(message);
+        out.put_varint(tag, len as u64)?;
+        out.put_message(message, len)
+    }
+
+    #[inline]
+    fn read(fields: &mut Reader<'_>) -> Option<M> {
+        let nested = fields.take_nested()?;
+        decode_known(nested.bytes(), nested.depth())
+    }
+}
+
+/// A group. Its tag is the one at its start. It is not decoded: prost does that.
+#[derive(Debug)]
+pub struct Group<M>(PhantomData<M>);
+
+impl<M: GeneratedMessage> Field for Group<M> {
+    type Value = M;
+
+    const WIRE_TYPE: u8 = 3;
+
+    #[inline]
+    fn len(message: &M) -> usize {
+        GeneratedMessage::encoded_len(message)
+    }
+
+    fn encode<const T: usize, W: Writer>(
+        tag: [u8; T],
+        message: &M,
+        out: &mut W,
+    ) -> Result<(), W::Error> {
+        let mut end_tag = tag;
+        // The wire types are 3 at the start and 4 at the end.
+        end_tag[0] += 1;
+        out.put_slice(&tag)?;
+        out.put_message(message, GeneratedMessage::encoded_len(message))?;
+        out.put_slice(&end_tag)
+    }
+
+    fn read(_: &mut Reader<'_>) -> Option<M> {
+        None
+    }
+}
+
+/// A message of a foreign type, which prost encodes. It is not decoded: prost counts the levels of
+/// nested messages, and would count from this message on instead of from the outermost one.
+#[derive(Debug)]
+pub struct Extern<M>(PhantomData<M>);
+
+impl<M: ProstMessage + Default> Field for Extern<M> {
+    type Value = M;
+
+    const WIRE_TYPE: u8 = 2;
+
+    fn len(message: &M) -> usize {
+        len_delimited(message.encoded_len())
+    }
+
+    fn encode<const T: usize, W: Writer>(
+        tag: [u8; T],
+        message: &M,
+        out: &mut W,
+    ) -> Result<(), W::Error> {
+        let len = message.encoded_len();
+        out.put_varint(tag, len as u64)?;
+        out.put_prost(message, len)
+    }
+
+    fn read(_: &mut Reader<'_>) -> Option<M> {
+        None
+    }
+}
+
+/// An [`Extern`] whose fields are not messages. prost decodes it as well.
+#[derive(Debug)]
+pub struct FlatExtern<M>(PhantomData<M>);
+
+impl<M: ProstMessage + Default> Field for FlatExtern<M> {
+    type Value = M;
+
+    const WIRE_TYPE: u8 = 2;
+
+    fn len(message: &M) -> usize {
+        Extern::len(message)
+    }
+
+    fn encode<const T: usize, W: Writer>(
+        tag: [u8; T],
+        message: &M,
+        out: &mut W,
+    ) -> Result<(), W::Error> {
+        Extern::encode(tag, message, out)
+    }
+
+    fn read(fields: &mut Reader<'_>) -> Option<M> {
+        let nested = fields.take_nested()?;
+        let message: M = ProstCodec::decode(nested.bytes()).ok()?;
+        // The encoding of the known fields is shorter if there are unknown ones. Those may be nested
+        // groups.
+        (message.encoded_len() == nested.len()).then_some(message)
+    }
+}
+
+/// A `map` with keys of type `K` and values of type `V`.
+#[derive(Debug)]
+pub struct Map<K, V>(PhantomData<(K, V)>);
+
+impl<K: Field, V: Field> Map<K, V>
+where
+    K::Value: PartialEq,
+    V::Value: PartialEq,
+{
+    /// Returns the length of the field, whose tag has `tag_len` bytes.
+    pub fn len<'a, C>(tag_len: usize, map: &'a C) -> usize
+    where
+        &'a C: IntoIterator<Item = (&'a K::Value, &'a V::Value)>,
+        K::Value: 'a,
+        V::Value: 'a,
+    {
+        let defaults = (K::default_value(), V::default_value());
+        let entries = map.into_iter();
+        entries
+            .map(|entry| tag_len + len_delimited(Self::entry_len(entry, &defaults)))
+            .sum()
+    }
+
+    /// Writes the field.
+    ///
+    /// # Errors
+    ///
+    /// Returns the error of [`Writer`].
+    pub fn encode<'a, const T: usize, C, W: Writer>(
+        tag: [u8; T],
+        map: &'a C,
+        out: &mut W,
+    ) -> Result<(), W::Error>
+    where
+        &'a C: IntoIterator<Item = (&'a K::Value, &'a V::Value)>,
+        K::Value: 'a,
+        V::Value: 'a,
+    {
+        let defaults = (K::default_value(), V::default_value());
+        for (key, value) in map {
+            out.put_varint(tag, Self::entry_len((key, value), &defaults) as u64)?;
+            if *key != defaults.0 {
+                K::encode([0x08 | K::WIRE_TYPE], key, out)?;
+            }
+            if *value != defaults.1 {
+                V::encode([0x10 | V::WIRE_TYPE], value, out)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes all entries that follow one another.
+    pub fn decode<const T: usize, C>(tag: [u8; T], fields: &mut Reader<'_>) -> C
+    where
+        C: Default + Extend<(K::Value, V::Value)>,
+    {
+        let entry = |fields: &mut Reader<'_>| {
+            let mut entry = fields.take_nested()?;
+            let key = K::decode([0x08 | K::WIRE_TYPE], &mut entry);
+            let value = V::decode([0x10 | V::WIRE_TYPE], &mut entry);
+            let both = || {
+                (
+                    key.unwrap_or_else(K::default_value),
+                    value.unwrap_or_else(V::default_value),
+                )
+            };
+            entry.is_empty().then(both)
+        };
+        let mut map = C::default();
+        while let Some(entry) = fields.take_field(tag, entry) {
+            map.extend([entry]);
+        }
+        map
+    }
+
+    /// Returns the length of an entry. prost leaves out a key or a value that is the default.
+    fn entry_len((key, value): (&K::Value, &V::Value), defaults: &(K::Value, V::Value)) -> usize {
+        let key_len = if *key == defaults.0 {
+            0
+        } else {
+            1 + K::len(key)
+        };
+        let value_len = if *value == defaults.1 {
+            0
+        } else {
+            1 + V::len(value)
+        };
+        key_len + value_len
+    }
+}

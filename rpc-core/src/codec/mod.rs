@@ -1,0 +1,241 @@
+//! [`Codec`]: how a message becomes bytes, and bytes a message.
+//!
+//! Stubs name one codec for the request and one for the response of each call:
+//!
+//! - [`ProstCodec`] takes any prost message.
+//! - [`GeneratedCodec`] takes the messages for which `rpc-codegen` wrote [`GeneratedMessage`]. Its
+//!   bytes and values are prost's.
+//!
+//! The generated code uses [`field`], [`Writer`] and [`Reader`].
+
+pub mod field;
+mod reader;
+mod writer;
+
+use std::error::Error;
+use std::fmt;
+
+use bytes::BufMut;
+use prost::{DecodeError, EncodeError, Message};
+
+pub use self::reader::Reader;
+pub use self::writer::Writer;
+use self::writer::{BufWriter, SliceWriter};
+
+/// Encodes and decodes messages of type `M`.
+///
+/// A codec has no state. Stubs pass one by value only to name its type.
+pub trait Codec<M> {
+    /// Returns the length of the encoded message in bytes.
+    fn encoded_len(message: &M) -> usize;
+
+    /// Encodes the message into `out`, which must have the length of the encoded message.
+    ///
+    /// # Errors
+    ///
+    /// May return an error if the encoded message is longer or shorter than `out`. What `out` then
+    /// contains is unspecified.
+    fn encode(message: &M, out: &mut [u8]) -> Result<(), LengthChanged>;
+
+    /// Appends the encoded message to a buffer. A field of type `Bytes` is given to
+    /// [`BufMut::put`] as it is, and the buffer may take it without a copy.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the buffer has too little room.
+    fn encode_to(message: &M, out: &mut impl BufMut) -> Result<(), EncodeError>;
+
+    /// Decodes a message.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the bytes are not an encoded message.
+    fn decode(bytes: &[u8]) -> Result<M, DecodeError>;
+}
+
+/// The error of [`Codec::encode`]: the encoded message does not have the length of the buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LengthChanged;
+
+impl fmt::Display for LengthChanged {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the encoded message does not have the length of the buffer")
+    }
+}
+
+impl Error for LengthChanged {}
+
+/// The codec of any prost message: prost encodes and decodes it.
+#[derive(Clone, Copy, Debug)]
+pub struct ProstCodec;
+
+impl<M: Message + Default> Codec<M> for ProstCodec {
+    fn encoded_len(message: &M) -> usize {
+        message.encoded_len()
+    }
+
+    fn encode(message: &M, mut out: &mut [u8]) -> Result<(), LengthChanged> {
+        if message.encode(&mut out).is_err() || !out.is_empty() {
+            return Err(LengthChanged);
+        }
+        Ok(())
+    }
+
+    fn encode_to(message: &M, out: &mut impl BufMut) -> Result<(), EncodeError> {
+        message.encode(out)
+    }
+
+    fn decode(bytes: &[u8]) -> Result<M, DecodeError> {
+        M::decode(bytes)
+    }
+}
+
+/// A message with straight-line code for its known fields, written by `rpc-codegen`.
+///
+/// Encodes to the same bytes as prost. Decodes to the same value as prost, or not at all.
+pub trait GeneratedMessage: Message + Default {
+    /// The length of the encoded message with all fields set, if it is then always the same.
+    const FULL_LEN: Option<usize> = None;
+
+    /// Returns the length of the encoded message in bytes.
+    fn encoded_len(&self) -> usize;
+
+    /// Writes the encoded message.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if `out` has too little room.
+    fn encode<W: Writer>(&self, out: W) -> Result<W, W::Error>;
+
+    /// Writes the encoded message, with all fields.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if `out` has too little room.
+    fn encode_full<W: Writer>(&self, out: W) -> Result<W, W::Error> {
+        GeneratedMessage::encode(self, out)
+    }
+
+    /// Decodes a message whose fields are all known, occur in the order in which prost encodes them
+    /// and are well-formed. Messages may be nested up to `depth` levels.
+    ///
+    /// Returns `None` for all other messages, whether they are valid or not. Only prost can decode
+    /// those, and it must begin at the first byte of the outermost message.
+    fn decode(bytes: &[u8], depth: u32) -> Option<Self>;
+
+    /// Decodes a message like [`decode`](Self::decode) if all fields occur.
+    fn decode_full(fields: Reader<'_>) -> Option<Self> {
+        let _ = fields;
+        None
+    }
+}
+
+/// Encodes a message into a slice of its length.
+#[inline]
+fn encode_exactly<M: GeneratedMessage>(message: &M, out: &mut [u8]) -> Result<(), LengthChanged> {
+    let full = M::FULL_LEN == Some(out.len());
+    let out = SliceWriter::new(out);
+    match full {
+        true => message.encode_full(out)?.finish(),
+        false => GeneratedMessage::encode(message, out)?.finish(),
+    }
+}
+
+/// Decodes a message if the generated code covers it.
+#[inline]
+fn decode_known<M: GeneratedMessage>(bytes: &[u8], depth: u32) -> Option<M> {
+    if M::FULL_LEN == Some(bytes.len())
+        && let Some(message) = M::decode_full(Reader::new(bytes, depth))
+    {
+        return Some(message);
+    }
+    GeneratedMessage::decode(bytes, depth)
+}
+
+impl<M: GeneratedMessage> GeneratedMessage for Box<M> {
+    const FULL_LEN: Option<usize> = M::FULL_LEN;
+
+    #[inline]
+    fn encoded_len(&self) -> usize {
+        GeneratedMessage::encoded_len(&**self)
+    }
+
+    #[inline]
+    fn encode<W: Writer>(&self, out: W) -> Result<W, W::Error> {
+        GeneratedMessage::encode(&**self, out)
+    }
+
+    #[inline]
+    fn encode_full<W: Writer>(&self, out: W) -> Result<W, W::Error> {
+        (**self).encode_full(out)
+    }
+
+    #[inline]
+    fn decode(bytes: &[u8], depth: u32) -> Option<Self> {
+        GeneratedMessage::decode(bytes, depth).map(Box::new)
+    }
+
+    #[inline]
+    fn decode_full(fields: Reader<'_>) -> Option<Self> {
+        M::decode_full(fields).map(Box::new)
+    }
+}
+
+/// The codec of messages with generated code.
+#[derive(Clone, Copy, Debug)]
+pub struct GeneratedCodec;
+
+/// The number of levels of nested messages that generated code decodes.
+///
+/// prost's limit is 100. Deeper messages than these are rare and go to prost, so its limit and its
+/// error apply.
+const MAX_DEPTH: u32 = 32;
+
+impl<M: GeneratedMessage> Codec<M> for GeneratedCodec {
+    #[inline]
+    fn encoded_len(message: &M) -> usize {
+        GeneratedMessage::encoded_len(message)
+    }
+
+    #[inline]
+    fn encode(message: &M, out: &mut [u8]) -> Result<(), LengthChanged> {
+        encode_exactly(message, out)
+    }
+
+    fn encode_to(message: &M, out: &mut impl BufMut) -> Result<(), EncodeError> {
+        if GeneratedMessage::encoded_len(message) > out.remaining_mut() {
+            // This returns the error, which only prost can create.
+            return Message::encode(message, out);
+        }
+        let Ok(_) = GeneratedMessage::encode(message, BufWriter::new(out));
+        Ok(())
+    }
+
+    #[inline]
+    fn decode(bytes: &[u8]) -> Result<M, DecodeError> {
+        if M::FULL_LEN == Some(bytes.len())
+            && let Some(message) = M::decode_full(Reader::new(bytes, MAX_DEPTH))
+        {
+            return Ok(message);
+        }
+        decode_each(bytes)
+    }
+}
+
+/// Decodes a message field by field. Not part of [`Codec::decode`], so that a message with all
+/// fields is not moved.
+#[inline(never)]
+fn decode_each<M: GeneratedMessage>(bytes: &[u8]) -> Result<M, DecodeError> {
+    match GeneratedMessage::decode(bytes, MAX_DEPTH) {
+        Some(message) => Ok(message),
+        None => decode_with_prost(bytes),
+    }
+}
+
+/// Decodes a message that the generated code does not cover, from its first byte. Recursion limit,
+/// unknown fields, merging and errors are then prost's.
+#[cold]
+#[inline(never)]
+fn decode_with_prost<M: Message + Default>(bytes: &[u8]) -> Result<M, DecodeError> {
+    Message::decode(bytes)
+}
