@@ -137,12 +137,15 @@ impl<Q: Codec<Req>, S: Codec<Res>, Req, Res> Future for LocalCall<'_, Q, S, Req,
 }
 
 impl<'a, Q: Codec<Req>, S: Codec<Res>, Req, Res> LocalCall<'a, Q, S, Req, Res> {
-    #[inline]
+    #[inline(always)]
     fn step(&mut self, cx: &mut Context<'_>) -> Poll<Result<Response<Res>, CallError>> {
         match self.state {
             CallState::InFlight(method, call) => self.take_response(method, call, cx),
-            CallState::New => self.start(cx),
-            CallState::Waiting(method, waiter) => self.send(method, Some(waiter), cx),
+            CallState::New => {
+                let method = self.start();
+                self.send(method, None, cx)
+            }
+            CallState::Waiting(method, waiter) => self.send_again(method, waiter, cx),
             // The future was polled after completion. The contract of `Future` permits any result.
             CallState::Done => Poll::Pending,
         }
@@ -161,8 +164,9 @@ impl<'a, Q: Codec<Req>, S: Codec<Res>, Req, Res> LocalCall<'a, Q, S, Req, Res> {
         polled
     }
 
-    #[inline]
-    fn start(&mut self, cx: &mut Context<'_>) -> Poll<Result<Response<Res>, CallError>> {
+    /// Notes the call's deadline, and its start if it is sampled.
+    #[inline(always)]
+    fn start(&mut self) -> &'a CalledMethod {
         let channel = self.channel;
         let method = channel.resolve(self.method);
         if method.counters.begin() {
@@ -173,11 +177,11 @@ impl<'a, Q: Codec<Req>, S: Codec<Res>, Req, Res> LocalCall<'a, Q, S, Req, Res> {
             TimeAllowed::For(timeout) => channel.poller.deadline_after(timeout),
             TimeAllowed::Until(deadline) => Some(deadline),
         };
-        self.send(method, None, cx)
+        method
     }
 
     /// Sends the call, or queues it. Either way the waker is registered.
-    #[inline]
+    #[inline(always)]
     fn send(
         &mut self,
         method: &'a CalledMethod,
@@ -185,9 +189,7 @@ impl<'a, Q: Codec<Req>, S: Codec<Res>, Req, Res> LocalCall<'a, Q, S, Req, Res> {
         cx: &mut Context<'_>,
     ) -> Poll<Result<Response<Res>, CallError>> {
         let Some(number) = method.number else {
-            let path = self.method.path;
-            let error = CallError::new(Cause::Unimplemented { path }, Execution::NeverSent);
-            return self.end(method, Err(error));
+            return self.fail(method, self.unimplemented());
         };
         let lengths = RequestLengths::new::<Q, Req>(&self.request);
         let head = RequestHead {
@@ -196,27 +198,10 @@ impl<'a, Q: Codec<Req>, S: Codec<Res>, Req, Res> LocalCall<'a, Q, S, Req, Res> {
             metadata_len: lengths.metadata,
             message_len: lengths.message,
         };
-        let channel = self.channel;
-        let frame_len = head.frame_len();
-        let begun = if frame_len <= channel.longest_inline {
-            let mut memory = channel.inline_frame.take();
-            let frame = &mut memory.bytes_mut()[..frame_len];
-            write_request::<Q, Req>(
-                &self.request,
-                lengths,
-                self.method,
-                &mut frame[HEADER_LEN..],
-            );
-            let poller = &*channel.poller;
-            let begun = poller.begin_inline(channel.link, &head, frame, cx.waker(), waiter);
-            channel.inline_frame.put_back(memory);
-            begun
+        let begun = if head.frame_len() <= self.channel.longest_inline {
+            self.send_inline(&head, lengths, waiter, cx)
         } else {
-            let write = &mut |out: &mut [u8]| {
-                write_request::<Q, Req>(&self.request, lengths, self.method, out);
-            };
-            let poller = &*channel.poller;
-            poller.begin_long(channel.link, &head, write, cx.waker(), waiter)
+            self.send_long(&head, lengths, waiter, cx)
         };
         match begun {
             BeginOutcome::Sent(call) => {
@@ -228,11 +213,57 @@ impl<'a, Q: Codec<Req>, S: Codec<Res>, Req, Res> LocalCall<'a, Q, S, Req, Res> {
                 self.state = CallState::Waiting(method, waiter);
                 Poll::Pending
             }
-            BeginOutcome::Failed(error) => self.end(method, Err(error)),
+            BeginOutcome::Failed(error) => self.fail(method, error),
         }
     }
 
-    #[inline]
+    /// Sends a call that has waited, if it is its turn.
+    #[cold]
+    #[inline(never)]
+    fn send_again(
+        &mut self,
+        method: &'a CalledMethod,
+        waiter: WaiterKey,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Response<Res>, CallError>> {
+        self.send(method, Some(waiter), cx)
+    }
+
+    #[inline(always)]
+    fn send_inline(
+        &self,
+        head: &RequestHead,
+        lengths: RequestLengths,
+        waiter: Option<WaiterKey>,
+        cx: &mut Context<'_>,
+    ) -> BeginOutcome<WaiterKey> {
+        let channel = self.channel;
+        let mut memory = channel.inline_frame.take();
+        let frame = &mut memory.bytes_mut()[..head.frame_len()];
+        let body = &mut frame[HEADER_LEN..];
+        write_request::<Q, Req>(&self.request, lengths, self.method, body);
+        let poller = &*channel.poller;
+        let begun = poller.begin_inline(channel.link, head, frame, cx.waker(), waiter);
+        channel.inline_frame.put_back(memory);
+        begun
+    }
+
+    #[inline(never)]
+    fn send_long(
+        &self,
+        head: &RequestHead,
+        lengths: RequestLengths,
+        waiter: Option<WaiterKey>,
+        cx: &mut Context<'_>,
+    ) -> BeginOutcome<WaiterKey> {
+        let write = &mut |out: &mut [u8]| {
+            write_request::<Q, Req>(&self.request, lengths, self.method, out);
+        };
+        let poller = &*self.channel.poller;
+        poller.begin_long(self.channel.link, head, write, cx.waker(), waiter)
+    }
+
+    #[inline(always)]
     fn take_response(
         &mut self,
         method: &'a CalledMethod,
@@ -247,11 +278,13 @@ impl<'a, Q: Codec<Req>, S: Codec<Res>, Req, Res> LocalCall<'a, Q, S, Req, Res> {
         if let PollOutcome::Received { head, len } = taken {
             let outcome = decode::<S, Res>(head, &body[..len]);
             channel.inline_frame.put_back(memory);
-            return self.end(method, outcome);
+            let code = outcome.as_ref().map_or_else(CallError::code, |_| Code::Ok);
+            self.end(method, code);
+            return Poll::Ready(outcome);
         }
         channel.inline_frame.put_back(memory);
         match taken {
-            PollOutcome::Failed(error) => self.end(method, Err(error)),
+            PollOutcome::Failed(error) => self.fail(method, error),
             PollOutcome::Long => self.read_response(method, call, cx),
             PollOutcome::Pending | PollOutcome::Received { .. } => Poll::Pending,
         }
@@ -275,26 +308,40 @@ impl<'a, Q: Codec<Req>, S: Codec<Res>, Req, Res> LocalCall<'a, Q, S, Req, Res> {
             &mut |head, body| received = Some(decode::<S, Res>(head, body)),
         );
         match (polled, received) {
-            (PollOutcome::Failed(error), _) => self.end(method, Err(error)),
-            (_, Some(outcome)) => self.end(method, outcome),
+            (PollOutcome::Failed(error), _) | (_, Some(Err(error))) => self.fail(method, error),
+            (_, Some(Ok(response))) => {
+                self.end(method, Code::Ok);
+                Poll::Ready(Ok(response))
+            }
             (_, None) => Poll::Pending,
         }
     }
 
     #[inline]
-    fn end(
-        &mut self,
-        method: &CalledMethod,
-        outcome: Result<Response<Res>, CallError>,
-    ) -> Poll<Result<Response<Res>, CallError>> {
+    fn end(&mut self, method: &CalledMethod, code: Code) {
         self.state = CallState::Done;
-        let code = outcome.as_ref().map_or_else(CallError::code, |_| Code::Ok);
         method.counters.end(code.number());
         if let Some(began) = self.began {
             let counters = self.channel.poller.poller_counters();
             counters.time(&method.counters, began);
         }
-        Poll::Ready(outcome)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn fail(
+        &mut self,
+        method: &CalledMethod,
+        error: CallError,
+    ) -> Poll<Result<Response<Res>, CallError>> {
+        self.end(method, error.code());
+        Poll::Ready(Err(error))
+    }
+
+    #[cold]
+    fn unimplemented(&self) -> CallError {
+        let path = self.method.path;
+        CallError::new(Cause::Unimplemented { path }, Execution::NeverSent)
     }
 }
 

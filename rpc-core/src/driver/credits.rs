@@ -62,6 +62,7 @@ impl<T: Transport> State<T> {
 
     pub(crate) fn send_owed_credits(&mut self) {
         let (links, transport) = (&mut self.links, &mut self.transport);
+        let unflushed = &mut self.unflushed;
         // Each is tried once: a link whose peer receives nothing must not hold up the others.
         self.owing.retain(|key| {
             let Some(link) = links.get_mut(key.index()) else {
@@ -84,6 +85,7 @@ impl<T: Transport> State<T> {
                     self.counters.credits.frames_sent.add(1);
                     // If the connection has ended, its credits no longer matter.
                     let _ = transport.send(link.id, buf);
+                    *unflushed = true;
                 }
                 Err(ReserveError::NoSlot) => link.owes = true,
                 Err(_) => {}

@@ -33,7 +33,7 @@ pub(super) type LentTask = (TaskKey, Waker);
 
 impl<T: Transport> Driver<T> {
     /// Serves the request in `buf`. Its header has been validated and accounted.
-    #[inline]
+    #[inline(always)]
     pub(super) fn serve(&self, link: LinkKey, header: &FrameHeader, buf: T::RecvBuf) {
         let served = self.counters.received(header.selector, || self.arrival());
         let deadline = self.deadline_of(header);

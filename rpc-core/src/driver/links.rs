@@ -70,7 +70,7 @@ impl<T: Transport> Driver<T> {
             }
         }
         state.send_owed_credits();
-        state.transport.flush();
+        state.flush();
     }
 
     /// Returns true if no client can send further requests or still expects a response.

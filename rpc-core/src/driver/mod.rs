@@ -106,6 +106,8 @@ pub(crate) struct Driver<T: Transport> {
 /// The state that is borrowed between calls of application code.
 pub(crate) struct State<T: Transport> {
     pub(crate) transport: T,
+    /// True if a frame was sent since the last flush.
+    unflushed: bool,
     /// Shared with the driver.
     pub(crate) counters: Arc<PollerCounters>,
     pub(crate) links: Slab<Link<T::RecvBuf>>,
@@ -165,6 +167,7 @@ impl<T: Transport> Driver<T> {
             tasks: RefCell::new(tasks),
             state: RefCell::new(State {
                 transport,
+                unflushed: false,
                 counters,
                 links: Slab::new(),
                 routes: Vec::new(),
@@ -214,7 +217,7 @@ impl<T: Transport> Driver<T> {
         }
         let mut borrowed = self.state.borrow_mut();
         let state = &mut *borrowed;
-        state.transport.flush();
+        state.flush();
         let first = match state.transport.poll() {
             Some(event) => Some(event),
             // Most turns of a busy poller end here. Their duration is a part of every response's
@@ -265,7 +268,7 @@ impl<T: Transport> Driver<T> {
         }
         let has_deferred_work = {
             let state = &mut *self.state.borrow_mut();
-            state.transport.flush();
+            state.flush();
             state.has_deferred_work()
         };
         if has_deferred_work {
@@ -285,7 +288,7 @@ impl<T: Transport> Driver<T> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn handle(&self, event: Event<T::RecvBuf>) {
         match event {
             Event::Received { connection, buf } => self.receive(connection, buf),
@@ -322,7 +325,7 @@ impl<T: Transport> Driver<T> {
     }
 
     /// Checks a frame and routes it: a request to its handler, a response to its call.
-    #[inline]
+    #[inline(always)]
     fn receive(&self, id: ConnectionId, buf: T::RecvBuf) {
         let mut borrowed = self.state.borrow_mut();
         let state = &mut *borrowed;
@@ -394,7 +397,7 @@ impl<T: Transport> Driver<T> {
         state.wake_waiters();
         state.send_owed_credits();
         let check_clock = turns.is_multiple_of(TURNS_PER_CLOCK) && !state.timers.is_empty();
-        state.transport.flush();
+        state.flush();
         let any_woken = !state.wakers.is_empty();
         drop(state);
         if check_clock {
@@ -449,6 +452,15 @@ impl<T: Transport> Driver<T> {
 }
 
 impl<T: Transport> State<T> {
+    /// Rings the doorbell for the frames sent since the last flush, if there are any.
+    #[inline]
+    pub(super) fn flush(&mut self) {
+        if self.unflushed {
+            self.unflushed = false;
+            self.transport.flush();
+        }
+    }
+
     /// Returns true if anything waits for a turn besides the events of the transport.
     #[inline]
     fn has_deferred_work(&self) -> bool {

@@ -36,6 +36,7 @@ pub(super) struct RequestPermit<'a, T: Transport> {
     budget: &'a mut ReceiveBudget,
     transport: &'a mut T,
     timers: &'a mut Timers<TimerTarget>,
+    unflushed: &'a mut bool,
 }
 
 impl<T: Transport> State<T> {
@@ -81,6 +82,7 @@ impl<T: Transport> State<T> {
             budget: &mut self.budget,
             transport: &mut self.transport,
             timers: &mut self.timers,
+            unflushed: &mut self.unflushed,
         })
     }
 }
@@ -103,6 +105,7 @@ impl<T: Transport> RequestPermit<'_, T> {
         header.encode(frame);
         // If the connection has ended, the next event reports it and fails this call.
         let _ = self.transport.send_inline(id, frame);
+        *self.unflushed = true;
         mem::forget(self);
         Ok(header.call)
     }
@@ -189,6 +192,7 @@ impl<'a, T: Transport> LongRequest<'a, T> {
             budget: &mut state.budget,
             transport: &mut state.transport,
             timers: &mut state.timers,
+            unflushed: &mut state.unflushed,
         };
         let begun = match &permit.link.ended {
             Some(reason) => Err(Obstacle::Never(Cause::Disconnected(reason.clone()))),
@@ -199,6 +203,7 @@ impl<'a, T: Transport> LongRequest<'a, T> {
                 header.encode(buf.as_mut());
                 // If the connection has ended, the next event reports it and fails this call.
                 let _ = permit.transport.send(permit.link.id, buf);
+                *permit.unflushed = true;
                 mem::forget(permit);
                 Ok(header.call)
             }

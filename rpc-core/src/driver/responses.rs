@@ -51,7 +51,7 @@ impl<T: Transport> Driver<T> {
         match outcome {
             Served::Encoded(len) => {
                 let frame = &mut frame[..HEADER_LEN + len.total()];
-                self.state.borrow_mut().respond_inline(call, len, frame);
+                self.state.borrow_mut().respond_later(call, len, frame);
             }
             Served::Long(handler_key, len) => self.respond_long(call, handler, handler_key, len),
             Served::Failed(status) | Served::Undecodable(status) => {
@@ -73,7 +73,7 @@ impl<T: Transport> Driver<T> {
             match response {
                 BlockedResponse::Encoded { mut frame, len } => {
                     let state = &mut *self.state.borrow_mut();
-                    state.respond_inline(&call, len, &mut frame);
+                    state.respond_later(&call, len, &mut frame);
                 }
                 BlockedResponse::Kept { handler_key, len } => {
                     let handler = self.methods.borrow().handler(call.served.method).cloned();
@@ -164,7 +164,7 @@ impl<T: Transport> State<T> {
     }
 
     /// Sends a response whose frame is complete but for its header, or blocks it.
-    #[inline]
+    #[inline(always)]
     pub(super) fn respond_inline(
         &mut self,
         call: &IncomingCall,
@@ -189,7 +189,14 @@ impl<T: Transport> State<T> {
         header.encode(frame);
         // If the connection has ended, the next event reports it.
         let _ = self.transport.send_inline(id, frame);
+        self.unflushed = true;
         self.counters.responded(call.served, code);
+    }
+
+    /// Like [`respond_inline`](Self::respond_inline), for a response that its first poll has not sent.
+    #[inline(never)]
+    fn respond_later(&mut self, call: &IncomingCall, len: ResponseLengths, frame: &mut [u8]) {
+        self.respond_inline(call, len, frame);
     }
 
     /// Handles a short response that cannot be sent now, or never.
@@ -242,6 +249,7 @@ impl<T: Transport> State<T> {
         header.encode(buf.as_mut());
         // If the connection has ended, the next event reports it.
         let _ = self.transport.send(link.id, buf);
+        self.unflushed = true;
     }
 
     fn respond_status_or_block(&mut self, call: &IncomingCall, status: Status) {

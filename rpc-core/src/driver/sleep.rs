@@ -61,7 +61,7 @@ impl<T: Transport> Driver<T> {
         }
         if state.owing.len() > owing_before {
             state.send_owed_credits();
-            state.transport.flush();
+            state.flush();
         }
     }
 

@@ -82,7 +82,7 @@ where
 
     /// Ends a poll: keeps a future that is pending, and frees the cell of one that has completed.
     /// `key` is the entry of a future that was pending before.
-    #[inline]
+    #[inline(always)]
     fn after_poll(
         &self,
         mut cell: FutureCell<F>,
@@ -108,7 +108,7 @@ where
 
     /// Polls the future in `cell`. If it completes, drops it, and encodes its response if it fits.
     /// All of this is application code. Returns `None` if the future is pending.
-    #[inline]
+    #[inline(always)]
     fn poll_and_encode(
         &self,
         mut cell: Pin<&mut Option<F>>,
@@ -154,7 +154,7 @@ where
 }
 
 /// Encodes metadata and message into a buffer of exactly their total length.
-#[inline]
+#[inline(always)]
 fn encode<S: Codec<Res>, Res>(
     response: &Response<Res>,
     len: ResponseLengths,
