@@ -133,10 +133,12 @@ fn an_index_is_reused_after_the_driver_has_handled_the_end_of_its_connection() {
                 seen.push(connection);
                 let meanwhile = rig.client.connect(&address).connection;
                 let free: Vec<_> = seen[..seen.len() - 1].iter().map(|it| it.index).collect();
-                let is_taken = |old: &ConnectionId| {
-                    old.index == meanwhile.index && !free.contains(&old.index)
-                };
-                assert!(!closed.iter().any(is_taken), "{meanwhile} is one of {closed:?}");
+                let is_taken =
+                    |old: &ConnectionId| old.index == meanwhile.index && !free.contains(&old.index);
+                assert!(
+                    !closed.iter().any(is_taken),
+                    "{meanwhile} is one of {closed:?}"
+                );
             }
             Some(other) => panic!("{other:?}"),
             None => thread::yield_now(),

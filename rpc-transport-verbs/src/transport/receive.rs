@@ -122,15 +122,23 @@ impl Lane {
     #[inline]
     pub(crate) fn release_slot(&mut self, buf: RecvBuf) {
         self.pool.release_receive(buf.slot);
-        self.receives
-            .refill_if_urgent(&mut self.pool, &self.reserve);
+        self.receives.count_released(&mut self.pool, &self.reserve);
     }
 
     /// Takes back the slot of a receive that the driver does not get.
     fn recycle(&mut self, slot: Slot) {
         self.pool.receives.push(slot);
-        self.receives
-            .refill_if_urgent(&mut self.pool, &self.reserve);
+        self.receives.count_released(&mut self.pool, &self.reserve);
+    }
+
+    /// Sets how many receives the core may promise, and posts those that are missing.
+    pub(crate) fn set_promised(&mut self, receives: u32) {
+        let set = self
+            .receives
+            .set_promised(receives, &mut self.pool, &self.reserve);
+        if let Err(error) = set {
+            self.fail_all(Arc::new(LaneFailure::Receives(error)));
+        }
     }
 
     /// Posts free receives if there are enough for a batch. Called when the poller has answered
