@@ -2,8 +2,12 @@
 
 mod transport_harness;
 
+use std::thread;
+
 use rpc_core::Intents;
-use rpc_core::transport::{CloseReason, ConnectError, Fabric, ReserveError, Transport};
+use rpc_core::transport::{
+    CloseReason, ConnectError, ConnectionId, Event, Fabric, ReserveError, Transport,
+};
 use rpc_transport_verbs::Sizing;
 use transport_harness::{AdmitAll, Rig, Side, device, frame, step_until};
 
@@ -107,6 +111,44 @@ fn short_frames_need_few_signals_and_few_doorbells() {
     assert_eq!(counters.sends, 1024);
     assert_eq!(counters.signaled, 1024 / 32, "one in an interval of 32");
     assert_eq!(counters.doorbells, 128, "chains of 8");
+}
+
+/// The core keeps tables by connection index. While it handles the event that a connection is
+/// closed, a handler may connect: the new connection must not have the index of the old one.
+#[test]
+fn an_index_is_reused_after_the_driver_has_handled_the_end_of_its_connection() {
+    let mut rig = Rig::new(&intents(8), &Sizing::default());
+    let closed = rig.connect(2).into_iter().map(|(client, _)| client);
+    let closed: Vec<_> = closed.collect();
+    for &connection in &closed {
+        rig.client.transport.close(connection);
+    }
+    let address = rig.address();
+    let mut seen = Vec::new();
+    while seen.len() < closed.len() {
+        rig.server.turn();
+        match rig.client.transport.poll() {
+            Some(Event::Closed { connection, .. }) => {
+                assert!(closed.contains(&connection));
+                seen.push(connection);
+                let meanwhile = rig.client.connect(&address).connection;
+                let free: Vec<_> = seen[..seen.len() - 1].iter().map(|it| it.index).collect();
+                let is_taken =
+                    |old: &ConnectionId| old.index == meanwhile.index && !free.contains(&old.index);
+                assert!(
+                    !closed.iter().any(is_taken),
+                    "{meanwhile} is one of {closed:?}"
+                );
+            }
+            Some(other) => panic!("{other:?}"),
+            None => thread::yield_now(),
+        }
+    }
+    assert!(rig.client.transport.poll().is_none());
+    let later = rig.client.connect(&address).connection;
+    let last = seen.last().unwrap();
+    assert_eq!(later.index, last.index);
+    assert_ne!(later.generation, last.generation);
 }
 
 /// 64 connections share 128 slots. Each connection sends fewer frames than a signal interval, none

@@ -75,3 +75,62 @@ fn a_blocked_poller_keeps_its_promises() {
     rig.client.assert_quiet_pool();
     rig.server.assert_quiet_pool();
 }
+
+/// With few receives promised, few are posted, and they are always enough for what was promised;
+/// no limit event is raised by that.
+#[test]
+fn a_transport_posts_what_is_promised_and_a_margin() {
+    let sizing = Sizing {
+        receives_posted: Some(256),
+        receives_reserved: Some(64),
+        receives_held: Some(192),
+        ..Sizing::default()
+    };
+    let intents = Intents {
+        max_message_len: 1024,
+        max_in_flight: 32,
+        connections: 4,
+        ..Intents::default()
+    };
+    let mut rig = Rig::new(&intents, &sizing);
+    let (client, _) = rig.connect(1)[0];
+    let mut round = 0;
+    let mut exchange = |rig: &mut Rig, promised: usize, rounds: usize| {
+        for _ in 0..rounds {
+            for number in 0..promised {
+                let len = if number % 3 == 0 { 900 } else { 64 };
+                // The send queue is not as deep as the largest promise.
+                while rig.client.send(client, &frame(round, len)).is_err() {
+                    rig.client.transport.flush();
+                    rig.client.turn();
+                }
+                round += 1;
+            }
+            rig.client.transport.flush();
+            rig.step_until("all frames", |server, _| server.received.len() == round);
+        }
+    };
+    let posted = |rig: &Rig| rig.server.transport.slots_by_state().receives_posted;
+    assert_eq!(posted(&rig), 256 + 192, "all of them at first");
+    rig.server.transport.set_promised(32);
+    rig.step_until("the limit is armed again", |server, _| {
+        server.transport.limit_armings() >= 2
+    });
+    exchange(&mut rig, 32, 20);
+    assert!(
+        (32..=32 + 3 * 32).contains(&posted(&rig)),
+        "{}",
+        posted(&rig)
+    );
+    // More are posted before the first of them can be promised.
+    rig.server.transport.set_promised(320);
+    assert!(posted(&rig) >= 320, "{}", posted(&rig));
+    exchange(&mut rig, 320, 3);
+    rig.server.transport.set_promised(1);
+    exchange(&mut rig, 1, 500);
+    assert!(posted(&rig) <= 1 + 3 * 32, "{}", posted(&rig));
+    let counters = rig.server.transport.counters();
+    assert_eq!(counters.rnr, 0, "{counters:?}");
+    assert_eq!(counters.srq_limit_events, 0, "{counters:?}");
+    rig.server.assert_quiet_pool();
+}

@@ -48,6 +48,74 @@ fn a_list_is_posted_with_one_doorbell() {
 }
 
 #[test]
+fn inline_messages_and_lists_keep_their_order() {
+    let (mut left, mut right) = connected(Plan::default());
+    right.post_recv(5);
+    let before = left.context.counters().unwrap();
+    left.qp.post_inline(&[1; 8], false).unwrap();
+    left.qp.post_inline(&[2; 8], false).unwrap();
+    let mut list = vec![left.message(8, 3), left.message(8, 4)];
+    left.post_list(&mut list).unwrap();
+    left.qp.post_inline(&[5; 8], true).unwrap();
+    left.qp.ring_doorbell().unwrap();
+    left.qp.ring_doorbell().unwrap();
+    assert_eq!(left.qp.send_slots_free(), 11);
+    let fills: Vec<_> = right.wait(5).iter().map(|done| done.first).collect();
+    assert_eq!(fills, [1, 2, 3, 4, 5]);
+    assert_eq!(left.wait_one(), sent());
+    assert_eq!(left.qp.send_slots_free(), 16, "one completion covers all");
+    let after = left.context.counters().unwrap();
+    assert_eq!(after.sends - before.sends, 5);
+}
+
+#[test]
+fn an_inline_message_that_does_not_fit_is_refused() {
+    let (mut left, mut right) = connected(Plan::default());
+    let limit = left.qp.capabilities().max_inline_data;
+    let len = limit + 1;
+    let refused = left.qp.post_inline(&vec![0; len], true).unwrap_err();
+    assert_eq!(refused, PostErrorReason::InlineTooLong { len, limit });
+    assert_eq!(left.qp.send_slots_free(), 16, "it uses no entry");
+    right.post_recv(16);
+    for number in 0..16 {
+        left.qp.post_inline(&[number; 1], number == 15).unwrap();
+    }
+    let refused = left.qp.post_inline(&[16; 1], true).unwrap_err();
+    assert_eq!(refused, PostErrorReason::QueueFull { capacity: 16 });
+    left.qp.ring_doorbell().unwrap();
+    right.wait(16);
+    left.wait(1);
+    assert_eq!(left.qp.send_slots_free(), 16);
+}
+
+#[test]
+fn completions_come_one_by_one_in_the_same_order() {
+    let (mut left, mut right) = connected(Plan {
+        sq_sig_all: true,
+        ..Plan::default()
+    });
+    right.post_recv(6);
+    for fill in 1..=6 {
+        left.send(10, fill);
+    }
+    right.wait(6);
+    let mut ids = Vec::new();
+    let mut completions = Vec::new();
+    while ids.len() < 6 {
+        if let Some(completion) = left.cq.poll_one().unwrap() {
+            ids.push(completion.wr_id().number());
+        }
+        // Both ways of polling take from the same queue.
+        if ids.len() == 2 && left.cq.poll(&mut completions, 2).unwrap() == 2 {
+            ids.extend(completions.drain(..).map(|it| it.wr_id().number()));
+        }
+    }
+    let first = ids[0];
+    assert_eq!(ids, (first..first + 6).collect::<Vec<_>>());
+    assert!(left.cq.poll_one().unwrap().is_none());
+}
+
+#[test]
 fn one_byte_more_than_the_slot_is_refused() {
     let (mut left, _right) = connected(Plan::default());
     let mut request = left.message(1, 3);

@@ -110,6 +110,11 @@ impl BufferPool {
         self.receives.push(slot);
     }
 
+    /// Returns the number of receive slots that the driver has.
+    pub(crate) fn held(&self) -> u32 {
+        self.held
+    }
+
     /// Returns the counts that this pool keeps. The owners of the others (receives posted to the
     /// device, and receives of the async-event thread) add theirs.
     pub(crate) fn by_state(&self) -> SlotsByState {

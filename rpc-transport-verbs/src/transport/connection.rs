@@ -277,6 +277,19 @@ impl Connections {
         Some((id, entry.connection.as_mut()?))
     }
 
+    /// Returns the id of the connection with this index if it is open.
+    #[inline]
+    pub(crate) fn open_at(&self, index: u32) -> Option<ConnectionId> {
+        let entry = self.entries.get(index as usize)?;
+        match &entry.connection {
+            Some(connection) if connection.is_open() => Some(ConnectionId {
+                index,
+                generation: entry.generation,
+            }),
+            _ => None,
+        }
+    }
+
     /// Removes a connection. Its index is not reused before [`free`](Self::free).
     pub(crate) fn remove(&mut self, index: u32) -> Option<Connection> {
         let entry = self.entries.get_mut(index as usize)?;

@@ -145,6 +145,18 @@ impl VerbsTransport {
         self.lanes().map(|lane| lane.counters.stale.get()).sum()
     }
 
+    /// Sets how many receives may be promised to peers at a time from now on, at most
+    /// [`Limits::promisable_receives`]. The receives are posted before this returns, with a margin,
+    /// and no more than that: the fewer receives a device has, the fewer slots it uses in turn, and
+    /// the more often it finds their memory in the cache. Before the first call, all receives may be
+    /// promised.
+    pub fn set_promised(&mut self, receives: u32) {
+        let receives = receives.min(self.limits.promisable_receives());
+        for lane in self.lanes_mut() {
+            lane.set_promised(receives);
+        }
+    }
+
     /// Returns all lanes, in the order of their devices.
     pub(crate) fn lanes(&self) -> impl Iterator<Item = &Lane> {
         std::iter::once(&self.first).chain(&self.others)

@@ -60,17 +60,27 @@ impl Lane {
         let mut left = self.plan.poll_batch;
         loop {
             match self.completion_queue.poll_one() {
-                Ok(Some(completion)) => {
-                    let event = self.complete(completion);
-                    if event.is_some() {
-                        return event;
-                    }
-                    left -= 1;
-                    if left == 0 {
-                        self.pending.set(Pending::MORE);
-                        return None;
+                Ok(Some(completion)) if completion.wr_id().is(WorkKind::Receive) => {
+                    let (qp_num, status) = (completion.qp_num(), completion.status_code());
+                    // Claim the slot first, whichever connection it is for: slots of the shared
+                    // receive queue belong to the poller.
+                    if let Ok((slot, len)) = self.receives.claim(completion) {
+                        if status == SUCCESS
+                            && let Some(index) = self.routes.get(qp_num)
+                            && let Some(connection) = self.connections.open_at(index)
+                        {
+                            let buf = self.hold(slot, len);
+                            return Some(Event::Received { connection, buf });
+                        }
+                        let event = self.complete_rare_receive(qp_num, status, slot, len);
+                        if event.is_some() {
+                            return event;
+                        }
+                    } else {
+                        self.count_stale();
                     }
                 }
+                Ok(Some(completion)) => self.complete_other(completion),
                 Ok(None) => {
                     self.refill();
                     return None;
@@ -79,6 +89,11 @@ impl Lane {
                     self.fail_all(Arc::new(LaneFailure::Completions(error)));
                     return None;
                 }
+            }
+            left -= 1;
+            if left == 0 {
+                self.pending.set(Pending::MORE);
+                return None;
             }
         }
     }
@@ -107,15 +122,23 @@ impl Lane {
     #[inline]
     pub(crate) fn release_slot(&mut self, buf: RecvBuf) {
         self.pool.release_receive(buf.slot);
-        self.receives
-            .refill_if_urgent(&mut self.pool, &self.reserve);
+        self.receives.count_released(&mut self.pool, &self.reserve);
     }
 
     /// Takes back the slot of a receive that the driver does not get.
     fn recycle(&mut self, slot: Slot) {
         self.pool.receives.push(slot);
-        self.receives
-            .refill_if_urgent(&mut self.pool, &self.reserve);
+        self.receives.count_released(&mut self.pool, &self.reserve);
+    }
+
+    /// Sets how many receives the core may promise, and posts those that are missing.
+    pub(crate) fn set_promised(&mut self, receives: u32) {
+        let set = self
+            .receives
+            .set_promised(receives, &mut self.pool, &self.reserve);
+        if let Err(error) = set {
+            self.fail_all(Arc::new(LaneFailure::Receives(error)));
+        }
     }
 
     /// Posts free receives if there are enough for a batch. Called when the poller has answered
@@ -127,49 +150,16 @@ impl Lane {
         }
     }
 
+    /// Hands a receive slot to the driver.
     #[inline]
-    fn complete(&mut self, completion: WorkCompletion) -> Option<Event<RecvBuf>> {
-        // Don't use the opcode: in an error completion only wr_id, status, qp_num and vendor_err
-        // are valid.
-        if completion.wr_id().is(WorkKind::Receive) {
-            return self.complete_receive(completion);
-        }
-        self.complete_other(completion);
-        None
-    }
-
-    #[inline]
-    fn complete_receive(&mut self, completion: WorkCompletion) -> Option<Event<RecvBuf>> {
-        let (qp_num, status) = (completion.qp_num(), completion.status_code());
-        // Claim the slot first, whichever connection it is for: slots of the shared receive queue
-        // belong to the poller.
-        let Ok((slot, len)) = self.receives.claim(completion) else {
-            self.count_stale();
-            return None;
-        };
-        if status == SUCCESS
-            && let Some(index) = self.routes.get(qp_num)
-            && let Some((id, connection)) = self.connections.at(index)
-            && connection.is_open()
-        {
-            return Some(self.received(id, slot, len));
-        }
-        self.complete_rare_receive(qp_num, status, slot, len)
-    }
-
-    /// Hands a frame to the driver.
-    #[inline]
-    fn received(&mut self, connection: ConnectionId, slot: Slot, len: usize) -> Event<RecvBuf> {
+    fn hold(&mut self, slot: Slot, len: usize) -> RecvBuf {
         self.counters.receives.add(1);
         self.pool.hold_receive();
-        Event::Received {
-            connection,
-            buf: RecvBuf {
-                slot,
-                // Fits in 32 bits, as a slot's length does.
-                len: len as u32,
-                lane: self.number,
-            },
+        RecvBuf {
+            slot,
+            // Fits in 32 bits, as a slot's length does.
+            len: len as u32,
+            lane: self.number,
         }
     }
 
@@ -197,10 +187,10 @@ impl Lane {
             self.routes.get(qp_num)
         });
         match index.and_then(|index| self.receiver_at(index)) {
-            Some(id) => {
+            Some(connection) => {
+                let buf = self.hold(slot, len);
                 // Behind the event that the connection was accepted.
-                let event = self.received(id, slot, len);
-                self.queue_event(event);
+                self.queue_event(Event::Received { connection, buf });
             }
             None => {
                 self.recycle(slot);
@@ -233,6 +223,9 @@ impl Lane {
         is_receiver.then_some(id)
     }
 
+    /// Completes a send.
+    // The opcode does not tell a send from a receive: in an error completion only wr_id, status,
+    // qp_num and vendor_err are valid.
     #[inline(never)]
     fn complete_other(&mut self, completion: WorkCompletion) {
         if !completion.wr_id().is(WorkKind::Send) {

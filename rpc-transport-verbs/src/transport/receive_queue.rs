@@ -1,29 +1,42 @@
 //! The shared receive queue of one poller, as used on the poller's thread: claims receives and
 //! posts them again in batches.
 //!
-//! Every free slot is posted, so an idle poller has all of its receives in the queue, except the
-//! [reserve](crate::transport::reserve). No frame ever finds the queue empty, however fast a burst
-//! is and wherever the poller stops. The proof: with `P` posted, `R` reserved and `H` held as in
-//! [`Limits`](rpc_core::Limits), every receive slot is in one state:
+//! No frame ever finds the queue empty, however fast a burst is and wherever the poller stops. The
+//! proof: with `P` posted, `R` reserved and `H` held as in [`Limits`](rpc_core::Limits), every
+//! receive slot is in one state:
 //!
 //! ```text
 //! P + R + H = in the queue + consumed, not polled + held + free + in reserve
 //! ```
 //!
-//! The core promises at most `P + R` receives. A promise lasts until its frame is released:
+//! The core promises at most `N` receives, which is at most `P + R`. A promise lasts until its
+//! frame is released:
 //!
 //! ```text
-//! still to come + consumed, not polled + held ≤ P + R
+//! still to come + consumed, not polled + held ≤ N
 //! ```
 //!
-//! `free` stays below two batches: whoever frees the last slot of two batches posts them
-//! ([`refill_if_urgent`](ReceiveQueue::refill_if_urgent)), so this holds even while a handler blocks
-//! the poller. Usually they are posted earlier: one batch, after the answers. Because
-//! `H ≥ R + 2 batches`:
+//! A refill posts free slots until
 //!
 //! ```text
-//! in the queue ≥ still to come + H - free - in reserve ≥ still to come
+//! in the queue + consumed, not polled + held ≥ N + 2 batches
 //! ```
+//!
+//! There are enough slots for that, because `H ≥ R + 2 batches`: if none is free, the sum is
+//! `P + R + H - in reserve ≥ P + H ≥ N + 2 batches`. Only the release of a slot lowers the sum, by
+//! one. Whoever releases the last of two batches refills
+//! ([`count_released`](ReceiveQueue::count_released)), so the sum is at least `N`, even while a
+//! handler blocks the poller. Usually the refill comes earlier: after one batch, when the answers
+//! have been sent. Therefore
+//!
+//! ```text
+//! in the queue ≥ N - consumed, not polled - held ≥ still to come
+//! ```
+//!
+//! Until the core says how many receives it promises, `N` is `P + R`, and every free slot is
+//! posted. With fewer, the free slots stay in the pool, and those that were released last are
+//! posted first: a queue that holds few receives uses few slots, whose memory stays in the cache,
+//! although the device uses its receives in order.
 //!
 //! If the poller lagged and the reserve was posted, freed slots are returned to the reserve as soon
 //! as enough receives are posted again.
@@ -50,7 +63,15 @@ pub(crate) struct ReceiveQueue {
     /// Total number of receives claimed.
     claimed: u64,
     batch: usize,
+    /// Slots released since the last refill.
+    released: usize,
+    /// The number of receives that the core may promise: all, until it says otherwise.
+    promised: Option<u64>,
+    /// The number of receives to post before slots are returned to the reserve, while `promised`
+    /// is not known.
     target: u64,
+    /// The limit of the queue while `promised` is not known.
+    limit: u32,
 }
 
 impl ReceiveQueue {
@@ -65,7 +86,10 @@ impl ReceiveQueue {
             posted: 0,
             claimed: 0,
             batch: plan.refill_batch as usize,
+            released: 0,
+            promised: None,
             target: plan.limits.receives_posted.into(),
+            limit: plan.srq_limit,
         }
     }
 
@@ -85,31 +109,58 @@ impl ReceiveQueue {
         Ok(claimed)
     }
 
-    /// Posts the free slots if there is at least one batch of them. Called when the poller has sent
-    /// its answers, and when it has nothing else to do.
+    /// Counts a slot that was put into the pool, and refills if that was the last slot of two
+    /// batches: the poller may not get to its next flush or poll for long, and then these receives
+    /// would be missing. Slots that cannot be posted stay free, and the next refill reports the
+    /// error.
+    #[inline]
+    pub(crate) fn count_released(&mut self, pool: &mut BufferPool, reserve: &ReserveHandle) {
+        self.released += 1;
+        if self.released >= 2 * self.batch {
+            let _ = self.refill_now(pool, reserve);
+        }
+    }
+
+    /// Refills if a batch of slots was released. Called when the poller has sent its answers, and
+    /// when it has nothing else to do.
     #[inline]
     pub(crate) fn refill(
         &mut self,
         pool: &mut BufferPool,
         reserve: &ReserveHandle,
     ) -> Result<(), PostError> {
-        if pool.receives.len() >= self.batch {
+        if self.released >= self.batch {
             self.refill_now(pool, reserve)?;
         }
         Ok(())
     }
 
-    /// Posts the free slots if there are two batches of them: the poller may not get to its next
-    /// flush or poll for long, and then these receives would be missing. Slots that cannot be posted
-    /// stay free, and the next refill reports the error.
-    #[inline]
-    pub(crate) fn refill_if_urgent(&mut self, pool: &mut BufferPool, reserve: &ReserveHandle) {
-        if pool.receives.len() >= 2 * self.batch {
-            let _ = self.refill_now(pool, reserve);
-        }
+    /// Sets the number of receives that the core may promise from now on, and posts those that are
+    /// missing. If there were more before, the others leave the queue as frames use them.
+    pub(crate) fn set_promised(
+        &mut self,
+        promised: u32,
+        pool: &mut BufferPool,
+        reserve: &ReserveHandle,
+    ) -> Result<(), PostError> {
+        self.promised = Some(promised.into());
+        // Reached when three quarters of the promised receives are used and not posted again.
+        reserve.set_limit((promised / 4).clamp(1, self.limit));
+        self.refill_now(pool, reserve)
     }
 
-    /// Posts all free slots, or returns them to the reserve.
+    /// Returns how many receives the device should have now: `None` for all that are free.
+    fn wanted(&self, pool: &BufferPool, reserve: &ReserveHandle) -> Option<u64> {
+        let promised = self.promised?;
+        // Fewer receives than the armed limit would raise its event.
+        if !reserve.has_armed_limit() {
+            return None;
+        }
+        let sum = promised + 2 * self.batch as u64;
+        Some(sum.saturating_sub(pool.held().into()))
+    }
+
+    /// Posts the free slots that are wanted, and returns others to the reserve if it was posted.
     #[cold]
     #[inline(never)]
     fn refill_now(
@@ -117,20 +168,25 @@ impl ReceiveQueue {
         pool: &mut BufferPool,
         reserve: &ReserveHandle,
     ) -> Result<(), PostError> {
+        let wanted = self.wanted(pool, reserve);
         // One load of a cache line that changes only when the reserve is posted or returned.
         let lent = self.counters.lent.load(Ordering::Relaxed);
-        if lent > 0 {
-            let missing = self.target.saturating_sub(self.outstanding());
-            self.post(pool, missing as usize)?;
-            // Enough is posted: refill the reserve next.
-            if self.outstanding() >= self.target && !pool.receives.is_empty() {
-                reserve.return_slots(&mut pool.receives, lent);
-            }
-            if self.counters.lent.load(Ordering::Relaxed) > 0 {
-                return Ok(());
+        let enough = match wanted {
+            Some(wanted) => wanted,
+            None if lent > 0 => self.target,
+            None => u64::MAX,
+        };
+        let missing = enough.saturating_sub(self.outstanding());
+        self.post(pool, usize::try_from(missing).unwrap_or(usize::MAX))?;
+        if lent > 0 && self.outstanding() >= enough && !pool.receives.is_empty() {
+            reserve.return_slots(&mut pool.receives, lent);
+            // The reserve is complete again: the others are posted.
+            if wanted.is_none() && self.counters.lent.load(Ordering::Relaxed) == 0 {
+                self.post(pool, usize::MAX)?;
             }
         }
-        self.post(pool, usize::MAX)
+        self.released = 0;
+        Ok(())
     }
 
     /// Returns the number of receives that the device has, according to the completions polled so

@@ -43,6 +43,10 @@ pub(crate) struct ReserveCounters {
     pub(crate) claimed: AtomicU64,
     /// Number of times that the limit was armed.
     pub(crate) armed: AtomicU64,
+    /// The limit that the poller wants.
+    limit: AtomicU32,
+    /// The limit that is armed: 0 if none is, `u32::MAX` before the first.
+    armed_limit: AtomicU32,
 }
 
 /// The poller's end.
@@ -57,7 +61,6 @@ pub(crate) struct ReserveHandle {
 /// The async-event thread's end, which holds the reserve's slots.
 pub(crate) struct ReservePoster {
     srq: SharedReceiveQueue,
-    limit: u32,
     armed: bool,
     slots: Vec<Slot>,
     counters: Arc<ReserveCounters>,
@@ -76,9 +79,10 @@ pub(crate) fn reserve(
     // With capacity for all slots, so returning a slot neither blocks nor allocates.
     let (returned, returns) = crossbeam_channel::bounded(slots.len().max(1));
     counters.held.store(slots.len() as u32, Ordering::Relaxed);
+    counters.limit.store(limit, Ordering::Relaxed);
+    counters.armed_limit.store(u32::MAX, Ordering::Relaxed);
     let reserve_poster = ReservePoster {
         srq,
-        limit,
         armed: false,
         slots,
         counters: Arc::clone(&counters),
@@ -93,6 +97,19 @@ pub(crate) fn reserve(
 }
 
 impl ReserveHandle {
+    /// Has the limit armed again at another number of receives, by the async-event thread.
+    pub(crate) fn set_limit(&self, limit: u32) {
+        if self.counters.limit.swap(limit, Ordering::Relaxed) != limit {
+            self.context.interrupt_async_events();
+        }
+    }
+
+    /// Returns true if the limit that is armed is not above the wanted one.
+    pub(crate) fn has_armed_limit(&self) -> bool {
+        let wanted = self.counters.limit.load(Ordering::Relaxed);
+        self.counters.armed_limit.load(Ordering::Relaxed) <= wanted
+    }
+
     /// Returns up to `lent` slots to the async-event thread and wakes it.
     #[cold]
     pub(crate) fn return_slots(&self, slots: &mut Vec<Slot>, lent: u32) {
@@ -124,13 +141,17 @@ impl ReservePoster {
     /// Handles a limit event, which has disarmed the limit: posts the reserve.
     pub(crate) fn limit_reached(&mut self) {
         self.armed = false;
+        self.counters.armed_limit.store(0, Ordering::Relaxed);
         self.counters.events.fetch_add(1, Ordering::Relaxed);
         self.post();
     }
 
-    /// Arms the limit if it is not armed and there are slots to post when it is reached.
+    /// Arms the limit if it is not armed and there are slots to post when it is reached, or if the
+    /// poller wants another limit.
     pub(crate) fn arm_if_needed(&mut self) {
-        if !self.armed && !self.slots.is_empty() {
+        let wanted = self.counters.limit.load(Ordering::Relaxed);
+        let is_other = self.counters.armed_limit.load(Ordering::Relaxed) != wanted;
+        if (self.armed && is_other) || (!self.armed && !self.slots.is_empty()) {
             self.arm();
         }
     }
@@ -164,12 +185,14 @@ impl ReservePoster {
 
     /// Arms the limit and checks whether it is already reached.
     pub(crate) fn arm(&mut self) {
-        if let Err(error) = self.srq.arm_limit(self.limit as usize) {
+        let limit = self.counters.limit.load(Ordering::Relaxed);
+        if let Err(error) = self.srq.arm_limit(limit as usize) {
             tracing::error!(%error, "the limit of the shared receive queue cannot be armed");
             return;
         }
         self.armed = true;
         self.counters.armed.fetch_add(1, Ordering::Relaxed);
+        self.counters.armed_limit.store(limit, Ordering::Relaxed);
         // Receives may have been consumed between the event and the arming, and arming does not
         // fire if the number is already below the limit. The counters lag behind the device, but
         // only as far as the poller lags; a receive consumed after the arming raises the event.
@@ -177,7 +200,7 @@ impl ReservePoster {
         let posted = counters.poller_posted.load(Ordering::Relaxed)
             + counters.posted.load(Ordering::Relaxed);
         let left = posted.saturating_sub(counters.claimed.load(Ordering::Relaxed));
-        if left < u64::from(self.limit) && !self.slots.is_empty() {
+        if left < u64::from(limit) && !self.slots.is_empty() {
             self.post();
         }
     }

@@ -26,6 +26,8 @@ pub(super) struct PostedReceives {
     table: ReceiveTable,
     numbering: Numbering,
     queue: QueueTag,
+    /// The id of request 0.
+    first_id: WrId,
     posting: Mutex<Posting>,
     /// The elements of multi-element receives, by entry index. Locked after `posting` where both
     /// are held.
@@ -62,6 +64,7 @@ impl PostedReceives {
             table: ReceiveTable::new(entry_count),
             numbering: Numbering::new(entry_count, growth),
             queue,
+            first_id: WrId::new(WorkKind::Receive, queue, 0),
             posting: Mutex::new(Posting {
                 capacity,
                 entry_count,
@@ -99,27 +102,23 @@ impl PostedReceives {
             ..
         } = &mut *posting;
         work.clear();
-        let mut full = false;
-        for _ in 0..count {
-            let Some(slot) = slots.pop() else { break };
-            let Some((entry, number)) = self.find_free_for(&slot, cursor, *entry_count) else {
-                slots.push(slot);
-                full = true;
-                break;
-            };
-            work.push(ReceiveWork {
-                wr_id: self.wr_id(number),
-                addr: slot.start(),
-                len: slot.len32(),
-                local_key: slot.local_key(),
-            });
-            // SAFETY: the phase is FREE and this thread holds the posting lock, so until the store
-            // below no other thread accesses the cell.
-            unsafe { (*entry.slot.get()).write(slot) };
-            // Release: the thread that claims the entry sees the slot. Stored before the device
-            // gets the work request, because its completion may be claimed at once.
-            entry.state.store(state(number, POSTED), Ordering::Release);
+        while work.len() < count
+            && let Some(slot) = slots.last()
+            && let Some((entry, number)) = self.own_entry(slot)
+            && let Some(slot) = slots.pop()
+        {
+            // SAFETY: `own_entry` has just found the entry free, and this thread holds the lock.
+            work.push(unsafe { self.fill(entry, number, slot) });
         }
+        // The others have no entry of their own, or another slot is in it.
+        while work.len() < count
+            && let Some((entry, number)) = self.find_free(cursor, *entry_count)
+            && let Some(slot) = slots.pop()
+        {
+            // SAFETY: `find_free` has just found the entry free, and this thread holds the lock.
+            work.push(unsafe { self.fill(entry, number, slot) });
+        }
+        let full = work.len() < count;
         let posted = match post(work) {
             Ok(()) if full => Err(PostError {
                 taken: work.len(),
@@ -178,7 +177,7 @@ impl PostedReceives {
                 .store(state(number, CLAIMING), Ordering::Relaxed);
             entries.push((entry, number));
             work.push(ReceiveList {
-                wr_id: self.wr_id(number),
+                wr_id: self.first_id.with_number(number),
                 first: elements.len(),
                 count,
             });
@@ -216,39 +215,44 @@ impl PostedReceives {
         self.lists.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    #[inline]
-    fn wr_id(&self, number: u32) -> WrId {
-        WrId::new(WorkKind::Receive, self.queue, number)
-    }
-
     /// Returns the largest depth that the queue can grow to: two entries per receive must be
     /// numbered.
     fn max_depth(&self) -> usize {
         (self.numbering.max_entries() / 2).min(MAX_DEPTH as usize)
     }
 
-    /// Finds a free entry for a slot. If the slots come from one region, each slot always gets the
-    /// same entry, the one with its index, so the entry of a slot that was used recently is in the
+    /// Returns the entry with the slot's index if it is free. If the slots come from one region,
+    /// each slot always has the same entry, so the entry of a slot that was used recently is in the
     /// cache.
     #[inline]
-    fn find_free_for(
-        &self,
-        slot: &Slot,
-        cursor: &mut usize,
-        entry_count: usize,
-    ) -> Option<(&ReceiveEntry, u32)> {
-        let own = slot.index().0 as usize;
-        if own < entry_count
-            && let Some(entry) = self.table.get(own)
-        {
-            // Acquire: the claiming thread has moved its slot out before this thread fills the
-            // entry.
-            let state = entry.state.load(Ordering::Acquire);
-            if is_free(state) {
-                return Some((entry, number_in(state)));
-            }
-        }
-        self.find_free(cursor, entry_count)
+    fn own_entry(&self, slot: &Slot) -> Option<(&ReceiveEntry, u32)> {
+        let entry = self.table.get_first(slot.index().0 as usize)?;
+        // Acquire: the claiming thread has moved its slot out before this thread fills the entry.
+        let state = entry.state.load(Ordering::Acquire);
+        is_free(state).then(|| (entry, number_in(state)))
+    }
+
+    /// Moves a slot into an entry.
+    ///
+    /// # Safety
+    ///
+    /// The caller must hold the posting lock, and have found the entry free under it, with this
+    /// number.
+    #[inline]
+    unsafe fn fill(&self, entry: &ReceiveEntry, number: u32, slot: Slot) -> ReceiveWork {
+        let work = ReceiveWork {
+            wr_id: self.first_id.with_number(number),
+            addr: slot.start(),
+            len: slot.len32(),
+            local_key: slot.local_key(),
+        };
+        // SAFETY: the caller guarantees that the phase is FREE and that this thread holds the
+        // posting lock, so until the store below no other thread accesses the cell.
+        unsafe { (*entry.slot.get()).write(slot) };
+        // Release: the thread that claims the entry sees the slot. Stored before the device gets
+        // the work request, because its completion may be claimed at once.
+        entry.state.store(state(number, POSTED), Ordering::Release);
+        work
     }
 
     /// Finds a free entry from the cursor on, and moves the cursor past it. Returns the entry with
@@ -264,7 +268,7 @@ impl PostedReceives {
                 index + 1
             };
             let entry = self.table.get(index)?;
-            // Acquire, as in `find_free_for`.
+            // Acquire, as in `own_entry`.
             let state = entry.state.load(Ordering::Acquire);
             if is_free(state) {
                 return Some((entry, number_in(state)));

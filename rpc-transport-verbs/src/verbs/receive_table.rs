@@ -80,6 +80,12 @@ impl ReceiveTable {
         }
     }
 
+    /// Returns an entry of the initial capacity.
+    #[inline]
+    pub(super) fn get_first(&self, index: usize) -> Option<&ReceiveEntry> {
+        self.first.get(index)
+    }
+
     #[inline]
     pub(super) fn get(&self, index: usize) -> Option<&ReceiveEntry> {
         match self.first.get(index) {
