@@ -5,6 +5,8 @@
 //!   greeter.proto ──▶ protox (or protoc) ──▶ descriptors ──▶ prost: messages  ──▶ OUT_DIR/demo.rs
 //!                     compile.rs             check.rs        ours: services
 //!                                                            model.rs ─▶ client.rs, server.rs, methods.rs
+//!                                                            ours: a codec
+//!                                                            messages.rs ─▶ codec.rs
 //! ```
 //!
 //! # Getting started
@@ -63,6 +65,37 @@
 //! `into` and `try_into`, and the few keywords that cannot be raw identifiers, get an underscore
 //! (`new_`, `self_`). Comments become documentation; services and methods marked `deprecated` get
 //! `#[deprecated]`.
+//!
+//! # The codec
+//!
+//! Messages are prost's, with its derive: every message is a [`prost::Message`]. Stubs do not call
+//! prost, however, but a codec (`rpc_core::Codec`), and the generator writes one for the messages
+//! that it generates. It is straight-line code for the known fields, in the order in which prost
+//! encodes them. It takes an eighth to a half of prost's instructions.
+//!
+//! Bytes, values and errors are prost's:
+//!
+//! - Encoding gives the same bytes.
+//! - Decoding covers messages whose fields are all known, occur in prost's order and are
+//!   well-formed, up to 32 levels deep. Anything else makes prost decode the whole message again
+//!   from its first byte: unknown fields, another order or wire type, a second occurrence that must
+//!   be merged, groups, deep nesting, and what is not valid. prost's recursion limit counts from the
+//!   outermost message, so the decoder cannot begin at a nested one.
+//! - A nested message of a foreign type is encoded by prost. If it occurs, prost decodes the whole
+//!   message too, unless it is a well-known type without messages inside, such as `Timestamp`.
+//!
+//! Tests and a fuzz target compare the codec with prost's derived code.
+//!
+//! Two other ways were considered. Whole `Message` implementations instead of the derive would
+//! repeat prost's internal interface (`encode_raw`, `merge_field`), and would still be slow:
+//! `merge_field` takes one field at a time from any `Buf`, and nested messages are merged with it.
+//! An `encode` and a `decode` beside the derive are not possible, because the derive writes the whole
+//! implementation. The codec is a type of its own instead of a method of a trait that all messages
+//! have, because that trait could not be implemented for foreign messages. Stubs name one codec for
+//! each request and response: `GeneratedCodec`, or `ProstCodec` for a foreign type.
+//!
+//! [`build_codec(false)`](Builder::build_codec) turns it off, and prost encodes and decodes
+//! everything.
 //!
 //! # Settings
 //!

@@ -5,6 +5,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use rpc_codegen::Builder;
+
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden");
 const USER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/compiles");
@@ -25,6 +27,12 @@ fn in_edition_2024() {
             .arg("--no-deps")
             .env("RUSTDOCFLAGS", "-D warnings"),
     );
+}
+
+#[test]
+fn without_the_codec() {
+    let user = UserCrate::with("2024-prost", |builder| builder.build_codec(false));
+    succeeds(&mut user.cargo("check"));
 }
 
 #[test]
@@ -51,6 +59,11 @@ struct UserCrate {
 impl UserCrate {
     /// Creates the crate. `name` begins with the edition.
     fn new(name: &str) -> UserCrate {
+        UserCrate::with(name, |builder| builder)
+    }
+
+    /// Creates the crate with other settings.
+    fn with(name: &str, set: impl FnOnce(Builder) -> Builder) -> UserCrate {
         let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("user-{name}"));
         let edition = &name[..4];
         fs::create_dir_all(dir.join("src")).unwrap();
@@ -80,7 +93,7 @@ impl UserCrate {
         let protos: Vec<_> = protos
             .filter(|path| path.extension().is_some_and(|found| found == "proto"))
             .collect();
-        rpc_codegen::configure()
+        set(rpc_codegen::configure())
             .out_dir(dir.join("generated"))
             .include_file("packages.rs")
             .compile_protos(&protos, &[GOLDEN, USER])

@@ -1,6 +1,9 @@
 //! Compares the code generated for each `.proto` of `tests/golden` with the golden file beside it, so
 //! that a review of the generator shows what changes for users.
 //!
+//! `tests/golden/sorted` has messages with other settings, `Bytes` and `BTreeMap`. Maps of this type
+//! have an order, so tests of the codec can compare encodings. It has the messages of `proto/` too.
+//!
 //! `UPDATE_GOLDEN=1 cargo test -p rpc-codegen --test golden` rewrites the golden files.
 
 use std::collections::BTreeMap;
@@ -8,44 +11,22 @@ use std::fmt::Write;
 use std::fs;
 use std::path::Path;
 
+use rpc_codegen::Builder;
 use tempfile::TempDir;
 
 const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden");
+const SORTED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/sorted");
+const PROTO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../proto");
 const UPDATE: &str = "UPDATE_GOLDEN=1 cargo test -p rpc-codegen --test golden";
 
 #[test]
 fn generated_code_is_the_golden_code() {
-    let generated = generate();
-    let golden = files_in(Path::new(GOLDEN), "rs");
-    if std::env::var_os("UPDATE_GOLDEN").is_some() {
-        for name in golden.keys().filter(|name| !generated.contains_key(*name)) {
-            fs::remove_file(Path::new(GOLDEN).join(name)).unwrap();
-        }
-        for (name, code) in &generated {
-            fs::write(Path::new(GOLDEN).join(name), code).unwrap();
-        }
-        return;
-    }
-    let mut report = String::new();
-    for (name, code) in &generated {
-        match golden.get(name) {
-            Some(golden) if golden == code => {}
-            Some(golden) => writeln!(
-                report,
-                "tests/golden/{name} differs:\n{}",
-                difference(golden, code)
-            )
-            .unwrap(),
-            None => writeln!(report, "tests/golden/{name} does not exist").unwrap(),
-        }
-    }
-    for name in golden.keys().filter(|name| !generated.contains_key(*name)) {
-        writeln!(report, "tests/golden/{name} is no longer generated").unwrap();
-    }
-    assert!(
-        report.is_empty(),
-        "\n{report}\nIf the change is intended, run: {UPDATE}"
-    );
+    compare(&generate(), Path::new(GOLDEN));
+}
+
+#[test]
+fn generated_code_with_other_settings_is_the_golden_code() {
+    compare(&generate_sorted(), Path::new(SORTED));
 }
 
 #[test]
@@ -53,13 +34,74 @@ fn the_same_input_gives_the_same_output() {
     assert_eq!(generate(), generate());
 }
 
+#[test]
+fn without_the_codec_everything_goes_through_prost() {
+    for code in generate_with(|builder| builder.build_codec(false)).values() {
+        assert!(!code.contains("GeneratedCodec") && !code.contains("_codec"));
+    }
+}
+
+#[track_caller]
+fn compare(generated: &BTreeMap<String, String>, dir: &Path) {
+    let golden = files_in(dir, "rs");
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        for name in golden.keys().filter(|name| !generated.contains_key(*name)) {
+            fs::remove_file(dir.join(name)).unwrap();
+        }
+        for (name, code) in generated {
+            fs::write(dir.join(name), code).unwrap();
+        }
+        return;
+    }
+    let mut report = String::new();
+    for (name, code) in generated {
+        match golden.get(name) {
+            Some(golden) if golden == code => {}
+            Some(golden) => writeln!(
+                report,
+                "{} differs:\n{}",
+                dir.join(name).display(),
+                difference(golden, code)
+            )
+            .unwrap(),
+            None => writeln!(report, "{name} does not exist in {}", dir.display()).unwrap(),
+        }
+    }
+    for name in golden.keys().filter(|name| !generated.contains_key(*name)) {
+        writeln!(report, "{name} is no longer generated in {}", dir.display()).unwrap();
+    }
+    assert!(
+        report.is_empty(),
+        "\n{report}\nIf the change is intended, run: {UPDATE}"
+    );
+}
+
 fn generate() -> BTreeMap<String, String> {
-    let out = TempDir::new().unwrap();
+    generate_with(|builder| builder)
+}
+
+fn generate_with(set: impl FnOnce(Builder) -> Builder) -> BTreeMap<String, String> {
     let protos: Vec<_> = files_in(Path::new(GOLDEN), "proto").into_keys().collect();
-    rpc_codegen::configure()
+    let out = TempDir::new().unwrap();
+    set(rpc_codegen::configure())
         .out_dir(out.path())
         .include_file("packages.rs")
         .compile_protos(&protos, &[GOLDEN])
+        .unwrap();
+    files_in(out.path(), "rs")
+}
+
+fn generate_sorted() -> BTreeMap<String, String> {
+    let mut protos = vec!["fields.proto".to_owned(), "fields2.proto".to_owned()];
+    protos.extend(files_in(Path::new(PROTO), "proto").into_keys());
+    let out = TempDir::new().unwrap();
+    rpc_codegen::configure()
+        .build_server(false)
+        .bytes(".")
+        .btree_map(".")
+        .out_dir(out.path())
+        .include_file("packages.rs")
+        .compile_protos(&protos, &[PROTO, GOLDEN])
         .unwrap();
     files_in(out.path(), "rs")
 }

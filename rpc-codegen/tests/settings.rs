@@ -132,6 +132,9 @@ fn extern_path() {
         .unwrap();
     has(&run.code("a"), "::core::option::Option<::other::b::Part>");
     has(&run.code("a"), "Response<::other::b::Part>");
+    // The codec cannot be generated for a foreign type.
+    has(&run.code("a"), "ProstCodec");
+    has(&run.code("a"), "field::Extern::encode");
     assert!(!run.path("out/b.rs").exists());
 }
 

@@ -1,0 +1,240 @@
+//! The messages of the golden files and of `proto/`, and the check that their generated codec and
+//! prost agree. The fuzz target `codec` includes this file.
+
+use std::fmt::Debug;
+
+use rpc_core::codegen::v1::bytes::BytesMut;
+use rpc_core::codegen::v1::prost::Message;
+use rpc_core::codegen::v1::{GeneratedCodec, GeneratedMessage};
+use rpc_core::{Codec, ProstCodec};
+
+/// The code with default settings.
+pub(crate) mod plain {
+    include!("../golden/packages.rs");
+}
+
+/// The code with `Bytes` and `BTreeMap`.
+pub(crate) mod sorted {
+    include!("../golden/sorted/packages.rs");
+}
+
+/// One message type.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Checked {
+    /// Its name in its `.proto`.
+    pub(crate) name: &'static str,
+    /// Compares the codecs for these bytes. See [`Agreed`].
+    pub(crate) check: fn(&[u8]) -> Agreed,
+}
+
+/// The result of a comparison that found no difference.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Agreed {
+    /// Neither codec decodes the bytes.
+    Invalid,
+    Valid {
+        /// The encoding of the value.
+        encoded: Vec<u8>,
+        /// Whether the generated code decoded that encoding without prost.
+        straight: bool,
+    },
+}
+
+macro_rules! messages {
+    ($($name:literal: $ty:ty,)*) => {
+        /// All message types. Those with both settings occur twice.
+        pub(crate) const MESSAGES: &[Checked] = &[$(Checked { name: $name, check: check::<$ty> },)*];
+    };
+}
+
+messages! {
+    ".Lonely": plain::Lonely,
+    ".clashes.Request": plain::clashes::Request,
+    ".clashes.Response": plain::clashes::Response,
+    ".clashes.Status": plain::clashes::Status,
+    ".clashes.Result": plain::clashes::Result,
+    ".clashes.Option": plain::clashes::Option,
+    ".clashes.Some": plain::clashes::Some,
+    ".clashes.None": plain::clashes::None,
+    ".clashes.Ok": plain::clashes::Ok,
+    ".clashes.Send": plain::clashes::Send,
+    ".clashes.Sync": plain::clashes::Sync,
+    ".clashes.Future": plain::clashes::Future,
+    ".clashes.Service": plain::clashes::Service,
+    ".clashes.Methods": plain::clashes::Methods,
+    ".clashes.Instances": plain::clashes::Instances,
+    ".clashes.Caller": plain::clashes::Caller,
+    ".clashes.IntoRequest": plain::clashes::IntoRequest,
+    ".clashes.CallError": plain::clashes::CallError,
+    ".clashes.MethodSpec": plain::clashes::MethodSpec,
+    ".clashes.Arc": plain::clashes::Arc,
+    ".clashes.Fn": plain::clashes::Fn,
+    ".clashes.Clone": plain::clashes::Clone,
+    ".clashes.Debug": plain::clashes::Debug,
+    ".clashes.Default": plain::clashes::Default,
+    ".clashes.String": plain::clashes::String,
+    ".clashes.Vec": plain::clashes::Vec,
+    ".clashes.Box": plain::clashes::Box,
+    ".clashes.T": plain::clashes::T,
+    ".clashes.C": plain::clashes::C,
+    ".clashes.F": plain::clashes::F,
+    ".clashes.ClientMethod": plain::clashes::ClientMethod,
+    ".clashes.ClientMethod.Nested": plain::clashes::client_method::Nested,
+    ".comments.Message": plain::comments::Message,
+    ".greeter.HelloRequest": plain::greeter::HelloRequest,
+    ".greeter.HelloReply": plain::greeter::HelloReply,
+    ".keywords.Empty": plain::keywords::Empty,
+    ".keywords.Match": plain::keywords::Match,
+    ".keywords.Match.Loop": plain::keywords::r#match::Loop,
+    ".nested.type.fooBar.v1beta1.Ping": plain::nested::r#type::foo_bar::v1beta1::Ping,
+    ".nested.type.fooBar.v1beta1.Pong": plain::nested::r#type::foo_bar::v1beta1::Pong,
+    ".services.Key": plain::services::Key,
+    ".services.Value": plain::services::Value,
+    ".types.common.Thing": plain::types::common::Thing,
+    ".types.common.Thing.Part": plain::types::common::thing::Part,
+    ".types.v1.Outer": plain::types::v1::Outer,
+    ".types.v1.Outer.Inner": plain::types::v1::outer::Inner,
+    ".types.v1.Outer.Inner.Innermost": plain::types::v1::outer::inner::Innermost,
+    ".fields.v3.Scalars": plain::fields::v3::Scalars,
+    ".fields.v3.Fixed": plain::fields::v3::Fixed,
+    ".fields.v3.Optional": plain::fields::v3::Optional,
+    ".fields.v3.Packed": plain::fields::v3::Packed,
+    ".fields.v3.Unpacked": plain::fields::v3::Unpacked,
+    ".fields.v3.Maps": plain::fields::v3::Maps,
+    ".fields.v3.Oneofs": plain::fields::v3::Oneofs,
+    ".fields.v3.Oneofs.Kind": plain::fields::v3::oneofs::Kind,
+    ".fields.v3.Recursive": plain::fields::v3::Recursive,
+    ".fields.v3.Externs": plain::fields::v3::Externs,
+    ".fields.v3.Tags": plain::fields::v3::Tags,
+    ".fields.v3.Empty": plain::fields::v3::Empty,
+    ".fields.v2.Required": plain::fields::v2::Required,
+    ".fields.v2.Defaults": plain::fields::v2::Defaults,
+    ".fields.v2.Optional": plain::fields::v2::Optional,
+    ".fields.v2.Groups": plain::fields::v2::Groups,
+    ".fields.v2.Groups.One": plain::fields::v2::groups::One,
+    ".fields.v2.Groups.Many": plain::fields::v2::groups::Many,
+    ".fields.v2.Groups.Many.Inner": plain::fields::v2::groups::many::Inner,
+    ".fields.v2.Groups.Always": plain::fields::v2::groups::Always,
+    ".fields.v2.Grouped": plain::fields::v2::Grouped,
+    ".fields.v2.Grouped.Chosen": plain::fields::v2::grouped::Chosen,
+    ".fields.v3.Scalars": sorted::fields::v3::Scalars,
+    ".fields.v3.Fixed": sorted::fields::v3::Fixed,
+    ".fields.v3.Optional": sorted::fields::v3::Optional,
+    ".fields.v3.Packed": sorted::fields::v3::Packed,
+    ".fields.v3.Unpacked": sorted::fields::v3::Unpacked,
+    ".fields.v3.Maps": sorted::fields::v3::Maps,
+    ".fields.v3.Oneofs": sorted::fields::v3::Oneofs,
+    ".fields.v3.Oneofs.Kind": sorted::fields::v3::oneofs::Kind,
+    ".fields.v3.Recursive": sorted::fields::v3::Recursive,
+    ".fields.v3.Externs": sorted::fields::v3::Externs,
+    ".fields.v3.Tags": sorted::fields::v3::Tags,
+    ".fields.v3.Empty": sorted::fields::v3::Empty,
+    ".fields.v2.Required": sorted::fields::v2::Required,
+    ".fields.v2.Defaults": sorted::fields::v2::Defaults,
+    ".fields.v2.Optional": sorted::fields::v2::Optional,
+    ".fields.v2.Groups": sorted::fields::v2::Groups,
+    ".fields.v2.Groups.One": sorted::fields::v2::groups::One,
+    ".fields.v2.Groups.Many": sorted::fields::v2::groups::Many,
+    ".fields.v2.Groups.Many.Inner": sorted::fields::v2::groups::many::Inner,
+    ".fields.v2.Groups.Always": sorted::fields::v2::groups::Always,
+    ".fields.v2.Grouped": sorted::fields::v2::Grouped,
+    ".fields.v2.Grouped.Chosen": sorted::fields::v2::grouped::Chosen,
+    ".verbline.bench.Fixed": sorted::verbline::bench::Fixed,
+    ".verbline.bench.Blob": sorted::verbline::bench::Blob,
+    ".verbline.bench.StatsRequest": sorted::verbline::bench::StatsRequest,
+    ".verbline.bench.StatsReply": sorted::verbline::bench::StatsReply,
+    ".verbline.echo.EchoRequest": sorted::verbline::echo::EchoRequest,
+    ".verbline.echo.EchoReply": sorted::verbline::echo::EchoReply,
+    ".verbline.greeter.HelloRequest": sorted::verbline::greeter::HelloRequest,
+    ".verbline.greeter.HelloReply": sorted::verbline::greeter::HelloReply,
+    ".verbline.handshake.v1.Handshake": sorted::verbline::handshake::v1::Handshake,
+    ".verbline.handshake.v1.Endpoint": sorted::verbline::handshake::v1::Endpoint,
+    ".verbline.handshake.v1.ClientHello": sorted::verbline::handshake::v1::ClientHello,
+    ".verbline.handshake.v1.ServerHello": sorted::verbline::handshake::v1::ServerHello,
+    ".verbline.handshake.v1.Ready": sorted::verbline::handshake::v1::Ready,
+    ".verbline.handshake.v1.Refusal": sorted::verbline::handshake::v1::Refusal,
+    ".verbline.session.v1.ClientSession": sorted::verbline::session::v1::ClientSession,
+    ".verbline.session.v1.ServerSession": sorted::verbline::session::v1::ServerSession,
+    ".verbline.session.v1.NumberedMethod": sorted::verbline::session::v1::NumberedMethod,
+}
+
+/// Decodes `bytes` with both codecs, and compares values, encodings and errors.
+///
+/// # Panics
+///
+/// Panics if there is a difference.
+fn check<M: GeneratedMessage + PartialEq + Debug>(bytes: &[u8]) -> Agreed {
+    let prost: Result<M, _> = ProstCodec::decode(bytes);
+    let generated: Result<M, _> = GeneratedCodec::decode(bytes);
+    match (prost, generated) {
+        (Ok(prost), Ok(generated)) => {
+            assert!(
+                is_same(&prost, &generated),
+                "{prost:?}\n{generated:?}\n{bytes:02x?}"
+            );
+            let encoded = generated.encode_to_vec();
+            check_encoding(&generated, &encoded);
+            let straight: Option<M> = GeneratedMessage::decode(&encoded, 32);
+            if let Some(straight) = &straight {
+                assert!(is_same(&generated, straight), "{generated:?}\n{straight:?}");
+            }
+            Agreed::Valid {
+                encoded,
+                straight: straight.is_some(),
+            }
+        }
+        (Err(prost), Err(generated)) => {
+            assert_eq!(prost.to_string(), generated.to_string(), "{bytes:02x?}");
+            Agreed::Invalid
+        }
+        (prost, generated) => panic!("{prost:?}\n{generated:?}\n{bytes:02x?}"),
+    }
+}
+
+/// Returns true if the messages are the same to the bit. A NaN does not equal itself, and two
+/// `HashMap`s with the same entries have different orders.
+fn is_same<M: Message + PartialEq + Debug>(one: &M, other: &M) -> bool {
+    let (mut one_bytes, mut other_bytes) = (one.encode_to_vec(), other.encode_to_vec());
+    if one_bytes == other_bytes {
+        return true;
+    }
+    one_bytes.sort_unstable();
+    other_bytes.sort_unstable();
+    let text = format!("{one:?}");
+    one_bytes == other_bytes
+        && (one == other || text.contains("NaN"))
+        // With `BTreeMap`, equal messages have equal encodings.
+        && !std::any::type_name::<M>().contains("::sorted::")
+}
+
+/// Checks that the generated codec encodes as prost does.
+fn check_encoding<M: GeneratedMessage + Debug>(message: &M, expected: &[u8]) {
+    let len = <GeneratedCodec as Codec<M>>::encoded_len(message);
+    assert_eq!(len, expected.len(), "{message:?}");
+    // One byte too many, so that it shows if the codec writes it.
+    let mut out = vec![0xaa; len + 1];
+    GeneratedCodec::encode(message, &mut out[..len]).unwrap();
+    assert_eq!(&out[..len], expected, "{message:?}");
+    assert_eq!(out[len], 0xaa);
+    GeneratedCodec::encode(message, &mut out).unwrap_err();
+    if let Some(less) = len.checked_sub(1) {
+        GeneratedCodec::encode(message, &mut out[..less]).unwrap_err();
+        let error = GeneratedCodec::encode_to(message, &mut &mut out[..less]).unwrap_err();
+        let expected = Message::encode(message, &mut &mut out[..less]).unwrap_err();
+        assert_eq!(error, expected);
+    }
+    let mut buf = BytesMut::new();
+    GeneratedCodec::encode_to(message, &mut buf).unwrap();
+    assert_eq!(buf, expected, "{message:?}");
+}
+
+/// Checks the message that the first byte chooses, encoded in the rest.
+pub(crate) fn fuzz(input: &[u8]) {
+    let Some((choice, bytes)) = input.split_first() else {
+        return;
+    };
+    let message = MESSAGES[usize::from(*choice) % MESSAGES.len()];
+    if let Agreed::Valid { encoded, .. } = (message.check)(bytes) {
+        (message.check)(&encoded);
+    }
+}
