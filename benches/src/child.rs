@@ -16,6 +16,7 @@ use rustix::process::{
 };
 
 use crate::Outcome;
+use crate::cores::spawn_unpinned;
 
 /// A server process. Dropping this kills it.
 #[derive(Debug)]
@@ -27,17 +28,18 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts this program again with the arguments of one of its hidden roles.
+    /// Starts this program again with the arguments of one of its hidden roles, on all cores.
     ///
     /// # Errors
     ///
     /// Fails if the system cannot start the process.
     pub fn start(role: &[String]) -> Outcome<Self> {
-        let mut child = Command::new(env::current_exe()?)
+        let mut command = Command::new(env::current_exe()?);
+        command
             .args(role)
             .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()?;
+            .stdout(Stdio::piped());
+        let mut child = spawn_unpinned(&mut command)?;
         let (Some(stdin), Some(stdout)) = (child.stdin.take(), child.stdout.take()) else {
             return Err("internal error: the server process has no pipes".into());
         };

@@ -3,8 +3,10 @@
 use std::fmt;
 use std::fs;
 use std::io;
+use std::process::{Child, Command};
+use std::sync::OnceLock;
 
-use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 /// A core for each side, or one core that both share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,7 +27,7 @@ impl Cores {
     ///
     /// Fails if the system does not report which cores this process may use.
     pub fn choose() -> io::Result<Self> {
-        let allowed = sched_getaffinity(None)?;
+        let allowed = allowed()?;
         let allowed: Vec<Core> = (0..CpuSet::MAX_CPU)
             .filter(|&core| allowed.is_set(core))
             .map(Core::read)
@@ -76,16 +78,44 @@ impl fmt::Display for Cores {
     }
 }
 
+/// Returns the cores that this process may use: those of the thread that asks first, before it is
+/// pinned.
+fn allowed() -> io::Result<CpuSet> {
+    static ALLOWED: OnceLock<CpuSet> = OnceLock::new();
+    match ALLOWED.get() {
+        Some(cores) => Ok(*cores),
+        None => {
+            let cores = sched_getaffinity(None)?;
+            Ok(*ALLOWED.get_or_init(|| cores))
+        }
+    }
+}
+
 /// Pins the calling thread to a core.
 ///
 /// # Errors
 ///
 /// Fails if this process may not use the core.
 pub fn pin_current_thread(core: usize) -> io::Result<()> {
+    allowed()?;
     let mut cores = CpuSet::new();
     cores.set(core);
-    let this_thread: Option<Pid> = None;
-    Ok(sched_setaffinity(this_thread, &cores)?)
+    Ok(sched_setaffinity(None, &cores)?)
+}
+
+/// Starts a process that may use all cores that this process may use, even if the calling thread is
+/// pinned. A child inherits the affinity of the thread that starts it. With one core, Verbline
+/// yields that core to the thread that it waits for, which makes a system call in every few turns.
+///
+/// # Errors
+///
+/// Fails if the process cannot be started.
+pub fn spawn_unpinned(command: &mut Command) -> io::Result<Child> {
+    let own = sched_getaffinity(None)?;
+    sched_setaffinity(None, &allowed()?)?;
+    let child = command.spawn();
+    sched_setaffinity(None, &own)?;
+    child
 }
 
 /// A core and the parts of its position that the system reports.
@@ -152,6 +182,23 @@ mod tests {
         let cores = Cores::among(&[core(3, 0, 1), core(7, 0, 1)]).expect("there are some");
         assert!(cores.are_siblings && !cores.is_shared());
         assert!(cores.to_string().contains("one physical core"), "{cores}");
+    }
+
+    #[test]
+    fn a_child_of_a_pinned_thread_may_use_all_cores() {
+        use std::process::Stdio;
+
+        let all = allowed().expect("the system reports them");
+        // Threads of other tests are not pinned.
+        let cores = Cores::choose().expect("there is a core");
+        pin_current_thread(cores.client).expect("it is allowed");
+        let mut command = Command::new("nproc");
+        let child = spawn_unpinned(command.stdout(Stdio::piped())).expect("it can be started");
+        let output = child.wait_with_output().expect("it ends");
+        let counted = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(counted.trim(), all.count().to_string());
+        let own = sched_getaffinity(None).expect("the system reports them");
+        assert_eq!(own.count(), 1, "the calling thread stays pinned");
     }
 
     #[test]

@@ -1,10 +1,15 @@
 //! The measured client: a local client on the measuring thread, with a server process.
 
+use std::io;
+use std::sync::Arc;
+
 use proto::bench::{BenchClient, StatsReply, StatsRequest};
+use rpc_core::transport::{Admission, Fabric, FabricError, Listener};
 use rpc_core::{Intents, LocalChannel, LocalPoller};
 use rpc_transport_verbs::Device;
 
 use crate::child::Server;
+use crate::cores::{self, Cores};
 use crate::message::Load;
 use crate::service::ServerArgs;
 use crate::slices::{Side, Stopwatch, UNRECORDED};
@@ -23,15 +28,38 @@ pub struct Rpc {
 }
 
 impl Rpc {
-    /// Starts the server process on `server_core`, and connects once. Pin the calling thread first,
-    /// so that memory comes from its own NUMA node.
+    /// Starts the server process on `server_core`, and connects once, from a thread that is not
+    /// pinned.
     ///
     /// # Errors
     ///
     /// Fails if either side cannot be set up.
     pub fn start(device: &str, server_core: usize, intents: &Intents) -> Outcome<Self> {
+        Self::over(&Device::open(device)?, device, server_core, intents)
+    }
+
+    /// Starts the server process, pins the calling thread, and connects once. The thread must not be
+    /// pinned before this is called for the first time.
+    ///
+    /// # Errors
+    ///
+    /// Fails if either side cannot be set up.
+    pub fn start_pinned(device: &str, cores: Cores, intents: &Intents) -> Outcome<Self> {
+        let fabric = OnCore {
+            device: Device::open(device)?,
+            core: cores.client,
+        };
+        Self::over(&fabric, device, cores.server, intents)
+    }
+
+    fn over<F: Fabric>(
+        fabric: &F,
+        device: &str,
+        server_core: usize,
+        intents: &Intents,
+    ) -> Outcome<Self> {
         let (server, address) = start_server(device, server_core, intents)?;
-        let poller = LocalPoller::with_intents(&Device::open(device)?, intents)?;
+        let poller = LocalPoller::with_intents(fabric, intents)?;
         let mut rpc = Self {
             clients: Vec::new(),
             poller,
@@ -81,6 +109,50 @@ impl Rpc {
     pub fn stats(&self) -> Outcome<StatsReply> {
         let reply = self.clients[0].stats(StatsRequest {});
         Ok(self.poller.block_on(reply)?.into_inner())
+    }
+}
+
+/// Pins the thread that opens a transport, as a server does. A poller counts the cores that the
+/// process may use before it opens its transport, so the count is not that of the pinned thread; and
+/// the transport's memory comes from the core's own NUMA node.
+#[derive(Clone)]
+struct OnCore {
+    device: Device,
+    core: usize,
+}
+
+impl Fabric for OnCore {
+    type Transport = <Device as Fabric>::Transport;
+    type Port = <Device as Fabric>::Port;
+
+    fn open(&self, intents: &Intents) -> Result<Self::Transport, FabricError> {
+        cores::pin_current_thread(self.core).map_err(|error| FabricError::Device {
+            device: self.device.name().to_owned(),
+            action: format!("cannot be used from core {}", self.core),
+            source: error.into(),
+        })?;
+        self.device.open(intents)
+    }
+
+    fn port(&self, transport: &Self::Transport) -> Self::Port {
+        self.device.port(transport)
+    }
+
+    fn listen(
+        &self,
+        address: &str,
+        ports: Vec<Self::Port>,
+        admission: Arc<dyn Admission>,
+    ) -> Result<Box<dyn Listener>, FabricError> {
+        self.device.listen(address, ports, admission)
+    }
+
+    fn allowed_cores(&self) -> Vec<usize> {
+        self.device.allowed_cores()
+    }
+
+    fn pin_current_thread(&self, core: usize) -> Result<(), io::Error> {
+        self.device.pin_current_thread(core)
     }
 }
 

@@ -157,7 +157,9 @@ fn count(functions: usize) -> Outcome<Vec<Figure>> {
     add(call.i1_misses("I1 misses of a call"), caches);
     add(call.d1_misses("D1 misses of a call"), caches);
     for figure in &figures[..2] {
-        println!("\n{}, by function:", line(figure));
+        if functions > 0 {
+            println!("\nfunctions of '{}':", figure.name);
+        }
         for (name, value) in figure.functions().into_iter().take(functions) {
             println!("{value:>8} {name}");
         }

@@ -102,7 +102,6 @@ impl Measurement {
             "reading the clock costs {} and happens once per call",
             table::duration(clock::cost_of_reading())
         );
-        cores::pin_current_thread(cores.client)?;
 
         let mut rows = self.rows(cores)?;
         let mut sides: Vec<&mut dyn Side> =
@@ -139,7 +138,7 @@ impl Measurement {
         let mut rows = Vec::new();
         for (shape, load) in loads {
             let Some(load) = load else { continue };
-            let rpc = Rpc::start(device, cores.server, &intents)?;
+            let rpc = Rpc::start_pinned(device, cores, &intents)?;
             if rows.is_empty() {
                 // The lower bounds come first. The first shape determines their frame length.
                 let len = HEADER_LEN + load.encoded_len();

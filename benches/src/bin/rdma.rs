@@ -114,10 +114,9 @@ struct VerblineSides {
 
 impl VerblineSides {
     fn start(device: &str, cores: cores::Cores) -> Outcome<Self> {
-        cores::pin_current_thread(cores.client)?;
         let load = Load::new(Shape::Fixed64, FIXED_SIZE)?;
         let frame_len = HEADER_LEN + load.encoded_len();
-        let rpc = Rpc::start(device, cores.server, &intents(&load))?;
+        let rpc = Rpc::start_pinned(device, cores, &intents(&load))?;
         let like_rpc = RawArgs::like(&rpc.poller().limits(), cores.client, frame_len);
         Ok(Self {
             rpc: ClosedLoop::new(rpc, load)?,
@@ -130,9 +129,8 @@ impl VerblineSides {
 impl ExchangeArgs {
     fn run(&self) -> Outcome<()> {
         let cores = cores::Cores::choose()?;
-        cores::pin_current_thread(cores.client)?;
         let load = Load::new(Shape::Fixed64, FIXED_SIZE)?;
-        let rpc = Rpc::start(&self.device, cores.server, &intents(&load))?;
+        let rpc = Rpc::start_pinned(&self.device, cores, &intents(&load))?;
         // Only one side exists, because strace would also count the system calls of the other.
         let mut side: Box<dyn Side> = match self.what {
             ExchangeLayer::Raw => {
@@ -198,8 +196,8 @@ impl Measurement {
         let system_calls = if system_calls::can_be_counted() {
             let counts = [
                 count_of_perftest(&beside)?,
-                count_of(device, cores, ExchangeLayer::Raw)?,
-                count_of(device, cores, ExchangeLayer::Rpc)?,
+                count_of(device, ExchangeLayer::Raw)?,
+                count_of(device, ExchangeLayer::Rpc)?,
             ];
             for (name, count) in ["ib_send_lat", "raw", "RPC"].iter().zip(&counts) {
                 println!("  {name:<12} {count}");
@@ -212,7 +210,7 @@ impl Measurement {
         let instructions = [self.instructions_per_call, self.instructions_per_exchange];
         if let [Some(call), Some(exchange)] = instructions {
             println!("instructions, both sides:");
-            println!("  {call} for a call through rpc-core, over the loopback of its tests");
+            println!("  {call} for a call over 'soft', with an empty turn of each side");
             println!("  {exchange} for one frame in each direction over 'soft', without rpc-core");
         }
         if self.json {
@@ -269,24 +267,20 @@ fn count_of_perftest(beside: &SendLatency) -> Outcome<PerRoundTrip> {
     })
 }
 
-fn count_of(device: &str, cores: cores::Cores, what: ExchangeLayer) -> Outcome<PerRoundTrip> {
-    // A child inherits this thread's affinity, which is one core. It must be able to choose from
-    // both.
-    let cores = format!("{},{}", cores.client, cores.server);
+fn count_of(device: &str, what: ExchangeLayer) -> Outcome<PerRoundTrip> {
     let what = match what {
         ExchangeLayer::Raw => "raw",
         ExchangeLayer::Rpc => "rpc",
     };
     PerRoundTrip::count(&[what], TRACED, |calls, traces: &[Trace]| {
         let words = traces[0].words();
-        let calls = calls.to_string();
-        let status = Command::new("taskset")
-            .args(["-c", &cores])
-            .args(words)
+        let mut command = Command::new(&words[0]);
+        command
+            .args(&words[1..])
             .arg(env::current_exe()?)
             .args([EXCHANGE, "--device", device])
-            .args(["--what", what, "--calls", &calls])
-            .status()?;
+            .args(["--what", what, "--calls", &calls.to_string()]);
+        let status = cores::spawn_unpinned(&mut command)?.wait()?;
         if status.success() {
             return Ok(());
         }

@@ -208,9 +208,8 @@ impl Measurement {
         );
         println!("{cores}");
 
-        cores::pin_current_thread(cores.client)?;
         let intents = self.intents(connections, load.encoded_len())?;
-        let mut rpc = Rpc::start(device, cores.server, &intents)?;
+        let mut rpc = Rpc::start_pinned(device, cores, &intents)?;
         rpc.connect(connections - 1)?;
         let clients = rpc.clients().to_vec();
         rpc.connect(self.idle_connections)?;

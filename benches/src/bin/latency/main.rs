@@ -170,8 +170,7 @@ impl Measurement {
         let [tokio, blocking] =
             waiters.map(|waiter| SharedLoop::new(&shared, waiter, load.clone()));
         let (mut tokio, mut blocking) = (tokio?, blocking?);
-        cores::pin_current_thread(cores.client)?;
-        let rpc = Rpc::start(device, cores.server, &intents)?;
+        let rpc = Rpc::start_pinned(device, cores, &intents)?;
         println!("{}", rpc.poller().limits());
         let like_rpc = RawArgs::like(&rpc.poller().limits(), cores.client, frame_len);
         let mut rpc = ClosedLoop::new(rpc, load)?;

@@ -84,8 +84,7 @@ impl OpenArgs {
         }
         println!("{cores}; the client's thread spins on the clock");
 
-        benches::cores::pin_current_thread(cores.client)?;
-        let rpc = Rpc::start(device.name(), cores.server, &intents)?;
+        let rpc = Rpc::start_pinned(device.name(), cores, &intents)?;
         println!("{}", rpc.poller().limits());
         let measure = |rate| {
             let plan = OpenLoop {

@@ -1,10 +1,10 @@
 //! `--summary`: one sentence about a call, for somebody who sees Verbline for the first time.
 
+use benches::Outcome;
 use benches::raw::{PingPong, RawArgs};
 use benches::rpc::{ClosedLoop, Rpc};
 use benches::slices::{Record, alternate};
 use benches::tcp::TcpPingPong;
-use benches::{Outcome, cores};
 use rpc_core::frame::HEADER_LEN;
 
 use super::Measurement;
@@ -27,8 +27,7 @@ pub(crate) fn run(measurement: &Measurement) -> Outcome<()> {
     let intents = measurement.intents(&load);
     let frame_len = HEADER_LEN + load.encoded_len();
 
-    cores::pin_current_thread(cores.client)?;
-    let rpc = Rpc::start(device.name(), cores.server, &intents)?;
+    let rpc = Rpc::start_pinned(device.name(), cores, &intents)?;
     let like_rpc = RawArgs::like(&rpc.poller().limits(), cores.client, frame_len);
     let mut rpc = ClosedLoop::new(rpc, load)?;
     let mut raw = PingPong::start(&like_rpc, cores.server)?;
