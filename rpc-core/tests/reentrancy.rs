@@ -87,7 +87,9 @@ impl Drop for ReenterOnDrop {
 }
 
 /// A waker that reenters the poller when it is woken, and when its last clone is dropped.
-struct Reentrant(#[expect(dead_code, reason = "only dropped")] ReenterOnDrop);
+struct Reentrant {
+    _inside: ReenterOnDrop,
+}
 
 impl Wake for Reentrant {
     fn wake(self: Arc<Self>) {
@@ -220,7 +222,11 @@ fn a_handler_whose_deadline_passes_uses_its_poller_when_it_is_dropped() {
 #[test]
 fn a_waker_uses_the_poller_that_wakes_it_and_that_drops_it() {
     let (network, world, gate) = world();
-    let waker = || Waker::from(Arc::new(Reentrant(ReenterOnDrop)));
+    let waker = || {
+        Waker::from(Arc::new(Reentrant {
+            _inside: ReenterOnDrop,
+        }))
+    };
     // A call that completes, one that is polled again with another waker, and one that is dropped.
     let (mut completes, mut again, mut dropped): (Call, Call, Call) = {
         let begin = |len: usize| -> Call {
@@ -261,7 +267,9 @@ fn a_call_that_waits_for_its_turn_reenters_when_it_is_woken_or_gives_up() {
     for _ in 0..200 {
         let channel = world.channel.clone();
         let mut waits: Call = Box::pin(async move { call(&channel, &ECHO, *b"waits").await });
-        let waker = Waker::from(Arc::new(Reentrant(ReenterOnDrop)));
+        let waker = Waker::from(Arc::new(Reentrant {
+            _inside: ReenterOnDrop,
+        }));
         // The first wakers would begin too many calls.
         WORLD.take();
         let polled = waits.as_mut().poll(&mut Context::from_waker(&waker));

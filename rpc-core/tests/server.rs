@@ -69,6 +69,7 @@ impl Transport for StubTransport {
     }
     fn cancel(&mut self, _: Vec<u8>) {}
     fn flush(&mut self) {}
+    fn set_promised(&mut self, _: u32) {}
     fn poll(&mut self) -> Option<Event<Vec<u8>>> {
         if let Some(left) = &mut self.polls_until_panic {
             *left = left.checked_sub(1).expect("this device has a bug");

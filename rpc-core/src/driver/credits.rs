@@ -7,13 +7,19 @@ use super::link::LinkKey;
 use crate::protocol::frame::{CallId, FrameKind, HEADER_LEN};
 use crate::transport::{ReserveError, Transport};
 
+/// Receives that are kept posted beyond those that are promised, so that most calls change nothing.
+const POSTED_AHEAD: u32 = 64;
+
 impl<T: Transport> State<T> {
     /// Returns the receives by which windows may grow: those not set aside for future connections.
     pub(crate) fn free_for_growth(&self) -> u32 {
-        let set_aside = self
-            .expected_connections
-            .saturating_mul(self.initial_window + 1);
-        self.budget.left().saturating_sub(set_aside)
+        self.budget.left().saturating_sub(self.set_aside())
+    }
+
+    /// Returns the receives that are set aside for the first windows of future connections.
+    fn set_aside(&self) -> u32 {
+        self.expected_connections
+            .saturating_mul(self.initial_window + 1)
     }
 
     /// Records that the credit of a request is owed and that no response carries it now.
@@ -44,7 +50,46 @@ impl<T: Transport> State<T> {
         if self.budget.left() == 0 {
             self.copy_responses_out();
         }
-        self.budget.take(1)
+        self.promise(1)
+    }
+
+    /// Promises `count` receives, which are then posted. Returns false, and promises none, if fewer
+    /// are left.
+    #[inline]
+    pub(super) fn promise(&mut self, count: u32) -> bool {
+        let fits = self.budget.take(count);
+        if self.budget.promised() > self.posted_for {
+            self.post_more();
+        }
+        fits
+    }
+
+    /// Posts receives for what is promised, and for promises that follow.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn post_more(&mut self) {
+        let wanted = self.wanted_receives();
+        if wanted > self.posted_for {
+            self.posted_for = wanted;
+            self.transport.set_promised(wanted);
+        }
+    }
+
+    /// Lets the number of posted receives fall if far fewer are wanted. Called now and then.
+    pub(super) fn post_fewer(&mut self) {
+        let wanted = self.wanted_receives();
+        if wanted.saturating_add(POSTED_AHEAD) < self.posted_for {
+            self.posted_for = wanted;
+            self.transport.set_promised(wanted);
+        }
+    }
+
+    /// Returns the number of receives to keep posted. A client whose connection was admitted may
+    /// send before this poller accepts it, so its first window counts as promised.
+    fn wanted_receives(&self) -> u32 {
+        let promised = self.budget.promised().saturating_add(self.set_aside());
+        let wanted = promised.saturating_add(POSTED_AHEAD);
+        wanted.min(self.budget.capacity())
     }
 
     /// Copies the responses that have not been taken yet out of their slots, because no receive is

@@ -150,7 +150,7 @@ impl<T: Transport> State<T> {
             return self.transport.close(id);
         };
         // The window, and one receive for the client's credit frame.
-        if !self.budget.take(session.initial_credits + 1) {
+        if !self.promise(session.initial_credits + 1) {
             tracing::error!(
                 connection = %id,
                 "closing an admitted connection: no receives are left for it. This is a bug in Verbline"

@@ -114,6 +114,8 @@ pub(crate) struct State<T: Transport> {
     /// Maps the transport's connection index to the link.
     routes: Vec<Option<(ConnectionId, LinkKey)>>,
     pub(crate) budget: ReceiveBudget,
+    /// Receives that the transport keeps posted for promises.
+    posted_for: u32,
     pub(crate) timers: Timers<TimerTarget>,
     /// Responses that found no free send slot, oldest first.
     pub(crate) blocked: VecDeque<Blocked>,
@@ -152,6 +154,12 @@ impl<T: Transport> Driver<T> {
         let wakeup = Arc::new(Wakeup::new(transport.waker()));
         let longest_inline = transport.limits().max_inline_len.min(INLINE_FRAME_LEN);
         let tasks = Tasks::new(Arc::clone(&wakeup), methods.max_concurrent_calls());
+        // Without methods, nobody connects to this poller.
+        let expected_connections = if methods.is_empty() {
+            0
+        } else {
+            shares.connections
+        };
         let counters = Arc::new(PollerCounters::new(
             methods.numbered().map(|(_, spec)| spec.path),
             clock.clone(),
@@ -172,10 +180,11 @@ impl<T: Transport> Driver<T> {
                 links: Slab::new(),
                 routes: Vec::new(),
                 budget,
+                posted_for: 0,
                 timers: Timers::default(),
                 blocked: VecDeque::new(),
                 owing: Vec::new(),
-                expected_connections: shares.connections,
+                expected_connections,
                 initial_window: shares.initial_window,
                 waiting: Vec::new(),
                 idle_checked_at: None,
@@ -240,6 +249,7 @@ impl<T: Transport> Driver<T> {
     fn maintain(&self) {
         self.update_gauges();
         self.on_idle(self.clock.now());
+        self.state.borrow_mut().post_fewer();
     }
 
     #[inline(never)]

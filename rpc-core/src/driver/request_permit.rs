@@ -49,8 +49,12 @@ impl<T: Transport> State<T> {
         now: Option<Instant>,
         is_turn: impl FnOnce(&Link<T::RecvBuf>) -> bool,
     ) -> Result<RequestPermit<'_, T>, Obstacle> {
+        // Before the link is borrowed: the receive for the response has to be posted.
         if self.budget.left() == 0 {
             self.copy_responses_out();
+        }
+        if self.budget.promised() >= self.posted_for {
+            self.post_more();
         }
         let Some(link) = self.links.get_mut(key.index()) else {
             return Err(Obstacle::Never(Cause::Disconnected(CloseReason::Local)));

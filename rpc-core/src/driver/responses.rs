@@ -155,11 +155,12 @@ impl<T: Transport> State<T> {
     #[cold]
     fn grow_window(&mut self, link: LinkKey) {
         let free = self.free_for_growth();
-        if let Some(link) = self.links.get_mut(link.index()) {
-            let growth = link.connection.wants_growth(free);
-            if growth > 0 && self.budget.take(growth) {
-                link.connection.grow(growth);
-            }
+        let Some(entry) = self.links.get(link.index()) else {
+            return;
+        };
+        let growth = entry.connection.wants_growth(free);
+        if growth > 0 && self.promise(growth) {
+            self.links[link.index()].connection.grow(growth);
         }
     }
 

@@ -67,6 +67,12 @@ impl ReceiveBudget {
         self.capacity - self.promised
     }
 
+    /// Returns the number of receives that can be promised in all.
+    #[must_use]
+    pub(crate) fn capacity(&self) -> u32 {
+        self.capacity
+    }
+
     /// Returns the number of promised receives.
     #[must_use]
     pub(crate) fn promised(&self) -> u32 {

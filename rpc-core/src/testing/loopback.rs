@@ -412,6 +412,9 @@ impl Transport for Loopback {
     }
 
     #[inline]
+    /// Does nothing: all receives are always posted.
+    fn set_promised(&mut self, _: u32) {}
+
     fn poll(&mut self) -> Option<Event<Vec<u8>>> {
         let left = match self.batch_left.take() {
             Some(left) => left,

@@ -189,6 +189,11 @@ pub trait Transport: 'static {
     /// Posts all queued frames to the device.
     fn flush(&mut self);
 
+    /// Announces that from now on up to `receives` receives may be promised to peers at a time, at
+    /// most [`Limits::promisable_receives`]. That many are posted before this returns. Before the
+    /// first call, all receives may be promised.
+    fn set_promised(&mut self, receives: u32);
+
     /// Takes the next event from the device. Returns `None` if there is none at the moment, and may
     /// return `None` to end a batch while others wait. Also refills receives. Never blocks.
     fn poll(&mut self) -> Option<Event<Self::RecvBuf>>;

@@ -94,6 +94,10 @@ impl Transport for VerbsTransport {
         }
     }
 
+    fn set_promised(&mut self, receives: u32) {
+        Self::set_promised(self, receives);
+    }
+
     #[inline]
     fn poll(&mut self) -> Option<Event<RecvBuf>> {
         if self.lane_mask == 0 {

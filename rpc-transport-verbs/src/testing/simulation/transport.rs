@@ -227,6 +227,10 @@ impl Transport for SimulatedTransport {
         self.verbs.flush();
     }
 
+    fn set_promised(&mut self, receives: u32) {
+        self.verbs.set_promised(receives);
+    }
+
     fn poll(&mut self) -> Option<Event<RecvBuf>> {
         self.verbs.poll()
     }

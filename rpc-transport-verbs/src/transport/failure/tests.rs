@@ -92,6 +92,9 @@ impl Transport for Breakable {
     fn flush(&mut self) {
         self.transport.flush();
     }
+    fn set_promised(&mut self, receives: u32) {
+        self.transport.set_promised(receives);
+    }
     fn poll(&mut self) -> Option<Event<RecvBuf>> {
         if self.breaks.take() {
             let lane = self.transport.lane(0).expect("there is one lane");
