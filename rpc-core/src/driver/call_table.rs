@@ -26,21 +26,27 @@ pub(crate) struct CallTable<B> {
     free: Vec<u32>,
 }
 
+/// The parts of a call are kept apart from its phase, so that a call moves none but those that change.
 #[derive(Debug)]
 struct Entry<B> {
     id: CallId,
-    state: State<B>,
+    phase: Phase,
+    /// Present only in flight.
+    timer: Option<TimerKey>,
+    /// Set only in flight.
+    waiting: WakeTarget,
+    /// Present only in [`Phase::Responded`].
+    response: Option<Response<B>>,
+    /// Present only in [`Phase::Failed`].
+    error: Option<CallError>,
 }
 
-#[derive(Debug)]
-enum State<B> {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
     Free,
-    InFlight {
-        waiting: WakeTarget,
-        timer: Option<TimerKey>,
-    },
-    Responded(Response<B>),
-    Failed(CallError),
+    InFlight,
+    Responded,
+    Failed,
     Abandoned,
 }
 
@@ -149,35 +155,43 @@ impl<B> CallTable<B> {
     pub(crate) fn begin(&mut self, waiting: &mut WakeTarget) -> Option<CallId> {
         let index = match self.free.pop() {
             Some(index) => index,
-            None => {
-                let index = u32::try_from(self.entries.len()).ok()?;
-                if index > CallId::MAX_INDEX {
-                    return None;
-                }
-                self.entries.push(Entry {
-                    id: CallId::new(index, 0),
-                    state: State::Free,
-                });
-                index
-            }
+            None => self.grow()?,
         };
         let entry = &mut self.entries[index as usize];
-        let begun = State::InFlight {
-            waiting: mem::take(waiting),
-            timer: None,
-        };
-        match mem::replace(&mut entry.state, begun) {
-            State::Free => {}
-            other => drop_unexpected(other),
-        }
+        entry.phase = Phase::InFlight;
+        // What the entry holds is nothing: it is free. The caller drops it.
+        mem::swap(&mut entry.waiting, waiting);
         Some(entry.id)
     }
 
-    /// Stores the timer of a call in flight that has a deadline.
-    pub(crate) fn set_timer(&mut self, id: CallId, key: TimerKey) {
-        if let State::InFlight { timer, .. } = &mut self.entries[id.index()].state {
-            *timer = Some(key);
+    #[cold]
+    #[inline(never)]
+    fn grow(&mut self) -> Option<u32> {
+        let index = u32::try_from(self.entries.len()).ok()?;
+        if index > CallId::MAX_INDEX {
+            return None;
         }
+        self.entries.push(Entry {
+            id: CallId::new(index, 0),
+            phase: Phase::Free,
+            timer: None,
+            waiting: WakeTarget::None,
+            response: None,
+            error: None,
+        });
+        Some(index)
+    }
+
+    /// Returns the entry of a call, unless the call has ended.
+    #[inline]
+    fn entry(&mut self, id: CallId) -> Option<&mut Entry<B>> {
+        let entry = self.entries.get_mut(id.index());
+        entry.filter(|entry| entry.id == id)
+    }
+
+    /// Stores the timer of a call in flight that has a deadline.
+    pub(crate) fn set_timer(&mut self, id: CallId, timer: TimerKey) {
+        self.entries[id.index()].timer = Some(timer);
     }
 
     /// Handles a response frame. `id` comes from the peer and is not trusted.
@@ -188,31 +202,25 @@ impl<B> CallTable<B> {
         head: ResponseHead,
         frame: B,
     ) -> ResponseOutcome<B> {
-        let Some(entry) = self
-            .entries
-            .get_mut(id.index())
-            .filter(|entry| entry.id == id)
-        else {
+        let Some(entry) = self.entry(id) else {
             return ResponseOutcome::UnknownCall(frame);
         };
-        match &mut entry.state {
-            State::InFlight { waiting, timer } => {
-                let (waiting, timer) = (mem::take(waiting), timer.take());
+        match entry.phase {
+            Phase::InFlight => {
+                entry.phase = Phase::Responded;
                 let frame = ResponseFrame::Slot(frame);
-                let responded = State::Responded(Response { head, frame });
-                // What remains of the call in flight was taken from it: nothing is left to drop.
-                mem::forget(mem::replace(&mut entry.state, responded));
-                ResponseOutcome::Completed { waiting, timer }
+                entry.response = Some(Response { head, frame });
+                ResponseOutcome::Completed {
+                    waiting: mem::take(&mut entry.waiting),
+                    timer: entry.timer.take(),
+                }
             }
-            State::Abandoned => {
-                entry.state = State::Free;
+            Phase::Abandoned => {
                 self.release(id);
                 ResponseOutcome::Abandoned(frame)
             }
             // A second response to the same call, or a response to a call that was never started.
-            State::Free | State::Responded(_) | State::Failed(_) => {
-                ResponseOutcome::UnknownCall(frame)
-            }
+            Phase::Free | Phase::Responded | Phase::Failed => ResponseOutcome::UnknownCall(frame),
         }
     }
 
@@ -222,93 +230,62 @@ impl<B> CallTable<B> {
     where
         B: AsRef<[u8]>,
     {
-        let Some(entry) = self
-            .entries
-            .get_mut(id.index())
-            .filter(|entry| entry.id == id)
-        else {
+        let Some(entry) = self.entry(id) else {
             debug_assert!(false, "polled a call that is not in the call table");
             return TakeOutcome::Pending;
         };
-        match &entry.state {
-            State::InFlight { .. } => return TakeOutcome::Pending,
-            State::Responded(response) if response.body().len() > longest => {
-                return TakeOutcome::Long;
-            }
-            _ => {}
+        if let Some(response) = &entry.response
+            && response.body().len() > longest
+        {
+            return TakeOutcome::Long;
         }
-        match mem::replace(&mut entry.state, State::Free) {
-            State::Responded(response) => {
-                self.release(id);
-                TakeOutcome::Responded(response)
-            }
-            State::Failed(error) => {
-                self.release(id);
-                TakeOutcome::Failed(error)
-            }
-            other => {
-                entry.state = other;
-                TakeOutcome::Pending
-            }
+        if let Some(response) = entry.response.take() {
+            self.release(id);
+            return TakeOutcome::Responded(response);
         }
+        if let Some(error) = entry.error.take() {
+            self.release(id);
+            return TakeOutcome::Failed(error);
+        }
+        TakeOutcome::Pending
     }
 
     /// Sets the target to wake when a pending call ends. Returns the target that this one replaces.
     pub(crate) fn set_wake_target(&mut self, id: CallId, target: WakeTarget) -> WakeTarget {
-        let entry = self.entries.get_mut(id.index());
-        match entry.filter(|entry| entry.id == id) {
-            Some(Entry {
-                state: State::InFlight { waiting, .. },
-                ..
-            }) => mem::replace(waiting, target),
+        match self.entry(id) {
+            Some(entry) if entry.phase == Phase::InFlight => {
+                mem::replace(&mut entry.waiting, target)
+            }
             _ => target,
         }
     }
 
     /// Abandons a call whose future is dropped or gives up.
     pub(crate) fn abandon(&mut self, id: CallId) -> Abandoned<B> {
-        let Some(entry) = self
-            .entries
-            .get_mut(id.index())
-            .filter(|entry| entry.id == id)
-        else {
+        let Some(entry) = self.entry(id) else {
             return Abandoned::default();
         };
-        match mem::replace(&mut entry.state, State::Abandoned) {
-            State::InFlight { waiting, timer } => Abandoned {
-                waiting,
-                timer,
-                response: None,
-            },
-            State::Abandoned => Abandoned::default(),
-            State::Responded(response) => {
-                entry.state = State::Free;
-                self.release(id);
-                Abandoned {
-                    response: Some(response),
-                    ..Abandoned::default()
-                }
-            }
-            State::Free | State::Failed(_) => {
-                entry.state = State::Free;
-                self.release(id);
-                Abandoned::default()
-            }
+        let abandoned = Abandoned {
+            response: entry.response.take(),
+            timer: entry.timer.take(),
+            waiting: mem::take(&mut entry.waiting),
+        };
+        entry.error = None;
+        if entry.phase == Phase::InFlight {
+            entry.phase = Phase::Abandoned;
+        } else if entry.phase != Phase::Abandoned {
+            self.release(id);
         }
+        abandoned
     }
 
     /// Returns the target that waits for a call whose deadline has passed. The call's timer has
     /// fired.
     pub(crate) fn expire(&mut self, id: CallId) -> WakeTarget {
-        match self
-            .entries
-            .get_mut(id.index())
-            .filter(|entry| entry.id == id)
-            .map(|entry| &mut entry.state)
-        {
-            Some(State::InFlight { waiting, timer }) => {
-                *timer = None;
-                mem::take(waiting)
+        match self.entry(id) {
+            Some(entry) if entry.phase == Phase::InFlight => {
+                entry.timer = None;
+                mem::take(&mut entry.waiting)
             }
             _ => WakeTarget::None,
         }
@@ -324,18 +301,20 @@ impl<B> CallTable<B> {
     ) -> u32 {
         let mut unanswered = 0;
         for index in 0..self.entries.len() {
-            match mem::replace(&mut self.entries[index].state, State::Free) {
-                State::InFlight { waiting, timer } => {
-                    self.entries[index].state = State::Failed(error.clone());
+            let entry = &mut self.entries[index];
+            match entry.phase {
+                Phase::InFlight => {
+                    entry.phase = Phase::Failed;
+                    entry.error = Some(error.clone());
                     unanswered += 1;
-                    left(waiting, timer);
+                    left(mem::take(&mut entry.waiting), entry.timer.take());
                 }
-                // The entry is free now.
-                State::Abandoned => {
+                Phase::Abandoned => {
+                    let id = entry.id;
                     unanswered += 1;
-                    self.release(self.entries[index].id);
+                    self.release(id);
                 }
-                state => self.entries[index].state = state,
+                Phase::Free | Phase::Responded | Phase::Failed => {}
             }
         }
         unanswered
@@ -348,7 +327,7 @@ impl<B> CallTable<B> {
         B: AsRef<[u8]>,
     {
         for entry in &mut self.entries {
-            if let State::Responded(response) = &mut entry.state
+            if let Some(response) = &mut entry.response
                 && let ResponseFrame::Slot(frame) = &response.frame
             {
                 let copy = ResponseFrame::Copied(frame.as_ref().to_vec());
@@ -365,24 +344,17 @@ impl<B> CallTable<B> {
         self.entries.len() - self.free.len()
     }
 
-    /// Frees an entry, whose state is free already.
+    /// Frees an entry, which holds nothing any more.
+    #[inline]
     fn release(&mut self, id: CallId) {
         let entry = &mut self.entries[id.index()];
+        entry.phase = Phase::Free;
         // The next call in this entry gets another id, so that a late response to this call matches
         // nothing.
         let index = id.index() as u32;
         entry.id = CallId::new(index, (id.0 >> 20).wrapping_add(1));
         self.free.push(index);
     }
-}
-
-/// Drops the state of an entry that was in the list of free entries, which is always free. Out of
-/// line, so that a call does not pay for dropping the other states.
-#[cold]
-#[inline(never)]
-fn drop_unexpected<B>(state: State<B>) {
-    debug_assert!(false, "a free entry of the call table is in use");
-    drop(state);
 }
 
 #[cfg(test)]

@@ -32,6 +32,7 @@ impl<T: Transport> State<T> {
     }
 
     /// Releases the slot of a response, and the promise made for it.
+    #[inline]
     pub(crate) fn release_response(&mut self, buf: T::RecvBuf) {
         self.transport.release(buf);
         self.budget.release(1);

@@ -161,7 +161,7 @@ impl FrameHeader {
     /// # Panics
     ///
     /// Panics if `frame` is shorter than [`HEADER_LEN`].
-    #[inline]
+    #[inline(always)]
     pub fn encode(&self, frame: &mut [u8]) {
         let kind = match self.kind {
             FrameKind::Request => Self::KIND_REQUEST,
