@@ -1,6 +1,7 @@
 //! The table of slots that are posted to one receive queue.
 
 use std::collections::HashMap;
+use std::mem;
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -101,15 +102,20 @@ impl PostedReceives {
             work,
             ..
         } = &mut *posting;
-        work.clear();
-        while work.len() < count
-            && let Some(slot) = slots.last()
-            && let Some((entry, number)) = self.own_entry(slot)
-            && let Some(slot) = slots.pop()
+        // Local values stay in registers.
+        let (mut free, mut filled) = (mem::take(slots), mem::take(work));
+        filled.clear();
+        while filled.len() < count
+            && let Some(slot) = free.pop()
         {
+            let Some((entry, number)) = self.own_entry(&slot) else {
+                free.push(slot);
+                break;
+            };
             // SAFETY: `own_entry` has just found the entry free, and this thread holds the lock.
-            work.push(unsafe { self.fill(entry, number, slot) });
+            filled.push(unsafe { self.fill(entry, number, slot) });
         }
+        (*slots, *work) = (free, filled);
         // The others have no entry of their own, or another slot is in it.
         while work.len() < count
             && let Some((entry, number)) = self.find_free(cursor, *entry_count)
@@ -405,7 +411,7 @@ impl PostedReceives {
 
     /// Takes out every slot. The device must have released the queue.
     pub(super) fn drain(&mut self, mut release: impl FnMut(Slot)) {
-        let lists = std::mem::take(&mut *self.lists());
+        let lists = mem::take(&mut *self.lists());
         for slot in lists.into_values().flatten().filter_map(Element::into_slot) {
             release(slot);
         }
