@@ -136,3 +136,109 @@ impl fmt::Debug for InlineChain {
         write!(f, "InlineChain({})", self.len)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::os::raw::c_int;
+
+    use rdma_sys::ibv_context;
+
+    use super::*;
+    use crate::verbs::types::PostErrorReason;
+
+    const MAX_INLINE: usize = 16;
+    const EINVAL: c_int = 22;
+
+    /// One request as the driver saw it: its id, whether it is signaled, and its bytes.
+    type Seen = (u64, bool, Vec<u8>);
+
+    thread_local! {
+        static DOORBELLS: RefCell<Vec<Vec<Seen>>> = const { RefCell::new(Vec::new()) };
+        /// The id of the request that the driver rejects.
+        static REJECTED: RefCell<Option<u64>> = const { RefCell::new(None) };
+    }
+
+    /// A driver that records the chains.
+    unsafe extern "C" fn record(
+        _: *mut ibv_qp,
+        first: *mut ibv_send_wr,
+        refused: *mut *mut ibv_send_wr,
+    ) -> c_int {
+        let mut chain = Vec::new();
+        let mut request = first;
+        let mut returned = 0;
+        while !request.is_null() {
+            // SAFETY: the chain under test is complete, and its memory alive during the call.
+            unsafe {
+                let raw = &*request;
+                if REJECTED.with_borrow(|id| *id == Some(raw.wr_id)) {
+                    refused.write(request);
+                    returned = EINVAL;
+                    break;
+                }
+                assert_eq!((raw.num_sge, raw.opcode), (1, ibv_wr_opcode::IBV_WR_SEND));
+                let flags = raw.send_flags;
+                assert_ne!(flags & ibv_send_flags::IBV_SEND_INLINE.0, 0);
+                let element = &*raw.sg_list;
+                let bytes = ptr::with_exposed_provenance::<u8>(element.addr as usize);
+                let bytes = std::slice::from_raw_parts(bytes, element.length as usize);
+                let signaled = flags & ibv_send_flags::IBV_SEND_SIGNALED.0 != 0;
+                chain.push((raw.wr_id, signaled, bytes.to_vec()));
+                request = raw.next;
+            }
+        }
+        DOORBELLS.with_borrow_mut(|doorbells| doorbells.push(chain));
+        returned
+    }
+
+    /// Posts the chain to a queue pair of the recording driver. Returns the requests of the
+    /// doorbell.
+    fn post(chain: &mut InlineChain) -> (Vec<Seen>, Result<(), InlineError>) {
+        // SAFETY: plain structs of numbers, pointers and optional functions, for which all zeros is
+        // a valid value.
+        let (mut context, mut qp) = unsafe { std::mem::zeroed::<(ibv_context, ibv_qp)>() };
+        context.ops.post_send = Some(record);
+        qp.context = &mut context;
+        // SAFETY: both structs live until the call returns, and the driver uses nothing else.
+        let posted = unsafe { chain.post(NonNull::from(&mut qp)) };
+        let seen = DOORBELLS.with_borrow_mut(Vec::pop).expect("it was rung");
+        (seen, posted)
+    }
+
+    #[test]
+    fn requests_wait_for_one_doorbell_and_are_patched_each_time() {
+        let mut chain = InlineChain::new(MAX_INLINE, 32);
+        for round in 0..3 {
+            assert!(chain.is_empty());
+            let mut expected = Vec::new();
+            for number in 0..CHAIN_LEN - round {
+                let id = (round * 100 + number) as u64;
+                let (signaled, bytes) = (number % 2 == round % 2, vec![id as u8; number + round]);
+                chain.push(WrId::from_raw(id), &bytes, signaled);
+                expected.push((id, signaled, bytes));
+            }
+            assert_eq!(chain.is_full(), round == 0);
+            let (seen, posted) = post(&mut chain);
+            assert!(posted.is_ok());
+            assert_eq!(seen, expected);
+        }
+    }
+
+    #[test]
+    fn rejected_requests_are_counted_and_forgotten() {
+        let mut chain = InlineChain::new(MAX_INLINE, 32);
+        for id in 0..5 {
+            chain.push(WrId::from_raw(id), b"bytes", false);
+        }
+        REJECTED.set(Some(3));
+        let (seen, posted) = post(&mut chain);
+        REJECTED.set(None);
+        let error = posted.unwrap_err();
+        assert_eq!((seen.len(), error.rejected), (3, 2));
+        assert_eq!(error.reason, PostErrorReason::Refused { errno: EINVAL });
+        assert!(chain.is_empty());
+        chain.push(WrId::from_raw(9), b"next", true);
+        assert_eq!(post(&mut chain).0, [(9, true, b"next".to_vec())]);
+    }
+}
