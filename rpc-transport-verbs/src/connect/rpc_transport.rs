@@ -95,7 +95,11 @@ impl Transport for VerbsTransport {
     }
 
     fn set_promised(&mut self, receives: u32) {
-        Self::set_promised(self, receives);
+        // The frames may arrive on any lane.
+        let receives = receives.min(self.limits.promisable_receives());
+        for lane in self.lanes_mut() {
+            lane.set_promised(receives);
+        }
     }
 
     #[inline]

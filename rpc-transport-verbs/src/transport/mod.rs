@@ -131,8 +131,8 @@ impl VerbsTransport {
     }
 
     /// Returns how often the limit of a shared receive queue was armed: once for each device at
-    /// startup, again after each event for which there was a reserve to post, and again after slots
-    /// were returned to the reserve.
+    /// startup, again after each event for which there was a reserve to post, after slots were
+    /// returned to the reserve, and after the number of promised receives has changed.
     #[must_use]
     pub fn limit_armings(&self) -> u64 {
         self.lanes().map(Lane::limit_armings).sum()
@@ -143,18 +143,6 @@ impl VerbsTransport {
     #[must_use]
     pub fn stale_completions(&self) -> u64 {
         self.lanes().map(|lane| lane.counters.stale.get()).sum()
-    }
-
-    /// Sets how many receives may be promised to peers at a time from now on, at most
-    /// [`Limits::promisable_receives`]. The receives are posted before this returns, with a margin,
-    /// and no more than that: the fewer receives a device has, the fewer slots it uses in turn, and
-    /// the more often it finds their memory in the cache. Before the first call, all receives may be
-    /// promised.
-    pub fn set_promised(&mut self, receives: u32) {
-        let receives = receives.min(self.limits.promisable_receives());
-        for lane in self.lanes_mut() {
-            lane.set_promised(receives);
-        }
     }
 
     /// Returns all lanes, in the order of their devices.

@@ -43,12 +43,14 @@ impl Lane {
             return None;
         }
         self.pending.clear(Pending::MORE);
+        // Before connections are destroyed below: their last completions are polled once more.
+        let had_no_connections = self.pending.has(Pending::NO_CONNECTIONS);
         let event = self.poll_device();
         let found_nothing = event.is_none() && !self.pending.has(Pending::MORE);
         if self.pending.has(Pending::CLOSING) {
             self.advance_closing(found_nothing);
         }
-        if found_nothing && self.pending.has(Pending::NO_CONNECTIONS) {
+        if found_nothing && had_no_connections {
             self.pending.set(Pending::IDLE);
         }
         event.or_else(|| self.take_queued())
