@@ -50,8 +50,11 @@ impl Context {
 
     /// Opens the software device in a simulated process.
     #[cfg(feature = "test-util")]
-    pub(crate) fn simulated(process: &provider::SimulatedProcess) -> std::io::Result<Self> {
-        let context = process.open(SoftOptions::default())?;
+    pub(crate) fn simulated(
+        process: &provider::SimulatedProcess,
+        options: SoftOptions,
+    ) -> std::io::Result<Self> {
+        let context = process.open(options)?;
         Ok(Self {
             raw: provider::Context::Soft(context),
         })

@@ -10,6 +10,7 @@ use rpc_transport_verbs::Sizing;
 use rpc_transport_verbs::testing::simulation::{
     Fault, FaultCounters, Faults, Pairing, Point, Post, ProcessId, World,
 };
+use rpc_transport_verbs::verbs::{ReceiveOrder, SoftOptions};
 
 use super::services::{ECHO, FAIL, HELD, Order, Services, send};
 use super::topology::Topology;
@@ -146,6 +147,16 @@ impl Campaign {
             faults.set(Fault::ReceiverNotReady, 200);
         }
         let mut world = World::new(random.next_u64(), faults);
+        // Half of the seeds: the order of network devices.
+        let is_oldest_first = random.happens(500);
+        world.set_soft_options(SoftOptions {
+            shared_receive_order: if is_oldest_first {
+                ReceiveOrder::OldestFirst
+            } else {
+                ReceiveOrder::NewestFirst
+            },
+            ..SoftOptions::default()
+        });
         let services = Services::with_edges(topology.edges.len());
         let max_in_flight = 1 + random.below(12) as u32;
         let signal_interval = 1 + random.below(6) as u32;

@@ -67,11 +67,20 @@ impl<T> Owned<T> {
     /// but an owner that was preempted needs a core to leave.
     #[inline]
     pub(crate) fn enter(&self) -> OwnerGuard<'_, T> {
+        match self.try_enter() {
+            Some(guard) => guard,
+            None => self.enter_later(),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn enter_later(&self) -> OwnerGuard<'_, T> {
         loop {
+            yield_now();
             if let Some(guard) = self.try_enter() {
                 return guard;
             }
-            yield_now();
         }
     }
 }

@@ -90,7 +90,6 @@ impl Regions {
 
     /// Makes the local protection check: the key exists, belongs to this protection domain, spans
     /// the bytes, and permits the access. Returns the arena and the offset in it.
-    #[inline]
     pub(crate) fn check(
         &self,
         key: LocalKey,
@@ -102,21 +101,30 @@ impl Regions {
             // Zero bytes touch nothing, so nothing is checked.
             return Ok((0, 0));
         }
-        let region = self
-            .0
-            .get(key.0 as usize & (MAX_REGIONS - 1))
-            .filter(|region| {
-                region.key == key && region.domain == domain && region.access.contains(needs)
-            })
-            .ok_or(CompletionStatus::LocalProtection)?;
+        self.find(key, domain, (addr, len), needs)
+            .ok_or(CompletionStatus::LocalProtection)
+    }
+
+    /// Makes the same check for at least one byte. Returns `None` if it fails.
+    #[inline(always)]
+    pub(crate) fn find(
+        &self,
+        key: LocalKey,
+        domain: u32,
+        (addr, len): (NonNull<u8>, usize),
+        needs: Access,
+    ) -> Option<(u64, usize)> {
+        let region = self.0.get(key.0 as usize & (MAX_REGIONS - 1))?;
         let offset = addr
             .as_ptr()
             .addr()
             .wrapping_sub(region.start.as_ptr().addr());
-        let inside = offset <= region.len && len <= region.len - offset;
-        inside
-            .then_some((region.arena, offset))
-            .ok_or(CompletionStatus::LocalProtection)
+        let is_permitted = region.key == key
+            && region.domain == domain
+            && region.access.contains(needs)
+            && offset <= region.len
+            && len <= region.len - offset;
+        is_permitted.then_some((region.arena, offset))
     }
 
     /// Makes the local protection check for every element of a request.

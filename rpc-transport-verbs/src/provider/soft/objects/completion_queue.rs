@@ -6,7 +6,11 @@ use std::sync::atomic::Ordering;
 use super::super::super::limits::in_range;
 use crate::provider::soft::capacities::MAX_CQE;
 use crate::provider::soft::context::channel_events::ChannelEvents;
+use crate::provider::soft::context::owner::OwnerGuard;
+use crate::provider::soft::context::state::State;
 use crate::provider::soft::process::node::domain::Domain;
+use crate::provider::soft::reliable::poll::Look;
+use crate::provider::soft::shared::commit::Commit;
 use crate::verbs::types::{VerbsError, WorkCompletion};
 
 #[derive(Debug)]
@@ -47,7 +51,12 @@ impl CompletionQueue {
     /// Takes the next completion, if there is one.
     #[inline]
     pub(crate) fn poll_one(&self) -> Result<Option<WorkCompletion>, VerbsError> {
-        self.domain.enter()?.poll_one(self.index)
+        let mut state = self.domain.enter()?;
+        match state.look() {
+            Look::Nothing => Ok(None),
+            Look::Message(commit) => take_message(state, self.index, commit),
+            Look::Unclear => poll_general(state, self.index),
+        }
     }
 
     pub(crate) fn resize(&self, depth: usize) -> Result<(), VerbsError> {
@@ -84,4 +93,23 @@ impl Drop for CompletionQueue {
             }
         }
     }
+}
+
+// Functions of their own, so that a poll that finds nothing does not prepare for them.
+
+#[inline(never)]
+fn take_message(
+    mut state: OwnerGuard<'_, State>,
+    cq: usize,
+    commit: Commit,
+) -> Result<Option<WorkCompletion>, VerbsError> {
+    state.take_message(cq, commit)
+}
+
+#[inline(never)]
+fn poll_general(
+    mut state: OwnerGuard<'_, State>,
+    cq: usize,
+) -> Result<Option<WorkCompletion>, VerbsError> {
+    state.poll_general(cq)
 }

@@ -49,7 +49,7 @@ impl SoftQueuePair {
     /// is due to completion queue `cq`; or does nothing and returns `None`, and then
     /// [`receive`](Self::receive) handles the message. The caller has checked that `cq` is empty and
     /// that no thread waits for it.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn receive_straight(
         &mut self,
         common: &mut Common,
@@ -73,9 +73,7 @@ impl SoftQueuePair {
         if len > 0 {
             let whole = (receive.addr, receive.len as usize);
             let regions = &common.regions;
-            regions
-                .check(receive.local_key, self.domain, whole, Access::LOCAL_WRITE)
-                .ok()?;
+            regions.find(receive.local_key, self.domain, whole, Access::LOCAL_WRITE)?;
         }
         // SAFETY: `plain_payload` checked that the slot has `len` readable bytes; the sender leaves
         // them alone until the acknowledgement. The receive is at least as long, and was checked to

@@ -84,18 +84,31 @@ impl SoftQueuePair {
             return;
         };
         common.counters.doorbells += 1;
-        match sender.notify_receiver() {
-            ReceiverState::Hot => {}
-            ReceiverState::Cold => common.counters.wakes += 1,
-            ReceiverState::Asleep => {
-                common.counters.wakes += 1;
+        let is_hot = sender.is_receiver_hot();
+        if is_hot && self.unannounced == Unannounced::Messages {
+            self.unannounced = Unannounced::Nothing;
+        } else {
+            self.notify(common, is_hot);
+        }
+    }
+
+    /// Notifies a receiver that does not poll the ring, or may have to wake its engine.
+    #[cold]
+    #[inline(never)]
+    fn notify(&mut self, common: &mut Common, is_hot: bool) {
+        let was = std::mem::take(&mut self.unannounced);
+        let Some(sender) = &self.link.sender else {
+            return;
+        };
+        if !is_hot {
+            common.counters.wakes += 1;
+            if sender.notify_cold_receiver() == ReceiverState::Asleep {
                 common.counters.sleepers_woken += 1;
             }
         }
-        if self.unannounced == Unannounced::OneSided {
+        if was == Unannounced::OneSided {
             sender.wake_engine();
         }
-        self.unannounced = Unannounced::Nothing;
     }
 
     /// Posts a list of sends and writes as many as there is room for, with one doorbell.

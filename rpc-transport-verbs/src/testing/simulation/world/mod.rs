@@ -20,7 +20,7 @@ use crate::device::setup::{self, Opened};
 use crate::device::sizing::Sizing;
 use crate::hooks;
 use crate::provider::SimulatedProcess;
-use crate::verbs::Context;
+use crate::verbs::{Context, SoftOptions};
 
 /// Simulated processes on one thread, with faults between them.
 ///
@@ -30,6 +30,7 @@ pub struct World {
     simulation: Rc<Simulation>,
     directory: Rc<Directory>,
     processes: Vec<Process>,
+    options: SoftOptions,
 }
 
 struct Process {
@@ -72,7 +73,13 @@ impl World {
             simulation,
             directory,
             processes: Vec::new(),
+            options: SoftOptions::default(),
         }
+    }
+
+    /// Sets the options of the devices of the processes that are added from now on.
+    pub fn set_soft_options(&mut self, options: SoftOptions) {
+        self.options = options;
     }
 
     /// Adds a process that serves the methods that `register` adds, at the address `name`. If
@@ -101,7 +108,8 @@ impl World {
         // No faults during set-up: a process that cannot be set up is of no use.
         let were_stopped = self.simulation.are_faults_stopped.replace(true);
         let transport = self.simulation.run_in(&state, || {
-            let context = Context::simulated(&device).expect("a context is opened");
+            let context = Context::simulated(&device, self.options);
+            let context = context.expect("a context is opened");
             let opened = Opened::simulated(context);
             let opened = opened.expect("the software device has an address");
             setup::open_lanes(opened, Vec::new(), intents, sizing)

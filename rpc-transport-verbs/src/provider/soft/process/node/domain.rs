@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::Node;
 use crate::event_fd::EventFd;
+use crate::provider::fork_guard::ForkGuard;
 use crate::provider::soft::context::event_queue::EventQueue;
 use crate::provider::soft::context::owner::{Owned, OwnerGuard};
 use crate::provider::soft::context::state::State;
@@ -14,6 +15,8 @@ use crate::verbs::types::{Forked, SoftOptions};
 /// One context of the software device.
 #[derive(Debug)]
 pub(crate) struct Domain {
+    /// The node's guard, within reach of every verb.
+    fork_guard: ForkGuard,
     pub(crate) node: Arc<Node>,
     /// Identifies the context to peers.
     pub(crate) number: u32,
@@ -34,6 +37,7 @@ impl Domain {
         let events = Arc::new(EventQueue::default());
         let state = State::new(Arc::clone(&ready), Arc::clone(&events), options);
         let domain = Arc::new(Self {
+            fork_guard: node.fork_guard,
             number: node.next_serial(),
             node,
             ready,
@@ -49,10 +53,17 @@ impl Domain {
     /// Acquires the owner word, after waiting for its current holder to release it.
     #[inline]
     pub(crate) fn enter(&self) -> Result<OwnerGuard<'_, State>, Forked> {
-        // Check first: in the child of a fork, the word may be held by a thread that does not exist
-        // there.
-        self.node.check()?;
+        self.check()?;
         Ok(self.state.enter())
+    }
+
+    /// Fails in the child of a fork. Every use of the context checks this first: there, the owner
+    /// word may be held by a thread that does not exist.
+    #[inline]
+    pub(crate) fn check(&self) -> Result<(), Forked> {
+        #[cfg(feature = "test-util")]
+        self.node.check()?;
+        self.fork_guard.check()
     }
 
     /// Acquires the owner word if it is free.

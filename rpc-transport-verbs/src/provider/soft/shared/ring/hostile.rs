@@ -110,7 +110,9 @@ pub fn soft_ring(bytes: &[u8]) {
                     let piece = script.piece();
                     let len = piece.len().min(MAX_IN_RING);
                     sender.send(NonNull::from(piece).cast(), len, (step >> 3).into());
-                    sender.notify_receiver();
+                    if !sender.is_receiver_hot() {
+                        sender.notify_cold_receiver();
+                    }
                 }
             }
             2 | 3 => {

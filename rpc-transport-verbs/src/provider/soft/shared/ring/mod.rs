@@ -184,6 +184,8 @@ impl Ring {
     }
 }
 
+#[cfg(all(test, not(loom)))]
+mod experiment;
 #[cfg(all(any(test, fuzzing), not(loom)))]
 pub(crate) mod hostile;
 #[cfg(all(test, not(loom)))]

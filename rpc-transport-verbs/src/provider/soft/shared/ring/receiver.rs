@@ -173,7 +173,7 @@ impl RingReceiver {
     /// Returns the payload of the next message if it is a plain message in its slot, of which
     /// nothing but the bytes is special, and does not wait for a retry. `commit` is the message's
     /// commit, which is checked here.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn plain_payload(&self, commit: Commit) -> Option<(NonNull<u8>, usize)> {
         let len = usize::from(commit.len);
         let is_plain = commit.flags == Flags::default() && len <= MAX_IN_RING;
@@ -183,7 +183,7 @@ impl RingReceiver {
     /// Moves on to the next message, after one was copied out of its slot, and acknowledges it
     /// unless more have arrived: the acknowledgement of those covers it. A sender waits for at most
     /// `ACK_INTERVAL` messages to be taken.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn advance_and_ack(&mut self, next: &mut NextMessage) {
         self.next += 1;
         self.update(next);

@@ -60,11 +60,9 @@ pub(crate) struct RingNotifier {
     index: usize,
 }
 
-/// State in which a notification found the receiver.
+/// State in which a notification found a receiver that does not poll the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReceiverState {
-    /// The receiver polls the ring directly; nothing was done.
-    Hot,
     /// The receiver polls its ready bits; the ring's bit was set.
     Cold,
     /// The receiver slept; it has been woken.
@@ -288,15 +286,17 @@ impl RingSender {
         self.next += 1;
     }
 
-    /// Notifies the receiver unless it polls the ring: call it once after a batch of messages.
+    /// Returns true if the receiver polls the ring. Call it once after a batch of messages, and
+    /// notify the receiver if it returns `false`.
     #[inline]
-    pub(crate) fn notify_receiver(&self) -> ReceiverState {
+    pub(crate) fn is_receiver_hot(&self) -> bool {
         point!(Doorbell);
-        if self.ring.head().readiness.mark.is_armed_after_commit() {
-            self.notifier.notify()
-        } else {
-            ReceiverState::Hot
-        }
+        !self.ring.head().readiness.mark.is_armed_after_commit()
+    }
+
+    /// Notifies a receiver that does not poll the ring.
+    pub(crate) fn notify_cold_receiver(&self) -> ReceiverState {
+        self.notifier.notify()
     }
 
     /// Returns the status of the fatal NAK, if the receiver sent one for the oldest unacknowledged
@@ -324,7 +324,9 @@ impl RingSender {
         // Release: a receiver that sees this store has its own `nak` acknowledged; no data is
         // published.
         retry.store(nak.count, Ordering::Release);
-        self.notify_receiver();
+        if !self.is_receiver_hot() {
+            self.notifier.notify();
+        }
     }
 
     /// Voids all descriptors in flight: afterwards the memory that they name may be written again.
