@@ -27,7 +27,7 @@ fuzz: ## Fuzz the input from peers, a minute for each target or SECONDS_EACH=600
 bench: ## Measure latency (both messages) and throughput
 	@benches/bench
 
-bench-peers: ## Compare with tonic and UCX in one table (builds tonic)
+bench-peers: ## Compare with UCX, iceoryx2 and tonic in one table (builds the last two)
 	@cargo run --release --quiet -p benches --features peers --bin peers
 
 bench-rdma: ## Measure kernel verbs on Soft-RoCE in a guest

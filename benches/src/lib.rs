@@ -4,7 +4,8 @@
 //! | --- | --- |
 //! | `latency` | one call at a time, next to a raw verbs ping-pong, in alternating slices of one run; calls at one rate, and at rising rates; the first call after an idle gap |
 //! | `throughput` | calls per second with many in flight, over one or many connections, or through a shared client |
-//! | `peers` (feature `peers`) | tonic and UCX in alternating turns with Verbline and raw verbs, in one table |
+//! | `connections` | calls per second over one connection, beside many idle ones, and over many in turn |
+//! | `peers` (feature `peers`) | UCX, iceoryx2 and tonic in alternating turns with Verbline and raw verbs, in one table |
 //! | `rdma` | one call at a time over an RDMA device, in alternating turns with raw verbs and `ib_send_lat`; system calls |
 //! | `count` | instructions, code lines and simulated cache misses of `instructions` (feature `count`) and `raw_instructions`, next to the accepted figures |
 //!
@@ -12,12 +13,12 @@
 //! holds the code that they share, with one module for each concern:
 //!
 //! - subjects: [`raw`] (verbs without calls), [`rpc`] (calls), [`shared`] (calls through a shared
-//!   client), [`service`] (the server), [`message`] (the messages), [`task_set`] (many calls in
-//!   flight on one thread), [`open_loop`] (calls at intended times from [`arrivals`]) and [`sweep`]
-//!   (calls at rising rates);
+//!   client), [`service`] (the server), [`message`] (the messages), [`in_flight`] (many calls in
+//!   flight on one thread, with [`task_set`]), [`rates`] (those in turns), [`open_loop`] (calls at
+//!   intended times from [`arrivals`]) and [`sweep`] (calls at rising rates);
 //! - comparison: [`perftest`], [`tcp`], [`counts`] (with the accepted figures);
-//! - method: [`cores`], [`clock`], [`slices`], [`allocations`], [`system_calls`], [`child`] (the
-//!   process of the other side);
+//! - method: [`cores`], [`clock`], [`line`](mod@line), [`slices`], [`rounds`], [`allocations`],
+//!   [`system_calls`], [`child`] (the process of the other side);
 //! - output: [`table`] (for people), [`hgrm`] (for the plotter), [`report`] (JSON).
 //!
 //! Why alternating slices: virtual machines change regime. The same ping-pong over one cache line
@@ -33,13 +34,17 @@ pub mod clock;
 pub mod cores;
 pub mod counts;
 pub mod hgrm;
+pub mod in_flight;
+pub mod line;
 pub mod message;
 pub mod open_loop;
 #[cfg(feature = "peers")]
 pub mod peers;
 pub mod perftest;
+pub mod rates;
 pub mod raw;
 pub mod report;
+pub mod rounds;
 pub mod rpc;
 pub mod service;
 pub mod shared;

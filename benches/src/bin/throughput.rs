@@ -13,29 +13,24 @@
 // Printing is the purpose of a benchmark.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
-use std::cell::RefCell;
 use std::process::ExitCode;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use benches::in_flight::{Period, allow_more_files, keep_in_flight};
 use benches::message::{FIXED_SIZE, Load, Shape};
 use benches::report::{LoadShape, sends_per_doorbell, sends_per_signal};
 use benches::rpc::Rpc;
 use benches::service::{ServerArgs, intents_for};
 use benches::shared::Shared;
 use benches::table::{self, Table};
-use benches::task_set::TaskSet;
 use benches::{Outcome, arguments, cores, report, slices};
 use clap::{Parser, Subcommand, ValueEnum};
 use hdrhistogram::Histogram;
-use proto::bench::{BenchClient, StatsReply, StatsRequest};
+use proto::bench::{StatsReply, StatsRequest};
 use rpc_core::transport::Counters;
-use rpc_core::{CallError, Caller, Intents, Waiting, block_on};
+use rpc_core::{Intents, Waiting, block_on};
 use rpc_transport_verbs::Device;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-
-/// Time before recording begins, for buffers to warm up and windows to grow.
-const WARM_UP: Duration = Duration::from_millis(500);
 
 /// Measures calls per second with many calls in flight
 #[derive(Parser)]
@@ -309,82 +304,6 @@ struct Measured {
     connections: usize,
 }
 
-/// The period in which calls are recorded.
-#[derive(Clone, Copy)]
-struct Period {
-    start: Instant,
-    end: Instant,
-}
-
-impl Period {
-    fn from_now(seconds: Duration) -> Self {
-        let start = Instant::now() + WARM_UP;
-        Self {
-            start,
-            end: start + seconds,
-        }
-    }
-}
-
-/// Keeps calls in flight over all clients, and returns the latencies of the calls that ended in the
-/// period.
-async fn keep_in_flight<C: Caller>(
-    clients: &[BenchClient<C>],
-    in_flight: usize,
-    load: &Load,
-    period: Period,
-) -> Result<Histogram<u64>, CallError> {
-    let histogram = RefCell::new(slices::histogram());
-    let failure = RefCell::new(None);
-    let workers = (0..in_flight).map(|index| {
-        let worker = Worker {
-            client: &clients[index % clients.len()],
-            load: load.clone(),
-            histogram: &histogram,
-            period,
-        };
-        let failure = &failure;
-        async move {
-            if let Err(error) = worker.run().await {
-                failure.borrow_mut().get_or_insert(error);
-            }
-        }
-    });
-    TaskSet::new(workers).await;
-    match failure.into_inner() {
-        Some(error) => Err(error),
-        None => Ok(histogram.into_inner()),
-    }
-}
-
-/// Makes calls one after the other; each worker is one call in flight.
-struct Worker<'a, C> {
-    client: &'a BenchClient<C>,
-    load: Load,
-    histogram: &'a RefCell<Histogram<u64>>,
-    period: Period,
-}
-
-impl<C: Caller> Worker<'_, C> {
-    async fn run(mut self) -> Result<(), CallError> {
-        let mut began = Instant::now();
-        loop {
-            self.load.exchange(self.client).await?;
-            // The end of one call is the start of the next, so one clock reading per call is
-            // enough.
-            let now = Instant::now();
-            if now >= self.period.end {
-                return Ok(());
-            }
-            if now >= self.period.start {
-                let nanos = (now - began).as_nanos() as u64;
-                self.histogram.borrow_mut().saturating_record(nanos.max(1));
-            }
-            began = now;
-        }
-    }
-}
-
 /// Returns the counters of the server and the client. The call that reads them is included.
 fn counters_of_both(rpc: &Rpc) -> Outcome<[Counters; 2]> {
     let server = counters_of_server(&rpc.stats()?);
@@ -400,21 +319,6 @@ fn counters_of_server(reply: &StatsReply) -> Counters {
         rnr: reply.rnr,
         ..Counters::default()
     }
-}
-
-/// Raises the limit of open files to its maximum. A connection has a socket and shared memory in
-/// each process, so the usual limit is too low for a thousand connections. The server process
-/// inherits the new limit.
-fn allow_more_files() -> Outcome<()> {
-    let limit = getrlimit(Resource::Nofile);
-    setrlimit(
-        Resource::Nofile,
-        Rlimit {
-            current: limit.maximum,
-            ..limit
-        },
-    )
-    .map_err(|error| format!("cannot raise the limit of open files: {error}").into())
 }
 
 fn main() -> ExitCode {

@@ -1,0 +1,125 @@
+//! Values of several rows over rounds, told apart by the state of the machine in which each was
+//! measured.
+
+use std::fmt;
+
+use crate::line::{Distance, RoundTrip};
+
+/// The values of each row in each round, and what a cache line took just before each was measured.
+#[derive(Clone, Debug)]
+pub struct Rounds {
+    /// By row and round.
+    values: Vec<Vec<f64>>,
+    /// In the order of the measurements: all rows of the first round, then of the second.
+    lines: Vec<RoundTrip>,
+}
+
+impl Rounds {
+    /// Combines the values of each row with the cache lines, in the order of the measurements.
+    ///
+    /// # Panics
+    ///
+    /// Panics if there is not one line for each value.
+    #[must_use]
+    pub fn new(values: Vec<Vec<f64>>, lines: Vec<RoundTrip>) -> Self {
+        let count: usize = values.iter().map(Vec::len).sum();
+        assert_eq!(count, lines.len(), "each value has its own line");
+        Self { values, lines }
+    }
+
+    fn distance(&self, row: usize, round: usize) -> Distance {
+        self.lines[round * self.values.len() + row].distance()
+    }
+
+    /// Returns the number of values that were measured in a state.
+    #[must_use]
+    pub fn count(&self, distance: Distance) -> usize {
+        let lines = self.lines.iter();
+        lines.filter(|line| line.distance() == distance).count()
+    }
+
+    /// Returns the median of a row's values in a state, if there are any.
+    #[must_use]
+    pub fn median(&self, row: usize, distance: Distance) -> Option<f64> {
+        let values = self.values[row].iter().enumerate();
+        median(
+            values
+                .filter(|(round, _)| self.distance(row, *round) == distance)
+                .map(|(_, value)| *value),
+        )
+    }
+
+    /// Returns the ratio of a row to another: the median over the rounds in which both were measured
+    /// in this state.
+    #[must_use]
+    pub fn ratio(&self, row: usize, base: usize, distance: Distance) -> Option<f64> {
+        let rounds = 0..self.values[row].len().min(self.values[base].len());
+        let in_state = |row, round: &usize| self.distance(row, *round) == distance;
+        median(
+            rounds
+                .filter(|round| in_state(row, round) && in_state(base, round))
+                .map(|round| self.values[row][round] / self.values[base][round]),
+        )
+    }
+}
+
+/// Describes the lines: how many were near and far, and what they took.
+impl fmt::Display for Rounds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a cache line between the cores, just before each turn: ")?;
+        let mut states = Vec::new();
+        for distance in [Distance::Near, Distance::Far] {
+            let lines = self.lines.iter().filter(|line| line.distance() == distance);
+            let nanos = lines.map(|line| line.0.as_nanos() as f64);
+            if let Some(median) = median(nanos) {
+                let count = self.count(distance);
+                states.push(format!(
+                    "{distance} {count} times (median {median:.0} ns there and back)"
+                ));
+            }
+        }
+        f.write_str(&states.join(", "))
+    }
+}
+
+fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_unstable_by(f64::total_cmp);
+    values.get(values.len() / 2).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn only_turns_in_the_same_state_are_compared() {
+        let [near, far] = [100, 540].map(|nanos| RoundTrip(Duration::from_nanos(nanos)));
+        // In the third round the state changed between the two rows.
+        let lines = vec![near, near, near, near, near, far, far, far];
+        let values = vec![vec![1.0, 2.0, 3.0, 10.0], vec![2.0, 4.0, 99.0, 30.0]];
+        let rounds = Rounds::new(values, lines);
+        assert_eq!(rounds.ratio(1, 0, Distance::Near), Some(2.0));
+        assert_eq!(rounds.ratio(1, 0, Distance::Far), Some(3.0));
+        assert_eq!(rounds.median(0, Distance::Near), Some(2.0));
+        assert_eq!(rounds.median(1, Distance::Far), Some(99.0));
+        assert_eq!(
+            (rounds.count(Distance::Near), rounds.count(Distance::Far)),
+            (5, 3)
+        );
+        assert!(
+            rounds.to_string().contains("near 5 times (median 100 ns"),
+            "{rounds}"
+        );
+    }
+
+    #[test]
+    fn a_state_that_was_not_seen_has_no_median() {
+        let near = RoundTrip(Duration::from_nanos(100));
+        let rounds = Rounds::new(vec![vec![1.0]], vec![near]);
+        assert_eq!(rounds.median(0, Distance::Far), None);
+        assert_eq!(rounds.ratio(0, 0, Distance::Far), None);
+    }
+}
