@@ -6,6 +6,8 @@
 //!   In each call, either side takes one turn that finds something and one that finds nothing.
 //! - `--over soft`: frames of the same length as a call's frames, over the software device. Covers
 //!   all of the transport on both sides, plus the device below it, but no part of rpc-core.
+//! - `--over shared`: the same calls through a shared channel. The functions `exchange_caller` and
+//!   `exchange_poller` are what the caller's thread and the poller's thread do.
 //! - `--over idle-client`, `--over idle-server`: turns that find nothing, of a poller with one
 //!   connection.
 //!
@@ -19,9 +21,11 @@
 // Printing is the purpose of a benchmark.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
+use std::pin::{Pin, pin};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
+use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Duration;
 
@@ -32,7 +36,7 @@ use clap::{Parser, ValueEnum};
 use prost::Message as _;
 use proto::bench::{BenchClient, BenchServer, Fixed};
 use rpc_core::frame::HEADER_LEN;
-use rpc_core::testing::{Clock, Node, block_on_between_turns};
+use rpc_core::testing::{Clock, Node, SharedNode, block_on_between_turns};
 use rpc_core::transport::{Admission, Admitted, ConnectionId, ConnectionQuota, Event, Refusal};
 use rpc_core::transport::{Fabric, Listener, Transport};
 use rpc_core::{LocalChannel, LocalPoller, Service};
@@ -55,6 +59,8 @@ enum ExchangeLayer {
     Call,
     /// Frames of the same length, over the software device
     Soft,
+    /// Calls through a shared channel, whose poller is stepped
+    Shared,
     /// Empty turns of a client with one connection
     IdleClient,
     /// Empty turns of a server with one connection
@@ -83,6 +89,9 @@ impl Cli {
             ExchangeLayer::Soft => {
                 let mut frames = Frames::open("soft", message.encoded_len())?;
                 exchange_frames(&mut frames, self.calls)?;
+            }
+            ExchangeLayer::Shared => {
+                SharedCalls::open("soft", message)?.run(message, self.calls)?
             }
             ExchangeLayer::IdleClient => {
                 let calls = Calls::open("soft", message)?;
@@ -176,6 +185,65 @@ impl Calls {
     }
 }
 
+/// A server, and a shared channel whose poller is stepped on this thread.
+struct SharedCalls {
+    node: SharedNode<VerbsTransport>,
+    server: Node<VerbsTransport>,
+    /// Keeps the address open.
+    _listener: Box<dyn Listener>,
+}
+
+impl SharedCalls {
+    fn open(device: &str, message: Fixed) -> Outcome<Self> {
+        let device = Device::open(device)?;
+        let intents = intents_for(message.encoded_len());
+        let transport = device.open(&intents)?;
+        let ports = vec![device.port(&transport)];
+        let server = Node::over(transport, &Clock::system(), |methods| {
+            BenchServer::per_poller(Echo::default).register(methods);
+        });
+        let listener = device.listen("127.0.0.1:0", ports, Arc::clone(server.admission()))?;
+        let address = listener.local_addr().to_string();
+        let node = SharedNode::over(device.open(&intents)?, &Clock::system(), &address, 1);
+        Ok(Self {
+            node,
+            server,
+            _listener: listener,
+        })
+    }
+
+    /// Makes calls one by one: the caller's thread and the poller's take turns.
+    fn run(&self, mut message: Fixed, calls: usize) -> Outcome<()> {
+        let stub = BenchClient::new(self.node.channel().clone());
+        for _ in 0..calls {
+            message.a = message.a.wrapping_add(2);
+            let mut call = pin!(stub.echo_fixed(message));
+            let answer = loop {
+                if let Poll::Ready(answer) = exchange_caller(call.as_mut()) {
+                    break answer?.into_inner();
+                }
+                exchange_poller(&self.node);
+                self.server.step();
+                exchange_poller(&self.node);
+                // The device's thread may still be connecting the two sides.
+                thread::yield_now();
+            };
+            assert_eq!(answer, message, "the server must echo the request");
+        }
+        Ok(())
+    }
+}
+
+#[inline(never)]
+fn exchange_caller<F: Future>(call: Pin<&mut F>) -> Poll<F::Output> {
+    call.poll(&mut Context::from_waker(Waker::noop()))
+}
+
+#[inline(never)]
+fn exchange_poller(node: &SharedNode<VerbsTransport>) {
+    node.step();
+}
+
 /// Two connected transports of one device.
 struct Frames {
     client: End,
@@ -244,9 +312,8 @@ impl End {
 
     #[inline]
     fn send(&mut self, frame: &[u8]) -> Outcome<()> {
-        let mut buf = self.transport.reserve(self.connection, frame.len())?;
-        buf.as_mut().copy_from_slice(frame);
-        self.transport.send(self.connection, buf)?;
+        self.transport.check_inline(self.connection, frame.len())?;
+        self.transport.send_inline(self.connection, frame)?;
         self.transport.flush();
         Ok(())
     }
