@@ -19,6 +19,8 @@ use crate::transport::lane::Lane;
 use crate::transport::notices::Notice;
 use crate::verbs::{AsyncEvent, LinkLayer, QpNum, VerbsError};
 
+mod turns;
+
 #[path = "../../../tests/transport_harness/mod.rs"]
 mod transport_harness;
 
