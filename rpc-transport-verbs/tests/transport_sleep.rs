@@ -68,33 +68,6 @@ fn a_wait_without_anything_ends_in_time_and_not_before() {
     assert!(start.elapsed() >= Duration::from_millis(40));
 }
 
-/// A poll takes a limited number of completions. If it leaves some, they raise no event, because
-/// they came before the arming.
-#[test]
-fn completions_that_a_poll_leaves_keep_the_poller_awake() {
-    let sizing = Sizing {
-        signal_interval: Some(1),
-        send_queue_depth: Some(128),
-        ..Sizing::default()
-    };
-    let mut rig = Rig::new(&intents(), &sizing);
-    let (client, _) = rig.connect(1)[0];
-    make_ready_to_sleep(&mut rig.client);
-    for number in 0..100 {
-        rig.client.send(client, &frame(number, 64)).unwrap();
-    }
-    rig.client.transport.flush();
-    while rig.server.received.len() < 100 {
-        rig.server.turn();
-    }
-    rig.client.transport.arm();
-    assert!(
-        rig.client.transport.poll().is_none(),
-        "nothing was received"
-    );
-    wait(&mut rig.client, "completions are left");
-}
-
 /// A client and a server that both sleep whenever they have nothing to do.
 #[test]
 fn frames_wake_sleepers() {

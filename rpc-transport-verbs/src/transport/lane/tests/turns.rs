@@ -1,9 +1,12 @@
-//! Lanes are polled in turn.
+//! Lanes are polled in turn, and a poll of a lane ends.
+
+use std::time::Instant;
 
 use rpc_core::transport::{Event, Transport};
 
-use super::transport_harness::frame;
-use super::{ROCE, SOFT, Server, exchange, side_with};
+use super::transport_harness::{PATIENCE, Rig, frame};
+use super::{ROCE, SOFT, Server, Sizing, exchange, intents, side_with};
+use crate::transport::pending::Pending;
 
 #[test]
 fn a_busy_lane_does_not_delay_the_events_of_another() {
@@ -36,4 +39,37 @@ fn a_busy_lane_does_not_delay_the_events_of_another() {
         let place = order.iter().position(|&it| it == clients[calm].2);
         assert!(place.is_some_and(|place| place < 2), "{order:?}");
     }
+}
+
+#[test]
+fn a_poll_that_leaves_completions_keeps_its_poller_awake() {
+    let sizing = Sizing {
+        signal_interval: Some(1),
+        send_queue_depth: Some(128),
+        ..Sizing::default()
+    };
+    let mut rig = Rig::new(&intents(), &sizing);
+    let (client, _) = rig.connect(1)[0];
+    for number in 0..100 {
+        rig.client.send(client, &frame(number, 64)).unwrap();
+    }
+    rig.client.transport.flush();
+    while rig.server.received.len() < 100 {
+        rig.server.turn();
+    }
+    // Send completions are no events. One poll takes some of the hundred.
+    let mut polls = 0;
+    loop {
+        assert!(rig.client.transport.poll().is_none());
+        polls += 1;
+        if !rig.client.transport.first.pending.has(Pending::MORE) {
+            break;
+        }
+        // Nothing else would end this wait: the completions came before the arming.
+        rig.client.transport.arm();
+        let start = Instant::now();
+        rig.client.transport.wait(Some(PATIENCE));
+        assert!(start.elapsed() < PATIENCE);
+    }
+    assert!(polls > 1, "all completions at once");
 }
