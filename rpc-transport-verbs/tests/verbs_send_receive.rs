@@ -5,10 +5,11 @@
 mod verbs_side;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Instant;
 
 use rpc_transport_verbs::verbs::PostErrorReason;
 
-use verbs_side::{Plan, SLOT_LEN, Side, connected, received, sent};
+use verbs_side::{HANG, Plan, SLOT_LEN, Side, connected, device, received, sent};
 
 #[test]
 fn a_message_arrives_and_its_slots_come_back() {
@@ -113,6 +114,37 @@ fn completions_come_one_by_one_in_the_same_order() {
     let first = ids[0];
     assert_eq!(ids, (first..first + 6).collect::<Vec<_>>());
     assert!(left.cq.poll_one().unwrap().is_none());
+}
+
+#[test]
+fn a_poll_leaves_no_ring_hot_in_a_context_that_sleeps() {
+    if device() != "soft" {
+        // It has no rings.
+        return;
+    }
+    let (mut left, mut right) = connected(Plan::default());
+    right.post_recv(1);
+    left.send(8, 0);
+    right.wait(1);
+    let other = right.context.create_cq_with_channel(1, &right.channel);
+    other.as_ref().unwrap().arm(false).unwrap();
+    right.post_recv(3);
+    for count in 1..=3 {
+        let before = left.context.counters().unwrap().wakes;
+        left.send(8, count);
+        let after = left.context.counters().unwrap().wakes;
+        assert_eq!(after, before + 1, "message {count} notifies the sleeper");
+        let start = Instant::now();
+        let completion = loop {
+            if let Some(completion) = right.cq.poll_one().unwrap() {
+                break completion;
+            }
+            assert!(start.elapsed() < HANG);
+        };
+        let (slot, len) = right.qp.claim_recv(completion).unwrap();
+        assert_eq!((len, slot[0]), (8, count));
+        right.slots.push(slot);
+    }
 }
 
 #[test]

@@ -159,15 +159,28 @@ impl ReceiveQueue {
         self.places[self.next_place()].as_ref()
     }
 
+    /// Returns the receive that the next message takes, and its place for
+    /// [`consume_at`](Self::consume_at), if every receive has exactly one element.
+    #[inline(always)]
+    pub(crate) fn next_single(&self) -> Option<(usize, &ReceiveWork)> {
+        let place = self.next_place();
+        let receive = self.places[place].as_ref()?;
+        (!self.has_lists()).then_some((place, receive))
+    }
+
     /// Removes the next receive; there is one. Returns `true` if fewer receives than the limit are
     /// left, for the first time since it was armed.
-    // Always inlined: one of its few callers is on the path of every message.
-    #[inline(always)]
     pub(crate) fn consume(&mut self) -> bool {
         if self.has_lists() {
             self.consume_list();
         }
-        self.places[self.next_place()] = None;
+        self.consume_at(self.next_place())
+    }
+
+    /// Does the same, with the place of the next receive, which has one element.
+    #[inline(always)]
+    pub(crate) fn consume_at(&mut self, place: usize) -> bool {
+        self.places[place] = None;
         match self.order {
             ReceiveOrder::OldestFirst => self.oldest = self.oldest.wrapping_add(1),
             ReceiveOrder::NewestFirst => self.end = self.end.wrapping_sub(1),

@@ -112,7 +112,10 @@ impl State {
             self.handle_ready_bits();
         }
         let message = self.take_from_hot_rings(cq);
-        if message.is_some() && self.common.streak < STREAK {
+        // Acknowledgements can wait for a few messages. A sleeping context cannot: the ring of this
+        // one may be hot now, and its sender would not notify anyone of the next.
+        let can_wait = !self.common.is_asleep() && !self.common.completion_queues.has_overrun();
+        if message.is_some() && self.common.streak < STREAK && can_wait {
             self.common.streak += 1;
             return Ok(message);
         }

@@ -44,7 +44,7 @@ enum Body {
 }
 
 impl SoftQueuePair {
-    /// Receives the message whose commit a look at the hot ring at `place` found, if everything
+    /// Receives the message whose commit a look at hot ring number `ring` found, if everything
     /// about it is usual: a plain message that fits the next receive. Returns its completion, which
     /// is due to completion queue `cq`; or does nothing and returns `None`, and then
     /// [`receive`](Self::receive) handles the message. The caller has checked that `cq` is empty and
@@ -53,7 +53,7 @@ impl SoftQueuePair {
     pub(crate) fn receive_straight(
         &mut self,
         common: &mut Common,
-        place: usize,
+        ring: usize,
         commit: Commit,
         cq: usize,
     ) -> Option<WorkCompletion> {
@@ -66,8 +66,8 @@ impl SoftQueuePair {
             Some(srq) => &mut common.shared_receive_queues[srq].queue,
             None => &mut self.receives,
         };
-        let receive = *queue.next().filter(|_| !inject!(ReceiverNotReady))?;
-        if queue.has_lists() || len > receive.len as usize {
+        let (place, &receive) = queue.next_single().filter(|_| !inject!(ReceiverNotReady))?;
+        if len > receive.len as usize {
             return None;
         }
         if len > 0 {
@@ -82,10 +82,10 @@ impl SoftQueuePair {
         // different mappings, so the two ranges do not overlap.
         unsafe { copy_message(from, receive.addr, len) };
         point!(Copied);
-        if queue.consume() {
+        if queue.consume_at(place) {
             common.raise_limit_event(self.srq);
         }
-        receiver.advance_and_ack(&mut common.hot[place].next);
+        receiver.advance_and_ack(&mut common.hot[ring].next);
         common.counters.receives += 1;
         Some(WorkCompletion {
             wr_id: receive.wr_id,
