@@ -46,6 +46,12 @@
 //!   receiving side copies the bytes once, from the sender's arena, which it has mapped read-only.
 //! * **Owner word.** One word per context guards all data-path state of that context, and each
 //!   poller has a context of its own. The engine thread only ever tries to acquire it.
+//! * **The straight path.** A poll that finds nothing loads the owner word, one word of pending
+//!   matters, the ready bits' summary and the commit word of the only hot ring. A plain message goes
+//!   from its slot into a posted receive and out of the poll as a completion, without passing the
+//!   completion queue, when nothing else is pending and that queue is empty. A short inline send is
+//!   copied into its slot when it is posted; a doorbell afterwards notifies a receiver that does not
+//!   poll. Everything else takes the general path.
 //! * **Hot rings** are polled directly. A cold ring waits for its ready bit, which the sender sets
 //!   if it finds the ring's mark after its fence.
 //! * **Sleeping.** A context with an armed completion queue has only cold rings, and a note beside

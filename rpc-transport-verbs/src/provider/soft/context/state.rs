@@ -20,6 +20,7 @@ use super::queue_pair::SoftQueuePair;
 use super::receive_queue::SharedReceives;
 use super::regions::Regions;
 use super::window_table::Windows;
+use crate::provider::soft::shared::commit::Commit;
 use crate::provider::soft::shared::memory::SharedMemory;
 use crate::provider::soft::shared::ring::NextMessage;
 use crate::provider::soft::shared::wake::OwnReadyBits;
@@ -75,6 +76,17 @@ pub(crate) struct HotRing {
     pub(crate) qp_index: u32,
     /// Consecutive polls that found the ring empty.
     pub(crate) empty_polls: u32,
+}
+
+/// What a poll has found with its first look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Look {
+    /// There is nothing to do.
+    Nothing,
+    /// A message lies in the only hot ring.
+    Message(Commit),
+    /// There may be something else.
+    Unclear,
 }
 
 impl State {

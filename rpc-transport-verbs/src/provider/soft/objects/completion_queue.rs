@@ -7,9 +7,8 @@ use super::super::super::limits::in_range;
 use crate::provider::soft::capacities::MAX_CQE;
 use crate::provider::soft::context::channel_events::ChannelEvents;
 use crate::provider::soft::context::owner::OwnerGuard;
-use crate::provider::soft::context::state::State;
+use crate::provider::soft::context::state::{Look, State};
 use crate::provider::soft::process::node::domain::Domain;
-use crate::provider::soft::reliable::poll::Look;
 use crate::provider::soft::shared::commit::Commit;
 use crate::verbs::types::{VerbsError, WorkCompletion};
 

@@ -8,24 +8,13 @@
 use super::receive::ReceiveOutcome;
 use crate::hooks::inject;
 use crate::provider::soft::context::pending::Matter;
-use crate::provider::soft::context::state::State;
+use crate::provider::soft::context::state::{Look, State};
 use crate::provider::soft::shared::commit::Commit;
 use crate::verbs::types::{VerbsError, WorkCompletion};
 
 /// Messages that polls take from hot rings before they look at acknowledgements, and before they
 /// turn to the next ring: few, so that no ring and no sender waits for long.
 const STREAK: u32 = 16;
-
-/// What a poll has found with its first look.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Look {
-    /// There is nothing to do.
-    Nothing,
-    /// A message lies in the only hot ring.
-    Message(Commit),
-    /// There may be something else.
-    Unclear,
-}
 
 impl State {
     /// Polls a completion queue, as `poll_cq` does, for at most `max` completions.
