@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use super::call_table::CallTable;
+use super::deferred::collect;
 use super::link::{Link, LinkKey, LinkState};
 use super::waiters::Waiters;
-use super::{Driver, State, collect};
+use super::{Driver, State};
 use crate::call_error::{CallError, Cause, Execution};
 use crate::protocol::connection::{Connection, ProtocolError};
 use crate::transport::{Admitted, CloseReason, ConnectionId, ConnectionQuota, Transport};

@@ -73,7 +73,10 @@ impl State {
             queue_pairs,
             common,
         } = self;
-        if inject!(LateMessage) || inject!(ShortPoll) {
+        if inject!(LateMessage) {
+            return Ok(None);
+        }
+        if inject!(ShortPoll) {
             return Ok(None);
         }
         if let Some(ring) = common.hot.first() {

@@ -1,0 +1,116 @@
+//! Work that waits for a turn: calls without a credit, credits that no response carried, deadlines,
+//! and wakers that are called when nothing is borrowed.
+
+use std::task::Waker;
+
+use super::call_table::WakeTarget;
+use super::{Driver, State, TimerTarget};
+use crate::transport::Transport;
+
+/// Turns between two clock reads while deadlines are pending. A read costs about as much as an
+/// empty poll, and a busy poller takes 64 turns in a few microseconds.
+const TURNS_PER_CLOCK: u32 = 64;
+
+impl<T: Transport> Driver<T> {
+    pub(crate) fn wake_collected(&self) {
+        let mut wakers = std::mem::take(&mut self.state.borrow_mut().wakers);
+        for waker in wakers.drain(..) {
+            waker.wake();
+        }
+        let mut state = self.state.borrow_mut();
+        if state.wakers.is_empty() {
+            state.wakers = wakers;
+        }
+    }
+
+    #[cold]
+    pub(super) fn retry_waiting(&self) {
+        let turns = self.turns.get().wrapping_add(1);
+        self.turns.set(turns);
+        let mut state = self.state.borrow_mut();
+        state.wake_waiters();
+        state.send_owed_credits();
+        let check_clock = turns.is_multiple_of(TURNS_PER_CLOCK) && !state.timers.is_empty();
+        state.flush();
+        let any_woken = !state.wakers.is_empty();
+        drop(state);
+        if check_clock {
+            self.expire_deadlines();
+        }
+        if any_woken || check_clock {
+            self.wake_collected();
+        }
+    }
+
+    /// Ends everything whose deadline has passed.
+    pub(crate) fn expire_deadlines(&self) {
+        let now = self.clock.now();
+        loop {
+            let mut borrowed = self.state.borrow_mut();
+            let state = &mut *borrowed;
+            let Some(target) = state.timers.pop_expired(now) else {
+                break;
+            };
+            match target {
+                TimerTarget::Call(key, call) => {
+                    if let Some(link) = state.links.get_mut(key.index()) {
+                        let waiting = link.calls.expire(call);
+                        collect(
+                            waiting,
+                            self.block_on_waker.waker(),
+                            &mut state.wakers,
+                            &mut state.settled,
+                        );
+                    }
+                }
+                TimerTarget::Waiter(key, waiter) => {
+                    let waker = state
+                        .links
+                        .get_mut(key.index())
+                        .and_then(|link| link.waiters.expire(waiter));
+                    state.wakers.extend(waker);
+                }
+                TimerTarget::Permit(permit) => state.settled.push(permit),
+                TimerTarget::Task(task) => {
+                    drop(borrowed);
+                    self.expire_task(task);
+                }
+            }
+        }
+    }
+}
+
+impl<T: Transport> State<T> {
+    fn wake_waiters(&mut self) {
+        let (links, wakers) = (&mut self.links, &mut self.wakers);
+        self.waiting.retain(|key| {
+            let Some(link) = links.get_mut(key.index()) else {
+                return false;
+            };
+            // On a link that has ended or is about to, wake all waiters, so that they fail as never
+            // sent.
+            let room = if link.ended.is_some() || link.going_away {
+                u32::MAX
+            } else {
+                link.connection.requests_allowed()
+            };
+            link.waiters.wake_next(room, |waker| wakers.push(waker));
+            !link.waiters.is_empty()
+        });
+    }
+}
+
+/// Records the target to notify of the end of a call, for when nothing is borrowed.
+pub(super) fn collect(
+    waiting: WakeTarget,
+    block_on_waker: &Waker,
+    wakers: &mut Vec<Waker>,
+    settled: &mut Vec<u32>,
+) {
+    match waiting {
+        WakeTarget::None => {}
+        WakeTarget::BlockOn => wakers.push(block_on_waker.clone()),
+        WakeTarget::Task(waker) => wakers.push(waker),
+        WakeTarget::Permit(permit) => settled.push(permit),
+    }
+}

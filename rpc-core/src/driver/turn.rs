@@ -1,0 +1,293 @@
+//! A turn: from the events of the transport to the calls and handlers that they belong to.
+//!
+//! The steps, in their order:
+//!
+//! 1. [`Driver::turn`] flushes the frames sent since the last turn, and polls the transport. Most
+//!    turns of a busy poller find nothing and end here.
+//! 2. Blocked responses are the first to use the send slots that this poll freed.
+//! 3. The event's frame is checked and routed ([`Driver::receive`]): a response to the call that
+//!    waits for it, a request to its handler (`incoming.rs`). A turn that follows a busy one takes
+//!    further events.
+//! 4. Woken handlers are polled (`incoming.rs`).
+//! 5. One flush.
+//! 6. Waiting work is retried (`deferred.rs`): calls without a credit, credits that no response
+//!    carried, and deadlines.
+
+use std::cell::Cell;
+use std::time::Instant;
+
+use super::call_table::{ResponseOutcome, WakeTarget};
+use super::link::{Link, LinkKey};
+use super::{Driver, State};
+use crate::protocol::connection::ProtocolError;
+use crate::protocol::frame::{FrameHeader, FrameKind, ResponseHead};
+use crate::stats::TURNS_PER_GAUGE_UPDATE;
+use crate::transport::{CloseReason, ConnectionId, Event, Transport};
+
+/// Maximum number of events that a turn handles before it flushes.
+const EVENTS_PER_TURN: u32 = 64;
+
+impl<T: Transport> Driver<T> {
+    /// Runs `work` as a part of a turn: calls that are polled in it register and wait.
+    pub(crate) fn run_in_turn<R>(&self, work: impl FnOnce() -> R) -> R {
+        let _mark = TurnMark::set(&self.turning);
+        work()
+    }
+
+    /// Takes one turn. Returns true if the poll returned any events; woken handlers alone do not
+    /// count. Returns false at once if this thread is already inside a turn.
+    pub(crate) fn turn(&self) -> bool {
+        !self.turning.get() && self.run_in_turn(|| self.take_turn())
+    }
+
+    // Inlined into each caller, because a busy poller mostly takes turns that find nothing.
+    #[inline(always)]
+    fn take_turn(&self) -> bool {
+        let turns = self.counters.turns.taken.add(1);
+        if turns.is_multiple_of(TURNS_PER_GAUGE_UPDATE) {
+            self.maintain();
+        }
+        let mut borrowed = self.state.borrow_mut();
+        let state = &mut *borrowed;
+        state.flush();
+        let first = match state.transport.poll() {
+            Some(event) => Some(event),
+            // Most turns of a busy poller end here. Their duration is a part of every response's
+            // latency, because a frame that arrives just after a poll waits for the next one.
+            None if !state.has_deferred_work() && !self.ready.has_any() => {
+                self.was_busy.set(false);
+                return false;
+            }
+            None => None,
+        };
+        let any_blocked = !state.blocked.is_empty();
+        drop(borrowed);
+        self.take_busy_turn(first, any_blocked)
+    }
+
+    /// Updates the gauges. Also returns the credits of idle connections, which is done before a sleep
+    /// too, but a busy poller never sleeps.
+    #[cold]
+    #[inline(never)]
+    fn maintain(&self) {
+        self.update_gauges();
+        self.on_idle(self.clock.now());
+        self.state.borrow_mut().post_fewer();
+    }
+
+    #[inline(never)]
+    fn take_busy_turn(&self, first: Option<Event<T::RecvBuf>>, any_blocked: bool) -> bool {
+        self.counters.turns.busy.add(1);
+        let found_any = first.is_some();
+        // A turn without an event lies between the frames of a lone call. Without one, more frames
+        // probably wait, and share a flush.
+        let expects_more = self.was_busy.replace(found_any);
+        if found_any && self.polled_at.get().is_some() {
+            self.renew_arrival();
+        }
+        if any_blocked {
+            // Before the new requests: the slots that this poll freed belong to the oldest
+            // responses.
+            self.retry_blocked_responses();
+        }
+        if let Some(event) = first {
+            self.handle(event);
+            if expects_more {
+                self.handle_more();
+            }
+        }
+        if self.ready.has_any() {
+            self.run_ready_tasks();
+        }
+        let has_deferred_work = {
+            let state = &mut *self.state.borrow_mut();
+            state.flush();
+            state.has_deferred_work()
+        };
+        if has_deferred_work {
+            self.retry_waiting();
+        }
+        found_any
+    }
+
+    /// Handles the events that wait behind the first one of a turn.
+    #[inline(never)]
+    fn handle_more(&self) {
+        for _ in 1..EVENTS_PER_TURN {
+            let Some(event) = self.state.borrow_mut().transport.poll() else {
+                return;
+            };
+            self.handle(event);
+        }
+    }
+
+    #[inline(always)]
+    fn handle(&self, event: Event<T::RecvBuf>) {
+        match event {
+            Event::Received { connection, buf } => self.receive(connection, buf),
+            Event::Accepted {
+                connection,
+                admitted,
+            } => self.state.borrow_mut().accept(connection, *admitted),
+            Event::Closed { connection, reason } => self.close(connection, reason),
+        }
+    }
+
+    /// Forgets the time of the previous batch. That batch needed the time, so this one probably needs
+    /// it too: reads the clock now.
+    #[cold]
+    fn renew_arrival(&self) {
+        self.polled_at.set(None);
+        if self.saw_deadline.take() {
+            self.arrival();
+        }
+    }
+
+    /// Returns the approximate arrival time of the current frame, which has a deadline.
+    pub(crate) fn arrival_for_deadline(&self) -> Instant {
+        self.saw_deadline.set(true);
+        self.arrival()
+    }
+
+    pub(crate) fn arrival(&self) -> Instant {
+        self.polled_at.get().unwrap_or_else(|| {
+            let now = self.clock.now();
+            self.polled_at.set(Some(now));
+            now
+        })
+    }
+
+    /// Checks a frame and routes it: a request to its handler, a response to its call.
+    #[inline(always)]
+    fn receive(&self, id: ConnectionId, buf: T::RecvBuf) {
+        let mut borrowed = self.state.borrow_mut();
+        let state = &mut *borrowed;
+        let Some((key, link)) = state.open_link(id) else {
+            // This side has closed the connection, but the peer has not noticed yet.
+            return state.transport.release(buf);
+        };
+        let header = match FrameHeader::parse(buf.as_ref()) {
+            Ok((header, ..)) => header,
+            Err(error) => return state.close_for_violation(key, buf, error.into()),
+        };
+        if let Err(error) = link.connection.handle_header(&header) {
+            return state.close_for_violation(key, buf, error);
+        }
+        if header.going_away {
+            state.server_goes_away(key);
+        }
+        match header.kind {
+            FrameKind::Request => {
+                drop(borrowed);
+                self.serve(key, &header, buf);
+            }
+            FrameKind::Response => {
+                let wake = state.complete_call(key, &header, buf);
+                match wake {
+                    WakeTarget::BlockOn => self.block_on_waker.wake(),
+                    WakeTarget::Permit(permit) => state.settled.push(permit),
+                    WakeTarget::None => {}
+                    WakeTarget::Task(waker) => {
+                        drop(borrowed);
+                        waker.wake();
+                    }
+                }
+            }
+            FrameKind::Credit => {
+                state.release_freed(key);
+                state.transport.release(buf);
+            }
+        }
+    }
+
+    fn close(&self, id: ConnectionId, reason: CloseReason) {
+        let block_on_waker = self.block_on_waker.waker();
+        let Some(key) = self.state.borrow_mut().close(id, reason, block_on_waker) else {
+            return;
+        };
+        self.discard_tasks_of(key);
+        let reaped = self.state.borrow_mut().reap(key);
+        drop(reaped);
+        self.wake_collected();
+    }
+}
+
+impl<T: Transport> State<T> {
+    /// Rings the doorbell for the frames sent since the last flush, if there are any.
+    #[inline]
+    pub(super) fn flush(&mut self) {
+        if self.unflushed {
+            self.unflushed = false;
+            self.transport.flush();
+        }
+    }
+
+    /// Returns true if anything waits for a turn besides the events of the transport.
+    #[inline]
+    fn has_deferred_work(&self) -> bool {
+        // One test for all of them, because every turn makes it.
+        self.blocked.len()
+            | self.waiting.len()
+            | self.owing.len()
+            | self.wakers.len()
+            | self.timers.len()
+            != 0
+    }
+
+    /// Returns the link of a connection that this side has not closed.
+    #[inline]
+    fn open_link(&mut self, id: ConnectionId) -> Option<(LinkKey, &mut Link<T::RecvBuf>)> {
+        let key = self.route(id)?;
+        let link = self.links.get_mut(key.index())?;
+        link.ended.is_none().then_some((key, link))
+    }
+
+    /// Ends the call that a response belongs to. Returns the target to wake.
+    #[inline]
+    fn complete_call(&mut self, key: LinkKey, header: &FrameHeader, buf: T::RecvBuf) -> WakeTarget {
+        let head = ResponseHead {
+            code: header.selector,
+            metadata_len: header.metadata_len,
+        };
+        let calls = &mut self.links[key.index()].calls;
+        match calls.complete(header.call, head, buf) {
+            ResponseOutcome::Completed { waiting, timer } => {
+                if let Some(timer) = timer {
+                    self.timers.cancel(timer);
+                }
+                waiting
+            }
+            ResponseOutcome::Abandoned(buf) => {
+                self.release_response(buf);
+                WakeTarget::None
+            }
+            ResponseOutcome::UnknownCall(buf) => {
+                let call = header.call;
+                self.close_for_violation(key, buf, ProtocolError::UnknownCall { call });
+                WakeTarget::None
+            }
+        }
+    }
+}
+
+/// Marks this thread as inside a turn until dropped, even by a panic.
+pub(crate) struct TurnMark<'a> {
+    turning: &'a Cell<bool>,
+    before: bool,
+}
+
+impl<'a> TurnMark<'a> {
+    #[inline]
+    pub(crate) fn set(turning: &'a Cell<bool>) -> Self {
+        Self {
+            turning,
+            before: turning.replace(true),
+        }
+    }
+}
+
+impl Drop for TurnMark<'_> {
+    fn drop(&mut self) {
+        self.turning.set(self.before);
+    }
+}
