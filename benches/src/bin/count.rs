@@ -108,7 +108,7 @@ impl Cli {
         }
         let file = self.file.display();
         if code == ExitCode::SUCCESS {
-            println!("No figure exceeds the accepted one by more than 1 % ({file})");
+            println!("No figure exceeds the accepted one by more than its margin ({file})");
         } else {
             eprintln!(
                 "!!! If this has to be, accept it with: make count ACCEPT='why it grew' ({file})"

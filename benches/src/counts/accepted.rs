@@ -6,18 +6,15 @@ use std::fmt::{self, Write as _};
 use super::figure::{Figure, Part, Unit};
 use crate::Outcome;
 
-/// By how much a figure may exceed the accepted one.
-const MARGIN: f64 = 0.01;
-
 /// Parts of each kind that the report of a growth names.
 const NAMED: usize = 12;
 
 const HEADER: &str = "\
 # The accepted figures of `make count`, with the functions and source files that make them up.
-# A check of `make test` counts again and fails if a figure is exceeded by more than 1 % (misses: and
-# by more than 2, since the device's own thread leaves the caches as it likes).
+# A check of `make test` counts again and fails if a figure is exceeded by more than 1 %. Misses may
+# be exceeded by 25 % and 2, since they change with the places that the linker gives to functions.
 #
-#     make count ACCEPT='why the figures that changed by more than 1 % changed'
+#     make count ACCEPT='why the figures that changed by more than that changed'
 #
 # writes this file again. The reason stands beside each figure that it changes.
 ";
@@ -36,21 +33,21 @@ pub struct Accepted {
 pub struct Entry {
     /// The figure.
     pub figure: Figure,
-    /// Why it is what it is: what changed it last by more than 1 %.
+    /// Why it is what it is: what changed it last by more than its room.
     pub reason: String,
 }
 
 /// The result of comparing a figure with the accepted one.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Verdict {
-    /// It is at most 1 % more or less.
+    /// It is at most [`room`](Unit::room) more or less.
     Within,
-    /// It is lower by more than 1 %.
+    /// It is lower by more.
     Lower {
         /// The accepted value.
         accepted: f64,
     },
-    /// It is exceeded by more than 1 %.
+    /// It is exceeded by more.
     Exceeded(Growth),
 }
 
@@ -70,7 +67,7 @@ impl Entry {
     #[must_use]
     pub fn compare(&self, counted: &Figure) -> Verdict {
         let accepted = self.figure.value;
-        let room = accepted * MARGIN + counted.unit.noise();
+        let room = counted.unit.room(accepted);
         if counted.value > accepted + room {
             Verdict::Exceeded(Growth::new(&self.figure, counted))
         } else if counted.value < accepted - room {
@@ -161,7 +158,7 @@ impl Accepted {
         self.entries.iter().find(is_same)
     }
 
-    /// Accepts what was counted. A figure that changed by more than 1 % gets `reason`. One that is
+    /// Accepts what was counted. A figure that changed by more than its room gets `reason`. One that is
     /// exceeded by less stays as it is, so that many small growths are noticed together.
     #[must_use]
     pub fn accept(&self, toolchain: &str, counted: Vec<Figure>, reason: &str) -> Self {
@@ -343,17 +340,17 @@ mod tests {
     }
 
     #[test]
-    fn misses_have_room_for_noise() {
+    fn misses_have_room_for_another_layout_of_the_code() {
         let misses = |value| Figure {
             unit: Unit::Misses,
             ..of(value, 1.0)
         };
         let entry = Entry {
-            figure: misses(9.0),
+            figure: misses(8.0),
             reason: "-".to_owned(),
         };
-        assert_eq!(entry.compare(&misses(11.0)), Verdict::Within);
-        assert!(matches!(entry.compare(&misses(11.2)), Verdict::Exceeded(_)));
+        assert_eq!(entry.compare(&misses(12.0)), Verdict::Within);
+        assert!(matches!(entry.compare(&misses(12.1)), Verdict::Exceeded(_)));
     }
 
     #[test]
