@@ -196,6 +196,9 @@ pub trait Transport: 'static {
 
     /// Takes the next event from the device. Returns `None` if there is none at the moment, and may
     /// return `None` to end a batch while others wait. Also refills receives. Never blocks.
+    ///
+    /// The previous event must have been handled: from this poll on, the index of a connection that
+    /// was reported as closed may belong to another one.
     fn poll(&mut self) -> Option<Event<Self::RecvBuf>>;
 
     /// Returns a receive slot, so that it can be posted again.

@@ -10,10 +10,11 @@
 //! ```
 //!
 //! The core promises at most `N` receives, which is at most `P + R`. A promise lasts until its
-//! frame is released:
+//! frame is released, but for one frame: the core answers a request, and promises its receive again
+//! in the answer, just before it releases the request's slot.
 //!
 //! ```text
-//! still to come + consumed, not polled + held ≤ N
+//! still to come + consumed, not polled + held ≤ N + 1
 //! ```
 //!
 //! A refill posts free slots until
@@ -25,12 +26,12 @@
 //! There are enough slots for that, because `H ≥ R + 2 batches`: if none is free, the sum is
 //! `P + R + H - in reserve ≥ P + H ≥ N + 2 batches`. Only the release of a slot lowers the sum, by
 //! one. Whoever releases the last of two batches refills
-//! ([`count_released`](ReceiveQueue::count_released)), so the sum is at least `N`, even while a
+//! ([`count_released`](ReceiveQueue::count_released)), so the sum is at least `N + 1`, even while a
 //! handler blocks the poller. Usually the refill comes earlier: after one batch, when the answers
 //! have been sent. Therefore
 //!
 //! ```text
-//! in the queue ≥ N - consumed, not polled - held ≥ still to come
+//! in the queue ≥ N + 1 - consumed, not polled - held ≥ still to come
 //! ```
 //!
 //! Until the core says how many receives it promises, `N` is `P + R`, and every free slot is
