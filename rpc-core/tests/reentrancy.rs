@@ -4,6 +4,8 @@
 mod support;
 
 use std::cell::{Cell, RefCell};
+use std::error::Error;
+use std::fmt;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -15,7 +17,8 @@ use bytes::{Buf, BufMut};
 use prost::encoding::{DecodeContext, WireType};
 use prost::{DecodeError, Message};
 use rpc_core::testing::{Faults, Network, Node};
-use rpc_core::{CallError, Caller, Intents, LocalChannel, MethodSpec, Request, Response};
+use rpc_core::{CallError, Caller, Code, Intents, LocalChannel, MethodSpec};
+use rpc_core::{Request, Response, Status};
 
 use support::{ECHO, Gate, HELD, call, method, register};
 
@@ -78,6 +81,7 @@ fn reenter() {
     assert!(!world.node.poller().stats().pollers.is_empty());
 }
 
+#[derive(Debug)]
 struct ReenterOnDrop;
 
 impl Drop for ReenterOnDrop {
@@ -137,6 +141,21 @@ impl Message for Nested {
 }
 
 const NESTED: MethodSpec = method("test.Reentrant/Nested");
+const FAILING: MethodSpec = method("test.Reentrant/Failing");
+
+/// The source of a status, which reenters the poller when it is dropped.
+#[derive(Debug)]
+struct ReentrantError {
+    _inside: ReenterOnDrop,
+}
+
+impl fmt::Display for ReentrantError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("reentrant")
+    }
+}
+
+impl Error for ReentrantError {}
 
 /// A node that serves its own calls, so that both sides of a call are on one poller.
 fn world() -> (Network, Rc<World>, Gate) {
@@ -159,6 +178,11 @@ fn world() -> (Network, Rc<World>, Gate) {
                 reenter();
                 Ok(Response::new(request.into_inner()))
             }
+        });
+        methods.unary(&FAILING, |_: Request<Vec<u8>>| async {
+            let _inside = ReenterOnDrop;
+            let source = Arc::new(ReentrantError { _inside });
+            Err::<Response<Vec<u8>>, _>(Status::internal("as asked").with_source(source))
         });
         methods.unary(&NESTED, |request: Request<Nested>| async {
             Ok(Response::new(request.into_inner()))
@@ -203,6 +227,14 @@ fn a_handler_uses_its_own_poller_when_it_runs_and_when_it_is_dropped() {
     let answer = network.try_run(poll_fn(|cx| awaits.as_mut().poll(cx)));
     assert!(answer.unwrap().is_ok());
     finish(&network, world, &gate, 6);
+}
+
+#[test]
+fn a_status_uses_the_poller_when_it_is_dropped() {
+    let (network, world, gate) = world();
+    let answer = network.try_run(call(&world.channel, &FAILING, *b"x"));
+    assert_eq!(answer.unwrap().unwrap_err().code(), Code::Internal);
+    finish(&network, world, &gate, 1);
 }
 
 #[test]

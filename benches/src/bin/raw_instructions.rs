@@ -67,9 +67,10 @@ struct Side {
 
 impl PingPong {
     fn open(device: &str, len: usize) -> Outcome<Self> {
-        let context = Context::open(device)?;
-        let address = context.choose_address(AddressWish::default())?;
-        let mut sides = [Side::open(&context)?, Side::open(&context)?];
+        // One for each side, as two processes have.
+        let contexts = [Context::open(device)?, Context::open(device)?];
+        let address = contexts[0].choose_address(AddressWish::default())?;
+        let mut sides = [Side::open(&contexts[0])?, Side::open(&contexts[1])?];
         let psn = Psn::new(1);
         let endpoints = sides.each_ref().map(|side| RemoteEndpoint {
             gid: address.gid,

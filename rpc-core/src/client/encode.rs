@@ -37,8 +37,8 @@ pub(crate) fn write_request<Q: Codec<Req>, Req>(
 ) {
     let (metadata, message) = out.split_at_mut(lengths.metadata);
     request.metadata().encode(metadata);
-    // The buffer was made to fit. A message whose encoded length has changed is zero-filled, and the
-    // server's decoder rejects it.
+    // The buffer was made to fit. A message whose encoded length has changed is zero-filled, which
+    // the server's decoder rejects unless the length is zero.
     if Q::encode(request.get_ref(), message).is_err() {
         length_changed(method);
         message.fill(0);

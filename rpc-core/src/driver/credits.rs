@@ -59,30 +59,37 @@ impl<T: Transport> State<T> {
     #[inline]
     pub(super) fn promise(&mut self, count: u32) -> bool {
         let fits = self.budget.take(count);
-        if self.budget.promised() > self.posted_for {
+        if self.budget.promised() > self.promisable {
             self.post_more();
         }
         fits
     }
 
-    /// Posts receives for what is promised, and for promises that follow.
+    /// Posts receives for what is promised or set aside, and for promises that follow.
     #[cold]
     #[inline(never)]
     pub(super) fn post_more(&mut self) {
-        let wanted = self.wanted_receives();
-        if wanted > self.posted_for {
-            self.posted_for = wanted;
-            self.transport.set_promised(wanted);
-        }
+        self.set_posted_for(self.wanted_receives().max(self.posted_for));
     }
 
     /// Lets the number of posted receives fall if far fewer are wanted. Called now and then.
     pub(super) fn post_fewer(&mut self) {
         let wanted = self.wanted_receives();
         if wanted.saturating_add(POSTED_AHEAD) < self.posted_for {
-            self.posted_for = wanted;
-            self.transport.set_promised(wanted);
+            self.set_posted_for(wanted);
         }
+    }
+
+    fn set_posted_for(&mut self, receives: u32) {
+        if receives != self.posted_for {
+            self.posted_for = receives;
+            self.transport.set_promised(receives);
+        }
+        self.promisable = if receives == self.budget.capacity() {
+            u32::MAX
+        } else {
+            receives.saturating_sub(self.set_aside())
+        };
     }
 
     /// Returns the number of receives to keep posted. A client whose connection was admitted may

@@ -39,6 +39,8 @@ impl<T: Transport> Driver<T> {
         }
         if any_woken || check_clock {
             self.wake_collected();
+            // Responses of handlers that have expired, and calls of the tasks that were woken.
+            self.state.borrow_mut().flush();
         }
     }
 

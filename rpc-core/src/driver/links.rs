@@ -258,6 +258,8 @@ impl<T: Transport> State<T> {
         });
         if link.is_server() {
             self.expected_connections += 1;
+            // More receives are set aside now.
+            self.post_more();
         }
         Some(link)
     }

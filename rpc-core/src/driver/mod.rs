@@ -96,8 +96,10 @@ pub(crate) struct State<T: Transport> {
     /// Maps the transport's connection index to the link.
     routes: Vec<Option<(ConnectionId, LinkKey)>>,
     pub(crate) budget: ReceiveBudget,
-    /// Receives that the transport keeps posted for promises.
+    /// Receives that the transport keeps posted, for promises and for those that are set aside.
     posted_for: u32,
+    /// The number of promises up to which those receives suffice.
+    promisable: u32,
     pub(crate) timers: Timers<TimerTarget>,
     /// Responses that found no free send slot, oldest first.
     pub(crate) blocked: VecDeque<Blocked>,
@@ -163,6 +165,7 @@ impl<T: Transport> Driver<T> {
                 routes: Vec::new(),
                 budget,
                 posted_for: 0,
+                promisable: 0,
                 timers: Timers::default(),
                 blocked: VecDeque::new(),
                 owing: Vec::new(),

@@ -240,7 +240,9 @@ impl<T: Transport> State<T> {
         let key = match waiter {
             Some(key) => {
                 waiters.requeue(key);
-                *wake = WakeTarget::Task(waiters.set_waker(key, waker));
+                if let Some(replaced) = waiters.set_waker(key, waker) {
+                    *wake = WakeTarget::Task(replaced);
+                }
                 key
             }
             None => {

@@ -47,14 +47,14 @@ impl<T: Transport> State<T> {
         key: LinkKey,
         request: &RequestHead,
         now: Option<Instant>,
-        is_turn: impl FnOnce(&Link<T::RecvBuf>) -> bool,
+        is_turn: impl Fn(&Link<T::RecvBuf>) -> bool,
     ) -> Result<RequestPermit<'_, T>, Obstacle> {
-        // Before the link is borrowed: the receive for the response has to be posted.
-        if self.budget.left() == 0 {
-            self.copy_responses_out();
-        }
-        if self.budget.promised() >= self.posted_for {
+        // Before the link is borrowed: the receive for the response has to be there, and posted.
+        if self.budget.promised() >= self.promisable {
             self.post_more();
+        }
+        if self.budget.left() == 0 {
+            self.find_receive(key, &is_turn);
         }
         let Some(link) = self.links.get_mut(key.index()) else {
             return Err(Obstacle::Never(Cause::Disconnected(CloseReason::Local)));
@@ -88,6 +88,16 @@ impl<T: Transport> State<T> {
             timers: &mut self.timers,
             unflushed: &mut self.unflushed,
         })
+    }
+
+    /// Frees the receives of responses that have not been taken, if a call lacks nothing else.
+    #[cold]
+    #[inline(never)]
+    fn find_receive(&mut self, key: LinkKey, is_turn: &impl Fn(&Link<T::RecvBuf>) -> bool) {
+        let link = self.links.get(key.index());
+        if link.is_some_and(|link| link.connection.requests_allowed() > 0 && is_turn(link)) {
+            self.copy_responses_out();
+        }
     }
 }
 

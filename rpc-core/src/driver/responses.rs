@@ -12,6 +12,7 @@ use super::tasks::IncomingCall;
 use super::{Driver, State};
 use crate::metadata::Metadata;
 use crate::protocol::frame::{FrameKind, HEADER_LEN, StatusBody};
+use crate::service::catch_panic::catch_panic;
 use crate::service::handler::{Handler, HandlerKey, ResponseLengths, Served};
 use crate::status::{Code, Status};
 use crate::transport::{ReserveError, Transport};
@@ -107,7 +108,7 @@ impl<T: Transport> Driver<T> {
                     Ok(()) => state.send_response(call, Code::Ok.number(), len.metadata, buf),
                     Err(status) => {
                         state.transport.cancel(buf);
-                        state.respond_status_or_block(call, status);
+                        state.respond_status_or_block(call, &status);
                     }
                 }
             }
@@ -128,8 +129,13 @@ impl<T: Transport> Driver<T> {
 
     #[cold]
     pub(super) fn respond_status(&self, call: &IncomingCall, status: Status) {
-        let state = &mut *self.state.borrow_mut();
-        state.respond_status_or_block(call, status);
+        self.state
+            .borrow_mut()
+            .respond_status_or_block(call, &status);
+        // A status may hold values of the application, whose destructors run here.
+        if let Err(panicked) = catch_panic(|| drop(status)) {
+            tracing::error!(%panicked, "the destructor of a handler's status panicked");
+        }
     }
 
     /// Releases the slot of a request, and records its credit as owed.
@@ -216,7 +222,7 @@ impl<T: Transport> State<T> {
                 self.block(call, BlockedResponse::Encoded { frame, len });
             }
             ReserveError::TooLong { limit, .. } => {
-                self.respond_status_or_block(call, too_long(len, limit));
+                self.respond_status_or_block(call, &too_long(len, limit));
             }
             ReserveError::Closed => self.counters.dropped(call.served.method),
         }
@@ -253,14 +259,14 @@ impl<T: Transport> State<T> {
         self.unflushed = true;
     }
 
-    fn respond_status_or_block(&mut self, call: &IncomingCall, status: Status) {
-        match self.try_respond_status(call, &status) {
+    fn respond_status_or_block(&mut self, call: &IncomingCall, status: &Status) {
+        match self.try_respond_status(call, status) {
             Ok(()) => {}
             Err(ReserveError::Closed) => self.counters.dropped(call.served.method),
-            Err(ReserveError::NoSlot) => self.block(call, BlockedResponse::Failed(status)),
+            Err(ReserveError::NoSlot) => self.block(call, BlockedResponse::Failed(status.clone())),
             Err(ReserveError::TooLong { limit, .. }) => {
                 // The code always fits; the message is truncated to the remaining length.
-                let cut = shorten(&status, limit.saturating_sub(HEADER_LEN));
+                let cut = shorten(status, limit.saturating_sub(HEADER_LEN));
                 match self.try_respond_status(call, &cut) {
                     Ok(()) => {}
                     Err(ReserveError::NoSlot) => self.block(call, BlockedResponse::Failed(cut)),

@@ -77,8 +77,10 @@ impl<T: Transport> Driver<T> {
 
     #[inline(never)]
     fn take_busy_turn(&self, first: Option<Event<T::RecvBuf>>, any_blocked: bool) -> bool {
-        self.counters.turns.busy.add(1);
         let found_any = first.is_some();
+        if found_any || self.ready.has_any() {
+            self.counters.turns.busy.add(1);
+        }
         // A turn without an event lies between the frames of a lone call. Without one, more frames
         // probably wait, and share a flush.
         let expects_more = self.was_busy.replace(found_any);
@@ -114,9 +116,18 @@ impl<T: Transport> Driver<T> {
     #[inline(never)]
     fn handle_more(&self) {
         for _ in 1..EVENTS_PER_TURN {
-            let Some(event) = self.state.borrow_mut().transport.poll() else {
+            let mut state = self.state.borrow_mut();
+            // A blocked response is the first to use the slots that the next poll frees.
+            if !state.blocked.is_empty() {
+                return;
+            }
+            let Some(event) = state.transport.poll() else {
                 return;
             };
+            drop(state);
+            // Counts as having arrived when the turn began: it may have waited for the handlers
+            // before it. A frame that arrives while one of them blocks is taken to be older than it
+            // is, by as long as the handler blocks.
             self.handle(event);
         }
     }

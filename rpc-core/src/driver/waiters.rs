@@ -23,7 +23,7 @@ pub(crate) struct RemovedWaiter {
     pub(crate) timer: Option<TimerKey>,
     /// Dropping the waker may run application code, so the caller must drop this where that is
     /// safe.
-    _waker: Waker,
+    _waker: Option<Waker>,
 }
 
 /// The waiting calls of one connection.
@@ -43,7 +43,8 @@ pub(crate) struct Waiters {
 #[derive(Debug)]
 struct Waiter {
     arrival: u64,
-    waker: Waker,
+    /// Taken when the waiter is woken; it brings another one when it retries.
+    waker: Option<Waker>,
     /// The round in which the waiter was woken, if it was.
     woken_in: Option<u32>,
     timer: Option<TimerKey>,
@@ -70,7 +71,7 @@ impl Waiters {
         let arrival = self.arrivals;
         let key = self.waiting.insert(Waiter {
             arrival,
-            waker,
+            waker: Some(waker),
             woken_in: None,
             timer: None,
         });
@@ -92,7 +93,7 @@ impl Waiters {
     pub(crate) fn expire(&mut self, key: WaiterKey) -> Option<Waker> {
         let waiter = self.waiting.get_mut(key.0)?;
         waiter.timer = None;
-        Some(waiter.waker.clone())
+        waiter.waker.take()
     }
 
     /// Returns true if it is this waiter's turn.
@@ -101,8 +102,8 @@ impl Waiters {
     }
 
     /// Replaces the waker that is woken when it is this waiter's turn. Returns the previous one.
-    pub(crate) fn set_waker(&mut self, key: WaiterKey, waker: Waker) -> Waker {
-        std::mem::replace(&mut self.waiting[key.0].waker, waker)
+    pub(crate) fn set_waker(&mut self, key: WaiterKey, waker: Waker) -> Option<Waker> {
+        self.waiting[key.0].waker.replace(waker)
     }
 
     /// Requeues a waiter whose turn it was but that could not be sent after all. It keeps its
@@ -164,7 +165,9 @@ impl Waiters {
                 waiter.woken_in = Some(self.round);
                 self.expected += 1;
                 self.turns = 0;
-                wake(waiter.waker.clone());
+                if let Some(waker) = waiter.waker.take() {
+                    wake(waker);
+                }
             }
         }
     }

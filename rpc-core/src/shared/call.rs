@@ -171,10 +171,11 @@ impl<'a, Q: Codec<Req>, S: Codec<Res>, Req, Res> SharedCall<'a, Q, S, Req, Res> 
             let body = &mut permit.buf[HEADER_LEN..];
             write_request::<Q, Req>(&self.request, lengths, self.method, body);
         }
+        // May run an executor's code, which may panic.
+        handle.permits.submit(number, cx.waker());
         let Some(permit) = guard.permit.take() else {
             return;
         };
-        handle.permits.submit(number, cx.waker());
         self.state = State::Submitted(handle, number);
         let submission = Submission {
             permit,

@@ -8,7 +8,8 @@
 //!  take a permit, or wait for one
 //!  encode into the permit's buffer
 //!  ── submission ────────────────────────▶  a credit, or the backlog
-//!  (wait)                                   copy into a send slot; send
+//!  (wait)                                   send: a short frame inline, from
+//!                                           the permit's buffer
 //!                                           …
 //!                                           copy the response out of its slot
 //!  ◀──────────────────────── wake ────────  settle the permit

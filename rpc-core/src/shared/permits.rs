@@ -201,27 +201,37 @@ impl CallPermits {
 
     /// Records that the caller has submitted its request and waits.
     pub(crate) fn submit(&self, number: u32, waker: &Waker) {
-        *self.state(number) = PermitState::Waiting(waker.clone());
+        let waiting = PermitState::Waiting(waker.clone());
+        *self.state(number) = waiting;
     }
 
     /// Takes the outcome of a call. If there is none yet, registers `waker` to be woken when there
     /// is.
     pub(crate) fn take(&self, number: u32, waker: &Waker) -> Option<Settled> {
         let mut state = self.state(number);
-        match &mut *state {
-            PermitState::Waiting(known) => {
-                if !known.will_wake(waker) {
-                    let old = mem::replace(known, waker.clone());
-                    drop(state);
-                    drop(old);
-                }
+        let is_known = matches!(&*state, PermitState::Waiting(known) if known.will_wake(waker));
+        if is_known {
+            return None;
+        }
+        if let PermitState::Waiting(_) = &*state {
+            drop(state);
+            // Cloning and dropping a waker may run an executor's code, so nothing is locked.
+            let waker = waker.clone();
+            state = self.state(number);
+            // The call may have been settled in the meantime.
+            if let PermitState::Waiting(known) = &mut *state {
+                let replaced = mem::replace(known, waker);
+                drop(state);
+                drop(replaced);
+                return None;
+            }
+        }
+        match mem::take(&mut *state) {
+            PermitState::Settled(settled) => Some(settled),
+            other => {
+                *state = other;
                 None
             }
-            PermitState::Settled(_) => match mem::take(&mut *state) {
-                PermitState::Settled(settled) => Some(settled),
-                _ => None,
-            },
-            PermitState::Idle | PermitState::Abandoned => None,
         }
     }
 
@@ -299,7 +309,6 @@ pub(crate) struct QueueState {
 }
 
 impl PermitQueue {
-    /// Removes a waiter. The returned value must be dropped without holding the lock.
     /// Takes a free permit if no other call comes first.
     fn take(&mut self, waiter: Option<WaiterKey>) -> Option<CallPermit> {
         let is_turn = match waiter {
@@ -309,6 +318,7 @@ impl PermitQueue {
         if is_turn { self.free.pop() } else { None }
     }
 
+    /// Removes a waiter. The returned value must be dropped without holding the lock.
     fn leave(&mut self, waiter: WaiterKey) -> RemovedWaiter {
         let left = self.waiters.leave(waiter);
         if let Some(timer) = left.timer {

@@ -411,7 +411,6 @@ impl Transport for Loopback {
         }
     }
 
-    #[inline]
     /// Does nothing: all receives are always posted.
     fn set_promised(&mut self, _: u32) {}
 

@@ -190,8 +190,9 @@ pub trait Transport: 'static {
     fn flush(&mut self);
 
     /// Announces that from now on up to `receives` receives may be promised to peers at a time, at
-    /// most [`Limits::promisable_receives`]. That many are posted before this returns. Before the
-    /// first call, all receives may be promised.
+    /// most [`Limits::promisable_receives`]. That many are posted before this returns, those counted
+    /// whose frames are on their way to the driver. Before the first call, all receives may be
+    /// promised.
     fn set_promised(&mut self, receives: u32);
 
     /// Takes the next event from the device. Returns `None` if there is none at the moment, and may

@@ -26,8 +26,8 @@ pub(super) struct InlineChain {
     capacity: usize,
 }
 
-// SAFETY: the requests contain pointers only to the chain's own elements, and only while
-// `post` runs, which has exclusive access.
+// SAFETY: the requests contain pointers only to the chain's own boxed arrays, which do not move
+// with it and live as long as it does. They are used only by `post`, which has exclusive access.
 unsafe impl Send for InlineChain {}
 // SAFETY: a shared chain permits no access to the requests.
 unsafe impl Sync for InlineChain {}

@@ -20,7 +20,9 @@ use super::verbs_error::VerbsError;
 /// * **number**: identifies the request in its queue. For a send, it is the number of earlier
 ///   sends; for a receive, its index in the queue's table and how often that entry had been used
 ///   before. A completion that is late, duplicated or was kept is therefore recognized as stale,
-///   until the numbers wrap around after 2³² requests (2²⁸ on a shared receive queue).
+///   until the numbers wrap around: after 2³² sends, or when an entry of a receive queue has been
+///   used as often as the bits beside its index can count (2¹⁷ times in a shared receive queue of
+///   1,024).
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct WrId(u64);
 

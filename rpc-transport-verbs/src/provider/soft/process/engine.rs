@@ -136,7 +136,7 @@ impl Engine {
             let ticking = self.node.connected.load(Ordering::Acquire) > 0;
             let timeout = ticking.then(|| {
                 let left = next_tick.saturating_duration_since(Instant::now());
-                // Less than a second: at most TICK_AT_REST.
+                // Less than a second: at most TICK_WHILE_IDLE.
                 Timespec {
                     tv_sec: 0,
                     tv_nsec: i64::from(left.subsec_nanos()),
