@@ -1,4 +1,4 @@
-//! [`Driver`]: the work of one poller's thread, turn by turn ([`turn`](self::turn)).
+//! [`Driver`]: the work of one poller's thread, turn by turn ([`turn`]).
 //!
 //! The state is never borrowed across application code: encoding, decoding, handlers, wakers and
 //! destructors all run while nothing is borrowed, so they may reenter the poller.
