@@ -63,6 +63,9 @@ struct Campaign {
     pairings: Vec<Option<Pairing>>,
     /// For each edge, all connections that ever existed.
     history: Vec<Vec<Pairing>>,
+    /// True for an edge that had no channel for a while, because an attempt to connect it failed:
+    /// its server may have had too many connections that were being closed.
+    was_refused: Vec<bool>,
     buried: Vec<bool>,
     calls: Vec<Call>,
     never_sent: Vec<NeverSent>,
@@ -192,6 +195,7 @@ impl Campaign {
             services,
             pairings: vec![None; edges],
             history: vec![Vec::new(); edges],
+            was_refused: vec![false; edges],
             buried: vec![false; processes],
             calls: Vec::new(),
             never_sent: Vec::new(),
@@ -224,6 +228,7 @@ impl Campaign {
                     "without faults a connection is refused: {error}"
                 );
                 tracing::info!(client, server, %error, "no connection");
+                self.was_refused[edge] = true;
                 None
             }
             None => None,
@@ -406,7 +411,9 @@ impl Campaign {
                 }
                 Code::Unavailable => {
                     let later_edges = &call.route[1..];
-                    let why = later_edges.iter().any(|edge| self.may_have_ended(*edge));
+                    let why = later_edges
+                        .iter()
+                        .any(|edge| self.was_refused[*edge] || self.may_have_ended(*edge));
                     assert!(why, "call {id}: no connection onwards has ended: {error}");
                     7
                 }
