@@ -131,6 +131,10 @@ fn a_transport_posts_what_is_promised_and_a_margin() {
     assert!(posted(&rig) <= 1 + 3 * 32, "{}", posted(&rig));
     let counters = rig.server.transport.counters();
     assert_eq!(counters.rnr, 0, "{counters:?}");
-    assert_eq!(counters.srq_limit_events, 0, "{counters:?}");
+    if rig.server.transport.limits().device == "soft" {
+        // Other devices take receives while the poller does nothing, so a burst of all that is
+        // promised may reach the limit.
+        assert_eq!(counters.srq_limit_events, 0, "{counters:?}");
+    }
     rig.server.assert_quiet_pool();
 }

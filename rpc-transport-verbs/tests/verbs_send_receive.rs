@@ -52,7 +52,6 @@ fn a_list_is_posted_with_one_doorbell() {
 fn inline_messages_and_lists_keep_their_order() {
     let (mut left, mut right) = connected(Plan::default());
     right.post_recv(5);
-    let before = left.context.counters().unwrap();
     left.qp.post_inline(&[1; 8], false).unwrap();
     left.qp.post_inline(&[2; 8], false).unwrap();
     let mut list = vec![left.message(8, 3), left.message(8, 4)];
@@ -65,8 +64,6 @@ fn inline_messages_and_lists_keep_their_order() {
     assert_eq!(fills, [1, 2, 3, 4, 5]);
     assert_eq!(left.wait_one(), sent());
     assert_eq!(left.qp.send_slots_free(), 16, "one completion covers all");
-    let after = left.context.counters().unwrap();
-    assert_eq!(after.sends - before.sends, 5);
 }
 
 #[test]
