@@ -639,3 +639,25 @@ fn when_the_client_closes_its_handlers_at_work_are_dropped() {
     assert_eq!((gate.entered(), gate.dropped()), (1, 1));
     pair.assert_nothing_left();
 }
+
+#[test]
+fn with_a_window_of_one_a_call_takes_one_frame_in_each_direction() {
+    let gate = Gate::default();
+    let intents = Intents {
+        max_in_flight: 1,
+        ..Intents::default()
+    };
+    let pair = Pair::with(&intents, Faults::none(), 0, |methods| {
+        register(methods, &gate)
+    });
+    let channel = pair.connect();
+    // A short response and one that needs a slot: either carries the credit of its request.
+    for len in [1, 300] {
+        for _ in 0..50 {
+            assert!(pair.run(call(&channel, &ECHO, vec![1; len])).is_ok());
+        }
+    }
+    for node in [pair.client(), pair.server()] {
+        assert_eq!(node.poller().counters().sends, 100);
+    }
+}

@@ -1,6 +1,6 @@
 //! [`ChannelCore`]: the state shared by the clones of a channel.
 
-use std::cell::{OnceCell, RefCell};
+use std::cell::OnceCell;
 use std::collections::HashMap;
 use std::ptr;
 use std::rc::Rc;
@@ -22,7 +22,7 @@ pub(crate) struct ChannelCore {
     /// A spare frame, for requests and responses.
     pub(crate) inline_frame: SpareFrame,
     address: String,
-    numbers: RefCell<MethodNumbers>,
+    numbers: MethodNumbers,
     called: OnceCell<Box<CalledMethod>>,
 }
 
@@ -54,7 +54,7 @@ impl ChannelCore {
             link: connected.link,
             inline_frame: SpareFrame::default(),
             address: address.to_owned(),
-            numbers: RefCell::new(MethodNumbers::from_session(&connected.session)),
+            numbers: MethodNumbers::from_session(&connected.session),
             called: OnceCell::new(),
         }
     }
@@ -80,7 +80,7 @@ impl ChannelCore {
     fn first_call(&self, spec: &'static MethodSpec) -> Box<CalledMethod> {
         Box::new(CalledMethod {
             spec,
-            number: self.numbers.borrow_mut().number_of(spec),
+            number: self.numbers.find(spec),
             counters: self.poller.poller_counters().called(spec),
             next: OnceCell::new(),
         })
@@ -96,12 +96,17 @@ impl MethodNumbers {
     }
 
     /// Returns the server's number for a method, or `None` if the server has no such method.
+    fn find(&self, method: &MethodSpec) -> Option<u16> {
+        self.numbers.get(method.path).copied()
+    }
+
+    /// Like [`find`](Self::find), and remembers the number for the next call of the method.
     pub(crate) fn number_of(&mut self, method: &'static MethodSpec) -> Option<u16> {
         let mut resolved = self.resolved.iter();
         if let Some((_, number)) = resolved.find(|(spec, _)| ptr::eq(*spec, method)) {
             return *number;
         }
-        let number = self.numbers.get(method.path).copied();
+        let number = self.find(method);
         self.resolved.push((method, number));
         number
     }
