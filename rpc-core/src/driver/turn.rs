@@ -81,8 +81,8 @@ impl<T: Transport> Driver<T> {
         if found_any || self.ready.has_any() {
             self.counters.turns.busy.add(1);
         }
-        // A turn without an event lies between the frames of a lone call. Without one, more frames
-        // probably wait, and share a flush.
+        // A lone call has empty turns between its frames. After a busy turn, more frames probably
+        // wait. Handled in this turn, they share its flush.
         let expects_more = self.was_busy.replace(found_any);
         if found_any && self.polled_at.get().is_some() {
             self.renew_arrival();
