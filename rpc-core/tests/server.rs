@@ -12,7 +12,7 @@ use std::time::Duration;
 use rpc_core::codegen::v1::Instances;
 use rpc_core::transport::{
     Admission, ConnectError, Connected, ConnectionId, CounterReader, Counters, Dialer, Event,
-    Fabric, FabricError, Listener, ReserveError, SendError, SlotsByState, Transport,
+    Fabric, FabricError, Listener, PeerClock, ReserveError, SendError, SlotsByState, Transport,
 };
 use rpc_core::{Intents, Limits, LocalPoller, Methods, Server, ServerError, Service};
 
@@ -77,6 +77,9 @@ impl Transport for StubTransport {
         None
     }
     fn release(&mut self, _: Vec<u8>) {}
+    fn peer_clock(&self, _: ConnectionId) -> Option<PeerClock> {
+        None
+    }
     fn close(&mut self, _: ConnectionId) {}
     fn waker(&self) -> Waker {
         Arc::new(Unpark(thread::current())).into()

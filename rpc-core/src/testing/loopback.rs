@@ -13,7 +13,7 @@ use crate::limits::Limits;
 use crate::stats::Counter;
 use crate::transport::{
     Admission, CloseReason, ConnectError, Connected, ConnectionId, CounterReader, Counters, Dialer,
-    Event, ReserveError, SendError, SlotsByState, Transport,
+    Event, PeerClock, ReserveError, SendError, SlotsByState, Transport,
 };
 
 /// Maximum number of events that one poll returns.
@@ -435,6 +435,10 @@ impl Transport for Loopback {
             endpoint.held -= 1;
             endpoint.posted += 1;
         });
+    }
+
+    fn peer_clock(&self, _: ConnectionId) -> Option<PeerClock> {
+        Some(PeerClock::SAME_HOST)
     }
 
     fn close(&mut self, connection: ConnectionId) {

@@ -23,6 +23,7 @@
 mod admission;
 mod counters;
 mod error;
+mod peer_clock;
 
 use std::fmt;
 use std::io;
@@ -34,6 +35,7 @@ use std::time::Duration;
 pub use self::admission::{Admission, Admitted, ConnectionQuota, Refusal};
 pub use self::counters::{CounterReader, Counters, SlotsByState};
 pub use self::error::{CloseReason, ConnectError, FabricError, ReserveError, SendError};
+pub use self::peer_clock::PeerClock;
 use crate::limits::{Intents, Limits};
 
 /// Identifies one connection of one transport for as long as the transport lives.
@@ -204,6 +206,9 @@ pub trait Transport: 'static {
 
     /// Returns a receive slot, so that it can be posted again.
     fn release(&mut self, buf: Self::RecvBuf);
+
+    /// Returns the clock of the connection's peer, or `None` as long as it has not been measured.
+    fn peer_clock(&self, connection: ConnectionId) -> Option<PeerClock>;
 
     /// Closes a connection. [`Event::Closed`] follows when its buffers have been returned.
     fn close(&mut self, connection: ConnectionId);

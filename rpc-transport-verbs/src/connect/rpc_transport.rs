@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use rpc_core::Limits;
 use rpc_core::transport::{
-    ConnectError, Connected, ConnectionId, CounterReader, Counters, Dialer, Event, ReserveError,
-    SendError, SlotsByState, Transport,
+    ConnectError, Connected, ConnectionId, CounterReader, Counters, Dialer, Event, PeerClock,
+    ReserveError, SendError, SlotsByState, Transport,
 };
 
 use super::client::{self, Dialed, HandshakeDialer};
@@ -116,6 +116,10 @@ impl Transport for VerbsTransport {
         if let Some(lane) = self.lane(buf.lane) {
             lane.release_slot(buf);
         }
+    }
+
+    fn peer_clock(&self, _: ConnectionId) -> Option<PeerClock> {
+        Some(PeerClock::SAME_HOST)
     }
 
     fn close(&mut self, connection: ConnectionId) {

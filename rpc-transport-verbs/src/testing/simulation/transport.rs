@@ -11,7 +11,7 @@ use std::time::Duration;
 use rpc_core::Limits;
 use rpc_core::transport::{
     Admission, ConnectError, Connected, ConnectionId, CounterReader, Counters, Dialer, Event,
-    ReserveError, SendError, SlotsByState, Transport,
+    PeerClock, ReserveError, SendError, SlotsByState, Transport,
 };
 
 use super::process_id::{Pairing, ProcessId};
@@ -237,6 +237,10 @@ impl Transport for SimulatedTransport {
 
     fn release(&mut self, buf: RecvBuf) {
         self.verbs.release(buf);
+    }
+
+    fn peer_clock(&self, connection: ConnectionId) -> Option<PeerClock> {
+        self.verbs.peer_clock(connection)
     }
 
     fn close(&mut self, connection: ConnectionId) {

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use rpc_core::testing::Clock;
 use rpc_core::transport::{
-    ConnectError, Connected, ConnectionId, CounterReader, Dialer, Event, Fabric, ReserveError,
-    SendError, SlotsByState, Transport,
+    ConnectError, Connected, ConnectionId, CounterReader, Dialer, Event, Fabric, PeerClock,
+    ReserveError, SendError, SlotsByState, Transport,
 };
 use rpc_core::{
     Caller, Cause, Code, Execution, Idempotency, Intents, Limits, LocalPoller, MethodKind,
@@ -110,6 +110,9 @@ impl Transport for Breakable {
     }
     fn release(&mut self, buf: RecvBuf) {
         self.transport.release(buf);
+    }
+    fn peer_clock(&self, connection: ConnectionId) -> Option<PeerClock> {
+        self.transport.peer_clock(connection)
     }
     fn close(&mut self, connection: ConnectionId) {
         self.transport.close(connection);
