@@ -3,6 +3,7 @@
 use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::status::{Code, Status};
 use crate::transport::{CloseReason, ConnectError};
@@ -15,7 +16,9 @@ pub enum Execution {
     /// The request was sent and no response arrived: the handler may have run, may still be
     /// running, or may never have started.
     MayHaveRun,
-    /// The server responded.
+    /// The server responded that it did not start the handler. A retry is safe.
+    NotStarted,
+    /// The server responded after it had started the handler.
     Answered,
 }
 
@@ -24,6 +27,7 @@ impl fmt::Display for Execution {
         f.write_str(match self {
             Self::NeverSent => "never sent",
             Self::MayHaveRun => "may have run",
+            Self::NotStarted => "not started",
             Self::Answered => "answered",
         })
     }
@@ -38,6 +42,7 @@ pub struct CallError(Box<Inner>);
 struct Inner {
     cause: Cause,
     execution: Execution,
+    pushback: Option<Duration>,
 }
 
 /// The reason for the failure.
@@ -50,6 +55,12 @@ pub enum Cause {
     DeadlineExceeded,
     /// The connection closed.
     Disconnected(CloseReason),
+    /// The server is overloaded, and has asked its clients to send no calls until after this call's
+    /// deadline. The call was never sent.
+    PushedBack {
+        /// The time for which the channel sends no calls.
+        wait: Duration,
+    },
     /// The shared channel is not connected because its latest attempt failed. The call was never
     /// sent.
     NotConnected {
@@ -77,11 +88,25 @@ pub enum Cause {
 
 impl CallError {
     pub(crate) fn new(cause: Cause, execution: Execution) -> Self {
-        Self(Box::new(Inner { cause, execution }))
+        Self(Box::new(Inner {
+            cause,
+            execution,
+            pushback: None,
+        }))
     }
 
     pub(crate) fn remote(status: Status) -> Self {
         Self::new(Cause::Remote(status), Execution::Answered)
+    }
+
+    /// Creates the error of a call whose handler the server did not start. `pushback` is how long
+    /// the server asks for no further calls.
+    pub(crate) fn not_started(status: Status, pushback: Duration) -> Self {
+        Self(Box::new(Inner {
+            cause: Cause::Remote(status),
+            execution: Execution::NotStarted,
+            pushback: (!pushback.is_zero()).then_some(pushback),
+        }))
     }
 
     /// Returns the cause, to match on.
@@ -94,6 +119,13 @@ impl CallError {
     #[must_use]
     pub fn execution(&self) -> Execution {
         self.0.execution
+    }
+
+    /// Returns how long an overloaded server asks its clients to send no further calls, if it did. A
+    /// shared channel keeps to it by itself.
+    #[must_use]
+    pub fn pushback(&self) -> Option<Duration> {
+        self.0.pushback
     }
 
     /// Returns the server's status, if the server failed the call.
@@ -112,7 +144,7 @@ impl CallError {
             Cause::Remote(status) => status.code(),
             Cause::DeadlineExceeded => Code::DeadlineExceeded,
             Cause::Disconnected(_) | Cause::NotConnected { .. } => Code::Unavailable,
-            Cause::RequestTooLong { .. } => Code::ResourceExhausted,
+            Cause::RequestTooLong { .. } | Cause::PushedBack { .. } => Code::ResourceExhausted,
             Cause::Unimplemented { .. } => Code::Unimplemented,
             Cause::Undecodable(_) => Code::Internal,
         }
@@ -138,6 +170,12 @@ impl fmt::Display for CallError {
             Cause::Disconnected(reason) => {
                 write!(f, "{}: {reason}; the call {verb}", self.code())
             }
+            Cause::PushedBack { wait } => write!(
+                f,
+                "{}: the server is overloaded and wants no calls for {wait:?}, which is longer than \
+                 the call's deadline; the call was never sent",
+                self.code()
+            ),
             Cause::NotConnected { address, latest } => {
                 write!(f, "{}: not connected to {address}", self.code())?;
                 match latest {

@@ -263,7 +263,7 @@ fn a_request_or_an_answer_that_does_not_decode_fails_that_call() {
         .unwrap_err();
     assert_eq!(
         (error.code(), error.execution()),
-        (Code::Internal, Execution::Answered)
+        (Code::Internal, Execution::NotStarted)
     );
     let error = pair
         .run(channel.unary::<Vec<u8>, u64>(&ECHO, Request::new(vec![1, 2])))

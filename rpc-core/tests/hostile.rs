@@ -25,7 +25,7 @@ fn header(kind: FrameKind) -> FrameHeader {
         call: CallId(0),
         selector: 0,
         metadata_len: 0,
-        timeout_us: 0,
+        time_us: 0,
     }
 }
 
@@ -293,7 +293,7 @@ proptest! {
         let connection = *node.connections().last().unwrap();
         let plausible = plausible.into_iter().map(|(kind, flags, credits, call, selector)| {
             let kind = [FrameKind::Request, FrameKind::Response, FrameKind::Credit][usize::from(kind - 1)];
-            frame(FrameHeader { kind, credit_ack: flags & 1 != 0, credits_spent: flags & 2 != 0, going_away: flags & 4 != 0, credits_returned: flags & 8 != 0, credits, call: CallId(call), selector, metadata_len: 0, timeout_us: 0 }, &[])
+            frame(FrameHeader { kind, credit_ack: flags & 1 != 0, credits_spent: flags & 2 != 0, going_away: flags & 4 != 0, credits_returned: flags & 8 != 0, credits, call: CallId(call), selector, metadata_len: 0, time_us: 0 }, &[])
         });
         for frame in plausible.chain(frames) {
             if node.connections().contains(&connection) {

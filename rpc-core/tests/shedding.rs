@@ -43,7 +43,7 @@ fn the_call_after_the_last_that_fits_is_shed_before_it_is_decoded() {
         let channel = if n % 2 == 0 { &channel } else { &other };
         let error = pair.run(call(channel, &COUNTED, "")).unwrap_err();
         assert_eq!(error.code(), Code::ResourceExhausted);
-        assert_eq!(error.execution(), Execution::Answered);
+        assert_eq!(error.execution(), Execution::NotStarted);
         let message = error.to_string();
         assert!(message.contains("limit of 3 "), "{message}");
         assert!(message.contains("`max_concurrent_calls`"), "{message}");

@@ -1,5 +1,7 @@
 //! Encodes requests into frames, and decodes responses from frames.
 
+use std::time::Duration;
+
 use prost::{DecodeError, Message};
 
 use crate::call_error::{CallError, Cause, Execution};
@@ -84,7 +86,11 @@ fn decode_rare<S: Codec<Res>, Res>(
     let status = Status::new(Code::from_number(head.code), body.message)
         .with_details(body.details)
         .with_metadata(metadata);
-    Err(CallError::remote(status))
+    Err(match head.pushback_us {
+        0 => CallError::remote(status),
+        // 1 stands for a call that did not start, and for no pushback.
+        us => CallError::not_started(status, Duration::from_micros(u64::from(us) - 1)),
+    })
 }
 
 #[cold]

@@ -363,6 +363,7 @@ mod tests {
     use crate::call_error::{Cause, Execution};
 
     const HEAD: ResponseHead = ResponseHead {
+        pushback_us: 0,
         code: 0,
         metadata_len: 0,
     };

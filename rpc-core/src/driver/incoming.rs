@@ -8,19 +8,21 @@
 //! A handler thus holds no receive while it awaits, so that nested calls cannot starve each other of
 //! receives.
 //!
+//! A request that is alone goes straight to its handler. Requests that arrive together go through the
+//! run queue (`run_queue.rs`).
+//!
 //! While `max_concurrent_calls` handlers are pending, the next request is answered with an error
 //! before its message is decoded. It is rejected rather than queued: queueing nested calls could
 //! deadlock.
 
 use std::collections::VecDeque;
 use std::task::{Context, Waker};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::link::LinkKey;
-use super::responses::BlockedResponse;
+use super::responses::{BlockedResponse, Started};
 use super::tasks::{IncomingCall, Task, TaskKey};
 use super::{Driver, TimerTarget};
-use crate::clock::deadline_after;
 use crate::protocol::frame::{FrameHeader, HEADER_LEN};
 use crate::protocol::inline_frame::InlineFrame;
 use crate::service::handler::{Handler, HandlerKey, RawRequest, Served};
@@ -32,14 +34,31 @@ use crate::transport::Transport;
 pub(super) type LentTask = (TaskKey, Waker);
 
 impl<T: Transport> Driver<T> {
-    /// Serves the request in `buf`. Its header has been validated and accounted.
+    /// Serves the request in `buf`, which was the only one. Its header has been validated and
+    /// accounted.
     #[inline(always)]
-    pub(super) fn serve(&self, link: LinkKey, header: &FrameHeader, buf: T::RecvBuf) {
-        let served = self.counters.received(header.selector, || self.arrival());
-        let deadline = self.deadline_of(header);
+    pub(super) fn serve_received(&self, link: LinkKey, header: &FrameHeader, buf: T::RecvBuf) {
+        let served = self.counters.received(header.selector, || self.clock.now());
+        self.serve(link, header, served, buf);
+    }
+
+    /// Serves the request in `buf`, or rejects it.
+    #[inline(always)]
+    pub(super) fn serve(
+        &self,
+        link: LinkKey,
+        header: &FrameHeader,
+        served: ServedCall,
+        buf: T::RecvBuf,
+    ) {
+        // Requests without a deadline cost no reading of the clock.
+        let now = (header.time_us != 0).then(|| self.clock.now());
+        let deadline = now.map(|now| self.clock.deadline_of(header.time_us, now));
+        let is_expired = deadline.is_some() && deadline == now;
         let handler = self.methods.borrow().handler(header.selector).cloned();
-        let Some(handler) = handler.filter(|_| self.may_start(deadline)) else {
-            return self.reject(link, header, served, deadline, buf);
+        let may_start = !is_expired && self.tasks.borrow().has_capacity();
+        let Some(handler) = handler.filter(|_| may_start) else {
+            return self.reject(link, header, served, is_expired, buf);
         };
         // The lengths were validated when the header was parsed.
         let (metadata, message) = buf.as_ref()[HEADER_LEN..].split_at(header.metadata_len.into());
@@ -70,7 +89,7 @@ impl<T: Transport> Driver<T> {
             Served::Undecodable(status) => {
                 self.lent_task.set(Some((key, waker)));
                 self.release_request(link, buf);
-                self.respond_status(&call, status);
+                self.respond_failure(&call, status, Started::NOT);
             }
             outcome => {
                 self.release_request(link, buf);
@@ -131,13 +150,6 @@ impl<T: Transport> Driver<T> {
         spare.unwrap_or_else(|| self.tasks.borrow_mut().borrow_cell())
     }
 
-    /// Returns true if another handler may be started for a call with this deadline.
-    #[inline]
-    fn may_start(&self, deadline: Option<Instant>) -> bool {
-        self.tasks.borrow().has_capacity()
-            && deadline.is_none_or(|deadline| deadline > self.clock.now())
-    }
-
     /// Answers a request whose handler is not started.
     #[cold]
     #[inline(never)]
@@ -146,7 +158,7 @@ impl<T: Transport> Driver<T> {
         link: LinkKey,
         header: &FrameHeader,
         served: ServedCall,
-        deadline: Option<Instant>,
+        is_expired: bool,
         buf: T::RecvBuf,
     ) {
         let has_method = self.methods.borrow().handler(header.selector).is_some();
@@ -155,19 +167,32 @@ impl<T: Transport> Driver<T> {
                 "the server has no method number {}",
                 header.selector
             ))
-        } else if !self.tasks.borrow().has_capacity() {
-            self.shed()
-        } else {
-            debug_assert!(deadline.is_some(), "only a deadline keeps it from starting");
+        } else if is_expired {
             self.expired()
+        } else {
+            self.shed()
         };
+        self.refuse(link, header, served, buf, status, Started::NOT);
+    }
+
+    /// Answers a request whose handler is not started.
+    #[cold]
+    pub(super) fn refuse(
+        &self,
+        link: LinkKey,
+        header: &FrameHeader,
+        served: ServedCall,
+        buf: T::RecvBuf,
+        status: Status,
+        started: Started,
+    ) {
         self.release_request(link, buf);
         let call = IncomingCall {
             link,
             call: header.call,
             served,
         };
-        self.respond_status(&call, status);
+        self.respond_failure(&call, status, started);
     }
 
     /// Builds the status of a request that is rejected without decoding.
@@ -200,16 +225,6 @@ impl<T: Transport> Driver<T> {
         self.counters.handlers.expired.add(1);
         Status::deadline_exceeded(
             "the deadline passed before the handler started; the call did not run",
-        )
-    }
-
-    fn deadline_of(&self, header: &FrameHeader) -> Option<Instant> {
-        if header.timeout_us == 0 {
-            return None;
-        }
-        deadline_after(
-            self.arrival_for_deadline(),
-            Duration::from_micros(header.timeout_us.into()),
         )
     }
 
@@ -256,6 +271,7 @@ impl<T: Transport> Driver<T> {
 
     /// Drops the handlers and the blocked responses of a connection that has ended.
     pub(crate) fn discard_tasks_of(&self, link: LinkKey) {
+        self.discard_queued(link);
         let tasks = self
             .tasks
             .borrow_mut()

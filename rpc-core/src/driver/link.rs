@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use super::call_table::CallTable;
+use super::request_queue::RequestQueue;
 use super::waiters::Waiters;
 use crate::protocol::connection::Connection;
 use crate::transport::{CloseReason, ConnectionId, ConnectionQuota};
@@ -28,6 +29,8 @@ pub(crate) struct Link<B> {
     pub(crate) connection: Connection,
     pub(crate) calls: CallTable<B>,
     pub(crate) waiters: Waiters,
+    /// Requests that have been received and not begun. Only on the server's side.
+    pub(super) requests: RequestQueue<B>,
     /// Number of channels that use this link. Zero on the server's side.
     pub(crate) handles: u32,
     /// Client: the server has announced its shutdown, so no more calls are started.

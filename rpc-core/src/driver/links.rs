@@ -6,6 +6,7 @@ use std::task::Waker;
 use super::call_table::CallTable;
 use super::deferred::collect;
 use super::link::{Link, LinkKey, LinkState};
+use super::request_queue::RequestQueue;
 use super::waiters::Waiters;
 use super::{Driver, State};
 use crate::call_error::{CallError, Cause, Execution};
@@ -122,6 +123,7 @@ impl<T: Transport> State<T> {
             connection,
             calls: CallTable::default(),
             waiters: Waiters::default(),
+            requests: RequestQueue::default(),
             handles: 0,
             going_away: false,
             idle_since: None,

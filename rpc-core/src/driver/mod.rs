@@ -18,7 +18,9 @@ pub(crate) mod link;
 mod links;
 pub(crate) mod outgoing;
 mod request_permit;
+mod request_queue;
 mod responses;
+mod run_queue;
 pub(crate) mod running_handler;
 mod sleep;
 pub(crate) mod tasks;
@@ -39,6 +41,7 @@ use self::block_on_waker::BlockOnWaker;
 use self::incoming::LentTask;
 use self::link::{Link, LinkKey};
 use self::responses::Blocked;
+use self::run_queue::RunQueue;
 use self::running_handler::RunningHandler;
 use self::tasks::{ReadyQueue, TaskKey, Tasks};
 use self::timers::Timers;
@@ -79,10 +82,9 @@ pub(crate) struct Driver<T: Transport> {
     /// True if the previous turn handled an event.
     was_busy: Cell<bool>,
     turns: Cell<u32>,
-    /// When the current batch was polled, if a frame of this batch or the previous one has a
-    /// deadline.
-    polled_at: Cell<Option<Instant>>,
-    saw_deadline: Cell<bool>,
+    /// When the poller last took all events that there were: requests that it finds from now on have
+    /// arrived since. `None` after a turn that found nothing, and while the clock is not read.
+    looked_at: Cell<Option<Instant>>,
 }
 
 /// The state that is borrowed between calls of application code.
@@ -100,7 +102,10 @@ pub(crate) struct State<T: Transport> {
     posted_for: u32,
     /// The number of promises up to which those receives suffice.
     promisable: u32,
+    clock: Clock,
     pub(crate) timers: Timers<TimerTarget>,
+    /// Links with requests that have been received and not begun.
+    run_queue: RunQueue,
     /// Responses that found no free send slot, oldest first.
     pub(crate) blocked: VecDeque<Blocked>,
     /// Links that owe credits that no response carried, each at most once.
@@ -166,7 +171,9 @@ impl<T: Transport> Driver<T> {
                 budget,
                 posted_for: 0,
                 promisable: 0,
+                clock: clock.clone(),
                 timers: Timers::default(),
+                run_queue: RunQueue::default(),
                 blocked: VecDeque::new(),
                 owing: Vec::new(),
                 expected_connections,
@@ -185,13 +192,13 @@ impl<T: Transport> Driver<T> {
             turning: Cell::new(false),
             was_busy: Cell::new(false),
             turns: Cell::new(0),
-            polled_at: Cell::new(None),
-            saw_deadline: Cell::new(false),
+            looked_at: Cell::new(None),
         }
     }
 
     /// Returns true if a client is still owed a response.
     pub(crate) fn is_serving(&self) -> bool {
-        self.tasks.borrow().parked() > 0 || !self.state.borrow().blocked.is_empty()
+        let state = self.state.borrow();
+        self.tasks.borrow().parked() > 0 || !state.blocked.is_empty() || !state.run_queue.is_empty()
     }
 }

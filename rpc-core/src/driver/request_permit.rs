@@ -9,8 +9,9 @@ use super::link::{Link, LinkKey};
 use super::timers::Timers;
 use super::{Driver, State, TimerTarget};
 use crate::call_error::Cause;
+use crate::clock::Clock;
 use crate::protocol::credit::ReceiveBudget;
-use crate::protocol::frame::{CallId, FrameHeader, FrameKind, HEADER_LEN, timeout_us};
+use crate::protocol::frame::{CallId, FrameHeader, FrameKind, HEADER_LEN};
 use crate::transport::{CloseReason, ReserveError, Transport};
 
 /// The reason that a request is not sent now.
@@ -35,6 +36,7 @@ pub(super) struct RequestPermit<'a, T: Transport> {
     link: &'a mut Link<T::RecvBuf>,
     budget: &'a mut ReceiveBudget,
     transport: &'a mut T,
+    clock: &'a Clock,
     timers: &'a mut Timers<TimerTarget>,
     unflushed: &'a mut bool,
 }
@@ -85,6 +87,7 @@ impl<T: Transport> State<T> {
             link,
             budget: &mut self.budget,
             transport: &mut self.transport,
+            clock: &self.clock,
             timers: &mut self.timers,
             unflushed: &mut self.unflushed,
         })
@@ -150,13 +153,24 @@ impl<T: Transport> RequestPermit<'_, T> {
         // Longer metadata was rejected.
         header.metadata_len = request.metadata_len as u16;
         if let Some((now, deadline)) = now.zip(request.deadline) {
-            header.timeout_us = timeout_us(Some(deadline.saturating_duration_since(now)));
+            header.time_us = self.deadline_on_peers_clock(deadline, now);
             let timer = self
                 .timers
                 .insert(deadline, TimerTarget::Call(self.key, call));
             self.link.calls.set_timer(call, timer);
         }
         Ok(header)
+    }
+
+    /// Returns the deadline as the server's clock shows it, with the error of that clock, so that the
+    /// server never takes a call for expired before it is. Returns 0, no deadline, as long as the
+    /// server's clock is not known: this side's timer ends the call then.
+    fn deadline_on_peers_clock(&self, deadline: Instant, now: Instant) -> u32 {
+        let Some(peer) = self.transport.peer_clock(self.link.id) else {
+            return 0;
+        };
+        let ahead_us = peer.ahead_us.wrapping_add(peer.error_us.into());
+        self.clock.to_wire(deadline, now, ahead_us)
     }
 }
 
@@ -205,6 +219,7 @@ impl<'a, T: Transport> LongRequest<'a, T> {
             link: &mut state.links[self.key.index()],
             budget: &mut state.budget,
             transport: &mut state.transport,
+            clock: &state.clock,
             timers: &mut state.timers,
             unflushed: &mut state.unflushed,
         };

@@ -4,6 +4,8 @@
 //! A response that finds no room waits in the *blocked* queue: a short one as encoded bytes, a longer
 //! one as a value in its method. The driver retries them in each turn, oldest first.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use prost::Message;
 
@@ -36,7 +38,35 @@ pub(super) enum BlockedResponse {
         handler_key: HandlerKey,
         len: ResponseLengths,
     },
-    Failed(Status),
+    Failed(Status, Started),
+}
+
+/// Whether the handler of a failed call may have started, and if not, what its client should do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Started {
+    Maybe,
+    /// It did not, and the client should send no further calls for this long.
+    Not {
+        pushback: Duration,
+    },
+}
+
+impl Started {
+    /// The handler did not start, for a reason that says nothing about other calls.
+    pub(super) const NOT: Self = Self::Not {
+        pushback: Duration::ZERO,
+    };
+
+    /// Returns the header's `time_us`.
+    fn time_us(self) -> u32 {
+        match self {
+            Self::Maybe => 0,
+            // 0 would say that the handler may have started.
+            Self::Not { pushback } => u32::try_from(pushback.as_micros())
+                .unwrap_or(u32::MAX)
+                .saturating_add(1),
+        }
+    }
 }
 
 impl<T: Transport> Driver<T> {
@@ -55,9 +85,8 @@ impl<T: Transport> Driver<T> {
                 self.state.borrow_mut().respond_later(call, len, frame);
             }
             Served::Long(handler_key, len) => self.respond_long(call, handler, handler_key, len),
-            Served::Failed(status) | Served::Undecodable(status) => {
-                self.respond_status(call, status);
-            }
+            Served::Failed(status) => self.respond_status(call, status),
+            Served::Undecodable(status) => self.respond_failure(call, status, Started::NOT),
             // The caller parks the handler.
             Served::Pending(_) => {}
         }
@@ -82,7 +111,9 @@ impl<T: Transport> Driver<T> {
                         self.respond_long(&call, &*handler, handler_key, len);
                     }
                 }
-                BlockedResponse::Failed(status) => self.respond_status(&call, status),
+                BlockedResponse::Failed(status, started) => {
+                    self.respond_failure(&call, status, started);
+                }
             }
         }
     }
@@ -105,10 +136,13 @@ impl<T: Transport> Driver<T> {
                 let encoded = handler.encode_response(handler_key, &mut buf.as_mut()[HEADER_LEN..]);
                 let state = &mut *self.state.borrow_mut();
                 match encoded {
-                    Ok(()) => state.send_response(call, Code::Ok.number(), len.metadata, buf),
+                    Ok(()) => {
+                        let code = Code::Ok.number();
+                        state.send_response(call, code, Started::Maybe, len.metadata, buf);
+                    }
                     Err(status) => {
                         state.transport.cancel(buf);
-                        state.respond_status_or_block(call, &status);
+                        state.respond_status_or_block(call, &status, Started::Maybe);
                     }
                 }
             }
@@ -127,11 +161,16 @@ impl<T: Transport> Driver<T> {
         }
     }
 
-    #[cold]
+    /// Answers a call whose handler may have started with a status.
     pub(super) fn respond_status(&self, call: &IncomingCall, status: Status) {
+        self.respond_failure(call, status, Started::Maybe);
+    }
+
+    #[cold]
+    pub(super) fn respond_failure(&self, call: &IncomingCall, status: Status, started: Started) {
         self.state
             .borrow_mut()
-            .respond_status_or_block(call, &status);
+            .respond_status_or_block(call, &status, started);
         // A status may hold values of the application, whose destructors run here.
         if let Err(panicked) = catch_panic(|| drop(status)) {
             tracing::error!(%panicked, "the destructor of a handler's status panicked");
@@ -222,7 +261,7 @@ impl<T: Transport> State<T> {
                 self.block(call, BlockedResponse::Encoded { frame, len });
             }
             ReserveError::TooLong { limit, .. } => {
-                self.respond_status_or_block(call, &too_long(len, limit));
+                self.respond_status_or_block(call, &too_long(len, limit), Started::Maybe);
             }
             ReserveError::Closed => self.counters.dropped(call.served.method),
         }
@@ -239,6 +278,7 @@ impl<T: Transport> State<T> {
         &mut self,
         call: &IncomingCall,
         code: u16,
+        started: Started,
         metadata_len: usize,
         mut buf: T::SendBuf,
     ) {
@@ -253,23 +293,28 @@ impl<T: Transport> State<T> {
         let mut header = connection.next_header(FrameKind::Response, call.call, code);
         // Longer metadata was rejected when its length was computed.
         header.metadata_len = metadata_len as u16;
+        header.time_us = started.time_us();
         header.encode(buf.as_mut());
         // If the connection has ended, the next event reports it.
         let _ = self.transport.send(link.id, buf);
         self.unflushed = true;
     }
 
-    fn respond_status_or_block(&mut self, call: &IncomingCall, status: &Status) {
-        match self.try_respond_status(call, status) {
+    fn respond_status_or_block(&mut self, call: &IncomingCall, status: &Status, started: Started) {
+        match self.try_respond_status(call, status, started) {
             Ok(()) => {}
             Err(ReserveError::Closed) => self.counters.dropped(call.served.method),
-            Err(ReserveError::NoSlot) => self.block(call, BlockedResponse::Failed(status.clone())),
+            Err(ReserveError::NoSlot) => {
+                self.block(call, BlockedResponse::Failed(status.clone(), started));
+            }
             Err(ReserveError::TooLong { limit, .. }) => {
                 // The code always fits; the message is truncated to the remaining length.
                 let cut = shorten(status, limit.saturating_sub(HEADER_LEN));
-                match self.try_respond_status(call, &cut) {
+                match self.try_respond_status(call, &cut, started) {
                     Ok(()) => {}
-                    Err(ReserveError::NoSlot) => self.block(call, BlockedResponse::Failed(cut)),
+                    Err(ReserveError::NoSlot) => {
+                        self.block(call, BlockedResponse::Failed(cut, started));
+                    }
                     Err(_) => self.counters.dropped(call.served.method),
                 }
             }
@@ -280,6 +325,7 @@ impl<T: Transport> State<T> {
         &mut self,
         call: &IncomingCall,
         status: &Status,
+        started: Started,
     ) -> Result<(), ReserveError> {
         let body = StatusBody {
             message: status.message().to_owned(),
@@ -304,7 +350,7 @@ impl<T: Transport> State<T> {
             Code::Ok => Code::Unknown,
             code => code,
         };
-        self.send_response(call, code.number(), metadata_len, buf);
+        self.send_response(call, code.number(), started, metadata_len, buf);
         Ok(())
     }
 

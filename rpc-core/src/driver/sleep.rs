@@ -76,7 +76,7 @@ impl<T: Transport> Driver<T> {
         // This turn finds events that arrived before the device was armed, and work that other
         // threads queued before they could see that this poller sleeps.
         let found_any =
-            self.turn() || self.ready.has_any() || !self.state.borrow().settled.is_empty();
+            self.turn() || self.ready.has_any() || self.state.borrow().has_undone_work();
         // Called after `prepare_sleep`: a thread that queues something from now on notifies the
         // poller.
         let at_most = how_long().filter(|_| !found_any);
@@ -120,12 +120,21 @@ impl<T: Transport> Driver<T> {
         stalls.responses_waiting.set(state.blocked.len() as u64);
         let parked = self.tasks.borrow().parked();
         self.counters.handlers.parked.set(parked.into());
+        self.counters
+            .handlers
+            .queued
+            .set(state.run_queue.len() as u64);
         let slots = state.transport.slots_by_state();
         self.counters.slots.set(&slots);
     }
 }
 
 impl<T: Transport> State<T> {
+    /// Returns true if this poller has work for which nothing will wake it.
+    fn has_undone_work(&self) -> bool {
+        !(self.settled.is_empty() && self.run_queue.is_empty())
+    }
+
     /// Returns how long the poller may sleep if nothing arrives.
     fn longest_sleep(&self, now: Instant) -> Duration {
         // Some work needs turns even if the device reports no event: woken waiters that do not

@@ -6,15 +6,14 @@
 //!    turns of a busy poller find nothing and end here.
 //! 2. Blocked responses are the first to use the send slots that this poll freed.
 //! 3. The event's frame is checked and routed ([`Driver::receive`]): a response to the call that
-//!    waits for it, a request to its handler (`incoming.rs`). A turn that follows a busy one takes
-//!    further events.
+//!    waits for it, a request to its handler (`incoming.rs`). A turn that follows a busy one expects
+//!    more: it takes further events, and their requests go through the run queue (`run_queue.rs`).
 //! 4. Woken handlers are polled (`incoming.rs`).
 //! 5. One flush.
 //! 6. Waiting work is retried (`deferred.rs`): calls without a credit, credits that no response
 //!    carried, and deadlines.
 
 use std::cell::Cell;
-use std::time::Instant;
 
 use super::call_table::{ResponseOutcome, WakeTarget};
 use super::link::{Link, LinkKey};
@@ -24,8 +23,8 @@ use crate::protocol::frame::{FrameHeader, FrameKind, ResponseHead};
 use crate::stats::TURNS_PER_GAUGE_UPDATE;
 use crate::transport::{CloseReason, ConnectionId, Event, Transport};
 
-/// Maximum number of events that a turn handles before it flushes.
-const EVENTS_PER_TURN: u32 = 64;
+/// A request whose header has been validated and accounted, in its receive slot.
+pub(super) type ReceivedRequest<B> = (LinkKey, FrameHeader, B);
 
 impl<T: Transport> Driver<T> {
     /// Runs `work` as a part of a turn: calls that are polled in it register and wait.
@@ -61,8 +60,9 @@ impl<T: Transport> Driver<T> {
             None => None,
         };
         let any_blocked = !state.blocked.is_empty();
+        let any_queued = !state.run_queue.is_empty();
         drop(borrowed);
-        self.take_busy_turn(first, any_blocked)
+        self.take_busy_turn(first, any_blocked, any_queued)
     }
 
     /// Updates the gauges. Also returns the credits of idle connections, which is done before a sleep
@@ -76,27 +76,34 @@ impl<T: Transport> Driver<T> {
     }
 
     #[inline(never)]
-    fn take_busy_turn(&self, first: Option<Event<T::RecvBuf>>, any_blocked: bool) -> bool {
+    fn take_busy_turn(
+        &self,
+        first: Option<Event<T::RecvBuf>>,
+        any_blocked: bool,
+        any_queued: bool,
+    ) -> bool {
         let found_any = first.is_some();
         if found_any || self.ready.has_any() {
             self.counters.turns.busy.add(1);
         }
         // A lone call has empty turns between its frames. After a busy turn, more frames probably
-        // wait. Handled in this turn, they share its flush.
-        let expects_more = self.was_busy.replace(found_any);
-        if found_any && self.polled_at.get().is_some() {
-            self.renew_arrival();
+        // wait. Handled in this turn, they share its flush, and their connections take turns.
+        let was_busy = self.was_busy.replace(found_any);
+        let expects_more = any_queued || (was_busy && found_any);
+        if !was_busy && !any_queued {
+            self.looked_at.set(None);
         }
         if any_blocked {
             // Before the new requests: the slots that this poll freed belong to the oldest
             // responses.
             self.retry_blocked_responses();
         }
-        if let Some(event) = first {
-            self.handle(event);
-            if expects_more {
-                self.handle_more();
-            }
+        if expects_more {
+            self.serve_in_turn(first);
+        } else if let Some(event) = first
+            && let Some((link, header, buf)) = self.handle(event)
+        {
+            self.serve_received(link, &header, buf);
         }
         if self.ready.has_any() {
             self.run_ready_tasks();
@@ -112,86 +119,46 @@ impl<T: Transport> Driver<T> {
         found_any
     }
 
-    /// Handles the events that wait behind the first one of a turn.
-    #[inline(never)]
-    fn handle_more(&self) {
-        for _ in 1..EVENTS_PER_TURN {
-            let mut state = self.state.borrow_mut();
-            // A blocked response is the first to use the slots that the next poll frees.
-            if !state.blocked.is_empty() {
-                return;
-            }
-            let Some(event) = state.transport.poll() else {
-                return;
-            };
-            drop(state);
-            // Counts as having arrived when the turn began: it may have waited for the handlers
-            // before it. A frame that arrives while one of them blocks is taken to be older than it
-            // is, by as long as the handler blocks.
-            self.handle(event);
-        }
-    }
-
+    /// Handles an event. Returns the request that it brought, if it did.
     #[inline(always)]
-    fn handle(&self, event: Event<T::RecvBuf>) {
+    pub(super) fn handle(&self, event: Event<T::RecvBuf>) -> Option<ReceivedRequest<T::RecvBuf>> {
         match event {
-            Event::Received { connection, buf } => self.receive(connection, buf),
+            Event::Received { connection, buf } => return self.receive(connection, buf),
             Event::Accepted {
                 connection,
                 admitted,
             } => self.state.borrow_mut().accept(connection, *admitted),
             Event::Closed { connection, reason } => self.close(connection, reason),
         }
+        None
     }
 
-    /// Forgets the time of the previous batch. That batch needed the time, so this one probably needs
-    /// it too: reads the clock now.
-    #[cold]
-    fn renew_arrival(&self) {
-        self.polled_at.set(None);
-        if self.saw_deadline.take() {
-            self.arrival();
-        }
-    }
-
-    /// Returns the approximate arrival time of the current frame, which has a deadline.
-    pub(crate) fn arrival_for_deadline(&self) -> Instant {
-        self.saw_deadline.set(true);
-        self.arrival()
-    }
-
-    pub(crate) fn arrival(&self) -> Instant {
-        self.polled_at.get().unwrap_or_else(|| {
-            let now = self.clock.now();
-            self.polled_at.set(Some(now));
-            now
-        })
-    }
-
-    /// Checks a frame and routes it: a request to its handler, a response to its call.
+    /// Checks a frame and routes it: a response to its call. Returns a request.
     #[inline(always)]
-    fn receive(&self, id: ConnectionId, buf: T::RecvBuf) {
+    fn receive(&self, id: ConnectionId, buf: T::RecvBuf) -> Option<ReceivedRequest<T::RecvBuf>> {
         let mut borrowed = self.state.borrow_mut();
         let state = &mut *borrowed;
         let Some((key, link)) = state.open_link(id) else {
             // This side has closed the connection, but the peer has not noticed yet.
-            return state.transport.release(buf);
+            state.transport.release(buf);
+            return None;
         };
-        let header = match FrameHeader::parse(buf.as_ref()) {
-            Ok((header, ..)) => header,
-            Err(error) => return state.close_for_violation(key, buf, error.into()),
+        let checked = match FrameHeader::parse(buf.as_ref()) {
+            Ok((header, ..)) => link.connection.handle_header(&header).map(|()| header),
+            Err(error) => Err(error.into()),
         };
-        if let Err(error) = link.connection.handle_header(&header) {
-            return state.close_for_violation(key, buf, error);
-        }
+        let header = match checked {
+            Ok(header) => header,
+            Err(error) => {
+                state.close_for_violation(key, buf, error);
+                return None;
+            }
+        };
         if header.going_away {
             state.server_goes_away(key);
         }
         match header.kind {
-            FrameKind::Request => {
-                drop(borrowed);
-                self.serve(key, &header, buf);
-            }
+            FrameKind::Request => return Some((key, header, buf)),
             FrameKind::Response => {
                 let wake = state.complete_call(key, &header, buf);
                 match wake {
@@ -209,6 +176,7 @@ impl<T: Transport> Driver<T> {
                 state.transport.release(buf);
             }
         }
+        None
     }
 
     fn close(&self, id: ConnectionId, reason: CloseReason) {
@@ -242,6 +210,7 @@ impl<T: Transport> State<T> {
             | self.owing.len()
             | self.wakers.len()
             | self.timers.len()
+            | self.run_queue.len()
             != 0
     }
 
@@ -259,6 +228,7 @@ impl<T: Transport> State<T> {
         let head = ResponseHead {
             code: header.selector,
             metadata_len: header.metadata_len,
+            pushback_us: header.time_us,
         };
         let calls = &mut self.links[key.index()].calls;
         match calls.complete(header.call, head, buf) {

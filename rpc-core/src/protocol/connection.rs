@@ -222,7 +222,7 @@ impl Connection {
             call,
             selector,
             metadata_len: 0,
-            timeout_us: 0,
+            time_us: 0,
         };
         match kind {
             FrameKind::Request => header.credits_spent = self.credits.available() == 0,
@@ -382,7 +382,7 @@ mod tests {
             call: CallId(0),
             selector: 0,
             metadata_len: 0,
-            timeout_us: 0,
+            time_us: 0,
         }
     }
 

@@ -3,15 +3,15 @@
 //! ```text
 //!  0      1      2      4          8        10           12         16
 //! ┌──────┬──────┬──────┬──────────┬────────┬────────────┬──────────┬──────────┬─────────┐
-//! │ kind │flags │credit│ call id  │selector│metadata_len│timeout_us│ metadata │ message │
+//! │ kind │flags │credit│ call id  │selector│metadata_len│time_us   │ metadata │ message │
 //! │ u8   │ u8   │ u16  │ u32      │ u16    │ u16        │ u32      │          │         │
 //! └──────┴──────┴──────┴──────────┴────────┴────────────┴──────────┴──────────┴─────────┘
 //! ```
 //!
-//! | kind | selector | timeout_us | message |
+//! | kind | selector | time_us | message |
 //! | --- | --- | --- | --- |
-//! | request | number of the method on this connection | remaining time, 0 for no limit | encoded request |
-//! | response | status code | 0 | encoded response, or [`StatusBody`] if the code is not 0 |
+//! | request | number of the method on this connection | deadline, 0 for none | encoded request |
+//! | response | status code | pushback, 0 if the handler may have started | encoded response, or [`StatusBody`] if the code is not 0 |
 //! | credit | 0 | 0 | none |
 //!
 //! | flag | meaning |
@@ -21,10 +21,13 @@
 //! | 4 | (response, credit) the server is shutting down: the client must start no more calls |
 //! | 8 | (credit, from a client) the credits are returned rather than granted |
 //!
+//! A deadline is a moment on the **receiver's** clock (`CLOCK_MONOTONIC`), in microseconds modulo
+//! 2³², so that time which a request spends waiting counts, wherever it waits
+//! ([`Clock::to_wire`](crate::clock::Clock::to_wire)). A pushback tells the client that the server
+//! did not start the handler, and for how many microseconds it should send no further calls, plus 1.
+//!
 //! A frame with a kind or flag that is not listed here is rejected: the handshake agrees on the
 //! version of this layout, so an unknown value is an error rather than a future extension.
-
-use std::time::Duration;
 
 use prost::Message;
 
@@ -97,8 +100,9 @@ pub struct FrameHeader {
     pub selector: u16,
     /// Bytes of metadata after the header.
     pub metadata_len: u16,
-    /// Remaining time of a request in microseconds; 0 for no limit.
-    pub timeout_us: u32,
+    /// A request's deadline on the receiver's clock, 0 for none; or a response's pushback, 0 if the
+    /// handler may have started.
+    pub time_us: u32,
 }
 
 /// The fields of a validated response's header that its caller needs.
@@ -108,6 +112,9 @@ pub(crate) struct ResponseHead {
     pub(crate) code: u16,
     /// Bytes of metadata at the start of the body.
     pub(crate) metadata_len: u16,
+    /// One more than the microseconds for which the server wants no further calls; 0 if the handler
+    /// may have started.
+    pub(crate) pushback_us: u32,
 }
 
 /// The reason that bytes from a peer are not a valid frame. The connection that sent them is
@@ -189,7 +196,7 @@ impl FrameHeader {
             | u64::from(self.call.0) << 32;
         let high = u64::from(self.selector)
             | u64::from(self.metadata_len) << 16
-            | u64::from(self.timeout_us) << 32;
+            | u64::from(self.time_us) << 32;
         frame[0..8].copy_from_slice(&low.to_le_bytes());
         frame[8..16].copy_from_slice(&high.to_le_bytes());
     }
@@ -226,7 +233,7 @@ impl FrameHeader {
             call: CallId((low >> 32) as u32),
             selector: high as u16,
             metadata_len: (high >> 16) as u16,
-            timeout_us: (high >> 32) as u32,
+            time_us: (high >> 32) as u32,
         };
         let Some((metadata, message)) = rest.split_at_checked(usize::from(header.metadata_len))
         else {
@@ -237,18 +244,6 @@ impl FrameHeader {
         };
         Ok((header, metadata, message))
     }
-}
-
-/// Converts the remaining time to the header's `timeout_us`: at least one microsecond, or 0 (no
-/// limit) for more than the 71 minutes that 32 bits of microseconds can hold. The client's own
-/// timer still enforces longer limits.
-#[must_use]
-pub fn timeout_us(left: Option<Duration>) -> u32 {
-    left.map_or(0, |left| {
-        u32::try_from(left.as_micros())
-            .unwrap_or(0)
-            .max(u32::from(left.as_micros() == 0))
-    })
 }
 
 /// The body of a response whose code is not 0, in place of a message.
@@ -291,7 +286,7 @@ mod tests {
                     call,
                     selector,
                     metadata_len,
-                    timeout_us,
+                    time_us,
                 )| {
                     FrameHeader {
                         kind,
@@ -303,7 +298,7 @@ mod tests {
                         call: CallId(call),
                         selector,
                         metadata_len,
-                        timeout_us,
+                        time_us,
                     }
                 },
             )
@@ -354,14 +349,5 @@ mod tests {
                 len: 20
             })
         );
-    }
-
-    #[test]
-    fn a_timeout_never_turns_into_no_limit_by_being_short() {
-        assert_eq!(timeout_us(None), 0);
-        assert_eq!(timeout_us(Some(Duration::ZERO)), 1);
-        assert_eq!(timeout_us(Some(Duration::from_nanos(300))), 1);
-        assert_eq!(timeout_us(Some(Duration::from_millis(2))), 2000);
-        assert_eq!(timeout_us(Some(Duration::from_secs(3 * 3600))), 0);
     }
 }

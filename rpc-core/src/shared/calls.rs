@@ -13,11 +13,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Waker;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crossbeam_channel::Receiver;
 
 use super::permits::{CallPermit, CallPermits, Settled};
+use super::pushback::Pushback;
 use super::reconnect::Reconnect;
 use super::submissions::Submission;
 use crate::call_error::{CallError, Cause, Execution};
@@ -45,6 +46,7 @@ pub(super) struct Calls<T: Transport> {
     counters: PermitCounters,
     /// Requests that cannot be sent yet, oldest first.
     backlog: VecDeque<Submission>,
+    pushback: Pushback,
     /// Wakers of the callers whose calls have ended in this turn. All are woken at the end of the
     /// turn: a woken caller may preempt this thread at once, and then finds all responses that are
     /// available.
@@ -79,6 +81,7 @@ impl<T: Transport> Calls<T> {
             submissions,
             records: (0..count).map(|_| Record::Free).collect(),
             backlog: VecDeque::new(),
+            pushback: Pushback::new(),
             wakers: Vec::new(),
         }
     }
@@ -105,7 +108,9 @@ impl<T: Transport> Calls<T> {
                 submission.method,
                 submission.began,
             );
-            let unsent = if self.backlog.is_empty() {
+            let unsent = if self.pushback.is_holding() {
+                self.begin_held_back(submission, connection)
+            } else if self.backlog.is_empty() {
                 self.begin(submission, connection)
             } else {
                 // First come, first served.
@@ -116,6 +121,59 @@ impl<T: Transport> Calls<T> {
             }
         }
         true
+    }
+
+    /// Sends a request of a channel whose server wants no calls, as a probe, or fails it if its
+    /// deadline comes too early. Returns it if it has to wait.
+    #[cold]
+    fn begin_held_back(
+        &mut self,
+        submission: Submission,
+        connection: &mut Reconnect<T>,
+    ) -> Option<Submission> {
+        let now = self.driver.clock.now();
+        let number = submission.permit.number;
+        if self.pushback.has_ended(now) {
+            // The backlog comes first: this turn sends it.
+            return Some(submission);
+        }
+        if self.pushback.wants_probe() {
+            let unsent = self.begin(submission, connection);
+            if matches!(self.records[number as usize], Record::InFlight { .. }) {
+                self.pushback.probe_sent(number);
+            }
+            return unsent;
+        }
+        self.fail_if_too_late(submission, now)
+    }
+
+    /// Fails a request whose deadline comes before the server wants calls again.
+    fn fail_if_too_late(&mut self, submission: Submission, now: Instant) -> Option<Submission> {
+        let until = self.pushback.until()?;
+        if submission.deadline.is_none_or(|deadline| deadline >= until) {
+            return Some(submission);
+        }
+        let wait = until.saturating_duration_since(now);
+        self.fail_unsent(submission.permit, Cause::PushedBack { wait });
+        None
+    }
+
+    /// Holds calls back after a refusal.
+    #[cold]
+    fn hold_back(&mut self, pushback: Duration) {
+        let now = self.driver.clock.now();
+        if pushback.is_zero() || !self.pushback.refused(now, pushback) {
+            return;
+        }
+        for submission in mem::take(&mut self.backlog) {
+            let kept = self.fail_if_too_late(submission, now);
+            self.backlog.extend(kept);
+        }
+    }
+
+    /// Returns the time at which calls that are held back may be sent.
+    pub(super) fn held_until(&self) -> Option<Instant> {
+        self.pushback.until().filter(|_| !self.backlog.is_empty())
     }
 
     /// Sends a request. Returns it if it has to wait.
@@ -189,6 +247,11 @@ impl<T: Transport> Calls<T> {
 
     /// Sends the requests that waited, as far as they can be sent.
     pub(super) fn send_backlog(&mut self, connection: &mut Reconnect<T>) {
+        let is_holding =
+            self.pushback.is_holding() && !self.pushback.has_ended(self.driver.clock.now());
+        if is_holding && !self.pushback.wants_probe() {
+            return;
+        }
         while let Some(submission) = self.backlog.pop_front() {
             let number = submission.permit.number;
             let unsent = if self.permits.is_abandoned(number) {
@@ -208,6 +271,9 @@ impl<T: Transport> Calls<T> {
             if let Some(submission) = unsent {
                 self.backlog.push_front(submission);
                 return;
+            }
+            if is_holding && matches!(self.records[number as usize], Record::InFlight { .. }) {
+                return self.pushback.probe_sent(number);
             }
         }
     }
@@ -269,10 +335,15 @@ impl<T: Transport> Calls<T> {
 
     fn settle_one(&mut self, permit: CallPermit, outcome: Result<ResponseHead, CallError>) {
         let CallPermit { number, buf } = permit;
-        let code = match &outcome {
-            Ok(head) => head.code,
-            Err(error) => error.code().number(),
+        let (code, pushback_us) = match &outcome {
+            Ok(head) => (head.code, head.pushback_us),
+            Err(error) => (error.code().number(), 0),
         };
+        if pushback_us != 0 {
+            self.hold_back(Duration::from_micros(u64::from(pushback_us) - 1));
+        }
+        let was_served = outcome.is_ok() && pushback_us == 0;
+        self.pushback.ended(number, was_served);
         let settled = Settled { buf, outcome };
         let waker = self.permits.settle(number, settled);
         self.counters.end(number, code, waker.is_some());

@@ -33,6 +33,7 @@ mod connectivity;
 mod error;
 mod permits;
 mod poller;
+mod pushback;
 mod reconnect;
 mod start;
 mod submissions;

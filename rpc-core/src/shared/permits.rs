@@ -352,6 +352,7 @@ mod tests {
         Settled {
             buf: vec![7],
             outcome: Ok(ResponseHead {
+                pushback_us: 0,
                 code: 0,
                 metadata_len: 0,
             }),

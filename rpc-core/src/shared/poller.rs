@@ -150,11 +150,16 @@ impl<T: Transport> SharedPoller<T> {
         let now = self.driver.clock.now();
         let until = |moment: Instant| moment.saturating_duration_since(now);
         let queue = self.permits.maintain_queue(now);
-        let times = [queue.next_deadline, self.connection.next_attempt()];
+        let times = [
+            queue.next_deadline,
+            self.connection.next_attempt(),
+            self.calls.held_until(),
+        ];
         let longest = times.into_iter().flatten().map(until).min();
         let longest = longest.unwrap_or(Duration::MAX);
         // A freed send slot causes no event.
-        let awaits_slot = self.connection.is_connected() && self.calls.any_waiting();
+        let is_held = self.calls.held_until().is_some();
+        let awaits_slot = self.connection.is_connected() && self.calls.any_waiting() && !is_held;
         Some(if queue.is_waiting || awaits_slot {
             longest.min(SHORT_SLEEP)
         } else {

@@ -148,10 +148,15 @@ group! {
         shed,
         /// Calls whose deadline had passed before their handler was started.
         expired,
+        /// Calls refused because the poller was overloaded: they had waited for too long, or had too
+        /// little time left.
+        refused,
     }
     gauges {
         /// Calls whose handlers are currently parked, awaiting something.
         parked,
+        /// Calls that have been received and whose handlers have not started.
+        queued,
     }
 }
 
