@@ -36,7 +36,7 @@ bench-rdma: ## Measure kernel verbs on Soft-RoCE in a guest
 soak: ## Kill, stop, starve and disconnect real processes for ten minutes (SOAK_SECONDS, SOAK_SEED)
 	@SOAK_SECONDS=$${SOAK_SECONDS:-600} cargo test --quiet -p examples --test soak -- --nocapture
 
-faults: ## Run 10,000 seeds of calls with injected faults (SEEDS=n; SEED=n replays one)
+faults: ## Run 10,000 seeds of calls with injected faults (SEEDS=n; FIRST=n for fresh ones; SEED=n replays one)
 	@SEEDS=$${SEEDS:-10000} cargo test --quiet --profile faults -p rpc-transport-verbs --features test-util --test faults
 
 count: ## Count what a call costs under valgrind; fails if it costs more than accepted (ACCEPT=reason accepts it)

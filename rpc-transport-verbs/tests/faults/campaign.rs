@@ -27,7 +27,10 @@ pub(crate) fn run() -> ExitCode {
     ) {
         return run_share((first..end).step_by(step as usize));
     }
-    run_all(number("SEEDS").unwrap_or(SEEDS))
+    run_all(
+        number("FIRST").unwrap_or(0),
+        number("SEEDS").unwrap_or(SEEDS),
+    )
 }
 
 fn number(name: &str) -> Option<u64> {
@@ -142,16 +145,19 @@ fn run_share(seeds: impl Iterator<Item = u64>) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-fn run_all(seeds: u64) -> ExitCode {
+/// Runs `seeds` seeds from `start` on.
+fn run_all(start: u64, seeds: u64) -> ExitCode {
+    let end = start.saturating_add(seeds);
+    println!("seeds {start} to {}", end.saturating_sub(1));
     let started = Instant::now();
     let workers = std::thread::available_parallelism().map_or(1, |count| count.get()) as u64;
     let program = std::env::current_exe().expect("a program knows where it is");
     let children: Vec<_> = (0..workers)
         .map(|worker| {
             Command::new(&program)
-                .env("FAULTS_FIRST", worker.to_string())
+                .env("FAULTS_FIRST", start.saturating_add(worker).to_string())
                 .env("FAULTS_STEP", workers.to_string())
-                .env("FAULTS_END", seeds.to_string())
+                .env("FAULTS_END", end.to_string())
                 .stdout(Stdio::piped())
                 .spawn()
                 .expect("the program starts once more")

@@ -3,6 +3,7 @@
 //! ```sh
 //! make faults                # 10,000 seeds
 //! SEEDS=200000 make faults   # more
+//! FIRST=10000 make faults    # 10,000 fresh ones
 //! SEED=17 make faults        # one, replayed exactly; RUST_LOG=debug logs its events
 //! ```
 //!

@@ -16,7 +16,7 @@ use super::services::{ECHO, FAIL, HELD, Order, Services, send};
 use super::topology::Topology;
 
 /// The ways in which calls end, for the summary: by index.
-pub(crate) const OUTCOMES: [&str; 8] = [
+pub(crate) const OUTCOMES: [&str; 9] = [
     "answered",
     "failed as asked",
     "given up by its caller",
@@ -25,6 +25,7 @@ pub(crate) const OUTCOMES: [&str; 8] = [
     "deadline passed, may have run",
     "disconnected, never sent",
     "disconnected, may have run",
+    "refused, not started",
 ];
 
 /// The result of a seed.
@@ -48,8 +49,8 @@ struct Call {
     future: Pin<Box<dyn Future<Output = Outcome>>>,
 }
 
-/// A call that is checked again at the end.
-struct NeverSent {
+/// A call whose caller was told that it has not begun. It is checked again at the end.
+struct NotBegun {
     id: u64,
     hops: usize,
 }
@@ -68,10 +69,44 @@ struct Campaign {
     was_refused: Vec<bool>,
     buried: Vec<bool>,
     calls: Vec<Call>,
-    never_sent: Vec<NeverSent>,
+    not_begun: Vec<NotBegun>,
     outcomes: [u64; OUTCOMES.len()],
     /// No faults are injected in this seed.
     is_fault_free: bool,
+    load: Load,
+}
+
+/// How much the handlers have to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Load {
+    /// Handlers take no time.
+    None,
+    /// Handlers take some time.
+    Bearable(Duration),
+    /// More calls than the servers can serve in time, and one client that has most of them.
+    Overload(Duration),
+}
+
+impl Load {
+    fn random(random: &Random) -> Self {
+        let each = Duration::from_micros(1 + random.below(3000));
+        match random.below(20) {
+            0 => Self::Overload(each),
+            1 | 2 => Self::Bearable(each),
+            _ => Self::None,
+        }
+    }
+
+    fn work(self) -> Option<Duration> {
+        match self {
+            Self::None => None,
+            Self::Bearable(each) | Self::Overload(each) => Some(each),
+        }
+    }
+
+    fn is_overload(self) -> bool {
+        matches!(self, Self::Overload(_))
+    }
 }
 
 /// Rounds in which calls are started.
@@ -150,6 +185,11 @@ impl Campaign {
             faults.set(Fault::ReceiverNotReady, 200);
         }
         let mut world = World::new(random.next_u64(), faults);
+        // Half of the seeds: every process on a host of its own.
+        if random.happens(500) {
+            world.set_clocks_apart();
+        }
+        let load = Load::random(&random);
         // Half of the seeds: the order of network devices.
         let is_oldest_first = random.happens(500);
         world.set_soft_options(SoftOptions {
@@ -161,7 +201,11 @@ impl Campaign {
             ..SoftOptions::default()
         });
         let services = Services::with_edges(topology.edges.len());
-        let max_in_flight = 1 + random.below(12) as u32;
+        if let Some(each) = load.work() {
+            services.work(world.clock(), each);
+        }
+        let most_in_flight = if load.is_overload() { 48 } else { 12 };
+        let max_in_flight = 1 + random.below(most_in_flight) as u32;
         let signal_interval = 1 + random.below(6) as u32;
         let sizing = Sizing {
             signal_interval: Some(signal_interval),
@@ -198,9 +242,10 @@ impl Campaign {
             was_refused: vec![false; edges],
             buried: vec![false; processes],
             calls: Vec::new(),
-            never_sent: Vec::new(),
+            not_begun: Vec::new(),
             outcomes: Default::default(),
             is_fault_free,
+            load,
         };
         for edge in 0..edges {
             campaign.connect(edge);
@@ -238,8 +283,9 @@ impl Campaign {
     }
 
     fn be_busy(&mut self) {
-        let calls = 1 + self.random.below(120);
-        let burst = self.random.below(12) + 1;
+        let is_overload = self.load.is_overload();
+        let calls = 1 + self.random.below(if is_overload { 400 } else { 120 });
+        let burst = self.random.below(if is_overload { 60 } else { 12 }) + 1;
         for id in 0..calls {
             self.begin(id);
             if !id.is_multiple_of(burst) {
@@ -281,7 +327,11 @@ impl Campaign {
 
     fn begin(&mut self, id: u64) {
         let random = &self.random;
-        let route = self.topology.route(random);
+        let route = match self.load {
+            // The unfair client: the one of the first edge.
+            Load::Overload(_) if random.happens(800) => vec![0],
+            _ => self.topology.route(random),
+        };
         let client = self.topology.edges[route[0]].0;
         let (Some(channel), Some(pairing)) =
             (self.services.channel(route[0]), self.pairings[route[0]])
@@ -305,11 +355,22 @@ impl Campaign {
         let mut request = Request::new(order.encode());
         let mut deadline = None;
         let needs_deadline = route.len() > 1 && self.topology.is_cyclic();
-        if needs_deadline || random.happens(250) {
-            let timeout = Duration::from_micros(random.below(2000));
+        let limited = match self.load {
+            Load::None => 250,
+            // Calls without deadlines are never refused.
+            Load::Bearable(_) | Load::Overload(_) => 900,
+        };
+        if needs_deadline || random.happens(limited) {
+            let most_us = if self.load == Load::None {
+                2000
+            } else {
+                200_000
+            };
+            let timeout = Duration::from_micros(random.below(most_us));
             let at = self.world.clock().now() + timeout;
             request = request.with_deadline(at);
             deadline = Some(at);
+            self.services.set_deadline(id, at);
         }
         let future = Box::pin(async move { send(&channel, method, request).await });
         self.calls.push(Call {
@@ -378,13 +439,13 @@ impl Campaign {
             .deadline
             .is_some_and(|at| at <= self.world.clock().now());
         let never_sent = error.execution() == Execution::NeverSent;
-        if never_sent {
+        if never_sent || error.execution() == Execution::NotStarted {
             assert_eq!(
                 runs, 0,
-                "call {id} ran, and is said never to have been sent: {error}"
+                "call {id} ran, and is said not to have begun: {error}"
             );
             let hops = call.order.hops.len();
-            self.never_sent.push(NeverSent { id, hops });
+            self.not_begun.push(NotBegun { id, hops });
         }
         match error.cause() {
             Cause::DeadlineExceeded => {
@@ -416,6 +477,17 @@ impl Campaign {
                         .any(|edge| self.was_refused[*edge] || self.may_have_ended(*edge));
                     assert!(why, "call {id}: no connection onwards has ended: {error}");
                     7
+                }
+                Code::ResourceExhausted => {
+                    let is_nested = call.route.len() > 1;
+                    let is_refused = error.execution() == Execution::NotStarted;
+                    assert!(is_refused || is_nested, "call {id}: {error}");
+                    let why = call.deadline.is_some() && self.load != Load::None;
+                    assert!(
+                        why,
+                        "call {id}: refused without a deadline or a load: {error}"
+                    );
+                    8
                 }
                 _ => panic!("call {id}: {error}"),
             },
@@ -521,12 +593,9 @@ impl Campaign {
         if let Some((id, runs)) = self.services.repeated() {
             panic!("call {id}: its handler ran {runs} times");
         }
-        for NeverSent { id, hops } in &self.never_sent {
+        for NotBegun { id, hops } in &self.not_begun {
             let runs = self.services.runs(*id, *hops);
-            assert_eq!(
-                runs, 0,
-                "call {id} ran after it was said never to have been sent"
-            );
+            assert_eq!(runs, 0, "call {id} ran after it was said not to have begun");
         }
         let fault_counters = self.world.fault_counters();
         let not_ready = self.world.not_ready_without_cause();

@@ -5,7 +5,9 @@ use std::collections::HashMap;
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::{Poll, Waker};
+use std::time::{Duration, Instant};
 
+use rpc_core::testing::Clock;
 use rpc_core::{
     CallError, Caller, Idempotency, LocalChannel, MethodKind, MethodSpec, Methods, Request,
     Response, Status,
@@ -76,6 +78,9 @@ impl Order {
     }
 }
 
+/// How late a handler may begin: the errors of the measured clocks, over some hops.
+const MOST_LATE: Duration = Duration::from_millis(10);
+
 /// State shared by all handlers of a world.
 #[derive(Clone, Default)]
 pub(crate) struct Services(Rc<Shared>);
@@ -84,6 +89,10 @@ pub(crate) struct Services(Rc<Shared>);
 struct Shared {
     /// How often each order's handler was started, by the number of remaining hops.
     runs: RefCell<HashMap<(u64, usize), u32>>,
+    /// By order, when its caller gives up.
+    deadlines: RefCell<HashMap<u64, Instant>>,
+    /// The time that all processes share, and how far handlers advance it.
+    work: RefCell<Option<(Clock, Duration)>>,
     held: RefCell<Vec<Waker>>,
     is_open: Cell<bool>,
     /// By edge.
@@ -96,6 +105,16 @@ impl Services {
         let services = Self::default();
         services.0.channels.replace(vec![None; count]);
         services
+    }
+
+    /// Makes every handler work for `each`.
+    pub(crate) fn work(&self, clock: &Clock, each: Duration) {
+        *self.0.work.borrow_mut() = Some((clock.clone(), each));
+    }
+
+    /// Records when the caller of an order gives up.
+    pub(crate) fn set_deadline(&self, id: u64, deadline: Instant) {
+        self.0.deadlines.borrow_mut().insert(id, deadline);
     }
 
     pub(crate) fn register(&self, methods: &mut Methods) {
@@ -124,6 +143,10 @@ impl Services {
             .borrow_mut()
             .entry((order.id, order.hops.len()))
             .or_default() += 1;
+        self.check_deadline(&order);
+        if let Some((clock, each)) = &*self.0.work.borrow() {
+            clock.advance(*each);
+        }
         if *method == HELD {
             self.wait_until_woken().await;
         }
@@ -147,6 +170,24 @@ impl Services {
             // The code alone: the sentence of an error would change the frame's length, and with it
             // the seed's outcome, whenever it is worded anew.
             .map_err(|error| Status::new(error.code(), "in a nested call"))
+    }
+
+    /// Checks that the handler of an order does not begin after the order's deadline, by more than
+    /// the errors of the clocks on its way.
+    fn check_deadline(&self, order: &Order) {
+        let Some((clock, _)) = &*self.0.work.borrow() else {
+            return;
+        };
+        let deadline = self.0.deadlines.borrow().get(&order.id).copied();
+        let Some(deadline) = deadline else {
+            return;
+        };
+        let late = clock.now().saturating_duration_since(deadline);
+        if late > MOST_LATE {
+            let id = order.id;
+            let too_late = format!("call {id} began {late:?} after its deadline");
+            self.0.mixed_up.borrow_mut().get_or_insert(too_late);
+        }
     }
 
     /// Waits until `wake_held` is called once, or until the gate is open.

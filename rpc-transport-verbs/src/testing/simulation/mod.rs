@@ -7,13 +7,14 @@
 //! | --- | --- |
 //! | its memory, sockets, links, rings, contexts, transports and drivers | the same |
 //! | its threads: pollers, engine, async events | steps, which [`World`] takes in an order that the seed determines |
-//! | its clock | [`World::advance`] moves it |
+//! | its clock | [`World::advance`] moves it; [`World::set_clocks_apart`] gives each process another one |
 //! | TCP: the handshake, and the liveness socket | the two halves of the handshake exchange values; a [`SimulatedSocket`] is closed by hand |
 //! | its death | [`Point`]: between any two stores that a peer can see |
 //!
 //! A thread-local variable holds the simulation: its hooks are deep in the device, and a build
 //! without the feature contains none of them.
 
+mod clocks;
 mod faults;
 mod process_id;
 mod transport;

@@ -9,11 +9,13 @@ use std::task::Waker;
 use std::time::Duration;
 
 use rpc_core::Limits;
+use rpc_core::testing::Clock;
 use rpc_core::transport::{
     Admission, ConnectError, Connected, ConnectionId, CounterReader, Counters, Dialer, Event,
     PeerClock, ReserveError, SendError, SlotsByState, Transport,
 };
 
+use super::clocks::Measurement;
 use super::process_id::{Pairing, ProcessId};
 use super::watched_socket::{End, WatchedSocket};
 use super::{ProcessState, Simulation};
@@ -30,6 +32,10 @@ pub struct SimulatedTransport {
     pub(super) verbs: VerbsTransport,
     pub(super) state: Rc<ProcessState>,
     pub(super) directory: Weak<Directory>,
+    /// The clock of its host, if it is another one than that of its peers.
+    pub(super) clock: Option<Clock>,
+    /// The clocks of its peers, as measured when they connected.
+    pub(super) peer_clocks: HashMap<ConnectionId, Measurement>,
 }
 
 /// Directory in which processes find each other.
@@ -46,6 +52,7 @@ pub(super) struct Server {
     pub(super) state: Rc<ProcessState>,
     pub(super) port: Port,
     pub(super) admission: Arc<dyn Admission>,
+    pub(super) clock: Option<Clock>,
 }
 
 impl SimulatedTransport {
@@ -145,6 +152,11 @@ impl SimulatedTransport {
         let remote_frame_len = welcome.max_frame_len as usize;
         let socket = LivenessSocket::Simulated(socket);
         let connection = lane.add(qp_rts, socket, key, remote_frame_len, Phase::Open);
+        if let (Some(ours), Some(theirs)) = (&self.clock, &server.clock) {
+            let random = &directory.simulation.random;
+            let measured = Measurement::new(ours, theirs, random);
+            self.peer_clocks.insert(connection, measured);
+        }
         Ok(Connected {
             connection,
             session: welcome.session,
@@ -240,7 +252,10 @@ impl Transport for SimulatedTransport {
     }
 
     fn peer_clock(&self, connection: ConnectionId) -> Option<PeerClock> {
-        self.verbs.peer_clock(connection)
+        match (&self.clock, self.peer_clocks.get(&connection)) {
+            (Some(clock), Some(measured)) => Some(measured.peer_clock(clock.now())),
+            _ => self.verbs.peer_clock(connection),
+        }
     }
 
     fn close(&mut self, connection: ConnectionId) {

@@ -5,6 +5,7 @@ mod step;
 mod strike;
 
 use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -13,6 +14,7 @@ use rpc_core::testing::{Clock, Node, Random};
 use rpc_core::transport::ConnectError;
 use rpc_core::{Intents, LocalChannel, Methods};
 
+use super::clocks;
 use super::process_id::{Pairing, ProcessId};
 use super::transport::{Directory, Server, SimulatedTransport};
 use super::{FaultCounters, Faults, Point, ProcessKilled, ProcessState, Simulation};
@@ -31,6 +33,7 @@ pub struct World {
     directory: Rc<Directory>,
     processes: Vec<Process>,
     options: SoftOptions,
+    clocks_are_apart: bool,
 }
 
 struct Process {
@@ -74,12 +77,19 @@ impl World {
             directory,
             processes: Vec::new(),
             options: SoftOptions::default(),
+            clocks_are_apart: false,
         }
     }
 
     /// Sets the options of the devices of the processes that are added from now on.
     pub fn set_soft_options(&mut self, options: SoftOptions) {
         self.options = options;
+    }
+
+    /// Gives each process that is added from now on the clock of a host of its own, which may show
+    /// another time, and drift.
+    pub fn set_clocks_apart(&mut self) {
+        self.clocks_are_apart = true;
     }
 
     /// Adds a process that serves the methods that `register` adds, at the address `name`. If
@@ -118,17 +128,25 @@ impl World {
         self.simulation.are_faults_stopped.set(were_stopped);
         let verbs = transport.expect("nobody dies before it is there");
         let port = verbs.port();
+        let random = &self.simulation.random;
+        let clock = self
+            .clocks_are_apart
+            .then(|| clocks::host_clock(&self.clock, random));
         let transport = SimulatedTransport {
             verbs,
             state: Rc::clone(&state),
             directory: Rc::downgrade(&self.directory),
+            clock: clock.clone(),
+            peer_clocks: HashMap::new(),
         };
-        let node = Rc::new(Node::over(transport, &self.clock, register));
+        let host_clock = clock.as_ref().unwrap_or(&self.clock);
+        let node = Rc::new(Node::over(transport, host_clock, register));
         state.dies_at.set(dies_at);
         let server = Server {
             state: Rc::clone(&state),
             port,
             admission: node.admission().clone(),
+            clock,
         };
         self.directory
             .servers
