@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 
 use rpc_core::testing::{Clock, Faults, Network, Node, Pair};
 use rpc_core::{
-    CallError, Caller, Code, Execution, Intents, LocalChannel, Methods, Request, Response, Status,
+    CallError, Caller, Cause, Channel, Code, Execution, Intents, LocalChannel, Methods, Request,
+    Response, Status,
 };
 use support::{Gate, method, register};
 
@@ -390,4 +391,106 @@ fn a_poller_that_blocks_once_is_not_overloaded() {
         0
     );
     pair.assert_nothing_left();
+}
+
+type SharedCall = Pin<Box<dyn Future<Output = Result<Response<u64>, CallError>>>>;
+
+fn shared_work(channel: &Channel, ms: u64, timeout: Duration) -> SharedCall {
+    let channel = channel.clone();
+    let request = Request::new(ms).with_timeout(timeout);
+    Box::pin(async move { channel.unary::<u64, u64>(&WORK, request).await })
+}
+
+/// Makes the server refuse calls of a shared channel: it knows that a call takes 50 ms, and they have
+/// 20. Returns the longest pushback.
+fn refuse_some(host: &Host, channel: &Channel) -> Duration {
+    let enough = Duration::from_secs(100);
+    for _ in 0..10 {
+        let mut calls: Vec<_> = (0..4).map(|_| shared_work(channel, 50, enough)).collect();
+        for call in &mut calls {
+            assert!(poll_call(call).is_none());
+        }
+        for call in &mut calls {
+            host.network.try_run(call).unwrap().unwrap();
+        }
+    }
+    let mut refused: Vec<_> = (0..4).map(|_| shared_work(channel, 1, 20 * MS)).collect();
+    for call in &mut refused {
+        assert!(poll_call(call).is_none());
+    }
+    host.network.settle();
+    // The first finds the server idle.
+    let ends = refused.iter_mut().map(|call| poll_call(call).unwrap());
+    let errors = ends.filter_map(Result::err);
+    let pushbacks = errors.map(|error| {
+        assert_eq!(
+            (error.code(), error.execution()),
+            (Code::ResourceExhausted, Execution::NotStarted),
+            "{error}"
+        );
+        error.pushback().unwrap()
+    });
+    pushbacks.max().unwrap()
+}
+
+/// A shared channel sends nothing for as long as the server says, but for one call at a time: if
+/// the server serves it, the others follow at once.
+#[test]
+fn a_shared_channel_keeps_to_the_pushback_and_a_probe_ends_it() {
+    let mut host = Host::new();
+    let node = host.network.share("server", &Intents::default());
+    let channel = node.channel().clone();
+    assert!(refuse_some(&host, &channel) >= 50 * MS);
+    let served = host.begun.get();
+    let mut probe = shared_work(&channel, 1, Duration::from_secs(1));
+    let mut late = shared_work(&channel, 1, 10 * MS);
+    let mut patient = shared_work(&channel, 1, Duration::from_secs(1));
+    for call in [&mut probe, &mut late, &mut patient] {
+        assert!(poll_call(call).is_none());
+    }
+    // Only the channel's poller, not the server.
+    for _ in 0..8 {
+        node.step();
+    }
+    let error = poll_call(&mut late).unwrap().unwrap_err();
+    assert!(matches!(error.cause(), Cause::PushedBack { .. }), "{error}");
+    assert_eq!(
+        (error.code(), error.execution()),
+        (Code::ResourceExhausted, Execution::NeverSent)
+    );
+    host.server.step();
+    host.server.step();
+    assert_eq!(host.begun.get(), served + 1, "the probe alone was sent");
+    host.network.settle();
+    assert!(poll_call(&mut probe).unwrap().is_ok());
+    assert!(poll_call(&mut patient).unwrap().is_ok());
+    host.network.assert_nothing_left();
+}
+
+/// A probe that is refused as well keeps the hold up; when its time has passed, calls are sent again.
+#[test]
+fn a_pushback_ends_with_its_time() {
+    let mut host = Host::new();
+    let node = host.network.share("server", &Intents::default());
+    let channel = node.channel().clone();
+    let pushback = refuse_some(&host, &channel);
+    // With jitter, at most twice that.
+    host.network.advance(2 * pushback);
+    let served = host.begun.get();
+    let mut calls: Vec<_> = (0..4)
+        .map(|_| shared_work(&channel, 0, Duration::from_secs(1)))
+        .collect();
+    for call in &mut calls {
+        assert!(poll_call(call).is_none());
+    }
+    for _ in 0..8 {
+        node.step();
+    }
+    // All of them were sent before the first was served.
+    while host.server.step() {}
+    assert_eq!(host.begun.get(), served + 4);
+    for call in &mut calls {
+        host.network.try_run(call).unwrap().unwrap();
+    }
+    host.network.assert_nothing_left();
 }
