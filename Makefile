@@ -1,16 +1,19 @@
 # All tasks of this workspace, by name. `make` without arguments lists them. Make passes settings
 # such as RDMA=1 and DEVICE=mlx5_0 to the scripts as environment variables.
 .DEFAULT_GOAL := help
-.PHONY: help demo test setup test-rdma conformance bench bench-peers bench-rdma faults soak count fuzz figures
+.PHONY: help demo test test-versions setup test-rdma conformance bench bench-peers bench-rdma faults soak count fuzz figures
 
 help: ## List these targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: ## Run the greeter as two processes, then the latency table
 	@examples/demo
 
 test: ## Run every check that needs no device, or all checks with RDMA=1; must pass before a merge
 	@.ci/test
+
+test-versions: ## Run this build against the last one of version 1 of the protocol (needs the history)
+	@.ci/test-versions
 
 setup: ## Install valgrind, the dependencies of the feature `rdma` and its tests (Debian, Ubuntu; packages as root)
 	@.ci/setup

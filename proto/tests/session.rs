@@ -10,13 +10,15 @@ fn a_clients_session_is_as_documented() {
     let own = session::ClientSession {
         version: 7,
         max_in_flight: 300,
+        oldest_version: 2,
     };
     let read = documented::ClientSession::decode(&own.encode_to_vec()[..]).unwrap();
     assert_eq!(
         read,
         documented::ClientSession {
             version: 7,
-            max_in_flight: 300
+            max_in_flight: 300,
+            oldest_version: 2,
         }
     );
     assert_eq!(read.encode_to_vec(), own.encode_to_vec());

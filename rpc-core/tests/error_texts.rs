@@ -6,7 +6,7 @@ use std::io;
 use std::time::Duration;
 
 use rpc_core::ServerError;
-use rpc_core::transport::{ConnectError, FabricError};
+use rpc_core::transport::{ConnectError, FabricError, VersionRange};
 
 const ADDRESS: &str = "192.0.2.7:4242";
 
@@ -39,10 +39,13 @@ fn connect_errors() -> Vec<(ConnectError, &'static [&'static str])> {
         (
             ConnectError::Version {
                 address: address(),
-                local: 11,
-                remote: 12,
+                local: VersionRange::only(11),
+                remote: VersionRange {
+                    oldest: 12,
+                    newest: 13,
+                },
             },
-            &["11", "12", "upgrade"],
+            &["version 11", "versions 12 to 13", "upgrade"],
         ),
         (
             ConnectError::Refused {

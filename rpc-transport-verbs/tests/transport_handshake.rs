@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rpc_core::Intents;
-use rpc_core::transport::{CloseReason, ConnectError, Transport};
+use rpc_core::transport::{CloseReason, ConnectError, Transport, VersionRange};
 use rpc_transport_verbs::Sizing;
 use rpc_transport_verbs::verbs::{Context, Gid};
 use transport_harness::{PATIENCE, Rig, Side, device, frame, step_until};
@@ -42,6 +42,10 @@ fn handshake_frame(version: u16, message: &[u8]) -> Vec<u8> {
     let mut frame = b"VBLN".to_vec();
     frame.extend(version.to_be_bytes());
     frame.extend((message.len() as u32).to_be_bytes());
+    if version > 1 {
+        // The oldest and the newest version that the sender speaks.
+        frame.extend([version.to_be_bytes(), version.to_be_bytes()].concat());
+    }
     frame.extend(message);
     frame
 }
@@ -76,15 +80,34 @@ fn garbage_is_answered_with_a_reason() {
 fn another_version_is_told_ours() {
     let rig = rig();
     let answer = answer_to(&rig, &handshake_frame(7, b"whatever version 7 says"));
-    assert_eq!(answer[4..6], 1u16.to_be_bytes(), "ours is in the prologue");
-    assert_says(&answer, "it speaks version 7 of the protocol");
+    assert_eq!(answer[4..6], 2u16.to_be_bytes(), "ours is in the prologue");
+    assert_says(
+        &answer,
+        "the client speaks version 7 of the protocol, the server speaks version 2",
+    );
+    assert_unharmed(rig);
+}
+
+#[test]
+fn version_1_is_answered_in_version_1() {
+    let rig = rig();
+    let answer = answer_to(&rig, &handshake_frame(1, b"whatever version 1 says"));
+    assert_eq!(
+        answer[4..6],
+        1u16.to_be_bytes(),
+        "a version 1 client reads it"
+    );
+    assert_says(
+        &answer,
+        "the client speaks version 1 of the protocol, the server speaks version 2",
+    );
     assert_unharmed(rig);
 }
 
 #[test]
 fn a_length_that_lies_is_refused_before_its_bytes_come() {
     let rig = rig();
-    let mut frame = handshake_frame(1, b"");
+    let mut frame = handshake_frame(2, b"");
     frame[6..10].copy_from_slice(&u32::MAX.to_be_bytes());
     assert_says(
         &answer_to(&rig, &frame),
@@ -96,7 +119,7 @@ fn a_length_that_lies_is_refused_before_its_bytes_come() {
 #[test]
 fn a_message_that_does_not_decode_is_refused() {
     let rig = rig();
-    let answer = answer_to(&rig, &handshake_frame(1, &[0xff; 40]));
+    let answer = answer_to(&rig, &handshake_frame(2, &[0xff; 40]));
     assert_says(&answer, "cannot be decoded");
     assert_unharmed(rig);
 }
@@ -105,7 +128,7 @@ fn a_message_that_does_not_decode_is_refused() {
 fn ready_before_a_hello_is_refused() {
     let rig = rig();
     // Field 3, with length 0: `Ready`.
-    let answer = answer_to(&rig, &handshake_frame(1, &[0x1a, 0]));
+    let answer = answer_to(&rig, &handshake_frame(2, &[0x1a, 0]));
     assert_says(&answer, "sent ready where a hello was expected");
     assert_unharmed(rig);
 }
@@ -114,7 +137,7 @@ fn ready_before_a_hello_is_refused() {
 fn a_hello_without_a_device_is_told_what_each_side_has() {
     let rig = rig();
     // Field 1, a hello, with field 2, max_frame_len, set to 4096.
-    let answer = answer_to(&rig, &handshake_frame(1, &[0x0a, 3, 0x10, 0x80, 0x20]));
+    let answer = answer_to(&rig, &handshake_frame(2, &[0x0a, 3, 0x10, 0x80, 0x20]));
     let server = format!("the server has {}", device().name());
     assert_says(&answer, &server);
     assert_says(&answer, "the client offers none");
@@ -125,7 +148,7 @@ fn a_hello_without_a_device_is_told_what_each_side_has() {
 fn a_hello_with_an_impossible_field_is_told_which() {
     let rig = rig();
     // A hello with max_frame_len 1.
-    let answer = answer_to(&rig, &handshake_frame(1, &[0x0a, 2, 0x10, 1]));
+    let answer = answer_to(&rig, &handshake_frame(2, &[0x0a, 2, 0x10, 1]));
     assert_says(&answer, "its max_frame_len is 1");
     assert_unharmed(rig);
 }
@@ -145,7 +168,7 @@ fn hello_from(gid: [u8; 16]) -> Vec<u8> {
     hello.extend([0x10, 0x80, 0x20]);
     let mut message = vec![0x0a, hello.len() as u8];
     message.extend(hello);
-    handshake_frame(1, &message)
+    handshake_frame(2, &message)
 }
 
 #[test]
@@ -177,14 +200,14 @@ fn a_hello_from_nowhere_is_refused_by_the_device() {
 fn half_closed_and_silent_sockets_end_by_themselves() {
     let rig = rig();
     let mut half_closed = TcpStream::connect(rig.address()).unwrap();
-    half_closed.write_all(b"VBLN\x00\x01").unwrap();
+    half_closed.write_all(b"VBLN\x00\x02").unwrap();
     half_closed.shutdown(Shutdown::Write).unwrap();
     read_to_end(&mut half_closed);
 
     // Two clients at the same time: one sends nothing, one stops in the middle of a frame.
     let mut silent = TcpStream::connect(rig.address()).unwrap();
     let mut stuck = TcpStream::connect(rig.address()).unwrap();
-    stuck.write_all(b"VBLN\x00\x01\x00\x00\x00").unwrap();
+    stuck.write_all(b"VBLN\x00\x02\x00\x00\x00").unwrap();
     assert_says(&read_to_end(&mut silent), "took longer than 5 s");
     assert_says(&read_to_end(&mut stuck), "took longer than 5 s");
     assert_unharmed(rig);
@@ -338,7 +361,7 @@ fn clients_that_do_not_wait_for_the_welcome_leave_nothing_behind() {
         .connect(&address, b"hello", PATIENCE)
         .unwrap_err();
     let hello = listening.join().unwrap();
-    let ready = handshake_frame(1, &[0x1a, 0]);
+    let ready = handshake_frame(2, &[0x1a, 0]);
     // More clients than the server has room for.
     for number in 0..100 {
         let mut stream = TcpStream::connect(rig.address()).unwrap();
@@ -447,12 +470,15 @@ fn a_client_says_what_it_met() {
     assert!(error.to_string().contains("220"), "{error}");
 
     let address = served_by(|mut stream| {
-        stream.write_all(&handshake_frame(2, b"")).unwrap();
+        stream.write_all(&handshake_frame(3, b"")).unwrap();
         read_to_end(&mut stream);
     });
     let error = error_from(&address, PATIENCE);
     match error {
-        ConnectError::Version { local, remote, .. } => assert_eq!((local, remote), (1, 2)),
+        ConnectError::Version { local, remote, .. } => {
+            assert_eq!(local, VersionRange::only(2));
+            assert_eq!(remote, VersionRange::only(3));
+        }
         other => panic!("{other}"),
     }
 

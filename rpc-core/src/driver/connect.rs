@@ -5,18 +5,14 @@ use prost::Message;
 use super::Driver;
 use super::handle::ConnectedLink;
 use crate::protocol::connection::Connection;
-use crate::protocol::session::{ClientSession, ServerSession, VERSION, clamp_in_flight};
+use crate::protocol::session::{ClientSession, ServerSession, clamp_in_flight};
 use crate::transport::{ConnectError, Connected, Transport};
 
 impl<T: Transport> Driver<T> {
     /// Encodes this side's session parameters for a handshake.
     pub(crate) fn client_session(&self) -> Vec<u8> {
         let max_in_flight = self.state.borrow().transport.limits().max_in_flight;
-        ClientSession {
-            version: VERSION,
-            max_in_flight: clamp_in_flight(max_in_flight),
-        }
-        .encode_to_vec()
+        ClientSession::new(clamp_in_flight(max_in_flight)).encode_to_vec()
     }
 
     /// Adds a connection. `connect` performs its handshake, or has already performed it.

@@ -2,7 +2,9 @@
 //! own handshake messages.
 //!
 //! These types are the messages of `proto/session.proto`. Fields are only ever added, so that old
-//! and new peers can interoperate; [`VERSION`] changes when an old peer could misread a frame.
+//! and new peers can interoperate; the newest version of [`VERSIONS`] changes when an old peer could
+//! misread a frame. The client states the versions that it speaks, and the server chooses the newest
+//! that both sides speak.
 //!
 //! The server's parameters contain its method table: the name and the number of each method. The
 //! client looks up a method by name when the method is first called. If the server lacks a method,
@@ -14,10 +16,11 @@ use prost::Message;
 
 use super::frame::CallId;
 use crate::method::MethodSpec;
-use crate::transport::Refusal;
+use crate::transport::{Refusal, VersionRange};
 
-/// Version of the frame layout ([`crate::frame`]) and of the credit rules.
-pub const VERSION: u32 = 1;
+/// The versions of the frame layout ([`crate::frame`]) and of the credit rules that this build
+/// speaks.
+pub const VERSIONS: VersionRange = VersionRange::only(2);
 
 /// Clamps the wanted number of calls in flight on a connection: at least one, and no more than call
 /// ids can distinguish.
@@ -28,18 +31,21 @@ pub(crate) fn clamp_in_flight(wanted: u32) -> u32 {
 /// The client's session parameters.
 #[derive(Clone, PartialEq, Message)]
 pub struct ClientSession {
-    /// Version of the frame layout that the client uses.
+    /// The newest version of the frame layout that the client speaks.
     #[prost(uint32, tag = "1")]
     pub version: u32,
     /// Calls that the client wants to have in flight at a time.
     #[prost(uint32, tag = "2")]
     pub max_in_flight: u32,
+    /// The oldest version of the frame layout that the client speaks. 0 if it speaks only `version`.
+    #[prost(uint32, tag = "3")]
+    pub oldest_version: u32,
 }
 
 /// The server's session parameters.
 #[derive(Clone, PartialEq, Message)]
 pub struct ServerSession {
-    /// Version of the frame layout that the server uses.
+    /// Version of the frame layout that the server has chosen for the connection.
     #[prost(uint32, tag = "1")]
     pub version: u32,
     /// Calls that may be in flight at a time: the smaller of both sides' values.
@@ -65,32 +71,58 @@ pub struct NumberedMethod {
 }
 
 impl ClientSession {
-    /// Decodes and validates a client's parameters.
+    /// Creates the parameters of a client that speaks [`VERSIONS`].
+    #[must_use]
+    pub fn new(max_in_flight: u32) -> Self {
+        Self {
+            version: VERSIONS.newest,
+            max_in_flight,
+            oldest_version: VERSIONS.oldest,
+        }
+    }
+
+    /// Decodes and validates a client's parameters. Returns them with the version to use: the newest
+    /// that both sides speak.
     ///
     /// # Errors
     ///
     /// Returns a [`Refusal`] with the sentence to send to the client, if the parameters do not
-    /// decode or the version differs.
-    pub fn accept(bytes: &[u8]) -> Result<Self, Refusal> {
+    /// decode or the two sides speak no version in common.
+    pub fn accept(bytes: &[u8]) -> Result<(Self, u32), Refusal> {
+        Self::accept_in(VERSIONS, bytes)
+    }
+
+    fn accept_in(versions: VersionRange, bytes: &[u8]) -> Result<(Self, u32), Refusal> {
         let session = Self::decode(bytes).map_err(|error| Refusal {
             reason: format!("cannot decode the client's session parameters: {error}"),
         })?;
-        if session.version != VERSION {
-            return Err(Refusal {
+        let client = session.versions();
+        match versions.newest_common(client) {
+            Some(version) => Ok((session, version)),
+            None => Err(Refusal {
                 reason: format!(
-                    "the client uses version {} of the frame layout, this server uses version {VERSION}: upgrade the older side",
-                    session.version
+                    "the client speaks {client} of the frame layout, this server speaks {versions}: upgrade the older side"
                 ),
-            });
+            }),
         }
-        Ok(session)
+    }
+
+    fn versions(&self) -> VersionRange {
+        let newest = self.version;
+        let oldest = match self.oldest_version {
+            0 => newest,
+            stated => stated,
+        };
+        VersionRange { oldest, newest }
     }
 }
 
 impl ServerSession {
     /// Creates the parameters of a server that implements `methods`, each with its number.
+    /// `version` is the one that [`ClientSession::accept`] returned.
     #[must_use]
     pub fn new(
+        version: u32,
         methods: &[(u16, &'static MethodSpec)],
         max_in_flight: u32,
         initial_credits: u32,
@@ -100,7 +132,7 @@ impl ServerSession {
             number: number.into(),
         });
         Self {
-            version: VERSION,
+            version,
             max_in_flight,
             initial_credits,
             methods: methods.collect(),
@@ -111,14 +143,14 @@ impl ServerSession {
     ///
     /// # Errors
     ///
-    /// Returns a sentence that describes the problem, if the parameters do not decode, the version
-    /// differs, or the server permits no calls.
+    /// Returns a sentence that describes the problem, if the parameters do not decode, the server
+    /// has chosen a version that this side does not speak, or it permits no calls.
     pub fn accept(bytes: &[u8]) -> Result<Self, String> {
         let session = Self::decode(bytes)
             .map_err(|error| format!("cannot decode its session parameters: {error}"))?;
-        if session.version != VERSION {
+        if !VERSIONS.contains(session.version) {
             return Err(format!(
-                "it uses version {} of the frame layout, this side uses version {VERSION}: upgrade the older side",
+                "the server chose version {} of the frame layout, this client speaks {VERSIONS}: upgrade the older side",
                 session.version
             ));
         }
@@ -144,21 +176,70 @@ impl ServerSession {
 mod tests {
     use super::*;
 
-    #[test]
-    fn another_version_is_refused_in_a_sentence() {
-        let old = ClientSession {
-            version: 0,
+    fn client(version: u32, oldest_version: u32) -> Vec<u8> {
+        let session = ClientSession {
+            version,
             max_in_flight: 1,
+            oldest_version,
         };
-        let refusal = ClientSession::accept(&old.encode_to_vec()).unwrap_err();
-        assert!(refusal.reason.contains("version 0"), "{refusal}");
+        session.encode_to_vec()
+    }
+
+    fn server(version: u32, max_in_flight: u32) -> Vec<u8> {
+        ServerSession::new(version, &[], max_in_flight, 1).encode_to_vec()
+    }
+
+    #[test]
+    fn the_newest_common_version_is_chosen() {
+        let versions = VersionRange {
+            oldest: 2,
+            newest: 4,
+        };
+        for (newest, oldest, chosen) in [(3, 1, 3), (9, 3, 4), (2, 0, 2), (4, 4, 4)] {
+            let (session, version) =
+                ClientSession::accept_in(versions, &client(newest, oldest)).unwrap();
+            assert_eq!(version, chosen);
+            assert_eq!(session.max_in_flight, 1);
+        }
+    }
+
+    #[test]
+    fn versions_that_do_not_meet_are_refused_in_a_sentence_with_both() {
+        let refusal = ClientSession::accept(&client(1, 0)).unwrap_err();
+        assert_eq!(
+            refusal.reason,
+            "the client speaks version 1 of the frame layout, this server speaks version 2: upgrade the older side"
+        );
+        let refusal = ClientSession::accept(&client(9, 7)).unwrap_err();
+        assert_eq!(
+            refusal.reason,
+            "the client speaks versions 7 to 9 of the frame layout, this server speaks version 2: upgrade the older side"
+        );
+        assert_eq!(
+            ServerSession::accept(&server(1, 1)).unwrap_err(),
+            "the server chose version 1 of the frame layout, this client speaks version 2: upgrade the older side"
+        );
+    }
+
+    #[test]
+    fn parameters_that_permit_nothing_or_do_not_decode_are_refused() {
         assert!(ClientSession::accept(&[0xff]).is_err());
-        let server = ServerSession {
-            version: VERSION,
-            max_in_flight: 0,
-            initial_credits: 1,
-            methods: vec![],
-        };
-        assert!(ServerSession::accept(&server.encode_to_vec()).is_err());
+        assert!(ServerSession::accept(&[0xff]).is_err());
+        assert!(ServerSession::accept(&server(VERSIONS.newest, 0)).is_err());
+        assert!(ServerSession::accept(&server(VERSIONS.newest, 1)).is_ok());
+    }
+
+    /// The parameters as the versions encode them: of version 1, as its last build sent them, and of
+    /// this one. A change here means that other builds read something else.
+    #[test]
+    fn the_bytes_of_the_parameters_do_not_change() {
+        assert_eq!(
+            ClientSession::new(300).encode_to_vec(),
+            [8, 2, 16, 172, 2, 24, 2]
+        );
+        let version_1 = ClientSession::decode(&[8, 1, 16, 172, 2][..]).unwrap();
+        assert_eq!(version_1.versions(), VersionRange::only(1));
+        assert_eq!(version_1.max_in_flight, 300);
+        assert_eq!(server(2, 300), [8, 2, 16, 172, 2, 24, 1]);
     }
 }

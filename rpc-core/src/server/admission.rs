@@ -59,7 +59,7 @@ impl Admission for ServerAdmission {
 
 impl ServerAdmission {
     fn try_admit(&self, session: &[u8]) -> Result<Admitted, Refusal> {
-        let client = ClientSession::accept(session)?;
+        let (client, version) = ClientSession::accept(session)?;
         let counts = self.connections.iter();
         let total: usize = counts.map(|count| count.load(Ordering::Relaxed)).sum();
         if let Some(limit) = self.max_total
@@ -93,8 +93,8 @@ impl ServerAdmission {
         }
         let quota = ConnectionQuota::acquire(count);
         let max_in_flight = client.max_in_flight.clamp(1, self.max_in_flight);
-        let offer =
-            ServerSession::new(&self.methods, max_in_flight, self.window.min(max_in_flight));
+        let window = self.window.min(max_in_flight);
+        let offer = ServerSession::new(version, &self.methods, max_in_flight, window);
         Ok(Admitted {
             poller,
             client_session: session.to_vec(),
@@ -107,7 +107,6 @@ impl ServerAdmission {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::session::VERSION;
 
     #[test]
     fn connections_beyond_the_hard_limit_are_refused_until_one_goes_whichever_poller_has_it() {
@@ -119,11 +118,7 @@ mod tests {
         };
         let mut admission = ServerAdmission::new(&limits, Vec::new(), 2);
         admission.limit_connections(Some(3));
-        let session = ClientSession {
-            version: VERSION,
-            max_in_flight: 8,
-        }
-        .encode_to_vec();
+        let session = ClientSession::new(8).encode_to_vec();
         let mut admitted: Vec<_> = (0..3)
             .map(|_| admission.admit(&session).expect("there is capacity"))
             .collect();

@@ -6,6 +6,8 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::VersionRange;
+
 /// The reason that a connection ended.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -91,17 +93,17 @@ pub enum ConnectError {
         /// What is wrong with the peer's reply.
         reason: String,
     },
-    /// The two sides use different protocol versions.
+    /// The two sides speak no version of the protocol in common.
     #[error(
-        "{address} uses protocol version {remote}, this side uses version {local}: upgrade the older side"
+        "{address} speaks {remote} of the protocol, this side speaks {local}: upgrade the older side"
     )]
     Version {
         /// The address as the application specified it.
         address: String,
-        /// This side's version.
-        local: u32,
-        /// The server's version.
-        remote: u32,
+        /// The versions that this side speaks.
+        local: VersionRange,
+        /// The versions that the server speaks.
+        remote: VersionRange,
     },
     /// The server rejected the connection.
     #[error("{address} refused the connection: {reason}")]

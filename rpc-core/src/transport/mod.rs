@@ -24,6 +24,7 @@ mod admission;
 mod counters;
 mod error;
 mod peer_clock;
+mod version_range;
 
 use std::fmt;
 use std::io;
@@ -36,6 +37,7 @@ pub use self::admission::{Admission, Admitted, ConnectionQuota, Refusal};
 pub use self::counters::{CounterReader, Counters, SlotsByState};
 pub use self::error::{CloseReason, ConnectError, FabricError, ReserveError, SendError};
 pub use self::peer_clock::PeerClock;
+pub use self::version_range::VersionRange;
 use crate::limits::{Intents, Limits};
 
 /// Identifies one connection of one transport for as long as the transport lives.

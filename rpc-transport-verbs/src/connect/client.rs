@@ -10,8 +10,8 @@ use rpc_core::transport::{ConnectError, Connected, Dialer, Transport};
 
 use super::control_thread;
 use super::handshake::choice;
-use super::handshake::client::{self, ClientHandshake, ServerResponse};
-use super::handshake::{Endpoint, HandshakeError, Offer, VERSION, Welcome};
+use super::handshake::client::{ClientHandshake, ServerResponse};
+use super::handshake::{Endpoint, HandshakeError, Offer, Welcome};
 use super::keepalive::KeepaliveState;
 use super::liveness::LivenessConnection;
 use crate::transport::VerbsTransport;
@@ -72,36 +72,41 @@ impl Dialer<Dialed> for HandshakeDialer {
         let (mut stream, remote) = dial(address, &deadline)?;
 
         let offers = offers(&self.lanes).map_err(|e| device_error(e.into()))?;
-        let hello = client::hello(Offer {
-            endpoints: offers.iter().map(LaneOffer::endpoint).collect(),
-            max_frame_len: self.slot_len,
-            session: session.to_vec(),
-            keepalive: true,
-        })
-        .map_err(|e| device_error(e.into()))?;
+        let mut handshake = ClientHandshake::default();
+        let hello = handshake
+            .hello(Offer {
+                endpoints: offers.iter().map(LaneOffer::endpoint).collect(),
+                max_frame_len: self.slot_len,
+                session: session.to_vec(),
+                keepalive: true,
+            })
+            .map_err(|e| device_error(e.into()))?;
 
         let exchange = |error| exchange_error(address, timeout, error);
         deadline.write(&mut stream, &hello).map_err(exchange)?;
-        let welcome = match read_response(&mut stream, &deadline).map_err(exchange)? {
-            ServerResponse::Welcome(welcome) => welcome,
-            ServerResponse::Refused(reason) => {
-                return Err(ConnectError::Refused {
-                    address: address.to_owned(),
-                    reason,
-                });
-            }
-        };
+        let welcome =
+            match read_response(&mut stream, &mut handshake, &deadline).map_err(exchange)? {
+                ServerResponse::Welcome(welcome) => welcome,
+                ServerResponse::Refused(reason) => {
+                    return Err(ConnectError::Refused {
+                        address: address.to_owned(),
+                        reason,
+                    });
+                }
+            };
         // Queue pairs that the server did not choose are dropped here.
         let LaneOffer { lane, qp_init } =
-            chosen(offers, &welcome).map_err(|reason| ConnectError::NotVerbline {
-                address: address.to_owned(),
-                reason,
+            chosen(offers, &welcome, handshake.version()).map_err(|reason| {
+                ConnectError::NotVerbline {
+                    address: address.to_owned(),
+                    reason,
+                }
             })?;
         let qp_rts = lane
             .queue_pairs
             .connect(qp_init, &welcome.endpoint)
             .map_err(|e| device_error(e.into()))?;
-        let frame = client::ready().map_err(|e| device_error(e.into()))?;
+        let frame = handshake.ready().map_err(|e| device_error(e.into()))?;
         deadline.write(&mut stream, &frame).map_err(exchange)?;
 
         Ok(Dialed {
@@ -194,7 +199,11 @@ fn offers(lanes: &[DialingLane]) -> Result<Vec<LaneOffer<'_>>, QueuePairError> {
 }
 
 /// Returns the offer that the server chose, or a message that says why its choice is invalid.
-fn chosen<'a>(mut offers: Vec<LaneOffer<'a>>, welcome: &Welcome) -> Result<LaneOffer<'a>, String> {
+fn chosen<'a>(
+    mut offers: Vec<LaneOffer<'a>>,
+    welcome: &Welcome,
+    version: u32,
+) -> Result<LaneOffer<'a>, String> {
     let offered = choice::list(offers.iter().map(|offer| offer.device_address()));
     let remote = &welcome.endpoint;
     let index = welcome.client_endpoint;
@@ -210,6 +219,7 @@ fn chosen<'a>(mut offers: Vec<LaneOffer<'a>>, welcome: &Welcome) -> Result<LaneO
         kind = remote.kind,
         remote_device = remote.device,
         offered,
+        version,
         "connected over the first of the server's devices that both sides have"
     );
     Ok(offer)
@@ -244,9 +254,9 @@ fn dial(address: &str, deadline: &Deadline) -> Result<(TcpStream, SocketAddr), C
 
 fn read_response(
     stream: &mut TcpStream,
+    handshake: &mut ClientHandshake,
     deadline: &Deadline,
 ) -> Result<ServerResponse, ExchangeError> {
-    let mut handshake = ClientHandshake::default();
     let mut bytes = [0; 4096];
     loop {
         let len = deadline.read(stream, &mut bytes)?;
@@ -273,11 +283,13 @@ enum ExchangeError {
 fn exchange_error(address: &str, timeout: Duration, error: ExchangeError) -> ConnectError {
     let address = address.to_owned();
     match error {
-        ExchangeError::Handshake(HandshakeError::Version { remote }) => ConnectError::Version {
-            address,
-            local: VERSION.into(),
-            remote: remote.into(),
-        },
+        ExchangeError::Handshake(HandshakeError::Version { client, server }) => {
+            ConnectError::Version {
+                address,
+                local: client,
+                remote: server,
+            }
+        }
         ExchangeError::Socket(error)
             if matches!(
                 error.kind(),

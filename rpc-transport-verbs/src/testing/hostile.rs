@@ -11,10 +11,10 @@ use rpc_core::Keepalive;
 use rpc_core::testing::hostile::Script;
 
 use crate::connect::handshake::choice;
-use crate::connect::handshake::client::{self, ClientHandshake, ServerResponse};
-use crate::connect::handshake::server::{self, Request, ServerHandshake};
+use crate::connect::handshake::client::{ClientHandshake, ServerResponse};
+use crate::connect::handshake::server::{Request, ServerHandshake};
 use crate::connect::handshake::{
-    Endpoint, HandshakeError, MAGIC, MAX_MESSAGE_LEN, Offer, VERSION, Welcome,
+    Endpoint, HandshakeError, MAGIC, MAX_MESSAGE_LEN, Offer, VERSIONS, Welcome,
 };
 use crate::connect::keepalive::{ACK, ENQ, IntervalOutcome, KeepaliveState};
 pub use crate::provider::soft_hostile::{soft_device, soft_link, soft_ring};
@@ -26,20 +26,23 @@ pub fn handshake(bytes: &[u8]) {
     let is_server = script.byte().is_multiple_of(2);
     let (mut server, mut client) = (ServerHandshake::default(), ClientHandshake::default());
     let (mut fed, mut has_hello) = (0, false);
+    // Lossless: the version of a frame has 16 bits.
+    let version = (VERSIONS.newest as u16).to_be_bytes();
     while let Some(step) = script.step() {
         let mut piece = Vec::new();
         match step % 4 {
             0 => piece.extend(script.piece()),
-            1 => piece.extend([&MAGIC[..], &VERSION.to_be_bytes(), &[0, 0]].concat()),
+            1 => piece.extend([&MAGIC[..], &version, &[0, 0]].concat()),
             _ => {
                 let message = if step % 4 == 2 {
                     script.piece()
                 } else {
                     script.rest()
                 };
-                piece.extend([&MAGIC[..], &VERSION.to_be_bytes()].concat());
+                piece.extend([&MAGIC[..], &version].concat());
                 // The cast is lossless: a script is shorter than the limit of a message.
                 piece.extend((message.len() as u32).to_be_bytes());
+                piece.extend([version, version].concat());
                 piece.extend(message);
             }
         }
@@ -80,7 +83,7 @@ pub fn handshake(bytes: &[u8]) {
                 Err(error) => {
                     assert!(!error.to_string().is_empty());
                     // The error as the client would receive it.
-                    assert!(!server::refuse(&error.to_string()).is_empty());
+                    assert!(!server.refuse(&error.to_string()).is_empty());
                     return;
                 }
             }
@@ -90,7 +93,7 @@ pub fn handshake(bytes: &[u8]) {
 
 /// Processes an accepted hello as a server does.
 fn answer(offer: Offer) {
-    let hello = client::hello(offer.clone());
+    let hello = ClientHandshake::default().hello(offer.clone());
     match ServerHandshake::default().handle(&hello.unwrap_or_default()) {
         Ok(Some(Request::Hello(again))) => assert_eq!(again, offer),
         // Encoded again after validation, it may be a few bytes longer than the original.
@@ -119,7 +122,8 @@ fn answer(offer: Offer) {
 }
 
 fn assert_same(welcome: Welcome) {
-    let frame = server::welcome(welcome.clone()).unwrap_or_default();
+    let frame = ServerHandshake::default().welcome(welcome.clone());
+    let frame = frame.unwrap_or_default();
     match ClientHandshake::default().handle(&frame) {
         Ok(Some(ServerResponse::Welcome(again))) => assert_eq!(again, welcome),
         Ok(None) => assert!(frame.is_empty(), "it was too long to be sent"),

@@ -4,12 +4,15 @@
 #[prost(prost_path = "::rpc_core::codegen::v1::prost")]
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub struct ClientSession {
-    /// Version of the frame layout that the client uses.
+    /// The newest version of the frame layout that the client speaks.
     #[prost(uint32, tag = "1")]
     pub version: u32,
     /// Number of calls that the client wants to have in flight.
     #[prost(uint32, tag = "2")]
     pub max_in_flight: u32,
+    /// The oldest version of the frame layout that the client speaks. 0 if it speaks only `version`.
+    #[prost(uint32, tag = "3")]
+    pub oldest_version: u32,
 }
 
 /// Sent by the server.
@@ -17,7 +20,7 @@ pub struct ClientSession {
 #[prost(prost_path = "::rpc_core::codegen::v1::prost")]
 #[allow(missing_docs, unreachable_pub, unused_imports, unused_qualifications, dead_code, deprecated, clippy::all, clippy::pedantic)]
 pub struct ServerSession {
-    /// Version of the frame layout that the server uses.
+    /// Version of the frame layout that the server has chosen for the connection.
     #[prost(uint32, tag = "1")]
     pub version: u32,
     /// Maximum calls in flight: the smaller of the two sides' limits.
@@ -59,6 +62,9 @@ mod _codec {
             if self.max_in_flight != 0 {
                 len += 1 + field::Uint32::len(&self.max_in_flight);
             }
+            if self.oldest_version != 0 {
+                len += 1 + field::Uint32::len(&self.oldest_version);
+            }
             len
         }
 
@@ -69,6 +75,9 @@ mod _codec {
             if self.max_in_flight != 0 {
                 field::Uint32::encode([0x10], &self.max_in_flight, &mut out)?;
             }
+            if self.oldest_version != 0 {
+                field::Uint32::encode([0x18], &self.oldest_version, &mut out)?;
+            }
             Ok(out)
         }
 
@@ -77,6 +86,8 @@ mod _codec {
             let message = Self {
                 version: field::Uint32::decode([0x08], &mut fields).unwrap_or_default(),
                 max_in_flight: field::Uint32::decode([0x10], &mut fields)
+                    .unwrap_or_default(),
+                oldest_version: field::Uint32::decode([0x18], &mut fields)
                     .unwrap_or_default(),
             };
             fields.is_empty().then_some(message)

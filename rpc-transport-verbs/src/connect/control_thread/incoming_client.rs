@@ -11,7 +11,7 @@ use rustix::event::epoll::EventFlags;
 use super::preparer::JobResult;
 use super::{ListenerConfig, Token, is_transient};
 use crate::connect::handshake::Offer;
-use crate::connect::handshake::server::{self, Request, ServerHandshake};
+use crate::connect::handshake::server::{Request, ServerHandshake};
 use crate::connect::keepalive::KeepaliveState;
 use crate::connect::liveness::LivenessConnection;
 use crate::connect::server::{ClientInRts, Port};
@@ -141,7 +141,7 @@ impl IncomingClient {
             notice_sender,
             keepalive_state,
         } = client_in_rts;
-        match server::welcome(welcome) {
+        match self.handshake.welcome(welcome) {
             Ok(frame) => {
                 self.stage = Stage::QpRts(key, notice_sender, Box::new(keepalive_state));
                 self.outgoing = frame;
@@ -161,7 +161,8 @@ impl IncomingClient {
     fn complete(&mut self) -> NextAction {
         match std::mem::replace(&mut self.stage, Stage::Rejected) {
             Stage::QpRts(key, notice_sender, keepalive_state) => {
-                tracing::debug!(peer = %self.peer, %key, "a client has connected");
+                let version = self.handshake.version();
+                tracing::debug!(peer = %self.peer, %key, version, "a client has connected");
                 let rest = std::mem::take(&mut self.handshake).into_rest();
                 let stream = Arc::clone(&self.stream);
                 NextAction::Open(
@@ -183,7 +184,7 @@ impl IncomingClient {
         {
             let _ = notice_sender.send(Notice::Ended(key, LivenessEnd::Gone));
         }
-        self.outgoing.extend(server::refuse(reason));
+        self.outgoing.extend(self.handshake.refuse(reason));
         match self.write() {
             Ok(()) => NextAction::Wait,
             Err(_) => NextAction::Close,

@@ -1,23 +1,10 @@
 //! The client's side of the handshake: its messages, and the server's possible responses.
 
-use super::frame::{self, Inbound};
+use rpc_core::transport::VersionRange;
+
+use super::frame::{self, Frame, Inbound, Reader};
 use super::messages::{self, handshake::Body};
-use super::{HandshakeError, Offer, Welcome};
-
-/// Encodes the client's first message.
-pub(crate) fn hello(offer: Offer) -> Result<Vec<u8>, HandshakeError> {
-    frame::encode(Body::ClientHello(messages::ClientHello {
-        endpoints: offer.endpoints.into_iter().map(Into::into).collect(),
-        max_frame_len: offer.max_frame_len,
-        session: offer.session,
-        keepalive: offer.keepalive,
-    }))
-}
-
-/// Encodes the client's last message.
-pub(crate) fn ready() -> Result<Vec<u8>, HandshakeError> {
-    frame::encode(Body::Ready(messages::Ready {}))
-}
+use super::{HandshakeError, Offer, VERSIONS, Welcome};
 
 /// The server's response.
 #[derive(Debug, PartialEq, Eq)]
@@ -28,24 +15,79 @@ pub(crate) enum ServerResponse {
     Refused(String),
 }
 
-/// Parses the server's response.
-#[derive(Debug, Default)]
+/// The handshake of one client: encodes its messages, and parses the server's response.
+#[derive(Debug)]
 pub(crate) struct ClientHandshake {
     inbound: Inbound,
+    /// The version of the messages to send: the newest that this side speaks, until the server has
+    /// chosen one.
+    version: u32,
+}
+
+impl Default for ClientHandshake {
+    fn default() -> Self {
+        Self::new(VERSIONS)
+    }
 }
 
 impl ClientHandshake {
+    /// Starts a handshake of a client that speaks these versions.
+    pub(super) fn new(spoken: VersionRange) -> Self {
+        Self {
+            inbound: Inbound::new(Reader::Client(spoken)),
+            version: spoken.newest,
+        }
+    }
+
+    /// Encodes the client's first message.
+    pub(crate) fn hello(&self, offer: Offer) -> Result<Vec<u8>, HandshakeError> {
+        self.encode(Body::ClientHello(messages::ClientHello {
+            endpoints: offer.endpoints.into_iter().map(Into::into).collect(),
+            max_frame_len: offer.max_frame_len,
+            session: offer.session,
+            keepalive: offer.keepalive,
+        }))
+    }
+
+    /// Encodes the client's last message, in the version that the server chose.
+    pub(crate) fn ready(&self) -> Result<Vec<u8>, HandshakeError> {
+        self.encode(Body::Ready(messages::Ready {}))
+    }
+
+    fn encode(&self, body: Body) -> Result<Vec<u8>, HandshakeError> {
+        frame::encode(self.version, self.inbound.spoken(), body)
+    }
+
+    /// Returns the version that the server chose, or the newest that this side speaks.
+    pub(crate) fn version(&self) -> u32 {
+        self.version
+    }
+
     /// Handles bytes read from the socket. Returns the server's response once it is complete.
     pub(crate) fn handle(
         &mut self,
         bytes: &[u8],
     ) -> Result<Option<ServerResponse>, HandshakeError> {
         self.inbound.feed(bytes);
-        let response = match self.inbound.next()? {
-            None => return Ok(None),
-            Some(Body::ServerHello(hello)) => ServerResponse::Welcome(Welcome::check(hello)?),
-            Some(Body::Refusal(refusal)) => ServerResponse::Refused(refusal.reason),
-            Some(other) => {
+        let Some(Frame { version, body, .. }) = self.inbound.next()? else {
+            return Ok(None);
+        };
+        let response = match body {
+            Body::ServerHello(hello) => {
+                let spoken = self.inbound.spoken();
+                if !spoken.contains(version) {
+                    return Err(HandshakeError::MessageVersion {
+                        got: version,
+                        wanted: spoken,
+                    });
+                }
+                self.version = version;
+                ServerResponse::Welcome(Welcome::check(hello)?)
+            }
+            // A refusal is the same in every version. A server that has not read the hello does not
+            // know the client's versions.
+            Body::Refusal(refusal) => ServerResponse::Refused(refusal.reason),
+            other => {
                 return Err(HandshakeError::Unexpected {
                     wanted: "the server's hello",
                     got: frame::name(&other),

@@ -1,17 +1,38 @@
 //! Encodes and parses the frames of the handshake.
 
 use prost::Message;
+use rpc_core::transport::VersionRange;
 
 use super::messages::{Handshake, handshake::Body};
-use super::{HandshakeError, MAGIC, MAX_MESSAGE_LEN, VERSION};
+use super::{HandshakeError, MAGIC, MAX_MESSAGE_LEN, VERSIONS};
+
+/// The only version whose frames do not contain the versions that their sender speaks. This build
+/// writes it to refuse a client that speaks nothing else.
+const WITHOUT_RANGE: u32 = 1;
 
 /// Length of the magic, the version and the length field. It is the same in every version.
-const PROLOGUE_LEN: usize = 10;
+const FIXED_LEN: usize = 10;
 
-/// Encodes a message as a frame.
+/// Length of all that precedes the message, from version 2 on: the versions that the sender speaks
+/// follow the fixed part.
+const PROLOGUE_LEN: usize = FIXED_LEN + 4;
+
+const fn prologue_len(version: u32) -> usize {
+    if version <= WITHOUT_RANGE {
+        FIXED_LEN
+    } else {
+        PROLOGUE_LEN
+    }
+}
+
+/// Encodes a message of `version` as a frame of a side that speaks `spoken`.
 ///
 /// Fails only if the message is too long.
-pub(crate) fn encode(body: Body) -> Result<Vec<u8>, HandshakeError> {
+pub(super) fn encode(
+    version: u32,
+    spoken: VersionRange,
+    body: Body,
+) -> Result<Vec<u8>, HandshakeError> {
     let message = Handshake { body: Some(body) };
     let len = message.encoded_len();
     if len > MAX_MESSAGE_LEN {
@@ -19,79 +40,176 @@ pub(crate) fn encode(body: Body) -> Result<Vec<u8>, HandshakeError> {
     }
     let mut bytes = Vec::with_capacity(PROLOGUE_LEN + len);
     bytes.extend_from_slice(&MAGIC);
-    bytes.extend_from_slice(&VERSION.to_be_bytes());
+    bytes.extend_from_slice(&wire_version(version));
     bytes.extend_from_slice(&(len as u32).to_be_bytes());
+    if version > WITHOUT_RANGE {
+        bytes.extend_from_slice(&wire_version(spoken.oldest));
+        bytes.extend_from_slice(&wire_version(spoken.newest));
+    }
     message.encode_raw(&mut bytes);
     Ok(bytes)
+}
+
+/// Returns a version as a frame contains it.
+const fn wire_version(version: u32) -> [u8; 2] {
+    // Lossless: a version is one of this build's, or was received with 16 bits.
+    (version as u16).to_be_bytes()
+}
+
+const _: () = assert!(VERSIONS.oldest > WITHOUT_RANGE && VERSIONS.newest <= u16::MAX as u32);
+
+/// Which side reads, and the versions that it speaks.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Reader {
+    /// A client.
+    Client(VersionRange),
+    /// A server.
+    Server(VersionRange),
+}
+
+impl Reader {
+    pub(super) fn spoken(self) -> VersionRange {
+        match self {
+            Self::Client(spoken) | Self::Server(spoken) => spoken,
+        }
+    }
+
+    /// Returns the newest version that this side and the peer speak.
+    fn agree(self, peer: VersionRange) -> Result<u32, HandshakeError> {
+        let (client, server) = match self {
+            Self::Client(spoken) => (spoken, peer),
+            Self::Server(spoken) => (peer, spoken),
+        };
+        client
+            .newest_common(server)
+            .ok_or(HandshakeError::Version { client, server })
+    }
+}
+
+/// A parsed frame.
+#[derive(Debug, PartialEq)]
+pub(super) struct Frame {
+    /// The version of the message.
+    pub(super) version: u32,
+    /// The newest version that both sides speak.
+    pub(super) newest_common: u32,
+    pub(super) body: Body,
 }
 
 /// Received bytes that have not been parsed yet.
 ///
 /// Holds at most one frame and the bytes of a single read after it, provided that the caller calls
 /// `feed` only after [`next`](Self::next) has returned `None`.
-#[derive(Debug, Default)]
-pub(crate) struct Inbound {
+#[derive(Debug)]
+pub(super) struct Inbound {
+    reader: Reader,
     bytes: Vec<u8>,
+    /// The version of the last frame whose first bytes have arrived.
+    peer_version: Option<u32>,
 }
 
 impl Inbound {
+    pub(super) fn new(reader: Reader) -> Self {
+        Self {
+            reader,
+            bytes: Vec::new(),
+            peer_version: None,
+        }
+    }
+
+    /// Returns the versions that this side speaks.
+    pub(super) fn spoken(&self) -> VersionRange {
+        self.reader.spoken()
+    }
+
+    /// Returns the version of the last frame whose first bytes have arrived. It is the newest
+    /// version that the peer speaks, or the agreed one.
+    pub(super) fn peer_version(&self) -> Option<u32> {
+        self.peer_version
+    }
+
     /// Appends received bytes.
-    pub(crate) fn feed(&mut self, bytes: &[u8]) {
+    pub(super) fn feed(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
     }
 
     /// Returns true if all bytes have been parsed.
-    pub(crate) fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
 
     /// Returns the bytes that have not been parsed.
-    pub(crate) fn into_rest(self) -> Vec<u8> {
+    pub(super) fn into_rest(self) -> Vec<u8> {
         self.bytes
     }
 
     /// Parses the next message. Returns `None` if more bytes are needed.
     ///
     /// Fails at the first byte that cannot be part of a frame, so a peer that speaks another
-    /// protocol is rejected at once instead of timing out.
-    pub(crate) fn next(&mut self) -> Result<Option<Body>, HandshakeError> {
+    /// protocol, or no version in common, is rejected at once instead of timing out.
+    pub(super) fn next(&mut self) -> Result<Option<Frame>, HandshakeError> {
         let seen = self.bytes.len().min(MAGIC.len());
         if self.bytes[..seen] != MAGIC[..seen] {
             return Err(HandshakeError::Magic {
                 got: self.bytes[..seen].to_vec(),
             });
         }
-        let Some(version) = self.bytes.get(4..6) else {
+        let Some(version) = self.u16_at(4) else {
             return Ok(None);
         };
-        let remote = u16::from_be_bytes([version[0], version[1]]);
-        if remote != VERSION {
-            return Err(HandshakeError::Version { remote });
-        }
-        let Some(len) = self.bytes.get(6..PROLOGUE_LEN) else {
+        self.peer_version = Some(version);
+        let newest_common = match self.peer_versions(version) {
+            Some(peer) => Some(self.reader.agree(peer)?),
+            None => None,
+        };
+        let Some(len) = self.bytes.get(6..FIXED_LEN) else {
             return Ok(None);
         };
         let len = u32::from_be_bytes([len[0], len[1], len[2], len[3]]) as usize;
         if len > MAX_MESSAGE_LEN {
             return Err(HandshakeError::TooLong { len });
         }
-        let Some(encoded) = self.bytes.get(PROLOGUE_LEN..PROLOGUE_LEN + len) else {
+        let Some(newest_common) = newest_common else {
+            return Ok(None);
+        };
+        let prologue_len = prologue_len(version);
+        let Some(encoded) = self.bytes.get(prologue_len..prologue_len + len) else {
             return Ok(None);
         };
         let message = Handshake::decode(encoded)?;
-        self.bytes.drain(..PROLOGUE_LEN + len);
+        self.bytes.drain(..prologue_len + len);
         match message.body {
-            Some(body) => Ok(Some(body)),
+            Some(body) => Ok(Some(Frame {
+                version,
+                newest_common,
+                body,
+            })),
             None => Err(HandshakeError::Unexpected {
                 wanted: "a message",
                 got: "an empty one",
             }),
         }
     }
+
+    /// Returns the versions that the sender of a frame speaks, once they have arrived.
+    fn peer_versions(&self, version: u32) -> Option<VersionRange> {
+        if version <= WITHOUT_RANGE {
+            return Some(VersionRange::only(version));
+        }
+        Some(VersionRange {
+            oldest: self.u16_at(FIXED_LEN)?,
+            newest: self.u16_at(FIXED_LEN + 2)?,
+        })
+    }
+
+    fn u16_at(&self, offset: usize) -> Option<u32> {
+        let bytes = self.bytes.get(offset..offset + 2)?;
+        Some(u16::from_be_bytes([bytes[0], bytes[1]]).into())
+    }
 }
 
 /// Returns the message's name, for errors.
-pub(crate) fn name(body: &Body) -> &'static str {
+pub(super) fn name(body: &Body) -> &'static str {
     match body {
         Body::ClientHello(_) => "a client's hello",
         Body::ServerHello(_) => "a server's hello",
@@ -107,6 +225,18 @@ mod tests {
     use super::super::messages::{ClientHello, Ready, Refusal};
     use super::*;
 
+    fn inbound() -> Inbound {
+        Inbound::new(Reader::Server(VERSIONS))
+    }
+
+    fn encode(body: Body) -> Result<Vec<u8>, HandshakeError> {
+        super::encode(VERSIONS.newest, VERSIONS, body)
+    }
+
+    fn next(inbound: &mut Inbound) -> Option<Body> {
+        inbound.next().unwrap().map(|frame| frame.body)
+    }
+
     fn hello(session: Vec<u8>) -> Body {
         Body::ClientHello(ClientHello {
             endpoints: Vec::new(),
@@ -120,51 +250,83 @@ mod tests {
     fn a_frame_cut_at_every_byte_is_waited_for_and_then_read() {
         let frame = encode(hello(b"methods".to_vec())).unwrap();
         for cut in 0..frame.len() {
-            let mut inbound = Inbound::default();
+            let mut inbound = inbound();
             inbound.feed(&frame[..cut]);
             assert!(inbound.next().unwrap().is_none(), "cut at {cut}");
             inbound.feed(&frame[cut..]);
-            assert_eq!(inbound.next().unwrap(), Some(hello(b"methods".to_vec())));
+            assert_eq!(next(&mut inbound), Some(hello(b"methods".to_vec())));
             assert!(inbound.is_empty());
         }
     }
 
     #[test]
     fn frames_that_arrive_together_are_read_one_by_one() {
-        let mut inbound = Inbound::default();
+        let mut inbound = inbound();
         inbound.feed(&encode(hello(vec![1])).unwrap());
         inbound.feed(&encode(Body::Ready(Ready {})).unwrap());
-        assert_eq!(inbound.next().unwrap(), Some(hello(vec![1])));
-        assert_eq!(inbound.next().unwrap(), Some(Body::Ready(Ready {})));
+        assert_eq!(next(&mut inbound), Some(hello(vec![1])));
+        assert_eq!(next(&mut inbound), Some(Body::Ready(Ready {})));
         assert!(inbound.is_empty());
     }
 
     #[test]
     fn a_wrong_first_byte_is_refused_before_the_second_comes() {
-        let mut inbound = Inbound::default();
+        let mut inbound = inbound();
         inbound.feed(b"G");
         let error = inbound.next().unwrap_err();
         assert!(matches!(error, HandshakeError::Magic { .. }), "{error}");
     }
 
     #[test]
-    fn another_version_is_named_whatever_follows() {
-        let mut frame = encode(hello(Vec::new())).unwrap();
-        frame[4..6].copy_from_slice(&9u16.to_be_bytes());
-        frame.truncate(6);
-        let mut inbound = Inbound::default();
-        inbound.feed(&frame);
-        assert!(matches!(
-            inbound.next(),
-            Err(HandshakeError::Version { remote: 9 })
-        ));
+    fn versions_that_do_not_meet_are_named_whatever_follows() {
+        let range = |oldest, newest| VersionRange { oldest, newest };
+        for (prologue, client) in [
+            (&b"VBLN\0\x01"[..], range(1, 1)),
+            (b"VBLN\0\x09\0\0\0\x01\0\x07\0\x09", range(7, 9)),
+        ] {
+            let mut inbound = inbound();
+            inbound.feed(&prologue[..prologue.len() - 1]);
+            assert!(inbound.next().unwrap().is_none(), "{client}");
+            inbound.feed(&prologue[prologue.len() - 1..]);
+            match inbound.next() {
+                Err(HandshakeError::Version {
+                    client: got,
+                    server,
+                }) => {
+                    assert_eq!((got, server), (client, VERSIONS));
+                }
+                other => panic!("{other:?}"),
+            }
+            assert_eq!(inbound.peer_version(), Some(client.newest));
+        }
+    }
+
+    /// Builds of other versions read these bytes.
+    #[test]
+    fn the_bytes_of_the_frames_do_not_change() {
+        let spoken = VersionRange {
+            oldest: 2,
+            newest: 5,
+        };
+        let ready = super::encode(4, spoken, Body::Ready(Ready {})).unwrap();
+        assert_eq!(ready, b"VBLN\0\x04\0\0\0\x02\0\x02\0\x05\x1a\0");
+        let refusal = || {
+            Body::Refusal(Refusal {
+                reason: "no".to_owned(),
+            })
+        };
+        let new = super::encode(2, spoken, refusal()).unwrap();
+        assert_eq!(new, b"VBLN\0\x02\0\0\0\x06\0\x02\0\x05\x22\x04\x0a\x02no");
+        // Version 1 states no range.
+        let old = super::encode(1, spoken, refusal()).unwrap();
+        assert_eq!(old, b"VBLN\0\x01\0\0\0\x06\x22\x04\x0a\x02no");
     }
 
     #[test]
     fn a_length_beyond_the_limit_is_refused_before_its_bytes_come() {
         let mut frame = encode(hello(Vec::new())).unwrap();
         frame[6..10].copy_from_slice(&u32::MAX.to_be_bytes());
-        let mut inbound = Inbound::default();
+        let mut inbound = inbound();
         inbound.feed(&frame[..10]);
         assert!(matches!(
             inbound.next(),
@@ -185,7 +347,7 @@ mod tests {
         let mut frame = encode(Body::Ready(Ready {})).unwrap();
         frame.truncate(PROLOGUE_LEN);
         frame[6..10].copy_from_slice(&0u32.to_be_bytes());
-        let mut inbound = Inbound::default();
+        let mut inbound = inbound();
         inbound.feed(&frame);
         assert!(matches!(
             inbound.next(),
@@ -198,7 +360,7 @@ mod tests {
         fn garbage_in_pieces_never_panics_and_never_grows_past_a_frame(
             pieces in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..64), 0..32),
         ) {
-            let mut inbound = Inbound::default();
+            let mut inbound = inbound();
             for piece in pieces {
                 inbound.feed(&piece);
                 match inbound.next() {
@@ -219,7 +381,7 @@ mod tests {
             let mut frame = encode(hello(session)).unwrap();
             let at = at.index(frame.len());
             frame[at] = value;
-            let mut inbound = Inbound::default();
+            let mut inbound = inbound();
             inbound.feed(&frame);
             if let Err(error) = inbound.next() {
                 prop_assert!(!error.to_string().is_empty());
@@ -234,11 +396,11 @@ mod tests {
             let body = Body::Refusal(Refusal { reason });
             let frame = encode(body.clone()).unwrap();
             let cut = cut.index(frame.len());
-            let mut inbound = Inbound::default();
+            let mut inbound = inbound();
             inbound.feed(&frame[..cut]);
             prop_assert!(inbound.next().unwrap().is_none());
             inbound.feed(&frame[cut..]);
-            prop_assert_eq!(inbound.next().unwrap(), Some(body));
+            prop_assert_eq!(next(&mut inbound), Some(body));
         }
     }
 }

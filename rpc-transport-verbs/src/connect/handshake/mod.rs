@@ -8,8 +8,8 @@
 //! - [`Endpoint`] is the validated form of the message with that name: no value from a peer reaches
 //!   a queue pair without a check;
 //! - [`choice`] determines which devices of the two sides can connect;
-//! - [`server::ServerHandshake`] and [`client::ClientHandshake`] determine which message may come
-//!   next, and which action it requests.
+//! - [`server::ServerHandshake`] and [`client::ClientHandshake`] determine the version, which message
+//!   may come next, and which action it requests.
 //!
 //! `control_thread` reads the sockets of all servers of the process, and `connect::client` reads
 //! the socket of a client.
@@ -26,6 +26,8 @@ pub(crate) use crate::transport::endpoint::Endpoint;
 
 use std::time::Duration;
 
+use rpc_core::transport::VersionRange;
+
 /// The message structs, generated from `proto/handshake.proto`. They are committed so that no build
 /// script is needed; a test checks that they are up to date.
 #[allow(unreachable_pub)]
@@ -36,8 +38,12 @@ pub(crate) mod messages {
 /// The first bytes of every frame. They are the same in every version; the version follows them.
 pub(crate) const MAGIC: [u8; 4] = *b"VBLN";
 
-/// The protocol version of this build. It covers both the handshake and the frames.
-pub(crate) const VERSION: u16 = 1;
+/// The versions of the protocol that this build speaks. They cover both the handshake and the
+/// frames.
+///
+/// A build that speaks several versions must encode and parse each of them. Two builds use the
+/// newest version that both speak; if there is none, both sides report both ranges.
+pub(crate) const VERSIONS: VersionRange = VersionRange::only(2);
 
 /// Maximum length of a message in bytes. A hello contains a few endpoints of about 50 bytes and the
 /// core's method table; this leaves room for about a thousand method names.
@@ -56,13 +62,23 @@ pub(crate) enum HandshakeError {
         /// The received bytes at the position of the magic, possibly incomplete.
         got: Vec<u8>,
     },
-    /// The other side speaks another version.
+    /// The two sides speak no version in common.
     #[error(
-        "it speaks version {remote} of the protocol, this side speaks {VERSION}: both sides need the same version"
+        "the client speaks {client} of the protocol, the server speaks {server}: upgrade the older side"
     )]
     Version {
-        /// The other side's version.
-        remote: u16,
+        /// The client's versions.
+        client: VersionRange,
+        /// The server's versions.
+        server: VersionRange,
+    },
+    /// A message does not have the version that the two sides use.
+    #[error("it sent a message of version {got} where {wanted} was to be used")]
+    MessageVersion {
+        /// The version of the message.
+        got: u32,
+        /// The agreed version, or the versions that could have been chosen.
+        wanted: VersionRange,
     },
     /// The message is longer than allowed.
     #[error("it announced a message of {len} bytes; at most {MAX_MESSAGE_LEN} are accepted")]

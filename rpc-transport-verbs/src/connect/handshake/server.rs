@@ -1,45 +1,72 @@
 //! The server's side of the handshake: which message may come next.
 
-use super::frame::{self, Inbound};
+use rpc_core::transport::VersionRange;
+
+use super::frame::{self, Inbound, Reader};
 use super::messages::{self, handshake::Body};
-use super::{HandshakeError, Offer, Welcome};
+use super::{HandshakeError, Offer, VERSIONS, Welcome};
 
 /// A client's request.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Request {
-    /// The client asks to be admitted. The response is [`welcome`] or [`refuse`].
+    /// The client asks to be admitted. The response is [`welcome`](ServerHandshake::welcome) or
+    /// [`refuse`](ServerHandshake::refuse).
     Hello(Offer),
     /// The client's queue pair can receive and send: the connection can go to its poller.
     Ready,
 }
 
 /// The handshake of one client, from its first byte until it is ready.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct ServerHandshake {
     inbound: Inbound,
-    has_hello: bool,
+    /// The version that was chosen, once the hello has arrived.
+    agreed: Option<u32>,
     ready: bool,
 }
 
+impl Default for ServerHandshake {
+    fn default() -> Self {
+        Self::new(VERSIONS)
+    }
+}
+
 impl ServerHandshake {
+    /// Starts a handshake of a server that speaks these versions.
+    pub(super) fn new(spoken: VersionRange) -> Self {
+        Self {
+            inbound: Inbound::new(Reader::Server(spoken)),
+            agreed: None,
+            ready: false,
+        }
+    }
+
     /// Handles bytes read from the socket. Returns the request once it is complete.
     pub(crate) fn handle(&mut self, bytes: &[u8]) -> Result<Option<Request>, HandshakeError> {
         self.inbound.feed(bytes);
-        let Some(body) = self.inbound.next()? else {
+        let Some(frame) = self.inbound.next()? else {
             return Ok(None);
         };
-        let request = match body {
-            Body::ClientHello(hello) if !self.has_hello => {
-                self.has_hello = true;
+        let request = match (frame.body, self.agreed) {
+            // The hello's own version is the newest that the client speaks. A hello can be read
+            // whatever its version is.
+            (Body::ClientHello(hello), None) => {
+                self.agreed = Some(frame.newest_common);
                 Request::Hello(Offer::check(hello)?)
             }
-            Body::Ready(_) if self.has_hello && !self.ready => {
+            (Body::Ready(_), Some(agreed)) if !self.ready => {
+                if frame.version != agreed {
+                    return Err(HandshakeError::MessageVersion {
+                        got: frame.version,
+                        wanted: VersionRange::only(agreed),
+                    });
+                }
                 self.ready = true;
                 Request::Ready
             }
-            other => {
+            (other, agreed) => {
                 return Err(HandshakeError::Unexpected {
-                    wanted: if self.has_hello { "ready" } else { "a hello" },
+                    wanted: if agreed.is_some() { "ready" } else { "a hello" },
                     got: frame::name(&other),
                 });
             }
@@ -59,38 +86,54 @@ impl ServerHandshake {
     pub(crate) fn into_rest(self) -> Vec<u8> {
         self.inbound.into_rest()
     }
-}
 
-/// Encodes the response that admits a client.
-pub(crate) fn welcome(welcome: Welcome) -> Result<Vec<u8>, HandshakeError> {
-    frame::encode(Body::ServerHello(messages::ServerHello {
-        endpoint: Some(welcome.endpoint.into()),
-        max_frame_len: welcome.max_frame_len,
-        session: welcome.session,
-        // Fits: the index is one of a few.
-        client_endpoint: welcome.client_endpoint as u32,
-        keepalive: welcome.keepalive,
-    }))
-}
-
-/// Encodes the response that rejects a client. `reason` is one sentence for the client's user.
-pub(crate) fn refuse(reason: &str) -> Vec<u8> {
-    // Truncate the sentence so that the frame always fits.
-    let mut end = reason.len().min(4096);
-    while !reason.is_char_boundary(end) {
-        end -= 1;
+    /// Returns the version of the messages to send: the chosen one. Before it is chosen, the newest
+    /// that this side speaks, but none that is newer than the client's.
+    pub(crate) fn version(&self) -> u32 {
+        let newest = self.inbound.spoken().newest;
+        self.agreed.unwrap_or_else(|| {
+            self.inbound
+                .peer_version()
+                .map_or(newest, |peer| peer.min(newest))
+        })
     }
-    frame::encode(Body::Refusal(messages::Refusal {
-        reason: reason[..end].to_owned(),
-    }))
-    .unwrap_or_default()
+
+    /// Encodes the response that admits a client. Its version is the one that this side has chosen.
+    pub(crate) fn welcome(&self, welcome: Welcome) -> Result<Vec<u8>, HandshakeError> {
+        self.encode(Body::ServerHello(messages::ServerHello {
+            endpoint: Some(welcome.endpoint.into()),
+            max_frame_len: welcome.max_frame_len,
+            session: welcome.session,
+            // Fits: the index is one of a few.
+            client_endpoint: welcome.client_endpoint as u32,
+            keepalive: welcome.keepalive,
+        }))
+    }
+
+    /// Encodes the response that rejects a client, in a version that the client can read. `reason`
+    /// is one sentence for the client's user.
+    pub(crate) fn refuse(&self, reason: &str) -> Vec<u8> {
+        // Truncate the sentence so that the frame always fits.
+        let mut end = reason.len().min(4096);
+        while !reason.is_char_boundary(end) {
+            end -= 1;
+        }
+        self.encode(Body::Refusal(messages::Refusal {
+            reason: reason[..end].to_owned(),
+        }))
+        .unwrap_or_default()
+    }
+
+    fn encode(&self, body: Body) -> Result<Vec<u8>, HandshakeError> {
+        frame::encode(self.version(), self.inbound.spoken(), body)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::client::{self, ClientHandshake, ServerResponse};
+    use super::super::client::{ClientHandshake, ServerResponse};
     use super::super::endpoint::tests::sample;
     use super::*;
 
@@ -113,21 +156,37 @@ mod tests {
         }
     }
 
+    fn hello() -> Vec<u8> {
+        ClientHandshake::default().hello(offer()).unwrap()
+    }
+
+    fn ready() -> Vec<u8> {
+        ClientHandshake::default().ready().unwrap()
+    }
+
+    fn welcome() -> Vec<u8> {
+        ServerHandshake::default().welcome(chosen()).unwrap()
+    }
+
+    fn refuse(reason: &str) -> Vec<u8> {
+        ServerHandshake::default().refuse(reason)
+    }
+
     #[test]
     fn hello_welcome_ready() {
         let mut server = ServerHandshake::default();
         let mut client = ClientHandshake::default();
-        let hello = client::hello(offer()).unwrap();
+        let hello = client.hello(offer()).unwrap();
         assert_eq!(
             server.handle(&hello).unwrap(),
             Some(Request::Hello(offer()))
         );
-        let welcome = welcome(chosen()).unwrap();
+        let welcome = server.welcome(chosen()).unwrap();
         assert_eq!(
             client.handle(&welcome).unwrap(),
             Some(ServerResponse::Welcome(chosen()))
         );
-        let ready = client::ready().unwrap();
+        let ready = client.ready().unwrap();
         assert_eq!(server.handle(&ready).unwrap(), Some(Request::Ready));
     }
 
@@ -153,9 +212,7 @@ mod tests {
 
     #[test]
     fn messages_out_of_turn_end_the_handshake() {
-        let hello = client::hello(offer()).unwrap();
-        let ready = client::ready().unwrap();
-        let welcome = welcome(chosen()).unwrap();
+        let (hello, ready, welcome) = (hello(), ready(), welcome());
         for sequence in [
             vec![&ready],
             vec![&welcome],
@@ -176,8 +233,8 @@ mod tests {
 
     #[test]
     fn a_client_that_does_not_wait_for_the_answer_is_refused() {
-        let mut both = client::hello(offer()).unwrap();
-        both.extend(client::ready().unwrap());
+        let mut both = hello();
+        both.extend(ready());
         assert!(matches!(
             ServerHandshake::default().handle(&both),
             Err(HandshakeError::Unexpected { .. })
@@ -187,14 +244,134 @@ mod tests {
     #[test]
     fn what_follows_ready_is_the_lines() {
         let mut server = ServerHandshake::default();
-        server.handle(&client::hello(offer()).unwrap()).unwrap();
-        let mut bytes = client::ready().unwrap();
+        server.handle(&hello()).unwrap();
+        let mut bytes = ready();
         bytes.push(b'x');
         assert_eq!(server.handle(&bytes).unwrap(), Some(Request::Ready));
         assert_eq!(server.into_rest(), b"x");
     }
 
+    /// The hello of the last build that speaks version 1, with one endpoint.
+    const HELLO_OF_VERSION_1: &[u8] = b"VBLN\0\x01\0\0\0\x3a\x0a\x38\
+        \x0a\x28\x0a\x04soft\x12\x04soft\x1a\x100123456789abcdef\x20\x80\x20\x28\x11\x30\xef\x9b\xaf\x05\
+        \x10\x80\x22\x1a\x07methods\x20\x01";
+
+    /// The hello of this build, with the same contents.
+    const HELLO_OF_VERSION_2: &[u8] = b"VBLN\0\x02\0\0\0\x3a\0\x02\0\x02\x0a\x38\
+        \x0a\x28\x0a\x04soft\x12\x04soft\x1a\x100123456789abcdef\x20\x80\x20\x28\x11\x30\xef\x9b\xaf\x05\
+        \x10\x80\x22\x1a\x07methods\x20\x01";
+
+    #[test]
+    fn the_bytes_of_the_hello_do_not_change() {
+        assert_eq!(hello(), HELLO_OF_VERSION_2);
+    }
+
+    /// The response to it, as that build reads it: without a range, and with a sentence that names
+    /// both sides' versions.
+    #[test]
+    fn a_client_of_version_1_is_refused_in_version_1() {
+        let mut server = ServerHandshake::default();
+        let error = server.handle(HELLO_OF_VERSION_1).unwrap_err();
+        let sentence = error.to_string();
+        assert_eq!(
+            sentence,
+            "the client speaks version 1 of the protocol, the server speaks version 2: upgrade the older side"
+        );
+        let mut expected = b"VBLN\0\x01\0\0\0\x64\x22\x62\x0a\x60".to_vec();
+        expected.extend(sentence.bytes());
+        assert_eq!(server.refuse(&sentence), expected);
+    }
+
+    /// The last build that speaks version 1 refuses a client of this one like this.
+    #[test]
+    fn a_server_of_version_1_is_reported_with_both_versions() {
+        let sentence = "it speaks version 2 of the protocol, this side speaks 1";
+        let mut refusal = b"VBLN\0\x01\0\0\0\x3b\x22\x39\x0a\x37".to_vec();
+        refusal.extend(sentence.bytes());
+        match ClientHandshake::default().handle(&refusal) {
+            Err(HandshakeError::Version { client, server }) => {
+                assert_eq!((client, server), (VERSIONS, VersionRange::only(1)));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn version_range() -> impl Strategy<Value = VersionRange> {
+        (2..9_u32, 0..4_u32).prop_map(|(oldest, more)| VersionRange {
+            oldest,
+            newest: oldest + more,
+        })
+    }
+
     proptest! {
+        /// Two builds, each of which speaks any range of versions from 2 on: both use the newest
+        /// common version, or both report both ranges.
+        #[test]
+        fn both_sides_agree_on_a_version_or_on_there_being_none(
+            client_speaks in version_range(),
+            server_speaks in version_range(),
+        ) {
+            let mut client = ClientHandshake::new(client_speaks);
+            let mut server = ServerHandshake::new(server_speaks);
+            let hello = client.hello(offer()).unwrap();
+            let wanted = client_speaks.newest_common(server_speaks);
+            let refused = |result: Option<HandshakeError>| match result {
+                Some(HandshakeError::Version { client, server }) => {
+                    client == client_speaks && server == server_speaks
+                }
+                _ => false,
+            };
+            match (server.handle(&hello), wanted) {
+                (Ok(Some(Request::Hello(_))), Some(version)) => {
+                    prop_assert_eq!(server.version(), version);
+                    let welcome = server.welcome(chosen()).unwrap();
+                    let response = client.handle(&welcome).unwrap();
+                    prop_assert_eq!(response, Some(ServerResponse::Welcome(chosen())));
+                    prop_assert_eq!(client.version(), version);
+                    let ready = client.ready().unwrap();
+                    prop_assert_eq!(server.handle(&ready).unwrap(), Some(Request::Ready));
+                    // The client reads a refusal of a server that has not read its hello, too.
+                    let early = ServerHandshake::new(server_speaks).refuse("no");
+                    let response = ClientHandshake::new(client_speaks).handle(&early).unwrap();
+                    prop_assert_eq!(response, Some(ServerResponse::Refused("no".to_owned())));
+                }
+                (result, None) => {
+                    let error = result.err();
+                    let sentence = error.as_ref().map(ToString::to_string).unwrap_or_default();
+                    prop_assert!(sentence.contains(&client_speaks.to_string()), "{}", sentence);
+                    prop_assert!(sentence.contains(&server_speaks.to_string()), "{}", sentence);
+                    prop_assert!(refused(error));
+                    let refusal = server.refuse(&sentence);
+                    prop_assert!(refused(client.handle(&refusal).err()));
+                }
+                (result, Some(_)) => prop_assert!(false, "{:?}", result),
+            }
+        }
+
+        /// A side that sends a message of a version that was not agreed on is reported.
+        #[test]
+        fn a_message_of_another_version_than_the_agreed_one_is_refused(other in 3..9_u32) {
+            let spoken = VersionRange { oldest: 2, newest: 9 };
+            let mut server = ServerHandshake::new(spoken);
+            server.handle(&hello()).unwrap();
+            prop_assert_eq!(server.version(), 2);
+            let ready = frame::encode(other, spoken, Body::Ready(messages::Ready {})).unwrap();
+            let is_reported = matches!(
+                server.handle(&ready),
+                Err(HandshakeError::MessageVersion { got, .. }) if got == other
+            );
+            prop_assert!(is_reported);
+            let mut server = ServerHandshake::new(spoken);
+            let newer = ClientHandshake::new(VersionRange { oldest: 2, newest: other });
+            server.handle(&newer.hello(offer()).unwrap()).unwrap();
+            let welcome = server.welcome(chosen()).unwrap();
+            let is_reported = matches!(
+                ClientHandshake::default().handle(&welcome),
+                Err(HandshakeError::MessageVersion { got, .. }) if got == other
+            );
+            prop_assert!(is_reported);
+        }
+
         /// For any bytes in any pieces, the result is a request, a wait for more bytes or an error
         /// with a message.
         #[test]
@@ -205,7 +382,7 @@ mod tests {
             let mut server = ServerHandshake::default();
             if prefix {
                 // Start after the magic and the version, in the interesting part of the parser.
-                prop_assert!(server.handle(b"VBLN\x00\x01\x00\x00").unwrap().is_none());
+                prop_assert!(server.handle(b"VBLN\x00\x02\x00\x00").unwrap().is_none());
             }
             for piece in &pieces {
                 if let Err(error) = server.handle(piece) {
