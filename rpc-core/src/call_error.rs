@@ -159,7 +159,13 @@ impl fmt::Display for CallError {
             "may have run"
         };
         match &self.0.cause {
-            Cause::Remote(status) => write!(f, "{status}"),
+            Cause::Remote(status) => {
+                write!(f, "{status}")?;
+                match self.0.pushback {
+                    Some(pushback) => write!(f, "; try again in {pushback:?}"),
+                    None => Ok(()),
+                }
+            }
             Cause::DeadlineExceeded => {
                 write!(
                     f,

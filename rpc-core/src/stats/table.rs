@@ -56,8 +56,13 @@ impl fmt::Display for PollerStats {
         if !self.served.is_empty() {
             writeln!(
                 f,
-                "  handlers    {} suspended now, {} suspended at least once, {} calls shed, {} expired before their handler started",
-                handlers.parked, handlers.awaited, handlers.shed, handlers.expired
+                "  handlers    {} suspended now, {} suspended at least once, {} calls shed, {} expired before their handler started, {} refused for overload; {} queued now",
+                handlers.parked,
+                handlers.awaited,
+                handlers.shed,
+                handlers.expired,
+                handlers.refused,
+                handlers.queued
             )?;
         }
         writeln!(
