@@ -337,6 +337,12 @@ fn message(step: u8, own: QpNum, side: &Side, script: &mut Script<'_>) -> LinkMe
             layout_version: LAYOUT_VERSION,
             gid: side.gid(),
         },
+        7 if step & 64 != 0 => LinkMessage::ContextGone {
+            number: u32::from(script.byte() % 4),
+        },
+        7 if step & 8 == 0 => LinkMessage::Context {
+            number: u32::from(script.byte() % 4),
+        },
         _ => LinkMessage::Attach {
             from: if step & 16 == 0 {
                 own.0
@@ -354,9 +360,12 @@ fn message(step: u8, own: QpNum, side: &Side, script: &mut Script<'_>) -> LinkMe
 fn files(message: LinkMessage, forged: &RingReceiver, script: &mut Script<'_>) -> Vec<OwnedFd> {
     let shape = script.byte();
     let right: &[u8] = match message {
-        LinkMessage::Attach { .. } => &[0, 1, 2, 2],
+        LinkMessage::Attach { .. } => &[0],
+        LinkMessage::Context { .. } => &[1, 2, 2],
         LinkMessage::Arena { .. } => &[3],
-        LinkMessage::Hello { .. } | LinkMessage::ArenaGone { .. } => &[],
+        LinkMessage::Hello { .. }
+        | LinkMessage::ArenaGone { .. }
+        | LinkMessage::ContextGone { .. } => &[],
     };
     if shape < 128 {
         return right

@@ -26,7 +26,7 @@ use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
 
 use super::link::{IncomingLink, Packet};
-use super::link_message::LinkMessage;
+use super::link_message::{CONTEXT_FILES, LinkMessage};
 use super::node::domain::Domain;
 use super::node::{FIRST_LINK_TOKEN, Node, TOKEN_LISTENER, TOKEN_PEER_WAKE, TOKEN_WAKE};
 use crate::event_fd::EventFd;
@@ -324,14 +324,24 @@ pub(crate) fn handle_message(
             peer.add_arena(number, mapping);
         }
         LinkMessage::ArenaGone { number } => peer.remove_arena(number),
+        LinkMessage::Context { number } => {
+            let files = files.try_into().map_err(without)?;
+            peer.add_context(number, context_notifier(files).map_err(wrong)?);
+        }
+        LinkMessage::ContextGone { number } => peer.remove_context(number),
         LinkMessage::Attach {
             from,
             to,
             context,
             ready_index,
         } => {
-            let files = files.try_into().map_err(without)?;
-            let sender = ring_sender(peer, context, ready_index, files).map_err(wrong)?;
+            let [ring] = files.try_into().map_err(without)?;
+            let notifier = peer.context(context).ok_or_else(|| {
+                format!("it attached a ring of its context {context}, which it has not announced")
+            })?;
+            let ring = Mapping::from_peer(&ring, RING_LEN, PeerAccess::ReadWrite).map_err(wrong)?;
+            let notifier = RingNotifier::new(notifier, ready_index as usize);
+            let sender = RingSender::new(ring, notifier).map_err(wrong)?;
             // A queue pair that has been destroyed meanwhile needs no ring.
             if let Some((context, qp_index)) = node.find_queue_pair(to) {
                 let ring = NewRing {
@@ -368,22 +378,12 @@ fn greet(node: &Node, link: &IncomingLink, message: LinkMessage) -> Result<Arc<P
     Ok(node.peer(gid))
 }
 
-/// Maps the ring that a peer receives from, and what wakes the peer's context. The files are the
-/// ring, the ready bits, and the eventfds of the context and of the engine.
-fn ring_sender(
-    peer: &Peer,
-    context: u32,
-    ready_index: u32,
-    files: [OwnedFd; 4],
-) -> io::Result<RingSender> {
-    let [ring, bits, wake, peer_wake] = files;
-    let ring = Mapping::from_peer(&ring, RING_LEN, PeerAccess::ReadWrite)?;
-    let notifier = peer.notifier(context, || {
-        let len = size_of::<DomainReadyBits>();
-        let bits = Mapping::from_peer(&bits, len, PeerAccess::ReadWrite)?;
-        let file = EventFd::from_peer(wake)?;
-        let engine = EventFd::from_peer(peer_wake)?;
-        ContextNotifier::new(bits, file, engine).ok_or_else(|| io::ErrorKind::InvalidData.into())
-    })?;
-    RingSender::new(ring, RingNotifier::new(notifier, ready_index as usize))
+/// Adopts the files with which a peer's context is notified.
+fn context_notifier(files: [OwnedFd; CONTEXT_FILES]) -> io::Result<ContextNotifier> {
+    let [bits, wake, peer_wake] = files;
+    let len = size_of::<DomainReadyBits>();
+    let bits = Mapping::from_peer(&bits, len, PeerAccess::ReadWrite)?;
+    let file = EventFd::from_peer(wake)?;
+    let engine = EventFd::from_peer(peer_wake)?;
+    ContextNotifier::new(bits, file, engine).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }

@@ -18,10 +18,14 @@ pub(crate) enum LinkMessage {
     Arena { number: u64 },
     /// The arena was deregistered.
     ArenaGone { number: u64 },
-    /// With four files: the ring in which the sender's queue pair `from` receives from `to`; the
-    /// ready bits of its context; the eventfd that wakes that context; and the eventfd that wakes
-    /// its process's engine. All but the first are the same in every message of a context, so the
-    /// other side can release them with its last ring.
+    /// With three files: how a peer notifies the sender's context `number`. They are the context's
+    /// ready bits, the eventfd that wakes the context, and the eventfd that wakes the engine of its
+    /// process. Sent once per link and context, before the first `Attach` that names the context.
+    Context { number: u32 },
+    /// The context was closed: no queue pair of it is left.
+    ContextGone { number: u32 },
+    /// With one file: the ring in which the sender's queue pair `from`, of its context `context`,
+    /// receives from `to`.
     Attach {
         from: u32,
         to: u32,
@@ -34,11 +38,15 @@ pub(crate) enum LinkMessage {
 pub(crate) const MAX_PACKET: usize = 64;
 /// Maximum number of files beside one message.
 pub(crate) const MAX_FILES: usize = 4;
+/// Number of files beside [`LinkMessage::Context`].
+pub(crate) const CONTEXT_FILES: usize = 3;
 
 const HELLO: u32 = 0x4c42_4556;
 const ARENA: u32 = 1;
 const ARENA_GONE: u32 = 2;
 const ATTACH: u32 = 5;
+const CONTEXT: u32 = 6;
+const CONTEXT_GONE: u32 = 7;
 
 impl LinkMessage {
     pub(crate) fn encode(self) -> Vec<u8> {
@@ -59,6 +67,14 @@ impl LinkMessage {
             }
             Self::ArenaGone { number } => {
                 put(&ARENA_GONE.to_le_bytes());
+                put(&number.to_le_bytes());
+            }
+            Self::Context { number } => {
+                put(&CONTEXT.to_le_bytes());
+                put(&number.to_le_bytes());
+            }
+            Self::ContextGone { number } => {
+                put(&CONTEXT_GONE.to_le_bytes());
                 put(&number.to_le_bytes());
             }
             Self::Attach {
@@ -89,6 +105,12 @@ impl LinkMessage {
             },
             ARENA_GONE => Self::ArenaGone {
                 number: u64::from_le_bytes(take(&mut rest)?),
+            },
+            CONTEXT => Self::Context {
+                number: take_u32(&mut rest)?,
+            },
+            CONTEXT_GONE => Self::ContextGone {
+                number: take_u32(&mut rest)?,
             },
             ATTACH => Self::Attach {
                 from: take_u32(&mut rest)?,
@@ -128,6 +150,8 @@ mod tests {
             }),
             any::<u64>().prop_map(|number| LinkMessage::Arena { number }),
             any::<u64>().prop_map(|number| LinkMessage::ArenaGone { number }),
+            any::<u32>().prop_map(|number| LinkMessage::Context { number }),
+            any::<u32>().prop_map(|number| LinkMessage::ContextGone { number }),
             any::<[u32; 4]>().prop_map(|[from, to, context, ready_index]| LinkMessage::Attach {
                 from,
                 to,

@@ -1,7 +1,9 @@
 //! One context as its process and its peers see it.
 
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use super::super::link_message::CONTEXT_FILES;
 use super::Node;
 use crate::event_fd::EventFd;
 use crate::provider::fork_guard::ForkGuard;
@@ -71,6 +73,16 @@ impl Domain {
         self.state.try_enter()
     }
 
+    /// Returns the files of [`LinkMessage::Context`](super::super::link_message::LinkMessage): how
+    /// peers notify this context.
+    pub(super) fn files_for_peers(&self) -> [BorrowedFd<'_>; CONTEXT_FILES] {
+        [
+            self.ready.fd.as_fd(),
+            self.wake.as_fd(),
+            self.node.peer_wake.as_fd(),
+        ]
+    }
+
     pub(crate) fn arenas(&self) -> Vec<(u64, Arc<SharedMemory>)> {
         self.arenas
             .lock()
@@ -88,5 +100,14 @@ impl Domain {
     pub(crate) fn remove_arena(&self, number: u64) {
         let mut arenas = self.arenas.lock().unwrap_or_else(PoisonError::into_inner);
         arenas.retain(|(arena, _)| *arena != number);
+    }
+}
+
+impl Drop for Domain {
+    fn drop(&mut self) {
+        // The child of a fork must not speak for its parent.
+        if self.check().is_ok() {
+            self.node.withdraw_context(self.number);
+        }
     }
 }

@@ -326,20 +326,20 @@ impl Node {
             .by_gid
             .get_mut(&gid)
             .ok_or(io::ErrorKind::NotConnected)?;
-        link.contexts.insert(context.number);
+        if !link.contexts.contains(&context.number) {
+            let message = LinkMessage::Context {
+                number: context.number,
+            };
+            link.socket.send(message, &context.files_for_peers())?;
+            link.contexts.insert(context.number);
+        }
         for (number, memory) in context.arenas() {
             if link.arenas.insert(number) {
                 let message = LinkMessage::Arena { number };
                 link.socket.send(message, &[memory.fd.as_fd()])?;
             }
         }
-        let files = [
-            ring.as_fd(),
-            context.ready.fd.as_fd(),
-            context.wake.as_fd(),
-            self.peer_wake.as_fd(),
-        ];
-        link.socket.send(attach, &files)
+        link.socket.send(attach, &[ring.as_fd()])
     }
 
     /// Announces a newly registered arena to the peers that know this context.
@@ -363,6 +363,15 @@ impl Node {
                 // A peer that has ended need not be told. A peer that cannot be told keeps the
                 // mapping until it ends.
                 let _ = link.socket.send(LinkMessage::ArenaGone { number }, &[]);
+            }
+        }
+    }
+
+    /// Tells the peers that know a context that it was closed.
+    pub(crate) fn withdraw_context(&self, number: u32) {
+        for link in self.links().by_gid.values_mut() {
+            if link.contexts.remove(&number) {
+                let _ = link.socket.send(LinkMessage::ContextGone { number }, &[]);
             }
         }
     }
